@@ -21,24 +21,39 @@ first measures it before training.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from gagpo.eval.curves import plot_curves, plot_each
+from gagpo.eval.curves import (
+    COLOURS,
+    GREY,
+    INK,
+    X_NAMES,
+    band,
+    empty_figure,
+    literal,
+    plain_axes,
+    plot_curves,
+    training_lines,
+    write_png,
+)
 from gagpo.eval.runs import Run, load_run
-from gagpo.eval.study import RunRow, curve_of, read_rows, row_of, write_rows
+from gagpo.eval.study import RunRow, read_rows, row_of
 from gagpo.eval.study import Study as Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.studies.compared import STUDIES, Study
 
 MOST_IN_ONE = 6  # methods in one picture
+ACROSS = 5  # small pictures side by side
 
 
 def folder_of(runs: Path, study: str, label: str, seed: int) -> Path:
@@ -129,6 +144,43 @@ def with_earlier(rows: list[RunRow], earlier: list[RunRow], labels: list[str]) -
     # a method that the study has no longer is gone
     kept = [row for row in earlier if (row.label, row.seed) not in again and row.label in order]
     return sorted([*kept, *rows], key=lambda row: (row.seed, order[row.label]))
+
+
+def write_rows(path: Path, rows: Sequence[RunRow], **more: object) -> None:
+    """Write what ``read_rows`` reads; ``more`` goes into every row."""
+    lines = [json.dumps({**more, **row.model_dump(exclude_none=True)}) + "\n" for row in rows]
+    path.write_text("".join(lines), encoding="utf-8")
+
+
+def curve_of(row: RunRow) -> Run:
+    """The curve that a row holds, as a run that can be drawn; its folder does not exist."""
+    points = enumerate(zip(row.turns, row.success, strict=True), 1)
+    metrics = [{"iteration": float(i), "turns_total": at, "success_rate": rate} for i, (at, rate) in points]
+    return Run(Path(f"{row.label}-{row.seed}"), tuple(metrics), 0, ())
+
+
+def plot_each(groups: Mapping[str, Sequence[Run]], output: Path, x: str, smooth: int) -> Path:
+    """A small picture of success in training for every label but the first, whose mean is the grey line in all.
+
+    For more methods than one picture can hold; arguments as for ``plot_curves``.
+    """
+    summed = {label: band(training_lines(group, x, smooth)) for label, group in groups.items()}
+    (first, reference), *others = [(label, one) for label, one in summed.items() if one is not None]
+    columns = min(ACROSS, len(others))
+    rows = -(-len(others) // columns)
+    figure = empty_figure(2.1 * columns, 1.55 * rows + 0.4)
+    axes = list(figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat)
+    for (label, one), axis in zip(others, axes, strict=False):
+        axis.plot(reference.x, 100 * reference.mean, color="#aaaaaa", linewidth=1.4)
+        axis.fill_between(one.x, 100 * one.low, 100 * one.high, color=COLOURS[0], alpha=0.15, linewidth=0)
+        axis.plot(one.x, 100 * one.mean, color=COLOURS[0], linewidth=1.6)
+        axis.set_title(literal(label), loc="left", fontsize=9, color=INK)
+        plain_axes(axis)
+    for axis in axes[len(others) :]:
+        axis.set_visible(False)
+    legend = f"success in training, %, over {X_NAMES[x]}; grey: {first}; band: lowest to highest seed"
+    figure.supxlabel(legend, fontsize=8, color=GREY)
+    return write_png(figure, output)
 
 
 def main() -> None:

@@ -28,8 +28,8 @@ from overlap import (
     whole_cycles,
 )
 
-from gagpo.eval.runs import metric_rows
 from gagpo.planning.simulate.measure import measure
+from gagpo.runs.metrics import metric_rows
 from gagpo.settings import RunSettings
 
 TARGET = 0.15

@@ -111,7 +111,7 @@ def play(model: str, world: str, out: Path, only: list[str]) -> None:
             tasks=plan.tasks,
             temperature=plan.temperature,
             max_tokens=plan.max_tokens,
-            style=plan.style,
+            context={"style": plan.style},
             workers=0,
             quiet=True,
         )

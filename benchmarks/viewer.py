@@ -18,9 +18,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gagpo.credit.episode import Grpo
-from gagpo.credit.gagpo import Gagpo
-from gagpo.eval.recredit import Recredit
 from gagpo.eval.viewer.export import export
 
 FIRST_PAINT, FILTER = 2000.0, 200.0  # milliseconds, the targets
@@ -149,7 +146,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = write_run(Path(folder) / "run", arguments.episodes)
         begun = time.perf_counter()
-        page = export([run], Path(folder) / "view", lambda folder: Recredit({"gagpo": Gagpo(), "grpo": Grpo()}))
+        page = export([run], Path(folder) / "view")
         written = time.perf_counter() - begun
         size = sum(path.stat().st_size for path in (Path(folder) / "view").rglob("*.js")) / 1e6
         index = (Path(folder) / "view" / "data" / "index.js").stat().st_size / 1e6

@@ -10,8 +10,8 @@ from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.base.tables import WIDTH, Table, facts
 from gagpo.eval.results import EvalResult
 from gagpo.eval.runs import load_run
-from gagpo.eval.statistics import Interval, holm, mean_over_seeds, paired_difference, paired_test
-from gagpo.eval.summary import p_value, panel_facts, percent, plain, with_interval
+from gagpo.eval.statistics import Interval, holm, paired_difference, paired_test
+from gagpo.eval.summary import p_value, panel_facts, plain, with_interval
 
 
 class DifferentPanels(GagpoError, ValueError):
@@ -20,9 +20,15 @@ class DifferentPanels(GagpoError, ValueError):
 
 @dataclass(frozen=True)
 class Difference:
-    """One result against the baseline. gained / lost: tasks solved more / less often than by the baseline.
+    """One result against the baseline.
 
-    p: of the paired test named ``test``; p_holm: corrected for all comparisons of the table.
+    label: the name of the result.
+    rise: its success rate minus the baseline's.
+    p: p-value of the paired test.
+    p_holm: ``p`` corrected for all comparisons of the table.
+    test: the name of the test.
+    gained: number of tasks solved more often than by the baseline.
+    lost: number of tasks solved less often than by the baseline.
     """
 
     label: str
@@ -145,46 +151,3 @@ def _names(paths: Sequence[Path]) -> list[str]:
     while len({part[-depth:] for part in parts}) < len(parts) and depth < max(map(len, parts)):
         depth += 1
     return ["/".join(part[-depth:]) for part in parts]
-
-
-# Several seeds --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class SeedSummary:
-    """Before and after over several seeds: means, and the mean rise with Student's t interval over the seeds."""
-
-    label: str
-    seeds: int
-    before: Interval
-    after: Interval
-    rise: Interval
-
-    def row(self) -> list[str]:
-        rise = with_interval(self.rise, signed=True) if self.seeds > 1 else percent(self.rise.value, signed=True)
-        return [self.label, str(self.seeds), percent(self.before.value), percent(self.after.value), rise]
-
-
-def over_seeds(label: str, pairs: Sequence[tuple[EvalResult, EvalResult]], level: float = 0.95) -> SeedSummary:
-    """Sum up (before, after) of every seed; all must be of one panel."""
-    if not pairs:
-        raise InvalidArgument(f"{label}: no seed to average over")
-    for before, after in pairs:
-        # Every result against the very first one.
-        require_same_panel(f"{label} (first seed, before)", pairs[0][0], f"{label} (before)", before)
-        require_same_panel(f"{label} (first seed, before)", pairs[0][0], f"{label} (after)", after)
-    first = [before.success.value for before, _ in pairs]
-    last = [after.success.value for _, after in pairs]
-    rises = [b - a for a, b in zip(first, last, strict=True)]
-    return SeedSummary(
-        label,
-        len(pairs),
-        mean_over_seeds(first, level),
-        mean_over_seeds(last, level),
-        mean_over_seeds(rises, level),
-    )
-
-
-def seed_lines(summaries: Sequence[SeedSummary], width: int = WIDTH) -> list[str]:
-    """One line per summary: seeds, mean before and after, and the rise in points."""
-    return Table(["", "seeds", "before", "after", "rise"], [summary.row() for summary in summaries]).lines(width)

@@ -1,4 +1,4 @@
-"""The panel runner: every task of a fixed panel, exactly as often as asked, and what became of it."""
+"""The panel runner: plays every task of a fixed panel exactly as often as asked."""
 
 from __future__ import annotations
 
@@ -43,12 +43,18 @@ def evaluate(
     journal: Journal | None = None,
     rollout: Callable[..., tuple[list[Episode], Clock]] = rollout,
 ) -> tuple[EvalResult, list[Episode]]:
-    """Play every task of ``tasks`` ``tries`` times with ``agent``; the result and the episodes, in the panel's order.
+    """Play every task with ``agent``; returns the result and the episodes, in the panel's order.
 
-    ``environment`` and ``kwargs`` say what ``pool`` runs, ``model`` and ``temperature`` who plays (None: it samples
-    no tokens): they are printed with the numbers. The seeds are fixed by the panel and ``seed``, so two models meet the
-    same episodes. Episodes that ``journal`` (open) holds are not played again, and every other is written to it as it
-    ends. rollout: what plays the jobs over a pool; a trainer of several ranks has one that deals them out.
+    The seeds are fixed by the panel and ``seed``, so every model meets the same episodes.
+
+    pool: runs the environment.
+    environment, kwargs: what ``pool`` runs; printed with the result.
+    model, temperature: what plays; printed with the result. The temperature is None if no tokens are sampled.
+    tries: episodes of each task.
+    concurrency: episodes at once.
+    lockstep: the agent answers all episodes that are ready together.
+    journal: open; its episodes are not played again, and every other one is written to it as it ends.
+    rollout: plays the jobs over a pool; a trainer of several ranks has one that distributes them.
     """
     tasks.require()
     conditions = dict(getattr(agent, "conditions", {}))
@@ -70,9 +76,11 @@ def play_missing(
     play: Callable[[Sequence[Job], Callable[[Episode], None]], list[Episode]],
     on_finish: Callable[[], None],
 ) -> list[Episode]:
-    """The episodes of ``jobs``, in their order: those that ``journal`` holds, the others as ``play`` plays them.
+    """The episodes of ``jobs``, in order; those that ``journal`` holds are not played again.
 
-    Every new one is written to the journal as it ends. on_finish: called once for each, the journal's own first.
+    journal: every new episode is written to it as it ends.
+    play: plays the missing jobs.
+    on_finish: called once for each episode, those of the journal first.
     """
     played = dict(journal.episodes) if journal else {}
     missing = [job for job in jobs if (job.task, job.sample) not in played]

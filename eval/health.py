@@ -16,15 +16,19 @@ from gagpo.runs.register import of_world, worlds_of
 
 Row = Mapping[str, float]
 Level = Literal["good", "watch", "bad"]
+Rule = Callable[[Sequence[Row]], "HealthFinding | None"]
 RECENT = 5  # iterations that a sentence is about
 
 
 @dataclass(frozen=True)
 class HealthFinding:
-    """One sentence. level: ``bad`` needs action, ``watch`` a look, ``good`` is as it should be."""
+    """One sentence about a run.
+
+    level: ``bad`` needs action, ``watch`` a look, ``good`` is as it should be.
+    sentence: what was seen, and what to do about it.
+    """
 
     level: Level
-    name: str
     sentence: str
 
 
@@ -36,7 +40,7 @@ def health(rows: Sequence[Row]) -> list[HealthFinding]:
     for world in worlds_of(rows[-1]):
         own = [_of_world(row, world) for row in rows]
         told = [finding for rule in RULES for finding in [rule(own)] if finding is not None]
-        found += [replace(one, name=f"{world}: {one.name}", sentence=f"{world}: {one.sentence}") for one in told]
+        found += [replace(one, sentence=f"{world}: {one.sentence}") for one in told]
     order = {"bad": 0, "watch": 1, "good": 2}
     return sorted(found, key=lambda one: order[one.level])
 
@@ -89,99 +93,113 @@ def answer_task_information(pairs: Sequence[tuple[str, str]]) -> float:
 # The rules ------------------------------------------------------------------------------------------------------------
 
 
-def contrast(rows: Sequence[Row]) -> HealthFinding | None:
-    """Groups whose tries all came out alike teach nothing to a method that compares them."""
-    share = recent(rows, "zero_groups")
-    if math.isnan(share):
-        return None
-    remedy = "harder tasks" if recent(rows, "success_rate") > 0.5 else "easier tasks, a better start or more tries"
-    seen = f"{_percent(share)} of the groups teach nothing (their tries come out alike)"
-    return _judged("contrast", seen, f"give it {remedy}", share > 0.7, share > 0.4)
+@dataclass(frozen=True)
+class Limit:
+    """A rule about one metric that has two limits.
+
+    metric: whose recent mean is judged.
+    seen: the sentence, with the mean in it.
+    advice: what to do when it is bad.
+    bad: the limit beyond which it needs action.
+    watch: the limit beyond which it needs a look. Low values are bad if this is above ``bad``.
+    """
+
+    metric: str
+    seen: str
+    advice: str
+    bad: float
+    watch: float
+
+    def __call__(self, rows: Sequence[Row]) -> HealthFinding | None:
+        value = recent(rows, self.metric)
+        if math.isnan(value):
+            return None
+        sign = 1 if self.bad > self.watch else -1
+        bad, watch = (sign * value > sign * limit for limit in (self.bad, self.watch))
+        level: Level = "bad" if bad else "watch" if watch else "good"
+        seen = self.seen.format(value=value, percent=f"{100 * value:.0f} %")
+        return HealthFinding(level, f"{seen}: {self.advice}" if bad else seen)
 
 
-def coverage(rows: Sequence[Row]) -> HealthFinding | None:
-    """State groups of one turn have no value but their own: GAGPO, GiGPO and HGPO then fall back to the episode."""
-    share = recent(rows, "coverage")
-    if math.isnan(share):
-        return None
-    seen = f"{_percent(share)} of the turns meet a state that another try met too"
-    return _judged("coverage", seen, "a coarser state key or more tries per task would help", share < 0.2, share < 0.5)
-
-
-def aliasing(rows: Sequence[Row]) -> HealthFinding | None:
-    """What counts as one state is several where the same action leads from it to different ones."""
-    share = recent(rows, "aliasing")
-    if math.isnan(share):
-        return None
-    seen = f"{_percent(share)} of the actions that were repeated in one state led elsewhere"
-    advice = "the key is no state; set algorithm.credit.key=auto, or use a credit that follows no states"
-    return _judged("aliasing", seen, advice, share > 0.2, share > 0.05)
-
-
-def clipping(rows: Sequence[Row]) -> HealthFinding | None:
-    """Far more than a few clipped ratios mean that the steps are too large, or the sampler is another policy."""
-    share = recent(rows, "clip_fraction")
-    if math.isnan(share):
-        return None
-    advice = "the learning rate is too high or the sampler strays"
-    return _judged("clipping", f"{_percent(share)} of the ratios are clipped", advice, share > 0.3, share > 0.1)
-
-
-def sampler_gap(rows: Sequence[Row]) -> HealthFinding | None:
-    """The KL between the sampler's and the trainer's probabilities of one policy; healthy is below 2e-3."""
-    gap = recent(rows, "mismatch_kl")
-    if math.isnan(gap):
-        return None
-    advice = "they are not the same policy (weights, precision or template)"
-    return _judged("sampler gap", f"sampler and trainer differ by a KL of {gap:.1e}", advice, gap > 0.02, gap > 0.002)
+LIMITS = (
+    Limit(
+        "zero_groups",
+        "{percent} of the groups teach nothing (their tries come out alike)",
+        "change the difficulty of the tasks, start from a better model, or play more tries",
+        bad=0.7,
+        watch=0.4,
+    ),
+    Limit(
+        "coverage",
+        "{percent} of the turns meet a state that another try met too",
+        "a coarser state key or more tries per task would help",
+        bad=0.2,
+        watch=0.5,
+    ),
+    Limit(
+        "aliasing",
+        "{percent} of the actions that were repeated in one state led elsewhere",
+        "the key does not identify the state; set algorithm.credit.key=auto, or use a credit without states",
+        bad=0.2,
+        watch=0.05,
+    ),
+    Limit(
+        "clip_fraction",
+        "{percent} of the ratios are clipped",
+        "the learning rate is too high, or the sampler differs from the trainer",
+        bad=0.3,
+        watch=0.1,
+    ),
+    Limit(
+        "mismatch_kl",
+        "sampler and trainer differ by a KL of {value:.1e}",
+        "they are not the same policy (weights, precision or template)",
+        bad=0.02,
+        watch=0.002,
+    ),
+    Limit(
+        "truncated_responses",
+        "{percent} of the answers are cut at the token limit",
+        "raise rollout.max_tokens, or check that the vocabulary spells actions in few tokens",
+        bad=0.3,
+        watch=0.05,
+    ),
+)
 
 
 def entropy(rows: Sequence[Row]) -> HealthFinding | None:
-    """A policy without entropy samples the same try again and again, and one whose entropy rises forgets."""
+    """A policy without entropy samples the same try again and again; one whose entropy rises forgets."""
     first, last = recent(rows[:RECENT], "entropy"), recent(rows, "entropy")
     if math.isnan(last):
         return None
     seen = f"entropy is {last:.3f} per token"
     if last < 0.1 * first or last < 1e-3:
-        return HealthFinding("bad", "entropy", f"{seen}, from {first:.3f}: all tries become the same one")
+        return HealthFinding("bad", f"{seen}, from {first:.3f}: all tries become the same one")
     if len(rows) > RECENT and last > 2 * first:
-        return HealthFinding("watch", "entropy", f"{seen}, from {first:.3f}: answers become more random")
-    return HealthFinding("good", "entropy", seen)
+        return HealthFinding("watch", f"{seen}, from {first:.3f}: answers become more random")
+    return HealthFinding("good", seen)
 
 
 INVALID = {
     "invalid_unparsed": "without an action in the response: the prompt's style is not the format that the model writes",
     "invalid_cut": "cut off at the token limit: raise rollout.max_tokens or check that the vocabulary spells actions",
-    "invalid_refused": "refused by the world: the model does not speak its language",
+    "invalid_refused": "refused by the environment: the model does not use its commands",
 }
 """What leads to invalid actions, and what to do about it, by metric."""
 
 
 def invalid(rows: Sequence[Row]) -> HealthFinding | None:
-    """Turns without an action that the world accepts, and what most of them lack."""
+    """Turns without an action that the environment accepts, and what most of them lack."""
     share = recent(rows, "invalid_rate")
     if math.isnan(share):
         return None
     sentence = f"{_percent(share)} of the actions are invalid"
     if share <= 0.2:
-        return HealthFinding("good", "invalid actions", sentence)
-    kinds = {name: found for name in INVALID if not math.isnan(found := recent(rows, name))}
-    leading = max(kinds, key=lambda name: kinds[name], default=None)  # rows of older versions do not say
-    why = ": the model does not speak the world's language" if leading is None else f", most {INVALID[leading]}"
-    if leading == "invalid_refused" and recent(rows, "success_rate") > 0.5:  # who wins speaks it
-        why = ", most refused by the world, and it wins all the same: they cost it turns"
-        return HealthFinding("watch", "invalid actions", sentence + why)
-    return HealthFinding("bad" if share > 0.5 else "watch", "invalid actions", sentence + why)
-
-
-def truncated(rows: Sequence[Row]) -> HealthFinding | None:
-    """Answers cut at the token limit, whether an action was found in them or not: it may be cut too."""
-    share = recent(rows, "truncated_responses")
-    if math.isnan(share):
-        return None
-    seen = f"{_percent(share)} of the answers are cut at the token limit"
-    advice = "raise rollout.max_tokens, or check that the vocabulary spells actions in few tokens"
-    return _judged("cut answers", seen, advice, share > 0.3, share > 0.05)
+        return HealthFinding("good", sentence)
+    leading = max(INVALID, key=lambda name: -1.0 if math.isnan(kind := recent(rows, name)) else kind)
+    if leading == "invalid_refused" and recent(rows, "success_rate") > 0.5:  # a model that wins uses the commands
+        return HealthFinding("watch", f"{sentence}, most refused by the environment: they cost turns")
+    return HealthFinding("bad" if share > 0.5 else "watch", f"{sentence}, most {INVALID[leading]}")
 
 
 def collapse(rows: Sequence[Row]) -> HealthFinding | None:
@@ -195,8 +213,8 @@ def collapse(rows: Sequence[Row]) -> HealthFinding | None:
         return None
     seen = f"answers carry {last:.2f} nats about their task"
     if last < 0.05 or (len(rows) > RECENT and last < 0.2 * first):
-        return HealthFinding("bad", "answers", f"{seen}, from {first:.2f}: they no longer depend on it")
-    return HealthFinding("good", "answers", seen)
+        return HealthFinding("bad", f"{seen}, from {first:.2f}: they no longer depend on it")
+    return HealthFinding("good", seen)
 
 
 def gradient(rows: Sequence[Row]) -> HealthFinding | None:
@@ -210,7 +228,7 @@ def gradient(rows: Sequence[Row]) -> HealthFinding | None:
         return None
     usual = values[9 * len(values) // 10]
     if usual > 0 and last > 10 * usual:
-        return HealthFinding("watch", "gradient", f"the gradient is {last / usual:.0f} times its usual size")
+        return HealthFinding("watch", f"the gradient is {last / usual:.0f} times its usual size")
     return None
 
 
@@ -223,47 +241,30 @@ def progress(rows: Sequence[Row]) -> HealthFinding | None:
         return None
     seen = f"success in training went from {_percent(first)} to {_percent(last)}"
     if last < first - 0.1:
-        return HealthFinding("bad", "progress", f"{seen}: it is getting worse")
-    return HealthFinding("good" if last > first + 0.02 else "watch", "progress", seen)
+        return HealthFinding("bad", f"{seen}: it is getting worse")
+    return HealthFinding("good" if last > first + 0.02 else "watch", seen)
 
 
-def failures(rows: Sequence[Row]) -> HealthFinding | None:
-    """Episodes whose environment broke for good."""
-    return _counted("environments", rows, "failed_episodes", "episodes failed in their environment lately")
+def counted(metric: str, seen: str) -> Rule:
+    """A rule about what should never happen: the number of times that it happened lately."""
+
+    def rule(rows: Sequence[Row]) -> HealthFinding | None:
+        count = recent(rows, metric) * min(RECENT, len(rows))
+        return HealthFinding("watch", f"{count:.0f} {seen}") if count > 0 else None
+
+    return rule
 
 
-def skipped(rows: Sequence[Row]) -> HealthFinding | None:
-    """Steps that were left out because loss or gradient was not finite."""
-    return _counted("skipped", rows, "skipped_steps", "steps were skipped lately: their loss was not finite")
-
-
-RULES: tuple[Callable[[Sequence[Row]], HealthFinding | None], ...] = (
-    contrast,
-    coverage,
-    aliasing,
-    clipping,
-    sampler_gap,
+RULES: tuple[Rule, ...] = (
+    *LIMITS,
     entropy,
     invalid,
-    truncated,
     collapse,
     gradient,
     progress,
-    failures,
-    skipped,
+    counted("failed_episodes", "episodes failed in their environment lately"),
+    counted("skipped_steps", "steps were skipped lately: their loss was not finite"),
 )
-
-
-def _judged(name: str, seen: str, advice: str, bad: bool, watch: bool) -> HealthFinding:
-    """What was seen, with the advice where it is bad."""
-    level: Level = "bad" if bad else "watch" if watch else "good"
-    return HealthFinding(level, name, f"{seen}: {advice}" if bad else seen)
-
-
-def _counted(name: str, rows: Sequence[Row], metric: str, seen: str) -> HealthFinding | None:
-    """How often something happened that should never happen."""
-    count = recent(rows, metric) * min(RECENT, len(rows))
-    return None if math.isnan(count) or count == 0 else HealthFinding("watch", name, f"{count:.0f} {seen}")
 
 
 def _percent(share: float) -> str:

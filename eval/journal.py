@@ -1,7 +1,7 @@
-"""An evaluation's diary: every finished episode is written as it ends, so that a killed evaluation goes on.
+"""The journal of an evaluation: every finished episode is written as it ends, so that a killed evaluation can resume.
 
-One file holds the episodes of one player on one panel under one set of settings, whose hash is in the file's name and
-whose text is in its first line. A line counts when it is whole; what a kill tore off is cut away at the next opening.
+One file holds the episodes of one model on one panel under one set of settings. Their hash is in the file's name and
+their text in its first line. A line that a kill has torn is cut off when the file is opened again.
 """
 
 from __future__ import annotations
@@ -30,17 +30,16 @@ FORMAT = "gagpo journal 2"
 
 
 class JournalError(GagpoError):
-    """A journal that cannot be used: another evaluation's, in use, or not a journal."""
+    """A journal that cannot be used: it belongs to another evaluation, is in use, or is not a journal."""
 
 
 class Journal:
-    """Episodes kept by (task, sample), and what was spent on them; for one process at a time, and all its threads.
+    """Episodes by (task, sample), and what was spent on them; for one process at a time, and all its threads.
 
         with Journal(Path("evals"), {"model": "qwen", "panel": ...}) as journal:
             journal.append(episode)
 
-    key: everything that decides what an episode of this evaluation is: the player's identity, the panel, the settings.
-    Plain JSON values.
+    key: everything that decides what an episode is (model, panel, settings), as plain JSON values.
     """
 
     def __init__(self, folder: Path, key: Mapping[str, object]):
@@ -58,7 +57,7 @@ class Journal:
         try:
             self._open.enter_context(FileLock(self.path.with_suffix(".lock"), timeout=2.0))
         except Timeout:
-            raise JournalError(f"{self.path}: another process plays this very evaluation; wait for it") from None
+            raise JournalError(f"{self.path}: another process is playing this evaluation; wait for it") from None
         try:
             self._file = self._open.enter_context(self.path.open("a+b"))
             self._file.truncate(self._read())
@@ -73,7 +72,7 @@ class Journal:
         self._open.close()
 
     def append(self, episode: Episode) -> None:
-        """Keep a finished episode; it is on the disk when this returns. An episode kept already is not kept twice."""
+        """Write a finished episode to the disk, unless it is there already."""
         place = (episode.task, episode.sample)
         with self._lock:
             if place not in self.episodes:
@@ -81,13 +80,13 @@ class Journal:
                 self.episodes[place] = episode
 
     def note_spent(self, amounts: Mapping[str, float]) -> None:
-        """Add to what was spent. It outlives this process when this returns, but not a power failure."""
+        """Add to what was spent. It survives a kill of this process, but not a power failure."""
         with self._lock:
             self._write({"spent": dict(amounts)}, flushed=False)
             self._add(amounts)
 
     def spent(self, name: str) -> float:
-        """Sum of an amount (``cost``, ``requests``, ...) over all that was noted."""
+        """The sum of an amount (``cost``, ``requests``, ...)."""
         return self._spent[name]
 
     def _add(self, amounts: Mapping[str, float]) -> None:
@@ -101,14 +100,13 @@ class Journal:
             self._file.flush()
             if flushed:
                 os.fsync(self._file.fileno())
-        except OSError as error:  # a full disk; what is torn is cut away at the next opening
+        except OSError as error:  # a full disk; a torn line is cut off at the next opening
             raise naming(error, self.path) from None
 
     def _read(self) -> int:
-        """Take in what the file holds; the length of its whole part, in bytes."""
+        """Read the file; the length of its whole lines, in bytes."""
         length = 0
         for record, end in _whole_lines(self._file):
-            # The first line says whose journal it is; any other brings an episode, or what was spent on none.
             if not length and record != {"format": FORMAT, "key": self.key}:
                 raise JournalError(f"{self.path} holds another evaluation; move it away")
             if "episode" in record:
@@ -122,23 +120,20 @@ class Journal:
         return length
 
     def _torn_head(self) -> bool:
-        """Whether the file is the beginning of a journal whose first line was never finished."""
+        """Whether the file ends within its first line."""
         self._file.seek(0)
         return b"\n" not in self._file.read(1 << 20)
 
 
 def weights_identity(folder: Path) -> str:
-    """What tells the weights in a model folder from any others: names, sizes and times of its files, hashed.
-
-    A folder that is written anew is another model, even under the same name.
-    """
+    """A hash of the names, sizes and times of a model folder's files; it changes when the folder is written again."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     facts = [[str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
 def read_journal(path: Path) -> tuple[dict[str, Any], Iterator[Episode]]:
-    """The key and the whole episodes of a journal, also of one that is being written."""
+    """The key and the episodes of a journal, which may be in use."""
     with path.open("rb") as file:
         head, _ = next(_whole_lines(file), ({}, 0))
     if head.get("format") != FORMAT or not isinstance(head.get("key"), dict):
@@ -149,7 +144,6 @@ def read_journal(path: Path) -> tuple[dict[str, Any], Iterator[Episode]]:
 def _episodes(path: Path) -> Iterator[Episode]:
     seen = set()
     with path.open("rb") as file:
-        # The first of a task's sample counts, as for whoever goes on.
         for number, (record, _) in enumerate(_whole_lines(file), 1):
             if "episode" not in record:
                 continue
@@ -167,7 +161,7 @@ def _episode(record: dict[str, Any], place: str) -> Episode:
 
 
 def _whole_lines(file: BinaryIO) -> Iterator[tuple[dict[str, Any], int]]:
-    """The records from the file's beginning to its first line that was not written to its end, and where each ends."""
+    """The records up to the first torn line, and where each ends."""
     file.seek(0)
     end = 0
     for line in file:
@@ -178,5 +172,5 @@ def _whole_lines(file: BinaryIO) -> Iterator[tuple[dict[str, Any], int]]:
         end += len(line)
         record = parse(text.decode(errors="replace"), file.name)
         if not isinstance(record, dict):
-            raise JournalError(f"{file.name} holds a line that is no record; move it away")
+            raise JournalError(f"{file.name} holds a line that is not a record; move it away")
         yield record, end

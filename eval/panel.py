@@ -1,4 +1,4 @@
-"""Playing a panel, the same for whoever plays: which tasks, what is in the journal already, and what comes out."""
+"""Playing a panel, the same for every model: its tasks, what the journal holds already, and what comes out."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from gagpo.agents.episodes import Episode, write_episodes
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.setup import make_world, tasks_of
 from gagpo.base import durable
+from gagpo.base.errors import GagpoError
 from gagpo.envs import TaskSet, TextEnv
 from gagpo.envs.lookup import playing
 from gagpo.envs.remote.pool import open_pool
@@ -21,17 +22,23 @@ from gagpo.eval.journal import Journal
 from gagpo.eval.request import EvaluationRequest
 from gagpo.eval.results import EvalResult
 
-EPISODES_AT_ONCE = 256
+
+class NothingMeasured(GagpoError):
+    """Every episode failed in its environment, so there is no success rate."""
 
 
 @dataclass(frozen=True)
 class Player:
-    """Whoever plays a panel.
+    """What plays a panel.
 
-    name: as the result calls it. identity: what tells it from any other player, as plain JSON values. temperature: that
-    the result states; None where no tokens are sampled. kwargs: of the
-    environments that it plays in. lockstep: it answers all who are ready together.
-    session: entered before the first of so many episodes and left after the last.
+    agent: decides on the actions.
+    name: how the result calls it.
+    identity: what tells it from any other player, as plain JSON values.
+    temperature: stated in the result; None where no tokens are sampled.
+    kwargs: arguments of the environments that it plays in.
+    lockstep: it answers all episodes that are ready together.
+    concurrency: episodes at once, unless the request says.
+    session: entered before the first of so many episodes, and left after the last.
     """
 
     agent: Agent
@@ -40,22 +47,40 @@ class Player:
     temperature: float | None
     kwargs: Mapping[str, object]
     lockstep: bool = True
+    concurrency: int = 256
     session: Callable[[Journal | None, int], AbstractContextManager[None]] = lambda journal, episodes: nullcontext()
 
 
 @dataclass(frozen=True)
 class EvaluationOutcome:
-    """What came out. usage: requests, tokens and dollars at a server, those before an interruption included."""
+    """What came out.
+
+    result: the numbers.
+    episodes: every episode, in the order of the panel.
+    journal: the file that keeps the episodes, if any.
+    usage: requests, tokens and dollars at a server, those before an interruption included.
+    """
 
     result: EvalResult
     episodes: list[Episode]
     journal: Path | None = None
     usage: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def failure(self) -> str:
+        """What the environment raised in the first episode that failed; empty if none failed."""
+        return next((str(one.info.get("error", "")) for one in self.episodes if one.outcome == "failed"), "")
+
 
 @dataclass(frozen=True)
 class ChosenPanel:
-    """The tasks of a completed request, a world to ask about them, and the arguments that it was built from."""
+    """The tasks of a completed request.
+
+    request: completed, see :meth:`gagpo.eval.request.EvaluationRequest.completed`.
+    kwargs: arguments of the environment.
+    world: an environment to ask about the tasks.
+    tasks: what is played.
+    """
 
     request: EvaluationRequest
     kwargs: dict[str, object]
@@ -72,12 +97,16 @@ class ChosenPanel:
         return cls(request, kwargs, world, tasks)
 
     def play(self, player: Player) -> EvaluationOutcome:
-        """Have ``player`` play all of it; an open journal's episodes are not played again."""
+        """Have ``player`` play all of it; episodes that the journal holds are not played again.
+
+        Raises:
+            NothingMeasured: every episode failed in its environment. The journal forgets them.
+        """
         request, material = self.request, self.world.material(player.kwargs)
-        told = {"tools": [tool.spec for tool in tools_of(self.world)]} if tools_of(self.world) else {}
+        tools = tools_of(self.world)
         key = {
             **request.facts(),
-            **told,
+            **({"tools": [tool.spec for tool in tools]} if tools else {}),
             **player.identity,
             "kwargs": material,
             "panel": self.tasks.hash,
@@ -99,7 +128,7 @@ class ChosenPanel:
                 temperature=player.temperature,
                 tries=request.tries,
                 seed=request.seed,
-                concurrency=request.concurrency or EPISODES_AT_ONCE,
+                concurrency=request.concurrency or player.concurrency,
                 lockstep=player.lockstep,
                 quiet=request.quiet,
                 journal=journal,
@@ -107,4 +136,10 @@ class ChosenPanel:
         if request.episodes is not None:
             with durable.replacing(request.episodes) as temporary:
                 write_episodes(temporary, episodes)
-        return EvaluationOutcome(result, episodes, journal.path if journal else None)
+        outcome = EvaluationOutcome(result, episodes, journal.path if journal else None)
+        if result.failed == result.episodes:
+            if outcome.journal:
+                outcome.journal.unlink()
+            count = f"all {result.episodes} episodes" if result.episodes > 1 else "the only episode"
+            raise NothingMeasured(f"{request.environment}: {count} failed in the environment: {outcome.failure}")
+        return outcome

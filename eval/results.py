@@ -30,8 +30,7 @@ from gagpo.agents.episodes import Episode
 from gagpo.base import durable
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.lookup import choosing
-from gagpo.eval.many_tries import majority_at_k, pass_at_k, usual_k
-from gagpo.eval.statistics import Interval, cluster_bootstrap, clustered_wilson
+from gagpo.eval.statistics import Interval, cluster_bootstrap, clustered_wilson, majority_at_k, pass_at_k
 from gagpo.runs.reading import BadResult, Document, parse, read_text, shortened, validated
 
 FORMAT = "gagpo evaluation 1"
@@ -61,12 +60,18 @@ JsonObject = Annotated[dict[str, object], BeforeValidator(_plain_json)]
 
 @dataclass(frozen=True, config=CHECKED)
 class Panel:
-    """What was played: two results can be compared exactly when environment, split, hash and kwargs agree, but for
-    those kwargs that only choose tasks, such as the seed of generated ones.
+    """What was played, and under which conditions: decides which results can be compared.
 
-    tasks: how many tasks; tries: how often each; split_hash: ``TaskSet.hash`` of the tasks played. conditions: how a
-    language model was spoken to and sampled from (style, history, template, temperature and so on); empty for whoever
-    has no prompt, who can be compared with everybody.
+    environment: environment id.
+    split: name of the split.
+    split_hash: ``TaskSet.hash`` of the tasks played.
+    tasks: number of tasks.
+    tries: episodes of each task; may differ between results that are compared.
+    kwargs: arguments of the environment. Those that only choose tasks, such as the seed of generated ones, may differ.
+    seed: of the episodes.
+    conditions: how a language model was prompted and sampled from (style, history, temperature and so on); empty for an
+        agent without a prompt. A condition that only one of two results knows, such as the dtype of local weights, may
+        differ.
     """
 
     environment: StrictStr
@@ -88,11 +93,9 @@ class Panel:
                 mine, theirs = ({k: v for k, v in kwargs.items() if k not in chosen} for kwargs in (mine, theirs))
             if mine != theirs:
                 return _apart(name.replace("_", " "), mine, theirs)
-        if not (self.conditions and other.conditions):
-            return None
         mine, theirs = self.conditions, other.conditions
-        names = [name for name in sorted(mine.keys() | theirs.keys()) if mine.get(name) != theirs.get(name)]
-        return ", ".join(_apart(name, mine.get(name), theirs.get(name)) for name in names) or None
+        names = [name for name in sorted(mine.keys() & theirs.keys()) if mine[name] != theirs[name]]
+        return ", ".join(_apart(name, mine[name], theirs[name]) for name in names) or None
 
 
 def _apart(name: str, mine: object, theirs: object) -> str:
@@ -278,7 +281,7 @@ class EvalResult:
 
     @property
     def pass_at_k(self) -> dict[int, float]:
-        """Mean over tasks of the unbiased pass@k, for the usual k; empty with one try per task."""
+        """Mean over tasks of the unbiased pass@k, for k = 1, 2, 4, ... and all tries; empty with one try per task."""
         return self._over_tasks(lambda task, k: pass_at_k(len(task.tries), task.successes, k))
 
     @property
@@ -291,7 +294,9 @@ class EvalResult:
         )
 
     def _over_tasks(self, of_k: Callable[[TaskResult, int], float]) -> dict[int, float]:
-        ks = usual_k(self.panel.tries) if self.panel.tries > 1 and self.tasks else []
+        tries = self.panel.tries
+        powers = [2**i for i in range(tries.bit_length()) if 2**i < tries]
+        ks = [*powers, tries] if powers and self.tasks else []
         return {k: math.fsum(of_k(task, k) for task in self.tasks) / len(self.tasks) for k in ks}
 
     def summary(self) -> dict[str, object]:

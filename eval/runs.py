@@ -15,15 +15,22 @@ from gagpo.base.regular_file import read_bytes
 from gagpo.eval.results import EvalResult
 from gagpo.runs.metrics import read_metrics
 from gagpo.runs.reading import BadResult
+from gagpo.runs.register import worlds_of
 
 LABEL = re.compile(r"(?:(before|after|average)|iteration-(\d{1,9}))-(.+)", re.DOTALL)
+SEED = re.compile(r"[-_.](?:seed|s)[-_]?\d+$")
+STAGES = ("before", "iteration", "after", "average", "")
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One evaluation of a run. ``stage`` is before, after or iteration, or empty for a label of another form.
+    """One evaluation of a run.
 
-    iteration: after how many iterations it was made (0 before training); None where the label does not tell.
+    label: the name of its file, such as ``after-valid_unseen``.
+    stage: before, iteration, after or average; empty for a label of another form.
+    split: the split that was played.
+    iteration: iterations done when it was made, 0 before training; None where the label does not tell.
+    result: what came out.
     """
 
     label: str
@@ -37,8 +44,10 @@ class Evaluation:
 class Run:
     """What a run folder holds.
 
-    metrics: one mapping of numbers per iteration, in order; an iteration done again after a resume is held once.
-    broken_lines: lines of ``metrics.jsonl`` that were torn or no object, the last one included.
+    folder: where it is.
+    metrics: one mapping of numbers per iteration, in order; an iteration repeated after a resume appears once.
+    broken_lines: number of lines of ``metrics.jsonl`` that were torn or held no object.
+    evaluations: from before training to after it.
     """
 
     folder: Path
@@ -51,8 +60,13 @@ class Run:
         return self.folder.resolve().name
 
     @property
+    def label(self) -> str:
+        """The name without a final seed (``-seed3``, ``_s3``)."""
+        return SEED.sub("", self.name)
+
+    @property
     def algorithm(self) -> str:
-        """The name of its algorithm (or of its credit), or nothing where the settings do not tell."""
+        """The name of its algorithm (or of its credit); empty where the settings do not tell."""
         try:
             settings = yaml.safe_load(read_bytes(self.folder / "config.yaml").decode())
         except (OSError, ValueError, yaml.YAMLError, RecursionError):
@@ -63,18 +77,23 @@ class Run:
             found = found.get("preset") or (credit.get("name") if isinstance(credit, dict) else credit)
         return found if isinstance(found, str) else ""
 
+    @property
+    def worlds(self) -> list[str]:
+        """The names of its environments, if it has several, from its metrics."""
+        return worlds_of(dict.fromkeys(key for row in self.metrics for key in row))
+
     def series(self, key: str, x: str = "iteration") -> tuple[list[float], list[float]]:
         """``(x, y)`` of every iteration that has both numbers, x rising strictly."""
         xs: list[float] = []
         ys: list[float] = []
-        for row in self.metrics:  # what lacks one of both, or goes back, is left out
+        for row in self.metrics:
             if key in row and x in row and (not xs or row[x] > xs[-1]):
                 xs.append(row[x])
                 ys.append(row[key])
         return xs, ys
 
     def at(self, iteration: int, x: str) -> float | None:
-        """The value of ``x`` (say, ``turns_total``) after ``iteration``; 0 before the first; None if unknown."""
+        """The value of ``x`` (such as ``turns_total``) after ``iteration``; 0 before the first; None if unknown."""
         if iteration == 0:
             return 0.0
         if x == "iteration":
@@ -83,13 +102,13 @@ class Run:
         return found[-1] if found else None
 
     def trained(self, split: str) -> list[Evaluation]:
-        """The evaluations on ``split`` of the weights that were trained, in order: a curve. Their average is none."""
+        """The evaluations on ``split`` of the weights that were trained, in order, without those of their average."""
         return [one for one in self.evaluations if one.split == split and one.stage not in ("average", "")]
 
     def last(self, split: str | None = None) -> Evaluation | None:
-        """The last evaluation on ``split`` (the first of :meth:`splits` by default) of the weights that were trained.
+        """The run's result: the last evaluation of its weights, not of their average; None where there is none.
 
-        Of a folder that holds none of a named stage, what comes last; None where there is nothing of the split.
+        split: the first of :meth:`splits` by default. In a folder without evaluations of a named stage, the last file.
         """
         wanted = split or next(iter(self.splits()), None)
         found = self.trained(wanted) if wanted else []
@@ -103,7 +122,11 @@ class Run:
 
 
 def load_run(folder: Path) -> Run:
-    """Read a run folder. Missing metrics or evaluations are empty; a broken evaluation raises :class:`BadResult`."""
+    """Read a run folder; missing metrics or evaluations are empty.
+
+    Raises:
+        BadResult: the folder is no run, or a file in it cannot be read.
+    """
     folder = Path(folder)
     if not folder.is_dir():
         raise BadResult(f"{folder}: not a run folder (no such folder)")
@@ -114,13 +137,18 @@ def load_run(folder: Path) -> Run:
     ]
     if not metrics and not evaluations:
         raise BadResult(f"{folder}: not a run folder (neither metrics.jsonl nor evals/*.json in it)")
-    order = {"before": 0, "iteration": 1, "after": 2, "average": 3, "": 4}
-    evaluations.sort(key=lambda one: (order[one.stage], one.iteration or 0, one.label))
+    evaluations.sort(key=lambda one: (STAGES.index(one.stage), one.iteration or 0, one.label))
     return Run(folder, tuple(metrics), broken, tuple(evaluations))
 
 
+def saved_evaluation(run: Path, label: str) -> EvalResult | None:
+    """The evaluation ``evals/LABEL.json`` of a run folder; None where it was not made."""
+    path = run / "evals" / f"{label}.json"
+    return EvalResult.load(path) if path.exists() else None
+
+
 def read_label(label: str) -> tuple[str, str, int | None]:
-    """Stage, split and iteration of ``before-SPLIT``, ``iteration-0010-SPLIT``, ``after-SPLIT``, ``average-SPLIT``.
+    """Stage, split and iteration of ``before-SPLIT``, ``iteration-0010-SPLIT``, ``after-SPLIT`` or ``average-SPLIT``.
 
     A label of another form has no stage.
     """
@@ -135,39 +163,31 @@ def _evaluation(label: str, last: int | None, result: EvalResult) -> Evaluation:
     return Evaluation(label, stage, split or result.panel.split, at, result)
 
 
-def saved_evaluation(run: Path, label: str) -> EvalResult | None:
-    """The evaluation ``evals/LABEL.json`` of a run folder; None where it was not made."""
-    path = run / "evals" / f"{label}.json"
-    return EvalResult.load(path) if path.exists() else None
-
-
-def group_runs(runs: Sequence[str | Path]) -> dict[str, list[Run]]:
-    """Load run folders and group them by label.
-
-    Each is ``LABEL=FOLDER``, or a folder whose name without a final seed (``-seed3``, ``_s3``) is the label.
-
-    Raises :class:`BadResult` for a folder that is not a run, ValueError for none or an empty label.
-    """
-    groups: dict[str, list[Run]] = {}
-    for one in runs:
-        # A folder whose own name has a "=" is a folder.
-        text = str(one)
+def named_runs(runs: Sequence[str | Path]) -> list[tuple[str, Path]]:
+    """The label, empty where none is given, and the folder of each ``LABEL=FOLDER`` or plain folder."""
+    found = []
+    for text in map(str, runs):
         label, separator, folder = text.partition("=")
-        if not separator or Path(text).is_dir():
+        if not separator or Path(text).is_dir():  # a folder may have a "=" in its name
             label, folder = "", text
         elif not label.strip():
             raise InvalidArgument(f"{text!r} names no label: write LABEL=FOLDER or just the folder")
-        run = load_run(Path(folder))
-        groups.setdefault(label.strip() or re.sub(r"[-_.](seed|s)[-_]?\d+$", "", run.name), []).append(run)
-    if not groups:
-        raise InvalidArgument("no run folder was given")
+        found.append((label.strip(), Path(folder)))
+    return found
+
+
+def group_runs(runs: Sequence[str | Path]) -> dict[str, list[Run]]:
+    """Load run folders and group them by label: the one given with ``LABEL=FOLDER``, else :attr:`Run.label`.
+
+    Raises:
+        BadResult: a folder is no run.
+        InvalidArgument: an empty label.
+    """
+    groups: dict[str, list[Run]] = {}
+    for label, folder in named_runs(runs):
+        run = load_run(folder)
+        groups.setdefault(label or run.label, []).append(run)
     return groups
-
-
-def folder_of(run: str | Path) -> Path:
-    """The folder of ``LABEL=FOLDER`` or of a plain folder."""
-    _, separator, folder = str(run).partition("=")
-    return Path(folder) if separator and not Path(run).is_dir() else Path(run)
 
 
 def trailing_mean(values: Sequence[float], window: int) -> list[float]:
@@ -176,8 +196,5 @@ def trailing_mean(values: Sequence[float], window: int) -> list[float]:
     >>> trailing_mean([1, 2, 3, 6], 2)
     [1.0, 1.5, 2.5, 4.5]
     """
-    if window < 1:
-        raise InvalidArgument(f"a window holds at least one value, got {window}")
-    return [
-        math.fsum(part) / len(part) for i in range(len(values)) for part in [values[max(0, i + 1 - window) : i + 1]]
-    ]
+    parts = (values[max(0, end - window) : end] for end in range(1, len(values) + 1))
+    return [math.fsum(part) / len(part) for part in parts]

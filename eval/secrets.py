@@ -1,4 +1,4 @@
-"""Settings of a run, to be shown to others: what names a secret goes without its value."""
+"""Settings of a run without secrets, to be shown to others."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gagpo.runs.reading import BadResult, read_text
 SECRET = re.compile(r"(?i)api_?key|secret|passw|credential|authorization|token$")
 OF_A_URL = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 HIDDEN = "(not shown)"
-MOST = 20_000  # values of a file; one that names others again and again would be endless
+MOST = 20_000  # values of a file; YAML aliases can multiply without end
 
 
 def shown_settings(path: Path) -> object:
-    """What the YAML file says, without secrets; :class:`BadResult` names a file that cannot be read as settings."""
+    """The content of the YAML file without secrets; :class:`BadResult` names a file that cannot be read."""
     try:
         return _Hiding(path).of(yaml.safe_load(read_text(path)))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -33,7 +33,7 @@ class _Hiding:
         """A copy of ``value`` in which secrets are replaced, at any depth."""
         self.count += 1
         if self.count > MOST:
-            raise BadResult(f"{self.path}: more than {MOST:,} values are no settings of a run")
+            raise BadResult(f"{self.path}: more than {MOST:,} values are too many for the settings of a run")
         if isinstance(value, dict):
             return {key: HIDDEN if SECRET.search(str(key)) else self.of(inner) for key, inner in value.items()}
         if isinstance(value, list):

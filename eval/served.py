@@ -1,4 +1,4 @@
-"""Evaluating a model behind a server, on the same panels as any other; and having it play the demonstrations."""
+"""Evaluating a model behind a server."""
 
 from __future__ import annotations
 
@@ -22,22 +22,21 @@ from gagpo.envs.tools import tools_of
 from gagpo.eval.evaluate import play_missing
 from gagpo.eval.journal import Journal
 from gagpo.eval.panel import ChosenPanel, EvaluationOutcome, Player
-from gagpo.eval.request import MAX_TOKENS, PREFIX, EvaluationRequest, settings_like
+from gagpo.eval.request import MAX_TOKENS, PREFIX
 
 EPISODES_AT_ONCE = 16
 
 
-def measure(request: EvaluationRequest) -> EvaluationOutcome:
-    """Evaluate the model ``openai:NAME`` at ``request.server``, OpenAI's own by default.
+def play(panel: ChosenPanel) -> EvaluationOutcome:
+    """Evaluate the model ``openai:NAME`` at ``request.server``, by default OpenAI's own.
 
-    Asked again, with a folder of journals, it goes on where it was killed. Raises
-    :class:`gagpo.agents.api.client.ApiError` when the server gives up or a limit is reached: what is finished is kept.
+    With a folder of journals, the same request continues after an interruption.
+
+    Raises:
+        ApiError: the server gives up, or a limit is reached. Finished episodes are kept.
     """
-    request = replace(
-        request.completed(None, settings_like(request.like)), concurrency=request.concurrency or EPISODES_AT_ONCE
-    )
-    api = request.server or ApiSettings(request.model.removeprefix(PREFIX))
-    panel, context = ChosenPanel.of(request), request.context
+    request = panel.request
+    api, context = request.server or ApiSettings(request.model.removeprefix(PREFIX)), request.context
     chat = ChatSettings(
         STYLES[context.style],
         getattr(panel.world, "instructions", ""),
@@ -56,10 +55,10 @@ def measure(request: EvaluationRequest) -> EvaluationOutcome:
         chat.temperature,
         panel.kwargs,
         lockstep=False,
+        concurrency=EPISODES_AT_ONCE,
         session=partial(_billed, agent),
     )
-    outcome = panel.play(player)
-    return replace(outcome, usage=vars(client.spent))
+    return replace(panel.play(player), usage=vars(client.spent))
 
 
 def play_demonstrations(
@@ -114,9 +113,9 @@ def play_demonstrations(
 
 @contextmanager
 def _billed(agent: ApiAgent, journal: Journal | None, episodes: int) -> Iterator[None]:
-    """Limits hold over all interruptions: every request is in the journal before it is sent, its cost when it is known.
+    """Count every request in the journal before it is sent, and its cost once known: limits outlive interruptions.
 
-    An error says how many of so many ``episodes`` are kept. The agent is closed at the end.
+    An error says how many of the ``episodes`` are kept. The agent is closed at the end.
     """
     client = agent.client
     if journal is not None:
@@ -133,7 +132,7 @@ def _billed(agent: ApiAgent, journal: Journal | None, episodes: int) -> Iterator
 
 
 def _spent_before(journal: Journal) -> Usage:
-    """What the journal says, which a kill did not lose; what a request that it cut off cost is not known."""
+    """What was spent according to the journal; the cost of a request that was cut off is unknown."""
     counts = {one.name: int(journal.spent(one.name)) for one in fields(Usage) if one.name != "cost"}
     return Usage(**counts, cost=journal.spent("cost"))
 

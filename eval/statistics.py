@@ -1,14 +1,18 @@
-"""The statistics of success rates: intervals, paired tests, seeds, pass@k and majority@k.
+"""The statistics of success rates: intervals, paired tests, means over seeds, pass@k and majority@k.
 
-Pure functions of numbers, numpy only. A task is the unit of sampling everywhere: several tries at one task are not
-independent evidence about new tasks, so intervals and tests are taken over tasks, never over tries.
+Pure functions of numbers. Student's t and the binomial test are scipy's, imported where they are used.
+
+The unit of sampling is the task. Several tries at one task are not independent evidence about new tasks, so intervals
+and tests are taken over tasks, never over tries.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from statistics import NormalDist
 
 import numpy as np
@@ -18,7 +22,13 @@ from gagpo.base.errors import InvalidArgument
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate with the interval that covers the true value with probability ``level``."""
+    """An estimate with a confidence interval.
+
+    value: the estimate; NaN where there is no data.
+    low: the lower bound.
+    high: the upper bound.
+    level: the probability that the interval covers the true value, strictly between 0 and 1.
+    """
 
     value: float
     low: float
@@ -28,76 +38,6 @@ class Interval:
     def record(self) -> dict[str, float]:
         """JSON-ready values."""
         return {"value": self.value, "low": self.low, "high": self.high, "level": self.level}
-
-
-# Quantiles ------------------------------------------------------------------------------------------------------------
-
-
-def normal_quantile(probability: float) -> float:
-    """The standard normal value that is not exceeded with ``probability`` (strictly between 0 and 1)."""
-    if not 0.0 < probability < 1.0:
-        raise InvalidArgument(f"a probability must lie strictly between 0 and 1, got {probability}")
-    return NormalDist().inv_cdf(probability)
-
-
-def student_cdf(value: float, degrees: float) -> float:
-    """P(T <= value) of Student's t with ``degrees`` > 0 degrees of freedom (Abramowitz & Stegun 26.7.1)."""
-    if degrees <= 0:
-        raise InvalidArgument(f"degrees of freedom must be positive, got {degrees}")
-    square = value * value
-    if square < degrees:  # near 0 the tail is 1/2 but for what rounding loses; the part beside it is exact
-        beside = 0.5 * _incomplete_beta(0.5, degrees / 2.0, square / (degrees + square))
-        return 0.5 + beside if value > 0 else 0.5 - beside
-    tail = 0.5 * _incomplete_beta(degrees / 2.0, 0.5, degrees / (degrees + square))
-    return 1.0 - tail if value > 0 else tail
-
-
-def student_quantile(probability: float, degrees: float) -> float:
-    """The inverse of :func:`student_cdf`, by bisection to the last bits of a float."""
-    if not 0.0 < probability < 1.0:
-        raise InvalidArgument(f"a probability must lie strictly between 0 and 1, got {probability}")
-    if probability < 0.5:
-        return -student_quantile(1.0 - probability, degrees)
-    low, high = 0.0, 1.0
-    while student_cdf(high, degrees) < probability:
-        low, high = high, high * 2.0
-    for _ in range(200):
-        # Half of the interval each time, until no float lies between its ends.
-        middle = (low + high) / 2.0
-        if middle in (low, high):
-            break
-        if student_cdf(middle, degrees) < probability:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2.0
-
-
-def _incomplete_beta(a: float, b: float, x: float) -> float:
-    """The regularised incomplete beta function I_x(a, b), by its continued fraction (Abramowitz & Stegun 26.5.8)."""
-    if x <= 0.0 or x >= 1.0:
-        return 0.0 if x <= 0.0 else 1.0
-    if x > (a + 1.0) / (a + b + 2.0):  # the fraction converges fast only on this side
-        return 1.0 - _incomplete_beta(b, a, 1.0 - x)
-    logarithm = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
-    # Evaluated from the front with the modified Lentz recurrence, which needs no guess at the number of terms.
-    tiny = 1e-300
-    numerator, denominator, fraction = 1.0, 0.0, 1.0
-    for step in range(1000):
-        # The first term is 1, then even and odd ones have their own forms.
-        m = step // 2
-        if step == 0:
-            term = 1.0
-        elif step % 2 == 0:
-            term = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        else:
-            term = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        denominator = 1.0 / (1.0 + term * denominator or tiny)
-        numerator = 1.0 + term / numerator or tiny
-        fraction *= numerator * denominator
-        if abs(numerator * denominator - 1.0) < 1e-16:
-            break
-    return math.exp(logarithm) * (fraction - 1.0) / a
 
 
 # One proportion -------------------------------------------------------------------------------------------------------
@@ -177,41 +117,33 @@ def paired_difference(
 
 
 def mcnemar(lost: int, gained: int) -> float:
-    """Exact two-sided McNemar test: ``lost`` tasks only the first solved, ``gained`` only the second (McNemar 1947).
+    """Exact two-sided McNemar test (McNemar 1947): p of a fair coin.
 
-    Twice the smaller binomial tail of ``lost + gained`` fair coin tosses, at most 1.
+    lost: number of tasks that only the first side solved.
+    gained: number of tasks that only the second side solved.
     """
-    if lost < 0 or gained < 0:
-        raise InvalidArgument(f"numbers of tasks cannot be negative, got {lost} and {gained}")
-    tosses = lost + gained
-    tail = sum(math.comb(tosses, k) for k in range(min(lost, gained) + 1))
-    return min(1.0, float(2 * tail / 2**tosses))
+    from scipy.stats import binomtest
+
+    return float(binomtest(lost, lost + gained).pvalue) if lost + gained else 1.0
 
 
-def sign_flip_test(differences: Iterable[float], samples: int = 20_000, seed: int = 0) -> float:
-    """Two-sided p-value that per-task differences have no direction: the sign of each is a fair coin (Fisher 1935).
+def sign_flip_test(differences: Sequence[int]) -> float:
+    """Exact two-sided p that per-task differences have no direction: the sign of each is a fair coin (Fisher 1935).
 
-    Whole-numbered differences (counts of solved tries) are tested exactly, by convolving the distribution of the sum;
-    with one try per task that is McNemar's exact test. Others by ``samples`` random flips from a private generator,
-    p = (1 + hits) / (1 + samples) (Phipson & Smyth 2010).
+    differences: whole numbers, such as counts of solved tries. With one try per task this is McNemar's exact test.
     """
-    values = np.asarray(list(differences), dtype=float)
-    if not np.isfinite(values).all():
-        raise InvalidArgument("differences must be finite numbers")
-    sizes, observed = np.abs(values[values != 0]), abs(float(values.sum()))
-    if not len(sizes):
+    values = np.array([one for one in differences if one], dtype=int)
+    if not len(values):
         return 1.0
-    whole = bool((sizes == np.round(sizes)).all())
-    if whole and float(sizes.sum()) * len(sizes) <= 2e8:  # a second or two of convolution at most
-        return _exact_sign_flip(sizes.astype(int), round(observed))
-    rng = np.random.default_rng(seed)
-    hits = 0
-    tolerance = 1e-12 * float(sizes.sum())
-    for start in range(0, samples, 1000):
-        # A thousand at a time, which bounds the memory.
-        signs = rng.integers(0, 2, size=(min(1000, samples - start), len(sizes))) * 2 - 1
-        hits += int((np.abs(signs @ sizes) >= observed - tolerance).sum())
-    return (1 + hits) / (1 + samples)
+    values //= np.gcd.reduce(values)
+    sizes = np.abs(values)
+    total = int(sizes.sum())
+    chance = np.zeros(2 * total + 1)  # of every sum from -total to total, one difference after another
+    chance[total] = 1.0
+    for size in sizes:
+        chance = (np.roll(chance, size) + np.roll(chance, -size)) / 2  # nothing wraps: no sum exceeds the total
+    sums = np.abs(np.arange(-total, total + 1))
+    return min(1.0, float(chance[sums >= abs(values.sum())].sum()))
 
 
 def paired_test(
@@ -228,7 +160,7 @@ def paired_test(
     # Rates over a common denominator are whole numbers, which keeps the test exact.
     common = math.lcm(*(int(n) for n in {*tried_a.tolist(), *tried_b.tolist()}))
     scaled = np.rint(solved_b * (common / tried_b)) - np.rint(solved_a * (common / tried_a))
-    return sign_flip_test(scaled), "sign flips over tasks"
+    return sign_flip_test([int(one) for one in scaled]), "sign flips over tasks"
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -284,8 +216,29 @@ def mean_over_seeds(values: Sequence[float], level: float = 0.95) -> Interval:
     if len(data) == 1:
         return Interval(mean, -math.inf, math.inf, level)
     _two_sided(level)
-    half = student_quantile((1 + level) / 2, len(data) - 1) * float(data.std(ddof=1)) / math.sqrt(len(data))
+    from scipy.special import stdtrit  # the quantile of Student's t
+
+    half = float(stdtrit(len(data) - 1, (1 + level) / 2) * data.std(ddof=1)) / math.sqrt(len(data))
     return Interval(mean, mean - half, mean + half, level)
+
+
+def paired_t(differences: Sequence[float]) -> float:
+    """Two-sided p of Student's paired t test that the mean difference is zero (Student 1908).
+
+    Without spread p is 1 for differences of zero and NaN otherwise. Success rates are counts of few tasks, so equal
+    differences occur by chance and say nothing about the spread.
+
+    Raises:
+        InvalidArgument: fewer than two differences.
+    """
+    values = np.asarray(differences, dtype=float)
+    if len(values) < 2:
+        raise InvalidArgument(f"a t test needs at least two differences, got {len(values)}")
+    if values.var(ddof=1) <= 1e-18:
+        return math.nan if values.mean() else 1.0
+    from scipy.stats import ttest_1samp
+
+    return float(ttest_1samp(values, 0.0).pvalue)
 
 
 def area_under_curve(x: Sequence[float], y: Sequence[float]) -> float:
@@ -301,7 +254,65 @@ def area_under_curve(x: Sequence[float], y: Sequence[float]) -> float:
     widths = np.diff(across)
     if not (widths > 0).all():
         raise InvalidArgument("the x of a curve must rise strictly")
-    return float((widths * (up[1:] + up[:-1]) / 2).sum() / widths.sum())
+    return float(np.trapezoid(up, across) / widths.sum())
+
+
+# Several tries at a task ----------------------------------------------------------------------------------------------
+
+
+def pass_at_k(tries: int, successes: int, k: int) -> float:
+    """Probability that k of the ``tries``, drawn without replacement, hold a success; unbiased for k fresh tries.
+
+    ``1 - C(n - c, k) / C(n, k)`` (Chen et al. 2021, arXiv 2107.03374).
+
+    Raises:
+        InvalidArgument: unless ``1 <= k <= tries`` and ``0 <= successes <= tries``.
+    """
+    _check_k(tries, k)
+    if not 0 <= successes <= tries:
+        raise InvalidArgument(f"successes must lie between 0 and {tries}, got {successes}")
+    return 1.0 - math.comb(tries - successes, k) / math.comb(tries, k)
+
+
+def majority_at_k(answers: Sequence[Hashable | None], right: Sequence[bool], k: int) -> float:
+    """Probability that the most frequent of k answers, drawn without replacement from all, is right.
+
+    Computed exactly from multivariate hypergeometric counts. For k = 1 it is the success rate of the tries that answer.
+
+    answers: one per try; None abstains and never wins.
+    right: whether that try was judged right. All right tries count as one answer, however they are written. A tie is
+        broken by a fair draw.
+
+    Raises:
+        InvalidArgument: unless ``1 <= k <= len(answers) == len(right)``.
+    """
+    if len(answers) != len(right):
+        raise InvalidArgument(f"one verdict per answer, got {len(answers)} answers and {len(right)} verdicts")
+    _check_k(len(answers), k)
+    voters = sum(answer is not None and ok for answer, ok in zip(answers, right, strict=True))
+    wrong = Counter(answer for answer, ok in zip(answers, right, strict=True) if answer is not None and not ok)
+    abstaining = sum(answer is None for answer in answers)
+    won = Fraction(0)
+    for votes in range(1, min(voters, k) + 1):
+        for ties, ways in _others(sorted(wrong.values()), abstaining, votes, k - votes).items():
+            won += Fraction(math.comb(voters, votes) * ways, 1 + ties)
+    return float(won / math.comb(len(answers), k))
+
+
+def _others(wrong: Sequence[int], abstaining: int, votes: int, room: int) -> dict[int, int]:
+    """Ways to draw ``room`` other answers, none more than ``votes`` times, by the number that reach ``votes``."""
+    # Abstentions and answers too rare to reach the votes can be drawn freely: one pool (Vandermonde's identity).
+    free = abstaining + sum(count for count in wrong if count < votes)
+    ways: dict[tuple[int, int], int] = {(x, 0): math.comb(free, x) for x in range(min(free, room) + 1)}
+    for count in (count for count in wrong if count >= votes):
+        # One more answer that can reach the votes, drawn x times after everything drawn so far.
+        grown: dict[tuple[int, int], int] = {}
+        for (drawn, ties), number in ways.items():
+            for x in range(min(votes, room - drawn) + 1):
+                key = (drawn + x, ties + (x == votes))
+                grown[key] = grown.get(key, 0) + number * math.comb(count, x)
+        ways = grown
+    return {ties: number for (drawn, ties), number in ways.items() if drawn == room}
 
 
 # Shared small parts ---------------------------------------------------------------------------------------------------
@@ -310,7 +321,12 @@ def area_under_curve(x: Sequence[float], y: Sequence[float]) -> float:
 def _two_sided(level: float) -> float:
     if not 0.0 < level < 1.0:
         raise InvalidArgument(f"a confidence level must lie strictly between 0 and 1, got {level}")
-    return normal_quantile((1 + level) / 2)
+    return NormalDist().inv_cdf((1 + level) / 2)
+
+
+def _check_k(tries: int, k: int) -> None:
+    if not 1 <= k <= tries:
+        raise InvalidArgument(f"k must lie between 1 and the number of tries ({tries}), got {k}")
 
 
 def _per_task(successes: Sequence[int], tries: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -330,14 +346,3 @@ def _correlation(a: np.ndarray, b: np.ndarray) -> float:
     if shared > 0:  # without it, equal results on a few tasks would prove that there is no difference
         shared = max(0.0, shared - 1 / (2 * len(a)))
     return shared / spread if spread > 1e-12 else 0.0
-
-
-def _exact_sign_flip(sizes: np.ndarray, observed: int) -> float:
-    """P(|sum of randomly signed sizes| >= observed), by adding one size at a time to the distribution of the sum."""
-    total = int(sizes.sum())
-    mass = np.zeros(2 * total + 1)
-    mass[total] = 1.0
-    for size in sizes:
-        mass = (np.roll(mass, size) + np.roll(mass, -size)) / 2  # nothing wraps: the support stays within +-total
-    sums = np.abs(np.arange(-total, total + 1))
-    return min(1.0, float(mass[sums >= observed].sum()))

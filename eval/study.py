@@ -6,11 +6,10 @@ object a line, as ``lab/results/*.jsonl`` keeps them.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,17 +18,28 @@ from pydantic import Field
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.tables import WIDTH, Table, ascii_only
 from gagpo.eval.compare import require_same_panel
-from gagpo.eval.runs import Run, group_runs
-from gagpo.eval.statistics import Interval, area_under_curve, holm, mean_over_seeds, student_cdf
+from gagpo.eval.runs import Run
+from gagpo.eval.statistics import Interval, area_under_curve, holm, mean_over_seeds, paired_t
 from gagpo.eval.summary import p_value, percent
 from gagpo.runs.reading import BadResult, Document, read_as, read_text
 from gagpo.runs.register import Display, shown_in
 
 
 class RunRow(Document):
-    """One run in numbers. Rates lie between 0 and 1; area is the mean training success over environment turns.
+    """One run in numbers; rates lie between 0 and 1.
 
-    split_hash tells which tasks ``before`` and ``after`` were measured on; seconds is the time of the iterations alone.
+    split_hash: the tasks that ``before`` and ``after`` were measured on.
+    tasks: number of tasks.
+    tries: episodes of each task.
+    before: success rate before training.
+    after: success rate after training.
+    reward_before: mean reward of an episode before training.
+    reward_after: mean reward of an episode after training.
+    area: mean success rate in training, over environment turns.
+    tokens_total: response tokens sampled.
+    seconds: time of the iterations, without evaluations.
+    turns: environment turns after each iteration.
+    success: success rate of each iteration.
     """
 
     label: str
@@ -51,10 +61,12 @@ class RunRow(Document):
 
 @dataclass(frozen=True)
 class Method:
-    """The seeds of one label. gap: its success after training less the baseline's, equal seeds paired, if any are.
+    """The seeds of one label.
 
-    p: of the paired t test over those seeds (Student 1908), p_holm: corrected for all methods of the table; None where
-    fewer than two seeds are shared.
+    rows: one per seed.
+    gap: success after training minus the baseline's, equal seeds paired; None if no seed is shared.
+    p: p of the paired t test over those seeds; None if fewer than two are shared.
+    p_holm: ``p`` corrected for all methods of the table.
     """
 
     label: str
@@ -81,40 +93,29 @@ BEFORE = "before"
 """The baseline that is each run's own model before training."""
 
 SPARED = ("minutes", "1,000 tokens", "reward after", "area %", "seeds")
-"""Columns of a study's table that a narrow terminal shows in a second one, in this order."""
+"""Columns that move to a second table on a narrow terminal, in this order."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """Methods side by side. baseline: the label that every difference is to, or ``before``."""
+    """Methods side by side.
+
+    methods: the baseline first.
+    baseline: the label that differences are taken to, or ``before``.
+    """
 
     methods: tuple[Method, ...]
     baseline: str
 
     @classmethod
     def of(cls, rows: Sequence[RunRow], baseline: str | None = None) -> Study:
-        """Group rows by label; the first is the baseline unless one is named.
+        """Group rows by label; the first label is the baseline unless one is named.
 
-        All must be of one split; raises :class:`InvalidArgument` otherwise, or for no rows.
+        Raises:
+            InvalidArgument: there are no rows, or the rows cannot stand in one table.
         """
-        if not rows:
-            raise InvalidArgument(
-                "there is no finished run to sum up: a run counts once it was evaluated after training"
-            )
-        panels = {(row.split, row.split_hash) for row in rows}
-        if len(panels) > 1:
-            measured = ", ".join(f"{split} ({code})" for split, code in sorted(panels))
-            raise InvalidArgument(f"runs measured on different tasks cannot stand in one table: {measured}")
-        labels = list(dict.fromkeys(row.label for row in rows))
+        labels = _labels(rows, baseline)
         baseline = labels[0] if baseline is None else baseline
-        to_start = baseline == BEFORE and BEFORE not in labels
-        if to_start and (lacking := [row for row in rows if row.before is None]):
-            raise InvalidArgument(f"{lacking[0].label}, seed {lacking[0].seed}, was not measured before training")
-        if not to_start:
-            if baseline not in labels:
-                raise InvalidArgument(f"no run is called {baseline!r}; there are {', '.join([*labels, BEFORE])}")
-            labels.remove(baseline)
-            labels.insert(0, baseline)
         grouped = {label: tuple(row for row in rows if row.label == label) for label in labels}
         for label, mine in grouped.items():
             if len({row.seed for row in mine}) < len(mine):
@@ -122,26 +123,20 @@ class Study:
                     f"{label}: two runs have the same seed; name methods as LABEL=FOLDER to tell them apart"
                 )
         of_seed = {row.seed: row.after for row in grouped.get(baseline, ())}
-
-        def compared(row: RunRow) -> float | None:
-            return row.before if to_start else of_seed.get(row.seed)
-
-        gaps = {
-            label: [row.after - other for row in mine if (other := compared(row)) is not None]
-            for label, mine in grouped.items()
-            if label != baseline
-        }
-        tested = {label: paired_t(gap) for label, gap in gaps.items() if len(gap) > 1}
-        tested = {label: p for label, p in tested.items() if not math.isnan(p)}
+        gaps: dict[str, list[float]] = {}
+        for label, mine in grouped.items():
+            others = [of_seed.get(row.seed) if baseline in grouped else row.before for row in mine]
+            gap = [row.after - other for row, other in zip(mine, others, strict=True) if other is not None]
+            if gap and label != baseline:
+                gaps[label] = gap
+        tested = {label: p for label, gap in gaps.items() if len(gap) > 1 and not math.isnan(p := paired_t(gap))}
         corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
-        means = {label: mean_over_seeds(gap) for label, gap in gaps.items() if gap}
-        return cls(
-            tuple(
-                Method(label, mine, means.get(label), tested.get(label), corrected.get(label))
-                for label, mine in grouped.items()
-            ),
-            baseline,
-        )
+        means = {label: mean_over_seeds(gap) for label, gap in gaps.items()}
+        methods = [
+            Method(label, mine, means.get(label), tested.get(label), corrected.get(label))
+            for label, mine in grouped.items()
+        ]
+        return cls(tuple(methods), baseline)
 
     def table(self) -> Table:
         """A row a method, best mean success first."""
@@ -180,24 +175,20 @@ class Study:
         ]
 
     def lines(self, width: int = WIDTH) -> list[str]:
-        """Result and notes in ASCII, at most ``width`` columns wide; what has no room there is a second table."""
-        table = self.table()
+        """Table and notes in ASCII, at most ``width`` columns wide; columns that do not fit form a second table."""
+        table, notes = self.table(), self.notes()
         header = ["difference" if name.startswith("minus ") else name for name in table.header]
-        rows = [[cell.replace("±", "+-") for cell in row] for row in table.rows]
-        table = replace(table, header=header, rows=rows)
-        notes = self.notes()
-        if any(name == "difference" for name in header):
+        table = replace(table, header=header, rows=[[cell.replace("±", "+-") for cell in row] for row in table.rows])
+        if "difference" in header:
             notes.append(f"difference: in points, to {self.baseline}")
-        notes = [line for note in notes for line in textwrap.wrap(ascii_only(note), width)]
+        below = ["", *(line for note in notes for line in textwrap.wrap(ascii_only(note), width))]
         spared: list[str] = []
-        for name in SPARED:  # the least important first
-            if not table.without(*spared).fits(width):
-                spared.append(name)
-        result = table.without(*spared)
-        if not spared or not result.fits(width):
-            return [*table.lines(width), "", *notes]
+        while not table.without(*spared).fits(width) and len(spared) < len(SPARED):
+            spared.append(SPARED[len(spared)])
+        if not spared or not table.without(*spared).fits(width):
+            return [*table.lines(width), *below]
         rest = table.without(*(name for name in header[1:] if name not in spared))
-        return [*result.lines(width), "", *rest.lines(width), "", *notes]
+        return [*table.without(*spared).lines(width), "", *rest.lines(width), *below]
 
     def markdown(self) -> list[str]:
         """The table in Markdown."""
@@ -217,20 +208,23 @@ class Study:
         }
 
 
-def paired_t(differences: Sequence[float]) -> float:
-    """Two-sided p of Student's paired t test that the mean difference is zero (Student 1908).
-
-    Raises :class:`InvalidArgument` for fewer than two differences. Without spread it is 1 at zero and NaN elsewhere:
-    success rates are counts of few tasks, so equal differences come by chance and say nothing of the spread.
-    """
-    count = len(differences)
-    if count < 2:
-        raise InvalidArgument(f"a t test needs two differences at least, got {count}")
-    mean = math.fsum(differences) / count
-    variance = math.fsum((one - mean) ** 2 for one in differences) / (count - 1)
-    if variance <= 1e-18:
-        return math.nan if mean else 1.0
-    return 2.0 * (1.0 - student_cdf(abs(mean) / math.sqrt(variance / count), count - 1))
+def _labels(rows: Sequence[RunRow], baseline: str | None) -> list[str]:
+    """The labels of rows that can stand in one table, the baseline first."""
+    if not rows:
+        raise InvalidArgument("there is no finished run: a run counts once it was evaluated after training")
+    panels = {(row.split, row.split_hash) for row in rows}
+    if len(panels) > 1:
+        measured = ", ".join(f"{split} ({code})" for split, code in sorted(panels))
+        raise InvalidArgument(f"runs measured on different tasks cannot stand in one table: {measured}")
+    labels = list(dict.fromkeys(row.label for row in rows))
+    if baseline == BEFORE and BEFORE not in labels:
+        for row in rows:
+            if row.before is None:
+                raise InvalidArgument(f"{row.label}, seed {row.seed}, was not measured before training")
+        return labels
+    if baseline is not None and baseline not in labels:
+        raise InvalidArgument(f"no run is called {baseline!r}; there are {', '.join([*labels, BEFORE])}")
+    return sorted(labels, key=lambda label: label != baseline)
 
 
 def spread(interval: Interval, signed: bool = False) -> str:
@@ -244,26 +238,29 @@ def spread(interval: Interval, signed: bool = False) -> str:
 
 
 def study_of(
-    runs: Sequence[str | Path], baseline: str | None = None, split: str | None = None
-) -> tuple[Study, dict[str, list[Run]]]:
-    """Run folders (``LABEL=FOLDER`` or a folder), or files of rows, as one study; and the runs among them by label.
+    groups: Mapping[str, Sequence[Run]],
+    files: Sequence[Path] = (),
+    baseline: str | None = None,
+    split: str | None = None,
+) -> Study:
+    """Runs by label, and files of rows, as one study.
 
-    Raises :class:`BadResult` for what is neither, :class:`InvalidArgument` for runs that cannot stand together.
+    Raises:
+        BadResult: a file holds no rows.
+        InvalidArgument: the runs cannot stand in one table.
     """
-    files = [Path(str(one)) for one in runs if str(one).endswith(".jsonl")]
-    folders = [one for one in runs if not str(one).endswith(".jsonl")]
-    groups = group_runs(folders) if folders else {}
+    rows = [row for path in files for row in read_rows(path)]
     for label, group in groups.items():
         _require_one_panel(label, group, split)
-    found = [row_of(label, run, i, split) for label, group in groups.items() for i, run in enumerate(group, 1)]
-    rows = [row for path in files for row in read_rows(path)] + [row for row in found if row is not None]
-    return Study.of(rows, baseline), groups
+        rows += [row for i, run in enumerate(group, 1) if (row := row_of(label, run, i, split))]
+    return Study.of(rows, baseline)
 
 
 def row_of(label: str, run: Run, number: int = 1, split: str | None = None, stage: str = "after") -> RunRow | None:
-    """One run in numbers, or None before its final evaluation. number: its seed where the folder's name tells none.
+    """One run in numbers, or None before its final evaluation.
 
-    stage: ``after``, or ``average`` for what its averaged weights do.
+    number: its seed where the folder's name tells none.
+    stage: ``after``, or ``average`` for the average of its weights.
     """
     split = split or next(iter(run.splits()), None)
     stages = {one.stage: one.result for one in run.evaluations if one.split == split}
@@ -292,13 +289,6 @@ def row_of(label: str, run: Run, number: int = 1, split: str | None = None, stag
     )
 
 
-def curve_of(row: RunRow) -> Run:
-    """The curve that a row holds, as a run that can be drawn; its folder is a name alone."""
-    points = enumerate(zip(row.turns, row.success, strict=True), 1)
-    metrics = [{"iteration": float(i), "turns_total": at, "success_rate": rate} for i, (at, rate) in points]
-    return Run(Path(f"{row.label}-{row.seed}"), tuple(metrics), 0, ())
-
-
 def read_rows(path: Path) -> list[RunRow]:
     """The rows of a file, one JSON object a line; :class:`BadResult` names line and key of a bad one."""
     lines = read_text(path).splitlines()
@@ -308,20 +298,7 @@ def read_rows(path: Path) -> list[RunRow]:
     return rows
 
 
-def write_rows(path: Path, rows: Sequence[RunRow], **more: object) -> None:
-    """Write what :func:`read_rows` reads; ``more`` goes into every row."""
-    path.write_text(
-        "".join(json.dumps({**more, **row.model_dump(exclude_none=True)}) + "\n" for row in rows), encoding="utf-8"
-    )
-
-
 def _require_one_panel(label: str, group: Sequence[Run], split: str | None) -> None:
-    results = [
-        one.result
-        for run in group
-        for one in run.evaluations
-        if one.stage == "after" and one.split == (split or one.split)
-    ]
-    same = [result for result in results if result.panel.split == results[0].panel.split] if results else []
-    for other in same[1:]:
-        require_same_panel(f"{label}, first seed", same[0], f"{label}, another", other)
+    results = [one.result for run in group if (one := run.last(split)) and one.stage == "after"]
+    for other in results[1:]:
+        require_same_panel(f"{label}, first seed", results[0], f"{label}, another", other)

@@ -1,4 +1,4 @@
-"""Results as text: how shares, intervals and p-values are written, and one whole result in lines."""
+"""Results as text: shares, intervals, p-values, and one whole result in lines."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def number(value: float, share: bool = False) -> str:
 
 
 def panel_facts(result: EvalResult) -> list[tuple[str, str]]:
-    """Which panel was played, by which model."""
+    """The panel and the model."""
     panel = result.panel
     kwargs = ", ".join(f"{key}={value!r}" for key, value in sorted(panel.kwargs.items()))
     tries = "once each" if panel.tries == 1 else f"{panel.tries} times each"
@@ -67,7 +67,7 @@ def panel_facts(result: EvalResult) -> list[tuple[str, str]]:
 
 
 def _cut(result: EvalResult) -> str:
-    """Which answers ended at the token limit, if any, and what of."""
+    """How many responses were cut at the token limit, if any."""
     if not any(one.cut for one in result.every_try):
         return ""
     most = result.panel.conditions.get("max_tokens")
@@ -75,15 +75,15 @@ def _cut(result: EvalResult) -> str:
 
 
 def world_lines(results: Mapping[str, EvalResult], width: int = WIDTH) -> list[str]:
-    """The success of one model in several worlds, and in all of them together."""
+    """The success of one model in several environments, and in all of them together."""
     rows = [[name, one.panel.split, str(one.panel.tasks), with_interval(one.success)] for name, one in results.items()]
     tasks = str(sum(one.panel.tasks for one in results.values()))
     rows.append(["the whole", "", tasks, with_interval(whole(results.values()))])
-    return Table(["world", "split", "tasks", "success %"], rows).lines(width)
+    return Table(["environment", "split", "tasks", "success %"], rows).lines(width)
 
 
 def result_lines(result: EvalResult, width: int = WIDTH) -> list[str]:
-    """The whole result: panel, success with its interval, task types, costs, and what went wrong."""
+    """The whole result: panel, success with its interval, task types, and what went wrong."""
     level = f"{100 * result.level:g} %"
     reward = result.mean_reward
     pairs = [

@@ -1,4 +1,4 @@
-"""A run in the terminal while it goes on: curves, health in plain words, where the time goes, the last episodes."""
+"""A run in the terminal while it trains: curves, health in plain words, where the time goes, the last episodes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gagpo.base.tables import ascii_only
+from gagpo.eval.health import sentences
 from gagpo.eval.runs import Run, load_run
 from gagpo.eval.summary import number
 from gagpo.eval.viewer.records import read_episode_file
@@ -21,11 +22,10 @@ from gagpo.runs.reading import BadResult
 from gagpo.runs.register import Display, of_world, shown_in, worlds_of
 
 BLOCKS = "▁▂▃▄▅▆▇█"
-Sentences = Callable[[Sequence[dict[str, float]]], list[str]]
 
 
 def sparkline(values: Sequence[float], width: int, low: float | None = None, high: float | None = None) -> str:
-    """The values as one line of blocks, the last ones if there are more than ``width``; gaps where there is none.
+    """The last ``width`` values as one line of blocks, with gaps where a value is not finite.
 
     >>> sparkline([0, 1, 2, 4], 10)
     '▁▃▅█'
@@ -42,8 +42,8 @@ def sparkline(values: Sequence[float], width: int, low: float | None = None, hig
     )
 
 
-def screen(run: Run, sentences: Sentences, width: int = 100, episodes: Sequence[str] = ()) -> RenderableType:
-    """Everything about ``run`` that fits a terminal of ``width`` columns."""
+def screen(run: Run, width: int = 100, episodes: Sequence[str] = ()) -> RenderableType:
+    """A run on a terminal of ``width`` columns."""
     rows = run.metrics
     last = rows[-1] if rows else {}
     head = Text(ascii_only(run.name), style="bold")
@@ -87,7 +87,7 @@ def _time(run: Run) -> str:
 
 
 def last_episodes(folder: Path, count: int = 3) -> list[str]:
-    """The end of the newest episode file: task, outcome, and the last actions, one line each."""
+    """The last episodes of the newest file, one line each: task, outcome and the last three actions."""
     files = sorted((folder / "episodes").glob("*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
     if not files:
         return []
@@ -97,7 +97,6 @@ def last_episodes(folder: Path, count: int = 3) -> list[str]:
         return []
     lines = []
     for one in episodes[-count:]:
-        # The last three actions; what a model said is shown as ASCII.
         outcome = "success" if one.won else one.outcome
         actions = " > ".join(turn.action or "(none)" for turn in one.turns[-3:])
         lines.append(ascii_only(f"{outcome}, {len(one.turns)} turns: {one.task[:40]}: {actions}"))
@@ -106,7 +105,7 @@ def last_episodes(folder: Path, count: int = 3) -> list[str]:
 
 @contextmanager
 def redrawn(console: Console) -> Iterator[Callable[[RenderableType], None]]:
-    """A screen that is redrawn in place on a terminal, and printed once per change in a pipe."""
+    """Redraws the screen in place on a terminal; prints it once per change in a pipe."""
     if not console.is_terminal:
         yield console.print
         return
@@ -116,28 +115,31 @@ def redrawn(console: Console) -> Iterator[Callable[[RenderableType], None]]:
 
 def watch(
     folder: Path,
-    sentences: Sentences,
     *,
     every: float = 2.0,
     once: bool = False,
     done: Callable[[], bool] | None = None,
     console: Console | None = None,
 ) -> None:
-    """Follow ``folder`` until ``done`` (or Ctrl-C), drawing anew when its numbers change.
+    """Follow ``folder`` until ``done`` (or Ctrl-C), redrawing when its numbers change.
 
-    Raises :class:`BadResult` when there is no run; one that has logged nothing yet is waited for.
+    every: seconds between looks.
+    once: show it once and return.
+
+    Raises:
+        BadResult: there is no run. One that has logged nothing yet is waited for.
     """
     console = console or Console()
     before: tuple[int, ...] | None = None
     with redrawn(console) as show:
         while True:
-            # Whether it is over is asked before looking, so that the last state is drawn too.
+            # Asked before looking, so that the last state is drawn too.
             over = once or (done is not None and done())
             state = _state(folder)
             if state != before:
                 before = state
                 try:
-                    show(screen(load_run(folder), sentences, console.width, last_episodes(folder)))
+                    show(screen(load_run(folder), console.width, last_episodes(folder)))
                 except BadResult:
                     if over or not (folder / "config.yaml").is_file():
                         raise
@@ -148,6 +150,6 @@ def watch(
 
 
 def _state(folder: Path) -> tuple[int, ...]:
-    """Something that changes whenever the run wrote."""
+    """Times that change whenever the run has written."""
     watched = [folder / "metrics.jsonl", folder / "evals", folder / "episodes"]
     return tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in watched)

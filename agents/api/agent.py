@@ -11,6 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
+from pydantic import JsonValue
+
 from gagpo.agents.agent import EpisodeState
 from gagpo.agents.api.answer import Answer
 from gagpo.agents.api.client import ApiClient, ContextFull
@@ -18,7 +20,7 @@ from gagpo.agents.calls.formats import FORMATS, spelled
 from gagpo.agents.calls.toolbox import Message, Toolbox, answers
 from gagpo.agents.episodes import Turn
 from gagpo.agents.parsing import parse
-from gagpo.agents.prompts import PromptStyle, admissible_line, message, window
+from gagpo.agents.prompts import STYLES, PromptStyle, admissible_line, message, window
 from gagpo.envs.tools import Tool
 
 _THOUGHT = re.compile(r"\A\s*<think>.*?</think>\s*", re.DOTALL)
@@ -71,6 +73,20 @@ class ApiAgent:
         self._sent: dict[Future[Answer], tuple[EpisodeState, list[Message]]] = {}
         self._answered: queue.SimpleQueue[Future[Answer]] = queue.SimpleQueue()
         self._error: BaseException | None = None
+
+    @property
+    def conditions(self) -> dict[str, JsonValue]:
+        """How the model is prompted and sampled from, as plain values; results compare only under equal ones."""
+        chat, extra = self.chat, dict(self.client.settings.extra)
+        return {
+            "style": next((name for name, known in STYLES.items() if known == chat.style), "own"),
+            "history": chat.history,
+            "admissible": chat.admissible,
+            "reasoning": chat.reasoning,
+            "max_tokens": chat.max_tokens,
+            "temperature": "server" if chat.temperature is None else chat.temperature,
+            **({"extra": extra} if extra else {}),
+        }
 
     def decide(self, states: Sequence[EpisodeState]) -> list[Turn | None]:
         self.submit(states)

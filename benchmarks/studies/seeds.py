@@ -23,8 +23,7 @@ from benchmarks.studies.learner import METHODS, train
 from benchmarks.studies.rows import FOLDER, append_row, has_row, read_rows
 from benchmarks.studies.worlds import WORLDS, play, start, success_rate
 from gagpo.base.tables import Table
-from gagpo.eval.statistics import area_under_curve, holm, mean_over_seeds
-from gagpo.eval.study import paired_t
+from gagpo.eval.statistics import area_under_curve, holm, mean_over_seeds, paired_t
 
 RATES = (0.01, 0.03, 0.1)
 SWEEP_SEEDS = (901, 902)

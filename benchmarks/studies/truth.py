@@ -34,8 +34,7 @@ from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.base.tables import Table
 from gagpo.credit import CreditSettings, advantages, names, turns_for
 from gagpo.credit.registry import find, make
-from gagpo.eval.statistics import mean_over_seeds
-from gagpo.eval.study import paired_t
+from gagpo.eval.statistics import mean_over_seeds, paired_t
 
 KEYS = ("observation", "state", "history")
 MATTERS = 0.1

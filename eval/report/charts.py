@@ -1,4 +1,4 @@
-"""Small line charts as inline SVG, which take their colours from the page and so follow light and dark."""
+"""Small line charts as inline SVG, with the colours of the page's light and dark themes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ SMALL, WIDE, NARROW = (320, 150), (940, 300), (360, 230)  # pictures; of a large
 
 @dataclass(frozen=True)
 class Series:
-    """One line. ``ranges`` holds (low, high) for each point and turns the points into marks with whiskers."""
+    """One line.
+
+    name: shown in the legend.
+    x, y: its points.
+    ranges: (low, high) of each point; the points become marks with whiskers.
+    """
 
     name: str
     x: Sequence[float]
@@ -46,7 +51,7 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
 
 
 def tick_texts(values: Sequence[float], share: bool) -> list[str]:
-    """Numbers of an axis in so many digits that no two read alike.
+    """Numbers of an axis with enough digits to tell them apart.
 
     >>> tick_texts([0.0, 0.2], share=True), tick_texts([1.0001, 1.0002], share=False)
     (['0 %', '20 %'], ['1.0001', '1.0002'])
@@ -59,9 +64,10 @@ def tick_texts(values: Sequence[float], share: bool) -> list[str]:
 
 
 def line_chart(caption: str, series: Sequence[Series], share: bool = False, large: bool = False) -> Markup:
-    """A figure of one or more lines over iterations; empty when none has a point. Shares are drawn from 0 to 1.
+    """A figure of one or more lines over iterations; empty when none has a point.
 
-    large: as wide as the page, in a drawing of its own for small screens.
+    share: drawn from 0 to 1, in per cent.
+    large: as wide as the page, with a second drawing for small screens.
     """
     series = [one for one in series if len(one.x)]
     if not series:
@@ -101,7 +107,12 @@ def _drawing(series: Sequence[Series], share: bool, width: int, height: int) -> 
 
 @dataclass(frozen=True)
 class _Frame:
-    """Where numbers lie in the picture: the limits of both axes, the edges and the height."""
+    """Maps numbers to places in the picture.
+
+    xs, ys: limits of the axes.
+    left, right: edges of the plot area.
+    height: of the picture.
+    """
 
     xs: tuple[float, float]
     ys: tuple[float, float]
@@ -118,7 +129,7 @@ class _Frame:
 
 
 def _line(one: Series, frame: _Frame, colour: str) -> dict[str, object]:
-    """A line's places: its path, the whiskers of its ranges, and its marks where it has any."""
+    """The path of a line, the whiskers of its ranges and its marks."""
     points = [(f"{frame.x(x):.1f}", f"{frame.y(y):.1f}") for x, y in zip(one.x, one.y, strict=True)]
     marked = one.ranges is not None or len(points) == 1
     return {

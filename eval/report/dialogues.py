@@ -23,7 +23,6 @@ def sample_episodes(path: Path, each: int = 2) -> tuple[list[dict[str, Any]], st
     losses: list[dict[str, Any]] = []
     try:
         for record in read_episodes(path):
-            # Another's file may hold anything; a failed episode is no success.
             if not isinstance(record, dict):
                 return wins + losses, f"{path.name}: a line holds no JSON object"
             group = wins if record.get("success") is True and record.get("outcome") != "failed" else losses
@@ -39,9 +38,9 @@ def sample_episodes(path: Path, each: int = 2) -> tuple[list[dict[str, Any]], st
 
 
 def dialogue(record: Mapping[str, Any]) -> Markup:
-    """One episode record as HTML: what the world said, what the model answered, which action was taken from it.
+    """One episode record as HTML: observations, responses and the actions read from them.
 
-    Records come from a file: whatever is missing or of another type is shown as best it can be, never raised about.
+    Records come from a file: a missing or ill-typed part is shown as well as possible and never an error.
     """
     listed = record.get("turns")
     turns = [turn for turn in listed if isinstance(turn, dict)] if isinstance(listed, list) else []

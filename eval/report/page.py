@@ -28,7 +28,7 @@ def text(value: object, longest: int = LONGEST_TEXT) -> Markup:
 
 
 def render(template: str, **values: Any) -> Markup:
-    """One of the templates, filled in; a name that it misses is an error, not a gap."""
+    """One of the templates, filled in; a missing value is an error."""
     return Markup(_environment().get_template(template).render(values))
 
 

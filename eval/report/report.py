@@ -20,12 +20,12 @@ from gagpo.eval.results import EvalResult, whole
 from gagpo.eval.runs import Evaluation, Run, load_run
 from gagpo.eval.secrets import shown_settings
 from gagpo.eval.statistics import Interval
-from gagpo.eval.summary import number, p_value, percent
+from gagpo.eval.summary import number, p_value, percent, with_interval
 from gagpo.runs.reading import BadResult, read_record
-from gagpo.runs.register import Display, find, of_world, shown_in, worlds_of
+from gagpo.runs.register import Display, find, of_world, shown_in
 
 STAGES = ("before", "after", "average")
-"""What a table sets side by side: a model before training, after it, and the average of its weights."""
+"""The columns of a table: a model before training, after it, and the average of its weights."""
 
 Cell = str | dict[str, str]  # a text, or the parts of one with its range or an alarm
 
@@ -33,13 +33,16 @@ Cell = str | dict[str, str]  # a text, or the parts of one with its range or an 
 def write_report(run_folder: str | Path) -> Path:
     """Write ``report.html`` and ``curves.png`` into a run folder and return the page's path.
 
-    The page needs no other file and no network; all that came from a model or a file is escaped. Parts for which the
-    folder holds nothing are left out. Raises :class:`BadResult` for a folder that is no run or a broken evaluation.
+    The page needs no other file and no network; everything from a model or a file is escaped. Parts without data are
+    left out.
+
+    Raises:
+        BadResult: the folder is no run, or an evaluation in it is broken.
     """
     folder = Path(run_folder)
     run = load_run(folder)
     try:
-        plot_curves([folder], folder / "curves.png")
+        plot_curves({run.label: [run]}, folder / "curves.png")
     except ValueError:  # a run of a single evaluation has no curve
         (folder / "curves.png").unlink(missing_ok=True)
     page = render(
@@ -64,7 +67,7 @@ def write_report(run_folder: str | Path) -> Path:
 
 
 def before_and_after(run: Run, split: str) -> list[Evaluation]:
-    """The evaluations a table of ``split`` sets side by side: before, after and average, or whichever there is."""
+    """The evaluations that a table of ``split`` shows: before, after and average, or whichever exist."""
     of_split = [one for one in run.evaluations if one.split == split]
     ends = [one for one in of_split if one.stage in STAGES]
     return ends or of_split[-1:]
@@ -73,16 +76,11 @@ def before_and_after(run: Run, split: str) -> list[Evaluation]:
 # The result -----------------------------------------------------------------------------------------------------------
 
 
-def worlds_in(run: Run) -> list[str]:
-    """The names of a run's worlds, where it has several, as its metrics tell."""
-    return worlds_of(dict.fromkeys(key for row in run.metrics for key in row))
-
-
 def _whole(run: Run) -> dict[str, object] | None:
-    """Of a run of several panels, before and after training: the success of each, and of all of them together."""
+    """The success on each of several panels before and after training, and on all of them together."""
     found = {split: {one.stage: one.result for one in before_and_after(run, split)} for split in _all_splits(run)}
     panels = {split: results for split, results in found.items() if {"before", "after"} <= results.keys()}
-    if not worlds_in(run) or len(panels) < 2:
+    if not run.worlds or len(panels) < 2:
         return None
     stages = [stage for stage in STAGES if all(stage in results for results in panels.values())]
     rows: list[list[Cell]] = [
@@ -93,25 +91,28 @@ def _whole(run: Run) -> dict[str, object] | None:
 
 
 def _headline(run: Run) -> dict[str, str] | None:
-    """The first split that was evaluated before and after, in one sentence."""
-    pairs = ((split, before_and_after(run, split)) for split in run.splits())
-    ends = ((split, [one for one in found if one.stage in ("before", "after")]) for split, found in pairs)
-    split, pair = next(((split, pair) for split, pair in ends if len(pair) == 2), ("", []))
-    if not pair:
+    """The first split that was evaluated before and after training: a sentence, and one about the average weights."""
+    for split in run.splits():
+        found = {one.stage: one for one in before_and_after(run, split)}
+        if {"before", "after"} <= found.keys():
+            break
+    else:
         return None
-    before, after = (one.result.success.value for one in pair)
-    compared = _compare(pair)
-    certainty = ""
-    if isinstance(compared, Comparison):
-        rise = compared.differences[0].rise
-        certainty = f" points [{percent(rise.low, True)}, {percent(rise.high, True)}]"
+    before, after = found["before"].result.success.value, found["after"].result.success.value
+    compared = _compare([found["before"], found["after"]])
+    rise = _points(compared.differences[0].rise) if isinstance(compared, Comparison) else percent(after - before, True)
     return {
         "split": split,
         "before": percent(before),
         "after": percent(after),
-        "rise": percent(after - before, True),
-        "certainty": certainty,
+        "rise": rise,
+        "average": with_interval(found["average"].result.success) if "average" in found else "",
     }
+
+
+def _points(rise: Interval) -> str:
+    """``+38.3 points [+20.4, +53.0]``."""
+    return f"{percent(rise.value, True)} points [{percent(rise.low, True)}, {percent(rise.high, True)}]"
 
 
 def _compare(pair: Sequence[Evaluation]) -> Comparison | str:
@@ -150,23 +151,15 @@ def _result(split: str, shown: list[Evaluation]) -> dict[str, object]:
     }
 
 
-def _rises(compared: Comparison) -> list[dict[str, object]]:
-    """A sentence's parts for each result that is set against the first; p is corrected where there are several."""
+def _rises(compared: Comparison) -> list[dict[str, str]]:
+    """For each result but the first, its label and how it compares; p is corrected if there are several."""
     corrected = ", Holm's correction" if len(compared.differences) > 1 else ""
-    return [
-        {
-            "label": one.label,
-            "value": percent(one.rise.value, True),
-            "low": percent(one.rise.low, True),
-            "high": percent(one.rise.high, True),
-            "gained": one.gained,
-            "lost": one.lost,
-            "p": f"p {p}" if p.startswith("<") else f"p = {p}",
-            "test": one.test + corrected,
-        }
+    texts = [
+        f"{_points(one.rise)}; {one.gained} tasks better, {one.lost} worse; "
+        f"p = {p_value(one.p_holm)} ({one.test}{corrected}, paired by task)".replace("= <", "<")
         for one in compared.differences
-        for p in [p_value(one.p_holm)]
     ]
+    return [{"label": one.label, "text": text} for one, text in zip(compared.differences, texts, strict=True)]
 
 
 def _panel(result: EvalResult) -> str:
@@ -214,7 +207,7 @@ def _curves(run: Run) -> Markup:
             ranges = [(rate.low, rate.high) for _, rate in known]
             series.append(Series(split, [at for at, _ in known], [rate.value for _, rate in known], ranges))
     chart = line_chart("success over iterations", series, share=True, large=True)
-    worlds = [Series(world, *run.series(of_world("success_rate", world))) for world in worlds_in(run)]
+    worlds = [Series(world, *run.series(of_world("success_rate", world))) for world in run.worlds]
     return chart + line_chart("success in training, by world", worlds, share=True, large=True) if worlds else chart
 
 
@@ -225,10 +218,10 @@ def _charts(run: Run) -> list[Markup]:
         line_chart(
             metric.caption if metric.caption == metric.name else f"{metric.caption} ({metric.name})",
             [
-                Series("the whole" if worlds_in(run) else "", *run.series(metric.name)),
+                Series("the whole" if run.worlds else "", *run.series(metric.name)),
                 *(
                     Series(world, *run.series(of_world(metric.name, world)))
-                    for world in worlds_in(run)
+                    for world in run.worlds
                     if run.series(of_world(metric.name, world))[0]
                 ),
             ],

@@ -1,4 +1,4 @@
-"""Runs of a folder, as a table sets them beside each other: what was run, in which world, with which seeds."""
+"""The table of runs in the viewer: what was run, in which environment, with which seeds."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from gagpo.eval.runs import Evaluation, Run, load_run
 from gagpo.eval.secrets import HIDDEN, shown_settings
 from gagpo.eval.statistics import Interval, mean_over_seeds
 from gagpo.runs.reading import BadResult
-from gagpo.runs.register import worlds_of
 
 OWN = ("name", "seed")  # settings in which the runs of one experiment differ
-DEEPEST, MOST = 8, 2000  # sections in sections, and settings, that are read of one file
+DEEPEST, MOST = 8, 2000  # nesting and number of settings that are read from one file
 LONGEST = 200  # characters of one setting
 
 
 def runs_in(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """Run folders among ``folders`` and, for a folder that is none, those directly in it; and what cannot be read.
+    """The run folders among ``folders``, or directly inside them, and complaints about those that cannot be read.
 
-    Raises :class:`BadResult` for a folder that neither is a run nor holds one.
+    Raises:
+        BadResult: a folder neither is a run nor holds one.
     """
     found: list[Path] = []
     problems: list[str] = []
@@ -36,7 +36,6 @@ def runs_in(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
         if not inside:
             raise BadResult(f"{folder}: neither a run folder nor a folder of runs (no metrics.jsonl, no evals/*.json)")
         for one in inside:
-            # One broken run does not hide the others.
             try:
                 load_run(one)
             except BadResult as error:
@@ -54,10 +53,10 @@ def is_run(folder: Path) -> bool:
 
 
 def experiments(runs: Sequence[Run]) -> list[dict[str, object]]:
-    """Runs whose settings differ in name and seed alone, together: one row of the table for each.
+    """Runs grouped by settings, name and seed aside: one row of the table for each group.
 
-    ``success`` holds, by split, the last success rate with its interval: of one run by its episodes, of several over
-    their seeds. A run without settings stands alone.
+    ``success`` holds, by split, the result with its interval: over tasks for one run, over seeds for several. A run
+    without settings is a group of its own.
     """
     together: dict[str, list[int]] = {}
     flat = [_settings(run.folder) for run in runs]
@@ -70,7 +69,7 @@ def experiments(runs: Sequence[Run]) -> list[dict[str, object]]:
 
 
 def settings_that_differ(runs: Sequence[Run]) -> dict[str, list[str | None]]:
-    """Every setting that is not the same in all of ``runs``, with its value in each; None where it is not set."""
+    """Every setting that differs between ``runs``, with its value in each; None where it is not set."""
     flat = [_settings(run.folder) for run in runs]
     names = dict.fromkeys(name for settings in flat for name in settings)
     found = {name: [settings.get(name) for settings in flat] for name in names}
@@ -83,15 +82,10 @@ def _experiment(runs: Sequence[Run], settings: Sequence[dict[str, str]], numbers
     return {
         "name": _name([run.name for run in runs]),
         "runs": list(numbers),
-        "world": settings[0].get("environment.id", "") or _worlds(runs[0]),
+        "world": settings[0].get("environment.id", "") or " + ".join(runs[0].worlds),
         "seeds": [one.get("seed", "") for one in settings],
         "success": {split: _interval(ends).record() for split, ends in success.items()},
     }
-
-
-def _worlds(run: Run) -> str:
-    """The names of the worlds of a run of several; nothing where its metrics tell of none."""
-    return " + ".join(worlds_of(dict.fromkeys(key for row in run.metrics for key in row)))
 
 
 def _interval(ends: Sequence[Evaluation]) -> Interval:
@@ -101,7 +95,7 @@ def _interval(ends: Sequence[Evaluation]) -> Interval:
 
 
 def _name(names: Sequence[str]) -> str:
-    """What the names begin with, without a seed's mark at the end: ``walk-seed1`` and ``walk-seed2`` are ``walk``."""
+    """The common beginning of the names, without a seed: ``walk-seed1`` and ``walk-seed2`` are ``walk``."""
     if len(names) == 1:
         return names[0]
     alike = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
@@ -109,7 +103,7 @@ def _name(names: Sequence[str]) -> str:
 
 
 def _settings(folder: Path) -> dict[str, str]:
-    """The settings of a run by dotted name, as short texts, none of them a secret; empty without a file."""
+    """The settings of a run by dotted name, as short texts without secrets; empty without a file."""
     try:
         settings = shown_settings(folder / "config.yaml")
     except BadResult:
@@ -127,13 +121,9 @@ def _flat(value: object, name: str, depth: int) -> Iterator[tuple[str, str]]:
 
 
 def _text(value: object) -> str:
-    if isinstance(value, dict | list):
-        return "{}" if value == {} else "[]" if value == [] else _listed(value)
-    return ("null" if value is None else str(value).lower() if isinstance(value, bool) else str(value))[:LONGEST]
-
-
-def _listed(value: object) -> str:
+    if isinstance(value, str):
+        return value[:LONGEST]
     try:
-        return json.dumps(value, default=str, sort_keys=False)[:LONGEST]
+        return json.dumps(value, default=str)[:LONGEST]
     except (ValueError, RecursionError, TypeError):
         return HIDDEN

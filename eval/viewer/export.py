@@ -1,6 +1,6 @@
 """Writing the viewer's folder: the pages, an index of all runs, and the episodes in shards that are read when needed.
 
-Pages opened from disk may load scripts but not data, so every data file is a script that hands one JSON value over.
+Pages opened from disk may load scripts but not data, so every data file is a script that passes on one JSON value.
 """
 
 from __future__ import annotations
@@ -9,53 +9,44 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib import resources
 from itertools import pairwise
 from pathlib import Path
 
 from gagpo.base import durable
 from gagpo.eval.runs import load_run
+from gagpo.eval.viewer.credit import EpisodeCredit, Recredit, for_run
 from gagpo.eval.viewer.index import (
     DEAD_ZONE,
     FORMAT,
     EpisodeEntry,
     EpisodeFile,
     GroupEntry,
-    Notes,
     described,
     index,
     reading_order,
 )
-from gagpo.eval.viewer.records import EpisodeRecord, Explain, Explained, read_episode_file
+from gagpo.eval.viewer.records import EpisodeRecord, read_episode_file
 from gagpo.runs.reading import BadResult
 
 MARKER = ".gagpo-view"  # a folder that has it was written by this file, and may be replaced by it
 SHARD = 600_000  # characters of one shard, about
 OUTCOMES = ("terminated", "truncated", "failed")
-ExplainRun = Callable[[Path], Explain]
 
 
 class Exporter:
-    """Writes one folder about ``runs``; call :meth:`write` again and only what changed is written again.
+    """Writes one folder about several runs; a second :meth:`write` writes only what changed.
 
-    explain: what gives credit to the episodes of a run folder; its first two algorithms are set against each other.
-    notes: sentences about the health of a run, from its numbers. live: the pages look for news every few seconds.
-    problems: what else could not be read.
+    runs: run folders.
+    output: the folder to write.
+    live: the pages look for news every few seconds.
+    problems: what else could not be read, to be shown.
     """
 
-    def __init__(
-        self,
-        runs: Sequence[Path],
-        output: Path,
-        explain: ExplainRun,
-        notes: Notes | None = None,
-        live: bool = False,
-        problems: Sequence[str] = (),
-    ):
-        self.folders, self.output, self.notes, self.live = list(runs), output, notes, live
-        self.explain = [explain(folder) for folder in runs]
-        self.problems = list(problems)
+    def __init__(self, runs: Sequence[Path], output: Path, live: bool = False, problems: Sequence[str] = ()):
+        self.folders, self.output, self.live, self.problems = list(runs), output, live, list(problems)
+        self.credits = [for_run(folder) for folder in runs]
         self.known: dict[Path, tuple[tuple[int, int], EpisodeFile]] = {}
 
     def write(self) -> Path:
@@ -70,7 +61,7 @@ class Exporter:
         self._pages()
         sources = [self._source(number, path) for number, paths in enumerate(files) for path in paths]
         sources.sort(key=reading_order)
-        record = index(runs, sources, self.notes, self.live, self.problems)
+        record = index(runs, sources, self.live, self.problems)
         _write_script(self.output / "data" / "index.js", "viewer.load", record)
         return self.output / "index.html"
 
@@ -97,12 +88,12 @@ class Exporter:
                 raise
             episodes, source.problems = [], [str(error)]
         groups = _grouped(episodes)
-        explained = _explained(self.explain[run], [one for group in groups for one in group])
+        credited = _credited(self.credits[run], [one for group in groups for one in group])
         shard: list[dict[str, object]] = []
         size = 0
         for group in groups:
             # Its entries go into the index, its episodes into the shard, which is written when it is large enough.
-            credit = [next(explained) for _ in group]
+            credit = [next(credited) for _ in group]
             differ = [_differences(one) if len(group) > 1 else [] for one in credit]
             record: dict[str, object] = {"episodes": [_shown(*of) for of in zip(group, credit, differ, strict=True)]}
             source.groups.append(_entry(group, differ, len(source.shards), len(shard)))
@@ -126,16 +117,15 @@ class Exporter:
         source.shards.append(name)
 
 
-def export(
-    runs: Sequence[Path], output: Path, explain: ExplainRun, notes: Notes | None = None, problems: Sequence[str] = ()
-) -> Path:
-    """Write the folder once, whole or not at all, in the place of one that was written before; see :class:`Exporter`.
+def export(runs: Sequence[Path], output: Path, problems: Sequence[str] = ()) -> Path:
+    """Write the folder once, whole or not at all, replacing one written before; see :class:`Exporter`.
 
-    Raises :class:`BadResult` for a folder that holds anything else, and leaves it as it is.
+    Raises:
+        BadResult: ``output`` holds anything else; it is left as it is.
     """
     require_replaceable(output)
     with durable.replacing_folder(output.resolve(), flushed=False) as part:
-        Exporter(runs, part, explain, notes, problems=problems).write()
+        Exporter(runs, part, problems=problems).write()
     return output / "index.html"
 
 
@@ -160,10 +150,10 @@ def _grouped(episodes: Sequence[EpisodeRecord]) -> list[list[EpisodeRecord]]:
     return list(groups.values())
 
 
-def _explained(explain: Explain, episodes: Sequence[EpisodeRecord]) -> Iterator[Explained | None]:
-    """Credit of every episode, None where there is nothing to give credit to."""
+def _credited(recredit: Recredit, episodes: Sequence[EpisodeRecord]) -> Iterator[EpisodeCredit | None]:
+    """Credit of every episode; None for one without turns and for one that failed."""
     usable = [one for one in episodes if one.turns and one.outcome != "failed"]
-    found = iter(explain(usable)) if usable else iter(())
+    found = iter(recredit(usable)) if usable else iter(())
     return (next(found) if one.turns and one.outcome != "failed" else None for one in episodes)
 
 
@@ -174,9 +164,9 @@ def _entry(group: Sequence[EpisodeRecord], differ: Sequence[list[bool]], shard: 
     return GroupEntry(group[0].task, group[0].kind, len(group), wins, round(turns, 2), round(share, 4), shard, place)
 
 
-def _differences(credit: Explained | None) -> list[bool]:
-    """Of each turn, whether the first two algorithms give it advantages of another sign: above, near or below zero."""
-    rows = list(credit.advantages.values())[:2] if credit else []
+def _differences(credit: EpisodeCredit | None) -> list[bool]:
+    """Whether the two algorithms give a turn advantages of different signs: above, near or below zero."""
+    rows = list(credit.advantages.values()) if credit else []
     return [_sign(a) != _sign(b) for first, second in pairwise(rows) for a, b in zip(first, second, strict=True)]
 
 
@@ -189,7 +179,7 @@ def _flags(one: EpisodeRecord) -> int:
     return int(one.won) | outcome << 1 | (one.kept is False) << 3
 
 
-def _shown(one: EpisodeRecord, credit: Explained | None, differ: list[bool]) -> dict[str, object]:
+def _shown(one: EpisodeRecord, credit: EpisodeCredit | None, differ: list[bool]) -> dict[str, object]:
     record: dict[str, object] = one.model_dump(exclude_none=True)
     if credit is not None:
         record["credit"] = {name: [round(a, 5) for a in row] for name, row in credit.advantages.items()}

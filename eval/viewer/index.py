@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
-from gagpo.eval.runs import Run, read_label
+from gagpo.eval.health import sentences
+from gagpo.eval.runs import Evaluation, Run, read_label
 from gagpo.eval.viewer.experiments import experiments, settings_that_differ
-from gagpo.runs.register import Display, shown_in, worlds_of
+from gagpo.runs.register import Display, shown_in
 
 FORMAT = "gagpo view 2"
 DEAD_ZONE = 0.1  # advantages nearer to zero have no sign
-Notes = Callable[[Run], list[str]]
 
 
 @dataclass(frozen=True)
 class GroupEntry:
-    """One group in the index. differ: share of its turns whose credit is disputed; place: where in its shard it is."""
+    """One group in the index.
+
+    task: id of the task.
+    type: type of the task.
+    size: number of episodes.
+    wins: number of successes.
+    turns: mean number of turns.
+    differ: share of turns whose credit has different signs under the two algorithms.
+    shard: number of its shard.
+    place: its index within the shard.
+    """
 
     task: str
     type: str
@@ -31,7 +41,12 @@ class GroupEntry:
 
 @dataclass(frozen=True)
 class EpisodeEntry:
-    """One episode in the index. flags: success in bit 0, the outcome in bits 1 and 2, left out of training in bit 3."""
+    """One episode in the index.
+
+    flags: success in bit 0, the outcome in bits 1 and 2, left out of training in bit 3.
+    reward: sum of the rewards.
+    turns: number of turns.
+    """
 
     flags: int
     reward: float
@@ -53,13 +68,13 @@ class EpisodeFile:
     problems: list[str] = field(default_factory=list)
 
     def record(self) -> dict[str, object]:
-        """What the index holds of it beside its groups and episodes."""
+        """Its entry in the index, without groups and episodes."""
         names = ("run", "label", "stage", "split", "iteration", "shards")
         return {name: getattr(self, name) for name in names}
 
 
 def described(run: int, label: str) -> EpisodeFile:
-    """What an episode file is, from its name: ``train-0005``, ``after-valid_unseen``, ``iteration-0010-test``."""
+    """An episode file, described by its name: ``train-0005``, ``after-valid_unseen``, ``iteration-0010-test``."""
     training = re.fullmatch(r"train-(\d{1,9})", label)
     if training:
         return EpisodeFile(run, label, "train", "train", int(training[1]))
@@ -74,13 +89,9 @@ def reading_order(source: EpisodeFile) -> tuple[int, int, int, str]:
 
 
 def index(
-    runs: Sequence[Run],
-    sources: Sequence[EpisodeFile],
-    notes: Notes | None = None,
-    live: bool = False,
-    problems: Sequence[str] = (),
+    runs: Sequence[Run], sources: Sequence[EpisodeFile], live: bool = False, problems: Sequence[str] = ()
 ) -> dict[str, object]:
-    """The index, JSON-ready. Names of tasks and types stand in it once, and are referred to by their number."""
+    """The index, JSON-ready. Each name of a task or type appears once and is referred to by its number."""
     entries = [entry for source in sources for entry in source.groups]
     tasks = {name: number for number, name in enumerate(dict.fromkeys(entry.task for entry in entries))}
     types = {name: number for number, name in enumerate(dict.fromkeys(entry.type for entry in entries))}
@@ -91,7 +102,7 @@ def index(
         "format": FORMAT,
         "live": live,
         "dead_zone": DEAD_ZONE,
-        "runs": [_run(run, notes) for run in runs],
+        "runs": [_run(run) for run in runs],
         "experiments": experiments(runs),
         "settings": settings_that_differ(runs),
         "curves": [
@@ -111,24 +122,35 @@ def _columns(kind: type[GroupEntry | EpisodeEntry], entries: Sequence[object]) -
     return {column.name: [getattr(entry, column.name) for entry in entries] for column in fields(kind)}
 
 
-def _run(run: Run, notes: Notes | None) -> dict[str, object]:
+def _run(run: Run) -> dict[str, object]:
     keys = sorted({key for row in run.metrics for key in row})
     return {
         "name": run.name,
         "algorithm": run.algorithm,
-        "worlds": worlds_of(keys),
+        "worlds": run.worlds,
         "metrics": {key: [row.get(key) for row in run.metrics] for key in keys},
-        "notes": notes(run) if notes else [],
-        "evaluations": [
-            {
-                "label": one.label,
-                "stage": one.stage,
-                "split": one.split,
-                "iteration": one.iteration,
-                "panel": one.result.panel.split_hash,
-                "success": one.result.success.record(),
-                "episodes": one.result.episodes,
-            }
-            for one in run.evaluations
-        ],
+        "notes": sentences(run.metrics),
+        "results": {split: _ends(run, split) for split in run.splits()},
+    }
+
+
+def _ends(run: Run, split: str) -> dict[str, object]:
+    """Every evaluation of the weights that were trained, and that of their average.
+
+    The last of the former is the run's result, as in every table.
+    """
+    averages = [one for one in run.evaluations if (one.stage, one.split) == ("average", split)]
+    return {
+        "trained": [_evaluation(one) for one in run.trained(split)],
+        "average": _evaluation(averages[0]) if averages else None,
+    }
+
+
+def _evaluation(one: Evaluation) -> dict[str, object]:
+    return {
+        "label": one.label,
+        "stage": one.stage,
+        "iteration": one.iteration,
+        "panel": one.result.panel.split_hash,
+        "success": one.result.success.record(),
     }

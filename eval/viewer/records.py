@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationError
 
@@ -91,31 +89,17 @@ class EpisodeRecord(Document):
         return self.success and self.outcome != "failed"
 
 
-@dataclass(frozen=True)
-class Explained:
-    """Credit of one episode: advantages of its turns by algorithm, the value of each state and which state it is."""
-
-    advantages: dict[str, list[float]]
-    values: list[float]
-    states: list[int]
-
-
-class Explain(Protocol):
-    """Gives the credit that algorithms see in a batch of episodes; the viewer itself knows no algorithm."""
-
-    def __call__(self, episodes: Sequence[EpisodeRecord]) -> list[Explained]: ...
-
-
 def read_episode_file(path: Path) -> tuple[list[EpisodeRecord], list[str]]:
-    """The episodes of a file and one complaint for each line that is none (a torn last line, a foreign object).
+    """The episodes of a file, and one complaint for each line that is not an episode, such as a torn last line.
 
-    Raises :class:`BadResult` when the file cannot be read at all, or none of its lines is an episode.
+    Raises:
+        BadResult: the file cannot be read, or none of its lines is an episode.
     """
     episodes: list[EpisodeRecord] = []
     problems: list[str] = []
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
-            for number, line in enumerate(file, 1):  # a line that is no episode is told, and costs no other
+            for number, line in enumerate(file, 1):  # a bad line is reported and does not hide the others
                 if not line.strip():
                     continue
                 try:
@@ -133,4 +117,4 @@ def _episode(line: str, where: str) -> EpisodeRecord:
     try:
         return EpisodeRecord.model_validate(json.loads(line))
     except (ValidationError, ValueError, RecursionError, OverflowError):
-        return read_as(EpisodeRecord, line, where)  # once more, for its complaint
+        return read_as(EpisodeRecord, line, where)  # for its complaint

@@ -1,4 +1,4 @@
-"""The viewer following a run: a server on this machine that exports anew whenever the run has written."""
+"""The viewer following a run: a local server that exports again whenever the run has written."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; frame-ancestors 'none'; "
     "base-uri 'none'",
 }
-IDLE_SECONDS = 30.0  # after which a connection that says nothing is closed
+IDLE_SECONDS = 30.0  # after which a silent connection is closed
 
 
 class _Handler(http.server.SimpleHTTPRequestHandler):
-    """Hands out the exported files and nothing else, to its own pages alone, and keeps none in the browser."""
+    """Serves the exported files and nothing else, to its own pages only, without caching."""
 
     timeout = IDLE_SECONDS
 
     def parse_request(self) -> bool:
-        """Before any method is looked at; what is refused has been answered."""
+        """Refuse requests of other sites, whatever the method."""
         if not super().parse_request():
             return False
         if reason := refusal({name.lower(): value for name, value in self.headers.items()}, LOOPBACK):
@@ -40,7 +40,7 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
     def send_head(self) -> BinaryIO | None:
         try:
             return super().send_head()
-        except ValueError:  # of a path that no file can have
+        except ValueError:  # a path that no file can have
             self.send_error(HTTPStatus.NOT_FOUND)
             return None
 
@@ -57,19 +57,20 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
 
 
 class _Server(http.server.ThreadingHTTPServer):
-    daemon_threads, request_queue_size = True, 128  # a page with many parts asks for more at once than the usual five
+    daemon_threads, request_queue_size = True, 128  # a page requests more files at once than the default of 5
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A browser that went away in the middle is nobody's fault."""
+        """Ignore a browser that disconnects in the middle of a request."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
 @contextmanager
 def serving(exporter: Exporter, port: int = 0, every: float = 3.0) -> Iterator[str]:
-    """Serve ``exporter``'s folder and write it again every few seconds; the address to open.
+    """Serve ``exporter``'s folder and write it again every few seconds; gives the address to open.
 
-    port: 0 for any free one. What the run has half written is shown when it is whole.
+    port: 0 for any free one.
+    every: seconds between exports.
     """
     exporter.write()
     handler = functools.partial(_Handler, directory=str(exporter.output))
@@ -77,7 +78,7 @@ def serving(exporter: Exporter, port: int = 0, every: float = 3.0) -> Iterator[s
     stop = threading.Event()
 
     def refresh() -> None:
-        while not stop.wait(every):  # what is half written is shown the next time
+        while not stop.wait(every):  # a half-written file is read the next time
             try:
                 exporter.write()
             except (BadResult, OSError):

@@ -1,4 +1,4 @@
-"""The commands that measure: ``eval``, ``compare``, ``report`` and ``curves``."""
+"""The commands that measure: ``eval``, ``compare`` and ``report``."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ if TYPE_CHECKING:
 
 
 def add_to(app: typer.Typer) -> None:
-    """Hang the commands of this file under ``app``."""
+    """Add the commands of this file to ``app``."""
     app.command("eval")(evaluate)
     app.command()(compare)
     app.command()(report)
-    app.command()(curves)
 
 
 def evaluate(
@@ -34,7 +33,7 @@ def evaluate(
         ),
     ],
     env: Annotated[str | None, typer.Option(help="Environment id; a run's own by default.")] = None,
-    world: Annotated[str | None, typer.Option(help="One of a run's several worlds; all by default.")] = None,
+    world: Annotated[str | None, typer.Option(help="One environment of a run of several; all by default.")] = None,
     split: Annotated[str | None, typer.Option(help="Split to play.")] = None,
     kwargs: Kwargs = None,
     like: Annotated[
@@ -53,13 +52,13 @@ def evaluate(
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...")] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub model.")] = None,
     trust_remote_code: Annotated[
-        bool, typer.Option(help="Run the code that a hub model brings; read it first.")
+        bool, typer.Option("--trust-remote-code", help="Run the code that a model brings along; read it first.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Write the result to this file (JSON).")] = None,
     episodes: Annotated[Path | None, typer.Option(help="Write the episodes to this file (JSON lines).")] = None,
     quiet: Quiet = False,
     as_json: Json = False,
-    base_url: served.BaseUrl = None,  # this and what follows is read by gagpo.cli.served, by its name
+    base_url: served.BaseUrl = None,  # this and the options below are read by gagpo.cli.served, by their names
     key_variable: served.KeyVariable = None,
     concurrency: served.Concurrency = None,
     timeout: served.Timeout = None,
@@ -74,25 +73,28 @@ def evaluate(
     keep_reasoning: served.KeepReasoning = None,
     journals: served.Journals = None,
 ) -> None:
-    """Measure the success rate on a fixed panel; with --out, the same command goes on after an interruption.
+    """Measure the success rate on a fixed panel; with --out, the same command resumes after an interruption.
 
-    A model behind a server (openai:MODEL) needs no --out for that: finished episodes are kept in --journals.
+    A model behind a server (openai:MODEL) resumes without --out: finished episodes are kept in --journals.
     """
-    served.refuse_misplaced(model, context.params)
-    from gagpo.eval.models import file_of_world, measure_all
+    server = served.settings(model, context.params)
+    from gagpo.eval.models import file_of_world, measure_all, request_of
     from gagpo.eval.request import EvaluationRequest
-    from gagpo.runs.reading import in_one_line
 
     for path in (out, episodes):
         _require_writable(path)
     under_way = None if out is None else out.with_name(f"{out.name}.under-way")
-    asked = {name: value for name, value in context.params.items() if name in EvaluationRequest.__dataclass_fields__}
-    asked |= {"environment": env, "kwargs": values(kwargs), "server": served.settings(model, context.params)}
-    asked |= {"reasoning": "keep" if keep_reasoning else "drop"}
-    asked |= {"journals": journals or (Path("evals") if model.startswith(served.PREFIX) else under_way)}
-    with in_one_line():
-        request = EvaluationRequest(**asked)
-    outcomes = measure_all(request)
+    options = {name: context.params[name] for name in EvaluationRequest.__dataclass_fields__ if name in context.params}
+    prompts = {"style": style, "history": history, "admissible": admissible}
+    options |= {
+        "environment": env,
+        "kwargs": values(kwargs),
+        "context": {name: value for name, value in prompts.items() if value is not None},
+        "server": server,
+        "reasoning": "keep" if keep_reasoning else "drop",
+        "journals": journals or (Path("evals") if server else under_way),
+    }
+    outcomes = measure_all(request_of(**options))
     if out and under_way:
         for name, outcome in outcomes.items():
             outcome.result.save(file_of_world(out, name))
@@ -105,7 +107,7 @@ def evaluate(
 
 
 def _shown_together(results: Mapping[str, EvalResult]) -> dict[str, dict[str, object]]:
-    """Say what came of all worlds; the whole as JSON-ready values."""
+    """Print the results of all environments; the whole as JSON-ready values."""
     from gagpo.base.tables import text_width
     from gagpo.eval.results import whole
     from gagpo.eval.summary import world_lines
@@ -116,24 +118,26 @@ def _shown_together(results: Mapping[str, EvalResult]) -> dict[str, dict[str, ob
 
 
 def _shown(outcome: EvaluationOutcome, world: str) -> dict[str, object]:
-    """Say what came out; the same as JSON-ready values."""
-    from gagpo.base.tables import text_width
+    """Print what came out; the same as JSON-ready values."""
+    from gagpo.base.tables import ascii_only, text_width
     from gagpo.eval.summary import result_lines
 
     result, usage, record = outcome.result, outcome.usage, outcome.result.summary()
     say(*result_lines(result, text_width()), *([""] if world else []))
+    if result.failed:
+        say(f"first failure: {ascii_only(outcome.failure)}")
     if usage:
         least = "at least " if usage["unanswered"] else ""
         say(f"tokens: {least}{usage['prompt']:,} read ({usage['cached']:,} cached), {usage['completion']:,} written")
         say(f"requests: {usage['requests']:,}, cost: {least}${usage['cost']:.2f}, episodes: {outcome.journal}")
         if least:
-            say(f"  what {usage['unanswered']:,} requests cost that were not answered in order is not known")
+            say(f"  the cost of {usage['unanswered']:,} requests without a valid answer is unknown")
         record |= {"usage": usage, "journal": str(outcome.journal)}
     return record
 
 
 def _require_writable(path: Path | None) -> None:
-    """OSError naming ``path`` when it cannot be written; better before an hour of playing than after it."""
+    """Raise an error that names ``path`` when it cannot be written; better before an hour of playing than after it."""
     from gagpo.base.errors import InvalidArgument
 
     if path is None:
@@ -166,52 +170,36 @@ def compare(
 def report(
     runs: Annotated[list[str], typer.Argument(help="Run folders, LABEL=FOLDER, or files of results (JSON lines).")],
     baseline: Annotated[
-        str | None, typer.Option(help="The label that differences are taken to; before: each run's start.")
+        str | None, typer.Option(help="The label to take differences to; before: each run's start.")
     ] = None,
     split: Annotated[str | None, typer.Option(help="Which split; the first evaluated by default.")] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="The table in Markdown.")] = False,
-    curves: Annotated[Path | None, typer.Option(help="Draw the curves of all runs into this PNG too.")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table in Markdown.")] = False,
+    curves: Annotated[
+        Path | None, typer.Option(help="Draw the learning curves of all runs into this PNG; seeds are averaged.")
+    ] = None,
+    x: Annotated[str, typer.Option(help="x axis of --curves: iteration or turns.")] = "iteration",
+    smooth: Annotated[int, typer.Option(min=1, help="For --curves: trailing mean over this many iterations.")] = 1,
     as_json: Json = False,
 ) -> None:
-    """A page for each run (curves.png, report.html); of several runs one table over seeds, with paired tests."""
+    """Write a page for each run (curves.png, report.html); for several runs, print one table with paired tests."""
+    from gagpo.base.tables import text_width
+    from gagpo.eval.compare import compare_files
+    from gagpo.eval.curves import plot_curves
     from gagpo.eval.report.report import write_report
-    from gagpo.eval.runs import folder_of
+    from gagpo.eval.runs import group_runs, named_runs
+    from gagpo.eval.study import study_of
 
-    folders = [folder_of(run) for run in runs if not run.endswith(".jsonl")]
-    pages = [str(write_report(folder)) for folder in folders]
+    folders = [run for run in runs if not run.endswith(".jsonl")]
+    pages = [str(write_report(folder)) for _, folder in named_runs(folders)]
     say(*pages)
-    study = None
+    groups, study = group_runs(folders), None
     if len(runs) > 1 or not folders or markdown:
-        from gagpo.base.tables import text_width
-        from gagpo.eval.curves import plot_curves
-        from gagpo.eval.study import study_of
-
-        study, groups = study_of(runs, baseline, split)
+        study = study_of(groups, [Path(run) for run in runs if run not in folders], baseline, split)
         say(*(study.markdown() if markdown else study.lines(text_width(most=100))))
-        runs_of = [run for group in groups.values() for run in group]
-        if len(groups) == len(runs_of) > 1 and not markdown:  # one seed each: what can be tested is task by task
-            from gagpo.eval.compare import compare_files
-
-            say("", *compare_files([run.folder for run in runs_of], split).lines(text_width()))
-        if curves:
-            say(str(plot_curves([f"{label}={run.folder}" for label, group in groups.items() for run in group], curves)))
+        loaded = [run for group in groups.values() for run in group]
+        if len(groups) == len(loaded) > 1 and not markdown:  # one seed each, so only tasks can be paired
+            say("", *compare_files([run.folder for run in loaded], split).lines(text_width()))
+    if curves:
+        say(str(plot_curves(groups, curves, x, smooth)))
     if as_json:
         print_json({"pages": pages, "study": study.record()} if study else pages)
-
-
-def curves(
-    runs: Annotated[list[str], typer.Argument(help="Run folders, or LABEL=FOLDER; seeds of a label are averaged.")],
-    out: Annotated[Path, typer.Option("--out", "-o")] = Path("curves.png"),
-    x: Annotated[str, typer.Option(help="iteration or turns.")] = "iteration",
-    metric: Annotated[str, typer.Option(help="A name in metrics.jsonl.")] = "success_rate",
-    smooth: Annotated[int, typer.Option(min=1, help="Trailing mean over so many iterations.")] = 1,
-    as_json: Json = False,
-) -> None:
-    """Draw the learning curves of several runs together."""
-    from gagpo.base.tables import text_width
-    from gagpo.eval.curves import curve_lines, plot_curves
-
-    path = plot_curves(runs, out, x=x, metric=metric, smooth=smooth)
-    say(str(path), *curve_lines(runs, x, metric, text_width()))
-    if as_json:
-        print_json({"picture": str(path)})

@@ -1,4 +1,4 @@
-"""The command that hands on what was made: a run's model, or the episodes of an evaluation."""
+"""The command ``export``: a run's model, or the episodes of an evaluation, in another format."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gagpo.cli.options import Json, print_json, say
 
 
 def add_to(app: typer.Typer) -> None:
-    """Hang the commands of this file under ``app``."""
+    """Add the command of this file to ``app``."""
     app.command()(export)
 
 

@@ -1,8 +1,9 @@
-"""The command that lists what can be used here, and which package offers it."""
+"""The commands that list what can be used here: ``list`` and ``configs``."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
+from dataclasses import astuple, dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,12 +11,13 @@ from typing import Annotated
 
 import typer
 
-from gagpo.cli.options import Json, print_json, print_table
+from gagpo.cli.options import Json, print_json, print_table, say
 
 
 def add_to(app: typer.Typer) -> None:
-    """Hang the command of this file under ``app``."""
+    """Add the commands of this file to ``app``."""
     app.command("list")(list_everything)
+    app.command()(configs)
 
 
 def list_everything(
@@ -23,35 +25,45 @@ def list_everything(
     models: Annotated[Path, typer.Option(help="Folder of models.")] = Path("data/models"),
     as_json: Json = False,
 ) -> None:
-    """What can be used here: environments and how they are acted in, algorithms, engines, models and runs."""
+    """List what can be used here: environments, algorithms, engines, models and runs.
+
+    In a pipe it prints one line each, with the columns separated by tabs.
+    """
     from gagpo.base.tables import Table
 
     listed = everything(runs, models)
-    rows = [[one.kind, one.name, one.offers, one.package, one.problem] for one in listed]
-    print_table(Table(["kind", "name", "offers", "from", "problem"], rows, words=range(5)))
+    rows = [astuple(one) for one in listed]
     if as_json:
         print_json([vars(one) for one in listed])
+    elif sys.stdout.isatty():
+        print_table(Table(["kind", "name", "offers", "from", "problem"], rows, words=range(5)))
+    else:
+        say(*("\t".join(" ".join(cell.split()) for cell in row) for row in rows))
 
 
 @dataclass(frozen=True)
 class Listed:
-    """One thing that can be used. package: where it comes from; problem: why it cannot be used, if so.
+    """One thing that can be used.
 
-    offers: of an environment, what an action is, and so which styles of ``context.style`` it is played in.
+    kind: environment, algorithm, curriculum, engine, model or run.
+    name: how it is named in settings and commands.
+    offers: what an action is in an environment; what a model was measured to reach.
+    package: where it comes from.
+    problem: why it cannot be used; empty if it can.
     """
 
     kind: str
     name: str
+    offers: str = ""
     package: str = "gagpo"
     problem: str = ""
-    offers: str = ""
 
 
 def environments() -> list[Listed]:
     """The suite's environments, and those that installed packages offer as entry points of ``gagpo.environments``.
 
     An entry point is named by the environment's id, without its module, and names the module that registers it:
-    ``"Guess-v0" = "guess"``. A package that breaks is listed with its problem and disturbs no other.
+    ``"Guess-v0" = "guess"``. A package that breaks is listed with its problem and does not affect the others.
     """
     import gymnasium
 
@@ -59,16 +71,16 @@ def environments() -> list[Listed]:
     from gagpo.envs.lookup import ENVIRONMENTS
 
     own = [name for name in gymnasium.registry if name.startswith("gagpo/")]
-    found = [Listed("environment", name, offers=_offers(name)) for name in own]
+    found = [Listed("environment", name, _offers(name)) for name in own]
     for point in ENVIRONMENTS.offered().values():
         package = point.dist.name if point.dist else point.module
         problem = _problem(point.module, point.name)
-        found.append(Listed("environment", point.name, package, problem, "" if problem else _offers(point.name)))
+        found.append(Listed("environment", point.name, "" if problem else _offers(point.name), package, problem))
     return sorted(found, key=lambda one: (one.package != "gagpo", one.name))
 
 
 def _offers(name: str) -> str:
-    """What an action is in this environment, as far as its class says it."""
+    """What an action is in this environment, as far as its class says."""
     from gagpo.envs.lookup import maker
     from gagpo.envs.tools import tools_of
     from gagpo.envs.tools.world import ToolEnv
@@ -87,13 +99,13 @@ def _problem(module: str, name: str) -> str:
 
     try:
         import_module(module)
-    except Exception as error:  # somebody else's code may raise anything
+    except Exception as error:  # another package's code may raise anything
         return f"{type(error).__name__}: {error}"[:200]
     return "" if name in gymnasium.registry else f"{module} registers no {name}"
 
 
 def everything(runs: Path = Path("runs"), models: Path = Path("data/models")) -> list[Listed]:
-    """Environments, algorithms, curricula, engines, and the models and runs at hand."""
+    """Environments, algorithms, curricula, engines, the models that ship, and the models and runs at hand."""
     from gagpo.agents.engines.registry import SERVERS
     from gagpo.algorithms import PRESETS
     from gagpo.controllers.curriculum import CURRICULA
@@ -102,11 +114,53 @@ def everything(runs: Path = Path("runs"), models: Path = Path("data/models")) ->
     listed += [Listed("algorithm", name) for name in sorted(PRESETS)]
     listed += [Listed("curriculum", name) for name in CURRICULA.ours]
     for name, point in CURRICULA.offered().items():
-        listed.append(Listed("curriculum", name, point.dist.name if point.dist else point.module))
+        listed.append(Listed("curriculum", name, package=point.dist.name if point.dist else point.module))
     for engine, package in (("transformers", "transformers"), ("vllm", "vllm"), ("openai:MODEL", "openai")):
         missing = "" if find_spec(package) else f"the package {package} is not installed"
-        listed.append(Listed("engine", engine, package, missing))
+        listed.append(Listed("engine", engine, package=package, problem=missing))
     listed += [Listed("engine", engine) for engine in SERVERS]
+    listed += _starters()
     for kind, folder, mark in (("model", models, "config.json"), ("run", runs, "config.yaml")):
-        listed += [Listed(kind, str(path.parent), "") for path in sorted(folder.glob(f"*/{mark}"))]
+        listed += [Listed(kind, str(path.parent), package="") for path in sorted(folder.glob(f"*/{mark}"))]
     return listed
+
+
+def _starters() -> list[Listed]:
+    """The models that ship with the package, each with its size and its results."""
+    from gagpo.agents import starters
+    from gagpo.eval.statistics import Interval
+    from gagpo.eval.summary import with_interval
+
+    found = []
+    for one in map(starters.find, starters.names()):
+        rates = [
+            f"{name} {with_interval(Interval(**result['success']))} %"
+            for name, result in one.manifest["results"].items()
+        ]
+        size = f"{one.manifest['parameters'] / 1e6:.2f} M parameters, {one.size / 2**20:.1f} MiB"
+        found.append(Listed("model", starters.PREFIX + one.name, "; ".join([size, *rates])))
+    return found
+
+
+def configs(
+    name: Annotated[str | None, typer.Argument(help="Print this config, for example into a file of your own.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List the configs that ship with the package, or print one."""
+    from gagpo.settings import find_config, shipped_configs
+
+    if name is not None:
+        print(find_config(name).read_text(encoding="utf-8"), end="")
+        return
+    from gagpo.base.tables import facts, text_width
+
+    found = {config: _first_comment(path) for config, path in shipped_configs().items()}
+    say(*facts(list(found.items()), text_width(most=200)))
+    say("\n`gagpo train NAME` uses one; `gagpo configs NAME > mine.yaml` makes a copy to change.")
+    if as_json:
+        print_json(found)
+
+
+def _first_comment(path: Path) -> str:
+    first = path.read_text(encoding="utf-8").partition("\n")[0]
+    return first.removeprefix("#").strip() if first.startswith("#") else ""

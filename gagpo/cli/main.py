@@ -1,4 +1,4 @@
-"""The entry point of the command line: which commands there are, and what becomes of errors."""
+"""The entry point of the command line: its commands, and how errors are reported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 
 from gagpo.cli import costs, evaluate, examples, export, interop, listing, models, tools, train, view
 
-REPORT = "\ngagpo: this is a fault of gagpo, not yours. CONTRIBUTING.md says where to report it; send the lines above."
+REPORT = "\ngagpo: this is a bug in gagpo. CONTRIBUTING.md says where to report it; send the lines above."
 
 app = typer.Typer(
     name="gagpo",
@@ -34,7 +34,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, metavar="", help="Print the version.")
+    ] = False,
 ) -> None:
     """Train language-model agents that act over many turns, evaluate them, and add environments."""
 
@@ -47,13 +49,13 @@ examples.add_to(app)
 def main() -> None:
     """Run one command.
 
-    What a user can mend (a :class:`gagpo.GagpoError`, an OSError) is one line on standard error and status 2. Anything
-    else is a fault of ours: its traceback is shown, with where to report it, and the status is 1.
+    An error that the user can correct (a :class:`gagpo.GagpoError` or an OSError) is one line on standard error, with
+    status 2. Any other error is a bug: it prints a traceback and where to report it, with status 1.
     """
     for name in ("HF_HUB_DISABLE_TELEMETRY", "TRANSFORMERS_NO_ADVISORY_WARNINGS", "HF_HUB_DISABLE_PROGRESS_BARS"):
         os.environ.setdefault(name, "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    # Threads that wait must sleep: spinning ones take the processor from the environments and from each other.
+    # Threads that wait must sleep: spinning threads take CPU time from the environments and from each other.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that pools close their workers
     try:
@@ -69,12 +71,12 @@ def main() -> None:
 
 
 def _complain(error: Exception) -> int:
-    """Say what went wrong; the exit status."""
+    """Print what went wrong; the exit status."""
     from gagpo.base.errors import GagpoError  # costs the import of gymnasium, which `--help` need not wait for
 
     if isinstance(error, typer.Abort):
         return 130
-    if hasattr(error, "exit_code"):  # of typer's own: wrong arguments, or an exit that was asked for
+    if hasattr(error, "exit_code"):  # typer's own: wrong arguments, or a requested exit
         if hasattr(error, "show"):
             error.show()
             context = getattr(error, "ctx", None)
@@ -92,7 +94,7 @@ def _complain(error: Exception) -> int:
 
 
 def _hint(option: str, parameters: Sequence[Any]) -> None:
-    """Name the setting that an unknown ``option`` of a command with overrides was probably meant to be."""
+    """Suggest a setting for an unknown ``option`` of a command that takes overrides."""
     if not option or not any(one.name == "overrides" for one in parameters):
         return
     from gagpo.settings import RunSettings

@@ -21,21 +21,21 @@ def _option(help: str, min: float | None = None) -> OptionInfo:
     return option
 
 
-BaseUrl = Annotated[str | None, _option("Of a compatible server; OpenAI's own by default.")]
-KeepReasoning = Annotated[bool | None, _option("Leave what the model thought in the conversation.")]
+BaseUrl = Annotated[str | None, _option("URL of a compatible server; OpenAI's own by default.")]
+KeepReasoning = Annotated[bool | None, _option("Keep the model's thoughts in the conversation.")]
 Concurrency = Annotated[int | None, _option("Episodes at once; 16 by default.", min=1)]
 Timeout = Annotated[float | None, _option("Seconds for one answer; 120 by default.", min=0.001)]
-RequestsPerMinute = Annotated[float | None, _option("What the server allows.", min=1)]
-TokensPerMinute = Annotated[float | None, _option("What the server allows.", min=1)]
+RequestsPerMinute = Annotated[float | None, _option("Rate limit of the server.", min=1)]
+TokensPerMinute = Annotated[float | None, _option("Rate limit of the server.", min=1)]
 PriceIn = Annotated[float | None, _option("Dollars per million tokens read.", min=0)]
-PriceCached = Annotated[float | None, _option("Of tokens the server had cached.", min=0)]
+PriceCached = Annotated[float | None, _option("Dollars per million tokens that the server had cached.", min=0)]
 PriceOut = Annotated[float | None, _option("Dollars per million tokens written.", min=0)]
-LimitCost = Annotated[float | None, _option("Dollars after which to stop.", min=0)]
-LimitTokens = Annotated[int | None, _option("Tokens after which to stop.", min=0)]
+LimitCost = Annotated[float | None, _option("Stop after this many dollars.", min=0)]
+LimitTokens = Annotated[int | None, _option("Stop after this many tokens.", min=0)]
 KeyVariable = Annotated[str | None, _option("Environment variable with the key; OPENAI_API_KEY by default.")]
 CompletionTokens = Annotated[bool | None, _option("Send max_completion_tokens, for models that refuse max_tokens.")]
 Journals = Annotated[
-    Path | None, _option("Where finished episodes are kept, evals/ by default; the same command goes on.")
+    Path | None, _option("Folder for finished episodes, evals/ by default; a repeated command resumes.")
 ]
 _SETTINGS = {  # fields of ApiSettings by the option that sets them
     "base_url": "base_url",
@@ -52,22 +52,22 @@ _SETTINGS = {  # fields of ApiSettings by the option that sets them
 _OPTIONS = (*_SETTINGS, "concurrency", "completion_tokens", "keep_reasoning", "journals")
 
 
-def refuse_misplaced(model: str, given: Mapping[str, object]) -> None:
-    """InvalidArgument for an option that says nothing about this kind of model. given: all options, by name."""
+def settings(model: str, given: Mapping[str, Any]) -> ApiSettings | None:
+    """How the server of ``openai:MODEL`` is asked; None for any other model.
+
+    given: all options of the command, by name.
+
+    Raises:
+        InvalidArgument: an option of a served model is given for another one.
+    """
+    from gagpo.agents.api.settings import ApiSettings
     from gagpo.base.errors import InvalidArgument
 
-    served = model.startswith(PREFIX)
-    kind = "a model in this process" if served else f"a model behind a server ({PREFIX}MODEL)"
-    for name in ("device", "revision") if served else _OPTIONS:
-        if given[name] is not None:
-            raise InvalidArgument(f"--{name.replace('_', '-')} is about {kind}, and {model} is none")
-
-
-def settings(model: str, given: Mapping[str, Any]) -> ApiSettings | None:
-    """How the model that ``openai:MODEL`` names is asked; None for any other. given: all options, by name."""
-    from gagpo.agents.api.settings import ApiSettings
-
     if not model.startswith(PREFIX):
+        for name in _OPTIONS:
+            if given[name] is not None:
+                option = f"--{name.replace('_', '-')}"
+                raise InvalidArgument(f"{option} is for a model behind a server ({PREFIX}MODEL), and {model} is not")
         return None
     chosen = {field: given[name] for name, field in _SETTINGS.items() if given[name] is not None}
     if given["completion_tokens"]:

@@ -16,7 +16,6 @@ def add_to(app: typer.Typer) -> None:
     """Hang the commands of this file under ``app``."""
     app.command()(check)
     app.command()(games)
-    app.command()(models)
     app.command()(play)
     app.add_typer(bench, name="bench")
 
@@ -76,21 +75,6 @@ def games(
     say(f"folder: {root}")
     if as_json:
         print_json({"folder": str(root), "games": {split: len(found) for split, found in made.items()}})
-
-
-def models(as_json: Json = False) -> None:
-    """List the models that come with the package; each can be named wherever a model is."""
-    from gagpo.agents import starters
-
-    found = [starters.find(name) for name in starters.names()]
-    # A line for each, and below it what it was measured to reach.
-    for one in found:
-        say(f"starter:{one.name}  {one.manifest['parameters'] / 1e6:.2f} M parameters, {one.size / 2**20:.1f} MiB")
-        for name, result in one.manifest["results"].items():
-            low, high = (100 * result["success"][end] for end in ("low", "high"))
-            say(f"  {name}: {100 * result['success']['value']:.1f} % [{low:.1f}, {high:.1f}]")
-    if as_json:
-        print_json({starters.PREFIX + one.name: one.manifest for one in found})
 
 
 def play(

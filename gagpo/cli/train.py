@@ -1,4 +1,4 @@
-"""The commands that make models: ``train`` and ``warm-start``, and the configs they start from."""
+"""The commands that make models: ``train`` and ``warm-start``."""
 
 from __future__ import annotations
 
@@ -18,14 +18,11 @@ if TYPE_CHECKING:
     from gagpo.runs.run_folder import RunFolder
     from gagpo.training.events import Event, Report
 
-configs = typer.Typer(no_args_is_help=False, help="The configs that ship: list them, or print one.")
-
 
 def add_to(app: typer.Typer) -> None:
     """Hang the commands of this file under ``app``."""
     app.command()(train)
     app.command("warm-start")(warm_start)
-    app.add_typer(configs, name="configs", invoke_without_command=True)
 
 
 def train(
@@ -41,7 +38,7 @@ def train(
     ray: Annotated[
         str | None, typer.Option(help="Train in the Ray cluster at this address; local: one on this machine.")
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Show the run while it goes on, as `gagpo watch`.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show the run as `gagpo view --follow` does.")] = False,
     kwargs: Kwargs = None,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -213,31 +210,3 @@ def _threads(count: int) -> None:
     import torch
 
     torch.set_num_threads(count or os.cpu_count() or 1)
-
-
-@configs.callback()
-def list_configs(context: typer.Context, as_json: Json = False) -> None:
-    """List the configs that ship with the package, each with its first comment."""
-    if context.invoked_subcommand is not None:
-        return
-    from gagpo.base.tables import facts, text_width
-    from gagpo.settings import shipped_configs
-
-    found = {name: _first_comment(path) for name, path in shipped_configs().items()}
-    say(*facts(list(found.items()), text_width(most=200)))
-    say("\n`gagpo train NAME` uses one; `gagpo configs show NAME > mine.yaml` makes a copy to change.")
-    if as_json:
-        print_json(found)
-
-
-@configs.command()
-def show(name: Annotated[str, typer.Argument(help="The name of a shipped config.")]) -> None:
-    """Print a config, to be redirected into a file of your own."""
-    from gagpo.settings import find_config
-
-    print(find_config(name).read_text(encoding="utf-8"), end="")
-
-
-def _first_comment(path: Path) -> str:
-    first = path.read_text(encoding="utf-8").partition("\n")[0]
-    return first.removeprefix("#").strip() if first.startswith("#") else ""

@@ -1,7 +1,7 @@
 """The register of metrics: what every number of a training iteration is, and where it is shown.
 
-Report, viewer, curves, ``gagpo watch`` and docs/metrics.md read it: a metric has one unit, one sentence, one caption.
-The tests fail for a metric that is logged or shown and is not here. The page is made by
+Report, viewer, curves, ``gagpo view --follow`` and docs/metrics.md read it: a metric has one unit, one sentence and one
+caption. The tests fail for a metric that is logged or shown and is not here. The page is made by
 
     python -m gagpo.runs.register > docs/metrics.md
 """
@@ -27,11 +27,11 @@ Unit = Literal[
 class Display(Flag):
     """Where a metric is shown besides the report's table, which holds every metric that was logged."""
 
-    WATCH = auto()  # a line of `gagpo watch`
+    WATCH = auto()  # a line of `gagpo view --follow`
     REPORT = auto()  # a curve of the report
     VIEWER = auto()  # a curve of the viewer's overview
     HEALTH = auto()  # a rule of health
-    TIME = auto()  # a part of the wall time, in the report and in `gagpo watch`
+    TIME = auto()  # a part of the wall time, in the report and in `gagpo view --follow`
 
 
 NOWHERE = Display(0)
@@ -255,9 +255,9 @@ def shown_in(place: Display) -> list[Metric]:
 HEAD = """# Metrics
 
 Every iteration adds a line to the run's `metrics.jsonl`: the metrics below that its algorithm and engine measure.
-Report, viewer, `gagpo watch` and the trackers use the same names. A share lies between 0 and 1. A nat is information
-in units of the natural logarithm. A run of several worlds logs what was played and what credit made of it once more
-for every world, as `success_rate/NAME`.
+Report, viewer, `gagpo view --follow` and the trackers use the same names. A share lies between 0 and 1. A nat is
+information in units of the natural logarithm. A run of several environments also logs the numbers of each environment,
+as `success_rate/NAME`.
 
 `python -m gagpo.runs.register > docs/metrics.md` makes this page from the code."""
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from gagpo.agents.episodes import Episode
-from gagpo.eval.compare import DifferentPanels, compare_files, compare_results, over_seeds, seed_lines
+from gagpo.eval.compare import DifferentPanels, compare_files, compare_results
 from gagpo.eval.results import EvalResult, Panel
 from gagpo.eval.statistics import mcnemar, paired_difference
 
@@ -109,17 +109,3 @@ def test_the_table_fits_and_holds_the_numbers(width):
     assert all(len(line) <= width and line.isascii() for line in lines)
     text = " ".join(" ".join(lines).split())
     assert "5.0 [0.9, 23.6]" in text and "1.000" in text and "McNemar" in text
-
-
-def test_means_over_seeds_by_hand():
-    """Rises of .1, .2, .3 over three seeds: mean .2, t(.975, 2) * .1 / sqrt(3) = .2484."""
-    pairs = [(result({0}), result(set(range(n)))) for n in (3, 5, 7)]
-    summary = over_seeds("gagpo", pairs)
-    assert summary.rise.value == pytest.approx(0.2)
-    assert summary.rise.high - summary.rise.value == pytest.approx(4.3026527 * 0.1 / 3**0.5)
-    assert "+20.0 [-4.8, +44.8]" in seed_lines([summary])[-1]
-    assert seed_lines([over_seeds("one", pairs[:1])])[-1].split() == ["one", "1", "5.0", "15.0", "+10.0"]
-    with pytest.raises(DifferentPanels):
-        over_seeds("gagpo", [*pairs, (result({1}, replace(PANEL, split="train")), result({1}))])
-    with pytest.raises(ValueError, match="no seed"):
-        over_seeds("gagpo", [])

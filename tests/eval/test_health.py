@@ -37,7 +37,7 @@ def test_a_healthy_run_has_nothing_to_act_on():
         ({"clip_fraction": 0.5}, "learning rate is too high"),
         ({"mismatch_kl": 0.09}, "not the same policy"),
         ({"entropy": 1e-4}, "all tries become the same one"),
-        ({"invalid_rate": 0.7}, "does not speak the world's language"),
+        ({"invalid_rate": 0.7, "invalid_refused": 0.7}, "does not use its commands"),
         ({"truncated_responses": 0.6}, "raise rollout.max_tokens"),
         ({"answer_task_information": 0.01}, "no longer depend"),
     ],
@@ -53,7 +53,7 @@ def test_a_bad_number_is_named_first_and_says_what_to_do(changes, said):
     [
         ("invalid_unparsed", "without an action in the response: the prompt's style"),
         ("invalid_cut", "cut off at the token limit: raise rollout.max_tokens or check that the vocabulary"),
-        ("invalid_refused", "refused by the world"),
+        ("invalid_refused", "refused by the environment"),
     ],
 )
 def test_invalid_actions_are_told_by_the_kind_that_leads(name, said):
@@ -63,11 +63,11 @@ def test_invalid_actions_are_told_by_the_kind_that_leads(name, said):
     assert health_line(rows(invalid_rate=0.1, **{key: share / 6 for key, share in kinds.items()})) == ""
 
 
-def test_a_player_who_wins_is_not_said_to_lack_the_worlds_language():
+def test_a_model_that_wins_is_not_said_to_lack_the_commands():
     refused = {"invalid_rate": 0.35, "invalid_refused": 0.35, "invalid_unparsed": 0.0, "invalid_cut": 0.0}
-    assert "does not speak" in health_line(rows(**refused, success_rate=0.2))
+    assert "does not use its commands" in health_line(rows(**refused, success_rate=0.2))
     said = health_line(rows(**refused, success_rate=0.8))
-    assert "does not speak" not in said and "they cost it turns" in said
+    assert "does not use" not in said and "they cost turns" in said
     often = rows(**{**refused, "invalid_rate": 0.6, "invalid_refused": 0.6}, success_rate=0.8)
     assert "bad" not in {one.level for one in health(often)}
 

@@ -16,10 +16,10 @@ from tests.gagpo.conftest import CORRIDOR
 ENVIRONMENT = "gagpo.envs.testing:gagpo-test/Corridor-v0"
 
 
-def test_python_takes_the_requests_own_arguments_and_describes_them():
-    assert inspect.signature(gagpo.evaluate).parameters.keys() == inspect.signature(EvaluationRequest).parameters.keys()
-    for name in inspect.signature(EvaluationRequest).parameters:
-        assert f"    {name}: " in gagpo.evaluate.__doc__, name
+def test_python_takes_the_requests_own_arguments_and_all_are_described():
+    names = inspect.signature(EvaluationRequest).parameters.keys()
+    assert inspect.signature(gagpo.evaluate).parameters.keys() == names
+    assert [name for name in names if f"\n    {name}: " not in EvaluationRequest.__doc__] == []
 
 
 @pytest.mark.parametrize(
@@ -27,10 +27,10 @@ def test_python_takes_the_requests_own_arguments_and_describes_them():
     [
         ({"tries": 0}, "key 'tries' must be at least 1, got 0"),
         ({"splitt": "test"}, "key 'splitt' is unknown"),
-        ({"history": "some"}, "history is full or a number of turns, got 'some'"),
-        ({"style": "fancy"}, "unknown style 'fancy'; choose one of plain, tags"),
-        ({"server": ApiSettings("m")}, "server is about a model behind a server (openai:MODEL), and random is none"),
-        ({"temperature": "server"}, "temperature is about a model behind a server"),
+        ({"context": {"history": "some"}}, "history is full or a number of turns, got 'some'"),
+        ({"context": {"style": "fancy"}}, "unknown style 'fancy'; choose one of plain, tags"),
+        ({"server": ApiSettings("m")}, "server is for a model behind a server (openai:MODEL), and random is not"),
+        ({"temperature": "server"}, "temperature is for a model behind a server"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(arguments, said):
@@ -44,9 +44,10 @@ def test_what_is_not_given_comes_from_like_and_what_is_given_stays(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text(yaml.safe_dump({**CORRIDOR, "context": context, "model": "nowhere"}))
     like = settings_like(path)
-    completed = EvaluationRequest("random", like=path, style="plain", kwargs={"max_turns": 9}).completed(None, like)
-    assert (completed.environment, completed.split, completed.style) == (ENVIRONMENT, "test", "plain")
-    assert (completed.history, completed.admissible, completed.template) == (1, True, context["template"])
+    completed = EvaluationRequest("random", like=path, context={"style": "plain"}, kwargs={"max_turns": 9})
+    completed = completed.completed(None, like)
+    assert (completed.environment, completed.split) == (ENVIRONMENT, "test")
+    assert completed.context == like.context.model_copy(update={"style": "plain"})
     assert (completed.temperature, completed.max_tokens) == (like.evaluation.temperature, like.rollout.max_tokens)
     assert completed.kwargs == {**like.environment.kwargs, "max_turns": 9}
     other = EvaluationRequest("random", like=path, environment="gagpo/Math-v0").completed(None, like)
@@ -55,11 +56,19 @@ def test_what_is_not_given_comes_from_like_and_what_is_given_stays(tmp_path):
         EvaluationRequest("random").completed(None, None)
 
 
+def test_a_run_that_measures_no_split_is_played_on_the_environments_last_one(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump({**CORRIDOR, "evaluation": {"splits": []}, "model": "nowhere"}))
+    assert EvaluationRequest("random", like=path).completed(None, settings_like(path)).split is None
+    result = evaluate("random", like=path, workers=0, quiet=True)
+    assert result.panel.split == "test"
+
+
 def test_models_in_this_process_and_at_a_server_have_their_own_defaults():
     usual = {"environment": ENVIRONMENT, "split": "test"}
     here, there = (EvaluationRequest(name, **usual).completed(None, None) for name in ("random", "openai:m"))
-    assert (here.style, here.temperature, here.max_tokens, here.template) == ("plain", 0.4, 512, {})
-    assert (there.style, there.temperature, there.max_tokens, there.template) == ("tags", 0.4, 512, None)
+    assert (here.context.style, here.temperature, here.max_tokens) == ("plain", 0.4, 512)
+    assert (there.context.style, there.temperature, there.max_tokens) == ("tags", 0.4, 512)
     assert EvaluationRequest("openai:m", temperature="server", **usual).sampling_temperature is None
 
 
@@ -79,10 +88,9 @@ def test_a_journal_is_used_again_by_the_same_request_alone(tmp_path):
         {"seed": 1},
         {"temperature": 0.5},
         {"max_tokens": 9},
-        {"style": "tags"},
-        {"history": 2},
-        {"admissible": True},
-        {"template": {"date": "2026-01-01"}},
+        {"context": {"style": "tags"}},
+        {"context": {"history": 2}},
+        {"context": {"template": {"date": "2026-01-01"}}},
     ):
         more = journals(**change)
         assert len(more) == len(found) + 1, change

@@ -111,7 +111,7 @@ tries = st.builds(
 
 
 @given(st.lists(st.lists(tries, min_size=2, max_size=2), min_size=1, max_size=5), st.text(max_size=20))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 def test_a_result_survives_its_file(tmp_path_factory, tasks, model):
     episodes = [episode(f"task {i}", j, **one) for i, pair in enumerate(tasks) for j, one in enumerate(pair)]
     result = EvalResult.from_episodes(
@@ -228,7 +228,11 @@ def test_results_under_unlike_prompts_do_not_compare():
     other = replace(panel, conditions={**spoken, "history": "full", "dtype": "bfloat16"})
     assert panel.difference(other) == "dtype 'float32' against 'bfloat16', history 2 against 'full'"
     assert panel.difference(panel) is None
-    assert panel.difference(replace(panel, conditions={})) is None  # whoever has no prompt compares with everybody
+    assert panel.difference(replace(panel, conditions={})) is None  # an agent without a prompt
+    served = {"style": "plain", "history": 2, "temperature": 0.4, "reasoning": "drop"}  # knows of no dtype
+    assert panel.difference(replace(panel, conditions=served)) is None
+    hot = replace(panel, conditions={**served, "temperature": 1.0})
+    assert panel.difference(hot) == "temperature 0.4 against 1.0"
 
 
 # Panels: which results can be compared --------------------------------------------------------------------------------

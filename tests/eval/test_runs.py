@@ -2,11 +2,11 @@
 
 import json
 import os
-import subprocess
-import sys
+import re
 
 import pytest
 
+from gagpo.eval.report.report import write_report
 from gagpo.eval.runs import group_runs, load_run, trailing_mean
 from gagpo.runs.metrics import metric_rows, read_metrics
 from gagpo.runs.reading import BadResult
@@ -89,37 +89,29 @@ def test_runs_are_grouped_by_name_without_seed_or_by_label(tmp_path, make_run):
     assert {label: len(runs) for label, runs in named.items()} == {"ours": 2}
     with pytest.raises(ValueError, match="names no label"):
         group_runs([f"={folders[0]}"])
-    with pytest.raises(ValueError, match="no run folder"):
-        group_runs([])
 
 
 def test_trailing_mean_by_hand():
     assert trailing_mean([4.0, 2.0, 0.0, 6.0], 3) == [4.0, 3.0, 2.0, pytest.approx(8 / 3)]
-    with pytest.raises(ValueError):
-        trailing_mean([1.0], 0)
 
 
-def report(run):
-    command = [sys.executable, "-m", "gagpo", "report", str(run)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
-
-
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", ["metrics.jsonl", "evals/after-test.json"])
 def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(tmp_path, make_run, name):
-    path = make_run(tmp_path / "run") / name
+    path = make_run(tmp_path / "run", iterations=2) / name
     path.unlink(missing_ok=True)
     os.mkfifo(path)
-    done = report(tmp_path / "run")
-    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
-    assert f"{path}: cannot be read (not a regular file)" in done.stderr
+    with pytest.raises(BadResult, match=re.escape(f"{path}: cannot be read (not a regular file)")):
+        write_report(tmp_path / "run")
 
 
+@pytest.mark.timeout(60)
 def test_a_report_goes_without_settings_that_are_a_pipe(tmp_path, make_run):
-    run = make_run(tmp_path / "run")
+    run = make_run(tmp_path / "run", iterations=2)
     for name in ("config.yaml", "versions.json"):
         (run / name).unlink(missing_ok=True)
         os.mkfifo(run / name)
-    assert report(run).returncode == 0
+    assert write_report(run).is_file()
 
 
 def test_a_device_in_the_place_of_the_metrics_is_refused(tmp_path):

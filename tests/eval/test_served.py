@@ -14,10 +14,12 @@ pytest.importorskip("flask")
 from gagpo.agents.api.client import LimitReached
 from gagpo.agents.api.settings import ApiSettings
 from gagpo.cli.main import main
+from gagpo.eval.compare import DifferentPanels, compare_results
 from gagpo.eval.journal import read_journal
+from gagpo.eval.models import measure
 from gagpo.eval.request import EvaluationRequest
 from gagpo.eval.results import EvalResult
-from gagpo.eval.served import measure, play_demonstrations
+from gagpo.eval.served import play_demonstrations
 from tests.agents.chat_server import serving
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
@@ -38,8 +40,8 @@ KILLED = """
 import json, os, random, signal, sys, time
 from pathlib import Path
 from gagpo.agents.api.settings import ApiSettings
+from gagpo.eval.models import measure
 from gagpo.eval.request import EvaluationRequest
-from gagpo.eval.served import measure
 
 url, folder, rng, kills = sys.argv[1], Path(sys.argv[2]), random.Random(7), 0
 
@@ -51,7 +53,7 @@ while True:
     if not child:
         report = measure(EvaluationRequest(
             "openai:m", server=ApiSettings("m", url, timeout=20.0, attempts=30),
-            environment="long_corridor:Long-v0", split="test", style="plain", workers=0, concurrency=8,
+            environment="long_corridor:Long-v0", split="test", context={"style": "plain"}, workers=0, concurrency=8,
             journals=folder, quiet=True,
         ))
         report.result.save(folder / "result.json")
@@ -106,7 +108,8 @@ def test_two_hundred_tasks_killed_ten_times_are_each_played_exactly_once_and_eve
 
 def run(server, folder, model="m", **changes):
     api = ApiSettings(model, server.url, **changes.pop("api", {}))
-    settings = {"split": "test", "style": "plain", "workers": 0, "journals": folder, "quiet": True, **changes}
+    context = {"style": "plain", **changes.pop("context", {})}
+    settings = {"split": "test", "context": context, "workers": 0, "journals": folder, "quiet": True, **changes}
     return measure(EvaluationRequest(f"openai:{model}", server=api, environment=CORRIDOR, **settings))
 
 
@@ -121,10 +124,10 @@ def test_the_same_command_plays_nothing_again_and_another_reuses_nothing(tmp_pat
             {"model": "n"},
             {"temperature": 0.5},
             {"max_tokens": 9},
-            {"history": 2},
+            {"context": {"history": 2}},
             {"kwargs": {"max_turns": 40}},
             {"tasks": 3},
-            {"admissible": True},
+            {"context": {"admissible": True}},
             {"split": "train"},
             {"api": {"extra": {"top_p": 0.5}}},
         ):
@@ -134,6 +137,21 @@ def test_the_same_command_plays_nothing_again_and_another_reuses_nothing(tmp_pat
         before = len(server.requests)
         more = run(server, tmp_path, tries=2)  # the first tries are known
         assert len(server.requests) - before == sum(t.tries[1].turns for t in more.result.tasks)
+
+
+def test_results_under_unlike_conditions_do_not_compare(tmp_path):
+    """How a served model was asked is recorded as for any other: temperature, prompt style and what else decides."""
+    with serving() as server:
+        usual = run(server, tmp_path).result
+        for change, told in (
+            ({"temperature": 0.5}, "temperature 0.4 against 0.5"),
+            ({"context": {"style": "tags"}}, "style 'plain' against 'tags'"),
+            ({"max_tokens": 9}, "max_tokens 512 against 9"),
+            ({"api": {"extra": {"top_p": 0.5}}, "temperature": "server"}, "temperature 0.4 against 'server'"),
+        ):
+            with pytest.raises(DifferentPanels, match=told):
+                compare_results({"usual": usual, "other": run(server, tmp_path, **change).result})
+        assert compare_results({"m": usual, "n": run(server, tmp_path, model="n").result})
 
 
 def test_a_limit_keeps_what_is_finished_and_holds_over_interruptions(tmp_path):
@@ -215,8 +233,8 @@ def test_a_served_model_meets_the_panel_of_a_config(tmp_path, monkeypatch, capsy
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["openai:m", "--env", CORRIDOR, "--device", "cpu"], "--device is about a model in this process"),
-        (["random", "--env", CORRIDOR, "--price-in", "1"], "--price-in is about a model behind a server"),
+        (["openai:m", "--env", CORRIDOR, "--device", "cpu"], "device is for a model in this process"),
+        (["random", "--env", CORRIDOR, "--price-in", "1"], "--price-in is for a model behind a server"),
         (["openai:m", "--base-url", "http://127.0.0.1:9/v1"], "name the environment with --env"),
         (["openai:", "--base-url", "http://127.0.0.1:9/v1", "--env", CORRIDOR], "name the model, as in openai:MODEL"),
         (["openai:m", "--base-url", "http://127.0.0.1:9/v1", "--env", CORRIDOR, "--style", "x"], "unknown style 'x'"),

@@ -1,65 +1,69 @@
 """Intervals and tests against published tables, brute force and identities."""
 
 import itertools
+import json
 import math
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from scipy.stats import binomtest
 
 from gagpo.eval.statistics import (
     area_under_curve,
     cluster_bootstrap,
     clustered_wilson,
     holm,
+    majority_at_k,
     mcnemar,
     mean_over_seeds,
-    normal_quantile,
     paired_difference,
+    paired_t,
     paired_test,
+    pass_at_k,
     sign_flip_test,
-    student_cdf,
-    student_quantile,
     wilson,
 )
 
-
-@pytest.mark.parametrize(
-    ("probability", "degrees", "value"),
-    [
-        (0.975, 1, 12.7062047),
-        (0.975, 2, 4.3026527),
-        (0.975, 4, 2.7764451),
-        (0.975, 10, 2.2281389),
-        (0.975, 30, 2.0422725),
-        (0.95, 5, 2.0150484),
-        (0.995, 5, 4.0321430),
-        (0.9995, 2, 31.5990546),
-        (0.975, 1000, 1.9623391),
-    ],
-)
-def test_student_quantile_agrees_with_the_printed_tables(probability, degrees, value):
-    assert student_quantile(probability, degrees) == pytest.approx(value, rel=1e-7)
-    assert student_quantile(1 - probability, degrees) == pytest.approx(-value, rel=1e-7)
+STORED = json.loads((Path(__file__).parent / "statistics.json").read_text())
+"""Numbers of an implementation in plain Python, computed once, with which every later one agrees."""
 
 
-@pytest.mark.parametrize("value", [-3.0, -0.4, 0.0, 0.7, 25.0])
-def test_student_cdf_agrees_with_its_closed_forms(value):
-    assert student_cdf(value, 1) == pytest.approx(0.5 + math.atan(value) / math.pi, abs=1e-13)
-    assert student_cdf(value, 2) == pytest.approx(0.5 + value / (2 * math.sqrt(2 + value * value)), abs=1e-13)
+def test_the_numbers_are_those_of_another_implementation():
+    for values, level, *expected in STORED["mean_over_seeds"]:
+        found = mean_over_seeds(values, level)
+        assert [found.value, found.low, found.high] == pytest.approx(expected, rel=1e-9)
+    for differences, p in STORED["paired_t"]:
+        assert paired_t(differences) == pytest.approx(p, rel=1e-9)
+    for lost, gained, p in STORED["mcnemar"]:
+        assert mcnemar(lost, gained) == pytest.approx(p, rel=1e-9)
+    for successes, trials, level, *expected in STORED["wilson"]:
+        found = wilson(successes, trials, level)
+        assert [found.low, found.high] == pytest.approx(expected, rel=1e-9)
+    for before, after, tries, *expected, p, name in STORED["paired"]:
+        sides = [(side, [tries] * len(before)) for side in (before, after)]
+        found = paired_difference(*sides)
+        assert [found.value, found.low, found.high] == pytest.approx(expected, rel=1e-9)
+        assert paired_test(*sides) == (pytest.approx(p, rel=1e-9), name)
 
 
-@given(st.floats(0.001, 0.999), st.floats(0.5, 500))
-@settings(deadline=None, max_examples=60)
-def test_student_quantile_inverts_the_cdf(probability, degrees):
-    assert student_cdf(student_quantile(probability, degrees), degrees) == pytest.approx(probability, abs=1e-9)
+def test_scipy_is_imported_where_it_is_needed_alone():
+    code = "import sys, gagpo.eval.compare, gagpo.eval.study; sys.exit('scipy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_normal_quantile():
-    assert normal_quantile(0.975) == pytest.approx(1.959963985)
-    with pytest.raises(ValueError, match="strictly between"):
-        normal_quantile(1.0)
+@given(st.integers(0, 60), st.integers(0, 60), st.floats(0.5, 0.999))
+@settings(deadline=None, max_examples=50)
+def test_wilson_is_that_of_scipy(successes, failures, level):
+    assume(successes + failures)
+    expected = binomtest(successes, successes + failures).proportion_ci(level, "wilson")
+    found = wilson(successes, successes + failures, level)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -75,13 +79,6 @@ def test_normal_quantile():
 def test_wilson_agrees_with_published_intervals(successes, trials, low, high):
     interval = wilson(successes, trials)
     assert (interval.low, interval.high) == pytest.approx((low, high), abs=5e-5)
-
-
-def test_wilson_bounds_solve_the_score_equation():
-    # The bounds are where the normal test of the true rate just rejects: |p - pi| = z sqrt(pi (1 - pi) / n).
-    interval = wilson(7, 31, level=0.9)
-    for bound in (interval.low, interval.high):
-        assert abs(7 / 31 - bound) == pytest.approx(normal_quantile(0.95) * math.sqrt(bound * (1 - bound) / 31))
 
 
 @given(st.integers(0, 60), st.integers(0, 60), st.floats(0.5, 0.999))
@@ -215,16 +212,6 @@ def test_sign_flips_of_single_tries_are_mcnemar():
     assert sign_flip_test([1] * 10 + [-1] * 2 + [0] * 40) == pytest.approx(mcnemar(2, 10))
 
 
-def test_sign_flips_of_fractions_are_sampled_reproducibly_and_close_to_exact():
-    differences = [0.5, 1.5, -0.5, 2.0, 1.0, 0.5, -1.0, 1.5]
-    sampled, exact = sign_flip_test(differences, samples=40_000), sign_flip_test([2 * d for d in differences])
-    assert sampled == sign_flip_test(differences, samples=40_000)
-    assert sampled == pytest.approx(exact, abs=0.01)
-    assert sign_flip_test([]) == sign_flip_test([0.0, 0.0]) == 1.0
-    with pytest.raises(ValueError, match="finite"):
-        sign_flip_test([math.nan])
-
-
 def test_paired_test_compares_rates_when_the_numbers_of_tries_differ():
     same_rates = paired_test(([1, 2, 0], [2, 2, 2]), ([2, 4, 0], [4, 4, 4]))
     assert same_rates == (1.0, "sign flips over tasks")
@@ -270,9 +257,81 @@ def test_mean_over_seeds_by_hand():
             mean_over_seeds(bad)
 
 
+def test_the_t_test_by_hand():
+    """t = mean/sd*sqrt(n) of 1, 2, 3 is 3.464 with two degrees of freedom: p = 1 - t/sqrt(t*t + 2)."""
+    t = 2 / math.sqrt(1 / 3)
+    assert paired_t([1, 2, 3]) == pytest.approx(1 - t / math.sqrt(t * t + 2), abs=1e-9)
+    assert paired_t([0, 0]) == 1
+    assert math.isnan(paired_t([-1 / 144, 1 / 12 - 13 / 144]))  # two equal differences of counts prove nothing
+    with pytest.raises(ValueError):
+        paired_t([1])
+
+
 def test_area_is_the_mean_height():
     assert area_under_curve([0, 1, 3], [0, 1, 1]) == pytest.approx((0.5 + 2) / 3)
     assert area_under_curve([10, 20], [0.25, 0.25]) == pytest.approx(0.25)
     assert area_under_curve([7], [0.4]) == 0.4
     with pytest.raises(ValueError, match="rise strictly"):
         area_under_curve([0, 0], [1, 1])
+
+
+# Several tries at a task ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tries", "successes", "k"), [(4, 0, 2), (4, 1, 1), (4, 4, 3), (7, 2, 3), (7, 3, 5), (7, 1, 7)]
+)
+def test_pass_at_k_is_the_share_of_draws_with_a_success(tries, successes, k):
+    draws = list(itertools.combinations([True] * successes + [False] * (tries - successes), k))
+    assert pass_at_k(tries, successes, k) == pytest.approx(sum(map(any, draws)) / len(draws))
+
+
+def test_pass_at_k_with_large_numbers():
+    # The binomial coefficients have 600 digits here.
+    expected = 1 - math.prod((2000 - 10 - i) / (2000 - i) for i in range(1000))
+    assert pass_at_k(2000, 10, 1000) == pytest.approx(expected, rel=1e-12)
+
+
+def majority_by_enumeration(answers, right, k):
+    won = 0.0
+    draws = list(itertools.combinations(range(len(answers)), k))
+    for draw in draws:
+        votes = Counter("right" if right[i] else f"wrong {answers[i]}" for i in draw if answers[i] is not None)
+        if votes:
+            best = [one for one, count in votes.items() if count == max(votes.values())]
+            won += ("right" in best) / len(best)
+    return won / len(draws)
+
+
+answer = st.sampled_from([("7", True), ("7.0", True), ("8", False), ("9", False), ("12", False), (None, False)])
+
+
+@given(st.lists(answer, min_size=1, max_size=7), st.data())
+@settings(deadline=None, max_examples=150)
+def test_majority_equals_the_enumeration_of_all_draws(tries, data):
+    k = data.draw(st.integers(1, len(tries)))
+    answers, right = [a for a, _ in tries], [r for _, r in tries]
+    assert majority_at_k(answers, right, k) == pytest.approx(majority_by_enumeration(answers, right, k))
+
+
+def test_majority_by_hand():
+    assert majority_at_k(["4", "4", "5"], [True, True, False], 3) == 1.0
+    assert majority_at_k(["4", "5"], [True, False], 2) == 0.5  # a tie is a coin toss
+    assert majority_at_k(["1/2", "0.5", "3", "3", "2"], [True, True, False, False, False], 5) == 0.5
+    assert majority_at_k([None, None, "4"], [False, False, True], 3) == 1.0  # who says nothing does not vote
+    assert majority_at_k([None, None], [False, False], 2) == 0.0
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: pass_at_k(3, 1, 4),
+        lambda: pass_at_k(3, 1, 0),
+        lambda: pass_at_k(3, 4, 1),
+        lambda: majority_at_k(["1"], [True], 2),
+        lambda: majority_at_k(["1"], [], 1),
+    ],
+)
+def test_impossible_numbers_are_refused(call):
+    with pytest.raises(ValueError):
+        call()

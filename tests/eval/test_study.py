@@ -1,13 +1,14 @@
 """Many runs in one table: the printed tables of the documentation, t tests by hand, and what cannot stand together."""
 
-import math
+import json
 from pathlib import Path
 
 import pytest
 
 from gagpo.base.errors import InvalidArgument
-from gagpo.eval.curves import plot_curves
-from gagpo.eval.study import RunRow, Study, curve_of, paired_t, read_rows, study_of, write_rows
+from gagpo.eval.runs import group_runs
+from gagpo.eval.statistics import paired_t
+from gagpo.eval.study import RunRow, Study, read_rows, study_of
 from gagpo.runs.reading import BadResult
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +36,7 @@ def row(label, seed, after, **more):
     ],
 )
 def test_the_tables_of_the_documentation_are_made_by_it(name, baseline):
-    study, _ = study_of([ROOT / "lab" / "results" / f"{name}.jsonl"], baseline=baseline)
+    study = study_of({}, [ROOT / "lab" / "results" / f"{name}.jsonl"], baseline)
     pages = (ROOT / "docs" / "results.md", ROOT / "lab" / "results.md")
     printed = "".join(page.read_text(encoding="utf-8") for page in pages).splitlines()
     for line in study.markdown():
@@ -59,22 +60,6 @@ def test_differences_to_the_start():
         Study.of([*rows, row("b", 1, 0.5, before=None)], "before")
     called = [*rows, row("before", 1, 0.2)]  # a method of that name is meant, where there is one
     assert Study.of(called, "before").methods[1].gap.value == pytest.approx(0.4)
-
-
-def test_the_t_test_by_hand():
-    """t = mean/sd*sqrt(n) of 1, 2, 3 is 3.464 with two degrees of freedom: p = 1 - t/sqrt(t*t + 2)."""
-    t = 2 / math.sqrt(1 / 3)
-    assert paired_t([1, 2, 3]) == pytest.approx(1 - t / math.sqrt(t * t + 2), abs=1e-9)
-    assert paired_t([0, 0]) == 1
-    assert math.isnan(paired_t([-1 / 144, 1 / 12 - 13 / 144]))  # two equal differences of counts prove nothing
-    with pytest.raises(InvalidArgument):
-        paired_t([1])
-
-
-def test_the_curve_of_a_row_can_be_drawn(tmp_path):
-    run = curve_of(row("a", 1, 0.5, turns=[100.0, 200.0], success=[0.2, 0.1]))
-    assert run.series("success_rate", "turns_total") == ([100.0, 200.0], [0.2, 0.1])
-    assert plot_curves({"a": [run]}, tmp_path / "curves.png", x="turns").stat().st_size > 1000
 
 
 def test_corrected_for_the_number_of_methods():
@@ -120,12 +105,13 @@ def test_runs_that_do_not_belong_together_are_refused():
 
 def test_folders_and_files_stand_together(tmp_path, make_run):
     folders = [make_run(tmp_path / f"gagpo-seed{i}", seed=i, iterations=6) for i in (1, 2)]
-    study, groups = study_of(folders)
+    study = study_of(group_runs(folders))
     (method,) = study.methods
-    assert method.label == "gagpo" and [one.seed for one in method.rows] == [1, 2] and len(groups["gagpo"]) == 2
+    assert method.label == "gagpo" and [one.seed for one in method.rows] == [1, 2]
     assert study.table().header[3:] == ["after %", "rise, points", "1,000 tokens", "minutes"]
-    write_rows(tmp_path / "rows.jsonl", method.rows, study="x")
+    lines = [json.dumps({"study": "x", **row.model_dump(exclude_none=True)}) + "\n" for row in method.rows]
+    (tmp_path / "rows.jsonl").write_text("".join(lines))
     assert read_rows(tmp_path / "rows.jsonl") == list(method.rows)
     (tmp_path / "rows.jsonl").write_text('{"label": "a"}\n')
     with pytest.raises(BadResult, match=r"rows\.jsonl, line 1: key 'seed' is missing"):
-        study_of([tmp_path / "rows.jsonl"])
+        study_of({}, [tmp_path / "rows.jsonl"])

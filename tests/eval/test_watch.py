@@ -7,7 +7,6 @@ import re
 import pytest
 from rich.console import Console
 
-from gagpo.eval.health import sentences
 from gagpo.eval.runs import load_run
 from gagpo.eval.watch import last_episodes, screen, sparkline, watch
 from gagpo.runs.reading import BadResult
@@ -22,7 +21,7 @@ def printed(renderable, width):
 @pytest.mark.parametrize("width", [40, 80, 160])
 def test_the_screen_fits_any_terminal(tmp_path, make_run, width):
     run = load_run(make_run(tmp_path / "gagpo-seed1", iterations=20, hostile="\x1b[2J\u202e<b>"))
-    text = printed(screen(run, sentences, width, last_episodes(run.folder)), width)
+    text = printed(screen(run, width, last_episodes(run.folder)), width)
     assert all(len(line) <= width for line in text.splitlines())
     for part in ("gagpo-seed1", "iteration 20", "success", "entropy", "time: environments", "teach nothing"):
         assert part in re.sub(r"\s+", " ", text), part
@@ -39,7 +38,7 @@ def test_it_ends_with_the_run_and_waits_for_the_first_numbers(tmp_path, capsys):
     folder = tmp_path / "run"
     folder.mkdir()
     with pytest.raises(BadResult, match="neither metrics"):
-        watch(folder, sentences, once=True)
+        watch(folder, once=True)
     (folder / "config.yaml").write_text("name: run\n")
     looks = []
 
@@ -49,6 +48,6 @@ def test_it_ends_with_the_run_and_waits_for_the_first_numbers(tmp_path, capsys):
             (folder / "metrics.jsonl").write_text(json.dumps({"iteration": 1, "success_rate": 0.5}) + "\n")
         return len(looks) == 3
 
-    watch(folder, sentences, every=0.01, done=done)
+    watch(folder, every=0.01, done=done)
     told = " ".join(capsys.readouterr().out.split())
     assert "no numbers yet" in told and "iteration 1" in told

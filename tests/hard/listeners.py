@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gagpo.eval.recredit import for_run
 from gagpo.eval.viewer.export import Exporter
 from gagpo.eval.viewer.serve import serving
 from tests.hard.mutate import mutated
@@ -133,7 +132,7 @@ def hostile(netloc: str, paths: tuple[str, ...], rng: random.Random) -> tuple[by
 @contextmanager
 def _watch_web(folder: Path) -> Iterator[str]:
     run = make_run(folder)
-    with serving(Exporter([run], folder / "watched", for_run, lambda one: [], live=True)) as url:
+    with serving(Exporter([run], folder / "watched", live=True)) as url:
         yield url.rstrip("/")
 
 

@@ -2,20 +2,23 @@
 // The first page: what the runs achieved, their curves, their health, and the files of episodes.
 (() => {
   const { h } = viewer;
-  // The last measurement of a split beside the first.
+  // The evaluation of a split before training, the last one, which is the run's result, and that of the average weights.
   viewer.ends = (run, split) => {
-    const of = run.evaluations.filter((one) => one.split === split && one.stage);
-    return of.length ? { before: of.find((one) => one.stage === "before"), last: of.at(-1) } : null;
+    const { trained = [], average = null } = run.results[split] ?? {};
+    return trained.length ? { before: trained.find((one) => one.stage === "before"), last: trained.at(-1), average } : null;
   };
+  // Where the split was evaluated: iterations, and the evaluations there.
+  viewer.measured = (run, split) => (run.results[split]?.trained ?? [])
+    .map((one) => [one.iteration ?? run.metrics.iteration?.at(-1) ?? 1, one]).sort((a, b) => a[0] - b[0]);
   viewer.range = ({ low, high }) => (Number.isFinite(low) && Number.isFinite(high) ? `[${(100 * low).toFixed(1)}, ${(100 * high).toFixed(1)}]` : "");
 
   function headline(run) {
-    const splits = [...new Set(run.evaluations.map((one) => one.split))];
-    return splits.map((split) => {
-      const [before, after] = ["before", "after"].map((stage) => run.evaluations.find((one) => one.split === split && one.stage === stage));
-      if (!before || !after) return null;
-      return h("p", { class: "headline" }, `${viewer.visible(split)}: ${viewer.percent(before.success.value)} before, `,
-        h("b", null, viewer.percent(after.success.value)), ` after training ${viewer.range(after.success)}`);
+    return Object.keys(run.results).map((split) => {
+      const { before, last, average } = viewer.ends(run, split) ?? {};
+      if (!before || last.stage !== "after") return null;
+      return [h("p", { class: "headline" }, `${viewer.visible(split)}: ${viewer.percent(before.success.value)} before, `,
+        h("b", null, viewer.percent(last.success.value)), ` after training ${viewer.range(last.success)}`),
+      average && h("p", { class: "soft" }, `average of the weights: ${viewer.percent(average.success.value)} ${viewer.range(average.success)}`)];
     });
   }
 
@@ -27,10 +30,8 @@
       name: "training", x: at, y: run.metrics.success_rate || [],
       href: (x) => (kept.has(x) ? viewer.link(["groups"], { run: number, source: kept.get(x).label }) : null),
     }];
-    for (const split of new Set(run.evaluations.map((one) => one.split))) {
-      const last = at.at(-1) ?? 1;
-      const points = run.evaluations.filter((one) => one.split === split && one.stage)
-        .map((one) => [one.iteration ?? last, one]).sort((a, b) => a[0] - b[0]);
+    for (const split of Object.keys(run.results)) {
+      const points = viewer.measured(run, split);
       const labels = new Map(points.map(([x, one]) => [x, one.label]));
       const written = new Set(sources.filter((one) => one.run === number).map((one) => one.label));
       series.push({

@@ -7,13 +7,16 @@
     const { runs, experiments } = viewer.data;
     const of = experiments.find((one) => one.runs.includes(number));
     const run = runs[number];
-    const success = Object.fromEntries([...new Set(run.evaluations.map((one) => one.split))].map((split) => [split, viewer.ends(run, split)?.last.success]));
-    return { name: run.name, numbers: [number], world: of.world, seeds: [of.seeds[of.runs.indexOf(number)]], success };
+    const [success, average] = ["last", "average"].map((end) => Object.fromEntries(
+      Object.keys(run.results).map((split) => [split, viewer.ends(run, split)?.[end]?.success])));
+    return { name: run.name, numbers: [number], world: of.world, seeds: [of.seeds[of.runs.indexOf(number)]], success, average };
   };
   const seedsRow = (one) => ({ name: one.name, numbers: one.runs, world: one.world, seeds: one.seeds, success: one.success });
 
   // Success of the split asked for; of the first that the row has where none is.
-  const found = (row, query) => (query.split ? row.success[query.split] : Object.values(row.success).find(Boolean));
+  const measured = (row, query) => query.split || Object.keys(row.success).find((split) => row.success[split]);
+  const found = (row, query) => row.success[measured(row, query)];
+  const averaged = (row, query) => row.average?.[measured(row, query)];
   const algorithm = (row) => viewer.data.runs[row.numbers[0]].algorithm;
   const iterations = (row) => Math.max(0, ...row.numbers.map((n) => viewer.data.runs[n].metrics.iteration?.at(-1) ?? 0));
   const mean = (row) => {
@@ -63,7 +66,7 @@
       : [viewer.short(row.name, 60), " ", row.numbers.map((n, i) => h("a", { class: "seed", href: viewer.link(["run", n]), title: viewer.visible(runs[n].name) }, `${row.seeds[i] || "?"}`))]);
     const columns = (state) => [
       ["name", "Run", (row) => [row.numbers.length === 1 && choose(row), " ", name(row)], (row) => row.name],
-      ["success", "Success", (row) => interval(found(row, state)), (row) => found(row, state)?.value ?? -1],
+      ["success", "Success", (row) => [interval(found(row, state)), averaged(row, state) && h("small", { class: "soft average" }, `average of the weights: ${viewer.percent(averaged(row, state).value)}`)], (row) => found(row, state)?.value ?? -1],
       ["curve", "While training", (row) => viewer.sparkline(mean(row), `success while training, last ${viewer.percent(mean(row).at(-1))}`), (row) => mean(row).at(-1) ?? -1],
       ["algorithm", "Algorithm", (row) => viewer.short(algorithm(row), 40), algorithm],
       ["world", "World", (row) => viewer.short(row.world, 50), (row) => row.world],
@@ -93,18 +96,18 @@
     const { runs, settings, curves } = viewer.data;
     const pair = [runs[left], runs[right]];
     const names = pair.map((run, i) => (pair[0].name === pair[1].name ? `${run.name} (${i + 1})` : run.name)).map((name) => viewer.visible(name));
-    const splits = [...new Set(pair.flatMap((run) => run.evaluations.map((one) => one.split)))];
+    const splits = [...new Set(pair.flatMap((run) => Object.keys(run.results)))];
     const heads = (first) => h("thead", null, h("tr", null, h("th", { scope: "col" }, first), names.map((name, i) => h("th", { scope: "col" }, h("i", { class: `key c${i}` }), h("a", { href: viewer.link(["run", [left, right][i]]) }, name)))));
     const results = splits.map((split) => {
       const ends = pair.map((run) => viewer.ends(run, split));
       const same = ends[0] && ends[1] && ends[0].last.panel === ends[1].last.panel;
       return h("tr", null, h("th", { scope: "row" }, viewer.visible(split), ends[0] && ends[1] && !same && h("small", { class: "bad" }, " not the same tasks")),
-        ends.map((one, i) => h("td", null, one ? [one.before && `${viewer.percent(one.before.success.value)} → `, interval(one.last.success, `c${i}`)] : "-")));
+        ends.map((one, i) => h("td", null, one ? [one.before && `${viewer.percent(one.before.success.value)} → `, interval(one.last.success, `c${i}`), one.average && h("small", { class: "soft average" }, `average of the weights: ${viewer.percent(one.average.success.value)}`)] : "-")));
     });
     const differ = Object.entries(settings).filter(([name, values]) => name !== "name" && values[left] !== values[right]);
     const chart = (title, ys, share, height) => viewer.chart(title, pair.map((run, i) => ({ name: names[i], x: run.metrics.iteration || [], y: ys(run) })), { share, height });
     const measured = splits.map((split) => viewer.chart(`success on ${viewer.visible(split)}`, pair.map((run, i) => {
-      const of = run.evaluations.filter((one) => one.split === split && one.stage).map((one) => [one.iteration ?? run.metrics.iteration?.at(-1) ?? 1, one.success]).sort((a, b) => a[0] - b[0]);
+      const of = viewer.measured(run, split).map(([x, one]) => [x, one.success]);
       return { name: names[i], x: of.map(([x]) => x), y: of.map(([, one]) => one.value), low: of.map(([, one]) => one.low), high: of.map(([, one]) => one.high) };
     }), { share: true, height: 260 }));
     return {

@@ -11,10 +11,10 @@ import numpy as np
 
 from gagpo.agents.episodes import read_episodes
 from gagpo.base.errors import InvalidArgument
-from gagpo.eval.runs import metric_rows
 from gagpo.planning.simulate.rates import Rates
 from gagpo.planning.simulate.update import passes
 from gagpo.planning.simulate.workload import TurnLengths, Workload
+from gagpo.runs.metrics import metric_rows
 from gagpo.settings import RunSettings, SettingsError, load
 
 Record = dict[str, Any]  # of a run's files: JSON

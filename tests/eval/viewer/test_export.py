@@ -6,19 +6,12 @@ import os
 import pytest
 import yaml
 
-from gagpo.credit.episode import Grpo
-from gagpo.credit.gagpo import Gagpo
-from gagpo.eval.recredit import Recredit, for_run
+from gagpo.eval.runs import load_run
+from gagpo.eval.viewer.credit import Recredit, for_run
 from gagpo.eval.viewer.experiments import runs_in
 from gagpo.eval.viewer.export import Exporter, export
 from gagpo.eval.viewer.records import read_episode_file
 from gagpo.runs.reading import BadResult
-
-CREDIT = Recredit({"gagpo": Gagpo(), "grpo": Grpo()})
-
-
-def explain_run(folder):
-    return CREDIT
 
 
 def read(path):
@@ -31,7 +24,7 @@ def read(path):
 
 def test_the_index_counts_what_was_written(tmp_path, make_groups):
     run = make_groups(tmp_path / "run")
-    page = export([run], tmp_path / "out", explain_run)
+    page = export([run], tmp_path / "out")
     assert page == tmp_path / "out" / "index.html" and page.is_file()
     (index,) = read(tmp_path / "out" / "data" / "index.js")
     assert [one["label"] for one in index["sources"]] == [
@@ -50,7 +43,7 @@ def test_the_index_counts_what_was_written(tmp_path, make_groups):
 
 def test_shards_hold_credit_of_both_algorithms_and_what_training_gave(tmp_path, make_groups):
     run = make_groups(tmp_path / "run", iterations=1)
-    export([run], tmp_path / "out", explain_run)
+    export([run], tmp_path / "out")
     (path,) = (tmp_path / "out" / "data").glob("0-train-*.js")
     name, groups = read(path)
     assert name == path.name and len(groups) == 4
@@ -62,27 +55,25 @@ def test_shards_hold_credit_of_both_algorithms_and_what_training_gave(tmp_path, 
 
 def test_the_data_are_ascii_that_ends_no_script(tmp_path, make_groups, hostile):
     run = make_groups(tmp_path / "run", iterations=1, text=hostile + "\u2028\ud800")
-    export([run], tmp_path / "out", explain_run)
+    export([run], tmp_path / "out")
     for path in (tmp_path / "out" / "data").glob("*.js"):
         read(path)
     (index,) = read(tmp_path / "out" / "data" / "index.js")
     assert index["tasks"][0].endswith(hostile + "\u2028\ud800")
 
 
-def test_what_has_not_changed_is_not_read_again(tmp_path, make_groups):
+def test_what_has_not_changed_is_not_read_again(tmp_path, make_groups, monkeypatch):
     run = make_groups(tmp_path / "run", iterations=2)
     seen = []
-
-    def explain(episodes):
-        seen.append(len(episodes))
-        return CREDIT(episodes)
-
-    exporter = Exporter([run], tmp_path / "out", lambda folder: explain, live=True)
+    monkeypatch.setattr(
+        "gagpo.eval.viewer.export.read_episode_file", lambda path: (seen.append(path.stem), read_episode_file(path))[1]
+    )
+    exporter = Exporter([run], tmp_path / "out", live=True)
     exporter.write()
     first = len(seen)
     (run / "episodes" / "train-0003.jsonl").write_text((run / "episodes" / "train-0001.jsonl").read_text())
     exporter.write()
-    assert len(seen) == first + 1
+    assert seen[first:] == ["train-0003"]
     (index,) = read(tmp_path / "out" / "data" / "index.js")
     assert len(index["sources"]) == 5 and index["live"] is True
 
@@ -99,7 +90,7 @@ def test_foreign_lines_are_refused_in_one_line_with_file_and_number(tmp_path, ma
     run = make_groups(tmp_path / "run")
     (run / "episodes" / "train-0002.jsonl").write_text(lines)
     with pytest.raises(BadResult) as caught:
-        export([run], tmp_path / "out", explain_run)
+        export([run], tmp_path / "out")
     message = str(caught.value)
     assert "train-0002.jsonl" in message and "line 1" in message and "\n" not in message
 
@@ -110,28 +101,28 @@ def test_a_torn_last_line_is_told_and_the_rest_shown(tmp_path, make_groups):
     path.write_text(path.read_text()[:-40])
     episodes, problems = read_episode_file(path)
     assert len(episodes) == 15 and "line 16: not JSON" in problems[0]
-    export([run], tmp_path / "out", explain_run)
+    export([run], tmp_path / "out")
     (index,) = read(tmp_path / "out" / "data" / "index.js")
     assert index["problems"] == problems
 
 
 def test_no_run_no_episodes_and_a_folder_of_somebody_elses(tmp_path, make_groups):
     with pytest.raises(BadResult, match="no such folder"):
-        export([tmp_path / "none"], tmp_path / "out", explain_run)
+        export([tmp_path / "none"], tmp_path / "out")
     run = make_groups(tmp_path / "run")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("all of it")
     with pytest.raises(BadResult, match="is not empty and no viewer's folder"):
-        export([run], tmp_path / "mine", explain_run)
+        export([run], tmp_path / "mine")
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "all of it"
     for path in (run / "episodes").iterdir():
         path.unlink()
     with pytest.raises(BadResult, match="holds no episodes to look at"):
-        export([run], tmp_path / "out", explain_run)
+        export([run], tmp_path / "out")
 
 
 def test_a_run_without_settings_of_ours_gets_the_usual_credit(tmp_path, make_groups):
-    assert list(for_run(make_groups(tmp_path / "run")).credits) == ["gagpo", "grpo"]
+    assert for_run(make_groups(tmp_path / "run")) == Recredit()
 
 
 def test_a_file_whose_name_is_not_utf_8_is_shown(tmp_path, make_groups):
@@ -141,7 +132,7 @@ def test_a_file_whose_name_is_not_utf_8_is_shown(tmp_path, make_groups):
         os.rename(folder + b"/train-0001.jsonl", folder + b"/train-\xff.jsonl")
     except OSError:
         pytest.skip("this file system has no such names")
-    export([run], tmp_path / "out", explain_run)
+    export([run], tmp_path / "out")
     (index,) = read(tmp_path / "out" / "data" / "index.js")
     assert any("train-" in str(source) for source in index["sources"])
 
@@ -153,51 +144,44 @@ def test_only_a_folder_of_its_own_is_replaced(tmp_path, make_groups):
     (site / "data" / "index.js").write_text("export default 1\n")
     (site / "thesis.txt").write_text("all of it")
     with pytest.raises(BadResult, match="no viewer's folder"):
-        export([run], site, explain_run)
+        export([run], site)
     assert (site / "thesis.txt").read_text() == "all of it"
     assert (site / "data" / "index.js").read_text() == "export default 1\n"
     (tmp_path / "file").write_text("mine")
     with pytest.raises(BadResult, match="is no folder"):
-        export([run], tmp_path / "file", explain_run)
+        export([run], tmp_path / "file")
     out = tmp_path / "out"
     out.mkdir()  # an empty one is as good as none
-    export([run], out, explain_run)
+    export([run], out)
     (out / "data" / "old.js").write_text("")
-    export([run], out, explain_run)
+    export([run], out)
     assert not (out / "data" / "old.js").exists() and (out / "index.html").is_file()
 
 
-def test_a_view_that_fails_half_way_leaves_the_old_one_and_can_be_repeated(tmp_path, make_groups):
+def test_a_view_that_fails_half_way_leaves_the_old_one_and_can_be_repeated(tmp_path, make_groups, monkeypatch):
     run = make_groups(tmp_path / "run", iterations=2)
     out = tmp_path / "out"
     files = len(list((run / "episodes").iterdir()))
 
-    def breaks(folder):
-        calls = []
-
-        def explain(episodes):
-            calls.append(episodes)
-            if len(calls) == files:
-                raise KeyboardInterrupt
-            return CREDIT(episodes)
-
-        return explain
+    def breaking(path, calls=[]):  # noqa: B006
+        calls.append(path)
+        if len(calls) % files == 0:
+            raise KeyboardInterrupt
+        return read_episode_file(path)
 
     for _ in range(2):  # where there was nothing, and where there was a view
-        with pytest.raises(KeyboardInterrupt):
-            export([run], out, breaks)
-        export([run], out, explain_run)
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr("gagpo.eval.viewer.export.read_episode_file", breaking)
+            export([run], out)
+        export([run], out)
         (index,) = read(out / "data" / "index.js")
         assert len(index["sources"]) == files
         assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
-    with pytest.raises(KeyboardInterrupt):  # a server's folder, half written
-        Exporter([run], tmp_path / "live", breaks, live=True).write()
-    export([run], tmp_path / "live", explain_run)
 
 
 def test_single_tries_are_in_no_dispute_and_the_list_counts_what_the_frames_show(tmp_path, make_groups):
     run = make_groups(tmp_path / "run", iterations=1)
-    export([run], tmp_path / "out", explain_run)
+    export([run], tmp_path / "out")
     (index,) = read(tmp_path / "out" / "data" / "index.js")
     groups = index["groups"]
     assert all(share == 0 for size, share in zip(groups["size"], groups["differ"], strict=True) if size == 1)
@@ -231,13 +215,12 @@ def test_a_folder_of_runs_is_a_table_of_them(tmp_path, make_groups, make_run):
     folders, problems = runs_in([runs])
     assert [one.name for one in folders] == ["other", "walk-seed1", "walk-seed2"]
     assert len(problems) == 1 and "after-test.json" in problems[0]
-    export(folders, tmp_path / "out", explain_run, problems=problems)
+    export(folders, tmp_path / "out", problems)
     (index,) = read(tmp_path / "out" / "data" / "index.js")
     assert [one["name"] for one in index["runs"]] == ["other", "walk-seed1", "walk-seed2"]
     walk = index["experiments"][1]
     assert (walk["name"], walk["runs"], walk["seeds"], walk["world"]) == ("walk", [1, 2], ["1", "2"], "Walk-v0")
-    ends = [index["runs"][n]["evaluations"] for n in (1, 2)]
-    rates = [next(one["success"]["value"] for one in of if one["label"] == "after-valid_unseen") for of in ends]
+    rates = [index["runs"][n]["results"]["valid_unseen"]["trained"][-1]["success"]["value"] for n in (1, 2)]
     success = walk["success"]["valid_unseen"]
     assert success["value"] == pytest.approx(sum(rates) / 2) and success["low"] < success["high"]
     assert index["settings"]["training.learning_rate"] == [None, "0.001", "0.001"]
@@ -247,10 +230,26 @@ def test_a_folder_of_runs_is_a_table_of_them(tmp_path, make_groups, make_run):
         runs_in([runs / "notes"])
 
 
+def test_a_runs_result_is_that_of_its_last_weights_and_the_average_stands_next_to_it(tmp_path, make_groups, make_run):
+    """The runs' table, the overview, the report and ``gagpo compare`` say one number."""
+    folder = make_run(tmp_path / "run", average=True)
+    (folder / "episodes" / "train-0001.jsonl").write_text("")
+    export([folder, make_groups(tmp_path / "two")], tmp_path / "out")
+    (index,) = read(tmp_path / "out" / "data" / "index.js")
+    run = load_run(folder)
+    found = index["runs"][0]["results"]["valid_unseen"]
+    assert found["trained"][-1]["success"] == run.last("valid_unseen").result.success.record()
+    assert [one["stage"] for one in found["trained"]] == ["before", "iteration", "after"]
+    assert found["average"]["success"] != found["trained"][-1]["success"]
+    assert index["experiments"][0]["success"]["valid_unseen"] == found["trained"][-1]["success"]
+    pages = "".join(path.read_text() for path in (tmp_path / "out").glob("*.js"))
+    assert "average of the weights" in pages and "run.evaluations" not in pages
+
+
 @pytest.mark.parametrize("text", ["a: &a [*a]", "a: &a {b: *a}", "- 1", "{", "x: 1\n" * 5, "a: 2024-01-01"])
 def test_settings_that_make_no_sense_cost_nothing_but_themselves(tmp_path, make_groups, text):
     run = make_groups(tmp_path / "run", iterations=1)
     (run / "config.yaml").write_text(text)
-    export([run, make_groups(tmp_path / "two", iterations=1)], tmp_path / "out", explain_run)
+    export([run, make_groups(tmp_path / "two", iterations=1)], tmp_path / "out")
     (index,) = read(tmp_path / "out" / "data" / "index.js")
     assert len(index["experiments"]) == 2

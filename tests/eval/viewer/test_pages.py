@@ -9,18 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gagpo.credit.episode import Grpo
-from gagpo.credit.gagpo import Gagpo
-from gagpo.eval.recredit import Recredit
 from gagpo.eval.viewer.export import Exporter, export
 from gagpo.eval.viewer.serve import serving
-
-CREDIT = Recredit({"gagpo": Gagpo(), "grpo": Grpo()})
-
-
-def explain_run(folder):
-    return CREDIT
-
 
 pytestmark = pytest.mark.browser
 
@@ -83,7 +73,7 @@ def axe():
 
 
 def test_three_clicks_lead_from_the_curve_to_a_turn_in_dispute(tmp_path, make_groups, browser):
-    pages = Pages(browser, export([make_groups(tmp_path / "run")], tmp_path / "out", explain_run).as_uri())
+    pages = Pages(browser, export([make_groups(tmp_path / "run")], tmp_path / "out").as_uri())
     pages.click("a.point", "#/groups")
     assert "GAGPO ≠ GRPO" in pages.text and "% of turns" in pages.text
     pages.click(".rows tbody a", "#/group/")
@@ -97,7 +87,7 @@ def test_three_clicks_lead_from_the_curve_to_a_turn_in_dispute(tmp_path, make_gr
 
 def test_hostile_text_is_shown_and_does_nothing_anywhere(tmp_path, make_groups, browser, hostile):
     run = make_groups(tmp_path / "run", text=hostile)
-    pages = Pages(browser, export([run], tmp_path / "out", explain_run).as_uri())
+    pages = Pages(browser, export([run], tmp_path / "out").as_uri())
     addresses = [
         "#/groups",
         "#/episodes",
@@ -127,7 +117,7 @@ def test_an_invalid_turn_says_why(tmp_path, make_groups, browser):
     first["turns"][2]["refusal"] = "<i>Nothing</i> happens."
     rest[0]["turns"][0]["valid"] = False  # of an older version: it does not say
     path.write_text("".join(json.dumps(one) + "\n" for one in (first, *rest)))
-    pages = Pages(browser, export([run], tmp_path / "out", explain_run).as_uri())
+    pages = Pages(browser, export([run], tmp_path / "out").as_uri())
     of_task = "return viewer.data.groups.task.findIndex((task, g) => viewer.data.tasks[task] === 'task 0' && "
     group = pages.js(of_task + "viewer.group(g).source.label === 'train-0001')")
     pages.go(pages.js("return viewer.episodeLink(arguments[0], 0)", group))
@@ -139,7 +129,7 @@ def test_an_invalid_turn_says_why(tmp_path, make_groups, browser):
 
 
 def test_filters_sorting_and_keys(tmp_path, make_groups, browser):
-    pages = Pages(browser, export([make_groups(tmp_path / "run")], tmp_path / "out", explain_run).as_uri())
+    pages = Pages(browser, export([make_groups(tmp_path / "run")], tmp_path / "out").as_uri())
     pages.press("g")
     pages.wait("#/groups")
     assert "16 groups" in pages.text
@@ -173,7 +163,7 @@ def test_filters_sorting_and_keys(tmp_path, make_groups, browser):
 
 
 def test_the_list_begins_with_what_is_disputed_in_training(tmp_path, make_groups, browser):
-    pages = Pages(browser, export([make_groups(tmp_path / "run")], tmp_path / "out", explain_run).as_uri())
+    pages = Pages(browser, export([make_groups(tmp_path / "run")], tmp_path / "out").as_uri())
     pages.go("#/groups")
     rows = pages.js(
         "const { groups, sources } = viewer.data; const at = new Map([...groups.size.keys()].map((g) => "
@@ -190,7 +180,7 @@ def test_the_list_begins_with_what_is_disputed_in_training(tmp_path, make_groups
 
 
 def test_the_frames_are_what_the_words_beside_them_say(tmp_path, make_groups, browser):
-    pages = Pages(browser, export([make_groups(tmp_path / "run")], tmp_path / "out", explain_run).as_uri())
+    pages = Pages(browser, export([make_groups(tmp_path / "run")], tmp_path / "out").as_uri())
     seen = 0
     for group in range(4):
         pages.go(f"#/group/0/train-0001/{group}")
@@ -252,7 +242,7 @@ def test_labels_of_the_graph_neither_overlap_nor_leave_it(tmp_path, browser, wor
         facts = {"task": "a", "group": 0, "sample": sample, "success": won, "reward": float(won)}
         lines.append(json.dumps({**facts, "outcome": "terminated", "turns": turns}))
     (run / "episodes" / "train-0001.jsonl").write_text("\n".join(lines) + "\n")
-    pages = Pages(browser, export([run], tmp_path / "out", explain_run).as_uri())
+    pages = Pages(browser, export([run], tmp_path / "out").as_uri())
     pages.go("#/group/0/train-0001/0")
     count, found = pages.js(OVERLAPS)
     assert count > 20 and found == []
@@ -264,7 +254,7 @@ def test_charts_are_as_wide_as_the_page_and_their_axes_are_legible(tmp_path, mak
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     numbers = [row | {"mismatch_kl": 4e-5 * i, "clip_fraction": 0.002 * i} for i, row in enumerate(rows, 1)]
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in numbers))
-    pages = Pages(browser, export([run], tmp_path / "out", explain_run).as_uri())
+    pages = Pages(browser, export([run], tmp_path / "out").as_uri())
     metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     pages.js("document.querySelector('details').open = true")
@@ -298,7 +288,7 @@ def test_runs_of_a_folder_are_sorted_filtered_and_set_side_by_side(tmp_path, mak
         (runs[-1] / "config.yaml").write_text(lines)
     runs.append(make_groups(tmp_path / "runs" / "other"))
     (runs[-1] / "config.yaml").write_text(json.dumps({"algorithm": hostile, "environment": {"id": hostile}}))
-    pages = Pages(browser, export(runs, tmp_path / "out", explain_run).as_uri())
+    pages = Pages(browser, export(runs, tmp_path / "out").as_uri())
     names = "return [...document.querySelectorAll('.rows tbody th a')].map((one) => one.textContent)"
     assert len(pages.js(names)) == 4 and "<script>document.title" in pages.text and browser.title != "taken"
     assert pages.js("return document.querySelectorAll('svg.spark polyline').length") == 4
@@ -326,7 +316,7 @@ def test_runs_of_a_folder_are_sorted_filtered_and_set_side_by_side(tmp_path, mak
 
 def test_before_and_after_and_two_runs_on_one_task(tmp_path, make_groups, browser):
     runs = [make_groups(tmp_path / name, iterations=1) for name in ("one", "two")]
-    pages = Pages(browser, export(runs, tmp_path / "out", explain_run).as_uri())
+    pages = Pages(browser, export(runs, tmp_path / "out").as_uri())
     pages.go("#/task/0")
     assert "Before and after training" in pages.text and "one: training, iteration 1" in pages.text
     pages.click("a.button", "#/compare/")
@@ -338,7 +328,7 @@ def test_before_and_after_and_two_runs_on_one_task(tmp_path, make_groups, browse
 
 def test_nothing_serious_for_axe_in_light_and_dark(tmp_path, make_groups, browser, axe):
     runs = [make_groups(tmp_path / name) for name in ("run", "two")]
-    pages = Pages(browser, export(runs, tmp_path / "out", explain_run).as_uri())
+    pages = Pages(browser, export(runs, tmp_path / "out").as_uri())
     browser.execute_cdp_cmd("Page.setBypassCSP", {"enabled": True})
     pages.js(axe)
     serious = {}
@@ -368,7 +358,7 @@ def test_nothing_serious_for_axe_in_light_and_dark(tmp_path, make_groups, browse
 
 def test_the_viewer_follows_a_run(tmp_path, make_groups, browser):
     run = make_groups(tmp_path / "run", iterations=1)
-    with serving(Exporter([run], tmp_path / "out", explain_run, live=True), every=0.2) as address:
+    with serving(Exporter([run], tmp_path / "out", live=True), every=0.2) as address:
         pages = Pages(browser, address)
         assert "live, iteration 1" in pages.text
         make_groups(tmp_path / "later", iterations=2)
@@ -387,7 +377,7 @@ def test_the_server_answers_this_machine_alone(tmp_path, make_groups):
     import urllib.request
 
     run = make_groups(tmp_path / "run", iterations=1)
-    with serving(Exporter([run], tmp_path / "out", explain_run, live=True)) as address:
+    with serving(Exporter([run], tmp_path / "out", live=True)) as address:
         assert address.startswith("http://127.0.0.1:")
         assert b"gagpo view" in urllib.request.urlopen(address, timeout=10).read()
         for path, host in (("", "evil.example"), ("data/", None), ("../config.yaml", None)):

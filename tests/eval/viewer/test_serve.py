@@ -1,17 +1,18 @@
-"""The server behind ``watch --web``: no other site reads the run through the user's browser, and nothing breaks it."""
+"""The server behind ``view --follow --web``: it answers its own pages only, and nothing breaks it."""
 
 import pytest
 
 from gagpo.eval.viewer.export import Exporter
 from gagpo.eval.viewer.serve import serving
-from tests.eval.viewer.test_pages import explain_run
+from tests.eval.viewer.conftest import write_groups
 from tests.raw_requests import asked, exchanged
 
 
-@pytest.fixture
-def address(tmp_path, make_groups):
-    run = make_groups(tmp_path / "run", iterations=1)
-    with serving(Exporter([run], tmp_path / "out", explain_run, live=True)) as address:
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("served")
+    run = write_groups(folder / "run", iterations=1)
+    with serving(Exporter([run], folder / "out", live=True)) as address:
         yield address
 
 

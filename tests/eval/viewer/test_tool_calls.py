@@ -3,7 +3,7 @@
 import json
 
 from gagpo.eval.viewer.export import export
-from tests.eval.viewer.test_pages import Pages, explain_run
+from tests.eval.viewer.test_pages import Pages
 
 
 def test_a_tool_call_and_its_answer_can_be_read(tmp_path, make_groups, browser):
@@ -18,7 +18,7 @@ def test_a_tool_call_and_its_answer_can_be_read(tmp_path, make_groups, browser):
     ]
     first["turns"][1] |= {"action": "left", "calls": two, "valid": False, "invalid": "not parsed"}
     path.write_text("".join(json.dumps(one) + "\n" for one in (first, *rest)))
-    pages = Pages(browser, export([run], tmp_path / "out", explain_run).as_uri())
+    pages = Pages(browser, export([run], tmp_path / "out").as_uri())
     of_task = "return viewer.data.groups.task.findIndex((task, g) => viewer.data.tasks[task] === 'task 0' && "
     group = pages.js(of_task + "viewer.group(g).source.label === 'train-0001')")
     pages.go(pages.js("return viewer.episodeLink(arguments[0], 0)", group))

@@ -1,29 +1,32 @@
 """The command line as a user meets it: what works, and one clear line for what does not."""
 
 import json
-import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import typer
 
+from gagpo.agents.model import ModelError
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
 from gagpo.training.trainer import train
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
 
+RAISES = """
+import gymnasium
+from gagpo.envs.testing import CorridorEnv
 
-def gagpo(*arguments, **kwargs):
-    command = [sys.executable, "-m", "gagpo", *map(str, arguments)]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment, **kwargs)
+class RaisesEnv(CorridorEnv):
+    def step(self, action):
+        raise RuntimeError("locked")
+
+gymnasium.register("Raises-v0", "raises:RaisesEnv", disable_env_checker=True, order_enforce=False)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -41,81 +44,93 @@ def finished(tmp_path_factory, warm_model):
     return created.path
 
 
-def test_training_ends_with_a_table_curves_a_page_and_json(corridor, tmp_path):
-    done = gagpo("train", corridor(training={"iterations": 1}), "--runs", tmp_path / "runs", "--json", "-q")
+def test_training_ends_with_a_table_curves_a_page_and_json(inside, corridor, tmp_path):
+    config = corridor(training={"iterations": 1})
+    done = inside("train", config, "--runs", tmp_path / "runs", "--json", "-q", "--auto")
     assert done.returncode == 0, done.stderr
     run = tmp_path / "runs" / "corridor"
     assert (run / "curves.png").exists() and (run / "report.html").exists()
     assert "before" in done.stdout and "after" in done.stdout
     assert re.search(r"first point of the curve after \d+:\d\d, report after \d+:\d\d", done.stdout)
     assert json.loads(done.stdout.splitlines()[-1])["test"]["episodes"] == 4
-
-
-def test_a_model_that_was_measured_before_need_not_be_again(corridor, tmp_path):
-    config = corridor(training={"iterations": 1}, evaluation={"before": False})
-    done = gagpo("train", config, "--runs", tmp_path / "runs", "-q")
+    # A model that was measured already is not measured again, and --auto numbers a run after a finished one.
+    changes = ["training.iterations=0", "evaluation.before=false"]
+    done = inside("train", config, *changes, "--auto", "--runs", tmp_path / "runs", "-q")
     assert done.returncode == 0, done.stderr
-    run = tmp_path / "runs" / "corridor"
-    measured = {path.name for path in (run / "evals").iterdir()}
-    assert measured == {"after-test.json", "average-test.json"} and (run / "report.html").exists()
+    measured = {path.name for path in (tmp_path / "runs" / "corridor-2" / "evals").iterdir()}
+    assert "before-test.json" not in measured and "after-test.json" in measured
 
 
-def test_a_warm_start_is_made_once_and_never_mistaken_for_another(corridor, tmp_path):
+def test_a_warm_start_is_made_once_and_never_mistaken_for_another(inside, corridor, tmp_path):
     config = corridor()
-    again = gagpo("warm-start", config, "-q")
+    again = inside("warm-start", config, "-q")
     assert again.returncode == 0 and "exists" in again.stdout
-    other = gagpo("warm-start", config, "warm_start.noise=0.25", "-q")
+    other = inside("warm-start", config, "warm_start.noise=0.25", "-q")
     assert other.returncode == 2 and "warm_start.noise: 0.5 then, 0.25 now" in other.stderr
     assert len(other.stderr.splitlines()) == 1
 
 
-def test_training_takes_arguments_of_the_world_as_evaluation_does(inside, tmp_path):
-    """The household player trains on the released games in one command, for whoever has them."""
-    done = inside("train", "alfworld-agent", "-k", f"games={tmp_path / 'json'}", "--runs", tmp_path)
+def test_training_takes_arguments_of_the_environment_as_evaluation_does(inside, tmp_path):
+    """A model trains on the released games with one command."""
+    done = inside("train", "alfworld-first", "-k", f"games={tmp_path / 'json'}", "--runs", tmp_path)
     assert done.returncode == 2 and f"there is no folder {tmp_path / 'json'}/train" in done.stderr
 
 
-def test_auto_numbers_the_next_run_when_one_is_finished(corridor, tmp_path):
-    config = corridor(training={"iterations": 0}, evaluation={"tasks": 1})
-    for _ in range(2):
-        assert gagpo("train", config, "--auto", "--runs", tmp_path / "runs", "-q").returncode == 0
-    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"corridor", "corridor-2"}
-
-
 @pytest.mark.parametrize("model", ["random", "expert"])
-def test_evaluating_agents_without_a_model(model, tmp_path):
+def test_evaluating_agents_without_a_model(inside, model, tmp_path):
     out = tmp_path / "result.json"
-    done = gagpo("eval", model, "--env", CORRIDOR, "--split", "test", "--tries", 3, "--json", "--out", out, "-q")
+    command = ["--env", CORRIDOR, "--split", "test", "--tries", 3, "--json", "--out", out, "-q", "--workers", 0]
+    done = inside("eval", model, *command)
     summary = json.loads(done.stdout.splitlines()[-1])
     assert summary["episodes"] == 12 and (summary["success_rate"] == 1.0 if model == "expert" else True)
-    assert out.exists()
     assert "temperature" not in done.stdout and json.loads(out.read_text())["temperature"] is None
 
 
-def test_evaluating_a_run_and_comparing_it(finished, tmp_path):
+def test_evaluating_a_run_and_comparing_it(inside, finished, tmp_path):
     files = []
     for model in (finished, "random"):
         files.append(tmp_path / f"{len(files)}.json")
-        arguments = ["--env", CORRIDOR, "--split", "test", "-k", "max_turns=16", "--out", files[-1], "-q"]
-        done = gagpo("eval", model, *arguments)
+        arguments = [
+            "--env",
+            CORRIDOR,
+            "--split",
+            "test",
+            "-k",
+            "max_turns=16",
+            "--workers",
+            0,
+            "--out",
+            files[-1],
+            "-q",
+        ]
+        done = inside("eval", model, *arguments)
         assert done.returncode == 0, done.stderr
-    compared = gagpo("compare", *files)
+    compared = inside("compare", *files)
     assert compared.returncode == 0 and "McNemar" in compared.stdout, compared.stderr
 
 
-def test_reports_and_curves_are_made_again(finished, tmp_path):
-    assert gagpo("report", finished).returncode == 0
-    drawn = gagpo("curves", f"GAGPO={finished}", "-o", tmp_path / "c.png")
-    assert drawn.returncode == 0 and (tmp_path / "c.png").stat().st_size > 5000, drawn.stderr
+def test_one_run_has_a_page_and_its_curves_where_they_are_asked_for(inside, finished, tmp_path):
+    done = inside("report", f"GAGPO={finished}", "--curves", tmp_path / "c.png", "--x", "turns", "--smooth", "2")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [str(finished / "report.html"), str(tmp_path / "c.png")]
+    assert (tmp_path / "c.png").stat().st_size > 5000
 
 
-def test_text_heeds_a_narrow_terminal(inside, finished, tmp_path, monkeypatch):
+def test_text_heeds_a_narrow_terminal(inside, finished, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
-    drawn = inside("curves", finished, "-o", tmp_path / "c.png")
-    _, *lines = drawn.stdout.splitlines()
-    assert drawn.returncode == 0 and len(lines) > 4 and max(map(len, lines)) <= 40
-    shown = inside("eval", "random", "--env", CORRIDOR, "--split", "test", "-q").stdout.splitlines()
+    shown = inside("eval", "random", "--env", CORRIDOR, "--split", "test", "--workers", 0, "-q").stdout.splitlines()
     assert max(map(len, shown)) <= 40
+
+
+def test_an_environment_that_always_fails_is_not_measured(inside, tmp_path, monkeypatch):
+    """Nothing was measured, so there is no success rate, and the reason is what the environment raised."""
+    (tmp_path / "raises.py").write_text(RAISES)
+    monkeypatch.syspath_prepend(tmp_path)
+    command = ["eval", "random", "--env", "raises:Raises-v0", "--split", "test", "--workers", 0, "-q"]
+    for _ in range(2):  # nothing of it is kept for the next time
+        done = inside(*command, "--out", tmp_path / "r.json")
+        assert done.returncode == 2 and "all 4 episodes failed in the environment: RuntimeError: locked" in done.stderr
+        assert "%" not in done.stdout and not (tmp_path / "r.json").exists()
 
 
 WRONG = {
@@ -129,36 +144,15 @@ WRONG = {
     "an unknown split": (["eval", "random", "--env", CORRIDOR, "--split", "moon"], "moon"),
     "no environment": (["eval", "random"], "name the environment with --env"),
     "no model": (["eval", "/nowhere/model", "--env", CORRIDOR], "the folder does not exist"),
-    "a hub name without network": (["eval", "nobody/nothing", "--env", CORRIDOR], "cached or can be downloaded"),
     "no result": (["compare", "/nowhere.json", "/nowhere2.json"], "/nowhere.json"),
     "an unknown option": (["train", "--speed", "9"], "No such option"),
     "an unknown command": (["trian"], "trian"),
     "an unknown style": (["eval", "random", "--env", CORRIDOR, "--style", "fancy"], "unknown style 'fancy'"),
     "no tasks": (["eval", "random", "--env", CORRIDOR, "--tasks", "0"], "greater than or equal to 1"),
     "a run that is not there": (["eval", "runs/nope", "--env", CORRIDOR], "the folder does not exist"),
-    "a metric that is not there": (["curves", "tests", "--metric", "sucess"], "tests"),
+    "pages that follow nothing": (["view", "tests", "--web"], "--web and --once need --follow"),
     "an unknown history": (["eval", "random", "--env", CORRIDOR, "--history", "some"], "history"),
 }
-
-
-@pytest.fixture
-def inside(monkeypatch, capsys):
-    """The command line in this process: its status and what it printed."""
-    from gagpo.cli.main import main
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["gagpo", *map(str, arguments)])
-        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-        handler = signal.getsignal(signal.SIGTERM)
-        try:
-            with pytest.raises(SystemExit) as ended:
-                main()
-        finally:
-            signal.signal(signal.SIGTERM, handler)
-        printed = capsys.readouterr()
-        return SimpleNamespace(returncode=ended.value.code, stdout=printed.out, stderr=printed.err)
-
-    return call
 
 
 @pytest.mark.parametrize(("arguments", "said"), WRONG.values(), ids=WRONG)
@@ -176,7 +170,7 @@ def test_an_interrupted_report_is_no_lost_run(inside, corridor, tmp_path, monkey
     done = inside("train", corridor(training={"iterations": 1}), "--runs", tmp_path / "runs", "-q")
     assert done.returncode == 130 and f"gagpo report {tmp_path / 'runs' / 'corridor'}" in done.stdout
     monkeypatch.undo()
-    assert gagpo("report", tmp_path / "runs" / "corridor").returncode == 0
+    assert inside("report", tmp_path / "runs" / "corridor").returncode == 0
 
 
 def test_a_fault_of_ours_shows_its_traceback_and_where_to_report_it(inside, monkeypatch):
@@ -192,6 +186,26 @@ def test_a_checkpoint_of_a_run_is_evaluated_by_its_iteration(inside, finished):
     assert json.loads(done.stdout.splitlines()[-1])["episodes"] == 2
     done = inside("eval", f"{finished}@7", "-q")
     assert done.returncode == 2 and "no checkpoint of iteration 7; it has [1, 2]" in done.stderr
+
+
+def test_a_run_of_somebody_elses_never_grants_itself_trust(inside, finished, tmp_path, monkeypatch):
+    """Whether a model's own code may run is asked of whoever evaluates it, not of the run's settings."""
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    settings = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(settings.replace("trust_remote_code: false", "trust_remote_code: true"))
+    assert load(run / "config.yaml").trust_remote_code
+    trusted = []
+
+    def refused(*arguments, trust_remote_code, **options):
+        trusted.append(trust_remote_code)
+        raise ModelError("not loaded")
+
+    monkeypatch.setattr("gagpo.agents.model.load_model", refused)
+    model = next((run / "checkpoints").glob("*/model"))
+    for words in ([run], [model, "--like", run], [run, "--trust-remote-code"]):
+        assert inside("eval", *words, "-q").returncode == 2
+    assert trusted == [False, False, True]
 
 
 def test_random_plays_the_panel_of_a_run_and_folders_compare_with_files(inside, finished, tmp_path):
@@ -240,9 +254,9 @@ def test_shipped_configs_are_listed_and_printed(inside):
     done = inside("configs", "--json")
     names = json.loads(done.stdout.splitlines()[-1])
     assert done.returncode == 0 and "alfworld-small" in names and all(names.values())
-    shown = inside("configs", "show", "alfworld-small")
+    shown = inside("configs", "alfworld-small")
     assert shown.stdout.startswith("# ") and "environment:" in shown.stdout
-    assert inside("--version").stdout.startswith("gagpo ")
+    assert inside("--version").stdout.startswith("gagpo ") and "--version <" not in inside("--help").stdout
 
 
 def test_a_working_directory_replaces_nothing(tmp_path):
@@ -263,8 +277,8 @@ def test_a_closed_pipe_is_no_error():
     assert done.returncode == 0 and "Traceback" not in done.stderr
 
 
-def test_checking_an_environment():
-    done = gagpo("check", CORRIDOR, "--episodes", 2, "--json")
+def test_checking_an_environment(inside):
+    done = inside("check", CORRIDOR, "--episodes", 2, "--json")
     report = json.loads(done.stdout.splitlines()[-1])
     assert done.returncode == 0 and report["ok"] and len(report["findings"]) > 8
 
@@ -285,7 +299,7 @@ def test_two_runs_are_one_table_with_a_paired_test(inside, finished, tmp_path):
     assert max(len(line) for line in done.stdout.splitlines() if not line.startswith("/")) <= 100
 
 
-WITHOUT_JSON = {"configs show", "play", "serve", "view", "watch", "configs", "bench"}
+WITHOUT_JSON = {"play", "serve", "view", "bench"}
 """What prints no results: a file, or what goes on until it is ended."""
 
 

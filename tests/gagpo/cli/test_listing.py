@@ -1,8 +1,10 @@
 """What can be used is listed; a package that breaks cannot break the list."""
 
+import re
+
 import pytest
 
-from gagpo.cli.listing import environments, everything
+from gagpo.cli.listing import environments, everything, list_everything
 from gagpo.envs.lookup import UnknownEnvironment, find_spec
 from gagpo.interop.scaffold import new_world
 
@@ -34,3 +36,12 @@ def test_everything_at_hand_is_listed(tmp_path):
     kinds = {one.kind for one in listed}
     assert kinds == {"environment", "algorithm", "curriculum", "engine", "model"}
     assert {"gagpo", "grpo"} <= {one.name for one in listed if one.kind == "algorithm"}
+    (starter,) = [one for one in listed if one.name == "starter:alfworld"]
+    assert re.match(r"2\.46 M parameters, 4\.9 MiB; .* \d+\.\d \[\d+\.\d, \d+\.\d\] %$", starter.offers)
+
+
+def test_in_a_pipe_every_line_is_one_thing_with_tabs_between_its_facts(capsys, tmp_path):
+    list_everything(tmp_path, tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(everything(tmp_path, tmp_path)) and {line.count("\t") for line in lines} == {4}
+    assert "environment\tgagpo/Math-v0\ttext: plain, tags, whole; tools: act(command)\tgagpo\t" in lines

@@ -8,11 +8,32 @@ import sys
 import pytest
 
 HEAVY = {"torch", "transformers", "datasets", "matplotlib", "sympy", "scipy", "pandas", "safetensors"}
-RUN = "import sys; sys.argv = ['gagpo', *{words!r}]\n" + (
-    "from gagpo.cli.main import main\n"
-    "try:\n    main()\n"
-    "except SystemExit as end:\n    import json; print(json.dumps([end.code, sorted(sys.modules)]))"
-)
+RUN = """
+import io, json, os, sys
+from pathlib import Path
+from gagpo.cli.main import main
+
+folder, cases = Path(sys.argv[1]), json.loads(sys.argv[2])
+for number, words in enumerate(cases):
+    if number == int(sys.argv[3]):  # every command after the helps reads settings or finds an environment
+        import gagpo.eval.models, gagpo.settings
+    place = folder / str(number)
+    place.mkdir()
+    child = os.fork()
+    if not child:
+        os.chdir(place)
+        os.environ["GAGPO_DATA"] = str(place / "data")
+        sys.argv, sys.stdout = ["gagpo", *words], io.StringIO()
+        sys.stderr = sys.stdout
+        try:
+            main()
+        except SystemExit as end:
+            status = end.code
+        found = {"status": status, "modules": sorted(sys.modules), "said": sys.stdout.getvalue()}
+        (folder / f"{number}.json").write_text(json.dumps(found))
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
 MISTAKES = {
     "a key": (["train", "alfworld-first", "rollout.sampels=3"], "unknown key 'rollout.sampels'"),
     "no argument": (["train", "alfworld-first", "-k", "size"], "an argument looks like name=value, got 'size'"),
@@ -39,41 +60,47 @@ MISTAKES = {
     "a comparison": (["compare", "none", "none2"], "none: cannot be read"),
     "a report": (["report", "none"], "none: not a run folder"),
     "a view": (["view", "none"], "none: not a run folder"),
-    "a watch": (["watch", "none"], "none: not a run folder"),
+    "a run to follow": (["view", "none", "--follow"], "none: not a run folder"),
     "a world to check": (["check", "gagpo/No-v0"], "known here: gagpo/ALFWorld-v0"),
     "an option": (["train", "--iterations", "3"], "training.iterations=3"),
 }
 
 
-def gagpo(folder, words):
-    """Status, modules that were imported, and what was said, of a command in a process and a folder of its own."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", RUN.format(words=words)],
-        cwd=folder,
-        env={**os.environ, "GAGPO_DATA": str(folder / "data"), "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    *said, last = done.stdout.splitlines()
-    status, modules = json.loads(last)
-    return status, {module.partition(".")[0] for module in modules}, "\n".join(said) + done.stderr
+HELP = [["--help"], ["--version"], ["train", "--help"], ["eval", "--help"], ["configs"]]
+
+
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory):
+    """Status, imported modules, what was said and what was made, by command; each in a process that imported nothing.
+
+    The processes are forks: first of one that has imported the command line only, then of one with the settings too.
+    """
+    folder = tmp_path_factory.mktemp("startup")
+    cases = HELP + [words for words, _ in MISTAKES.values()]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
+    command = [sys.executable, "-P", "-c", RUN, str(folder), json.dumps(cases), str(len(HELP))]
+    subprocess.run(command, env=environment, timeout=300, check=True)
+    found = {}
+    for number, words in enumerate(cases):
+        one = json.loads((folder / f"{number}.json").read_text())
+        modules = {module.partition(".")[0] for module in one["modules"]}
+        found[tuple(words)] = one["status"], modules, one["said"], list((folder / str(number)).iterdir())
+    return found
 
 
 @pytest.mark.parametrize(("words", "said"), MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_is_answered_before_anything_is_imported_or_made(tmp_path, words, said):
+def test_a_mistake_is_answered_before_anything_is_imported_or_made(answered, words, said):
     if "cuda" in " ".join(words) and pytest.importorskip("torch").cuda.is_available():
         pytest.skip("this machine has one")
-    status, modules, printed = gagpo(tmp_path, words)
+    status, modules, printed, made = answered[tuple(words)]
     assert status == 2 and said in " ".join(printed.split()), printed
     assert not modules & HEAVY
-    assert list(tmp_path.iterdir()) == []
+    assert made == []
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--version"], ["train", "--help"], ["eval", "--help"], ["configs"]])
-def test_help_imports_next_to_nothing(tmp_path, words):
-    status, modules, _ = gagpo(tmp_path, words)
+@pytest.mark.parametrize("words", HELP)
+def test_help_imports_next_to_nothing(answered, words):
+    status, modules, _, _ = answered[tuple(words)]
     assert status == 0 and not modules & HEAVY
     if words != ["configs"]:
         assert not modules & {"gymnasium", "numpy"}

@@ -1,26 +1,13 @@
-"""gagpo view and gagpo watch as people call them: what they print, and one line for what is no run."""
+"""``gagpo view`` as people call it: what it prints, and one line for what is no run."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
 
-
-def gagpo(*arguments, cwd):
-    return subprocess.run(
-        [sys.executable, "-m", "gagpo", *map(str, arguments)],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
 
 
 def write_run(folder):
@@ -32,25 +19,25 @@ def write_run(folder):
     return folder
 
 
-def test_view_writes_beside_the_run_and_watch_says_what_is_wrong(tmp_path):
+def test_view_writes_next_to_the_run_and_follow_says_what_is_wrong(inside, tmp_path):
     write_run(tmp_path / "run")
-    done = gagpo("view", "run", cwd=tmp_path)
-    assert done.returncode == 0 and done.stdout == "open run/view/index.html\n"
-    assert (tmp_path / "run" / "view" / "index.html").is_file()
-    seen = gagpo("watch", "run", "--once", cwd=tmp_path)
+    for _ in range(2):  # written again
+        done = inside("view", "run")
+        assert done.returncode == 0 and done.stdout == "open run/view/index.html\n"
+        assert (tmp_path / "run" / "view" / "index.html").is_file()
+    seen = inside("view", "run", "--follow", "--once")
     assert seen.returncode == 0 and "Act: 90 % of the groups teach nothing" in seen.stdout
-    assert gagpo("view", "run", cwd=tmp_path).returncode == 0  # written again
 
 
-def test_a_folder_of_runs_is_shown_as_one_and_another_folder_is_left_alone(tmp_path):
+def test_a_folder_of_runs_is_shown_as_one_and_another_folder_is_left_alone(inside, tmp_path):
     for name in ("one", "two"):
         write_run(tmp_path / "runs" / name)
-    done = gagpo("view", "runs", cwd=tmp_path)
+    done = inside("view", "runs")
     assert done.returncode == 0 and done.stdout == "open runs/view/index.html\n"
-    assert gagpo("view", "runs/", cwd=tmp_path).returncode == 0  # its own folder in it is no run
+    assert inside("view", "runs/").returncode == 0  # its own folder in it is no run
     (tmp_path / "site" / "data").mkdir(parents=True)
     (tmp_path / "site" / "data" / "index.js").write_text("mine")
-    done = gagpo("view", "runs/one", "--out", "site", cwd=tmp_path)
+    done = inside("view", "runs/one", "--out", "site")
     assert done.returncode == 2 and "site is not empty and no viewer's folder" in done.stderr
     assert [path.name for path in (tmp_path / "site").rglob("*.*")] == ["index.js"]
 
@@ -59,16 +46,17 @@ def test_a_folder_of_runs_is_shown_as_one_and_another_folder_is_left_alone(tmp_p
     ("arguments", "told"),
     [
         (("view", "nowhere"), "nowhere: not a run folder (no such folder)"),
-        (("watch", "nowhere"), "nowhere: not a run folder (no such folder)"),
+        (("view", "nowhere", "--follow"), "nowhere: not a run folder (no such folder)"),
+        (("view", "foreign", "empty", "--follow"), "--follow shows one run, got 2"),
         (("view", "foreign"), "train-0001.jsonl holds no episodes of this project"),
         (("view", "empty"), "empty: neither a run folder nor a folder of runs (no metrics.jsonl, no evals/*.json)"),
     ],
 )
-def test_wrong_input_is_one_line(tmp_path, arguments, told):
+def test_wrong_input_is_one_line(inside, tmp_path, arguments, told):
     write_run(tmp_path / "foreign")
     (tmp_path / "foreign" / "episodes" / "train-0001.jsonl").write_text('{"messages": []}\n')
     (tmp_path / "empty").mkdir()
-    done = gagpo(*arguments, cwd=tmp_path)
+    done = inside(*arguments)
     assert done.returncode == 2 and done.stdout == ""
     assert told in done.stderr and done.stderr.count("\n") == 1
     assert not (tmp_path / "nowhere").exists()

@@ -12,11 +12,11 @@ from gagpo.agents.episodes import read_episodes
 from gagpo.credit import turns_for
 from gagpo.eval.health import health
 from gagpo.eval.models import measure, measure_all
-from gagpo.eval.recredit import for_run
 from gagpo.eval.report.report import write_report
 from gagpo.eval.request import EvaluationRequest
 from gagpo.eval.results import EvalResult, whole
 from gagpo.eval.runs import load_run
+from gagpo.eval.viewer.credit import for_run
 from gagpo.eval.viewer.index import index
 from gagpo.eval.viewer.records import read_episode_file
 from gagpo.runs import checkpoint as checkpoints
@@ -146,7 +146,7 @@ def test_every_world_has_its_share_its_numbers_and_its_panel(mixture, tmp_path):
     assert re.match(r" long\.test .+ short\.test .+ the whole \d", result), "the average stands beside the rest"
     (shown,) = index([read], [])["runs"]
     assert shown["worlds"] == ["long", "short"]
-    told = {finding.name.partition(": ")[0] for finding in health(folder.metrics())}
+    told = {finding.sentence.partition(": ")[0] for finding in health(folder.metrics())}
     assert {"long", "short"} <= told
 
 

@@ -12,7 +12,7 @@ from gagpo.controllers import Controllers
 from gagpo.credit import BadTurns, Turns, turns_for
 from gagpo.credit.gagpo import Gagpo
 from gagpo.envs.testing import CorridorEnv
-from gagpo.eval.recredit import for_run
+from gagpo.eval.viewer.credit import for_run
 from gagpo.eval.viewer.records import read_episode_file
 from gagpo.settings import SettingsError, load
 from tests.gagpo.collecting.test_collector import Walker, play

@@ -17,7 +17,7 @@ from gagpo.runs.register import REGISTER, SECTIONS, Display, find, shown_in
 from gagpo.training.events import IterationFinished
 from gagpo.training.metrics import rollout_metrics
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 class AskedRow(dict):
@@ -83,7 +83,7 @@ def test_the_viewer_gets_its_curves_from_the_register(tmp_path):
     (run / "metrics.jsonl").write_text('{"iteration": 1, "success_rate": 0.5}\n')
     turn = {"observation": "o", "response": "r", "action": "a", "reward": 1.0}
     (run / "episodes" / "train-0001.jsonl").write_text(json.dumps({"task": "t", "turns": [turn]}) + "\n")
-    export([run], tmp_path / "out", lambda folder: lambda episodes: iter([None] * len(episodes)))
+    export([run], tmp_path / "out")
     index = (tmp_path / "out" / "data" / "index.js").read_text()
     curves = json.loads(index[len("viewer.load(") : -len(");\n")])["curves"]
     assert [curve["name"] for curve in curves] == names(Display.VIEWER)

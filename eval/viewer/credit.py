@@ -1,0 +1,89 @@
+"""Credit of saved episodes: the advantages that GAGPO and GRPO give them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from gagpo.credit import CreditSettings, Turns, advantages, intern, value_proxy
+from gagpo.credit.episode import Grpo
+from gagpo.credit.gagpo import Gagpo
+from gagpo.eval.viewer.records import EpisodeRecord
+from gagpo.settings import SettingsError, load
+
+
+@dataclass(frozen=True)
+class EpisodeCredit:
+    """Credit of one episode, one number per turn.
+
+    advantages: by the name of the algorithm.
+    values: value of the turn's state.
+    states: number of the turn's state; equal numbers are the same state.
+    """
+
+    advantages: dict[str, list[float]]
+    values: list[float]
+    states: list[int]
+
+
+@dataclass(frozen=True)
+class Recredit:
+    """Gives GAGPO's and GRPO's credit to batches of saved episodes.
+
+    gagpo: options of GAGPO; its state key decides which turns count as the same state.
+    penalty: what a turn without a valid action costs, by environment; ``""`` in a run of one.
+    success_only: the environments in which training pays for success alone.
+    """
+
+    gagpo: Gagpo = field(default_factory=Gagpo)
+    penalty: Mapping[str, float] = field(default_factory=dict)
+    success_only: Collection[str] = ()
+
+    def __call__(self, episodes: Sequence[EpisodeRecord]) -> list[EpisodeCredit]:
+        turns = columns(episodes, self.gagpo.key, self.penalty)
+        turns = turns.paying_success([(one.world or "") in self.success_only for one in episodes])
+        credits: dict[str, CreditSettings] = {"gagpo": self.gagpo, "grpo": Grpo()}
+        rows = {name: advantages(turns, credit).advantage_N for name, credit in credits.items()}
+        value_N, state_N = value_proxy(turns, gamma=self.gagpo.gamma), turns.states()
+        found, start = [], 0
+        for one in episodes:
+            place = slice(start, start + len(one.turns))
+            own = {name: row[place].tolist() for name, row in rows.items()}
+            found.append(EpisodeCredit(own, value_N[place].tolist(), state_N[place].tolist()))
+            start += len(one.turns)
+        return found
+
+
+def for_run(folder: Path) -> Recredit:
+    """Credit with the run's own options, if it has settings of ours and uses GAGPO."""
+    try:
+        settings = load(folder / "config.yaml")
+    except SettingsError:
+        return Recredit()
+    credit = settings.algorithm.credit
+    return Recredit(
+        credit if isinstance(credit, Gagpo) else Gagpo(),
+        {world.name: world.invalid_penalty for world in settings.worlds},
+        {world.name for world in settings.worlds if world.reward == "success"},
+    )
+
+
+def columns(episodes: Sequence[EpisodeRecord], key: str, penalty: Mapping[str, float]) -> Turns:
+    """Saved episodes as the columns that credit is computed from; an environment without states uses observations."""
+    pairs = [(one.world or "", turn) for one in episodes for turn in one.turns]
+    stateless = {world for world, turn in pairs if turn.state is None}
+    keyed = {world for world, _ in pairs if key in ("auto", "state")} - stateless
+    return Turns(
+        reward_N=np.array([turn.reward for _, turn in pairs], np.float64),
+        episode_N=np.repeat(np.arange(len(episodes)), [len(one.turns) for one in episodes]),
+        group_E=intern((one.group, one.task) for one in episodes),
+        state_N=intern((world, turn.state if world in keyed else turn.observation) for world, turn in pairs),
+        penalty_N=np.array([0.0 if turn.valid else penalty.get(world, 0.0) for world, turn in pairs]),
+        tokens_N=np.ones(len(pairs), np.int64),
+        truncated_E=np.array([one.outcome == "truncated" for one in episodes], np.bool_),
+        success_E=np.array([one.won for one in episodes], np.bool_),
+        world_E=intern(one.world for one in episodes) if len({world for world, _ in pairs}) > 1 else None,
+    )
