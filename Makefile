@@ -19,8 +19,8 @@ help:
 	@echo "make test-scale many processes against one, checkpoints between them, engines elsewhere"
 	@echo "make test-hard  kills, lost ranks, damages, mutations, hostile actions and queries for hours; SCALE=0.01 for minutes"
 	@echo "make test-vllm  vLLM's tests, in an environment of their own"
-	@echo "make test-interop  the doors to OpenEnv, Inspect, TRL, verl, Tinker and verifiers"
-	@echo "make bench      environment, credit and engine benchmarks"
+	@echo "make test-interop  the doors to OpenEnv, Inspect, TRL, verl and verifiers"
+	@echo "make bench      environment and credit benchmarks"
 
 train: $(VENV)/.base
 	$(VENV)/bin/gagpo warm-start $(CONFIG)
@@ -76,8 +76,8 @@ lint: $(VENV)/.dev
 	$(PY) -m mypy
 
 bench: $(VENV)/.dev
-	$(VENV)/bin/gagpo bench env --env gagpo/ALFWorld-v0 --reference engine=textworld
-	$(VENV)/bin/gagpo bench credit
+	$(PY) -m benchmarks.environment gagpo/ALFWorld-v0
+	$(PY) -m benchmarks.credit
 
 # Torch comes first and pinned: a looser requirement would bring another build. .ci/torch says which one and how large.
 $(VENV)/.base: pyproject.toml constraints.txt

@@ -1,13 +1,12 @@
-"""Iterations per second with `rollout.ahead: 1` beside `ahead: 0`, and what the simulator predicted of both.
+"""Seconds of an iteration with `rollout.ahead: 1`, compared with `ahead: 0`.
 
     python benchmarks/overlap.py [--iterations 12] [--rounds 2] [--asleep]
 
-A corridor whose steps sleep 50 ms, a small model whose responses are of uneven length, one torch thread. A run in
-lockstep is measured first, and its rates predict the other two, which take turns in both orders. Wall time between two
-iterations, the first three of a run left out; evaluations are not among them.
+A corridor whose steps sleep 50 ms, a small model whose responses are of uneven length, one torch thread. The two runs
+take turns in both orders. Wall time between two iterations; the first three of a run and evaluations are left out.
 
 --asleep: the engine sleeps 4 ms for a pass and 0.5 ms for each token of it, and an update sleeps 50 ms for each
-episode, where else they compute: for a machine whose cores are taken. Threads, worlds, books and trainer are real.
+episode, where else they compute: for a machine whose cores are taken. Threads, environments and trainer are real.
 """
 
 from __future__ import annotations
@@ -29,8 +28,6 @@ import yaml
 from gagpo.agents.engines.base import Finished, Request, Response, Sampling
 from gagpo.collecting.collector import Collection
 from gagpo.distributed import launch
-from gagpo.planning.simulate.measure import MeasuredRun, measure
-from gagpo.planning.simulate.simulation import SimulatedPlacement, Simulation, SimulationResult
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import RunSettings, parse
 from gagpo.settings.files import dump
@@ -171,7 +168,7 @@ def run_in_ranks(settings: RunSettings, folder: Path) -> Path:
     return folder / "runs" / settings.name
 
 
-def timed(settings: RunSettings, folder: Path) -> tuple[float, Path]:
+def timed(settings: RunSettings, folder: Path) -> float:
     """Seconds of an iteration (mean) of a run in ``folder``."""
     moments: list[float] = []
     run = RunFolder.create(folder, settings)
@@ -182,7 +179,7 @@ def timed(settings: RunSettings, folder: Path) -> tuple[float, Path]:
 
     train(run, note, quiet=True)
     spans = [after - before for before, after in zip(moments[LEFT_OUT - 1 :], moments[LEFT_OUT:], strict=False)]
-    return statistics.fmean(whole_cycles(spans, settings)), folder
+    return statistics.fmean(whole_cycles(spans, settings))
 
 
 def whole_cycles(spans: Sequence[float], settings: RunSettings) -> Sequence[float]:
@@ -192,13 +189,6 @@ def whole_cycles(spans: Sequence[float], settings: RunSettings) -> Sequence[floa
     """
     cycle = settings.rollout.ahead + 1
     return spans[len(spans) % cycle :] if len(spans) >= cycle else spans
-
-
-def predicted(found: MeasuredRun, settings: RunSettings) -> SimulationResult:
-    """The simulator's iteration: sampling and updating have a core each, so that they do not share one."""
-    ahead, ranks = settings.rollout.ahead > 0, settings.processes
-    placement = SimulatedPlacement(1, 1, shared=False) if ahead else SimulatedPlacement(ranks, ranks, shared=True)
-    return Simulation(settings, found.workload, found.rates, placement, iterations=12).run()
 
 
 def main() -> None:
@@ -212,8 +202,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model = make_model(folder)
-        _, base = timed(settings_of(model, options.iterations), folder / "base")
-        found = measure(base)
         runs = {
             ahead: settings_of(model, options.iterations, rollout={"lockstep": False, "ahead": ahead})
             for ahead in (0, 1)
@@ -221,23 +209,15 @@ def main() -> None:
         seconds: dict[int, list[float]] = {0: [], 1: []}
         for number in range(options.rounds):
             for ahead in (0, 1) if number % 2 == 0 else (1, 0):
-                spent, _ = timed(runs[ahead], folder / f"run-{number}-{ahead}")
+                spent = timed(runs[ahead], folder / f"run-{number}-{ahead}")
                 seconds[ahead].append(spent)
                 print(f"round {number}: ahead {ahead} takes {spent:.3f} s an iteration", flush=True)
-        told = {ahead: predicted(found, runs[ahead]) for ahead in runs}
-    said = sorted(turn.response for turns in found.workload.episodes for turn in turns)
-    print(f"responses: {said[0]} to {said[-1]} tokens, median {said[len(said) // 2]}")
-    print(f"{'':10s}{'measured, s':>14s}{'predicted, s':>14s}{'off by':>9s}")
-    measured = {ahead: statistics.fmean(seconds[ahead]) for ahead in runs}
     for ahead in runs:
-        off = told[ahead].seconds / measured[ahead] - 1
-        print(f"ahead {ahead:<4d}{measured[ahead]:14.3f}{told[ahead].seconds:14.3f}{100 * off:+8.0f} %")
+        print(f"ahead {ahead}: {statistics.fmean(seconds[ahead]):.3f} s an iteration")
     gains = [before / after for before, after in zip(seconds[0], seconds[1], strict=True)]
-    print(
-        f"throughput of ahead 1 over ahead 0: measured {statistics.fmean(gains):.2f}, "
-        f"by round {', '.join(f'{gain:.2f}' for gain in gains)}; predicted {told[0].seconds / told[1].seconds:.2f}"
-    )
-    print(json.dumps({"measured": seconds, "predicted": {a: out.seconds for a, out in told.items()}}))
+    each = ", ".join(f"{gain:.2f}" for gain in gains)
+    print(f"throughput of ahead 1 over ahead 0: {statistics.fmean(gains):.2f}, by round {each}")
+    print(json.dumps({"measured": seconds}))
 
 
 if ASLEEP in os.environ:  # a rank of a run of this benchmark, which has imported its engine from here

@@ -127,7 +127,7 @@ def theirs(model: str, work: Work, iterations: int, folder: Path) -> list[float]
     many: dict[str, Any] = {}
     if work.turns > 1:
         prompts = [{"prompt": [{"role": "user", "content": ""}], **row} for row in played]
-        many = {"environment_factory": environment_factory(WORLD, work.kwargs, verbs=False)}
+        many = {"environment_factory": environment_factory(WORLD, work.kwargs)}
         grpo_trainer.parse_response = lambda _, ids, *__, **___: _called(tokenizer.decode(ids))
     else:
         game = TextGame(WORLD, work.kwargs)

@@ -4,7 +4,6 @@ An id of the form ``module:Name-v0`` names a module to import first, and that mo
 The working directory is looked at last: no file there can take the place of this project or of a library. An installed
 package offers ids, without their module, as entry points of ``gagpo.environments``: ``"Guess-v0" = "guess"``. An
 address, ``http://HOST:PORT``, is a world on an OpenEnv server, and ``docker://IMAGE`` one on a server in a container.
-``verifiers://TASKSET`` is an environment of the package verifiers.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ _ELSEWHERE = {
     "http://": _REMOTE,
     "https://": _REMOTE,
     "docker://": ("gagpo/Container-v0", "gagpo.envs.remote.world:ContainerWorld", "image"),
-    "verifiers://": ("gagpo/Verifiers-v0", "gagpo.interop.worlds.verifiers:VerifiersWorld", "taskset"),
 }
 """By how an id of a world elsewhere begins: the registered id, the class, and the argument that takes the whole id."""
 

@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from gagpo.algorithms import PRESETS, Algorithm, load
+from gagpo.cli.main import app
 from gagpo.credit import find
 from gagpo.settings import RunSettings, page
+from gagpo.settings import load as load_run
+from tests.gagpo.planning.test_recipes import SHAPES
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -136,6 +140,17 @@ def test_the_options_of_credits_exist_with_the_defaults_that_are_printed():
 def test_the_table_of_metrics_is_the_registers():
     page = read(DOCS / "viewer.md")
     assert page == tool("metrics_table").with_metrics(page), "run python .ci/metrics_table.py"
+
+
+def test_the_plans_of_the_recipes_are_what_is_printed(tmp_path):
+    blocks = re.findall(r"```\n(gagpo plan [^\n]+)\n```\n```text\n(.*?)```", read(DOCS / "your-model.md"), re.DOTALL)
+    assert len(blocks) == 4
+    for command, expected in blocks:
+        config, *options = command.split()[2:]
+        model = load_run(config).model
+        SHAPES[model].save_pretrained(tmp_path / model)
+        output = CliRunner().invoke(app, ["plan", config, f"model={tmp_path / model}", *options]).output
+        assert [line for line in output.splitlines() if re.match(r"tokens of|\d+ GB:", line)] == expected.splitlines()
 
 
 def test_the_files_of_the_drawing_exist_and_define_what_travels_on():

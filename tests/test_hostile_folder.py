@@ -37,19 +37,6 @@ world.reset(seed=0)
 world.step("SELECT 1")
 world.close()
 """
-GAMES = """
-import sys
-from gagpo.cli.main import main
-if __name__ == "__main__":
-    sys.argv[1:] = ["games", "--train", "4", "--folder", sys.argv[1], "-q"]
-    main()
-"""
-SPEED = """
-import sys
-from gagpo.envs.alfworld.reference.speed import bench
-if __name__ == "__main__":
-    bench(None, engines=("native",), rounds=1, episodes=1)
-"""
 SERVER = """
 import os, sys
 from pathlib import Path
@@ -70,8 +57,6 @@ KINDS = {
     "checks": (FRESH, ""),
     "ranks": (RANKS, "alfworld-first"),
     "queries": (QUERIES, ""),
-    "makers of games": (GAMES, "train: 4 games"),
-    "measured engines": (SPEED, ""),
     "servers": (SERVER, "api_server was started"),
     "what becomes a server": (BECOMING, "api_server was started"),
 }

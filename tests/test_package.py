@@ -23,7 +23,6 @@ ORDER = (
     {"credit", "objectives"},
     {"controllers"},
     {"algorithms"},
-    {"formulas"},
     {"settings"},
     {"distributed"},
     {"runs"},

@@ -196,6 +196,8 @@ class ApiClient:
         """Read an answer and record its cost. Raises: MalformedReply."""
         if status != 200:
             self.spend(question, Usage(unanswered=-1))  # a refusal costs nothing
+            if 200 < status < 300:  # which openai takes for an answer
+                raise MalformedReply(f"status {status} is not an answer")
             return
         answer = read_answer(body, question.messages)
         cost = self.settings.cost(answer.usage)

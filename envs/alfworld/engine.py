@@ -1,20 +1,16 @@
-"""What plays a game: the protocol that every ALFWorld engine keeps, and the one place that chooses among them."""
+"""Game files, and what an engine reports of a game."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Protocol, Required, TypedDict, cast
+from typing import Required, TypedDict, cast
 
-from gagpo.base.errors import GagpoError, InvalidArgument
+from gagpo.base.errors import GagpoError
 
-Snapshot = dict[str, list[list[str]]]  # facts that are ``new``, and those that are ``gone``
-
-DEFAULT_ENGINE = "native"
-ENGINES = ("native", "textworld")
+Snapshot = dict[str, list[list[str]]]  # the facts that are ``new`` since the start of the game, and those ``gone``
 
 
 class BrokenGame(GagpoError, ValueError):
@@ -23,12 +19,14 @@ class BrokenGame(GagpoError, ValueError):
 
 @dataclass(frozen=True)
 class Scene:
-    """The world after a reset or a command, as an engine reports it.
+    """What an engine reports after a reset or a command.
 
     observation: the text of the game, byte for byte, banner included.
     admissible_commands: sorted, each once.
-    done: the game is over (won, in ALFWorld). score: 1 when won, else 0.
-    state: key of the exact world state (equal keys = equal futures), None where the engine cannot tell.
+    won: the task is solved.
+    done: the game is over (in ALFWorld: won).
+    score: 1 when won, else 0.
+    state: key of the exact state (equal keys = equal futures).
     """
 
     observation: str
@@ -37,48 +35,6 @@ class Scene:
     done: bool = False
     score: int = 0
     state: str | None = None
-
-
-class GameEngine(Protocol):
-    """Plays one game at a time. ``reset`` may be called with another game, or the same, at any moment.
-
-    can_restore: whether it can be put back into a state of the game that it was in; others raise CannotRestore.
-    """
-
-    can_restore: ClassVar[bool]
-
-    def reset(self, game: Path) -> Scene:
-        """Start ``game`` (a ``game.tw-pddl`` file); raises :class:`BrokenGame`."""
-
-    def step(self, command: str) -> Scene:
-        """Carry out any string whatsoever; what is not an admissible command changes nothing."""
-
-    def snapshot(self) -> Snapshot:
-        """How the world differs now from the start of its game."""
-
-    def resume(self, snapshot: Snapshot) -> Scene:
-        """Make the world differ so from the start of its game, right after ``reset``; the text is left empty."""
-
-    def close(self) -> None:
-        """Free what the engine holds; calling it again does nothing."""
-
-
-def make_engine(name: str = DEFAULT_ENGINE) -> GameEngine:
-    """The engine called ``name``: ``native``, or ``textworld`` (the reference; needs alfworld's dependencies)."""
-    if name == "textworld":
-        if sys.version_info >= (3, 13):  # its text generator changes locals(), which PEP 667 made a copy
-            raise InvalidArgument(
-                "the reference engine needs Python 3.12 or older (textworld's text generator breaks on 3.13); "
-                "take engine native, which says the same words"
-            )
-        from gagpo.envs.alfworld.reference.textworld import TextWorldEngine
-
-        return TextWorldEngine()
-    if name == "native":
-        from gagpo.envs.alfworld.native.engine import NativeEngine
-
-        return NativeEngine()
-    raise InvalidArgument(f"there is no ALFWorld engine {name!r}; choose one of {', '.join(ENGINES)}")
 
 
 _FIELDS = ("pddl_domain", "grammar", "pddl_problem")

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from gagpo.base.errors import InvalidArgument
-from gagpo.envs.alfworld.engine import DEFAULT_ENGINE, Scene, make_engine, read_game
+from gagpo.envs.alfworld.engine import Scene
 from gagpo.envs.alfworld.expert.expert import Expert
 from gagpo.envs.alfworld.expert.memory import NOTHING_HAPPENS
-from gagpo.envs.alfworld.expert.plan import plan
 from gagpo.envs.alfworld.games.catalogue import TASK_TYPES
 from gagpo.envs.alfworld.games.folder import load_tasks, official_root
 from gagpo.envs.alfworld.games.gamefile import GAME
 from gagpo.envs.alfworld.games.generate import SPLITS, default_root, generate, wanted
 from gagpo.envs.alfworld.games.lexicon import lexicon
 from gagpo.envs.alfworld.games.phrasings import Phrasing
+from gagpo.envs.alfworld.native.engine import NativeEngine
 from gagpo.envs.base import Kwargs, MarkovKey, Outcome, TextEnv
 from gagpo.envs.tasks import Task, TaskSet
 
@@ -28,8 +28,7 @@ BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
 class ALFWorldEnv(TextEnv):
     """Six types of household tasks. Reward 1 on success, nothing before.
 
-    ``info`` also holds ``goal`` (the task text) and, with ``expert=True``, ``walkthrough`` (commands that win, made
-    from full knowledge of the room) beside ``expert_action`` (from an expert that knows what the agent was shown).
+    ``info`` also holds ``goal`` (the task text). The expert of ``expert=True`` knows only what the agent was shown.
 
     size: of generated rooms: ``small`` (6-9 receptacles), ``full`` (20-48), ``varied`` (anything up to 48; there a
         third of the games have things anywhere they may lie), or ``alfred`` (furniture, numbers of things and their
@@ -37,20 +36,18 @@ class ALFWorldEnv(TextEnv):
     games: a folder with one folder of games per split, ``official`` for ``$ALFWORLD_DATA/json_2.1.1``, or None to have
         them generated (once, into ``$GAGPO_DATA/alfworld``) from ``seed`` with ``counts`` games per split.
     task_types: the types to play, all six by default.
-    plan: with ``expert``, have a walkthrough planned where the game's file has none (a fraction of a second, once).
     verb: of generated games, ``move`` ("move O to R"), ``put`` ("put O in/on R") or ``both``, game by game. Nothing
         shows which of two it is, so unless it is ``move`` the expert is told no admissible commands, finds out, and
         searches in an order that can be imitated.
     texts: of generated games, ``template``, ``human`` (as people write) or ``both``.
-    engine: ``native`` or ``textworld``; both give the same texts. Only the first can be put back into a state.
-    banner: keep the engine's greeting at the start of the first observation, which says nothing.
     """
 
     splits: ClassVar[tuple[str, ...]] = SPLITS
-    immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial | {"engine", "plan"}
+    immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial
     choosing: ClassVar[frozenset[str]] = _GENERATED | {"games", "task_types", "verb"}
     has_hasty: ClassVar[bool] = True
     markov_key: ClassVar[MarkovKey] = "state"
+    can_restore: bool = True
     instructions: ClassVar[str] = (
         "You are an expert agent in a household. You act by one command at a time: go to RECEPTACLE, open RECEPTACLE, "
         "close RECEPTACLE, take OBJECT from RECEPTACLE, move OBJECT to RECEPTACLE, examine THING, use OBJECT, "
@@ -69,9 +66,6 @@ class ALFWorldEnv(TextEnv):
         seed: int = 0,
         counts: Mapping[str, int] | None = None,
         task_types: Collection[str] | None = None,
-        engine: str = DEFAULT_ENGINE,
-        banner: bool = False,
-        plan: bool = False,
         verb: str = "move",
         texts: str = "template",
     ):
@@ -80,8 +74,6 @@ class ALFWorldEnv(TextEnv):
         self.seed = seed
         self.counts = dict(counts or {})
         self.task_types = tuple(TASK_TYPES if task_types is None else task_types)
-        self.banner = banner
-        self.plan = plan
         self.phrasing = Phrasing(verb, texts)  # type: ignore[arg-type]  # checked there
         if verb != "move":
             put = "put OBJECT in/on RECEPTACLE"
@@ -90,19 +82,16 @@ class ALFWorldEnv(TextEnv):
             self.instructions = self.instructions.replace("move OBJECT to RECEPTACLE", wording)  # type: ignore[misc]
         self.games = official_root() if games == "official" else None if games is None else Path(games)
         wanted(size, self.counts, self.task_types)  # refuses what makes no sense
-        self._engine_name = engine
-        self._engine = make_engine(engine)
-        self.can_restore = self._engine.can_restore
+        self._engine = NativeEngine()
         self._task_sets: dict[str, TaskSet] = {}
         self._expert: Expert | None = None
         self._goal = ""
-        self._plan: list[str] = []
         self.tasks(split)
 
     @classmethod
     def cheap(cls, kwargs: Kwargs) -> bool:
-        """The native engine looks at a bounded number of facts for a command; a planner may take seconds."""
-        return kwargs.get("engine", DEFAULT_ENGINE) == "native" and not kwargs.get("plan", False)
+        """The engine looks at a bounded number of facts for each command."""
+        return True
 
     @classmethod
     def without_effect(cls, kwargs: Kwargs) -> frozenset[str]:
@@ -128,7 +117,6 @@ class ALFWorldEnv(TextEnv):
             self.task_types,
             root,
             splits=(split,),
-            engine=self._engine_name,
             phrasing=self.phrasing,
         )
         folder = str(root / split)
@@ -145,12 +133,8 @@ class ALFWorldEnv(TextEnv):
         scene = self._engine.reset(Path(task.source))
         if self.with_expert:
             self._expert = Expert(scene.observation, self._told(scene), self.hasty, self.phrasing.verb != "move")
-            self._plan = list(read_game(Path(task.source)).get("walkthrough") or [])
-            if self.plan and not self._plan:
-                self._plan = list(plan(Path(task.source)))
         self._goal = scene.observation.rpartition("Your task is to: ")[2].strip()
-        text = scene.observation if self.banner else scene.observation.removeprefix(BANNER)
-        return self._outcome(scene, text)
+        return self._outcome(scene, scene.observation.removeprefix(BANNER))
 
     def act(self, action: str) -> Outcome:
         scene = self._engine.step(action)
@@ -189,5 +173,5 @@ class ALFWorldEnv(TextEnv):
             valid=scene.observation != NOTHING_HAPPENS,
             state=scene.state,
             admissible_actions=scene.admissible_commands,
-            extras={"goal": self._goal} | ({"walkthrough": self._plan} if self.with_expert else {}),
+            extras={"goal": self._goal},
         )

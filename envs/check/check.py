@@ -1,6 +1,6 @@
 """Prove an environment: does it keep the contract that training and evaluation rely on?
 
-    for finding in check("gagpo/Math-v0"):  # or any other gymnasium id, or a function that builds an environment
+    for finding in check("gagpo/Math-v0"):  # or a function that builds an environment
         print(finding.name, finding.ok, finding.detail)
 
 Every check runs, whatever the others found, and says what it saw.
@@ -41,7 +41,7 @@ class Finding:
 
 
 def check(
-    env: str | gymnasium.Env | Callable[[], gymnasium.Env],
+    env: str | Callable[[], gymnasium.Env],
     env_kwargs: Kwargs | None = None,
     episodes: int = 8,
     seed: int = 0,
@@ -50,18 +50,25 @@ def check(
 ) -> list[Finding]:
     """Run every check (or ``only`` those named) on ``env``, with ``episodes`` episodes in each that plays.
 
-    env: an id of any ``gymnasium`` environment, a function that builds one, or an environment itself, which is reset
-    again and again and left open. One that names no tasks (``tasks(split)``) starts its episodes by seed, and what
-    cannot be judged of it is said to be so. A check may take ``deadline`` seconds.
+    env: an id, or a function that builds an environment.
+    deadline: seconds that a check may take.
 
-    Raises InvalidArgument for arguments that cannot be right, and UnknownEnvironment.
+    Raises:
+        InvalidArgument: for arguments that cannot be right.
+        UnknownEnvironment: for an id that is not registered.
     """
     if episodes < 1:
         raise InvalidArgument(f"episodes must be at least 1, got {episodes}")
     wanted = set(only) or set(PROMISES)
     if unknown := sorted(wanted - set(PROMISES)):
         raise InvalidArgument(f"there is no check {unknown[0]!r}; choose among {', '.join(PROMISES)}")
-    subject = _subject(env, plain(dict(env_kwargs or {}), "env_kwargs"), episodes, seed, deadline)
+    kwargs = plain(dict(env_kwargs or {}), "env_kwargs")
+    if isinstance(env, str):
+        subject = Subject(env, find_spec(env), None, kwargs, episodes, seed, deadline)
+    elif kwargs:
+        raise InvalidArgument("env_kwargs belong to an id; a function takes none")
+    else:
+        subject = Subject(getattr(env, "__name__", "environment"), None, env, {}, episodes, seed, deadline)
     findings = []
     for name, part in PROMISES.items():
         # Whatever a check raises is a finding; without a construction there is nothing else to find.
@@ -82,32 +89,6 @@ def check(
         if name == "construction" and not ok:
             break
     return findings
-
-
-def _subject(
-    env: str | gymnasium.Env | Callable[[], gymnasium.Env],
-    kwargs: Kwargs,
-    episodes: int,
-    seed: int,
-    deadline: float,
-) -> Subject:
-    if isinstance(env, str):
-        return Subject(env, find_spec(env), None, kwargs, episodes, seed, deadline)
-    if kwargs:
-        raise InvalidArgument("env_kwargs belong to an id; a function or an environment is taken as it is")
-    if isinstance(env, gymnasium.Env):
-        given: gymnasium.Env = env
-        return Subject(type(given.unwrapped).__name__, None, lambda: _OpenWrapper(given), {}, episodes, seed, deadline)
-    if not callable(env):
-        raise InvalidArgument(f"env is an id, an environment or a function that builds one, got {type(env).__name__}")
-    return Subject(getattr(env, "__name__", "environment"), None, env, {}, episodes, seed, deadline)
-
-
-class _OpenWrapper(gymnasium.Wrapper):
-    """An environment that belongs to the caller: closing this closes nothing."""
-
-    def close(self) -> None:
-        pass
 
 
 def table(findings: list[Finding]) -> Table:

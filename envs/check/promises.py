@@ -1,7 +1,7 @@
 """The promises of an environment, each as a function that looks whether it is kept.
 
 A function returns what it saw, raises :class:`Broken` when the promise is not kept, and :class:`NotJudged` where
-nothing can be said: of a ``gymnasium.Env`` that names no tasks, say, whether its splits are disjoint.
+nothing can be said about this environment.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import closing
-from typing import Any
 
 import gymnasium
 from gymnasium.error import ResetNeeded
@@ -27,12 +26,10 @@ from gagpo.envs.check.markov import markov
 from gagpo.envs.check.restoring import restoring
 from gagpo.envs.check.subject import (
     Broken,
-    NotJudged,
     Start,
     StepResult,
     Subject,
     contrast,
-    names_tasks,
     played,
     random_action,
     require,
@@ -74,6 +71,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
 def _construction(subject: Subject) -> str:
     begin = time.perf_counter()
     with closing(subject.make()) as env:
+        named = callable(getattr(env.unwrapped, "tasks", None))
+        require(named, "it has no method tasks(split), which training and evaluation need: see gagpo.envs.TextEnv")
         return f"{type(env.unwrapped).__name__} built in {time.perf_counter() - begin:.2f} s"
 
 
@@ -115,15 +114,14 @@ def _disjoint(subject: Subject) -> str:
 
 def _exact_task(subject: Subject) -> str:
     with closing(subject.make()) as env:
-        starts = [start._replace(seed=subject.seed) if start.task else start for start in subject.starts(env)]
+        starts = [start._replace(seed=subject.seed) for start in subject.starts(env)]
         first: dict[Start, tuple[object, object]] = {}
         for attempt in range(2):
             for start in starts if attempt else reversed(starts):
                 observation, info = env.reset(seed=start.seed, options=start.options)
-                if start.task is not None:
-                    named, asked = (info.get("task"), info.get("split")), (start.task.id, start.task.split)
-                    require(named == asked, f"asked for {asked[0]!r} of {asked[1]}, info says {named}")
-                seen = (_comparable(observation), info.get("state"))
+                named, asked = (info.get("task"), info.get("split")), (start.task.id, start.task.split)
+                require(named == asked, f"asked for {asked[0]!r} of {asked[1]}, info says {named}")
+                seen = (observation, info.get("state"))
                 before = first.setdefault(start, seen)
                 require(seen == before, f"{start.name} with one seed starts in two ways: {contrast(before, seen)}")
                 for _ in range(3):  # leave traces
@@ -131,14 +129,8 @@ def _exact_task(subject: Subject) -> str:
                     info = result[4]
                     if result[2] or result[3]:
                         break
-    if starts[0].task is None:
-        return f"{len(starts)} seeds, twice each, in different order"
-    splits = {start.task.split for start in starts if start.task}
+    splits = {start.task.split for start in starts}
     return f"{len(starts)} tasks in {len(splits)} splits, twice each, in different order"
-
-
-def _comparable(observation: object) -> Any:
-    return observation if isinstance(observation, str) else json.dumps(observation, sort_keys=True, default=repr)
 
 
 def _processes(subject: Subject) -> str:
@@ -153,7 +145,7 @@ def _processes(subject: Subject) -> str:
         with closing(subject.make()) as env:
             _compare(starts, mine, [played(env, start) for start in starts], "in another instance")
         return f"{sum(map(len, mine))} answers equal in 2 instances; it cannot be built in another process"
-    plan = [[start.task.id if start.task else None, start.seed] for start in starts]
+    plan = [[start.task.id, start.seed] for start in starts]
     for hash_seed in (1, 2):
         arguments = (spec, subject.kwargs, plan)
         theirs = call("gagpo.envs.check.subject:transcripts", *arguments, timeout=subject.deadline, hash_seed=hash_seed)
@@ -201,8 +193,6 @@ def _chance(subject: Subject) -> str:
         solved = 0
         for start in starts:
             *_, (_, last) = walk(env, start)
-            if "success" not in last[4] and start.task is None:
-                raise NotJudged("info has no 'success': nothing says whether an episode was solved")
             solved += bool(last[4]["success"])
     require(solved < len(starts), f"random actions solve {solved} of {len(starts)} tasks: nothing is left to learn")
     return f"random actions solve {solved} of {len(starts)} tasks"
@@ -211,9 +201,7 @@ def _chance(subject: Subject) -> str:
 def _garbage(subject: Subject) -> str:
     with closing(subject.make()) as env:
         (start, *_) = subject.starts(env)
-        if not isinstance(env.action_space.sample(), str):
-            raise NotJudged(f"its actions are no text but {env.action_space}")
-    if subject.spec is None or start.task is None:
+    if subject.spec is None:
         return _garbage_here(subject, start)
     patience = min(30.0, subject.deadline)
     with Pool(subject.name, subject.kwargs, workers=1, step_deadline=patience, max_restarts=0) as pool:
@@ -234,7 +222,7 @@ def _garbage(subject: Subject) -> str:
 
 
 def _garbage_here(subject: Subject, start: Start) -> str:
-    """In this process, for what the pool cannot hold: one that was given as an object, or names no tasks."""
+    """In this process, for an environment that the pool cannot build."""
     with closing(subject.make()) as env:
         for name, action in GARBAGE.items():
             env.reset(seed=start.seed, options=start.options)
@@ -253,8 +241,6 @@ def _harmless(event: Event) -> str:
 def _after_the_end(subject: Subject) -> str:
     with closing(subject.make()) as env:
         (start, *_) = subject.starts(env)
-        if start.task is None:
-            raise NotJudged("Gymnasium does not say what a step before the reset or after the end shall do")
         _refuses_steps(env, "before the first reset")
         length = sum(1 for _ in walk(env, start)) - 1
         _refuses_steps(env, f"after the end of {start.name}")
@@ -308,25 +294,12 @@ def _info(subject: Subject) -> str:
                 # What was offered as admissible must be called valid once it is done.
                 where = f"{start.name}, turn {turn}"
                 answers += 1
-                if start.task is None:
-                    _check_form(result, where)
-                    continue
                 _check_answer(result, turn, where)
                 info = result[4]
                 if turn and offered is not None:
                     require(info["valid"], f"{where}: the admissible action {action[:80]!r} is called invalid")
                 offered = info["admissible_actions"]
-    if not names_tasks(env):
-        return f"{answers} answers have a finite reward, flags that are bools, and a dict as info"
     return f"{answers} answers hold {', '.join(_TYPES)}, as plain JSON"
-
-
-def _check_form(result: StepResult, where: str) -> None:
-    """What Gymnasium asks of every answer."""
-    _, reward, terminated, truncated, info = result
-    require(math.isfinite(reward), f"{where}: the reward is {reward!r}")
-    require({type(bool(terminated)), type(bool(truncated))} == {bool}, f"{where}: a flag is no bool")
-    require(isinstance(info, dict), f"{where}: info is {type(info).__name__}, not a dict")
 
 
 def _check_answer(result: StepResult, turn: int, where: str) -> None:

@@ -1,8 +1,4 @@
-"""The environment under examination: how it is built, where its episodes start, and how it is played at random.
-
-An environment that names its tasks keeps the contract of :mod:`gagpo.envs.base` and is held to all of it. Any other
-``gymnasium.Env`` starts its episodes by seed, and is held to what can be seen from there.
-"""
+"""The environment under examination: how it is built, where its episodes start, and how it is played at random."""
 
 from __future__ import annotations
 
@@ -36,23 +32,32 @@ class NotJudged(Exception):
 
 
 class Start(NamedTuple):
-    """Where an episode begins: a task and a seed, or a seed alone."""
+    """Where an episode begins."""
 
-    task: Task | None
+    task: Task
     seed: int
 
     @property
     def name(self) -> str:
-        return f"task {self.task.id!r}" if self.task else f"seed {self.seed}"
+        return f"task {self.task.id!r}"
 
     @property
-    def options(self) -> Info | None:
-        return {"task": self.task.id} if self.task else None
+    def options(self) -> Info:
+        return {"task": self.task.id}
 
 
 @dataclass
 class Subject:
-    """name: what the environment is called. spec: its registration, or None where ``build`` makes it."""
+    """What is checked, and how.
+
+    name: what the environment is called.
+    spec: its registration; None where ``build`` makes it.
+    build: makes an environment; None where ``spec`` does.
+    kwargs: arguments for ``spec``.
+    episodes: tasks to play in each check.
+    seed: of the choice of tasks and of their episodes.
+    deadline: seconds that a check may take.
+    """
 
     name: str
     spec: EnvSpec | None
@@ -67,13 +72,11 @@ class Subject:
             return gymnasium.make(self.spec, disable_env_checker=True, **{**self.kwargs, **more})
         assert self.build is not None
         if more:
-            raise TypeError("an environment that is given as an object or a function takes no arguments here")
+            raise TypeError("an environment that is given as a function takes no arguments here")
         return self.build()
 
     def splits(self, env: gymnasium.Env) -> dict[str, TaskSet]:
-        """The tasks of every split; raises :class:`NotJudged` for an environment that names none."""
-        if not names_tasks(env):
-            raise NotJudged("it has no method tasks(split) that names its tasks: its episodes start by seed")
+        """The tasks of every split."""
         names = getattr(env.unwrapped, "splits", ("train", "test"))
         return {split: env.unwrapped.tasks(split) for split in names}  # type: ignore[attr-defined]
 
@@ -88,14 +91,8 @@ class Subject:
         return list(itertools.islice(turns, self.episodes))
 
     def starts(self, env: gymnasium.Env) -> list[Start]:
-        """Where the episodes to play begin: at tasks, or at seeds where none are named."""
-        if names_tasks(env):
-            return [Start(task, self.seed + i) for i, task in enumerate(self.sample(env))]
-        return [Start(None, self.seed + i) for i in range(self.episodes)]
-
-
-def names_tasks(env: gymnasium.Env) -> bool:
-    return callable(getattr(env.unwrapped, "tasks", None))
+        """Where the episodes to play begin."""
+        return [Start(task, self.seed + i) for i, task in enumerate(self.sample(env))]
 
 
 def require(condition: object, complaint: str) -> None:
@@ -123,7 +120,7 @@ def sampled_action(env: gymnasium.Env, info: Info, rng: random.Random, choices: 
 
 def walk(env: gymnasium.Env, start: Start) -> Iterator[tuple[Any, StepResult]]:
     """Play an episode at random to its end; yields each action with what step() returned, the reset first."""
-    rng = random.Random(f"{start.task.id if start.task else ''}{start.seed}")
+    rng = random.Random(f"{start.task.id}{start.seed}")
     observation, info = env.reset(seed=start.seed, options=start.options)
     yield "", (observation, 0.0, False, False, info)
     for _ in range(LONGEST_EPISODE):
@@ -137,10 +134,10 @@ def walk(env: gymnasium.Env, start: Start) -> Iterator[tuple[Any, StepResult]]:
     raise Broken(f"{start.name} did not end within {LONGEST_EPISODE} random actions: give it a turn limit")
 
 
-def transcripts(spec: str, kwargs: Kwargs, plan: list[tuple[str | None, int]], turns: int = 30) -> list[list[str]]:
+def transcripts(spec: str, kwargs: Kwargs, plan: list[tuple[str, int]], turns: int = 30) -> list[list[str]]:
     """The texts of random play from each start of the ``plan``, as :func:`played` gives them, in this process."""
     with closing(gymnasium.make(EnvSpec.from_json(spec), disable_env_checker=True, **kwargs)) as env:
-        starts = [Start(None if task is None else Task(task, ""), seed) for task, seed in plan]
+        starts = [Start(Task(task, ""), seed) for task, seed in plan]
         return [played(env, start, turns) for start in starts]
 
 

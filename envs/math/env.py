@@ -16,16 +16,15 @@ from gagpo.envs.base import Kwargs, MarkovKey, Outcome, TextEnv
 from gagpo.envs.math import problems
 from gagpo.envs.math.calculator import FUNCTIONS, CalculatorError, calculate, show
 from gagpo.envs.math.problems import GeneratedTasks, Problem
-from gagpo.envs.math.verify.compare import PercentPolicy, Policy
 from gagpo.envs.math.verify.extract import check_methods
-from gagpo.envs.math.verify.verifier import Verdict, Verifier, value_of
+from gagpo.envs.math.verify.verifier import Verdict, Verifier
 from gagpo.envs.math.worked import worked_answer
 from gagpo.envs.tasks import Task, TaskSet
 
 if TYPE_CHECKING:
     from gagpo.envs.math.sources import LoadedProblems
 
-Feedback = Literal["none", "wrong", "hint"]
+Feedback = Literal["none", "wrong"]
 
 _GENERATED = frozenset({"families", "levels", "size", "test_size"})  # arguments about generated problems alone
 _OPEN, _CLOSE = "<calc>", "</calc>"
@@ -45,13 +44,8 @@ class MathEnv(TextEnv):
     either held-out split list; every further problem of a split can be named by its id.
     attempts, tools: ``attempts=1, tools=False`` is the single-turn setting: one response, which must hold the answer.
     Without tools every turn is an attempt; with tools a turn with neither a call nor an answer costs only the turn.
-    feedback: what a wrong answer is told: ``none`` (only that there is another attempt), ``wrong``, or ``hint``
-    (``too large`` or ``too small`` where both answers are numbers).
-    reward: ``binary`` pays 1 for a right answer, ``signed`` also -1 at the end of a failed episode. discount: factor
-    on the reward of a right answer per wrong one before it. format_reward: added once, to the reward of the turn that
-    ends the episode, when its answer is boxed.
-    extraction: how answers are found, in order (see :mod:`gagpo.envs.math.verify.extract`). percent, unevaluated: the
-    verifier's policy (see :class:`gagpo.envs.math.verify.compare.Policy`).
+    feedback: what a wrong answer is told: ``none`` (only that there is another attempt) or ``wrong``.
+    extraction: how answers are found, in order (see :mod:`gagpo.envs.math.verify.extract`).
 
     ``info`` also holds ``verdict`` (the reason of the last attempt's verdict), ``answer`` (in one spelling, for
     counting votes), ``attempts_left`` and ``calls``.
@@ -78,21 +72,12 @@ class MathEnv(TextEnv):
         attempts: int = 3,
         tools: bool = True,
         feedback: Feedback = "wrong",
-        reward: Literal["binary", "signed"] = "binary",
-        discount: float = 1.0,
-        format_reward: float = 0.0,
         extraction: Sequence[str] = ("boxed", "hashes", "phrase"),
-        percent: PercentPolicy = "either",
-        unevaluated: bool = False,
     ):
         if attempts < 1:
             raise InvalidArgument(f"attempts must be at least 1, got {attempts}")
         if feedback not in get_args(Feedback):
             raise InvalidArgument(f"no feedback {feedback!r}; choose from {', '.join(get_args(Feedback))}")
-        if reward not in ("binary", "signed"):
-            raise InvalidArgument(f"no reward {reward!r}; choose binary or signed")
-        if not 0 < discount <= 1:
-            raise InvalidArgument(f"discount must be in (0, 1], got {discount}")
         if size < 0 or test_size < 0:
             raise InvalidArgument(f"size and test_size must not be negative, got {size} and {test_size}")
         if max_turns is None:
@@ -104,8 +89,7 @@ class MathEnv(TextEnv):
         self.size, self.test_size = size, test_size
         self.on_bad_row = on_bad_row
         self.attempts, self.with_tools, self.feedback = attempts, tools, feedback
-        self.signed, self.discount, self.format_reward = reward == "signed", discount, format_reward
-        self.verifier = Verifier(Policy(percent, unevaluated), check_methods(extraction))
+        self.verifier = Verifier(check_methods(extraction))
         self.problem: Problem | None = None
         self._wrong: list[str] = []
         self._results: set[str] = set()
@@ -192,8 +176,7 @@ class MathEnv(TextEnv):
         verdict = self._verdict = self.verifier.verify(self.problem.answer, response)
         valid = verdict.reason not in ("no_answer", "unparsable")
         if verdict.correct:
-            reward = self.discount ** len(self._wrong)
-            return self._outcome("Right.", reward=reward, terminated=True, success=True)
+            return self._outcome("Right.", reward=1.0, terminated=True, success=True)
         self._wrong.append(verdict.canonical)
         if len(self._wrong) >= self.attempts:
             return self._outcome(self._comment(verdict), terminated=True, valid=valid)
@@ -204,24 +187,13 @@ class MathEnv(TextEnv):
         return self.attempts - len(self._wrong)
 
     def _comment(self, verdict: Verdict) -> str:
-        assert self.problem is not None
         if self.feedback == "none":
             return ""
-        if verdict.reason == "no_answer":
-            return "No answer found."
-        given, gold = value_of(verdict.answer), value_of(self.problem.answer)
-        if self.feedback == "wrong" or given is None or gold is None or given.value == gold.value:
-            return "Wrong."
-        return "Wrong: too large." if given.value > gold.value else "Wrong: too small."
+        return "No answer found." if verdict.reason == "no_answer" else "Wrong."
 
     def _outcome(
         self, text: str, reward: float = 0.0, terminated: bool = False, success: bool = False, valid: bool = True
     ) -> Outcome:
-        over = terminated or self.turn >= self.max_turns
-        if over and not success and self.signed:
-            reward -= 1.0
-        if terminated and self._verdict.method == "boxed":
-            reward += self.format_reward
         extras = {
             "verdict": self._verdict.reason,
             "answer": self._verdict.canonical,

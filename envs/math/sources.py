@@ -7,7 +7,6 @@ refused, or skipped and counted.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import logging
@@ -21,7 +20,6 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.envs.math.problems import SPLITS, Problem, content_key, split_of
 from gagpo.envs.math.tables import BadRow, file_rows, hub_tables
 from gagpo.envs.math.verify.extract import MAX_ANSWER, extract
-from gagpo.envs.math.verify.pool import VerifyPool
 from gagpo.envs.math.verify.verifier import read_gold
 from gagpo.envs.tasks import TaskSet, UnknownTask
 
@@ -297,23 +295,3 @@ def _hub_splits(source: Source, split: str | None) -> Iterator[tuple[str | None,
                 if names[ours] not in tables:
                     raise InvalidArgument(f"{source.path} has no split {names[ours]!r}; it has {', '.join(tables)}")
                 yield ours, tables[names[ours]]
-
-
-def survey(data: Data, on_bad_row: str = "refuse", pool: VerifyPool | None = None) -> dict[str, object]:
-    """What ``data`` holds: problems per split, skipped rows, duplicates, and gold answers that algebra cannot read.
-
-    The last ones (``spelling_only``, as ``id: answer``) are matched by an equally spelled answer only.
-    """
-    loaded = load(data, on_bad_row)
-    problems = [problem for split in SPLITS for problem in loaded.problems[split].values()]
-    with contextlib.nullcontext(pool) if pool is not None else VerifyPool() as comparer:
-        # A symbol nobody uses: comparing with it makes the worker read the gold answer, and nothing else can fail.
-        reasons = comparer.compare_many([(problem.answer, r"\xi_{9}") for problem in problems])
-    return {
-        "problems": {split: len(loaded.problems[split]) for split in SPLITS},
-        "skipped": loaded.skipped,
-        "duplicates": loaded.duplicates,
-        "spelling_only": [
-            f"{p.id}: {p.answer}" for p, reason in zip(problems, reasons, strict=True) if reason == "unparsable"
-        ],
-    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import Info, Kwargs, MarkovKey, Outcome, TextEnv
@@ -16,7 +16,6 @@ from gagpo.envs.webshop.generate import generated_folder
 from gagpo.envs.webshop.goals import KINDS
 from gagpo.envs.webshop.pages import DONE, Page, PageState, Shop, parse_action
 from gagpo.envs.webshop.render import EXACT_MODES, MODES, observation
-from gagpo.envs.webshop.search import Lengths
 from gagpo.envs.webshop.store import Store, open_store, store_for
 
 DATA_VARIABLE = "WEBSHOP_DATA"
@@ -32,22 +31,17 @@ def open_catalogue(
     products: int = 1_000,
     catalogue_seed: int = 0,
     exact: bool = False,
-    search: Lengths = "exact",
 ) -> Store:
     """The store of the data files at ``data`` (a folder or a product file), else at ``$WEBSHOP_DATA``, else of a
     generated catalogue of ``products`` products. Built at the first call, which for a large catalogue takes a while.
 
-    catalogue_seed: of the generated products, and of prices and budgets in any catalogue. exact: texts and lists of
-    goals as the published environment has them. search: the lengths of texts that its search computes with.
+    catalogue_seed: of the generated products, and of prices and budgets in any catalogue.
+    exact: texts, lists of goals and search as the published environment has them.
     """
     root = data_folder()
     given = data or os.environ.get(DATA_VARIABLE)
     folder = Path(given) if given else generated_folder(root, products, catalogue_seed)
-    return open_store(store_for(find_sources(folder), root, catalogue_seed), exact, search)
-
-
-def _lengths(exact: bool, search: Lengths | None) -> Lengths:
-    return search or ("lucene" if exact else "exact")
+    return open_store(store_for(find_sources(folder), root, catalogue_seed), exact)
 
 
 class WebShopEnv(TextEnv):
@@ -56,14 +50,13 @@ class WebShopEnv(TextEnv):
     Actions are ``search[words]`` and ``click[label]``; anything else, and a click on what is not on the page, changes
     nothing and pays nothing. Buying ends the episode and pays the reward of ``gagpo.envs.webshop.reward`` (0 to 1).
 
-    observation: ``text``, ``text_rich``, ``html`` or ``url``. goals: ``synthetic`` or ``human``. data, products,
-    catalogue_seed: see :func:`open_catalogue`. results_per_page: 10 in the published environment. strict_options: an
-    option counts when exactly that one was chosen, and only then. show_attributes: product pages lead to their
-    attributes too (``show_attrs`` of the published environment). exact: nothing differs from the published
-    environment, for comparisons with its numbers; only for ``text`` and ``text_rich``. search: BM25 with the ``exact``
-    lengths of texts, or with those that ``lucene`` rounds to a byte, as the published environment's engine does; by
-    default the second with ``exact=True``, else the first, on which the suite's models were trained. shopper: the
-    expert is ``knowing`` which product is meant, or ``browsing`` the results one by one for one that fits.
+    observation: ``text``, ``text_rich``, ``html`` or ``url``.
+    goals: ``synthetic`` or ``human``.
+    data, products, catalogue_seed: see :func:`open_catalogue`.
+    results_per_page: 10 in the published environment.
+    exact: nothing differs from the published environment, for comparisons with its numbers; only for ``text`` and
+        ``text_rich``.
+    shopper: the expert is ``knowing`` which product is meant, or ``browsing`` the results one by one.
 
     Besides what every environment gives, ``info`` holds ``has_search_bar`` (searching is possible on every page, the
     bar is on the first), and after a purchase ``r_type``, ``r_att``, ``r_option`` (None when the goal names no option),
@@ -97,10 +90,7 @@ class WebShopEnv(TextEnv):
         products: int = 1_000,
         catalogue_seed: int = 0,
         results_per_page: int = 10,
-        strict_options: bool = False,
-        show_attributes: bool = False,
         exact: bool = False,
-        search: Lengths | None = None,
         shopper: Literal["knowing", "browsing"] = "knowing",
     ):
         super().__init__(split=split, max_turns=max_turns, expert=expert, render_mode=render_mode)
@@ -112,18 +102,14 @@ class WebShopEnv(TextEnv):
             raise InvalidArgument(
                 f"exact=True knows no observation {observation!r}; choose {' or '.join(EXACT_MODES)}, or exact=False"
             )
-        if exact and (strict_options or results_per_page != 10):
-            raise InvalidArgument(
-                "exact=True is the published environment: leave out strict_options and results_per_page"
-            )
-        if search not in (None, *get_args(Lengths)):
-            raise InvalidArgument(f"unknown search {search!r}; choose one of {', '.join(get_args(Lengths))}")
+        if exact and results_per_page != 10:
+            raise InvalidArgument("exact=True is the published environment: leave out results_per_page")
         if shopper not in ("knowing", "browsing"):
             raise InvalidArgument(f"shopper is 'knowing' or 'browsing', got {shopper!r}")
         self.mode = observation
         self.goals = goals
-        self.store = open_catalogue(data, products, catalogue_seed, exact, _lengths(exact, search))
-        self.shop = Shop(self.store, results_per_page, strict_options, show_attributes, exact)
+        self.store = open_catalogue(data, products, catalogue_seed, exact)
+        self.shop = Shop(self.store, results_per_page, exact)
         self.state = PageState("")
         self.shopper = shopper
         self._opened: set[int] = set()
@@ -137,13 +123,6 @@ class WebShopEnv(TextEnv):
     def without_effect(cls, kwargs: Kwargs) -> frozenset[str]:
         given = kwargs.get("data") or os.environ.get(DATA_VARIABLE)
         return frozenset({"products"} if given else ())
-
-    @classmethod
-    def material(cls, kwargs: Kwargs) -> dict[str, Any]:
-        """``search`` stands in it only where it is Lucene's, so that earlier results are of the same panel."""
-        found = super().material(kwargs)
-        found["search"] = _lengths(bool(found.get("exact")), found.get("search"))
-        return {name: value for name, value in found.items() if (name, value) != ("search", "exact")}
 
     def tasks(self, split: str) -> TaskSet:
         if split not in self.splits:

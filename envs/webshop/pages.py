@@ -19,7 +19,6 @@ from gagpo.envs.webshop.texts import clean, visible
 
 INDEX, RESULTS, ITEM, PART, DONE = "index", "results", "item", "part", "done"
 PARTS = ("Description", "Features", "Reviews")
-ATTRIBUTES = "Attributes"
 BACK, PREVIOUS, NEXT, BUY, SEARCH = "Back to Search", "< Prev", "Next >", "Buy Now", "Search"
 LONGEST_QUERY = 500
 LONGEST_EXACT_QUERY = 10_000
@@ -30,7 +29,7 @@ REMEMBERED_PAGES = 1_024
 class PageState(NamedTuple):
     """Where a shopper is. Fields that a kind of page does not need hold their defaults, so equal pages are equal.
 
-    page: of the results, from 1. product: number in the store, -1 for none. part: one of ``PARTS`` or ``ATTRIBUTES``,
+    page: of the results, from 1. product: number in the store, -1 for none. part: one of ``PARTS``,
     lower-cased. options: chosen (name, value) pairs in the product's order. seen: products visited since the first
     page, which only an ``exact`` shop keeps.
     """
@@ -140,26 +139,19 @@ def regular_query(words: str) -> str:
 
 
 class Shop:
-    """The page machine over one store. ``results_per_page`` is 10 in the published environment, ``show_attributes``
-    False. With ``exact`` nothing differs from the published environment's text; open the store with ``exact`` too."""
+    """The page machine over one store.
 
-    def __init__(
-        self,
-        store: Store,
-        results_per_page: int = 10,
-        strict_options: bool = False,
-        show_attributes: bool = False,
-        exact: bool = False,
-    ):
+    results_per_page: 10 in the published environment.
+    exact: nothing differs from the published environment's text; open the store with ``exact`` too.
+    """
+
+    def __init__(self, store: Store, results_per_page: int = 10, exact: bool = False):
         if results_per_page < 1:
             raise InvalidArgument(f"results_per_page must be at least 1, got {results_per_page}")
         self.store = store
         self.results_per_page = results_per_page
-        self.strict_options = strict_options
-        self.show_attributes = show_attributes
         self.exact = exact
-        parts = (*PARTS, ATTRIBUTES) if show_attributes else PARTS
-        self._parts = PageSection("parts", tuple(Piece(part, "button") for part in parts))
+        self._parts = PageSection("parts", tuple(Piece(part, "button") for part in PARTS))
         self._goals: OrderedDict[str, Goal] = OrderedDict()
         self._pages: OrderedDict[PageState, Page] = OrderedDict()
         self._cards: OrderedDict[int, PageSection] = OrderedDict()
@@ -193,7 +185,7 @@ class Shop:
         if piece.kind in ("product", "visited"):
             number = self.store.number(piece.text)
             return state._replace(kind=ITEM, product=number, seen=state.seen | {number} if self.exact else state.seen)
-        if piece.group is not None and piece.text != ATTRIBUTES.lower():
+        if piece.group is not None:
             return self._choose(state, piece.group, piece.text)
         if piece.text == BACK:
             return PageState(state.task)
@@ -274,7 +266,6 @@ class Shop:
             self.store.product(state.product),
             self.store.price(state.product),
             dict(state.options),
-            self.strict_options,
         )
 
     def _sections(self, state: PageState) -> list[PageSection]:
@@ -298,9 +289,6 @@ class Shop:
             shown = texts(product.description)
         elif state.part == "features":
             shown = texts(*(f" {bullet}" for bullet in product.bullets))
-        elif state.part == ATTRIBUTES.lower():
-            facts = (product.category, product.query, product.product_category)
-            shown = texts(*(f" {attribute}" for attribute in product.attributes), *facts)
         else:
             shown = ()
         return [instruction, _CONTROLS, PageSection("part", shown)]

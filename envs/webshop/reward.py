@@ -56,16 +56,14 @@ def judge(
     bought: Product,
     price: float,
     options: dict[str, str],
-    strict_options: bool = False,
 ) -> PurchaseScore:
     """Score buying ``bought`` at ``price`` dollars with ``options`` (name -> value) for ``goal``.
 
-    wanted: the goal's own product. With ``strict_options`` an option counts when its very value was chosen, under its
-    own name where the goal gives one, and only then; by default the published rule of :func:`option_matches` holds.
+    wanted: the goal's own product.
     """
     r_type, query_match, category_match, title_score = type_score(wanted, bought)
     attributes = sum(has_attribute(bought, attribute) for attribute in goal.attributes)
-    matched = sum(option_matches(option, options, strict_options) for option in goal.options)
+    matched = sum(option_matches(option, options) for option in goal.options)
     affordable = price <= goal.budget
     reward = r_type * ((attributes + matched + affordable) / (len(goal.attributes) + len(goal.options) + 1))
     return PurchaseScore(
@@ -123,21 +121,18 @@ def has_attribute(product: Product, attribute: str) -> bool:
     )
 
 
-def option_matches(wanted: tuple[str, str], chosen: dict[str, str], strict: bool = False) -> bool:
+def option_matches(wanted: tuple[str, str], chosen: dict[str, str]) -> bool:
     """Whether one of the ``chosen`` values satisfies the ``wanted`` (name, value).
 
     The published rule compares every chosen value, whatever its name, with :func:`asked_for`. Where the goal gives no
     name (human goals), ``large`` passes for ``x-large``. Where it does (synthetic goals), the words of the name count
     among those asked for: ``x-large`` fails for ``large``, and so does a value with a colour inside one of its words
-    (``standard`` holds ``tan``) for itself. ``strict``: the value itself, under its name if one is given.
+    (``standard`` holds ``tan``) for itself.
 
     >>> option_matches(("", "large"), {"size": "x-large"}), option_matches(("size", "large"), {"size": "x-large"})
     (True, False)
     """
     name, value = wanted
-    if strict:
-        own_values = chosen.values() if not name else [chosen[name]] if name in chosen else []
-        return any(same(own, value) for own in own_values)
     text = asked_for(name, value)
     return any(alike(colour_of(own), text) for own in chosen.values())
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,7 +24,6 @@ K1 = 0.9
 B = 0.4
 RESULTS = 50
 REMEMBERED_QUERIES = 4_096
-Lengths = Literal["exact", "lucene"]
 
 
 def _decoded(byte: int) -> int:
@@ -107,14 +106,14 @@ class IndexBuilder:
         words = self._analyzer.words(text)
         self._rows.append(np.array([numbers.setdefault(word, len(numbers)) for word in words], np.int32))
 
-    def save(self, folder: Path, lengths: Lengths = "exact") -> None:
-        """Write the index of what was added, with these ``lengths`` of it, into ``folder``, which is made."""
+    def save(self, folder: Path, rounded: bool = False) -> None:
+        """Write the index of what was added into ``folder``, which is made; ``rounded``: with Lucene's lengths."""
         import bm25s
 
         self._vocabulary.setdefault("", len(self._vocabulary))  # bm25s wants at least one term
         engine = bm25s.BM25(method="lucene", k1=K1, b=B)
         engine.index((self._rows, self._vocabulary), show_progress=False)
-        if lengths == "lucene":
+        if rounded:
             engine.scores["data"] = self._lucene_scores(engine.scores)
         engine.save(folder, show_progress=False)
 

@@ -42,7 +42,7 @@ from gagpo.envs.webshop.goals import (
 )
 from gagpo.envs.webshop.reward import within_reach
 from gagpo.envs.webshop.rows import CatalogueError
-from gagpo.envs.webshop.search import IndexBuilder, Lengths, SearchIndex, searched_text
+from gagpo.envs.webshop.search import IndexBuilder, SearchIndex, searched_text
 from gagpo.envs.webshop.tagger import Tagger, default_tagger
 
 FORMAT = 2
@@ -63,11 +63,13 @@ class UnknownProduct(GagpoError, KeyError):
 class Store:
     """A built catalogue, opened read-only. Cheap to open; what many processes open exists once in memory.
 
-    search: the lengths of texts that it computes with; Lucene's have an index beside the store, built at the first use.
+    exact: texts, goals and search as the published environment has them. Its search index, which rounds the lengths of
+        texts as Lucene does, is built beside the store at the first use.
+
     Raises CatalogueError, naming the file, when the store is damaged or of another format.
     """
 
-    def __init__(self, folder: Path, exact: bool = False, search: Lengths = "exact"):
+    def __init__(self, folder: Path, exact: bool = False):
         self.folder = folder
         self.exact = exact
         self.manifest: dict[str, Any] = _verified_manifest(folder)
@@ -82,11 +84,11 @@ class Store:
         self._remembered: OrderedDict[int, Product] = OrderedDict()
         self._goal_numbers: dict[str, dict[str, int]] = {}
         self._tasks: dict[tuple[str, str], TaskSet] = {}
-        index = folder / "index" if search == "exact" else self._lucene_index()
+        index = self._lucene_index() if exact else folder / "index"
         try:
             self.index = SearchIndex(index)
         except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
-            raise _unusable(folder if search == "exact" else index, "", error) from None
+            raise _unusable(index if exact else folder, "", error) from None
 
     def __len__(self) -> int:
         return len(self._asins)
@@ -165,7 +167,7 @@ class Store:
                 for number in range(len(self)):
                     builder.add(searched_text(_unpack(self._products[number]).tidy()))
                 with durable.replacing_folder(folder) as unfinished:
-                    builder.save(unfinished, "lucene")
+                    builder.save(unfinished, rounded=True)
         return folder
 
     def _advice(self, kind: str) -> str:
@@ -178,9 +180,9 @@ def _kind_of(task: str) -> str:
 
 
 @functools.cache
-def open_store(folder: Path, exact: bool = False, search: Lengths = "exact") -> Store:
+def open_store(folder: Path, exact: bool = False) -> Store:
     """The store in ``folder``; environments of one process share it."""
-    return Store(folder, exact, search)
+    return Store(folder, exact)
 
 
 def store_for(sources: Sources, root: Path, seed: int = 0, tagger: Tagger | None = None) -> Path:

@@ -15,31 +15,17 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "report": ("gagpo report runs/alfworld-first", "gagpo report GAGPO=runs/a GRPO=runs/b --curves both.png --x turns"),
     "view": ("gagpo view runs/alfworld-first --open", "gagpo view runs/alfworld-first --follow --web"),
     "check": ("gagpo check gagpo/ALFWorld-v0 -k size=small", "gagpo check walk:Walk-v0 --json"),
-    "games": ("gagpo games --size small --train 200", "gagpo games --size full --seed 7 --folder data/rooms"),
-    "play": ("gagpo play webshop", "gagpo play webshop --products 100 --port 8080"),
     "plan": (
         "gagpo plan alfworld-qwen --gpu-memory 80",
         "gagpo plan alfworld-first rollout.tasks=32 --run runs/alfworld-first",
     ),
     "doctor": ("gagpo doctor", "gagpo doctor --device cuda --processes 8 --engine vllm --dtype bfloat16"),
     "profile": ("gagpo profile alfworld-first", "gagpo profile mine.yaml training.share_prefixes=false --iterations 5"),
-    "simulate": (
-        "gagpo simulate alfworld-qwen --gpus 8,64",
-        "gagpo simulate alfworld-first --measure runs/alfworld-first --ahead 0,1,2",
-    ),
     "export": ("gagpo export runs/alfworld-first@best model", "gagpo export episodes.jsonl logs --to inspect"),
-    "serve": ("gagpo serve gagpo/ALFWorld-v0 --port 8000", "gagpo serve walk:Walk-v0 --package walk-server"),
+    "serve": ("gagpo serve gagpo/ALFWorld-v0 --port 8000", "gagpo serve gagpo/WebShop-v0 --browser"),
     "new": ("gagpo new walk", "gagpo new walk --folder worlds"),
     "list": ("gagpo list", "gagpo list --runs elsewhere/runs --json"),
     "configs": ("gagpo configs", "gagpo configs alfworld-first > mine.yaml"),
-    "bench": ("gagpo bench env --env gagpo/Math-v0", "gagpo bench credit --json"),
-    "bench env": ("gagpo bench env --seconds 1", "gagpo bench env --env gagpo/WebShop-v0 -k products=100"),
-    "bench credit": ("gagpo bench credit", "gagpo bench credit --turns 10000 --json"),
-    "bench alfworld": ("gagpo bench alfworld --rounds 1", "gagpo bench alfworld --games data/games --json"),
-    "bench alfworld-parity": (
-        "gagpo bench alfworld-parity --steps 2000",
-        "gagpo bench alfworld-parity --games data/games --journal parity.jsonl",
-    ),
 }
 
 

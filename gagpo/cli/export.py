@@ -19,7 +19,7 @@ def export(
     source: Annotated[str, typer.Argument(help="A run (RUN, RUN@ITERATION), or a file of episodes or a journal.")],
     out: Annotated[Path, typer.Argument(help="The folder or file to make.")],
     adapter: Annotated[bool, typer.Option("--adapter", help="Of a run: the adapter alone, as peft reads it.")] = False,
-    form: Annotated[str, typer.Option("--to", help="Of episodes: jsonl, atif, inspect or hf.")] = "jsonl",
+    form: Annotated[str, typer.Option("--to", help="Of episodes: jsonl, inspect or hf.")] = "jsonl",
     as_json: Json = False,
 ) -> None:
     """Write a run's model as a Hugging Face folder with a model card, or episodes in another suite's format."""

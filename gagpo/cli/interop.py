@@ -1,4 +1,4 @@
-"""The commands that lead elsewhere: serving worlds, and worlds of one's own."""
+"""The commands ``serve`` and ``new``."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ def serve(
     kwargs: Kwargs = None,
     host: Annotated[str, typer.Option(help="0.0.0.0 to be reached from elsewhere.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any free one.")] = 8000,
+    browser: Annotated[
+        bool, typer.Option("--browser", help="Serve the WebShop as web pages for people, instead of over OpenEnv.")
+    ] = False,
     workers: Annotated[int, typer.Option(min=0, help="Environment processes.")] = 2,
     sessions: Annotated[int, typer.Option(min=1, help="Most sessions at once.")] = 64,
     admissible: Annotated[bool, typer.Option(help="Send the admissible actions with each observation.")] = False,
@@ -29,6 +32,11 @@ def serve(
     package: Annotated[Path | None, typer.Option(help="Write the folder for `openenv push` instead.")] = None,
 ) -> None:
     """Serve an environment over OpenEnv, for any trainer that plays such servers."""
+    if browser:
+        from gagpo.envs.webshop.web.site import serve_pages
+
+        serve_pages(env, values(kwargs), host=host, port=port)
+        return
     from gagpo.interop.scaffold import write_package
     from gagpo.interop.serve import serve as run
 
@@ -56,7 +64,7 @@ def new(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Begin a world of one's own: a file, a config and a test, ready to train."""
+    """Write an environment of your own to start from: a file, a config and a test, ready to train."""
     from gagpo.interop.scaffold import class_name, new_package, new_world
 
     world = f"{class_name(name)}-v0"

@@ -1,4 +1,4 @@
-"""The commands about what a run needs: a plan before it, and a proof that this machine computes right."""
+"""The commands ``plan`` and ``doctor``."""
 
 from __future__ import annotations
 
@@ -107,15 +107,14 @@ def _lines(made: MemoryPlan, iterations: int) -> list[str]:
 
 def doctor(
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1; cuda where there is one by default.")] = "",
-    engine: Annotated[str, typer.Option(help="The engine to prove: transformers or vllm.")] = "transformers",
-    dtype: Annotated[str, typer.Option(help="What is sampled in: float32 or bfloat16.")] = "float32",
-    processes: Annotated[int, typer.Option(min=1, help="Ranks to train with, a card each; all that they do.")] = 1,
-    runs: Annotated[Path, typer.Option(help="Where run folders will lie: its disk is measured.")] = Path("runs"),
-    minutes: Annotated[float, typer.Option(min=0.1, help="For all steps; what begins later is left out.")] = 10.0,
-    learn: Annotated[bool, typer.Option(help="Also a run of ten iterations, about a minute on a CPU.")] = True,
+    engine: Annotated[str, typer.Option(help="The engine to check: transformers or vllm.")] = "transformers",
+    dtype: Annotated[str, typer.Option(help="Number format to sample in: float32 or bfloat16.")] = "float32",
+    processes: Annotated[int, typer.Option(min=1, help="Ranks to train with, a GPU each.")] = 1,
+    runs: Annotated[Path, typer.Option(help="Where run folders will be written: this disk is checked.")] = Path("runs"),
+    learn: Annotated[bool, typer.Option(help="Also train for ten iterations, about a minute on a CPU.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Prove this machine: cards, disk, weights, engine, memory against the plan, speed, ranks, a run that learns."""
+    """Check that your machine gives correct results: GPUs, disk, sampling, memory, ranks, a short run that learns."""
     from gagpo.agents.engines.registry import ENGINES
     from gagpo.agents.precision import require_known
     from gagpo.settings.machine import require_device
@@ -130,19 +129,12 @@ def doctor(
     chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
     say(f"gagpo doctor --device {chosen} --processes {processes} --engine {engine} --dtype {dtype}")
     findings = examine(
-        chosen,
-        engine,
-        dtype,
-        learn,
-        lambda finding: say(*finding.lines()),
-        processes=processes,
-        runs=runs,
-        minutes=minutes,
+        chosen, engine, dtype, learn, lambda finding: say(*finding.lines()), processes=processes, runs=runs
     )
     say(conclusion(findings))
     failed = of_verdict(findings, "failed")
     if as_json:
-        about = {"warnings": of_verdict(findings, "warning"), "left_out": of_verdict(findings, "left out")}
+        about = {"warnings": of_verdict(findings, "warning"), "skipped": of_verdict(findings, "skipped")}
         print_json({"ok": not failed, "failed": failed, **about, "findings": [vars(finding) for finding in findings]})
     if failed:
         raise typer.Exit(1)

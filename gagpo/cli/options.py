@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,7 +18,6 @@ Overrides = Annotated[list[str] | None, typer.Argument(help="section.key=value, 
 PromptTokens = Annotated[int, typer.Option(min=1, help="Tokens that one turn shows.")]
 Turns = Annotated[float | None, typer.Option(min=1, help="Of a usual episode; half of the most.")]
 ResponseTokens = Annotated[float | None, typer.Option(min=1, help="Of a usual turn; a quarter of rollout.max_tokens.")]
-Games = Annotated[Path | None, typer.Option(help="Folder of games; generated ones by default.")]
 Kwargs = Annotated[
     list[str] | None, typer.Option("--kwargs", "-k", help="An argument of the environment, name=value (YAML); repeat.")
 ]

@@ -1,32 +1,25 @@
-"""Episodes in other suites' formats: plain JSON lines, ATIF 1.8, Inspect logs, Hugging Face ``datasets``.
+"""Episodes in other suites' formats: plain JSON lines, Inspect logs, Hugging Face ``datasets``.
 
 All are read from a journal of an evaluation, or from a file of ``gagpo eval --episodes`` or of a run.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from gagpo.agents.episodes import Episode, Turn, read_episodes
+from gagpo.agents.episodes import Episode, read_episodes
 from gagpo.base.errors import InvalidArgument, MissingPackage
 from gagpo.eval.journal import JournalError, read_journal
 
 About = Mapping[str, object]
 """What is known of whoever played: model, environment, split and its hash."""
 
-Record = dict[str, object]
-"""An object of a format, as JSON holds it."""
-
-_THOUGHT = re.compile(r"\A\s*<think>(.*?)</think>\s*", re.DOTALL)
-
 
 def export(source: Path, form: str, out: Path) -> int:
-    """Write the episodes of ``source`` to ``out`` (a folder for ``atif``, ``inspect`` and ``hf``); how many there were.
+    """Write the episodes of ``source`` to ``out`` (a folder for ``inspect`` and ``hf``); how many there were.
 
     Raises InvalidArgument for an unknown form, a place that is taken, or a source without an episode.
     """
@@ -65,74 +58,6 @@ def _jsonl(episodes: Iterable[Episode], about: About, out: Path) -> None:
         for episode in episodes:
             record = episode.record(tokens=any(len(turn.response_ids) for turn in episode.turns))
             file.write(json.dumps({**record, "model": about.get("model", "")}) + "\n")
-
-
-# ATIF -----------------------------------------------------------------------------------------------------------------
-
-
-def _atif(episodes: Iterable[Episode], about: About, out: Path) -> None:
-    """One folder per episode, with ``agent/trajectory.json`` in it, as Harbor lays its trials out."""
-    taken: set[str] = set()
-    for episode in episodes:
-        # A task id comes from a file: of it only what a file name may hold, and a number where two are alike then.
-        name = re.sub(r"[^A-Za-z0-9._-]+", "-", episode.task)[:100].strip(".-") or "task"
-        folder = f"{name}__{episode.sample}"
-        folder = next(one for n in itertools.count(1) if (one := folder if n == 1 else f"{folder}__{n}") not in taken)
-        taken.add(folder)
-        path = out / folder / "agent" / "trajectory.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(trajectory(episode, about), indent=1), encoding="utf-8")
-
-
-def trajectory(episode: Episode, about: About) -> Record:
-    """An episode in the Agent Trajectory Interchange Format 1.8, with token ids where there are any."""
-    steps: list[Record] = []
-    if episode.turns:
-        steps.append({"step_id": 1, "source": "user", "message": episode.turns[0].observation})
-    for number, turn in enumerate(episode.turns):
-        later = episode.turns[number + 1 :]
-        steps.append(_step(turn, len(steps) + 1, later[0].observation if later else None))
-    info = episode.info
-    final = {
-        "total_prompt_tokens": info.get("prompt_tokens"),
-        "total_completion_tokens": info.get("completion_tokens"),
-        "total_cached_tokens": info.get("cached_tokens"),
-        "total_cost_usd": info.get("cost"),
-        "total_steps": len(steps),
-        "extra": {"reward": episode.reward, "success": episode.success, "outcome": episode.outcome},
-    }
-    return {
-        "schema_version": "ATIF-v1.8",
-        "session_id": f"{episode.task}#{episode.sample}",
-        "agent": {"name": "gagpo", "version": "1", "model_name": about.get("model")},
-        "steps": steps or [{"step_id": 1, "source": "system", "message": "The episode has no turn."}],
-        "final_metrics": {name: value for name, value in final.items() if value is not None},
-        "extra": {"task": episode.task, "task_type": episode.task_type, "split": episode.split, "info": info},
-    }
-
-
-def _step(turn: Turn, number: int, answer: str | None) -> Record:
-    thought = _THOUGHT.match(turn.response)
-    step: Record = {
-        "step_id": number,
-        "source": "agent",
-        "message": turn.response[thought.end() :] if thought else turn.response,
-        "tool_calls": [{"tool_call_id": f"act-{number}", "function_name": "act", "arguments": {"action": turn.action}}],
-        "extra": {"reward": turn.reward, "valid": turn.valid, "state": turn.state},
-    }
-    if thought:
-        step["reasoning_content"] = thought[1]
-    if answer is not None:
-        step["observation"] = {"results": [{"source_call_id": f"act-{number}", "content": answer}]}
-    if len(turn.response_ids):
-        step["metrics"] = {
-            "prompt_tokens": len(turn.prompt_ids),
-            "completion_tokens": len(turn.response_ids),
-            "prompt_token_ids": turn.prompt_ids.tolist(),
-            "completion_token_ids": turn.response_ids.tolist(),
-            "logprobs": [float(value) for value in turn.logprobs],
-        }
-    return step
 
 
 # Inspect and datasets -------------------------------------------------------------------------------------------------
@@ -227,7 +152,6 @@ def _sound(value: Plain) -> Plain:
 
 FORMS: dict[str, Callable[[Iterable[Episode], About, Path], None]] = {
     "jsonl": _jsonl,
-    "atif": _atif,
     "inspect": _inspect,
     "hf": _datasets,
 }

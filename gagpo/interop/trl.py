@@ -1,8 +1,8 @@
-"""Our worlds in TRL's ``GRPOTrainer``: an ``environment_factory`` and a data set.
+"""Environments in TRL's ``GRPOTrainer``: an ``environment_factory`` and a data set.
 
     trainer = GRPOTrainer(model, args=args, train_dataset=dataset(ID), environment_factory=environment_factory(ID))
 
-The trainer's tools are the world's verbs, or with ``verbs=False`` one tool that takes the action as text.
+The trainer gets one tool, ``act``, that takes the action as text.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gagpo.interop.games import Kwargs, TextGame, opened, rows
-from gagpo.interop.verbs import ACT, as_method, verbs_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -29,44 +28,38 @@ class WorldTools:
         """Start ``task``; the first observation, which TRL appends to the prompt."""
         return self._game.start(task, int(seed))
 
+    def act(self, action: str) -> str:
+        """
+        Act in the environment.
+
+        Args:
+            action: One command, in the environment's own words.
+
+        Returns:
+            What is seen next.
+        """
+        return self._game.act(action)
+
     def get_reward(self) -> float:
         """Sum of the episode's rewards."""
         return self._game.reward
 
 
-def _act(environment: WorldTools, action: str) -> str:
-    return environment._game.act(action)
-
-
-def environment_factory(env_id: str, kwargs: Kwargs | None = None, *, verbs: bool = True) -> type[WorldTools]:
-    """A class whose instances TRL makes and resets. The reward column is named after it.
-
-    Raises ``gagpo.GagpoError`` when ``verbs`` are asked of an environment that has none.
-    """
-    tools = verbs_of(env_id) if verbs else [ACT]
-    members: dict[str, object] = {verb.name: as_method(verb, _act) for verb in tools}
-    members |= {"_env_id": env_id, "_kwargs": dict(kwargs or {}), "__doc__": f"{env_id} for TRL."}
+def environment_factory(env_id: str, kwargs: Kwargs | None = None) -> type[WorldTools]:
+    """A class whose instances TRL makes and resets. The reward column is named after it."""
+    members = {"_env_id": env_id, "_kwargs": dict(kwargs or {}), "__doc__": f"{env_id} for TRL."}
     name = env_id.rpartition("/")[2].rpartition(":")[2].partition("-")[0]
     return type(name, (WorldTools,), members)
 
 
 def dataset(
-    env_id: str,
-    kwargs: Kwargs | None = None,
-    *,
-    split: str = "train",
-    count: int | None = None,
-    seed: int = 0,
-    verbs: bool = True,
+    env_id: str, kwargs: Kwargs | None = None, *, split: str = "train", count: int | None = None, seed: int = 0
 ) -> Dataset:
-    """A data set with a prompt, a task and a seed in each row, so that a group shares its start.
-
-    With verbs the prompt says only what TRL cannot: that tools are to be called until the task is done.
-    """
+    """A data set with a prompt, a task and a seed in each row, so that a group shares its start."""
     from datasets import Dataset
 
     with opened(env_id, kwargs) as world:
-        instructions = "" if verbs else world.instructions
+        instructions = world.instructions
     ask = "Act by calling tools, one at a time, until the task is done."
     prompt = [{"role": "user", "content": f"{instructions}\n{ask}\n\n".lstrip()}]
     return Dataset.from_list([{"prompt": prompt, **row} for row in rows(env_id, kwargs, split, count, seed)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -23,7 +23,15 @@ FRAGMENTS = 0.05  # share of a GPU that the allocator cannot hand out
 
 @dataclass(frozen=True)
 class MemoryVerdict:
-    """Whether a plan fits; overrides: with which it does, [] where none are needed or none help."""
+    """Whether a run fits a GPU.
+
+    gigabytes: memory of the GPU.
+    available: bytes of it that tensors can have.
+    needed: bytes at the peak.
+    fits: whether the run fits as it is.
+    overrides: settings with which it fits; empty where none are needed or none are enough.
+    advice: the answer in one line.
+    """
 
     gigabytes: float
     available: float
@@ -39,10 +47,10 @@ def available_bytes(gigabytes: float, device: str) -> float:
 
 
 def judge(settings: RunSettings, guess: Guess, gigabytes: float, shape: Shape | None = None) -> MemoryVerdict:
-    """Whether the run fits ``gigabytes``, and if not, the fewest changes of settings (tried in order) that make it fit.
+    """Whether the run fits ``gigabytes``, and if not, a few changes of settings that make it fit.
 
-    Those that leave the result as it is come first; the KL term and the number formats last. Nothing is advised that a
-    run would refuse.
+    Changes that keep the result come first; number formats and the KL term come last. A run accepts all that is
+    advised.
     """
     if not gigabytes > 0:
         raise InvalidArgument(f"a GPU's memory is a positive number of GB, got {gigabytes}")
@@ -59,23 +67,23 @@ def judge(settings: RunSettings, guess: Guess, gigabytes: float, shape: Shape | 
     chosen: dict[str, str] = {}
     least = needed
     for key, value in _candidates(settings):
-        # A change is kept if it helps beside those that are kept already; a later value of a key replaces the earlier.
+        # A change is kept if it helps in addition to the others; a later value of a key replaces the earlier one.
         after = peak({**chosen, key: value})
         if after < least:
             chosen, least = {**{other: chosen[other] for other in chosen if other != key}, key: value}, after
         if least > available:
             continue
-        # The last ones change the result: they are the first to go where the others are enough.
+        # The last ones change the result, so they are dropped first where the others are enough.
         for other in reversed(list(chosen)):
             rest = {name: chosen[name] for name in chosen if name != other}
             chosen = rest if peak(rest) <= available else chosen
         overrides = [f"{name}={chosen[name]}" for name in chosen]
         advice = f"does not fit: {needed / GB:.1f} of {available / GB:.1f} GB; with {' '.join(overrides)} it does"
         return MemoryVerdict(gigabytes, available, needed, False, overrides, advice)
+    helpful = " ".join(f"{name}={value}" for name, value in chosen.items()) or "none does"
     advice = (
-        f"does not fit: {needed / GB:.1f} of {available / GB:.1f} GB, and {least / GB:.1f} with every setting "
-        f"that helps ({' '.join(f'{name}={value}' for name, value in chosen.items()) or 'none does'}): "
-        + _way_out(settings, chosen, peak, available)
+        f"does not fit: {needed / GB:.1f} of {available / GB:.1f} GB, and {least / GB:.1f} with every setting that "
+        f"helps ({helpful}): use more GPUs (processes), an adapter (lora) or a smaller model"
     )
     return MemoryVerdict(gigabytes, available, needed, False, [], advice)
 
@@ -93,24 +101,6 @@ def accepted(settings: RunSettings, overrides: Mapping[str, str]) -> RunSettings
     except SettingsError:
         return None
     return changed
-
-
-def _way_out(
-    settings: RunSettings, chosen: dict[str, str], peak: Callable[[dict[str, str]], float], available: float
-) -> str:
-    """What no setting of memory alone can do: more cards, or an adapter; only what fits then is named."""
-    ways = []
-    for processes in (2, 4, 8, 16, 32, 64):
-        if processes > settings.processes and peak({**chosen, "processes": str(processes)}) <= available:
-            ways.append(f"processes={processes} with a card each")
-            break
-    if settings.lora is None:
-        half = {**chosen, "training.precision": "bfloat16", "engine.dtype": "bfloat16"}
-        for base in ("float32", "bfloat16", "4bit"):
-            if peak({**half, "lora": f"{{rank: 32, base: {base}}}"}) <= available:
-                ways.append(f"an adapter: lora={{rank: 32, base: {base}}}")
-                break
-    return " or ".join([*ways, "a smaller model"]) + f" {'fit' if ways else 'might'}"
 
 
 def _candidates(settings: RunSettings) -> Iterator[tuple[str, str]]:

@@ -15,8 +15,12 @@ GUESSED_TURNS, GUESSED_RESPONSE = 0.5, 0.25  # share of the upper bounds that a 
 
 @dataclass(frozen=True)
 class Guess:
-    """What the settings cannot say. prompt: tokens that a turn adds to what is read; turns and response: of a usual
-    episode; None takes half of the turns, a quarter of the response limit.
+    """What the settings cannot say.
+
+    prompt: tokens that a turn adds to what is read.
+    turns: of a usual episode; None takes half of the most.
+    response: tokens of a usual response; None takes a quarter of the limit.
+    tokens_per_second: response tokens of a whole iteration; None where unknown.
     """
 
     prompt: int = 300

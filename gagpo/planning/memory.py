@@ -27,7 +27,14 @@ PHASES = ("sampling", "loss", "backward", "step")
 
 @dataclass(frozen=True)
 class Part:
-    """bytes: of one part of the memory; phases: when it is there; host: it lies in the host's memory, not a card's."""
+    """One part of the memory.
+
+    name: what the table calls it.
+    bytes: its size.
+    phases: of an iteration in which it is there.
+    note: what it holds.
+    host: it lies in the host's memory, not the GPU's.
+    """
 
     name: str
     bytes: float

@@ -24,7 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """The answer. tokens: response tokens of an iteration (``most``, ``guess``) and tokens read to train on them."""
+    """What a run takes.
+
+    shape: sizes of the model.
+    parts: of the memory.
+    tokens: of an iteration: ``guess`` and at ``most`` sampled, ``trained_on`` read in training, ``row`` in a row.
+    hours: of the whole run; None where the speed is unknown.
+    disk: bytes of a ``checkpoint`` and at ``most`` of all, and how many are kept (``keep``, ``best``).
+    """
 
     shape: Shape
     parts: list[Part]

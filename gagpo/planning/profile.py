@@ -10,13 +10,14 @@ from typing import Any
 
 from gagpo.agents.engines.spans import Profile
 from gagpo.base.tables import Table
+from gagpo.runs.metrics import Metrics
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import RunSettings
-from gagpo.training.events import Event, IterationFinished, Metrics
+from gagpo.training.events import Event, IterationFinished
 from gagpo.training.trainer import Trainer
 
 PARTS = {
-    "environments": "waiting for the worlds",
+    "environments": "waiting for the environments",
     "prompts and actions": "texts to tokens and back, all of sampling with an engine elsewhere",
     "reading": "the engine reads prompts",
     "decoding": "the engine samples tokens",
@@ -33,7 +34,12 @@ BAR = 24
 
 @dataclass(frozen=True)
 class Shares:
-    """Seconds of an iteration by part, in the order of :data:`PARTS`; metrics: of every iteration measured."""
+    """Where the time of an iteration goes.
+
+    wall: seconds by part, in the order of :data:`PARTS`.
+    processor: CPU seconds by part.
+    metrics: of every iteration measured.
+    """
 
     wall: dict[str, float]
     processor: dict[str, float]

@@ -69,7 +69,7 @@ class EnvironmentSettings(Options):
 
     id: str = Field(
         description="a registered id, module:Name-v0 of a file in the working directory, http://HOST:PORT, "
-        "docker://IMAGE, or verifiers://TASKSET"
+        "docker://IMAGE"
     )
     split: str = Field("train", description="the split that is trained on")
     kwargs: Kwargs = Field({}, description="arguments of the environment's constructor")

@@ -16,7 +16,6 @@ TRACKERS: Registry[Callable[[], Tracker]] = Registry(
         "tensorboard": "gagpo.trackers.tensorboard:TensorBoard",
         "trackio": "gagpo.trackers.trackio:Trackio",
         "wandb": "gagpo.trackers.wandb:Wandb",
-        "mlflow": "gagpo.trackers.mlflow:Mlflow",
     },
 )
 

@@ -117,6 +117,12 @@ def test_a_byte_now_and_then_does_not_put_off_the_deadline(steps):
     assert server.requests == 2
 
 
+def test_another_success_than_200_is_asked_for_again():
+    with answering(lambda number: [reply(chat(), "200 OK" if number else "206 Partial Content")]) as server:
+        assert client_of(server).ask(ASK, 0.0, 5).text == "left"
+    assert server.requests == 2
+
+
 def test_a_body_without_end_is_not_held():
     megabyte = b"x" * (1 << 20)
     endless = [b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", *[b"100000\r\n" + megabyte + b"\r\n"] * 1000]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Hanging
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 
@@ -100,10 +101,13 @@ def _tried(steps: list[bytes | float], sound: bytes, ask: Case) -> Outcome:
 
 
 def _ask_for_text(server: RawServer) -> str:
-    settings = ApiSettings(
-        "m", f"{server.url}/v1", timeout=DEADLINE, attempts=3, input_price=1.0
-    )
+    settings = ApiSettings("m", f"{server.url}/v1", timeout=DEADLINE, attempts=3, input_price=1.0)
     client = ApiClient(settings)
+    with patch("openai._base_client.INITIAL_RETRY_DELAY", 0.0):
+        return _asked_for_text(client, server)
+
+
+def _asked_for_text(client: ApiClient, server: RawServer) -> str:
     try:
         answer = client.ask([{"role": "user", "content": "Left or right?"}], 0.0, 5)
         answer.text.encode()

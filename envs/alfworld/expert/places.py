@@ -1,4 +1,4 @@
-"""Where things lie in generated rooms, counted by :mod:`gagpo.envs.alfworld.expert.count`; not for editing.
+"""Where things lie in generated rooms, counted by ``benchmarks.alfworld.places``; not for editing.
 
 Kind of thing -> types of place, each with the things per mille that lie there where such a place is.
 """

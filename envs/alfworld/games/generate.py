@@ -13,8 +13,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,23 +23,19 @@ from filelock import FileLock, Timeout
 
 from gagpo.base import durable
 from gagpo.base.errors import GagpoError, InvalidArgument
-from gagpo.base.interpreter import spawning
-from gagpo.envs.alfworld.engine import DEFAULT_ENGINE, GameEngine, make_engine
 from gagpo.envs.alfworld.games.catalogue import SIZES, TASK_TYPES
 from gagpo.envs.alfworld.games.draws import Draws
 from gagpo.envs.alfworld.games.gamefile import GAME, TRAJECTORY, GameFiles, render
 from gagpo.envs.alfworld.games.phrasings import DEFAULT, Phrasing, human_text
 from gagpo.envs.alfworld.games.scenes import pose
 from gagpo.envs.alfworld.games.shipped import shipped
+from gagpo.envs.alfworld.native.engine import NativeEngine
 
 log = logging.getLogger(__name__)
 
 SPLITS = ("train", "valid_seen", "valid_unseen")
 DEFAULT_COUNTS = {"train": 300, "valid_seen": 72, "valid_unseen": 72}
 FORMAT = 1  # of the generator: a higher number makes other games
-
-Progress = Callable[[int, int], None]
-"""Called with the number of games checked so far and the number to check."""
 
 
 class UnsolvedGame(GagpoError, RuntimeError):
@@ -77,10 +72,6 @@ def generate(
     task_types: Sequence[str] = TASK_TYPES,
     root: Path | None = None,
     splits: Sequence[str] = SPLITS,
-    engine: str = DEFAULT_ENGINE,
-    verify: Callable[[], GameEngine] | None = None,
-    processes: int = 1,
-    progress: Progress | None = None,
     patience: float = 3600.0,
     phrasing: Phrasing = DEFAULT,
 ) -> dict[str, list[MadeGame]]:
@@ -88,8 +79,6 @@ def generate(
 
     counts: games per split, shared evenly among ``task_types``; those not named as in :data:`DEFAULT_COUNTS`, but
         never more valid_seen than train games.
-    verify: makes the engine that plays each new game's walkthrough, called once per process; ``engine`` names one.
-    processes: how many are started to verify; 1 verifies in this one.
     patience: seconds to wait for another process that is making games here.
     phrasing: the verb and the task texts; rooms and goals do not depend on it.
 
@@ -105,14 +94,7 @@ def generate(
             index = _Index(root, size, seed, phrasing)
             made = index.lookup(jobs)
             if made is None:
-                made = _make(
-                    root,
-                    _GameSource(size, seed, phrasing),
-                    jobs,
-                    verify or functools.partial(make_engine, engine),
-                    processes,
-                    progress,
-                )
+                made = _make(root, _GameSource(size, seed, phrasing), jobs)
                 index.store(made)
     return {split: [game for game in made if game.split == split] for split in splits}
 
@@ -193,14 +175,7 @@ class _GameSource:
         return files_of(self.size, self.seed, job, self.phrasing)
 
 
-def _make(
-    root: Path,
-    source: _GameSource,
-    jobs: list[Job],
-    verify: Callable[[], GameEngine],
-    processes: int,
-    progress: Progress | None,
-) -> list[MadeGame]:
+def _make(root: Path, source: _GameSource, jobs: list[Job]) -> list[MadeGame]:
     for old in root.glob(".*.part"):  # left by a process that was killed; this one holds the lock
         shutil.rmtree(old, ignore_errors=True)
     made: list[MadeGame] = []
@@ -213,10 +188,8 @@ def _make(
             made.append(game)
     if missing:
         log.warning("making %d %s ALFWorld games in %s (done once)", len(missing), source.size, root)
-    for done, game in enumerate(_verified(root, source, missing, verify, processes), 1):
-        made.append(game)
-        if progress is not None:
-            progress(done, len(missing))
+    engine = NativeEngine()
+    made += [_make_one(root, source, job, engine) for job in missing]
     return sorted(made, key=lambda game: (game.split, game.task_type, game.index))
 
 
@@ -235,41 +208,7 @@ def _found(root: Path, job: Job, files: GameFiles) -> MadeGame | None:
     return MadeGame(*job, files.folder, hashlib.sha256(content).hexdigest(), stat.st_size, stat.st_mtime_ns)
 
 
-def _verified(
-    root: Path, source: _GameSource, jobs: list[Job], verify: Callable[[], GameEngine], processes: int
-) -> Iterator[MadeGame]:
-    if processes <= 1 or len(jobs) < 2 * processes:
-        engine = verify()
-        try:
-            for job in jobs:
-                yield _make_one(root, source, job, engine)
-        finally:
-            engine.close()
-        return
-    # The reference engine must not be forked.
-    with spawning() as context, ProcessPoolExecutor(processes, context, _start_worker, (verify,)) as pool:
-        futures = [pool.submit(_work, root, source, job) for job in jobs]
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-_worker_engine: GameEngine | None = None
-
-
-def _start_worker(verify: Callable[[], GameEngine]) -> None:
-    global _worker_engine
-    _worker_engine = verify()
-
-
-def _work(root: Path, source: _GameSource, job: Job) -> MadeGame:
-    assert _worker_engine is not None
-    return _make_one(root, source, job, _worker_engine)
-
-
-def _make_one(root: Path, source: _GameSource, job: Job, engine: GameEngine) -> MadeGame:
+def _make_one(root: Path, source: _GameSource, job: Job, engine: NativeEngine) -> MadeGame:
     files = source.files(job)
     # Not beside its place: alfworld's rules find games in hidden folders too.
     with durable.replacing_folder(root / job[0] / files.folder, flushed=False, within=root) as fresh:
@@ -281,7 +220,7 @@ def _make_one(root: Path, source: _GameSource, job: Job, engine: GameEngine) -> 
     return game
 
 
-def play(engine: GameEngine, game: Path, plan: Sequence[str]) -> None:
+def play(engine: NativeEngine, game: Path, plan: Sequence[str]) -> None:
     """Play ``plan``; raises :class:`UnsolvedGame` unless every command is admissible and exactly the last one wins."""
     scene = engine.reset(game)
     for number, command in enumerate(plan, 1):

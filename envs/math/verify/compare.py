@@ -1,4 +1,4 @@
-"""Whether two answers are the same, under a stated policy.
+"""Whether two answers are the same.
 
 Numbers, choices, words and sequences of them are decided here, exactly. Formulas are left to ``symbolic``, a function
 that the caller supplies: computer algebra in a verifier process, or one that says "not here" (:class:`NeedsAlgebra`).
@@ -10,11 +10,10 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
-from typing import Literal, get_args
+from typing import Literal
 
-from gagpo.base.errors import InvalidArgument
 from gagpo.envs.math.verify.answers import (
     INFINITY,
     MINUS_INFINITY,
@@ -35,27 +34,7 @@ from gagpo.envs.math.verify.spelling import brackets, normalise
 from gagpo.envs.math.verify.spelling.symbols import variables
 from gagpo.envs.math.verify.unevaluated import left_to_do
 
-PercentPolicy = Literal["either", "value", "unit"]
-
-
-@dataclass(frozen=True)
-class Policy:
-    """What counts as the same answer.
-
-    percent: where only one side has a percent sign, ``value`` accepts 50 % for 0.5, ``unit`` for 50, and ``either``
-    for both (but 0.5 % only for 0.005). unevaluated: accept what is still to be done: arithmetic (``3 + 4`` or
-    ``14/2`` for 7), and integrals, sums, products, limits, derivatives and functions of constants that the gold answer
-    does not hold itself; refused by default, because a question could then be handed back as its own answer.
-    """
-
-    percent: PercentPolicy = "either"
-    unevaluated: bool = False
-
-    def __post_init__(self) -> None:
-        if self.percent not in get_args(PercentPolicy):
-            raise InvalidArgument(
-                f"no percent policy {self.percent!r}; choose from {', '.join(get_args(PercentPolicy))}"
-            )
+Reason = Literal["match", "mismatch", "no_answer", "unparsable", "timeout"]
 
 
 class NeedsAlgebra(Exception):
@@ -71,13 +50,13 @@ def not_here(gold: str, prediction: str, unevaluated: bool) -> bool:
     raise NeedsAlgebra
 
 
-def same(gold: Answer, prediction: Answer, policy: Policy, symbolic: Symbolic) -> bool:
+def same(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
     """Whether ``prediction`` says what ``gold`` says. Not symmetric: the gold answer sets the kind and the form."""
     if gold == prediction:
         return True
     match gold, prediction:
         case (Number(), Number()):
-            return same_numbers(gold, prediction, policy)
+            return same_numbers(gold, prediction)
         case (Choice(), Choice()):
             return gold.letter == prediction.letter
         case (Choice(), Formula()):
@@ -85,60 +64,59 @@ def same(gold: Answer, prediction: Answer, policy: Policy, symbolic: Symbolic) -
         case (Words(), _) | (_, Words()):
             return _same_words(gold, prediction)
         case (Relation(), _) | (_, Relation()):
-            return _same_relations(gold, prediction, policy, symbolic)
+            return _same_relations(gold, prediction, symbolic)
         case (Matrix(), Matrix()):
             entries = (zip(*rows, strict=False) for rows in zip(gold.rows, prediction.rows, strict=False))
             shapes = [(len(matrix.rows), len(matrix.rows[0])) for matrix in (gold, prediction)]
             return shapes[0] == shapes[1] and all(
-                same(wanted, given, policy, symbolic) for row in entries for wanted, given in row
+                same(wanted, given, symbolic) for row in entries for wanted, given in row
             )
         case (Matrix(), Sequence()):
-            return prediction.pointed and _same_vectors(gold, prediction, policy, symbolic)
+            return prediction.pointed and _same_vectors(gold, prediction, symbolic)
         case (Sequence(), Matrix()):
-            return gold.pointed and _same_vectors(gold, prediction, policy, symbolic)
+            return gold.pointed and _same_vectors(gold, prediction, symbolic)
         case (Sequence(), Sequence()):
-            return _same_sequences(gold, prediction, policy, symbolic)
+            return _same_sequences(gold, prediction, symbolic)
         case (Sequence(items=(item,)), _) if not isinstance(item, Sequence):
-            return same(item, prediction, policy, symbolic)
+            return same(item, prediction, symbolic)
         case (_, Sequence(items=(item,))) if not isinstance(item, Sequence):
-            return same(gold, item, policy, symbolic)
+            return same(gold, item, symbolic)
         case (Sequence(), Number()):
             other = as_list(prediction)
-            return other is not None and not gold.opening and same(gold, other, policy, symbolic)
+            return other is not None and not gold.opening and same(gold, other, symbolic)
         case (Number() | Formula(), Sequence(opening="", items=items)) if items:
             other = as_list(gold) if isinstance(gold, Number) else None
-            if other is not None and same(other, prediction, policy, symbolic):
+            if other is not None and same(other, prediction, symbolic):
                 return True
             # Two spellings of one value, as in "1/2 or 0.5".
-            return len(items) <= 3 and all(same(gold, item, policy, symbolic) for item in items)
+            return len(items) <= 3 and all(same(gold, item, symbolic) for item in items)
         case (Number(), Formula()):
             if gold.unit and (number := read_number(_LETTER_UNIT.sub(r"\1 \2", prediction.latex))):
-                return same_numbers(gold, number, policy)  # 7m, which could be a product as well
+                return same_numbers(gold, number)  # 7m, which could be a product as well
             if gold.places is not None and prediction.rounded is not None:
-                return same_numbers(gold, prediction.rounded, policy)
+                return same_numbers(gold, prediction.rounded)
             if gold.unit and gold.unit.dimension == "angle" and r"\pi" in prediction.latex:
-                return _equal(gold, prediction, policy, symbolic)
+                return _equal(gold, prediction, symbolic)
             # A long decimal stands for a value that is exact as a formula only: 1.4142136 for a root of 2.
             rounded = gold.places is not None and gold.significant >= SIGNIFICANT_DIGITS
-            return (policy.unevaluated or rounded) and _equal(gold, prediction, policy, symbolic)
+            return rounded and _equal(gold, prediction, symbolic)
         case (Formula(), Number() | Formula()):
-            return _same_formulas(gold, prediction, policy, symbolic)
+            return _same_formulas(gold, prediction, symbolic)
     return False
 
 
-def _equal(gold: Answer, prediction: Answer, policy: Policy, symbolic: Symbolic) -> bool:
+def _equal(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
     wanted, given = to_latex(gold), to_latex(prediction)
-    if not policy.unevaluated:
-        left = left_to_do(wanted, given)
-        if left - {"root"} if isinstance(gold, Number) else left:  # a root is what a long decimal stands for
-            return False
-    return symbolic(wanted, given, policy.unevaluated)
+    left = left_to_do(wanted, given)
+    if left - {"root"} if isinstance(gold, Number) else left:  # a root is what a long decimal stands for
+        return False
+    return symbolic(wanted, given, False)
 
 
-def same_numbers(gold: Number, prediction: Number, policy: Policy) -> bool:
+def same_numbers(gold: Number, prediction: Number) -> bool:
     if not _may_be_one(gold.name, prediction.name):
         return False
-    if prediction.division and not gold.division and not policy.unevaluated:
+    if prediction.division and not gold.division:
         return False
     if gold.base or prediction.base:
         bases = {number.base for number in (gold, prediction) if number.base}
@@ -151,14 +129,14 @@ def same_numbers(gold: Number, prediction: Number, policy: Policy) -> bool:
         if gold.unit.dimension != prediction.unit.dimension:
             return False
         return _close(gold, prediction, prediction.unit.size / gold.unit.size)
-    if gold.percent == prediction.percent or policy.percent == "unit":
+    if gold.percent == prediction.percent:
         return _close(gold, prediction)
     # Exactly one side has the sign; its value is a hundredth of what is written.
     if _close(gold, prediction, Fraction(1, 100) if prediction.percent else Fraction(100)):
         return True
-    # 0.5 % beside 0.5 is a mistake on either side; 50 % for 50 answers a question for a percentage.
+    # 0.5 % and 0.5 differ, but 50 % for 50 answers a question for a percentage.
     asked_for = abs(gold.value if gold.percent else prediction.value) > 1
-    return policy.percent == "either" and asked_for and _close(gold, prediction)
+    return asked_for and _close(gold, prediction)
 
 
 def _may_be_one(name: str, other: str) -> bool:
@@ -209,7 +187,7 @@ _INFINITE = (INFINITY, MINUS_INFINITY)
 _EQUALITY = re.compile(r"=|\\equiv(?![a-zA-Z])")
 
 
-def _same_formulas(gold: Formula, prediction: Number | Formula, policy: Policy, symbolic: Symbolic) -> bool:
+def _same_formulas(gold: Formula, prediction: Number | Formula, symbolic: Symbolic) -> bool:
     if not _may_be_one(gold.name, prediction.name):
         return False
     wanted, given = gold, prediction
@@ -231,7 +209,7 @@ def _same_formulas(gold: Formula, prediction: Number | Formula, policy: Policy, 
             )
     if wanted in _INFINITE or given in _INFINITE:
         return False
-    return _equal(wanted, given, policy, symbolic)
+    return _equal(wanted, given, symbolic)
 
 
 _ADDED = re.compile(r"\+\s*C\s*$|^\s*C\s*\+")
@@ -239,27 +217,27 @@ _ADDED_BY_ANY_NAME = re.compile(r"\+\s*(?:[CcKk](?:_\w)?|\\text\s*\{\s*const(?:a
 """A constant of integration, which may have a name of its own."""
 
 
-def _same_relations(gold: Answer, prediction: Answer, policy: Policy, symbolic: Symbolic) -> bool:
+def _same_relations(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
     """An unsolved equation or inequality says no value; it may be a curve's equation, or a chain of equal sides."""
     match gold, prediction:
         case (Relation(), Relation() | Formula()):
-            return canonical(gold) == canonical(prediction) or _equal(gold, prediction, policy, symbolic)
+            return canonical(gold) == canonical(prediction) or _equal(gold, prediction, symbolic)
         case (Relation(), Sequence()):
-            return _equal(gold, prediction, policy, symbolic)
+            return _equal(gold, prediction, symbolic)
         case (Formula(), Relation()) if gold.name and variables(gold.latex):
-            return _equal(gold, prediction, policy, symbolic)
+            return _equal(gold, prediction, symbolic)
         case (Formula(), Relation()):
             # Every side says the gold answer, the last one in a finished form: \sqrt{18} + \sqrt{8} = 5\sqrt{2}.
             *sides, last = brackets.split(prediction.latex, _EQUALITY)[0]
             if not sides or not variables(prediction.latex) <= variables(gold.latex):
                 return False
-            return _same_formulas(gold, Formula(last), policy, symbolic) and all(
+            return _same_formulas(gold, Formula(last), symbolic) and all(
                 symbolic(gold.latex, side, True) for side in sides
             )
     return False
 
 
-def _same_vectors(gold: Answer, prediction: Answer, policy: Policy, symbolic: Symbolic) -> bool:
+def _same_vectors(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
     """A row or a column and a vector in round brackets."""
     found = []
     for side in (gold, prediction):
@@ -267,17 +245,15 @@ def _same_vectors(gold: Answer, prediction: Answer, policy: Policy, symbolic: Sy
             one_line = len(side.rows) == 1 or len(side.rows[0]) == 1
             side = Sequence(tuple(entry for row in side.rows for entry in row) if one_line else (), "(", ")")
         found.append(side)
-    return same(found[0], found[1], policy, symbolic)
+    return same(found[0], found[1], symbolic)
 
 
-def _same_sequences(gold: Sequence, prediction: Sequence, policy: Policy, symbolic: Symbolic) -> bool:
+def _same_sequences(gold: Sequence, prediction: Sequence, symbolic: Symbolic) -> bool:
     if len(gold.items) != len(prediction.items) or not _may_be_one(gold.name, prediction.name):
         return False
     wanted, given = _coordinates(gold), _coordinates(prediction)
     if wanted and given:
-        return wanted.keys() == given.keys() and all(
-            same(wanted[name], given[name], policy, symbolic) for name in wanted
-        )
+        return wanted.keys() == given.keys() and all(same(wanted[name], given[name], symbolic) for name in wanted)
     if wanted or (given and gold.pointed):
         # Coordinates on one side only: the other side gives them in their order, as a point or as a bare list.
         named, other = (wanted, prediction) if wanted else (given, gold)
@@ -285,18 +261,18 @@ def _same_sequences(gold: Sequence, prediction: Sequence, policy: Policy, symbol
             return False
         values = [named[name] for name in _in_order(list(named))]
         pairs = list(zip(values, other.items, strict=True))
-        return all(same(*(pair if wanted else pair[::-1]), policy, symbolic) for pair in pairs)
+        return all(same(*(pair if wanted else pair[::-1]), symbolic) for pair in pairs)
     if not _same_kind(gold, prediction):
         return False
     if gold.ordered or prediction.ordered:
         pairs = list(zip(gold.items, prediction.items, strict=True))
-        return all(same(one, other, policy, symbolic) for one, other in pairs)
+        return all(same(one, other, symbolic) for one, other in pairs)
     remaining = list(prediction.items)
     for item in gold.items:
         # Equal spelling first: it spares a symbolic comparison with every other item.
         remaining.sort(key=lambda given: canonical(given) != canonical(item))
         for i, candidate in enumerate(remaining):
-            if same(item, candidate, policy, symbolic):
+            if same(item, candidate, symbolic):
                 del remaining[i]
                 break
         else:

@@ -15,13 +15,11 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from typing import cast
 
 from gagpo.base.errors import GagpoError, InvalidArgument
-from gagpo.envs.math.verify.compare import Policy
+from gagpo.envs.math.verify.compare import Reason
 from gagpo.envs.math.verify.extract import MAX_ANSWER
-from gagpo.envs.math.verify.verifier import Reason
 from gagpo.envs.pool import EnvironmentBroken
 from gagpo.envs.pool.shared_pool import PoolClosed, SharedPool
 
@@ -56,21 +54,20 @@ class VerifyPool:
         self._slots = threading.Semaphore(self.workers)
         self._alone = threading.Lock()
         self._lock = threading.Lock()
-        self._known: OrderedDict[tuple[str, str, Policy], Reason] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str], Reason] = OrderedDict()
 
-    def compare(self, gold: str, prediction: str, policy: Policy | None = None) -> Reason:
+    def compare(self, gold: str, prediction: str) -> Reason:
         """``match``, ``mismatch``, ``unparsable`` or ``timeout``."""
-        policy = policy or Policy()
         if len(prediction) > MAX_ANSWER or len(gold) > MAX_ANSWER:
             return "unparsable"
         if os.getpid() != self._owner:
             self._reset()  # a forked copy: the processes are its parent's
-        key = (gold, prediction, policy)
+        key = (gold, prediction)
         with self._lock:
             if key in self._known:
                 self._known.move_to_end(key)
                 return self._known[key]
-        request = {"gold": gold, "prediction": prediction, "policy": asdict(policy), "seconds": self.seconds}
+        request = {"gold": gold, "prediction": prediction, "seconds": self.seconds}
         reason = self._decide(json.dumps(request))
         if reason is None:
             return "timeout"
@@ -80,10 +77,10 @@ class VerifyPool:
                 self._known.popitem(last=False)
         return reason
 
-    def compare_many(self, pairs: Sequence[tuple[str, str]], policy: Policy | None = None) -> list[Reason]:
+    def compare_many(self, pairs: Sequence[tuple[str, str]]) -> list[Reason]:
         """The verdicts of many (gold, prediction) pairs, in their order, on all workers at once."""
         with ThreadPoolExecutor(self.workers) as threads:
-            return list(threads.map(lambda pair: self.compare(pair[0], pair[1], policy), pairs))
+            return list(threads.map(lambda pair: self.compare(*pair), pairs))
 
     def _decide(self, request: str) -> Reason | None:
         """The verdict, or None where twice no answer came although there was processor time left."""

@@ -77,7 +77,7 @@ def _complex(latex: str) -> bool:
 def equal(gold: str, prediction: str, unevaluated: bool = False) -> bool:
     """Whether two LaTeX formulas mean the same; :class:`Unparsable` when the prediction cannot be read.
 
-    Unless ``unevaluated``, a prediction that leaves more kinds of arithmetic to do than the gold answer is none.
+    Unless ``unevaluated``, a prediction that leaves more kinds of arithmetic to do than the gold answer is refused.
     """
     over_complex = _complex(gold) or _complex(prediction)
     if _complex(prediction) and not _complex(gold) and r"\sqrt{-" not in gold:

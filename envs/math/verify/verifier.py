@@ -9,15 +9,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 from gagpo.base.errors import GagpoError
-from gagpo.envs.math.verify.answers import Answer, Choice, Number, canonical
-from gagpo.envs.math.verify.compare import NeedsAlgebra, Policy, not_here, same
+from gagpo.envs.math.verify.answers import Answer, Choice, canonical
+from gagpo.envs.math.verify.compare import NeedsAlgebra, Reason, not_here, same
 from gagpo.envs.math.verify.extract import METHODS, Extraction, check_methods, extract
 from gagpo.envs.math.verify.reading import Unreadable, read
-
-Reason = Literal["match", "mismatch", "no_answer", "unparsable", "timeout"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class Verdict:
 class Comparer(Protocol):
     """What decides comparisons that need algebra: :class:`~gagpo.envs.math.verify.pool.VerifyPool` is one."""
 
-    def compare(self, gold: str, prediction: str, policy: Policy) -> Reason: ...
+    def compare(self, gold: str, prediction: str) -> Reason: ...
 
 
 class GoldError(GagpoError, ValueError):
@@ -58,7 +56,7 @@ def read_gold(gold: str) -> Answer:
 
 
 class Verifier:
-    r"""Verdicts under one policy.
+    r"""Verdicts on the final answers of responses.
 
     ``pool`` compares formulas; without one, the process-wide pool is used and started when the first formula comes.
 
@@ -69,10 +67,7 @@ class Verifier:
     ('mismatch', 'no_answer')
     """
 
-    def __init__(
-        self, policy: Policy | None = None, methods: Sequence[str] = METHODS, pool: Comparer | None = None
-    ) -> None:
-        self.policy = policy or Policy()
+    def __init__(self, methods: Sequence[str] = METHODS, pool: Comparer | None = None) -> None:
         self.methods = check_methods(methods)
         self._pool = pool
         self._shares = False
@@ -109,16 +104,7 @@ class Verifier:
         except Unreadable:
             return Verdict("unparsable", found.text, found.method, found.text[:80])
         try:
-            reason: Reason = "match" if same(wanted, given, self.policy, not_here) else "mismatch"
+            reason: Reason = "match" if same(wanted, given, not_here) else "mismatch"
         except NeedsAlgebra:
-            reason = self.pool.compare(gold, found.text, self.policy)
+            reason = self.pool.compare(gold, found.text)
         return Verdict(reason, found.text, found.method, canonical(given))
-
-
-def value_of(answer: str) -> Number | None:
-    """The number that ``answer`` states, or None when it is anything else."""
-    try:
-        reading = read(answer)
-    except Unreadable:
-        return None
-    return reading if isinstance(reading, Number) else None

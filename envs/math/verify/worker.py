@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import gymnasium
 
 from gagpo.envs.base import Info
-from gagpo.envs.math.verify.compare import Policy, same
+from gagpo.envs.math.verify.compare import same
 from gagpo.envs.math.verify.reading import Unreadable, read
 from gagpo.envs.math.verify.symbolic import Unparsable, equal
 
@@ -50,11 +50,11 @@ def cpu_limit(seconds: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_PROF, 0)
 
 
-def compare(gold: str, prediction: str, policy: Policy, seconds: float) -> str:
+def compare(gold: str, prediction: str, seconds: float) -> str:
     """The reason of the verdict: match, mismatch, unparsable or timeout."""
     try:
         with cpu_limit(seconds):
-            return "match" if same(read(gold), read(prediction), policy, equal) else "mismatch"
+            return "match" if same(read(gold), read(prediction), equal) else "mismatch"
     except (Unparsable, Unreadable):
         return "unparsable"
     except (OutOfTime, MemoryError, RecursionError):
@@ -82,8 +82,7 @@ class VerifierWorker(gymnasium.Env[str, str]):
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[str, Info]:
         request = json.loads((options or {})["task"])
-        policy = Policy(**request["policy"])
-        return compare(request["gold"], request["prediction"], policy, request["seconds"]), {}
+        return compare(request["gold"], request["prediction"], request["seconds"]), {}
 
 
 gymnasium.register(id="gagpo-internal/Verifier-v0", entry_point=f"{__name__}:VerifierWorker")

@@ -7,17 +7,19 @@ sent on to the page's own address.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import random
 import socket
 import threading
-from pathlib import Path
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.tasks import UnknownTask
-from gagpo.envs.webshop.env import open_catalogue
+from gagpo.envs.webshop.env import WebShopEnv
 from gagpo.envs.webshop.goals import KINDS
 from gagpo.envs.webshop.pages import INDEX, NoSuchPage, Shop
 from gagpo.envs.webshop.render import ROOT, address, front_page, html, problem_page, state_at
@@ -178,16 +180,18 @@ class Site:
         self.close()
 
 
-def play(
-    port: int = 3000,
-    host: str = "127.0.0.1",
-    data: str | Path | None = None,
-    products: int = 1_000,
-    catalogue_seed: int = 0,
-    results_per_page: int = 10,
-) -> None:
-    """Serve the shop for people, print its address, and stay until interrupted (``gagpo play webshop``)."""
-    shop = Shop(open_catalogue(data, products, catalogue_seed), results_per_page)
+def serve_pages(env_id: str, kwargs: Mapping[str, object], host: str = "127.0.0.1", port: int = 8000) -> None:
+    """Serve the shop of ``env_id`` for people, print its address, and stay until interrupted.
+
+    Raises:
+        InvalidArgument: for an environment other than the WebShop, and for arguments it does not take.
+    """
+    if env_id.rpartition(":")[2] != "gagpo/WebShop-v0":
+        raise InvalidArgument(f"only gagpo/WebShop-v0 has pages for people, not {env_id!r}: leave out --browser")
+    known = inspect.signature(WebShopEnv).parameters
+    if unknown := sorted(set(kwargs) - set(known)):
+        raise InvalidArgument(f"{env_id} takes no argument {unknown[0]!r}; known: {', '.join(known)}")
+    shop = WebShopEnv(**kwargs).shop  # type: ignore[arg-type]
     with Site(shop, host, port) as site:
         print(f"{len(shop.store)} products. The shop is open at {site.address}/ (Ctrl-C closes it).", flush=True)
         try:

@@ -1,1 +1,1 @@
-"""Whether a machine computes right: cards, disk, ranks, an engine, an update, and a short run that learns."""
+"""Checks that this machine gives correct results."""

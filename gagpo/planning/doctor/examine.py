@@ -1,19 +1,16 @@
-"""The examination: every step in turn, each with a deadline, whatever becomes of those before it."""
+"""The examination: every check in turn, whatever the others found."""
 
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 from gagpo.base.errors import InvalidArgument
-from gagpo.planning.doctor.machine import DoctorFinding, Machine, Verdict, left_out
-from gagpo.planning.doctor.processes import NotStarted, StepProcesses
-from gagpo.planning.doctor.steps import Step, steps_for
-
-Report = Callable[[DoctorFinding], None]
+from gagpo.planning.doctor.alone import ALONE, check_learning
+from gagpo.planning.doctor.machine import Check, Finding, Machine, Verdict
+from gagpo.planning.doctor.processes import run_checks
+from gagpo.planning.doctor.together import TOGETHER
 
 
 def examine(
@@ -21,69 +18,43 @@ def examine(
     engine: str = "transformers",
     dtype: str = "float32",
     learn: bool = True,
-    report: Report | None = None,
+    report: Callable[[Finding], None] = lambda _: None,
     *,
     processes: int = 1,
     runs: Path = Path("runs"),
-    minutes: float = 10.0,
-    steps: Sequence[Step] | None = None,
-) -> list[DoctorFinding]:
-    """Every step in turn; ``report`` hears of each as it is done. One that raises, crashes or hangs has failed.
+    alone: Sequence[Check] = ALONE,
+    together: Sequence[Check] = TOGETHER,
+) -> list[Finding]:
+    """Run every check. One that raises, crashes or hangs has failed.
 
-    learn: also the short run, which takes most of the time of one process. processes: ranks that the machine is to
-    train with, on a card each. runs: where run folders will lie. minutes: for all; steps that begin later are left out.
+    learn: also run the short training, which takes most of the time.
+    report: called with each finding.
+    processes: ranks that the machine is to train with, a GPU each; for several, all ranks run ``together`` too.
+    runs: where run folders will be written.
     """
-    if processes < 1 or minutes <= 0:
-        raise InvalidArgument(f"processes and minutes are positive, got {processes} and {minutes}")
     if processes > 1 and ":" in device:
-        raise InvalidArgument(f"{processes} processes take a card each: name the device cuda, not {device}")
-    until = time.monotonic() + 60 * minutes
+        raise InvalidArgument(f"{processes} processes take a GPU each: name the device cuda, not {device}")
+    wanted = [check for check in alone if learn or check is not check_learning]
     found = []
     with tempfile.TemporaryDirectory(prefix="gagpo-doctor-", ignore_cleanup_errors=True) as folder:
         machine = Machine(device, engine, dtype, Path(folder), runs, processes)
-        with ExitStack() as running:
-            crews: dict[int, StepProcesses] = {}
-            wanted = steps_for(processes, learn) if steps is None else steps
-            for step in wanted:
-                world = processes if step.together else 1
-                if world not in crews:
-                    # Nobody else holds memory of a card while it is measured.
-                    running.close()
-                    crews = {world: running.enter_context(StepProcesses(machine, world, _of(wanted, step)))}
-                begun = time.monotonic()
-                finding = _taken(crews[world], step, until - begun, minutes)
-                finding.seconds = time.monotonic() - begun
+        for checks, world in ((wanted, 1), (together, processes)):
+            if world == 1 and checks is together:
+                continue
+            for finding in run_checks(machine, checks, world):
                 found.append(finding)
-                if report:
-                    report(finding)
+                report(finding)
     return found
 
 
-def _of(steps: Sequence[Step], step: Step) -> list[Step]:
-    """The steps that the same processes take."""
-    return [one for one in steps if one.together == step.together]
-
-
-def _taken(crew: StepProcesses, step: Step, left: float, minutes: float) -> DoctorFinding:
-    if left <= 0:
-        return left_out(step.name, f"the {minutes:g} minutes are over: say --minutes {2 * minutes:g}")
-    refused = crew.refused
-    try:
-        return crew.take(step, left)
-    except NotStarted as error:
-        if refused:
-            return left_out(step.name, "its processes could not be started, see above")
-        return DoctorFinding(step.name, "failed", f"its processes could not be started: {error}")
-
-
-def of_verdict(findings: Sequence[DoctorFinding], verdict: Verdict) -> list[str]:
-    """Names of the steps that ended so."""
+def of_verdict(findings: Sequence[Finding], verdict: Verdict) -> list[str]:
+    """Names of the checks with this verdict."""
     return [finding.name for finding in findings if finding.verdict == verdict]
 
 
-def conclusion(findings: Sequence[DoctorFinding]) -> str:
+def conclusion(findings: Sequence[Finding]) -> str:
     """The last lines of the report."""
-    shown: tuple[Verdict, ...] = ("left out", "warning", "failed")
+    shown: tuple[Verdict, ...] = ("skipped", "warning", "failed")
     named = {verdict: of_verdict(findings, verdict) for verdict in shown}
     lines = [f"{verdict}: {', '.join(names)}" for verdict, names in named.items() if names]
-    return "\n".join([*lines, *([] if named["failed"] else ["all is well"])])
+    return "\n".join([*lines, *([] if named["failed"] else ["no check failed"])])

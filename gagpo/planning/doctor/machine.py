@@ -1,9 +1,8 @@
-"""What is examined, and what is found: a machine as one process sees it, and the finding of one step."""
+"""The result of a check, and the machine as the process that runs the check sees it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,8 +21,8 @@ from gagpo.settings.machine import require_device
 from gagpo.settings.warm_start import SmallModelSettings
 from gagpo.warm_start.small_model import build, save_folder
 
-Verdict = Literal["ok", "warning", "failed", "left out"]
-WORST_FIRST: tuple[Verdict, ...] = ("failed", "warning", "ok", "left out")
+Verdict = Literal["failed", "warning", "ok", "skipped"]
+WORST_FIRST: tuple[Verdict, ...] = ("failed", "warning", "ok", "skipped")
 
 ITERATIONS = 10
 SHAPE = SmallModelSettings(layers=4, width=128, heads=4, key_value_heads=2, feed_forward=384, context=512)
@@ -61,63 +60,65 @@ CORRIDOR: dict[str, object] = {
 
 
 @dataclass
-class DoctorFinding:
-    """What a step found: its verdict, one line about it, its numbers, what to do, and the seconds that it took.
+class Finding:
+    """The result of one check.
 
-    ``left out``: it could not be asked here, and the line says why. ``warning``: it works, and something is slow or
-    scarce.
+    verdict: ``failed``; ``warning`` where something works but is slow or scarce; ``ok``; ``skipped`` where the check
+        does not apply here, and ``summary`` says why.
+    summary: one line.
+    values: the numbers behind it, as plain JSON.
+    advice: what to do about a failure or a warning.
+    name, seconds: of the check; filled in by whoever runs it.
     """
 
-    name: str
     verdict: Verdict
     summary: str
     values: Mapping[str, object] = field(default_factory=dict)
     advice: str = ""
+    name: str = ""
     seconds: float = 0.0
 
-    @property
-    def ok(self) -> bool:
-        return self.verdict != "failed"
-
     def lines(self) -> list[str]:
-        """As the report shows it."""
+        """The finding as the report shows it."""
         shown = [f"{self.verdict:8s} {self.name:22s} {self.summary} ({self.seconds:.1f} s)"]
         return [*shown, f"{'':31s} -> {self.advice}"] if self.advice else shown
 
 
-def judged(
-    name: str, ok: bool, summary: str, values: Mapping[str, object] | None = None, advice: str = ""
-) -> DoctorFinding:
-    """A finding that has failed unless ``ok``; advice: for that case."""
-    return DoctorFinding(name, "ok" if ok else "failed", summary, values or {}, "" if ok else advice)
+Check = Callable[["Machine"], Finding]
+"""A function at the top level of a module, so that another process can import it."""
 
 
-def left_out(name: str, why: str) -> DoctorFinding:
-    return DoctorFinding(name, "left out", why)
+def judged(ok: bool, summary: str, values: Mapping[str, object], advice: str) -> Finding:
+    """A finding that has failed unless ``ok``; ``advice`` is for that case."""
+    return Finding("ok" if ok else "failed", summary, values, "" if ok else advice)
 
 
-def worst_of(findings: Sequence[DoctorFinding]) -> DoctorFinding:
-    """The findings of all ranks as one: the worst of them, which names its rank, with the numbers of each.
+def worst_of(findings: Sequence[Finding]) -> Finding:
+    """The findings of all ranks as one: the worst of them, with the numbers of each rank.
 
-    >>> worst_of([DoctorFinding("x", "ok", "fine"), DoctorFinding("x", "failed", "no room")]).summary
-    'rank 1 of 2: no room'
+    >>> worst_of([Finding("ok", "fine"), Finding("failed", "no space")]).summary
+    'rank 1 of 2: no space'
     """
     worst = min(findings, key=lambda one: WORST_FIRST.index(one.verdict))
     if len(findings) == 1:
         return worst
-    values = {**worst.values, "ranks": [dict(one.values) for one in findings]}
     rank = next(number for number, one in enumerate(findings) if one is worst)
-    alike = all(one.verdict == worst.verdict for one in findings)
-    who = "" if alike else f"rank {rank} of {len(findings)}: "
+    who = "" if all(one.verdict == worst.verdict for one in findings) else f"rank {rank} of {len(findings)}: "
+    values = {**worst.values, "ranks": [dict(one.values) for one in findings]}
     return replace(worst, values=values, summary=f"{who}{worst.summary}")
 
 
 @dataclass
 class Machine:
-    """What is examined, as this process sees it. Nothing is downloaded: models are made on the spot.
+    """The machine as this process sees it. Models are made on the spot; nothing is downloaded.
 
-    device: its own. engine: to prove. dtype: what it samples in. folder: for what is written on the way. runs: where
-    run folders will lie. processes: how many ranks the machine is examined for. ranks: this process's place among them.
+    device: this process's own.
+    engine: the engine to check.
+    dtype: the number format that is sampled in.
+    folder: for files of the checks.
+    runs: where run folders will be written.
+    processes: the number of ranks that the machine is checked for.
+    ranks: this process's place among them.
     """
 
     device: str
@@ -129,12 +130,12 @@ class Machine:
     ranks: Ranks = field(default_factory=Ranks)
 
     @property
-    def on_card(self) -> bool:
+    def on_gpu(self) -> bool:
         return self.device.startswith("cuda")
 
     @cached_property
     def model(self) -> str:
-        """The folder of a tiny model with random weights, made by the first rank; all ask for it together."""
+        """The folder of a tiny model with random weights. The first rank makes it; all ranks ask for it together."""
         path = self.folder / "model"
 
         def make() -> None:
@@ -145,46 +146,43 @@ class Machine:
         return str(path)
 
     def tiny(self) -> tuple[torch.nn.Module, Any]:
-        """That model in float32 on the device, and its tokenizer."""
+        """The tiny model in float32 on the device, and its tokenizer."""
         return load_model(self.model, "float32", self.device), load_tokenizer(self.model)
 
-    def sized(self) -> tuple[torch.nn.Module, Shape]:
-        """A model that says something of the device, and its sizes: on a card, random weights of Qwen2.5-0.5B's shape.
-
-        494 M parameters; elsewhere the tiny model.
-        """
-        if not self.on_card:
-            model = self.tiny()[0]
-            return model, sizes(model.config)  # type: ignore[arg-type]
+    def large(self) -> tuple[torch.nn.Module, Shape]:
+        """A model in the shape of Qwen2.5-0.5B with random weights, and its sizes."""
         from transformers import AutoModelForCausalLM, Qwen2Config
 
         config = Qwen2Config.from_dict(LARGE)
         with torch.random.fork_rng(devices=[self.device] if torch.cuda.is_available() else []):
-            torch.manual_seed(0)  # the same on every rank
+            torch.manual_seed(0)
             with torch.device(self.device):
                 model = AutoModelForCausalLM.from_config(config, attn_implementation=NAME, dtype=torch.float32)
         return model.eval(), sizes(config)
 
     def settings(self, *overrides: str) -> RunSettings:
-        """Settings of a short run, of as many processes as there are ranks here."""
+        """Settings of a short run in one process."""
         engine = {"name": self.engine, "dtype": self.dtype}
         values = {**CORRIDOR, "model": self.model, "device": self.device.partition(":")[0], "engine": engine}
-        world = self.ranks.world
-        several = [f"processes={world}", f"rollout.tasks={8 * world}"] if world > 1 else []
-        return with_overrides(parse(values, "the doctor's run"), [*several, *overrides])
+        return with_overrides(parse(values, "the doctor's run"), list(overrides))
 
 
 def rank_device(device: str, ranks: Ranks) -> str:
-    """The device of this rank; SettingsError where the machine does not have it."""
+    """The device of this rank.
+
+    Raises:
+        RuntimeError: for more ranks than GPUs.
+        SettingsError: where the machine has no such device.
+    """
     if not ranks.alone and device.startswith("cuda") and torch.cuda.device_count() < ranks.local_world:
         count = torch.cuda.device_count()
-        raise RuntimeError(f"{ranks.local_world} processes and {count} cards: say --processes {max(1, count)}")
+        raise RuntimeError(f"{ranks.local_world} processes and {count} GPUs: say --processes {max(1, count)}")
     require_device(device)
     return ranks.device(device)
 
 
 def some_rows(count: int, length: int = 128, response: int = 32) -> list[Row]:
-    """Rows of random tokens, the last ``response`` of them trained on."""
+    """Rows of random tokens, of which the last ``response`` are trained on."""
     rng = np.random.default_rng(0)
     place_K = np.arange(length - response, length)
     old_K = np.full(response, -5.0, np.float32)
@@ -193,18 +191,3 @@ def some_rows(count: int, length: int = 128, response: int = 32) -> list[Row]:
         ids = rng.integers(5, 250, length).astype(np.int32)
         made.append(Row(ids, place_K, np.full(response, i), i * response + np.arange(response), old_K, 1.0, i))
     return made
-
-
-def allocated(device: str) -> int:
-    """Bytes that torch holds of a card; 0 for a CPU, which keeps no count."""
-    return torch.cuda.memory_allocated(device) if device.startswith("cuda") else 0
-
-
-@contextmanager
-def waited(device: str) -> Iterator[None]:
-    """What a card was given to do within the block is done at its end, as it was at its beginning."""
-    if device.startswith("cuda"):
-        torch.cuda.synchronize(device)
-    yield
-    if device.startswith("cuda"):
-        torch.cuda.synchronize(device)

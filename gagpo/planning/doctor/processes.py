@@ -1,4 +1,4 @@
-"""The processes that take the doctor's steps: started, told what to do, waited for, and ended where they hang."""
+"""Processes that run the doctor's checks, so that a check that crashes or hangs ends no other."""
 
 from __future__ import annotations
 
@@ -10,102 +10,73 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from gagpo.base.interpreter import module_command
 from gagpo.distributed.environment import ENVIRONMENT, PARENT
 from gagpo.distributed.launch import free_port
-from gagpo.planning.doctor.machine import DoctorFinding, Machine, worst_of
-from gagpo.planning.doctor.rank import answer_path
-from gagpo.planning.doctor.steps import Step
+from gagpo.planning.doctor.machine import Check, Finding, Machine, worst_of
+from gagpo.planning.doctor.rank import READY, answer_path
 
-START_SECONDS = 180.0
-GRACE_SECONDS = 3.0
-"""That the others have to answer once a rank has failed; they may wait for it for ever."""
-
-KILL_SECONDS = 5.0
+START_SECONDS = 180.0  # to import torch from a cold disk, and for the ranks to meet
+CHECK_SECONDS = 300.0
+GRACE_SECONDS = 3.0  # for the other ranks to answer once one has failed; they may wait for it for ever
 POLL_SECONDS = 0.05
+Answer = dict[str, Any]
 
 
-class NotStarted(Exception):
-    """Processes that cannot take any step; the message says why."""
+def name_of(check: Check, world: int) -> str:
+    """The name of a check in the report.
+
+    >>> def check_log_probabilities(machine): ...
+    >>> name_of(check_log_probabilities, 1), name_of(check_log_probabilities, 8)
+    ('log probabilities', 'log probabilities of 8')
+    """
+    return check.__name__.removeprefix("check_").replace("_", " ") + (f" of {world}" if world > 1 else "")
 
 
-@dataclass
-class _Process:
-    process: subprocess.Popen[str]
-    log: Path
+def run_checks(machine: Machine, checks: Sequence[Check], world: int) -> Iterator[Finding]:
+    """The finding of every check, run by ``world`` processes together.
+
+    After a check that gave no finding, fresh processes run the rest. If they cannot be started, the rest is left out.
+    """
+    left = list(checks)
+    while left:
+        crew = StepProcesses(machine, left, world)
+        try:
+            problem = crew.start()
+            while left and not crew.broken:
+                begun = time.monotonic()
+                finding = Finding("failed", f"processes could not be started: {problem}") if problem else crew.finding()
+                finding.name, finding.seconds = name_of(left.pop(0), world), time.monotonic() - begun
+                yield finding
+                if problem:
+                    return
+        finally:
+            crew.kill()
 
 
 class StepProcesses:
-    """``world`` processes for ``steps`` that they take together, one after the other; a context that ends them.
+    """``world`` processes that run ``checks`` in order. broken: a check gave no finding, so the processes are spent."""
 
-    They are started with the first step, and again after one that failed or hung: what it left is not met by the next.
-    Once they could not be started, every further step raises :class:`NotStarted`.
-    """
+    def __init__(self, machine: Machine, checks: Sequence[Check], world: int):
+        self.world, self.broken = world, False
+        self._machine, self._checks = machine, list(checks)
+        self._folder = Path(tempfile.mkdtemp(prefix=f"processes-{world}-", dir=machine.folder))
+        self._running: list[subprocess.Popen[bytes]] = []
+        self._done = 0
 
-    def __init__(self, machine: Machine, world: int, steps: Sequence[Step] = ()):
-        self.machine, self.world = machine, world
-        self._modules = sorted({step.check.partition(":")[0] for step in steps})
-        self._running: list[_Process] = []
-        self._number = 0
-        self.refused = ""
-
-    def __enter__(self) -> StepProcesses:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def take(self, step: Step, seconds: float) -> DoctorFinding:
-        """What ``step`` found on all of them, within ``seconds``; raises :class:`NotStarted`."""
-        until = time.monotonic() + seconds
-        if not self._running:
-            self._start(min(START_SECONDS, seconds))
-        self._number += 1
-        order = json.dumps({"number": self._number, "step": vars(step)})
-        for one in self._running:
-            self._tell(one, order)
-        limit = min(step.seconds, until - time.monotonic())
-        answers = self._answers(self._number, limit)
-        problems = [self._problem(rank, answer, limit) for rank, answer in enumerate(answers)]
-        if any(problems):
-            self._kill()
-            return _failed(step, problems)
-        found = [DoctorFinding(**answer["finding"]) for answer in answers if answer is not None]
-        finding = worst_of(found)
-        finding.name = step.name
-        return finding
-
-    def close(self) -> None:
-        """End the processes: in order where they can, else by force."""
-        for one in self._running:
-            self._tell(one, "null")
-        until = time.monotonic() + KILL_SECONDS
-        while any(one.process.poll() is None for one in self._running) and time.monotonic() < until:
-            time.sleep(POLL_SECONDS)
-        self._kill()
-
-    # Processes --------------------------------------------------------------------------------------------------------
-
-    def _start(self, seconds: float) -> None:
-        if self.refused:
-            raise NotStarted(self.refused)
-        self._number = 0
-        record: dict[str, Any] = {
-            name: getattr(self.machine, name) for name in ("device", "engine", "dtype", "folder", "runs")
-        }
-        folder = Path(tempfile.mkdtemp(prefix=f"processes-{self.world}-", dir=self.machine.folder))
-        record |= {"folder": str(folder), "runs": str(self.machine.runs), "processes": self.machine.processes}
-        about = {"machine": record, "modules": self._modules}
-        (folder / "machine.json").write_text(json.dumps(about), encoding="utf-8")
-        self._place = folder
+    def start(self) -> str:
+        """Start the processes and wait until all are ready; why they are not, empty where they are."""
+        machine = self._machine
+        record = {name: getattr(machine, name) for name in ("device", "engine", "dtype", "processes")}
+        record |= {"folder": str(machine.folder), "runs": str(machine.runs)}
+        addresses = [f"{check.__module__}:{check.__name__}" for check in self._checks]
+        (self._folder / "machine.json").write_text(
+            json.dumps({"machine": record, "checks": addresses}), encoding="utf-8"
+        )
         shared = {"WORLD_SIZE": self.world, "LOCAL_WORLD_SIZE": self.world, "MASTER_ADDR": "127.0.0.1"}
         shared |= {"MASTER_PORT": free_port(), PARENT: os.getpid(), "TORCH_CPP_LOG_LEVEL": "ERROR"}
         ours = (*ENVIRONMENT, "LOCAL_WORLD_SIZE")
@@ -113,100 +84,101 @@ class StepProcesses:
         for rank in range(self.world):
             variables = {**shared, "RANK": rank, "LOCAL_RANK": rank} if self.world > 1 else {}
             self._running.append(self._begun(rank, {**inherited, **{k: str(v) for k, v in variables.items()}}))
-        answers = self._answers(0, seconds)
-        problems = [self._problem(rank, answer, seconds) for rank, answer in enumerate(answers)]
-        if any(problems):
-            self._kill()
-            self.refused = _failed(Step("start", ""), problems).summary
-            raise NotStarted(self.refused)
+        problems = self._problems(self._answers(READY, START_SECONDS), START_SECONDS)
+        return _first(problems)[0] if problems else ""
 
-    def _begun(self, rank: int, variables: dict[str, str]) -> _Process:
-        log = self._place / f"log-{rank}.txt"
-        with log.open("w", encoding="utf-8") as file:
-            process = subprocess.Popen(
-                module_command("gagpo.planning.doctor.rank", str(self._place)),
-                env=variables,
-                stdin=subprocess.PIPE,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                text=True,
-                start_new_session=True,  # what it starts itself ends with it
-            )
-        return _Process(process, log)
+    def finding(self) -> Finding:
+        """The finding of the next check, the worst of all ranks."""
+        answers = self._answers(str(self._done), CHECK_SECONDS)
+        self._done += 1
+        problems = self._problems(answers, CHECK_SECONDS)
+        if not problems:
+            return worst_of([Finding(**answer["finding"]) for answer in answers if answer is not None])
+        self.broken = True
+        summary, hangs = _first(problems)
+        advice = "it hangs in an exchange: NCCL_DEBUG=INFO, NCCL_P2P_DISABLE=1" if hangs else ""
+        values = {"problems": {str(rank): one for rank, one in enumerate(problems) if one}}
+        return Finding("failed", summary, values, advice)
 
-    def _tell(self, one: _Process, line: str) -> None:
-        assert one.process.stdin is not None
-        with contextlib.suppress(OSError):  # it has ended: whoever waits for its answer sees that
-            one.process.stdin.write(line + "\n")
-            one.process.stdin.flush()
-
-    def _kill(self) -> None:
-        for one in self._running:
+    def kill(self) -> None:
+        """End the processes, with whatever they have started."""
+        for process in self._running:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(one.process.pid, signal.SIGKILL)  # its own session: with what it has started
-        until = time.monotonic() + KILL_SECONDS
-        for one in self._running:
+                os.killpg(process.pid, signal.SIGKILL)
+        for process in self._running:
             with contextlib.suppress(subprocess.TimeoutExpired):  # one that the driver holds cannot be waited for
-                one.process.wait(max(0.0, until - time.monotonic()))
-            assert one.process.stdin is not None
-            with contextlib.suppress(OSError):
-                one.process.stdin.close()
+                process.wait(5.0)
+            assert process.stdin is not None
+            process.stdin.close()
         self._running = []
 
-    # Answers ----------------------------------------------------------------------------------------------------------
+    def _begun(self, rank: int, variables: dict[str, str]) -> subprocess.Popen[bytes]:
+        with self._log(rank).open("wb") as file:
+            return subprocess.Popen(
+                module_command("gagpo.planning.doctor.rank", str(self._folder)),
+                env=variables,
+                stdin=subprocess.PIPE,  # whose end tells the process that this one is gone
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
 
-    def _answers(self, number: int, seconds: float) -> list[dict[str, Any] | None]:
+    def _log(self, rank: int) -> Path:
+        return self._folder / f"log-{rank}.txt"
+
+    def _answers(self, number: str, seconds: float) -> list[Answer | None]:
         """The answer of each rank; None of one that has not given any in time."""
-        found: list[dict[str, Any] | None] = [None] * self.world
+        found: list[Answer | None] = [None] * self.world
         until = time.monotonic() + seconds
         while None in found and time.monotonic() < until:
-            for rank, one in enumerate(self._running):
+            for rank, process in enumerate(self._running):
                 if found[rank] is not None:
                     continue
-                ended = one.process.poll() is not None
-                path = answer_path(self._place, number, rank)
+                status, path = process.poll(), answer_path(self._folder, number, rank)
                 if path.exists():
                     found[rank] = json.loads(path.read_text(encoding="utf-8"))
-                elif ended:
-                    found[rank] = {"ended": one.process.returncode}
+                elif status is not None:
+                    found[rank] = {"ended": status}
                 if "finding" not in (found[rank] or {"finding": None}):
                     until = min(until, time.monotonic() + GRACE_SECONDS)
             time.sleep(POLL_SECONDS)
         return found
 
-    def _problem(self, rank: int, answer: dict[str, Any] | None, seconds: float) -> str:
-        """Why a rank has found nothing; empty where it has."""
+    def _problems(self, answers: list[Answer | None], seconds: float) -> list[str]:
+        """Why each rank has no finding, empty for one that has; an empty list where all have one."""
+        problems = [self._problem(rank, answer, seconds) for rank, answer in enumerate(answers)]
+        return problems if any(problems) else []
+
+    def _problem(self, rank: int, answer: Answer | None, seconds: float) -> str:
         if answer is None:
-            return f"has not answered in {seconds:.0f} s, {self._whereabouts(rank)}"
+            return f"{HANGS} in {seconds:.0f} s, {self._whereabouts(rank)}"
         if "ended" in answer:
             status = answer["ended"]
             how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-            return f"{how}: {last_words(self._running[rank].log)}"
+            return f"{how}: {last_words(self._log(rank))}"
         return str(answer.get("error", ""))
 
     def _whereabouts(self, rank: int) -> str:
         """Where in the code a process is that does not answer."""
-        one = self._running[rank]
-        before = one.log.stat().st_size
+        log = self._log(rank)
+        before = log.stat().st_size
         with contextlib.suppress(ProcessLookupError):
-            os.kill(one.process.pid, signal.SIGUSR1)
+            os.kill(self._running[rank].pid, signal.SIGUSR1)
         until = time.monotonic() + 1.0
-        while one.log.stat().st_size == before and time.monotonic() < until:
+        while log.stat().st_size == before and time.monotonic() < until:
             time.sleep(POLL_SECONDS)
         time.sleep(POLL_SECONDS)
-        with one.log.open(encoding="utf-8", errors="replace") as file:
-            file.seek(before)
-            return place_in(file.read())
+        return place_in(log.read_bytes()[before:].decode("utf-8", "replace"))
 
 
-def _failed(step: Step, problems: list[str]) -> DoctorFinding:
-    """A step that some of the processes could not take; the first that said why comes first."""
-    waiting = "has not answered"
-    first = min((rank for rank, one in enumerate(problems) if one), key=lambda rank: waiting in problems[rank])
+HANGS = "has not answered"
+
+
+def _first(problems: Sequence[str]) -> tuple[str, bool]:
+    """The problem to report, a crash or an error before a rank that hangs, and whether it hangs."""
+    first = min((rank for rank, one in enumerate(problems) if one), key=lambda rank: HANGS in problems[rank])
     who = f"rank {first} of {len(problems)}: " if len(problems) > 1 else ""
-    advice = "it hangs in an exchange: NCCL_DEBUG=INFO, NCCL_P2P_DISABLE=1" if waiting in problems[first] else ""
-    values = {"problems": {str(rank): one for rank, one in enumerate(problems) if one}}
-    return DoctorFinding(step.name, "failed", f"{who}{problems[first]}", values, advice)
+    return f"{who}{problems[first]}", HANGS in problems[first]
 
 
 def place_in(trace: str) -> str:
@@ -219,10 +191,10 @@ def place_in(trace: str) -> str:
     own = [frame for frame in frames if "gagpo" in Path(frame[0]).parts]
     chosen = list(dict.fromkeys([*frames[:1], *own[:1]]))
     words = [f"{name} ({Path(path).name}:{line})" for path, line, name in chosen]
-    return "in " + ", from ".join(words) if words else "and does not say where it is"
+    return "in " + ", from ".join(words) if words else "at an unknown place"
 
 
 def last_words(log: Path) -> str:
     """The last lines of what a process printed, on one."""
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    return " | ".join(lines[-3:])[-300:] or "it has printed nothing"
+    return " | ".join(lines[-3:])[-300:] or "it printed nothing"

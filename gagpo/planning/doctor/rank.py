@@ -1,17 +1,15 @@
-"""A process that takes the doctor's steps as it is told: ``python -m gagpo.planning.doctor.rank FOLDER``.
+"""A process that runs the doctor's checks one after the other: ``python -m gagpo.planning.doctor.rank FOLDER``.
 
-Started with the variables of a rank it is one of several. It reads one line of JSON for each step, and writes what it
-found to a file. The end of its input ends it, also in the middle of a step.
+With the variables of a rank it is one of several. The result of each check is written to a file of its own. The process
+ends after its last check, after the first that raises, or when its standard input ends.
 """
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import importlib
 import json
 import os
-import queue
 import signal
 import sys
 import threading
@@ -23,8 +21,7 @@ import torch
 
 from gagpo.base import durable
 from gagpo.distributed.ranks import Ranks, joined
-from gagpo.planning.doctor.machine import DoctorFinding, Machine, rank_device
-from gagpo.planning.doctor.steps import Step
+from gagpo.planning.doctor.machine import Machine, rank_device
 
 READY = "ready"
 MEETING_SECONDS, SILENT_SECONDS = 600.0, 60.0
@@ -32,60 +29,45 @@ MEETING_SECONDS, SILENT_SECONDS = 600.0, 60.0
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    faulthandler.register(signal.SIGUSR1, all_threads=False)  # whoever waits for us asks where we are
-    orders: queue.Queue[dict[str, Any] | None] = queue.Queue()
-    threading.Thread(target=_listen, args=(orders,), daemon=True).start()
+    faulthandler.register(signal.SIGUSR1, all_threads=False)  # the parent asks a process that hangs where it is
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
+    asked = json.loads((folder / "machine.json").read_text(encoding="utf-8"))
     with joined(MEETING_SECONDS, SILENT_SECONDS) as ranks:
-        machine = _machine(folder, ranks)
-        while (order := orders.get()) is not None:
-            answer = taken(Step(**order["step"]), machine)
-            write_answer(folder, order["number"], ranks.rank, answer)
+        machine = _machine(asked["machine"], ranks)
+        answer = _tried(lambda: setattr(machine, "device", rank_device(machine.device, ranks)))
+        _write(folder, READY, ranks.rank, answer)
+        for number, address in enumerate(asked["checks"]):
+            if "error" in answer:
+                return
+            module, _, name = address.partition(":")
+            answer = _tried(lambda m=module, n=name: asdict(getattr(importlib.import_module(m), n)(machine)))
+            _write(folder, str(number), ranks.rank, answer)
 
 
-def _listen(orders: queue.Queue[dict[str, Any] | None]) -> None:
-    for line in sys.stdin:
-        orders.put(json.loads(line))
-        if line.strip() == "null":
-            return
-    os._exit(1)  # whoever told us what to do is gone
+def _end_with_parent() -> None:
+    sys.stdin.read()
+    os._exit(1)
 
 
-def _machine(folder: Path, ranks: Ranks) -> Machine:
-    """The machine as this rank sees it; what keeps it from its device is its first answer."""
-    about = json.loads((folder / "machine.json").read_text(encoding="utf-8"))
-    record = about["machine"]
-    for name in about["modules"]:  # a cold disk takes a minute for it, which is none of a step's
-        with contextlib.suppress(Exception):  # the step says it
-            importlib.import_module(name)
-    answer: dict[str, Any] = {"finding": asdict(DoctorFinding(READY, "ok", ""))}
-    try:
-        record["device"] = rank_device(record["device"], ranks)
-    except Exception as error:
-        answer = {"error": described(error)}
-    write_answer(folder, 0, ranks.rank, answer)
+def _machine(record: dict[str, Any], ranks: Ranks) -> Machine:
     return Machine(**{**record, "folder": Path(record["folder"]), "runs": Path(record["runs"]), "ranks": ranks})
 
 
-def taken(step: Step, machine: Machine) -> dict[str, Any]:
-    """What a step found, or what it raised: either is an answer about this machine."""
+def _tried(call: Any) -> dict[str, Any]:
+    """What ``call`` returned, or its error on one line: either is a result."""
     try:
-        return {"finding": asdict(step.load()(machine))}
+        return {"finding": call()}
     except Exception as error:
-        return {"error": described(error)}
+        return {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
 
 
-def described(error: BaseException) -> str:
-    """An error on one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-
-
-def answer_path(folder: Path, number: int, rank: int) -> Path:
+def answer_path(folder: Path, number: str, rank: int) -> Path:
     return folder / f"answer-{number}-{rank}.json"
 
 
-def write_answer(folder: Path, number: int, rank: int, answer: dict[str, Any]) -> None:
-    """Whole or not at all; numbers that JSON lacks become words."""
+def _write(folder: Path, number: str, rank: int, answer: dict[str, Any]) -> None:
+    """Write an answer whole or not at all; what JSON lacks becomes text."""
     durable.write_text(answer_path(folder, number, rank), json.dumps(answer, default=str))
 
 

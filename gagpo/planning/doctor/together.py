@@ -1,112 +1,59 @@
-"""Steps of all ranks about their channels: each on a device of its own, and what they exchange is right and fast."""
+"""Checks that all ranks run together: a device each, exact exchanges, and sharded updates equal to those of one."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable
-
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gagpo.agents.engines.base import claim_device
-from gagpo.planning.doctor.machine import DoctorFinding, Machine, judged, waited
+from gagpo.agents.engines.weights import named_tensors
+from gagpo.algorithms import load as load_algorithm
+from gagpo.credit import Credit
+from gagpo.distributed.ranks import Ranks
+from gagpo.distributed.sharding import shard
+from gagpo.learning.packing import Packing
+from gagpo.learning.update import Updater
+from gagpo.planning.doctor.alone import check_log_probabilities
+from gagpo.planning.doctor.machine import Check, Finding, Machine, judged, some_rows
 
-NAME = "ranks"
-BYTES = {True: 2**28, False: 2**20}
-"""That are exchanged at a time to measure speed, with cards and without."""
-
-TIMES = 5
-SLOW = {True: 10.0, False: 0.05}  # GB/s on the bus, below which something is probably in the way
-HOST_BYTES = 2**23
+APART = {"float32": 1e-3, "bfloat16": 0.1}  # distance of the sharded weights from one process's, as a share of its way
+STEPS = 2
+Weights = dict[str, Tensor]
 
 
-def check_ranks(machine: Machine) -> DoctorFinding:
-    """That every rank computes on a device of its own, in its main thread and in threads that it starts."""
+def check_ranks(machine: Machine) -> Finding:
+    """That every rank computes on a device of its own."""
     ranks = machine.ranks
-    places = current_devices(machine.device)
-    device, world = torch.device(machine.device), dist.get_world_size()
-    found = [tuple(one) for one in ranks.gathered([machine.device, card_of(machine.device), world])]
-    kinds = str(dist.get_backend_config()) if machine.on_card else dist.get_backend()
-    values = {"backend": kinds, "devices": [one[0] for one in found], "current": places}
-    summary = f"{ranks.world} ranks over {kinds}, on {', '.join(dict.fromkeys(one[0] for one in found))}"
+    found = [tuple(one) for one in ranks.gathered([machine.device, gpu_of(machine.device), dist.get_world_size()])]
+    devices, gpus = [one[0] for one in found], [one[1] for one in found]
+    summary = f"{ranks.world} ranks over {dist.get_backend_config()}, on {', '.join(dict.fromkeys(devices))}"
+    values = {"devices": devices}
     if any(one[2] != ranks.world for one in found):
-        return judged(NAME, False, f"{summary}: they do not agree on how many they are", values, "start them alike")
-    cards = [one[1] for one in found]
-    if machine.on_card and len(set(cards)) < len(cards):
-        return judged(
-            NAME,
-            False,
-            f"{summary}: two of them are on the card {max(cards, key=cards.count)}",
-            values,
-            "let every rank see all cards of its machine: unset CUDA_VISIBLE_DEVICES, or name them all in it",
-        )
-    if any(place not in (None, device.index) for place in places):
-        advice = "another library sets the current device: report it with the versions above"
-        return judged(NAME, False, f"{summary}: the current device of its threads is {places}", values, advice)
-    return judged(NAME, True, summary, values)
+        return judged(False, f"{summary}: they disagree on their number", values, "start them all alike")
+    shared = machine.on_gpu and len(set(gpus)) < len(gpus)
+    summary += f": two of them are on the GPU {max(gpus, key=gpus.count)}" if shared else ""
+    advice = "let every rank see all GPUs of its machine: unset CUDA_VISIBLE_DEVICES, or name them all in it"
+    return judged(not shared, summary, values, advice)
 
 
-def current_devices(name: str) -> list[int | None]:
-    """The current card of the main thread, and of a new thread that has claimed the rank's; None for a CPU."""
-    device = torch.device(name)
-    if device.type != "cuda":
-        return [None, None]
-    found: list[int | None] = [torch.cuda.current_device()]
-
-    def look() -> None:
-        claim_device(device)  # a thread begins on the first card, wherever its process computes
-        found.append(torch.cuda.current_device())
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    thread.join()
-    return found
+def gpu_of(device: str) -> str:
+    """The identity of a GPU, whatever its number in this process; empty for a CPU."""
+    return str(torch.cuda.get_device_properties(device).uuid) if device.startswith("cuda") else ""
 
 
-def card_of(name: str) -> str:
-    """What tells one card from another, whatever its number in this process; empty for a CPU."""
-    device = torch.device(name)
-    return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
-
-
-def check_collectives(machine: Machine) -> DoctorFinding:
-    """That sums, broadcasts, gathered and scattered parts are right to the last number, and how fast they are."""
-    ranks, device = machine.ranks, machine.device
+def check_exchanges(machine: Machine) -> Finding:
+    """That sums, broadcasts, gathered and scattered parts are exact."""
     wrong = [name for name, right in exchanges(machine).items() if not right]
-    size = BYTES[machine.on_card]
-    world = ranks.world
-    data = torch.ones(size // 4, device=device)
-    parts = torch.empty(-(-size // 4 // world) * world, device=device)
-    own = parts[: len(parts) // world].clone()
-    # What passes each link: of a sum twice the share that is not one's own, of gathering it once.
-    share = (world - 1) / world
-    speeds = {
-        "all-reduce": 2 * share * seconds_of(machine, lambda: dist.all_reduce(data)) ** -1,
-        "broadcast": seconds_of(machine, lambda: dist.broadcast(data, 0)) ** -1,
-        "all-gather": share * seconds_of(machine, lambda: dist.all_gather_single(parts, own)) ** -1,
-    }
-    speeds = {name: size / 1e9 * each for name, each in speeds.items()}
-    message, begun = bytes(HOST_BYTES), time.perf_counter()
-    whole = ranks.gathered_bytes(message)
-    speeds["host messages"] = HOST_BYTES * world / (time.perf_counter() - begun) / 1e9
-    if any(one != message for one in whole):
+    if any(one != b"x" * 2**20 for one in machine.ranks.gathered_bytes(b"x" * 2**20)):
         wrong.append("host messages")
-    values = {"gb_per_second": speeds, "wrong": wrong, "bytes": size}
-    summary = ", ".join(f"{name} {speed:.2f}" for name, speed in speeds.items()) + " GB/s"
-    if wrong:
-        advice = "set NCCL_P2P_DISABLE=1 and try again: if that mends it, turn off IOMMU or ACS"
-        return judged("collectives", False, f"wrong values from {', '.join(wrong)}; {summary}", values, advice)
-    slow = [name for name in ("all-reduce", "broadcast", "all-gather") if speeds[name] < SLOW[machine.on_card]]
-    if slow:
-        advice = "look at nvidia-smi topo -m, and at NCCL_DEBUG=INFO for P2P or SHM that is off"
-        return DoctorFinding("collectives", "warning", summary, values, f"{', '.join(slow)} slow: {advice}")
-    return judged("collectives", True, summary, values)
+    summary = f"wrong values from {', '.join(wrong)}" if wrong else "sums, broadcasts, gathers and scatters are exact"
+    advice = "set NCCL_P2P_DISABLE=1 and try again: if that helps, turn off IOMMU or ACS"
+    return judged(not wrong, summary, {"wrong": wrong}, advice)
 
 
 def exchanges(machine: Machine) -> dict[str, bool]:
-    """Whether each kind of exchange gave what it should, in float32 and in bfloat16: small whole numbers are exact."""
+    """Whether each kind of exchange gave the right numbers; small whole numbers are exact in both formats."""
     ranks, device, found = machine.ranks, machine.device, {}
     world, rank = ranks.world, ranks.rank
     for dtype in (torch.float32, torch.bfloat16):
@@ -133,14 +80,52 @@ def exchanges(machine: Machine) -> dict[str, bool]:
     return found
 
 
-def seconds_of(machine: Machine, call: Callable[[], object]) -> float:
-    """The least of a few times, after one that is not counted."""
-    call()
-    times = []
-    for _ in range(TIMES):
-        machine.ranks.barrier()
-        with waited(machine.device):
-            begun = time.perf_counter()
-            call()
-        times.append(time.perf_counter() - begun)
-    return max(min(times), 1e-9)
+def check_sharded_update(machine: Machine) -> Finding:
+    """That two steps of sharded weights end where those of one process do, in the format that is sampled in."""
+    ranks, precision = machine.ranks, machine.dtype
+    start = weights_of(machine.tiny()[0])
+    together = trained(machine, ranks, precision)
+    apart, limit = distance(trained(machine, Ranks(), precision), together, start), APART[precision]
+    differs = len(set(ranks.gathered(sum(float(tensor.double().abs().sum()) for tensor in together.values())))) > 1
+    summary = f"weights of {ranks.world} ranks end {apart:.1e} of the way from those of one (at most {limit:g})"
+    summary += "; the ranks gather different weights" if differs else ""
+    advice = "look at the check of exchanges first; where it is ok, send us this report"
+    values = {"apart": apart, "limit": limit}
+    return judged(apart <= limit and not differs, summary, values, advice)
+
+
+def trained(machine: Machine, ranks: Ranks, precision: str) -> Weights:
+    """The weights after two steps on the same rows."""
+    model = machine.tiny()[0]
+    if not ranks.alone:
+        shard(model, ranks, precision, machine.device)
+    count = 8 * machine.ranks.world
+    credit, rng = Credit(np.linspace(-1.0, 1.0, count), np.full(count, 32)), np.random.default_rng(0)
+    kind = torch.device(machine.device).type
+    updater = Updater(
+        model,
+        torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-2),  # a large eps keeps AdamW from amplifying rounding
+        load_algorithm("cispo"),
+        packing=Packing(512),
+        autocast=lambda: torch.autocast(kind, torch.bfloat16, enabled=precision == "bfloat16"),
+        device=machine.device,
+        ranks=ranks,
+    )
+    for _ in range(STEPS):
+        updater.update(some_rows(count), credit, rng)
+    return weights_of(model)
+
+
+def weights_of(model: torch.nn.Module) -> Weights:
+    """Copies of all weights on the CPU."""
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in named_tensors(model)}
+
+
+def distance(one: Weights, other: Weights, start: Weights) -> float:
+    """How far two ways from ``start`` end apart, as a share of the first one's length."""
+    apart = sum(float((one[name] - other[name]).double().square().sum()) for name in start)
+    length = sum(float((one[name] - start[name]).double().square().sum()) for name in start)
+    return float(np.sqrt(apart / max(length, 1e-30)))
+
+
+TOGETHER: tuple[Check, ...] = (check_ranks, check_exchanges, check_sharded_update, check_log_probabilities)

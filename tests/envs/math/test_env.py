@@ -125,12 +125,6 @@ def test_attempts_run_out():
     [
         ("none", "3", "Attempts left: 2."),
         ("wrong", "3", "Wrong. Attempts left: 2."),
-        ("hint", "3", "Wrong: too large. Attempts left: 2."),
-        ("hint", "-100.5", "Wrong: too small. Attempts left: 2."),
-        ("hint", "-57", "Wrong: too small. Attempts left: 2."),
-        ("hint", "x + 1", "Wrong. Attempts left: 2."),
-        ("hint", "1, 2", "Wrong. Attempts left: 2."),
-        ("hint", "-112/2", "Wrong. Attempts left: 2."),
     ],
 )
 def test_feedback(feedback, answer, told):
@@ -156,30 +150,10 @@ def test_single_turn_takes_one_response():
     assert env.step("16 - 72 = -56. The answer is -56.")[1] == 1.0
 
 
-def test_rewards():
-    env, _ = started(reward="signed", attempts=2)
+def test_a_right_answer_pays_one_after_any_number_of_wrong_ones():
+    env, _ = started(attempts=2)
     assert play(env, r"\boxed{1}")[1] == 0.0
-    assert play(env, r"\boxed{2}")[1] == -1.0
-    env.reset(options={"task": TASK})
-    assert play(env, r"\boxed{1}", r"\boxed{-56}")[1] == 1.0
-    env, _ = started(discount=0.5)
-    assert play(env, r"\boxed{1}", "<calc>1</calc>", r"\boxed{2}", r"\boxed{-56}")[1] == 0.25
-
-
-def test_signed_reward_is_paid_at_truncation_too():
-    env, _ = started(reward="signed", max_turns=2)
-    _, reward, terminated, truncated, _ = play(env, "<calc>1</calc>", "<calc>2</calc>")
-    assert (reward, terminated, truncated) == (-1.0, False, True)
-
-
-def test_format_reward_is_paid_once_and_for_boxed_answers_only():
-    env, _ = started(format_reward=0.1, attempts=2)
-    assert play(env, r"\boxed{1}")[1] == 0.0
-    assert play(env, r"\boxed{2}")[1] == pytest.approx(0.1)
-    env.reset(options={"task": TASK})
-    assert play(env, r"\boxed{-56}")[1] == pytest.approx(1.1)
-    env.reset(options={"task": TASK})
-    assert play(env, "The answer is -56.")[1] == 1.0
+    assert play(env, r"\boxed{-56}")[1] == 1.0
 
 
 def test_states_are_canonical():
@@ -324,7 +298,7 @@ def test_problems_from_a_file(tmp_path):
     path = tmp_path / "own.jsonl"
     rows = [{"problem": "Factor x^2 - 1.", "answer": "(x-1)(x+1)", "type": "Algebra"}]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    env = MathEnv(split="test", data={"test": str(path)}, expert=True, feedback="hint")
+    env = MathEnv(split="test", data={"test": str(path)}, expert=True)
     observation, info = env.reset(seed=0)
     assert (observation, info["task"], info["task_type"]) == ("Factor x^2 - 1.", "own-test-000001", "algebra")
     assert info["expert_action"] == r"\boxed{(x-1)(x+1)}"
@@ -341,12 +315,9 @@ def test_problems_from_a_file(tmp_path):
     ("settings_", "message"),
     [
         ({"attempts": 0}, "attempts must be at least 1"),
-        ({"feedback": "loud"}, "no feedback 'loud'; choose from none, wrong, hint"),
-        ({"reward": "ternary"}, "choose binary or signed"),
-        ({"discount": 0}, "discount must be in"),
+        ({"feedback": "loud"}, "no feedback 'loud'; choose from none, wrong"),
         ({"split": "dev"}, "no split 'dev'"),
         ({"extraction": ["last"]}, "no extraction method 'last'"),
-        ({"percent": "maybe"}, "no percent policy 'maybe'"),
         ({"families": "geometry"}, "no family 'geometry'"),
         ({"levels": 9}, "no level 9"),
         ({"max_turns": 0}, "max_turns must be at least 1"),

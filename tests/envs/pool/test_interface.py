@@ -76,8 +76,6 @@ gymnasium.register("gagpo-test/Hasty-v0", HastyEnv, disable_env_checker=True, or
         ("gagpo-test/Hasty-v0", {}, False),
         ("CartPole-v1", {}, False),
         ("gagpo/ALFWorld-v0", {"size": "full"}, True),
-        ("gagpo/ALFWorld-v0", {"engine": "textworld"}, False),
-        ("gagpo/ALFWorld-v0", {"plan": True}, False),
         ("gagpo/WebShop-v0", {}, True),
         ("gagpo/WebShopBrowser-v0", {}, False),
         ("gagpo/Math-v0", {}, False),

@@ -162,6 +162,7 @@ def large(tmp_path_factory):
     return root
 
 
+@pytest.mark.slow
 def test_a_gold_query_over_a_million_rows_always_pays(large):
     """It takes more than any bound that holds for all, so its own cost sets those of its task."""
     grouped = "SELECT day, COUNT(*), SUM(amount), MIN(id), MAX(id) FROM sale GROUP BY day, amount"

@@ -32,8 +32,8 @@ def episode(env, task):
 
 def test_it_buys_what_fits_though_it_is_told_no_product():
     env = make(shopper="browsing", expert=True)
-    ends = [episode(env, task) for task in env.tasks("validation").ids[:80]]
-    assert sum(bool(info["success"]) for *_, info in ends) >= 76
+    ends = [episode(env, task) for task in env.tasks("validation").ids[:30]]
+    assert sum(bool(info["success"]) for *_, info in ends) >= 28
     assert any(len(opened) > 2 for opened, *_ in ends)  # it did have to go back
 
 

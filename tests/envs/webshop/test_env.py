@@ -261,36 +261,17 @@ def test_results_per_page_shortens_what_is_seen():
     assert len(short.step("search[usb cable]")[0]) < 0.6 * len(long.step("search[usb cable]")[0])
 
 
-@pytest.mark.parametrize(
-    ("goals", "strict", "reward"),
-    [("synthetic", False, 2 / 3), ("synthetic", True, 2 / 3), ("human", False, 1.0), ("human", True, 2 / 3)],
-)
-def test_x_large_for_large(tmp_path, goals, strict, reward):
-    """Human goals, which give no names, take it unless options are strict; synthetic ones never do."""
+@pytest.mark.parametrize(("goals", "reward"), [("synthetic", 2 / 3), ("human", 1.0)])
+def test_x_large_for_large(tmp_path, goals, reward):
+    """Human goals, which give no names, take it; synthetic ones do not."""
     choices = options(size=["large", "x-large"])
     wish = {"instruction": "x", "instruction_attributes": ["soft"], "instruction_options": ["large"]}
     data = write_files(tmp_path, [row("B1", customization_options=choices)], humans={"B1": [wish]})
-    env = WebShopEnv(data=data, goals=goals, strict_options=strict)
+    env = WebShopEnv(data=data, goals=goals)
     env.reset(options={"task": "B1-s0" if goals == "synthetic" else "B1-h0"})
     for action in ("search[shirt]", "click[b1]", "click[x-large]"):
         env.step(action)
     assert env.step("click[buy now]")[1] == pytest.approx(reward)
-
-
-def test_the_attributes_page_is_an_option():
-    env = make(show_attributes=True, expert=True)
-    env.reset(options={"task": env.tasks("test").ids[0]})
-    product = env.store.product(env.store.number(env.store.goal(env.task.id).asin))
-    env.step(f"search[{product.title}]")
-    assert "[SEP] Reviews [SEP] Attributes [SEP] Buy Now" in env.step(f"click[{product.asin}]")[0]
-    observation = env.step("click[attributes]")[0]
-    facts = (*product.attributes, product.category, product.query, product.product_category)
-    assert observation.endswith(f"< Prev [SEP] {' [SEP] '.join(facts)}")
-    assert env.step("click[< prev]")[-1]["valid"]
-    plain = make()
-    plain.reset(seed=0)
-    plain.step(f"search[{product.title}]")
-    assert "Attributes" not in plain.step(f"click[{product.asin}]")[0]
 
 
 def test_own_files_by_argument_or_by_variable(tmp_path, monkeypatch):

@@ -12,9 +12,8 @@ pytestmark = pytest.mark.usefixtures("shop_data")
 def test_exact_is_the_published_environment_and_nothing_else():
     with pytest.raises(ValueError, match="exact=True knows no observation 'html'; choose text or text_rich"):
         WebShopEnv(exact=True, observation="html")
-    for also in ({"strict_options": True}, {"results_per_page": 3}):
-        with pytest.raises(ValueError, match="leave out strict_options and results_per_page"):
-            WebShopEnv(exact=True, **also)
+    with pytest.raises(ValueError, match="leave out results_per_page"):
+        WebShopEnv(exact=True, results_per_page=3)
     with pytest.raises(ValueError, match="exact=True exists as text only"):
         gymnasium.make("gagpo/WebShopBrowser-v0", exact=True)
 
@@ -106,22 +105,12 @@ def test_exact_searches_with_the_lengths_that_lucene_keeps(tmp_path):
     rows = [row("B1", full_description=f"{words} more"), row("B2", "blue cotton shirt", full_description=words)]
     data = write_files(tmp_path, rows)
     first = {}
-    for settings in ({}, {"search": "lucene"}, {"exact": True}, {"exact": True, "search": "exact"}):
-        env = WebShopEnv(data=data, **settings)
+    for exact in (False, True):
+        env = WebShopEnv(data=data, exact=exact)
         env.reset(seed=0)
         text = env.step("search[shirt]")[0]
-        first[tuple(settings)] = text.index("B1") < text.index("B2")
-    # 55 and 54 words: to Lucene both are 54, and come in catalogue order.
-    assert first == {(): False, ("search",): True, ("exact",): True, ("exact", "search"): False}
-    with pytest.raises(ValueError, match="unknown search 'bm25'; choose one of exact, lucene"):
-        WebShopEnv(data=data, search="bm25")
-
-
-def test_results_say_which_search_they_are_of_where_it_is_not_the_one_of_always():
-    assert "search" not in WebShopEnv.material({}) and "search" not in WebShopEnv.material({"search": "exact"})
-    assert WebShopEnv.material({"search": "lucene"})["search"] == "lucene"
-    assert WebShopEnv.material({"exact": True})["search"] == "lucene"
-    assert "search" not in WebShopEnv.material({"exact": True, "search": "exact"})
+        first[exact] = text.index("B1") < text.index("B2")
+    assert first == {False: False, True: True}  # 55 and 54 words: to Lucene both are 54, and come in catalogue order
 
 
 def test_long_and_unseen_texts_are_whole_in_exact_only(tmp_path):

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from gagpo.envs.webshop.search import LENGTHS, RESULTS, STOP_WORDS, Analyzer, IndexBuilder, SearchIndex, lucene_lengths
 
 
-def build_index(folder, documents, lengths="exact"):
+def build_index(folder, documents, rounded=False):
     builder = IndexBuilder()
     for text in documents:
         builder.add(text)
-    builder.save(folder, lengths)
+    builder.save(folder, rounded)
 
 
 DOCUMENTS = [
@@ -78,22 +78,20 @@ LONG = [f"shirt {' '.join(f'w{i}' for i in range(n))} {'red ' * (n % 3)}" for n 
 
 
 @pytest.mark.parametrize("query", ["shirt", "red shirt", "w1 w50 red", "w96 shirt shirt"])
-@pytest.mark.parametrize("lengths", ["exact", "lucene"])
-def test_ranking_has_the_lengths_that_were_asked_for(tmp_path, query, lengths):
-    texts = LONG if lengths == "exact" else [*LONG, ""]
-    build_index(tmp_path / "index", texts, lengths)
-    kept = (
-        (lambda length: length) if lengths == "exact" else (lambda length: int(lucene_lengths(np.array([length]))[0]))
-    )
+@pytest.mark.parametrize("rounded", [False, True])
+def test_ranking_has_the_lengths_that_were_asked_for(tmp_path, query, rounded):
+    texts = [*LONG, ""] if rounded else LONG
+    build_index(tmp_path / "index", texts, rounded)
+    kept = (lambda length: int(lucene_lengths(np.array([length]))[0])) if rounded else (lambda length: length)
     scores = bm25(query, texts, kept)
     expected = sorted((n for n, score in enumerate(scores) if score > 0), key=lambda n: (-round(scores[n], 5), n))
     assert SearchIndex(tmp_path / "index").search(query) == tuple(expected)
 
 
 def test_texts_that_one_byte_cannot_tell_apart_come_in_catalogue_order(tmp_path):
-    for lengths, first in (("exact", 1), ("lucene", 0)):
-        build_index(tmp_path / lengths, ["shirt " + "a1 " * 40, "shirt " + "a1 " * 39], lengths)
-        assert SearchIndex(tmp_path / lengths).search("shirt")[0] == first
+    for rounded, first in ((False, 1), (True, 0)):
+        build_index(tmp_path / str(rounded), ["shirt " + "a1 " * 40, "shirt " + "a1 " * 39], rounded)
+        assert SearchIndex(tmp_path / str(rounded)).search("shirt")[0] == first
 
 
 def test_equal_scores_come_in_catalogue_order(index):
@@ -131,9 +129,9 @@ def test_at_most_fifty_are_found(tmp_path):
 
 
 def test_documents_without_words_are_no_error(tmp_path):
-    for lengths in ("exact", "lucene"):
-        build_index(tmp_path / lengths, ["", "the", "shirt"], lengths)
-        assert SearchIndex(tmp_path / lengths).search("shirt") == (2,)
+    for rounded in (False, True):
+        build_index(tmp_path / str(rounded), ["", "the", "shirt"], rounded)
+        assert SearchIndex(tmp_path / str(rounded)).search("shirt") == (2,)
 
 
 @settings(deadline=None, max_examples=100)

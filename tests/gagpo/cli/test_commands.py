@@ -299,7 +299,7 @@ def test_two_runs_are_one_table_with_a_paired_test(inside, finished, tmp_path):
     assert max(len(line) for line in done.stdout.splitlines() if not line.startswith("/")) <= 100
 
 
-WITHOUT_JSON = {"play", "serve", "view", "bench"}
+WITHOUT_JSON = {"serve", "view"}
 """What prints no results: a file, or what goes on until it is ended."""
 
 

@@ -96,7 +96,7 @@ def test_through_openenv(world):
 
 def test_through_trl(world):
     env_id, kwargs, _, played = world
-    environment = environment_factory(env_id, kwargs, verbs=False)()
+    environment = environment_factory(env_id, kwargs)()
     for row, actions, answers, _ in played:
         seen = [environment.reset(**row), *(environment.act(action=action) for action in actions)]
         assert seen == [text for text, _ in answers]

@@ -3,7 +3,6 @@
 import json
 import zlib
 
-import numpy as np
 import pytest
 
 from gagpo.agents.episodes import Episode, Turn, write_episodes
@@ -33,36 +32,6 @@ def test_plain_lines(journal, tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "e.jsonl").read_text().splitlines()]
     assert [line["sample"] for line in lines] == [0, 1] and lines[0]["model"] == "openai:m"
     assert export(tmp_path / "e.jsonl", "jsonl", tmp_path / "again.jsonl") == 2
-
-
-def test_atif(journal, tmp_path):
-    export(journal, "atif", tmp_path / "atif")
-    paths = sorted((tmp_path / "atif").rglob("trajectory.json"))
-    assert [str(path.relative_to(tmp_path / "atif")) for path in paths] == [
-        f"a-b-c__{sample}/agent/trajectory.json" for sample in (0, 1)
-    ]
-    told = json.loads(paths[0].read_text())
-    assert told["schema_version"] == "ATIF-v1.8" and told["agent"]["model_name"] == "openai:m"
-    user, first, second = told["steps"]
-    assert (user["message"], first["reasoning_content"]) == ("see", "hm")
-    assert first["observation"]["results"][0]["content"] == "seen" and "observation" not in second
-    assert told["final_metrics"]["total_cost_usd"] == 0.5
-
-
-@pytest.mark.interop
-def test_atif_is_valid_by_its_owner(journal, tmp_path):
-    trajectories = pytest.importorskip("harbor.models.trajectories")
-    one = played()
-    one.turns[0].prompt_ids, one.turns[0].response_ids = np.arange(3, dtype=np.int32), np.array([5, 6], np.int32)
-    one.turns[0].logprobs = np.array([-0.5, -0.25], np.float32)
-    write_path = tmp_path / "tokens.jsonl"
-    write_episodes(write_path, [one, Episode("empty")], tokens=True)
-    for source, name in ((journal, "one"), (write_path, "two")):
-        export(source, "atif", tmp_path / name)
-        for path in (tmp_path / name).rglob("trajectory.json"):
-            trajectories.Trajectory.model_validate_json(path.read_text())
-    told = json.loads((tmp_path / "two/a-b-c__0/agent/trajectory.json").read_text())
-    assert told["steps"][1]["metrics"]["logprobs"] == [-0.5, -0.25]
 
 
 @pytest.mark.interop
@@ -112,9 +81,8 @@ DAMAGES = {  # path of a key in an episode's record, what it is made, and what i
 }
 
 
-@pytest.mark.parametrize("form", ["jsonl", "atif"])
 @pytest.mark.parametrize(("path", "value", "said"), DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_episode_is_named_with_its_line_and_key(tmp_path, form, path, value, said):
+def test_a_damaged_episode_is_named_with_its_line_and_key(tmp_path, path, value, said):
     record = played().record(tokens=True)
     record["turns"][0] |= {"prompt_ids": [1], "response_ids": [1], "logprobs": [-0.5]}
     *above, last = path
@@ -125,7 +93,7 @@ def test_a_damaged_episode_is_named_with_its_line_and_key(tmp_path, form, path, 
     source = tmp_path / "e.jsonl"
     source.write_text(json.dumps(played().record()) + "\n" + json.dumps(record) + "\n")
     with pytest.raises(InvalidArgument) as caught:
-        export(source, form, tmp_path / "out")
+        export(source, "jsonl", tmp_path / "out")
     assert str(caught.value).startswith(f"{source}, line 2: not an episode (") and said in str(caught.value)
 
 
@@ -134,14 +102,13 @@ def test_a_line_that_is_no_episode_is_named(tmp_path, line):
     source = tmp_path / "e.jsonl"
     source.write_bytes(line + b"\n")
     with pytest.raises(InvalidArgument, match=r"e.jsonl, line 1: not a"):
-        export(source, "atif", tmp_path / "out")
+        export(source, "jsonl", tmp_path / "out")
 
 
 def test_half_a_character_in_a_task_leaves_every_form_whole(tmp_path):
     source = tmp_path / "e.jsonl"
     write_episodes(source, [played("a\ud800"), played("a-"), played("a")])
-    assert export(source, "jsonl", tmp_path / "out.jsonl") == export(source, "atif", tmp_path / "atif") == 3
-    assert len(list((tmp_path / "atif").rglob("trajectory.json"))) == 3
+    assert export(source, "jsonl", tmp_path / "out.jsonl") == 3
     datasets = pytest.importorskip("datasets")
     export(source, "hf", tmp_path / "hf")
     assert datasets.load_from_disk(str(tmp_path / "hf"))["task"][:] == ["a?", "a-", "a"]

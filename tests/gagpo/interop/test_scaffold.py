@@ -45,6 +45,7 @@ def test_a_new_world_can_be_trained_in_as_it_is(tmp_path):
     assert (tmp_path / "runs/moon_base/report.html").is_file()
 
 
+@pytest.mark.slow
 def test_a_package_installs_and_its_id_works_alone(tmp_path):
     made = new_package("moon_base", tmp_path)
     names = {str(path.relative_to(tmp_path / "moon_base")) for path in made}

@@ -1,4 +1,4 @@
-"""TRL's own trainer plays our worlds: two steps with verbs as tools, two with plain text."""
+"""TRL's own trainer plays our worlds: two steps of training in each of two environments."""
 
 # ruff: noqa: E402 (without the package there is nothing to import)
 
@@ -16,10 +16,7 @@ from transformers.utils import get_json_schema
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer import grpo_trainer
 
-from gagpo.base.errors import InvalidArgument
-from gagpo.envs.math.env import MathEnv
 from gagpo.interop.trl import dataset, environment_factory
-from gagpo.interop.verbs import VERBS, verbs_of
 
 pytestmark = pytest.mark.interop
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
@@ -42,13 +39,9 @@ def tokenizer():
 
 
 @pytest.mark.parametrize(
-    "env_id, kwargs, verbs, call",
-    [
-        ("gagpo/Math-v0", MATHS, True, ("calculate", {"expression": "1 + 1"})),
-        (CORRIDOR, {}, False, ("act", {"action": "left"})),
-    ],
+    "env_id, kwargs, action", [("gagpo/Math-v0", MATHS, "<calc>1 + 1</calc>"), (CORRIDOR, {}, "left")]
 )
-def test_two_steps_of_training(tmp_path, tokenizer, monkeypatch, env_id, kwargs, verbs, call):
+def test_two_steps_of_training(tmp_path, tokenizer, monkeypatch, env_id, kwargs, action):
     torch.manual_seed(0)
     model = LlamaForCausalLM(
         LlamaConfig(
@@ -56,18 +49,17 @@ def test_two_steps_of_training(tmp_path, tokenizer, monkeypatch, env_id, kwargs,
             max_position_embeddings=8192, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
         )
     )  # fmt: skip
-    made, called = environment_factory(env_id, kwargs, verbs=verbs), []
+    made, called = environment_factory(env_id, kwargs), []
 
     class Watched(made):
         def get_reward(self):
             called.append(self._game.turns)
             return super().get_reward() + len(called) % 2  # rewards that differ, so that there is a gradient
 
-    name, arguments = call
     scripted = {
         "role": "assistant",
         "content": "",
-        "tool_calls": [{"type": "function", "function": {"name": name, "arguments": arguments}}],
+        "tool_calls": [{"type": "function", "function": {"name": "act", "arguments": {"action": action}}}],
     }
     monkeypatch.setattr(grpo_trainer, "parse_response", lambda *_, **__: dict(scripted))
     before = [parameter.detach().clone() for parameter in model.parameters()]
@@ -78,7 +70,7 @@ def test_two_steps_of_training(tmp_path, tokenizer, monkeypatch, env_id, kwargs,
             max_completion_length=600, max_tool_calling_iterations=3, learning_rate=1e-2, use_cpu=True,
             save_strategy="no", disable_tqdm=True, generation_kwargs={"max_new_tokens": 8}, logging_steps=1,
         ),
-        train_dataset=dataset(env_id, kwargs, count=4, verbs=verbs),
+        train_dataset=dataset(env_id, kwargs, count=4),
         processing_class=tokenizer,
         environment_factory=Watched,
     )  # fmt: skip
@@ -88,33 +80,8 @@ def test_two_steps_of_training(tmp_path, tokenizer, monkeypatch, env_id, kwargs,
     assert any((one != two).any() for one, two in zip(before, model.parameters(), strict=True))
 
 
-def test_verbs_are_tools_and_say_what_the_world_reads():
-    tools = environment_factory("gagpo/Math-v0", MATHS)()
-    row = dataset("gagpo/Math-v0", MATHS, count=3)[1]
-    env = MathEnv(**MATHS)
-    assert tools.reset(**row) == env.reset(seed=row["seed"], options={"task": row["task"]})[0]
-    assert tools.calculate(expression="6 * 7") == "Calculator: 42" == env.step("<calc>6 * 7</calc>")[0]
-    assert tools.answer(value="0.123") == env.step(r"\boxed{0.123}")[0]
-    assert tools.get_reward() == 0.0
-    with pytest.raises(InvalidArgument, match="calculate takes expression"):
-        tools.calculate(formula="1")
-    schema = get_json_schema(tools.calculate)["function"]
-    assert schema["name"] == "calculate"
-    assert schema["parameters"]["required"] == ["expression"]
-
-
-@pytest.mark.parametrize("env_id", sorted(VERBS))
-def test_every_verb_has_a_schema(env_id):
-    from gagpo.interop.verbs import as_method
-
-    for verb in verbs_of(env_id):
-        schema = get_json_schema(as_method(verb, lambda *_: "").__get__(object()))["function"]
-        assert set(schema["parameters"]["properties"]) == set(verb.arguments)
-        assert verb.action(dict.fromkeys(verb.arguments, "x"))
-
-
 def test_rows_are_a_data_set_and_after_the_end_nothing_happens():
-    made = dataset(CORRIDOR, split="test", verbs=False)
+    made = dataset(CORRIDOR, split="test")
     assert isinstance(made, Dataset) and set(made.column_names) == {
         "prompt",
         "task",
@@ -123,8 +90,7 @@ def test_rows_are_a_data_set_and_after_the_end_nothing_happens():
         "split",
         "index",
     }
-    environment = environment_factory(CORRIDOR, {"max_turns": 2}, verbs=False)()
+    environment = environment_factory(CORRIDOR, {"max_turns": 2})()
     environment.reset(**made[0])
     assert [environment.act(action=a)[:9] for a in ("left", "left", "left")] == ["You stand", "You stand", "The episo"]
-    with pytest.raises(InvalidArgument, match="no verbs"):
-        environment_factory(CORRIDOR)
+    assert get_json_schema(environment.act)["function"]["parameters"]["required"] == ["action"]

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks.allocated import Allocated
 from gagpo.agents.engines import adapters, frozen
 from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Credit
@@ -21,7 +22,6 @@ from gagpo.distributed.sharding import shard
 from gagpo.learning.batch import build_rows
 from gagpo.learning.packing import Packing
 from gagpo.learning.update import Updater
-from gagpo.planning.allocated import Allocated
 from gagpo.settings.warm_start import SmallModelSettings
 from gagpo.warm_start.small_model import create, train_tokenizer
 from tests.gagpo.learning.test_batch import conversation

@@ -1,13 +1,13 @@
 """The plan against what torch really allocates, and what it says about GPUs that are too small."""
 
 import json
-import re
 
 import numpy as np
 import pytest
 import torch
 from transformers import Gemma2Config, Qwen2Config
 
+from benchmarks.allocated import Allocated
 from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.engines.flat.attention import hidden_states
 from gagpo.agents.engines.flat.packed import PackedRows
@@ -16,7 +16,6 @@ from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.model import ModelError, untrained
 from gagpo.agents.shape import sizes
 from gagpo.collecting.distributed_rollout import require_fitting
-from gagpo.planning.allocated import Allocated
 from gagpo.planning.fitting import CONTEXT, FRAGMENTS, judge
 from gagpo.planning.lengths import Guess, guess_from
 from gagpo.planning.memory import GB, update_parts
@@ -29,8 +28,8 @@ from tests.gagpo.planning.peaks import PROMPT, RESPONSE, ROWS, SIZES, Case, meas
 
 TOLERANCE = 0.15  # of the measured peak, either way
 PASSES = [(False, "float32"), (True, "float32"), (False, "bfloat16"), (True, "bfloat16")]
-CASES = [Case(size, *one) for size in SIZES for one in PASSES]
-CASES += [Case(size, True, "bfloat16", base) for size in ("middle", "wide") for base in ("float32", "bfloat16")]
+CASES = [Case("middle", *one) for one in PASSES]
+CASES += [Case("small"), Case("wide", True, "bfloat16"), Case("wide", True, "bfloat16", "bfloat16")]
 
 
 def planned(corridor, case, processes=1):
@@ -67,6 +66,7 @@ def of_two_ranks(tmp_path_factory):
     return dict(zip(CASES, json.loads(out.read_text()), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_plan_of_a_rank_is_what_torch_allocates_in_one_of_two(corridor, of_two_ranks, case):
     assert planned(corridor, case, processes=2) == pytest.approx(of_two_ranks[case], rel=TOLERANCE)
@@ -117,10 +117,10 @@ def test_overrides_make_it_fit_and_none_is_idle(big):
         fewer = [other for other in overrides if other != override]
         assert not judge(load("alfworld-qwen", fewer), Guess(), 36).fits
     hopeless = judge(big, Guess(), 16)
-    assert not hopeless.overrides and "lora={rank: 32, base: bfloat16} or a smaller model fit" in hopeless.advice
+    assert not hopeless.overrides and "an adapter (lora) or a smaller model" in hopeless.advice
 
 
-GPUS = [10, 16, 24, 40, 48, 80]
+GPUS = [10, 24, 48]
 STARTS = [
     [],
     ["processes=4"],
@@ -142,13 +142,6 @@ def test_what_is_advised_is_accepted_and_fits(big, start, gigabytes):
         require_fitting(changed, changed.processes)
     again = judge(changed, Guess(), gigabytes)
     assert again.fits == (verdict.fits or bool(verdict.overrides))
-    ways = re.findall(r"processes=\d+|lora=\{[^}]*\}", verdict.advice) if not again.fits else []
-    helped = re.search(r"setting that helps \((.*?)\):", verdict.advice)
-    for way in ways:
-        with_it = [*start, *(helped[1].split() if helped else []), way]
-        with_it += ["training.precision=bfloat16", "engine.dtype=bfloat16"]
-        tried = load("alfworld-qwen", with_it)
-        assert judge(tried, Guess(), gigabytes).fits, way
 
 
 def test_a_base_in_fewer_bytes_is_advised_before_four_bits_and_never_four_bits_on_ranks(big):
@@ -166,12 +159,11 @@ def test_a_base_in_fewer_bytes_is_advised_before_four_bits_and_never_four_bits_o
     assert "lora.base=4bit" in tight.overrides
     ranks = judge(load("alfworld-qwen", [*start, "processes=2"]), Guess(), 16)
     assert "4bit" not in ranks.advice and "adamw8bit" not in ranks.advice
-    here = ["training.gradient_checkpointing=true", "training.offload=[activations]"]  # what moves no moments
-    full = judge(with_overrides(big, ["training.precision=bfloat16", "processes=2", *here]), Guess(), 16)
+    full = judge(with_overrides(big, ["training.precision=bfloat16"]), Guess(), 16)
     assert "optimizer.name=adamw8bit" in full.advice
 
 
-@pytest.mark.parametrize("row, heads", [(1024, 4), (2048, 4), (1024, 8), (128, 2)])
+@pytest.mark.parametrize("row, heads", [(1024, 4), (128, 2)])
 def test_scores_that_are_written_out_are_counted(big, row, heads):
     """A micro-batch of soft-capped attention against torch's own count, with scores made again and kept (128, 2)."""
     config = Gemma2Config(
@@ -231,9 +223,7 @@ def test_what_ranks_hold_and_send(big):
     assert part[4]["a weight on its way"] == 4 * 151936 * 1536 and "gathered" not in part[1]
     servers = with_overrides(big, ["engine={name: vllm-server, dtype: bfloat16}", "processes=4"])
     sent = {p.name: p.bytes for p in plan(servers).parts}
-    assert "engine weights" not in sent and sent["a bucket on its way"] == 2 * 151936 * 1536 + 4 * 151936 * 1536
-    files = with_overrides(servers, ["engine.options={transfer: file}"])
-    assert {p.name: p.bytes for p in plan(files).parts}["a bucket on its way"] == 4 * 151936 * 1536
+    assert "engine weights" not in sent and sent["a weight on its way"] == 4 * 151936 * 1536
 
 
 def test_an_engine_that_sleeps_makes_room_for_the_update(big):

@@ -84,7 +84,7 @@ def test_a_tracker_that_breaks_is_named_and_the_rest_goes_on(own):
 
 
 def test_none_is_imported_unless_asked():
-    code = "import sys, gagpo.trackers; print([m for m in ('torch', 'wandb', 'mlflow', 'trackio') if m in sys.modules])"
+    code = "import sys, gagpo.trackers; print([m for m in ('torch', 'wandb', 'trackio') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
@@ -103,19 +103,6 @@ def test_tensorboard_forgets_what_is_logged_again(tmp_path):
     events.Reload()
     assert [(one.step, round(one.value, 3)) for one in events.Scalars("success_rate")] == [(1, 0.1), (2, 0.2)]
     assert "episodes/text_summary" in events.Tags()["tensors"]
-
-
-def test_mlflow_goes_on_in_the_same_run(tmp_path, monkeypatch):
-    mlflow = pytest.importorskip("mlflow")
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    play(tmp_path / "run", "mlflow")
-    play(tmp_path / "run", "mlflow", resumed=2, steps=(3,))
-    client = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'run' / 'mlflow.db'}")
-    (run,) = client.search_runs([client.get_experiment_by_name("gagpo").experiment_id])
-    assert [one.step for one in client.get_metric_history(run.info.run_id, "success_rate")] == [1, 2, 3]
-    assert run.info.run_name == "run" and run.info.status == "FINISHED"
-    kept = {one.path for one in client.list_artifacts(run.info.run_id)}
-    assert kept == {"settings.json", "episodes-000002.txt", "episodes-000003.txt"}
 
 
 def test_trackio_goes_on_in_the_same_run(tmp_path):

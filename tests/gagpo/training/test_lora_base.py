@@ -6,12 +6,12 @@ import copy
 import pytest
 import torch
 
+from benchmarks.allocated import Allocated
 from gagpo.agents.engines import adapters, frozen
 from gagpo.agents.engines.frozen import FrozenError
 from gagpo.agents.engines.weights import copy_tensors
 from gagpo.agents.model import load_model, load_tokenizer, save
 from gagpo.collecting.distributed_rollout import require_fitting
-from gagpo.planning.allocated import Allocated
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError, load
 from gagpo.training.trainer import Trainer, train

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from benchmarks.allocated import Allocated
 from gagpo.agents.engines.flat import kernels
 from gagpo.agents.engines.flat.kernels import CausalAttention, LayerKind, bucket
-from gagpo.planning.allocated import Allocated
 
 HEADS, SHARED, SIZE = 4, 2, 8
 KINDS = {

@@ -11,8 +11,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from gagpo.envs.alfworld.expert import count, wording
+from benchmarks.alfworld import places
 from gagpo.envs.alfworld.expert import expert as expert_module
+from gagpo.envs.alfworld.expert import wording
 from gagpo.envs.alfworld.expert.expert import Expert
 from gagpo.envs.alfworld.expert.memory import Memory
 from gagpo.envs.alfworld.expert.places import COUNTED
@@ -209,7 +210,7 @@ def test_searches_the_type_of_place_a_thing_is_to_go_to_when_more_is_asked_than_
 
 
 def test_the_prior_counts_rooms_that_nobody_plays() -> None:
-    assert min(count.SEEDS) >= 1_000
+    assert min(places.SEEDS) >= 1_000
     assert all(0 < share <= 1000 or share == 0 for shares in COUNTED.values() for share in shares.values())
     assert {kind.lower() for kind in USUAL_PLACES if any(kind in room.objects("full") for room in ROOMS.values())} <= (
         COUNTED.keys()
@@ -218,8 +219,9 @@ def test_the_prior_counts_rooms_that_nobody_plays() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_the_prior_is_what_the_command_counts() -> None:
-    assert count.count() == COUNTED
+    assert places.count() == COUNTED
 
 
 def test_takes_over_at_any_point() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from gagpo.envs.alfworld.engine import Scene
+from gagpo.envs.alfworld.games import generate as generate_module
 from gagpo.envs.alfworld.games.alfred import FURNITURE
 from gagpo.envs.alfworld.games.catalogue import (
     ROOMS,
@@ -61,7 +62,10 @@ COUNTS = {"train": 8, "valid_seen": 6, "valid_unseen": 6}
 
 
 def make(root: Path, engine: Obliging | None = None, **options: object) -> dict:
-    return generate(counts=COUNTS, root=root, verify=engine or Obliging(), **options)  # type: ignore[arg-type]
+    counts = options.pop("counts", COUNTS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(generate_module, "NativeEngine", engine or Obliging())
+        return generate(counts=counts, root=root, **options)  # type: ignore[arg-type]
 
 
 def problem_text(size: str, split: str, task_type: str, index: int, seed: int = 0) -> str:
@@ -270,7 +274,7 @@ def test_games_are_made_once(tmp_path: Path) -> None:
 def test_more_games_keep_the_ones_there_are(tmp_path: Path) -> None:
     engine = Obliging()
     few = make(tmp_path, engine)
-    more = generate(counts=COUNTS | {"train": 12}, root=tmp_path, verify=engine)
+    more = make(tmp_path, engine, counts=COUNTS | {"train": 12})
     assert {game.id for game in few["train"]} < {game.id for game in more["train"]}
     assert engine.games == 24
     assert make(tmp_path, engine) == few
@@ -280,16 +284,18 @@ def test_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
     class Interruption(Exception):
         pass
 
-    def interrupt(done: int, total: int) -> None:
-        if done == 5:
-            raise Interruption
+    class Interrupted(Obliging):
+        def reset(self, game: Path) -> Scene:
+            if self.games == 5:
+                raise Interruption
+            return super().reset(game)
 
-    engine = Obliging()
     with pytest.raises(Interruption):
-        make(tmp_path, engine, progress=interrupt)
+        make(tmp_path, Interrupted())
     (tmp_path / ".left-behind.part").mkdir()
+    engine = Obliging()
     make(tmp_path, engine)
-    assert engine.games == 20
+    assert engine.games == 15
     assert not list(tmp_path.glob(".*.part"))
 
 
@@ -340,14 +346,6 @@ def test_what_its_walkthrough_does_not_win_never_counts(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*/*"))
 
 
-def test_two_processes_verify_together(tmp_path: Path) -> None:
-    seen: list[tuple[int, int]] = []
-    made = make(tmp_path, processes=2, progress=lambda done, total: seen.append((done, total)))
-    assert seen == [(number, 20) for number in range(1, 21)]
-    assert {split: len(games) for split, games in made.items()} == COUNTS
-    assert make(tmp_path) == made
-
-
 HOLD = """
 import sys, time
 from filelock import FileLock
@@ -389,5 +387,5 @@ def test_waits_for_another_process_but_not_for_ever_nor_for_a_dead_one(
 )
 def test_refuses_what_makes_no_sense(tmp_path: Path, options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        generate(root=tmp_path, verify=Obliging(), **options)
+        generate(root=tmp_path, **options)
     assert not list(tmp_path.iterdir())

@@ -5,7 +5,6 @@ import re
 
 import pytest
 
-from gagpo.envs.alfworld.engine import make_engine
 from gagpo.envs.alfworld.env import ALFWorldEnv
 from gagpo.envs.alfworld.expert.wording import read_goal
 from gagpo.envs.alfworld.games.catalogue import ROOMS, TASK_TYPES
@@ -16,6 +15,7 @@ from gagpo.envs.alfworld.games.lexicon import lexicon
 from gagpo.envs.alfworld.games.phrasings import HUMAN_TEXTS, Phrasing, human_text
 from gagpo.envs.alfworld.games.scenes import pose
 from gagpo.envs.alfworld.games.shipped import shipped
+from gagpo.envs.alfworld.native.engine import NativeEngine
 
 OPERATION = {"pick_clean": "clean", "pick_heat": "heat", "pick_cool": "cool", "look_at": "light"}
 
@@ -41,7 +41,7 @@ def test_the_default_wording_changes_neither_games_nor_folders():
 def test_games_that_say_put_are_won_by_their_walkthrough(tmp_path, size, task_type):
     files = files_of(size, 0, ("train", task_type, 0), Phrasing("put", "human"))
     (tmp_path / GAME).write_text(files.game)
-    engine = make_engine("native")
+    engine = NativeEngine()
     play(engine, tmp_path / GAME, files.plan)
     engine.close()
     assert not [command for command in files.plan if command.startswith("move ")]

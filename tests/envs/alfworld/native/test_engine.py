@@ -240,6 +240,7 @@ def resident_bytes() -> int:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the process's memory from /proc")
+@pytest.mark.slow
 def test_memory_stays_flat_over_ten_thousand_episodes(tmp_path):
     games = []
     for number in range(6):

@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gagpo.envs.math.verify.answers import canonical
-from gagpo.envs.math.verify.compare import Policy, not_here, same
+from gagpo.envs.math.verify.compare import not_here, same
 from gagpo.envs.math.verify.pool import VerifyPool
 from gagpo.envs.math.verify.reading import Unreadable, read
 from gagpo.envs.math.verify.verifier import Verifier
@@ -18,7 +18,7 @@ from gagpo.envs.math.verify.verifier import Verifier
 class Untouchable:
     """Stands in for the pool where nothing may need algebra."""
 
-    def compare(self, gold, prediction, policy):
+    def compare(self, gold, prediction):
         pytest.fail(f"{prediction!r} for {gold!r} went to the pool")
 
 
@@ -277,7 +277,7 @@ def test_any_pieces_get_a_verdict_and_match_themselves(pieces, joint, which):
     text = joint.join(pieces)
 
     class Refusing:
-        def compare(self, gold, prediction, policy):
+        def compare(self, gold, prediction):
             return "mismatch"
 
     verdict = Verifier(pool=Refusing()).verify(golds[which], rf"\boxed{{{text}}}")
@@ -286,4 +286,4 @@ def test_any_pieces_get_a_verdict_and_match_themselves(pieces, joint, which):
         answer = read(text)
     except Unreadable:
         return
-    assert same(answer, answer, Policy(), not_here)
+    assert same(answer, answer, not_here)

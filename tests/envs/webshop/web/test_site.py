@@ -12,10 +12,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.webshop.pages import LONGEST_QUERY, Shop
 from gagpo.envs.webshop.render import address, html
 from gagpo.envs.webshop.web import server
-from gagpo.envs.webshop.web.site import LARGEST_REQUEST, Site, make_app, play
+from gagpo.envs.webshop.web.site import LARGEST_REQUEST, Site, make_app, serve_pages
 from tests.envs.webshop.shelf import build, generated_store, options, row, shared_root
 
 # No proxy: whatever the surroundings say, this machine is reached directly.
@@ -346,7 +347,7 @@ def test_a_taken_port_is_an_error_with_advice(shop, site):
         Site(shop, port=urlsplit(site.address).port)
 
 
-def test_play_prints_the_address_and_stays_until_interrupted(monkeypatch, capsys):
+def test_serving_pages_prints_the_address_and_stays_until_interrupted(monkeypatch, capsys):
     monkeypatch.setenv("GAGPO_DATA", str(shared_root()))
     monkeypatch.delenv("WEBSHOP_DATA", raising=False)
     seen = []
@@ -357,6 +358,13 @@ def test_play_prints_the_address_and_stays_until_interrupted(monkeypatch, capsys
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Site, "wait", visit_and_leave)
-    play(port=0)
+    serve_pages("gagpo/WebShop-v0", {}, port=0)
     assert re.match(r"1000 products\. The shop is open at http://127\.0\.0\.1:\d+/", capsys.readouterr().out)
     assert f"a shop of {len(generated_store())} products" in seen[0]
+
+
+def test_only_the_webshop_has_pages():
+    with pytest.raises(InvalidArgument, match="only gagpo/WebShop-v0 has pages for people, not 'gagpo/Math-v0'"):
+        serve_pages("gagpo/Math-v0", {})
+    with pytest.raises(InvalidArgument, match="takes no argument 'prodcts'; known: split"):
+        serve_pages("gagpo/WebShop-v0", {"prodcts": 3})

@@ -1,16 +1,14 @@
-"""Steps of the doctor that go wrong, in processes of their own."""
+"""Checks of the doctor that go wrong, in processes of their own."""
 
-import json
 import os
 import signal
-import sys
 import time
 
-from gagpo.planning.doctor.machine import DoctorFinding
+from gagpo.planning.doctor.machine import Finding
 
 
 def fine(machine):
-    return DoctorFinding("fine", "ok", f"rank {machine.ranks.rank}", {"number": machine.ranks.rank})
+    return Finding("ok", f"rank {machine.ranks.rank}", {"number": machine.ranks.rank})
 
 
 def raises(machine):
@@ -20,12 +18,6 @@ def raises(machine):
 def is_killed(machine):
     print("the driver has fallen off the bus", flush=True)
     os.kill(os.getpid(), signal.SIGSEGV)
-
-
-def leaves(machine):
-    sys.stderr.write("so long\n")
-    sys.stderr.flush()
-    os._exit(3)
 
 
 def sleeps(machine):
@@ -49,4 +41,4 @@ def one_raises(machine):
 
 def one_warns(machine):
     verdict = "warning" if machine.ranks.rank == 1 else "ok"
-    return DoctorFinding("it", verdict, f"seen by {machine.ranks.rank}", {"number": json.loads("1")}, "look")
+    return Finding(verdict, f"seen by {machine.ranks.rank}", {"number": 1}, "look")

@@ -1,24 +1,30 @@
 """Speed and memory of the ALFWorld engines, side by side in one run.
 
+    python -m benchmarks.alfworld.speed --json results.json
+
 Every engine plays in a process of its own, the engines in turn, so that a busy machine slows them alike. Steps are
 random admissible commands; admissible commands and state keys are made at every step.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import platform
 import random
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.alfworld.textworld import TextWorldEngine
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.interpreter import spawning
-from gagpo.envs.alfworld.engine import GameEngine, make_engine
 from gagpo.envs.alfworld.games.generate import generate
+from gagpo.envs.alfworld.native.engine import NativeEngine
 
 ENGINES = ("native", "textworld", "textworld-memoised")
 
@@ -97,7 +103,7 @@ def measure(
     return result
 
 
-def _steps(engine: GameEngine, files: list[str], episodes: int, turns: int, seed: int) -> float:
+def _steps(engine: NativeEngine | TextWorldEngine, files: list[str], episodes: int, turns: int, seed: int) -> float:
     """Steps per second; choosing a command is not counted, resets are not either."""
     spent, count = 0.0, 0
     clock = time.perf_counter
@@ -115,19 +121,15 @@ def _steps(engine: GameEngine, files: list[str], episodes: int, turns: int, seed
     return count / spent
 
 
-def _engine(name: str) -> GameEngine:
-    if name == "textworld":
-        from gagpo.envs.alfworld.reference.textworld import TextWorldEngine
-
-        return TextWorldEngine(memoise=False)
-    return make_engine(name.removesuffix("-memoised"))
+def _engine(name: str) -> NativeEngine | TextWorldEngine:
+    return NativeEngine() if name == "native" else TextWorldEngine(memoise=name == "textworld-memoised")
 
 
 def _generated(folder: Path, seed: int) -> list[str]:
     found = []
     for size in ("small", "full"):
         counts = {"train": 12, "valid_seen": 0, "valid_unseen": 0}
-        made = generate(size, seed, counts, root=folder / size, splits=("train",), engine="native")
+        made = generate(size, seed, counts, root=folder / size, splits=("train",))
         found += [str(folder / size / "train" / game.id / "game.tw-pddl") for game in made["train"]]
     return found
 
@@ -147,3 +149,20 @@ def machine() -> str:
     except (OSError, StopIteration):
         pass
     return f"Python {platform.python_version()}, {model}, {os.cpu_count()} cores"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Speed and memory of the ALFWorld engines.")
+    parser.add_argument("--games", nargs="*", help="game files; made on the spot if none are named")
+    parser.add_argument("--engines", nargs="*", default=list(ENGINES), choices=ENGINES)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path, help="also write the report to this file")
+    options = parser.parse_args(arguments)
+    report = json.dumps(bench(options.games or None, options.engines, rounds=options.rounds), indent=2)
+    if options.json:
+        options.json.write_text(report + "\n", encoding="utf-8")
+    sys.stdout.write(report + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -10,20 +10,18 @@ import pytest
 from tests.envs.alfworld import native_den
 
 pytest.importorskip("textworld")
+if sys.version_info >= (3, 13):
+    pytest.skip("TextWorld needs locals() as they were before PEP 667", allow_module_level=True)
 
-from gagpo.envs.alfworld.engine import make_engine
+from benchmarks.alfworld import parity as comparison
+from benchmarks.alfworld.parity import GARBAGE, Keys, compare_game, differences, parity
+from benchmarks.alfworld.textworld import TextWorldEngine
+from benchmarks.alfworld.variants import VARIANTS
 from gagpo.envs.alfworld.games.catalogue import TASK_TYPES
 from gagpo.envs.alfworld.games.generate import files_of
-from gagpo.envs.alfworld.games.variants import VARIANTS, write_variant
 from gagpo.envs.alfworld.native.engine import NativeEngine
-from gagpo.envs.alfworld.reference import parity as comparison
-from gagpo.envs.alfworld.reference.parity import GARBAGE, Keys, compare_game, differences, parity
-from gagpo.envs.alfworld.reference.textworld import TextWorldEngine
 
-pytestmark = [
-    pytest.mark.textworld,
-    pytest.mark.skipif(sys.version_info >= (3, 13), reason="textworld needs locals() as they were before PEP 667"),
-]
+pytestmark = pytest.mark.textworld
 
 
 def game_file(folder: Path, size: str, task_type: str, index: int = 0) -> Path:
@@ -46,7 +44,7 @@ def test_every_type_of_task_in_every_variant_says_the_same(tmp_path, task_type, 
 
 def test_garbage_and_idle_commands_say_the_same_before_and_after_winning(tmp_path):
     path = game_file(tmp_path, "small", "pick_cool_then_place_in_recep")
-    engines = make_engine("native"), make_engine("textworld")
+    engines = NativeEngine(), TextWorldEngine()
     scenes = [engine.reset(path) for engine in engines]
     plan = json.loads(path.read_text())["walkthrough"]
     after = ("help", "look", "inventory", "examine", *GARBAGE)
@@ -56,23 +54,10 @@ def test_garbage_and_idle_commands_say_the_same_before_and_after_winning(tmp_pat
     assert scenes[0].won
 
 
-def test_without_memory_textworld_says_the_same(tmp_path):
-    path = write_variant(game_file(tmp_path, "small", "look_at_obj_in_light"), "crowded", tmp_path / "game.tw-pddl")
-    engines = [NativeEngine(), TextWorldEngine(memoise=False)]
-    scenes = [engine.reset(path) for engine in engines]
-    rng = random.Random(2)
-    for _ in range(15):
-        assert differences(*scenes) == {}
-        command = rng.choice(scenes[1].admissible_commands)
-        scenes = [engine.step(command) for engine in engines]
-
-
 def test_a_game_beyond_households_says_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "gagpo.envs.alfworld.reference.textworld._refuse_code", lambda grammar: None
-    )  # the grammar is ours
+    monkeypatch.setattr("benchmarks.alfworld.textworld._refuse_code", lambda grammar: None)  # the grammar is ours
     path = native_den.write(tmp_path)
-    engines = make_engine("native"), make_engine("textworld")
+    engines = NativeEngine(), TextWorldEngine()
     rng = random.Random(3)
     keys = Keys()
     wins = 0

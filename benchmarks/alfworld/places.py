@@ -1,6 +1,6 @@
 """Counting where things lie in generated rooms, for the expert's prior:
 
-python -m gagpo.envs.alfworld.expert.count > envs/alfworld/expert/places.py
+python -m benchmarks.alfworld.places > envs/alfworld/expert/places.py
 
 The games counted have seeds of their own (from 1,000 on), so that no game's own room enters what its expert believes.
 """
@@ -51,7 +51,7 @@ def count() -> dict[str, dict[str, int]]:
 
 def main() -> None:
     lines = [
-        '"""Where things lie in generated rooms, counted by :mod:`gagpo.envs.alfworld.expert.count`; not for editing.',
+        '"""Where things lie in generated rooms, counted by ``benchmarks.alfworld.places``; not for editing.',
         "",
         "Kind of thing -> types of place, each with the things per mille that lie there where such a place is.",
         '"""',

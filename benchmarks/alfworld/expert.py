@@ -1,6 +1,6 @@
 """How often the expert wins:
 
-python -m gagpo.envs.alfworld.expert.rate --size full --split valid_unseen --noise 0.1
+python -m benchmarks.alfworld.expert --size full --split valid_unseen --noise 0.1
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-from gagpo.envs.alfworld.engine import DEFAULT_ENGINE, ENGINES
 from gagpo.envs.alfworld.env import ALFWorldEnv
 from gagpo.envs.alfworld.games.catalogue import SIZES
 from gagpo.envs.alfworld.games.generate import SPLITS
@@ -22,7 +21,6 @@ def expert_rate(
     split: str = "train",
     noise: float = 0.0,
     games: str | Path | None = None,
-    engine: str = DEFAULT_ENGINE,
     max_turns: int = 50,
     seed: int = 0,
 ) -> dict[str, object]:
@@ -31,7 +29,7 @@ def expert_rate(
     Returns ``tasks``, ``success`` (a share), ``turns`` (mean over won episodes), ``inadmissible`` (how often the expert
     asked for what was not admissible) and ``by_type`` (task type -> [won, played]).
     """
-    env = ALFWorldEnv(split, max_turns, expert=True, size=size, games=games, engine=engine)
+    env = ALFWorldEnv(split, max_turns, expert=True, size=size, games=games)
     rng = np.random.default_rng(seed)
     by_type: dict[str, list[int]] = {}
     turns: list[int] = []
@@ -69,7 +67,6 @@ def main() -> None:
     parser.add_argument("--split", choices=SPLITS, default="train")
     parser.add_argument("--noise", type=float, default=0.0, help="share of actions replaced by random ones")
     parser.add_argument("--games", help="a folder of games, or 'official'")
-    parser.add_argument("--engine", choices=ENGINES, default=DEFAULT_ENGINE)
     parser.add_argument("--max-turns", type=int, default=50)
     print(json.dumps(expert_rate(**vars(parser.parse_args()))))
 

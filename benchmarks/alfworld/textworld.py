@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import ClassVar, NoReturn
 
 import textworld
 from textworld.core import GameState
@@ -22,25 +21,26 @@ from textworld.envs.pddl import PddlEnv, textgen
 from textworld.envs.pddl import logic as pddl_logic
 from textworld.logic import Proposition
 
+from benchmarks.alfworld.memoise import memoised_textworld
 from gagpo.base.errors import InvalidArgument
-from gagpo.envs.alfworld.engine import BrokenGame, Scene, Snapshot, read_game
+from gagpo.envs.alfworld.engine import BrokenGame, Scene, read_game
 from gagpo.envs.alfworld.games.scenes import spoken_names
 from gagpo.envs.alfworld.games.shipped import shipped
-from gagpo.envs.alfworld.reference.memoise import memoised_textworld
-from gagpo.envs.saved import CannotRestore
 
 # Bookkeeping of the domain that no rule and no goal ever reads.
 _BOOKKEEPING = ("checked", "examined", "wasinreceptacle")
 _TASK = re.compile(r"Your task is to: ([^\"{}#\[\]|\\]*)\.")
 
 
+if sys.version_info >= (3, 13):  # its text generator changes locals(), which PEP 667 made a copy
+    raise InvalidArgument("TextWorld needs Python 3.12 or older: its text generator breaks on 3.13")
+
+
 class TextWorldEngine:
-    """textworld behind :class:`gagpo.envs.alfworld.engine.GameEngine`. Use one object for many games: each leaks ~1 MB.
+    """textworld with the methods of the native engine. Use one object for many games: each leaks ~1 MB.
 
     memoise: let textworld remember translated problems and parsed templates, and spare it deep copies.
     """
-
-    can_restore: ClassVar[bool] = False  # its state lies in the planner's library, which gives and takes none
 
     def __init__(self, memoise: bool = True):
         self._memoise = memoise
@@ -77,12 +77,6 @@ class TextWorldEngine:
         with self._guarded():
             state, _, _ = self._env.step(command)
         return self._scene(state, state.feedback)
-
-    def snapshot(self) -> NoReturn:
-        raise CannotRestore("the engine textworld cannot be put back into a state; the engine native can")
-
-    def resume(self, snapshot: Snapshot) -> NoReturn:
-        self.snapshot()
 
     def close(self) -> None:
         self._digest = ""

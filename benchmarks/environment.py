@@ -1,11 +1,15 @@
 """How fast is an environment: steps and resets, cold start, memory, and the pool with no, one and two processes.
 
+    python -m benchmarks.environment gagpo/ALFWorld-v0 -k size=full [--reference size=small] [--seconds 5] [--json FILE]
+
 Every number is measured on random walks over admissible actions, drawn from a seed, in fresh episodes.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
+import json
 import os
 import platform
 import random
@@ -22,7 +26,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from gagpo.base.errors import InvalidArgument
-from gagpo.base.tables import Table
+from gagpo.base.tables import Table, text_width
 from gagpo.envs.base import Kwargs
 from gagpo.envs.check.fresh_process import call
 from gagpo.envs.lookup import find_spec, portable
@@ -108,7 +112,7 @@ def measure(
         sampled = _sampled(env, seed)
         result |= _rates(env, tasks, sampled, seconds, seed)
     result |= call(
-        "gagpo.envs.check.bench:footprint", portable(spec), kwargs, tasks, seed, time.time(), timeout=_START_SECONDS
+        "benchmarks.environment:footprint", portable(spec), kwargs, tasks, seed, time.time(), timeout=_START_SECONDS
     )
     result["pool"] = _pools(env_id, kwargs, tasks, sampled, seconds, workers, seed)
     return result
@@ -322,3 +326,25 @@ def _pools(
         }
         for number in workers
     }
+
+
+def main() -> None:
+    from gagpo.cli.options import values
+
+    parser = argparse.ArgumentParser(description="Measure the speed and memory of an environment.")
+    parser.add_argument("env", help="environment id")
+    parser.add_argument("-k", dest="kwargs", action="append", help="name=value, an argument of the environment")
+    parser.add_argument("--reference", action="append", help="name=value, of a second environment in the same run")
+    parser.add_argument("--seconds", type=float, default=5.0, help="for each rate")
+    parser.add_argument("--json", type=Path, help="also write the report to this file")
+    options = parser.parse_args()
+    own = values(options.kwargs)
+    reference = own | values(options.reference) if options.reference else None
+    report = bench(options.env, own, options.seconds, reference_kwargs=reference)
+    print(*table(report).lines(text_width()), sep="\n")
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

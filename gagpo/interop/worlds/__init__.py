@@ -1,1 +1,0 @@
-"""Environments of other suites as worlds here."""

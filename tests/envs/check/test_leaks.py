@@ -1,0 +1,67 @@
+"""What an observation shows: it holds neither the state's key, nor the good actions, nor the answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gagpo.base.errors import InvalidArgument
+from gagpo.envs.base import Outcome
+from gagpo.envs.check.check import check
+from gagpo.envs.tasks import Task
+from gagpo.envs.testing import CorridorEnv
+
+
+class LeakyEnv(CorridorEnv):
+    """A corridor that tells too much."""
+
+    def __init__(self, leak: str, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.leak = leak
+
+    def begin(self, task: Task) -> Outcome:
+        return self._leaking(super().begin(task))
+
+    def act(self, action: str) -> Outcome:
+        return self._leaking(super().act(action))
+
+    def _leaking(self, outcome: Outcome) -> Outcome:
+        outcome.state = f"corridor:{outcome.state}"
+        outcome.admissible_actions = [*(outcome.admissible_actions or []), "up", "down", "wait"]
+        if self.leak == "state":
+            outcome.observation += f" ({outcome.state})"
+        outcome.extras["answer"] = self.task.id if self.task else ""
+        if self.leak == "answer":
+            outcome.observation += f" It is {outcome.extras['answer']}."
+        if self.leak == "actions":
+            outcome.observation += f" You may: {', '.join(outcome.admissible_actions)}."
+        return outcome
+
+
+@pytest.mark.parametrize(
+    ("leak", "words"),
+    [
+        ("", ""),
+        ("state", "the key of the true state"),
+        ("actions", "lists all 5 admissible actions"),
+        ("answer", "every first observation holds the answer"),
+    ],
+)
+def test_a_world_of_ours_that_tells_too_much_is_named(leak: str, words: str) -> None:
+    (finding,) = check(lambda: LeakyEnv(leak), episodes=3, only=["nothing leaks"])
+    assert finding.ok == (not leak) and finding.judged
+    assert words in finding.detail
+
+
+def test_an_environment_without_tasks_is_told_what_is_missing() -> None:
+    (finding,) = check("CartPole-v1", episodes=1)
+    assert not finding.ok and "no method tasks(split)" in finding.detail
+
+
+def test_a_function_is_checked_in_this_process() -> None:
+    found = {finding.name: finding for finding in check(CorridorEnv, episodes=2)}
+    assert [finding for finding in found.values() if not finding.ok] == []
+    assert "2 instances; it cannot be built in another process" in found["same in every process"].detail
+    with pytest.raises(InvalidArgument, match="env_kwargs belong to an id"):
+        check(CorridorEnv, {"max_turns": 3})
