@@ -26,12 +26,12 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from gagpo.base.errors import InvalidArgument
+from gagpo.base.guard import processor_seconds
 from gagpo.base.tables import Table, text_width
 from gagpo.envs.base import Kwargs
 from gagpo.envs.check.fresh_process import call
 from gagpo.envs.lookup import find_spec, portable
-from gagpo.envs.pool import Event, Pool
-from gagpo.envs.pool.guard import processor_seconds
+from gagpo.envs.pool import Event, Pool, WorkerPool
 from gagpo.envs.pool.wire import plain
 
 TASKS = 32  # how many of the split's tasks are played
@@ -313,7 +313,7 @@ def _pools(
     with ExitStack() as stack:
         walks = {}
         for number in workers:
-            pool = stack.enter_context(Pool(env_id, kwargs, workers=number))
+            pool = stack.enter_context(WorkerPool(env_id, kwargs, workers=number))
             walks[number] = _PoolWalk(pool, SLOTS * max(number, 1), tasks, sampled, seed)
         rounds = [{number: walk.run(seconds / ROUNDS) for number, walk in walks.items()} for _ in range(ROUNDS)]
     base = workers[0]

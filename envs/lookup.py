@@ -3,7 +3,7 @@
 An id of the form ``module:Name-v0`` names a module to import first, and that module may lie in the working directory.
 The working directory is looked at last: no file there can take the place of this project or of a library. An installed
 package offers ids, without their module, as entry points of ``gagpo.environments``: ``"Guess-v0" = "guess"``. An
-address, ``http://HOST:PORT``, is a world on an OpenEnv server, and ``docker://IMAGE`` one on a server in a container.
+address, ``http://HOST:PORT``, is an environment on an OpenEnv server.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from gagpo.envs.base import Info, Kwargs, MarkovKey
 ENVIRONMENTS: Registry[EnvSpec] = Registry("environment", "gagpo.environments", {})
 """What installed packages offer: the module that registers an id. Everything registered is in gymnasium's own."""
 
-_REMOTE = ("gagpo/Remote-v0", "gagpo.envs.remote.world:RemoteWorld", "url")
+_REMOTE = ("gagpo/Remote-v0", "gagpo.envs.remote.env:RemoteEnv", "url")
 _ELSEWHERE = {
     "http://": _REMOTE,
     "https://": _REMOTE,
-    "docker://": ("gagpo/Container-v0", "gagpo.envs.remote.world:ContainerWorld", "image"),
+    "verifiers://": ("gagpo/Verifiers-v0", "gagpo.interop.worlds.verifiers:VerifiersWorld", "taskset"),
 }
 """By how an id of a world elsewhere begins: the registered id, the class, and the argument that takes the whole id."""
 
@@ -67,11 +67,6 @@ def find_spec(env_id: str) -> EnvSpec:
 def is_address(env_id: str) -> bool:
     """Whether ``env_id`` is the address of an OpenEnv server, and not a registered id."""
     return env_id.startswith(("http://", "https://"))
-
-
-def is_image(env_id: str) -> bool:
-    """Whether ``env_id`` names an image whose containers are OpenEnv servers."""
-    return env_id.startswith("docker://")
 
 
 def playing(env_id: str, kwargs: Mapping[str, Any], split: str | None) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 
 import gymnasium
 
+from gagpo.base.child import pack
 from gagpo.envs.base import Kwargs, Outcome, TextEnv
-from gagpo.envs.pool.wire import pack
 from gagpo.envs.tasks import Task, TaskSet
 
 

@@ -17,8 +17,8 @@ NAMES = ("gagpo", "json", "torch", "numpy", "pickle", "runpy", "multiprocessing"
 MARK = "import pathlib; pathlib.Path({folder!r}, 'imported', __name__).touch(); raise SystemExit('the wrong module')\n"
 
 POOL = """
-from gagpo.envs.pool import Pool
-with Pool("gagpo.envs.testing:gagpo-test/Corridor-v0", workers=1) as pool:
+from gagpo.envs.pool import WorkerPool
+with WorkerPool("gagpo.envs.testing:gagpo-test/Corridor-v0", workers=1) as pool:
     pool.reset(0, "door-01", seed=0)
     print(pool.wait()[0].kind)
 """
@@ -38,12 +38,13 @@ world.step("SELECT 1")
 world.close()
 """
 SERVER = """
-import os, sys
+import os, sys, time
 from pathlib import Path
 from gagpo.agents.engines.remote.server import Server, ServerPlan
 server = Server(ServerPlan(sys.argv[1] + "/model", max_length=64), Path(sys.argv[1], "log"))
 server.start()
-server._supervisor.wait(60)
+while server.running:
+    time.sleep(0.1)
 server.close()
 print(Path(sys.argv[1], "log").read_text())
 """

@@ -15,7 +15,7 @@ from gagpo.agents.agent import EpisodeState
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import make_world, tasks_of
-from gagpo.envs.pool import Pool
+from gagpo.envs.pool import Pool, WorkerPool
 
 DEMONSTRATIONS, SLIPS = 64, 0.3
 """Expert episodes that a start imitates, and the share of their actions that are drawn at random."""
@@ -35,7 +35,7 @@ class StudyWorld:
     turns: int
 
     def pool(self, split: str = "train", **more: Any) -> Pool:
-        return Pool(self.env_id, {**self.kwargs, "split": split, **more}, workers=0)
+        return WorkerPool(self.env_id, {**self.kwargs, "split": split, **more}, workers=0)
 
     def tasks(self, split: str) -> Sequence[str]:
         return tasks_of(make_world(self.env_id, self.kwargs), split).ids

@@ -37,7 +37,7 @@ from gagpo.envs.check.subject import (
 )
 from gagpo.envs.check.tool_calls import tool_calls
 from gagpo.envs.lookup import portable
-from gagpo.envs.pool import Event, Pool
+from gagpo.envs.pool import Event, WorkerPool
 from gagpo.envs.pool.wire import describe
 from gagpo.envs.tools import separate
 
@@ -204,7 +204,7 @@ def _garbage(subject: Subject) -> str:
     if subject.spec is None:
         return _garbage_here(subject, start)
     patience = min(30.0, subject.deadline)
-    with Pool(subject.name, subject.kwargs, workers=1, step_deadline=patience, max_restarts=0) as pool:
+    with WorkerPool(subject.name, subject.kwargs, workers=1, step_deadline=patience, max_restarts=0) as pool:
         for name, action in GARBAGE.items():
             # Each kind in a fresh episode, which must go on afterwards unless it has ended.
             pool.reset(0, start.task.id, seed=subject.seed)

@@ -1,1 +1,1 @@
-"""Worlds whose tools are those of an MCP server, which runs in a process of its own."""
+"""Environments whose tools are those of an MCP server, which runs in its own process."""

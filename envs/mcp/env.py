@@ -18,7 +18,7 @@ from gagpo.envs.tasks import Task, TaskSet
 from gagpo.envs.tools import Arguments, CallError, Tool, ToolCall
 from gagpo.envs.tools.world import ToolEnv
 
-MOST_STARTS = 3  # of the server in one episode; a world whose server dies more often is broken
+MOST_STARTS = 3  # of the server in one episode; after that the environment is broken
 
 
 class _Answer(Arguments):
@@ -31,13 +31,14 @@ ANSWER = Tool.of("final_answer", "Give the final answer, which ends the episode.
 class MCPEnv(ToolEnv):
     """A question, the tools of the server that ``command`` starts, and ``final_answer``.
 
-    command: a program and its arguments, as a list or one line. ``python`` is the interpreter that plays. tasks: a
-    JSONL file, see :func:`gagpo.envs.mcp.questions.read_questions`. start_seconds, call_seconds: deadlines of the
-    server. A call without an answer in time is invalid, and the next one finds a new server. fresh: every episode gets
-    a server of its own; false for one that remembers nothing between calls.
+    The reward is 1 for the right answer. A subclass may override :meth:`is_solved` to judge answers, and ``begin`` and
+    ``call`` to read the server's state.
 
-    The reward is 1 for the right answer. A subclass that overrides :meth:`is_solved` judges in its own way; one that
-    overrides ``begin`` and ``call`` too can read the server's state.
+    command: a program and its arguments, as a list or one line; ``python`` is this interpreter.
+    tasks: a JSONL file, see :func:`gagpo.envs.mcp.questions.read_questions`.
+    start_seconds: deadline for the start of the server.
+    call_seconds: deadline for a call. A call without an answer in time is invalid, and the server is started again.
+    fresh: start a server for every episode; false for a server that remembers nothing between calls.
     """
 
     splits = SPLITS
@@ -104,7 +105,7 @@ class MCPEnv(ToolEnv):
         return same_answer(question.answer, said)
 
     def expert_action(self) -> str | None:
-        """The calls that the task's row shows, and then its answer."""
+        """The calls of the task's row, then its answer."""
         if self._shown < len(self.question.calls):
             name, arguments = self.question.calls[self._shown]
             return ToolCall(name, dict(arguments)).text

@@ -1,4 +1,4 @@
-"""Questions with answers from a JSONL file: the tasks of a world that has nothing but tools."""
+"""Questions with answers from a JSONL file: the tasks of an environment of tools."""
 
 from __future__ import annotations
 
@@ -37,7 +37,12 @@ class _Row(BaseModel):
 
 @dataclass(frozen=True)
 class ToolQuestion:
-    """calls: what an expert asks the tools before it answers; empty where nobody has written it down."""
+    """A question.
+
+    text: what the agent is asked.
+    answer: the right answer.
+    calls: the calls of an expert before it answers; empty if the row has none.
+    """
 
     text: str
     answer: str
@@ -45,7 +50,7 @@ class ToolQuestion:
 
 
 def read_questions(path: str | Path) -> tuple[dict[str, TaskSet], dict[str, ToolQuestion]]:
-    """Tasks by split and questions by task id; InvalidArgument names the file and line of a row that is none.
+    """Tasks by split and questions by task id; InvalidArgument names the file and line of an invalid row.
 
     A row holds ``question`` and ``answer``, and may hold ``id``, ``split`` (without one the content decides: one in
     five is ``test``) and ``calls``.

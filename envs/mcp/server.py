@@ -1,8 +1,4 @@
-"""An MCP server as a child process: started, listed, called and killed, each within a deadline.
-
-The package ``mcp`` speaks the protocol. The process and the lines that go through its pipes are kept here, so that
-whatever a server writes is bounded, and nothing that it starts in its process group outlives it.
-"""
+"""An MCP server as a child process: started, listed, called and killed, each within a deadline."""
 
 from __future__ import annotations
 
@@ -11,11 +7,11 @@ import functools
 import json
 import os
 import signal
-import subprocess
 import threading
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as TookTooLong
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any, NamedTuple, TypeVar
 
 from pydantic import JsonValue
@@ -34,57 +30,66 @@ T = TypeVar("T")
 
 
 class ServerError(GagpoError):
-    """The server does not start, does not answer in time, or says what the protocol does not have."""
+    """The server does not start, does not answer in time, or breaks the protocol."""
 
 
 class ToolAnswer(NamedTuple):
-    """What a call was answered. refused: the server calls it an error."""
+    """The answer to a call.
+
+    text: the answer.
+    refused: the server calls it an error.
+    """
 
     text: str
     refused: bool
 
 
 class ToolServer:
-    """A running server. command: a program and its arguments; ``python`` is the one that runs this.
+    """A running MCP server.
 
-    start_seconds: until it has said hello and listed its tools. The server sees few variables of the environment, and
-    no key among them. Raises :class:`ServerError` where it does not come up.
+    The package ``mcp`` speaks the protocol. Its stdio client is not used: it holds lines of any length, and leaves what
+    a server started running when the server ends by itself.
+
+    command: a program and its arguments; ``python`` is the interpreter that runs this. The program sees few of this
+        process's environment variables, and no API key.
+    start_seconds: until it has listed its tools.
+
+    Raises:
+        ServerError: it does not start in time, or its tools cannot be used.
     """
 
     def __init__(self, command: Sequence[str], start_seconds: float = 20.0):
         _require_mcp()
         self.command = tuple(command)
-        program, *arguments = command
-        try:
-            self._process = subprocess.Popen(
-                interpreter.command(*arguments) if program == "python" else [program, *arguments],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env={name: os.environ[name] for name in _INHERITED if name in os.environ},
-                start_new_session=True,
-            )
-        except (OSError, ValueError) as error:
-            raise ServerError(f"the MCP server {self._name} cannot be started: {first_line(error)}") from None
+        self._name = repr(" ".join(command)[:200])
+        self._process: asyncio.subprocess.Process | None = None
+        self._session: Any = None
+        self._closing = asyncio.Event()
         self._loop = asyncio.new_event_loop()
         self._looping = threading.Thread(target=self._loop.run_forever, name="mcp", daemon=True)
         self._looping.start()
-        self._listener: threading.Thread | None = None
-        self._closing = asyncio.Event()
-        self._session: Any = None
+        listed: Future[Sequence[Any]] = Future()
+        self._talk = asyncio.run_coroutine_threadsafe(self._converse(listed), self._loop)
         try:
-            listed: asyncio.Future[Sequence[Any]] = self._loop.create_future()
-            self._talk = asyncio.run_coroutine_threadsafe(self._converse(listed), self._loop)
-            self.tools = [_tool(one) for one in self._await(_result(listed), start_seconds, "start")]
-            if len(self.tools) > MOST_TOOLS:
+            self.tools = [_tool(one) for one in self._result(listed, start_seconds, "start")]
+            names = [tool.name for tool in self.tools]
+            if len(names) > MOST_TOOLS:
                 raise ServerError(f"the MCP server {self._name} has more than {MOST_TOOLS} tools")
+            if double := next((name for name in names if names.count(name) > 1), None):
+                raise ServerError(f"the MCP server {self._name} lists the tool {double!r} twice")
         except BaseException:
             self.close()
             raise
 
+    @property
+    def process(self) -> int | None:
+        """The id of the server's process, which leads a process group of its own."""
+        return self._process.pid if self._process is not None else None
+
     def call(self, name: str, arguments: Mapping[str, JsonValue], seconds: float = 10.0) -> ToolAnswer:
-        """What the tool answers; :class:`ServerError` where nothing comes in time: the server is of no use then."""
-        found = self._await(self._session.call_tool(name, dict(arguments)), seconds, f"answer a call of {name}")
+        """The tool's answer; ServerError if none comes in time, after which the server cannot be used."""
+        work = asyncio.run_coroutine_threadsafe(self._session.call_tool(name, dict(arguments)), self._loop)
+        found = self._result(work, seconds, f"answer a call of {name}")
         parts = [part.text if part.type == "text" else f"[{part.type}]" for part in found.content]
         text = "\n".join(parts).encode(errors="replace").decode()
         if len(text) > MOST_ANSWER:
@@ -92,56 +97,59 @@ class ToolServer:
         return ToolAnswer(text, bool(found.is_error))
 
     def close(self) -> None:
-        """Kill the server and all that it started; once more does no harm."""
-        with suppress(OSError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_END_SECONDS)
+        """Kill the server and all that it started; safe to call twice."""
         if self._loop.is_closed():
             return
+        self._kill()
         self._loop.call_soon_threadsafe(self._closing.set)
         with suppress(Exception):
             self._talk.result(_END_SECONDS)
-        if self._listener is not None:  # first: a message that it hands on is taken only while the loop runs
-            self._listener.join(_END_SECONDS)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._looping.join(_END_SECONDS)
-        for pipe in (self._process.stdin, self._process.stdout):
-            with suppress(OSError):
-                pipe.close()  # type: ignore[union-attr]
         if not self._looping.is_alive():
             self._loop.close()
 
-    @property
-    def _name(self) -> str:
-        return repr(" ".join(self.command)[:200])
+    def _kill(self) -> None:
+        if self._process is not None:
+            with suppress(OSError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
-    def _await(self, work: Coroutine[Any, Any, T], seconds: float, what: str) -> T:
-        """What ``work`` gives; its failure, whatever it is, is the server's."""
-        task = asyncio.run_coroutine_threadsafe(work, self._loop)
+    def _result(self, work: Future[T], seconds: float, what: str) -> T:
+        """The result of ``work``; whatever it raises is the server's fault."""
         try:
-            return task.result(seconds)
+            return work.result(seconds)
         except TookTooLong:
-            task.cancel()
+            work.cancel()
             raise ServerError(f"the MCP server {self._name} did not {what} within {seconds:g} s") from None
         except Exception as error:
-            ended = self._process.poll()
+            ended = self._process.returncode if self._process is not None else None
             inner = error.exceptions[0] if isinstance(error, ExceptionGroup) else error
             state = f"it ended with status {ended}" if ended is not None else first_line(inner)
             raise ServerError(f"the MCP server {self._name} did not {what}: {state}") from None
 
-    async def _converse(self, listed: asyncio.Future[Sequence[Any]]) -> None:
-        """Hold the session open until :meth:`close`; all of it in one task, as its scopes want."""
+    async def _converse(self, listed: Future[Sequence[Any]]) -> None:
+        """Start the server and hold its session open until :meth:`close`, all in one task as its scopes require."""
         import anyio
         from mcp import ClientSession
         from mcp.shared.message import SessionMessage
 
         heard, hearing = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         saying, said = anyio.create_memory_object_stream[SessionMessage](0)
-        self._listener = threading.Thread(target=self._listen, args=(heard,), name="mcp listener", daemon=True)
-        self._listener.start()
-        speaker = asyncio.create_task(self._speak(said))
+        pumps: list[asyncio.Task[None]] = []
         try:
+            program, *arguments = self.command
+            self._process = process = await asyncio.create_subprocess_exec(
+                *(interpreter.command(*arguments) if program == "python" else self.command),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                env={name: os.environ[name] for name in _INHERITED if name in os.environ},
+                start_new_session=True,
+                limit=MOST_LINE,
+            )
+            if self._closing.is_set():  # while it started
+                self._kill()
+            pumps = [asyncio.create_task(self._listen(process, heard)), asyncio.create_task(_speak(process, said))]
             async with ClientSession(hearing, saying) as session:
                 await session.initialize()
                 tools = []
@@ -156,51 +164,45 @@ class ToolServer:
                 listed.set_result(tools)
                 await self._closing.wait()
         except Exception as error:
-            if not listed.done():
+            if listed.set_running_or_notify_cancel():
                 listed.set_exception(error)
         finally:
-            speaker.cancel()
+            for pump in pumps:
+                pump.cancel()
             for stream in (heard, hearing, saying, said):
                 stream.close()
+            self._kill()
+            if self._process is not None:
+                self._process._transport.close()  # type: ignore[attr-defined]  # asyncio offers no other way
+                await self._process.wait()
+                await asyncio.sleep(0)  # for the pipes to close
 
-    def _listen(self, heard: Any) -> None:
-        """Hand every line of the server on, one at a time; a line that is too long is the last."""
+    async def _listen(self, process: asyncio.subprocess.Process, heard: Any) -> None:
+        """Hand every line of the server on; one that is longer than ``MOST_LINE`` bytes ends the server."""
         from mcp.shared.message import SessionMessage
         from mcp.types import jsonrpc_message_adapter
 
-        stdout = self._process.stdout
-        assert stdout is not None
-        with suppress(Exception):  # the session or the process is gone: whoever waits is told by its deadline
-            while line := stdout.readline(MOST_LINE + 1):
-                if len(line) > MOST_LINE:
-                    os.killpg(self._process.pid, signal.SIGKILL)
-                    break
+        assert process.stdout is not None
+        with suppress(OSError), closing(heard):
+            while True:
                 try:
-                    message = SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+                    line = await process.stdout.readline()
                 except ValueError:
-                    continue  # what is no message is none of ours
-                asyncio.run_coroutine_threadsafe(heard.send(message), self._loop).result()
-        with suppress(Exception):
-            self._loop.call_soon_threadsafe(heard.close)
+                    self._kill()
+                    return
+                if not line:
+                    return
+                with suppress(ValueError):  # a line that is not a message is skipped
+                    await heard.send(SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False)))
 
-    async def _speak(self, said: Any) -> None:
-        stdin = self._process.stdin
-        assert stdin is not None
+
+async def _speak(process: asyncio.subprocess.Process, said: Any) -> None:
+    assert process.stdin is not None
+    with suppress(OSError):
         async for message in said:
             line = message.message.model_dump_json(by_alias=True, exclude_unset=True) + "\n"
-            try:
-                await asyncio.to_thread(_write, stdin, line.encode())
-            except OSError:
-                return
-
-
-async def _result(future: asyncio.Future[T]) -> T:
-    return await future
-
-
-def _write(pipe: Any, data: bytes) -> None:
-    pipe.write(data)
-    pipe.flush()
+            process.stdin.write(line.encode())
+            await process.stdin.drain()
 
 
 def _page(cursor: str | None) -> Any:

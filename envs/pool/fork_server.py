@@ -1,46 +1,39 @@
-"""The process that forks the pool's workers, and the handle by which the pool directs it.
+"""The fork server: the process that forks the pool's workers.
 
 The training process may hold a model, threads and an unguarded ``__main__``, so it neither forks nor has its script
-imported again. It starts one small process, the fork server, which imports the environment's module, runs its
-``preload`` and forks a worker whenever it is told to: a worker starts in milliseconds and shares what was loaded. The
-fork server runs no episode, hence never hangs with one, and so it is also the guardian: when the pool's process ends
-in whatever way, it kills all workers with whatever they started, and a worker whose children take too much memory at
-any time.
+imported again. It starts one small process, which imports the environment's module, runs its ``preload`` and forks
+workers on request: a worker starts in milliseconds and shares what was loaded.
+
+The fork server runs no episode, so it cannot hang with one. When the pool's process ends, for whatever reason, it kills
+all workers and everything they started. It also kills a worker whose children take too much memory.
 """
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import json
-import marshal
 import os
 import select
 import signal
 import socket
 import struct
-import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
+from gagpo.base import guard
+from gagpo.base.child import Child, Pipe
 from gagpo.base.errors import GagpoError
-from gagpo.base.interpreter import command, module_path
 from gagpo.envs.base import Kwargs
 from gagpo.envs.lookup import portable
-from gagpo.envs.pool import guard
-from gagpo.envs.pool.wire import TOKEN_BYTES, describe, pack, plain
+from gagpo.envs.pool.wire import TOKEN_BYTES, describe, plain
 from gagpo.envs.pool.worker import maker, serve
 
 _ORDER = struct.Struct(f"<cI{TOKEN_BYTES}s")  # what to do, with which worker, and the token of one to be forked
 _STATUS = struct.Struct("<i?")  # how a worker ended, and whether the fork server killed it for its memory
 _WATCH_SECONDS = 0.25  # how often the memory of workers and their children is looked at
 _ANSWER_SECONDS = 30.0
-_BOOT = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
-    "from gagpo.envs.pool.fork_server import main; main(sys.argv[1])"
-)
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -53,52 +46,49 @@ class ForkServer:
 
     def __init__(self, spec: EnvSpec, kwargs: Kwargs, memory_limit_mb: int | None = None):
         self._settings = (spec, kwargs, memory_limit_mb)
-        self._owner = os.getpid()
-        self._process: subprocess.Popen[bytes] | None = None  # started for the first worker
+        self._child = Child(
+            "gagpo.envs.pool.fork_server:main",
+            # One hash seed: what depends on the order of a set is then the same in every worker and run.
+            variables={**dict.fromkeys(_THREADS, "1"), "PYTHONHASHSEED": "0", **os.environ},
+            output=2,  # what environments print must not mix with results on standard output
+        )
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        spec, kwargs, memory_limit_mb = self._settings
-        settings = pack((portable(spec), plain(dict(kwargs), "kwargs"), memory_limit_mb))
-        self._control, theirs = socket.socketpair()
-        self._control.settimeout(_ANSWER_SECONDS)
-        with theirs:
-            process = subprocess.Popen(
-                command("-c", _BOOT, str(theirs.fileno()), json.dumps(module_path())),
-                stdin=subprocess.DEVNULL,
-                stdout=2,  # what environments print must not mix with results on standard output
-                pass_fds=[theirs.fileno()],
-                # One hash seed: what depends on the order of a set is then the same in every worker and run.
-                env={**dict.fromkeys(_THREADS, "1"), "PYTHONHASHSEED": "0", **os.environ},
-                start_new_session=True,  # Ctrl-C in the terminal reaches only the pool's process
-            )
-        with contextlib.suppress(OSError):
-            self._control.sendall(settings)
-        return process
+    def start(self) -> Pipe:
+        """Start the fork server, unless it was started; ValueError if the settings cannot be sent to it."""
+        if self._child.pipe is None:
+            spec, kwargs, memory_limit_mb = self._settings
+            settings = (portable(spec), plain(dict(kwargs), "kwargs"), memory_limit_mb)
+            pipe = self._child.start()
+            with suppress(OSError):
+                pipe.send(settings, _ANSWER_SECONDS)
+        return self._child.start()
 
     def fork(self, number: int, token: bytes) -> socket.socket:
-        """Have worker ``number`` started, whose answers shall carry the ``token``, and return the connection to it.
+        """Start worker ``number``, whose answers carry the ``token``, and return the connection to it.
 
-        Raises :class:`ForkServerLost`, and ValueError when the settings cannot be sent to another process.
+        Raises :class:`ForkServerLost`, and ValueError as :meth:`start` does.
         """
-        self._process = self._process or self._start()
+        control = self.start().socket
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                socket.send_fds(self._control, [_ORDER.pack(b"f", number, token)], [theirs.fileno()])
+                socket.send_fds(control, [_ORDER.pack(b"f", number, token)], [theirs.fileno()])
             except OSError as error:
                 ours.close()
-                raise ForkServerLost(f"the process that starts workers is gone ({error})") from None
+                raise ForkServerLost(f"the process that starts workers has ended ({error})") from None
         return ours
 
     def kill(self, number: int) -> str:
         """Kill worker ``number`` and all that it started, and say how it ended; raises :class:`ForkServerLost`."""
         try:
-            self._control.sendall(_ORDER.pack(b"k", number, b""))
-            status = self._control.recv(_STATUS.size)
+            control = self.start().socket
+            control.settimeout(_ANSWER_SECONDS)
+            control.sendall(_ORDER.pack(b"k", number, b""))
+            status = control.recv(_STATUS.size)
         except OSError as error:
             raise ForkServerLost(f"the process that starts workers does not answer ({error})") from None
         if len(status) < _STATUS.size:
-            raise ForkServerLost("the process that starts workers is gone")
+            raise ForkServerLost("the process that starts workers has ended")
         code, over_limit = _STATUS.unpack(status)
         if over_limit:
             return "killed because it and what it started took more memory than its limit"
@@ -108,73 +98,63 @@ class ForkServer:
 
     def close(self) -> None:
         """End the fork server and with it all workers; the next fork starts another. Safe to call twice."""
-        process, self._process = self._process, None
-        if process is None or os.getpid() != self._owner:  # a forked copy of the pool's process owns nothing
-            return
-        self._control.close()
-        try:
-            process.wait(timeout=_ANSWER_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        self._child.end(wait=_ANSWER_SECONDS)
 
 
 # Inside the fork server ---------------------------------------------------------------------------------------------
 
 
-def main(descriptor: str) -> None:
-    """Run the fork server on the inherited control socket ``descriptor`` until the pool's process closes it or dies."""
+def main(pipe: Pipe) -> None:
+    """Run the fork server until the pool's process closes the ``pipe`` or dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     guard.adopt_orphans()
     pool = os.getppid()
-    with socket.socket(fileno=int(descriptor)) as control:
-        os.set_inheritable(control.fileno(), False)
-        header = control.recv(4, socket.MSG_WAITALL)
-        if len(header) < 4:
-            return
-        text, kwargs, limit = marshal.loads(control.recv(struct.unpack("<I", header)[0], socket.MSG_WAITALL))
-        spec = EnvSpec.from_json(text)
-        failure = _preload(spec, kwargs)
-        gc.collect()
-        gc.freeze()  # what is loaded stays shared: collections in the workers do not touch it
-        watch = _MemoryWatch(limit)
-        workers: dict[int, int] = {}
-        try:
-            while os.getppid() == pool:
-                # Between orders the memory of the workers is looked at; an order is to kill a worker or to fork one.
-                if not select.select([control], [], [], watch.seconds)[0]:
-                    watch.look(workers)
-                    continue
-                order, descriptors, _, _ = socket.recv_fds(control, _ORDER.size, 1)
-                if len(order) < _ORDER.size:
-                    return
-                what, number, token = _ORDER.unpack(order)
-                if what == b"k":
-                    code = guard.end(workers.pop(number)) if number in workers else 0
-                    guard.end_strays(workers.values())
-                    control.sendall(_STATUS.pack(code, watch.killed(number)))
-                    continue
-                with socket.socket(fileno=descriptors[0]) as connection:
-                    os.set_inheritable(connection.fileno(), False)
-                    server = os.getpid()
-                    process = os.fork()
-                    if process == 0:
-                        control.close()
-                        guard.die_with_parent(server)
-                        _run_worker(connection, token, spec, kwargs, failure, limit)
-                    with contextlib.suppress(OSError):
-                        os.setpgid(process, process)
-                    workers[number] = process
-        except OSError:
-            pass  # the pool is gone in the middle of an order
-        finally:
-            for process in workers.values():
-                guard.end(process)
-            guard.end_strays(())
+    try:
+        text, kwargs, limit = pipe.receive()
+    except EOFError:
+        return
+    spec = EnvSpec.from_json(text)
+    failure = _preload(spec, kwargs)
+    gc.collect()
+    gc.freeze()  # what is loaded stays shared: collections in the workers do not touch it
+    watch = _MemoryWatch(limit)
+    workers: dict[int, int] = {}
+    try:
+        while os.getppid() == pool:
+            # Between orders the memory of the workers is checked; an order is to kill a worker or to fork one.
+            if not select.select([pipe.socket], [], [], watch.seconds)[0]:
+                watch.look(workers)
+                continue
+            order, descriptors, _, _ = socket.recv_fds(pipe.socket, _ORDER.size, 1)
+            if len(order) < _ORDER.size:
+                return
+            what, number, token = _ORDER.unpack(order)
+            if what == b"k":
+                code = guard.end(workers.pop(number)) if number in workers else 0
+                guard.end_strays(workers.values())
+                pipe.socket.sendall(_STATUS.pack(code, watch.killed(number)))
+                continue
+            with socket.socket(fileno=descriptors[0]) as connection:
+                os.set_inheritable(connection.fileno(), False)
+                server = os.getpid()
+                process = os.fork()
+                if process == 0:
+                    pipe.close()
+                    guard.die_with_parent(server)
+                    _run_worker(connection, token, spec, kwargs, failure, limit)
+                with suppress(OSError):
+                    os.setpgid(process, process)
+                workers[number] = process
+    except OSError:
+        pass  # the pool ended in the middle of an order
+    finally:
+        for process in workers.values():
+            guard.end(process)
+        guard.end_strays(())
 
 
 class _MemoryWatch:
-    """Kills workers that take too much memory together with what they started: a limit counts each process alone."""
+    """Kills workers that take too much memory with their children; the system limits each process separately."""
 
     def __init__(self, limit_mb: int | None):
         self.seconds = 1.0 if limit_mb is None else _WATCH_SECONDS
@@ -187,18 +167,18 @@ class _MemoryWatch:
         for number, process in workers.items():
             if number not in self._killed and guard.resident_memory(process) > self._most:
                 self._killed.add(number)
-                with contextlib.suppress(OSError):
+                with suppress(OSError):
                     os.kill(process, signal.SIGKILL)  # reaped when the pool, which sees its end, asks
 
     def killed(self, number: int) -> bool:
-        """Whether it killed worker ``number``, which is then forgotten."""
+        """Whether it killed worker ``number``; forgets the worker."""
         killed = number in self._killed
         self._killed.discard(number)
         return killed
 
 
 def _preload(spec: EnvSpec, kwargs: Kwargs) -> str:
-    """Import the environment's module and let it load what all workers shall share; the error's text, or ""."""
+    """Import the environment's module and load what all workers share; return the error's text, or ""."""
     try:
         assert isinstance(spec.entry_point, str)
         preload = getattr(load_env_creator(spec.entry_point), "preload", None)
@@ -210,8 +190,8 @@ def _preload(spec: EnvSpec, kwargs: Kwargs) -> str:
 
 
 def _let_go(connection: socket.socket) -> None:
-    """Close this process's copy of ``connection``, which other processes may hold too."""
-    with contextlib.suppress(OSError):
+    """Close this process's copy of ``connection``; other processes may hold it too."""
+    with suppress(OSError):
         os.close(connection.detach())
 
 
@@ -225,9 +205,9 @@ def _run_worker(
         guard.adopt_orphans()
         if limit is not None:
             guard.limit_memory(limit)
-        # A child that an environment forks must neither answer in the worker's name nor hide the worker's end.
+        # A child that an environment forks must not answer for the worker, nor hide the worker's end.
         os.register_at_fork(after_in_child=lambda: _let_go(connection))
-        serve(connection, maker(spec, kwargs), token, failure, limit)
+        serve(Pipe(connection), maker(spec, kwargs), token, failure, limit)
         status = 0
     except BaseException as error:
         print(f"a worker of the pool ended: {describe(error)}", file=sys.stderr)

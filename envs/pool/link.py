@@ -9,18 +9,19 @@ import time
 from collections import deque
 from contextlib import suppress
 
+from gagpo.base.child import pack
 from gagpo.envs.pool.fork_server import ForkServer
 from gagpo.envs.pool.slots import Argument, Assignment, Holder
-from gagpo.envs.pool.wire import Inbox, pack
+from gagpo.envs.pool.wire import Inbox
 
 CLOSE_SECONDS = 5.0  # how long environments may take to close before their worker is killed
 _CHUNK = 1 << 16
 
 
 class Link(Holder):
-    """One worker, whose number stays when its process is replaced: what it was asked, and the connection to it.
+    """One worker: the requests it has to answer, and the connection to it. Its number outlives its process.
 
-    No method ever blocks or raises.
+    No method blocks or raises.
     """
 
     def __init__(self, number: int, selector: selectors.BaseSelector):
@@ -30,7 +31,7 @@ class Link(Holder):
         self.queue: deque[Assignment] = deque()  # those whose requests are unanswered, oldest first
 
     def connect(self, connection: socket.socket, token: bytes) -> None:
-        """Begin anew with a process that was asked nothing yet, whose messages carry the ``token``."""
+        """Connect to a new process, whose messages carry the ``token``."""
         connection.setblocking(False)
         self._connection = connection
         self._inbox = Inbox(token)
@@ -44,7 +45,7 @@ class Link(Holder):
 
     @property
     def garbled(self) -> bool:
-        """Whether something arrived that is no message of this worker."""
+        """Whether something arrived that is not a message of this worker."""
         return self._inbox.garbled
 
     def request(self, assignment: Assignment, operation: str, *arguments: Argument) -> None:
@@ -52,7 +53,7 @@ class Link(Holder):
         self.queue.append(assignment)
 
     def send(self) -> None:
-        """Write what the socket takes now of the requests; the rest follows at the next call."""
+        """Write as much of the requests as the socket takes now; the next call writes the rest."""
         if not self.outbox and not self._unsent:
             return
         if self.outbox:
@@ -90,7 +91,7 @@ class Link(Holder):
         return messages, bool(data) and not self.garbled
 
     def hang_up(self) -> socket.socket:
-        """Tell the worker that no more requests come; it closes its environments, and then its end."""
+        """Tell the worker that no more requests come; it closes its environments, then the connection."""
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_WR)
         self._selector.modify(self._connection, selectors.EVENT_READ)
@@ -103,7 +104,7 @@ class Link(Holder):
 
 
 class Resources:
-    """The processes and connections of a pool, which must be closed even when the pool is forgotten."""
+    """The processes and connections of a pool, closed even if the pool is garbage-collected."""
 
     def __init__(self, fork_server: ForkServer):
         self.fork_server = fork_server
@@ -140,7 +141,7 @@ class Resources:
                     data = connection.recv(_CHUNK)
                 except OSError:
                     data = b""
-                # What it still answers is for nobody; at its end nothing more can come.
+                # Late answers are dropped.
                 if not data:
                     self.selector.unregister(connection)
                     if connection in open_:

@@ -1,4 +1,4 @@
-"""The pools of several worlds as one: a task is named with its world, everything else is as in any pool."""
+"""The pools of several environments as one: a task's name begins with its environment."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from contextlib import ExitStack
 from typing import Self
 
 from gagpo.base.errors import InvalidArgument
-from gagpo.envs.pool.pool import Pool
-from gagpo.envs.pool.slots import Counters, Event
+from gagpo.envs.pool.slots import Counters, Event, Pool
 from gagpo.envs.tasks import parted
 
-SLICE_SECONDS = 0.005  # how long one world is waited for before the others are looked at again
+SLICE_SECONDS = 0.005  # how long one environment is waited for before the others are checked
 
 
 class MixedPool:
-    """One pool for each world, by its name; tasks are named by :func:`gagpo.envs.tasks.in_world`.
+    """One pool for each environment; tasks are named by :func:`gagpo.envs.tasks.in_world`. For one thread only.
 
-    The contract is that of :mod:`gagpo.envs.pool.slots`. Every world keeps its own processes and deadlines, and whoever
-    answers first is heard first. ``pools`` are for whoever plays one world alone while nothing is under way here; they
-    are closed with this one. For one thread only.
+    Each environment keeps its own processes and deadlines. The pools can be used directly while no request is
+    outstanding here, and are closed with this one.
+
+    pools: the pool of each environment, by its name.
     """
 
     def __init__(self, pools: Mapping[str, Pool]):
@@ -55,17 +55,21 @@ class MixedPool:
         if (pool := self._at.pop(slot, None)) is not None:
             pool.release(slot)
 
-    def wait(self, timeout: float | None = None) -> list[Event]:
-        """The events that have come, of all worlds, as soon as there is one; ``[]`` at once when nothing is due."""
+    def wait(self, timeout: float | None = None, at_least: int = 1) -> list[Event]:
         end = math.inf if timeout is None else time.monotonic() + timeout
+        events: list[Event] = []
         while True:
-            # All worlds are set to work before any is waited for, and none is while another has answered.
+            # Every environment gets its requests before any is waited for; none is waited for once there is enough.
             self.flush()
-            events: list[Event] = []
             for pool in self.pools.values():
-                events += pool.wait(0.0 if events else max(0.0, min(SLICE_SECONDS, end - time.monotonic())))
-            if events or time.monotonic() >= end or not any(pool.outstanding for pool in self.pools.values()):
+                left = 0.0 if len(events) >= at_least else max(0.0, min(SLICE_SECONDS, end - time.monotonic()))
+                events += pool.wait(left)
+            if len(events) >= at_least or time.monotonic() >= end or not self.outstanding:
                 return events
+
+    @property
+    def outstanding(self) -> int:
+        return sum(pool.outstanding for pool in self.pools.values())
 
     def flush(self) -> None:
         """Hand all requests to the worlds' processes now."""

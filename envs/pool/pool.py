@@ -1,6 +1,6 @@
-"""Processes that step environments: many episodes each, the caller gets whichever answer first.
+"""Processes that step environments, many episodes each; the caller gets the answers as they come.
 
-    with Pool("gagpo/ALFWorld-v0", workers=2) as pool:
+    with WorkerPool("gagpo/ALFWorld-v0", workers=2) as pool:
         for slot, task in enumerate(tasks):
             pool.reset(slot, task.id, seed=slot)
         while running:
@@ -32,31 +32,34 @@ from gagpo.envs.pool.slots import FIRST, Assignment, BasePool, Event, Holder
 from gagpo.envs.pool.wire import TOKEN_BYTES, describe, plain
 from gagpo.envs.pool.worker import Answer, Host, is_answer, maker
 
-WORKERS = 2  # processes where nobody asks for another number
-START_SECONDS = 60.0  # a worker has at least so long to import, preload and build its first environment
+WORKERS = 2  # processes by default
+START_SECONDS = 60.0  # that a worker has at least to import, preload and build its first environment
 
 
 class EnvironmentBroken(GagpoError, ValueError):
     """No worker can start: the environment's settings are wrong, or its constructor breaks every time."""
 
 
-class Pool(BasePool):
-    """Steps environments in ``workers`` processes; with ``workers=0`` in this one, where nothing can be killed.
-
-    workers: ``auto`` takes this process for those of the suite's own worlds that cannot hang and answer in less time
-    than it takes to ask another process (:func:`gagpo.envs.lookup.is_cheap`), else ``WORKERS`` of them.
-    env_id: a registered id, or ``"module:Name-v0"`` to import a module that registers it. env_kwargs: plain data.
-    step_deadline, reset_deadline: seconds that one request may take once its worker has come to it, the second one for
-    those that begin an episode; a worker may take the second one, or a minute, to start. max_restarts: how often one
-    episode may break before it is given up. memory_limit_mb: how much memory (MiB) a worker may take, with what it
-    starts, beyond what it shares with the others; None for no limit. An allocation beyond it fails, and the episode
-    that made it is charged (Linux only).
+class WorkerPool(BasePool):
+    """Steps environments in worker processes, or in this process if ``workers`` is 0. For one thread only.
 
     Environments are built in the workers, one per slot in use, and are reused by later episodes. A class may offer
     ``preload(**kwargs)``, a class method run once before the workers are forked: what it loads is shared by all.
 
-    Raises ValueError for settings that cannot be right; :class:`EnvironmentBroken` comes from ``wait`` (from the
-    constructor when ``workers=0``) as soon as the environment turns out impossible to build. For one thread only.
+    env_id: a registered id, or ``"module:Name-v0"`` to import a module that registers it.
+    env_kwargs: arguments of the environment, plain data.
+    workers: number of processes. In this process (0) a hanging environment cannot be killed. ``auto`` is 0 for the
+        suite's own environments that cannot hang and are faster than a message to another process
+        (:func:`gagpo.envs.lookup.is_cheap`), else ``WORKERS``.
+    step_deadline: seconds that a step may take once its worker has begun it.
+    reset_deadline: seconds for a request that begins an episode, and (or a minute) for the start of a worker.
+    max_restarts: how often one episode may break before it fails.
+    memory_limit_mb: MiB that a worker may take, with what it starts, beyond what it shares with the others; None for
+        no limit. An allocation beyond it fails, and its episode is charged (Linux only).
+
+    Raises:
+        ValueError: a setting is out of range.
+        EnvironmentBroken: from ``wait``, or the constructor if ``workers`` is 0: the environment cannot be built.
     """
 
     def __init__(
@@ -91,6 +94,8 @@ class Pool(BasePool):
         self._started = False  # some worker has once built its environment
         self._host: Host | None = None
         self._fork_server = ForkServer(self._spec, self._kwargs, memory_limit_mb)
+        if workers:
+            self._fork_server.start()
         self._resources = Resources(self._fork_server)
         self._finalizer = weakref.finalize(self, self._resources.close)
         self._links = self._resources.links
@@ -109,8 +114,8 @@ class Pool(BasePool):
             link.send()
 
     def wake(self) -> None:
-        """End a ``wait`` early, now or when it begins; the one thing that any thread may do."""
-        with suppress(OSError):  # so many calls are unseen that one more makes no difference, or the pool is closed
+        """End a ``wait`` early, now or when it begins. May be called from any thread."""
+        with suppress(OSError):  # enough calls are pending, or the pool is closed
             self._resources.waker.send(b"!")
 
     @property
@@ -118,7 +123,7 @@ class Pool(BasePool):
         return [link.process for link in list(self._links.values()) if link.process is not None]
 
     def close(self) -> None:
-        """Close all environments and end all processes, by force where they take more than 5 seconds; idempotent."""
+        """Close all environments and end all processes, by force if they take more than 5 seconds; idempotent."""
         super().close()
         self._finalizer()
         if self._host is not None:
@@ -134,7 +139,7 @@ class Pool(BasePool):
         until = min(end, *map(self._deadline, links)) if block else 0.0
         patience = None if until == math.inf else max(0.0, until - time.monotonic())
         for key, mask in self._resources.selector.select(patience):
-            # What could not be written at once comes first: the answers that are read may add to it.
+            # Pending writes come first: the answers that are read may add to them.
             if key.data is None:
                 self._woken = bool(self._resources.woken.recv(1 << 12))
                 continue
@@ -185,12 +190,12 @@ class Pool(BasePool):
         return True
 
     def _answer(self, link: Link, messages: list[object]) -> bool:
-        """Take answers to the worker's oldest requests, but for those that nobody waits for any more.
+        """Take answers to the worker's oldest requests; return whether all were valid.
 
-        Returns whether they were answers at all; the requests of the first that is none, and of the rest, stay.
+        The requests of the first that is invalid, and of the rest, stay.
         """
         for message in messages:
-            # Answers come in the order of the requests; that to a slot which moved on is taken off the queue as well.
+            # Answers come in the order of the requests, also for slots that have moved on.
             assignment = link.queue[0]
             if not is_answer(message, assignment.pending):
                 return False
@@ -201,7 +206,7 @@ class Pool(BasePool):
         return True
 
     def _take(self, assignment: Assignment, message: Answer) -> None:
-        """Turn an answer into an event, or have an episode that broke start over."""
+        """Turn an answer into an event, or start an episode that broke over."""
         if assignment.pending == "save":
             assert len(message) == 1
             self._keep(assignment, message[0])
@@ -220,7 +225,7 @@ class Pool(BasePool):
     # Worker processes -------------------------------------------------------------------------------------------------
 
     def _deadline(self, link: Link) -> float:
-        """When the worker's start, or its present request, will have taken too long (``time.monotonic``)."""
+        """The time (``time.monotonic``) at which the worker's start, or its current request, has taken too long."""
         if link.process is None:
             return link.since + self._deadlines["start"]
         return link.since + self._deadlines[link.queue[0].pending] if link.sent else math.inf
@@ -241,8 +246,7 @@ class Pool(BasePool):
         self._links[link.number] = link
 
     def _end_fork_server(self, error: str) -> None:
-        """End what is left of a lost fork server, and its workers: nobody would guard them. The next start makes a new
-        one."""
+        """End a lost fork server and its workers, which it guards; the next start makes a new one."""
         self._count_failed_start(error)
         for process in self.processes:
             with suppress(OSError):
@@ -255,10 +259,10 @@ class Pool(BasePool):
             self._give_up(error)
 
     def _replace(self, link: Link, fault: Literal["died", "hung", "garbled"]) -> None:
-        """Kill what is left of a broken worker, start another, and have its episodes start over.
+        """Kill a broken worker, start another, and start its episodes over.
 
-        The episode of the request it was at is charged. When it died at none, all its episodes are: any of them may
-        have left something behind that killed it, and nothing may go round for ever.
+        The episode of its current request is charged. Without one, all its episodes are: any may have left something
+        behind that killed it, and restarts must end.
         """
         del self._links[link.number]
         link.close()
@@ -273,7 +277,7 @@ class Pool(BasePool):
             error = f"its worker was killed: {present} took more than {self._deadlines[present]:g} s"
         else:
             self.counters.crashes += 1
-            garbled = "its worker was killed: it sent what is no answer"
+            garbled = "its worker was killed: it sent an invalid answer"
             error = garbled if fault == "garbled" else f"its worker died ({end})"
         if link.process is None:
             self._count_failed_start(self._start_error or error)
@@ -285,7 +289,7 @@ class Pool(BasePool):
 
 
 def _leads_group(process: int) -> bool:
-    """Whether ``process`` leads a process group other than ours, as a worker does; a dead one does too."""
+    """Whether ``process`` leads a process group other than this one, as a worker does, also a dead one."""
     try:
         return process > 1 and os.getpgid(process) == process != os.getpgrp()
     except (OSError, OverflowError):

@@ -10,33 +10,32 @@ from contextlib import suppress
 from typing import Any
 
 from gagpo.envs.base import Kwargs
-from gagpo.envs.pool import Event, Pool
-from gagpo.envs.saved import CannotRestore
+from gagpo.envs.pool import Event, WorkerPool
 
 
 class PoolClosed(RuntimeError):
-    """The pool was closed, or its environments cannot be built; nothing can be played any more."""
+    """The pool was closed, or its environments cannot be built."""
 
 
 class SharedPool:
-    """Lets any thread play episodes of one :class:`gagpo.envs.pool.Pool`, which is for one thread only.
+    """Lets any thread play episodes of one :class:`gagpo.envs.pool.WorkerPool`, which is for one thread only.
 
     Every request is answered by a ``concurrent.futures.Future`` of one :class:`gagpo.envs.pool.Event`. Arguments are
-    those of the pool. A slot belongs to whoever opened it, until it is released.
+    those of the pool. A slot belongs to the client that opened it, until it is released.
     """
 
     def __init__(self, env_id: str, env_kwargs: Kwargs | None = None, **options: Any):
-        self._requests: queue.SimpleQueue[tuple[str, int, tuple[Any, ...], Future[Any]]] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[tuple[str, int, tuple[Any, ...], Future[Event]]] = queue.SimpleQueue()
         self._slots = itertools.count()
         self._over: Exception | None = None
-        started: Future[Pool] = Future()
+        started: Future[WorkerPool] = Future()
         arguments = (started, env_id, dict(env_kwargs or {}), options)
         self._thread = threading.Thread(target=self._run, args=arguments, name=f"pool of {env_id}", daemon=True)
         self._thread.start()
         self._pool = started.result()
 
     def open(self) -> int:
-        """A slot of one's own."""
+        """A new slot for one client."""
         return next(self._slots)
 
     def reset(self, slot: int, task: str, seed: int | None = None) -> Future[Event]:
@@ -47,31 +46,18 @@ class SharedPool:
         """Carry out ``action``; the future holds ValueError when no episode runs in ``slot``."""
         return self._ask("step", slot, action)
 
-    def restore(self, slot: int, token: bytes) -> Future[Event]:
-        """Go on in ``slot`` from where ``token`` was saved, ending what runs there."""
-        return self._ask("restore", slot, token)
-
-    def save(self, slot: int) -> Future[bytes]:
-        """A token of where the episode in ``slot`` stands; the future holds CannotRestore where there is none."""
-        return self._ask("save", slot)
-
     def release(self, slot: int) -> None:
         """Give up the slot and whatever runs there; its unanswered request is cancelled."""
-        self._hand_over("release", slot, (), Future())
+        self._hand_over("release", slot)
 
     @property
     def closed(self) -> bool:
-        """Whether nothing can be played any more."""
+        """Whether no request will be answered any more."""
         return self._over is not None
-
-    @property
-    def processes(self) -> list[int]:
-        """The process ids of the workers that are up."""
-        return self._pool.processes
 
     def close(self) -> None:
         """Close the environments and end their processes; idempotent."""
-        self._hand_over("close", 0, (), Future())
+        self._hand_over("close", 0)
         self._thread.join(timeout=30)
 
     def __enter__(self) -> SharedPool:
@@ -80,25 +66,26 @@ class SharedPool:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _ask(self, operation: str, slot: int, *arguments: Any) -> Future[Any]:
-        future: Future[Any] = Future()
+    def _ask(self, operation: str, slot: int, *arguments: Any) -> Future[Event]:
         if self._over is not None:
             raise PoolClosed(str(self._over))
-        self._hand_over(operation, slot, arguments, future)
-        if not self._thread.is_alive() and not future.done():  # it ended between the two lines above
+        future = self._hand_over(operation, slot, *arguments)
+        if not self._thread.is_alive() and not future.done():  # it ended between the lines above
             future.cancel()
         return future
 
-    def _hand_over(self, *request: Any) -> None:
-        self._requests.put(request)
+    def _hand_over(self, operation: str, slot: int, *arguments: Any) -> Future[Event]:
+        future: Future[Event] = Future()
+        self._requests.put((operation, slot, arguments, future))
         self._pool.wake()
+        return future
 
     # The thread that owns the pool ------------------------------------------------------------------------------------
 
-    def _run(self, started: Future[Pool], env_id: str, kwargs: Kwargs, options: dict[str, Any]) -> None:
+    def _run(self, started: Future[WorkerPool], env_id: str, kwargs: Kwargs, options: dict[str, Any]) -> None:
         waiting: dict[int, Future[Event]] = {}
         try:
-            with Pool(env_id, kwargs, **options) as pool:
+            with WorkerPool(env_id, kwargs, **options) as pool:
                 started.set_result(pool)
                 while self._take_requests(pool, waiting):
                     for event in pool.wait():
@@ -118,8 +105,8 @@ class SharedPool:
             if future.set_running_or_notify_cancel():
                 future.set_exception(PoolClosed(str(self._over)))
 
-    def _take_requests(self, pool: Pool, waiting: dict[int, Future[Event]]) -> bool:
-        """Hand over what was asked, waiting for something while nothing is under way; False to close."""
+    def _take_requests(self, pool: WorkerPool, waiting: dict[int, Future[Event]]) -> bool:
+        """Hand over what was asked, waiting for a request if no other is under way; False to close."""
         with suppress(queue.Empty):
             block = not waiting
             while True:
@@ -136,11 +123,8 @@ class SharedPool:
                     future.set_exception(ValueError("the last request is not answered yet"))
                 else:
                     try:
-                        token = getattr(pool, operation)(slot, *arguments)
-                        if operation == "save":
-                            future.set_result(token)
-                        else:
-                            waiting[slot] = future
-                    except (ValueError, TypeError, CannotRestore) as error:
+                        getattr(pool, operation)(slot, *arguments)
+                        waiting[slot] = future
+                    except (ValueError, TypeError) as error:
                         future.set_exception(error)
         return True

@@ -1,10 +1,10 @@
-"""The slots of a pool, whatever steps its environments: what each holds, what starts over, and what the caller hears.
+"""The contract of a pool, and the bookkeeping of its slots.
 
-The contract is one sentence: **every reset, restore and step is answered by exactly one event.** What a holder (a
-worker process, a host elsewhere) had in hand when it was lost starts over at its successor; an environment that raises
-or returns garbage makes only its own episode start over. Either way the event that answers is ``restarted`` and holds
-the first observation of the same task with the same seed, or of the same token: drop the episode's turns so far. An
-episode that broke more than ``max_restarts`` times ends with ``failed``.
+The contract: **every reset, restore and step is answered by exactly one event.** When a holder (a worker process, a
+server, a host) is lost, its episodes start over at its successor. An environment that raises or returns garbage makes
+only its own episode start over. The event is then ``restarted`` and holds the first observation of the same task with
+the same seed, or of the same token: drop the episode's turns so far. An episode that broke more than ``max_restarts``
+times ends with ``failed``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
-from typing import NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import Info
@@ -31,10 +31,16 @@ _COALESCE_SECONDS = 0.001  # a caller who wants many answers is not woken for ea
 class Event(NamedTuple):
     """The answer to one reset, restore or step.
 
-    kind: ``reset`` (the first observation), ``restored`` (what was seen where the token was saved), ``step``,
-    ``restarted`` (a first observation again: the turns so far are void) or ``failed`` (the episode is over for good;
-    ``error`` says why, and the slot is free).
-    error: empty but for ``restarted`` and ``failed``, where it says what broke.
+    slot: the slot of the request.
+    kind: ``reset`` (the first observation), ``restored`` (the observation where the token was saved), ``step``,
+        ``restarted`` (a first observation again: the turns so far are void) or ``failed`` (the episode is over and the
+        slot is free).
+    observation: what the agent sees.
+    reward: of the step; 0 at the beginning of an episode.
+    terminated: the episode ended by itself.
+    truncated: the episode was cut off.
+    info: facts about the turn; see :class:`gagpo.envs.base.TextEnv`.
+    error: what broke, for ``restarted`` and ``failed``; otherwise empty.
     """
 
     slot: int
@@ -49,9 +55,16 @@ class Event(NamedTuple):
 
 @dataclass
 class Counters:
-    """What a pool has seen. ``crashes`` and ``hangs`` count workers, ``errors`` broken answers of an environment,
-    ``restarts`` episodes started over, ``failures`` episodes given up, ``steps`` and ``resets`` good answers; to put a
-    world back counts as a reset."""
+    """What a pool has counted.
+
+    crashes: workers that died or sent garbage.
+    hangs: workers that missed a deadline.
+    errors: broken answers of an environment.
+    restarts: episodes started over.
+    failures: episodes given up.
+    steps: good answers to a step.
+    resets: good answers to a reset or a restore.
+    """
 
     crashes: int = 0
     hangs: int = 0
@@ -67,9 +80,9 @@ class Counters:
 
 @dataclass(eq=False, slots=True)
 class Assignment:
-    """What a slot holds at present. A reset makes a new one with a new number: late answers to the old are unknown.
+    """What a slot holds. A reset makes a new one with a new number, so late answers to the old one are dropped.
 
-    first: the request that begins its episode, and what it takes: ``reset`` a task and a seed, ``restore`` a token.
+    first: the request that begins its episode: ``reset`` with a task and a seed, or ``restore`` with a token.
     """
 
     number: int
@@ -79,15 +92,15 @@ class Assignment:
     pending: str = ""  # the operation for whose event the caller waits
     live: bool = False  # the caller may step
     charges: int = 0  # how often it broke something
-    error: str = ""  # why it starts over: now where it is pending, with its next step where it is live
-    saved: bytes | str = ""  # the token that was asked for, or why there is none
+    error: str = ""  # why it starts over: now if it is pending, with its next step if it is live
+    saved: bytes | str = ""  # the token that was requested, or why there is none
 
 
 class Holder:
     """What steps the episodes that are assigned to it."""
 
     def __init__(self) -> None:
-        self.held: dict[int, Assignment] = {}  # by number, which is how the other side knows them
+        self.held: dict[int, Assignment] = {}  # by number
         self.outbox: list[Request] = []  # requests not yet sent
 
     def request(self, assignment: Assignment, operation: str, *arguments: Argument) -> None:
@@ -96,10 +109,67 @@ class Holder:
         self.outbox.append((operation, assignment.number, *arguments))
 
 
-class BasePool(ABC):
-    """Steps environments at several holders, and keeps the books; a subclass carries requests out and answers back.
+class Pool(Protocol):
+    """What steps environments: processes here, sessions of a server, hosts of a cluster, or several of these as one."""
 
-    max_restarts: how often one episode may break before it is given up. For one thread only.
+    def reset(self, slot: int, task: str, seed: int | None = None) -> None:
+        """Start ``task`` in ``slot`` (any non-negative int), ending whatever runs there; answered by one event."""
+
+    def restore(self, slot: int, token: bytes) -> None:
+        """Go on in ``slot`` from where ``token`` was saved, ending whatever runs there; answered by one event.
+
+        A token that leads nowhere, or an environment that cannot be restored, is answered by ``failed``.
+        """
+
+    def save(self, slot: int) -> bytes:
+        """A token of where the episode in ``slot`` stands, for ``restore`` in any slot of any pool of the environment.
+
+        Waits for it; what else is answered meanwhile comes with the next ``wait``. Raises ValueError if no episode
+        waits for an action there, and :class:`~gagpo.envs.saved.CannotRestore`, which says why there is no token.
+        """
+
+    def step(self, slot: int, action: str) -> None:
+        """Carry out ``action`` in ``slot``; answered by one event.
+
+        Raises ValueError when no episode runs there or its last request is not answered yet.
+        """
+
+    def release(self, slot: int) -> None:
+        """Give up ``slot`` and whatever runs there; its environment serves the next slot. A free slot stays free."""
+
+    def wait(self, timeout: float | None = None, at_least: int = 1) -> list[Event]:
+        """The events that have come, as soon as there are ``at_least`` of them.
+
+        Returns earlier after ``timeout`` seconds (None: no limit but the deadlines), or when fewer requests than that
+        are unanswered: ``[]`` at once when nothing is. A larger ``at_least`` costs latency and saves wake-ups.
+        """
+
+    def flush(self) -> None:
+        """Hand all requests over now, so that they run while the caller does something else."""
+
+    def close(self) -> None:
+        """Close all environments and end all processes; idempotent."""
+
+    @property
+    def counters(self) -> Counters: ...
+
+    @property
+    def outstanding(self) -> int:
+        """How many requests are not answered yet."""
+
+    @property
+    def processes(self) -> list[int]:
+        """The process ids of the workers on this machine that are up."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *exception: object) -> None: ...
+
+
+class BasePool(ABC):
+    """Keeps the books of a pool; a subclass carries requests to its holders and answers back. For one thread only.
+
+    max_restarts: how often one episode may break before it fails.
     """
 
     def __init__(self, holders: Sequence[Holder], max_restarts: int = 0):
@@ -109,31 +179,21 @@ class BasePool(ABC):
         self._numbers = itertools.count()
         self._assignments: dict[int, Assignment] = {}  # by slot
         self._ready: list[Event] = []
-        self._outstanding = 0  # requests for whose events the caller waits
-        self._woken = False  # the present wait shall end
+        self._outstanding = 0  # requests without an event
+        self._woken = False  # the current wait ends early
         self._closed = False
 
     # What the caller asks ---------------------------------------------------------------------------------------------
 
     def reset(self, slot: int, task: str, seed: int | None = None) -> None:
-        """Start ``task`` in ``slot`` (any non-negative int), ending whatever runs there; answered by one event."""
         self._begin(slot, "reset", task, seed)
 
     def restore(self, slot: int, token: bytes) -> None:
-        """Go on in ``slot`` from where ``token`` was saved, ending whatever runs there; answered by one event.
-
-        A token that leads nowhere, or a world that cannot be put back, is answered by ``failed``.
-        """
         if type(token) is not bytes:
             raise TypeError(f"a token is bytes, got {type(token).__name__}")
         self._begin(slot, "restore", token)
 
     def save(self, slot: int) -> bytes:
-        """A token of where the episode in ``slot`` stands, for ``restore`` in any slot of any pool of the same world.
-
-        Waits for it; what else is answered meanwhile comes with the next ``wait``. Raises ValueError where no episode
-        waits for an action there, and :class:`~gagpo.envs.saved.CannotRestore`, which says why there is none.
-        """
         assignment = self._waiting(slot)
         if not assignment.error:
             assignment.live, assignment.saved = False, ""
@@ -161,10 +221,6 @@ class BasePool(ABC):
         holder.request(assignment, *first)
 
     def step(self, slot: int, action: str) -> None:
-        """Carry out ``action`` in ``slot``; answered by one event.
-
-        Raises ValueError when no episode runs there or its last request is not answered yet.
-        """
         assignment = self._waiting(slot)
         if type(action) is not str:
             raise TypeError(f"an action is a string, got {type(action).__name__}")
@@ -177,7 +233,6 @@ class BasePool(ABC):
         assignment.holder.request(assignment, "step", action)
 
     def release(self, slot: int) -> None:
-        """Give up ``slot`` and whatever runs there; its environment serves the next slot. A free slot stays free."""
         assignment = self._assignments.pop(slot, None)
         if assignment is not None:
             self._outstanding -= bool(assignment.pending)
@@ -185,15 +240,10 @@ class BasePool(ABC):
             assignment.holder.outbox.append(("release", assignment.number))
 
     def wait(self, timeout: float | None = None, at_least: int = 1) -> list[Event]:
-        """The events that have come, as soon as there are ``at_least`` of them.
-
-        Returns earlier after ``timeout`` seconds (None: no limit but the deadlines), or when fewer requests than that
-        are unanswered: ``[]`` at once when nothing is. A larger ``at_least`` costs latency and saves wake-ups.
-        """
         self._require_open()
         end = math.inf if timeout is None else time.monotonic() + timeout
         while True:
-            # One round: what is asked goes out, what came is taken; then the caller has enough, or another round.
+            # One round: send the requests, take the answers; repeat until there are enough.
             self.flush()
             self._collect(end, block=len(self._ready) < at_least and self._outstanding > 0)
             if len(self._ready) >= at_least or not self._outstanding or self._woken or time.monotonic() >= end:
@@ -205,7 +255,6 @@ class BasePool(ABC):
                 time.sleep(_COALESCE_SECONDS)
 
     def close(self) -> None:
-        """Close all environments and end all processes; idempotent."""
         self._closed = True
         self._assignments.clear()
         self._ready.clear()
@@ -219,19 +268,16 @@ class BasePool(ABC):
 
     @property
     def outstanding(self) -> int:
-        """How many requests are not answered yet."""
         return self._outstanding
 
     # What a subclass carries ------------------------------------------------------------------------------------------
 
     @property
     @abstractmethod
-    def processes(self) -> list[int]:
-        """The process ids of the workers on this machine that are up."""
+    def processes(self) -> list[int]: ...
 
     @abstractmethod
-    def flush(self) -> None:
-        """Hand all requests to the holders now, so that they run while the caller does something else."""
+    def flush(self) -> None: ...
 
     @abstractmethod
     def _collect(self, end: float, block: bool) -> None:
@@ -264,7 +310,7 @@ class BasePool(ABC):
         self._outstanding -= 1
 
     def _deliver(self, assignment: Assignment, event: Event) -> None:
-        """Answer the request of ``assignment``; a first observation of one that starts over says so."""
+        """Answer the request of ``assignment``; the first observation of one that starts over is ``restarted``."""
         if event.kind == "failed":
             self.counters.failures += 1
             self._ready.append(event)
@@ -286,7 +332,7 @@ class BasePool(ABC):
         self._ready.append(event)
 
     def _start_over(self, assignment: Assignment, error: str) -> None:
-        """Answer the pending request by a restart, or by ``failed`` when the episode has broken too often."""
+        """Answer the pending request by a restart, or by ``failed`` if the episode has broken too often."""
         if assignment.charges > self._max_restarts:
             self._deliver(assignment, Event(assignment.slot, "failed", "", 0.0, False, False, {}, error))
             return
@@ -295,7 +341,7 @@ class BasePool(ABC):
         assignment.holder.request(assignment, *assignment.first)
 
     def _start_all_over(self, holder: Holder, error: str, charged: Collection[Assignment] = ()) -> None:
-        """Have what a lost ``holder`` held start over at its successor; ``charged`` is what may have broken it."""
+        """Start the episodes of a lost ``holder`` over at its successor; those ``charged`` may have broken it."""
         holder.outbox.clear()
         for assignment in list(holder.held.values()):
             at_fault = assignment in charged

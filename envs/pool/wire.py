@@ -1,51 +1,28 @@
-"""What the pool and its workers write to each other: frames of plain data."""
+"""The messages of the pool and its workers: frames of plain data."""
 
 from __future__ import annotations
 
 import marshal
-import socket
-import struct
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
 
 import numpy as np
 
-LONGEST_FRAME = 64 * 2**20  # bytes; more than this from one step is a fault, not text
-HEADER = struct.Struct("<I")
+from gagpo.base.child import HEADER, LONGEST_FRAME
+
 TOKEN_BYTES = 8
 _SCALARS = frozenset({str, float, bool, type(None)})  # not int: its size is to be looked at
 _STRING = frozenset({str})
 _INT_LIMIT = 2**63  # beyond it few formats can hold a number, and from 4,300 digits on Python cannot print it
 
 
-Request = tuple[Any, ...]  # the operation, the number of what it is for, and what the operation takes
+Request = tuple[Any, ...]  # the operation, the number of its assignment, and its arguments
 
 
 class Garbage(ValueError):
     """An environment returned something that its contract does not allow."""
-
-
-def pack(message: Any, token: bytes = b"") -> bytes:
-    """``message`` as one frame: the length of the rest, the ``token`` of who sends it, then its bytes.
-
-    Marshal, not pickle: it is twice as fast to read as JSON, and it carries values only, so that what an environment
-    returns can never make the training process import or run anything.
-    """
-    body = marshal.dumps(message)
-    return HEADER.pack(len(token) + len(body)) + token + body
-
-
-def batches(connection: socket.socket) -> Iterator[list[Request]]:
-    """The batches of requests that arrive on a blocking ``connection``, until the other side closes it."""
-    with connection.makefile("rb", buffering=1 << 16) as reader:
-        while len(header := reader.read(HEADER.size)) == HEADER.size:
-            body = reader.read(HEADER.unpack(header)[0])
-            try:
-                yield marshal.loads(body)
-            except EOFError:  # closed in the middle of a frame
-                return
 
 
 def plain(value: Any, place: str = "value") -> Any:
@@ -123,12 +100,12 @@ class Inbox:
     """
 
     def __init__(self, token: bytes = b"") -> None:
-        self.garbled = False  # something that is no frame arrived: an environment wrote into the connection
+        self.garbled = False  # something else than a frame arrived: an environment wrote into the connection
         self._token = token
         self._rest = bytearray()
 
     def take(self, data: bytes) -> list[object]:
-        """The messages that ``data`` completes; nothing after bytes that are no frame. Never raises."""
+        """The messages that ``data`` completes; nothing after bytes that are not a frame. Never raises."""
         if self._rest:
             self._rest += data
             if len(self._rest) < HEADER.size or len(self._rest) < HEADER.size + HEADER.unpack_from(self._rest)[0]:
@@ -137,7 +114,7 @@ class Inbox:
         messages: list[object] = []
         position, size, token = 0, len(data), self._token
         while (start := position + HEADER.size) <= size:
-            # The token is looked at before the length is waited for: a stranger's length may be anything.
+            # The token is checked before the length is waited for: without it, the length may be anything.
             (length,) = HEADER.unpack_from(data, position)
             end = start + length
             if length > LONGEST_FRAME or not data.startswith(token[: size - start], start):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import os
-import socket
 import sys
 from collections.abc import Callable
 from typing import Protocol, TypeGuard, cast
@@ -19,8 +18,9 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
+from gagpo.base.child import LONGEST_FRAME, Pipe, pack
 from gagpo.envs.base import Info, Kwargs
-from gagpo.envs.pool.wire import LONGEST_FRAME, Garbage, Request, batches, describe, pack, plain
+from gagpo.envs.pool.wire import Garbage, Request, describe, plain
 from gagpo.envs.saved import CannotRestore
 
 StepAnswer = tuple[str, float, bool, bool, Info]
@@ -178,19 +178,19 @@ def _close(env: gymnasium.Env) -> None:
 
 
 def serve(
-    connection: socket.socket,
+    pipe: Pipe,
     make: Callable[[], gymnasium.Env],
     token: bytes,
     failure: str = "",
     memory_limit_mb: int | None = None,
 ) -> None:
-    """Answer requests until the pool closes the ``connection``; every answer carries the ``token``.
+    """Answer requests until the pool closes the ``pipe``; every answer carries the ``token``.
 
     The first message is ``(process,)``, or ``(error,)`` when there was a ``failure`` before or the environment cannot
-    even be built. Each answer is written at once: an answer kept back for a fuller write would be lost with a crash of
-    the next request, and the wrong episode blamed for it.
+    be built. Each answer is written at once: an answer kept back for a fuller write would be lost with a crash of the
+    next request, and the wrong episode blamed for it.
     """
-    process = os.getpid()
+    process, connection = os.getpid(), pipe.socket
     try:
         host = None if failure else Host(make, memory_limit_mb)
     except (Exception, SystemExit) as error:
@@ -200,8 +200,8 @@ def serve(
         return
     try:
         connection.sendall(pack((process,), token))
-        for requests in batches(connection):
-            for request in requests:
+        while True:
+            for request in pipe.receive():
                 # Each is answered before the next is begun: a crash then belongs to the oldest unanswered one.
                 answer = host.handle(request)
                 if os.getpid() != process:
@@ -214,7 +214,7 @@ def serve(
                     answer = (f"Garbage: the answer takes {len(frame)} bytes, at most {LONGEST_FRAME} are sent",)
                     frame = pack(answer, token)
                 connection.sendall(frame)
-    except (BrokenPipeError, ConnectionResetError):
+    except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the pool is gone
     finally:
         host.close()

@@ -1,7 +1,7 @@
-"""One HTTP request within bounds: a deadline for all of it, and no byte read beyond what an honest answer has.
+"""One HTTP request with a total deadline and a limit on the size of the answer.
 
-An HTTP library's own timeouts are of single reads, so a server that sends a byte now and then is never done, and its
-bodies are as long as the server likes. Here both have an end.
+The timeouts of HTTP libraries apply to single reads, so a server that sends a byte now and then never ends, and its
+bodies have any length.
 """
 
 from __future__ import annotations
@@ -19,24 +19,29 @@ import httpx2
 
 from gagpo.base.errors import GagpoError, first_line
 
-CONNECT_SECONDS = 10.0
+CONNECT_SECONDS = 4.0
 
 
 class ExchangeFailed(GagpoError):
-    """No answer came, or none that HTTP knows."""
+    """No answer came, or not a valid one."""
 
 
 class DeadlinePassed(ExchangeFailed):
-    """The answer was not whole in time."""
+    """The answer was not complete in time."""
 
 
 class OversizedReply(ExchangeFailed):
-    """The answer's body is longer than an honest one."""
+    """The answer's body is too long."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """A whole answer. headers: by their names in small letters."""
+    """A complete answer.
+
+    status: the HTTP status code.
+    headers: by name, in lower case.
+    body: as it was sent.
+    """
 
     status: int
     headers: Mapping[str, str]
@@ -44,12 +49,12 @@ class Reply:
 
     @property
     def said(self) -> str:
-        """The beginning of the body, on one line, for people."""
-        return " ".join(self.body[:300].decode(errors="replace").split()) or "it says nothing"
+        """The beginning of the body, on one line."""
+        return " ".join(self.body[:300].decode(errors="replace").split()) or "(empty)"
 
 
 def is_loopback(url: str) -> bool:
-    """Whether ``url`` names this machine, as no proxy can see it.
+    """Whether ``url`` names this machine, which no proxy can reach.
 
     >>> [is_loopback(f"http://{host}:8000/v1") for host in ("127.0.0.1", "localhost", "[::1]", "example.org")]
     [True, True, True, False]
@@ -63,21 +68,19 @@ def is_loopback(url: str) -> bool:
 
 @functools.cache
 def _authorities(environment: bool) -> ssl.SSLContext:
-    """Read once: it takes 30 ms of a processor, a request less than one, and every look at a container is a request."""
+    """Read once: reading takes 30 ms of CPU time, a request less than one."""
     return httpx2.create_ssl_context(trust_env=environment)
 
 
-def open_http(*, proxies: bool, socket: str | None = None) -> httpx2.AsyncClient:
+def open_http(*, proxies: bool) -> httpx2.AsyncClient:
     """A client for :func:`exchange`, for one event loop; it follows no redirect and keeps no cookie.
 
-    There is no limit on connections: whoever asks knows how much is under way.
+    The number of connections is not limited.
 
-    proxies: heed the environment's, which are never meant for servers on this machine (:func:`is_loopback`).
-    socket: path of a unix socket to which everything goes, whatever host is named.
+    proxies: use those of the environment variables; wrong for servers on this machine (:func:`is_loopback`).
     """
     authorities = _authorities(proxies)
     return httpx2.AsyncClient(
-        transport=None if socket is None else httpx2.AsyncHTTPTransport(authorities, uds=socket),
         verify=authorities,
         limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
         timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS),
@@ -99,8 +102,11 @@ async def exchange(
 ) -> Reply:
     """The answer to a request whose body is JSON, whatever its status.
 
-    deadline: seconds from the first step to the last byte. most: bytes of the answer's body, of which no more is held.
-    Raises :class:`ExchangeFailed`.
+    deadline: seconds from the start to the last byte.
+    most: bytes of the answer's body.
+
+    Raises:
+        ExchangeFailed: no complete answer came, or one that is too long.
     """
     fixed = {"content-type": "application/json", "accept-encoding": "identity"}
     try:

@@ -1,4 +1,4 @@
-"""What an OpenEnv server says, taken apart: nothing of it is believed before it is looked at."""
+"""Parse what an OpenEnv server sends. Nothing is trusted before it is checked."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from gagpo.envs.base import Info
 from gagpo.envs.tasks import Task
 
 Json = dict[str, Any]
-"""What a server answers, as JSON holds it."""
+"""A JSON object."""
 
 MOST_BYTES = 4 << 20  # of one message of a session: more than any model reads
-ACTION = "action"  # the field of an action where a schema requires none
+ACTION = "action"  # the field of an action whose schema requires none
 
 
 class ServerFailed(GagpoError):
@@ -22,15 +22,15 @@ class ServerFailed(GagpoError):
 
 
 class ServerFull(ServerFailed):
-    """The server admits no further session now."""
+    """The server does not admit another session now."""
 
 
-class WorldFailed(ServerFailed):
-    """The server answers a request with an error: the episode is lost, the session may live on."""
+class EpisodeFailed(ServerFailed):
+    """The server answers a request with an error: the episode is lost, the session may go on."""
 
 
 class Observed(NamedTuple):
-    """One answer of a session: what the agent sees, and what a trainer needs beside it."""
+    """One answer of a session."""
 
     text: str
     reward: float
@@ -44,33 +44,37 @@ def message(kind: str, data: Json) -> str:
     return json.dumps({"type": kind, "data": data})
 
 
-def observed(url: str, raw: str | bytes, task: Task | None, turn: int) -> Observed:
-    """The answer to a request, of the ``turn``-th turn of ``task``.
+def observed(url: str, raw: str | bytes, task: Task, turn: int) -> Observed:
+    """The answer to a request, at turn ``turn`` of ``task``.
 
-    A reward that is missing counts 0. Where a server does not say ``success``, an episode has succeeded when it ended
-    by itself with a reward above 0; ``valid`` is true where it does not say. Raises :class:`ServerFull` where no
-    session was opened, :class:`WorldFailed` where the server says what went wrong, and :class:`ServerFailed` for what
-    is no answer at all.
+    A missing reward counts 0. Without ``success``, an episode has succeeded when it terminated with a reward above 0.
+    Without ``valid``, an action is valid.
+
+    Raises:
+        ServerFull: the server did not open a session.
+        EpisodeFailed: the server reports an error.
+        ServerFailed: the message is not an answer.
     """
     try:
         answer = as_object(json.loads(raw))
     except (ValueError, RecursionError) as error:
-        raise ServerFailed(f"{url}: what it sent is no JSON: {str(error)[:100]!a}") from None
+        raise ServerFailed(f"{url}: the message is not JSON: {str(error)[:100]!a}") from None
     data = as_object(answer.get("data"))
     if answer.get("type") != "observation":
         said = " ".join(str(data.get("message", answer))[:300].split())
-        raise (ServerFull if data.get("code") == "CAPACITY_REACHED" else WorldFailed)(f"{url}: {said!a}")
+        raise (ServerFull if data.get("code") == "CAPACITY_REACHED" else EpisodeFailed)(f"{url}: {said!a}")
     facts, seen = as_object(data.get("metadata")), data.get("observation")
     reward = _reward(url, data.get("reward"))
-    truncated = bool(facts.get("truncated"))
-    done = bool(data.get("done"))
+    done, truncated = _flag(url, data, "done", False), _flag(url, facts, "truncated", False)
     actions = seen.get("admissible_actions") if isinstance(seen, dict) else None
     listed = isinstance(actions, list) and all(isinstance(action, str) for action in actions)
     info: Info = {
-        **({"task": task.id, "task_type": task.type, "split": task.split} if task else {}),
+        "task": task.id,
+        "task_type": task.type,
+        "split": task.split,
         "turn": turn,
-        "success": bool(facts["success"]) if "success" in facts else done and not truncated and reward > 0,
-        "valid": bool(facts.get("valid", True)),
+        "success": _flag(url, facts, "success", done and not truncated and reward > 0),
+        "valid": _flag(url, facts, "valid", True),
         "state": None,
         "admissible_actions": actions if listed else None,
     }
@@ -78,26 +82,31 @@ def observed(url: str, raw: str | bytes, task: Task | None, turn: int) -> Observ
 
 
 def as_object(value: object) -> Json:
-    """The JSON object that a server should have sent; an empty one in place of anything else."""
+    """``value`` if it is a JSON object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
-def as_list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
+def _flag(url: str, facts: Json, name: str, default: bool) -> bool:
+    value = facts.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise ServerFailed(f"{url}: {name} must be true or false, got {value!a:.40}")
+    return value
 
 
 def _shown(seen: object) -> str:
-    """The field ``text`` where that is all there is to see, else all of it as JSON."""
+    """The field ``text`` if the observation has no other, else the whole observation as JSON."""
     if isinstance(seen, dict) and isinstance(seen.get("text"), str) and set(seen) <= {"text", "admissible_actions"}:
         text = str(seen["text"])
     else:
         text = json.dumps(seen, sort_keys=True)
-    return text.encode("utf-8", "replace").decode("utf-8")  # half a character is no text
+    return text.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate is not text
 
 
 def _reward(url: str, reward: object) -> float:
     if reward is None:
         return 0.0
     if not isinstance(reward, int | float) or not abs(reward) <= 1e300 or math.isnan(reward):
-        raise ServerFailed(f"{url}: a reward of {reward!a:.40} is no finite number")
+        raise ServerFailed(f"{url}: the reward must be a finite number, got {reward!a:.40}")
     return float(reward)

@@ -1,4 +1,4 @@
-"""What an OpenEnv server says of itself before an episode: its action's field, its instructions, its tasks."""
+"""What an OpenEnv server says of itself over HTTP: the field of an action, its instructions, its tasks."""
 
 from __future__ import annotations
 
@@ -10,44 +10,46 @@ from functools import cached_property
 from typing import Any
 
 from gagpo.base.errors import InvalidArgument, MissingPackage, first_line
+from gagpo.envs.base import Kwargs
 from gagpo.envs.lookup import is_address
 from gagpo.envs.remote.exchange import ExchangeFailed, Reply, exchange, is_loopback, open_http
-from gagpo.envs.remote.protocol import ACTION, Json, ServerFailed, as_list, as_object
+from gagpo.envs.remote.protocol import ACTION, Json, ServerFailed, as_object
 from gagpo.envs.tasks import Task, TaskSet
 
-TIMEOUT = 60.0  # seconds for one answer over HTTP
-MOST = 64 << 20  # bytes of such an answer: long lists of tasks are honest
-PAGE = 1000  # tasks that are asked for at once
-MOST_TASKS = 10_000_000
+TIMEOUT = 60.0  # seconds for one HTTP answer
+MOST_BYTES = 64 << 20  # of one HTTP answer
+PAGE = 1000  # tasks requested at once
+MOST_TASKS = 1_000_000  # of a split
+MOST_LISTED = 256 << 20  # bytes of all answers that list the tasks of a split
+MOST_SPLITS = 100
 WORDS = 10_000  # characters of instructions
 _TEST = 1 << 32  # seeds of the test split begin here, beyond any of the training split
 
 
 class Server:
-    """A server, asked over HTTP as needed. Raises :class:`ServerFailed`, in one line, for whatever is no answer.
+    """An OpenEnv server.
 
-    Tasks are those that it lists (OpenEnv's ``TaskProvider``). Of one that lists none each seed is a task: ``train`` of
-    them in the split of that name, ``test`` others in the split ``test``. The digest of such a task holds what the
-    server says of itself, so that splits of two servers, or of two versions of one, do not agree by accident.
+    Its tasks are those it lists (OpenEnv's ``TaskProvider``). If it lists none, each seed is a task. The digest of such
+    a task holds what the server says of itself, so splits of two servers, or of two versions of one, differ.
 
-    url: where it answers, which may change while it is used. proxies: heed those of the environment, unless it is on
-    this machine.
+    url: where it answers.
+    train: number of seeds in the split ``train``, if the server lists no tasks.
+    test: number of other seeds in the split ``test``.
+
+    Raises:
+        InvalidArgument: an argument is out of range.
+        ServerFailed: from any method, in one line, when the answer is missing or wrong.
     """
 
-    def __init__(self, url: str, train: int = 1000, test: int = 100, *, proxies: bool = True):
+    def __init__(self, url: str, train: int = 1000, test: int = 100):
         if not is_address(url):
-            raise InvalidArgument(f"an OpenEnv server is named by http://HOST:PORT, got {url!r:.80}")
-        if not (0 < train < _TEST and 0 < test < _TEST):
-            raise InvalidArgument(f"train and test, the numbers of seeds, are at least 1, got {train} and {test}")
+            raise InvalidArgument(f"an OpenEnv server's address is http://HOST:PORT, got {url!r:.80}")
+        if not (0 < train <= MOST_TASKS and 0 < test <= MOST_TASKS):
+            raise InvalidArgument(f"train and test must be from 1 to {MOST_TASKS}, got {train} and {test}")
         self.url = url.rstrip("/")
-        self._proxies = proxies
+        self.proxies = not is_loopback(url)
         self._seeds = {"train": range(train), "test": range(_TEST, _TEST + test)}
         self._known: dict[str, TaskSet] = {}
-
-    @property
-    def proxies(self) -> bool:
-        """Whether it is asked through the proxies of the environment."""
-        return self._proxies and not is_loopback(self.url)
 
     @property
     def socket_url(self) -> str:
@@ -55,102 +57,146 @@ class Server:
 
     @cached_property
     def schema(self) -> Json:
-        """Its action and observation, as JSON schema."""
+        """The JSON schema of its actions and observations."""
         return as_object(self._ask("/schema"))
 
     @cached_property
     def field(self) -> str:
-        """The one field of an action that its schema requires."""
+        """The field of an action that its schema requires."""
         required = as_object(self.schema.get("action")).get("required")
         return str(required[0]) if isinstance(required, list) and required else ACTION
 
     @cached_property
     def instructions(self) -> str:
-        """What it says of the world, for the prompt."""
+        """Its description, for the prompt."""
         return str(self._about.get("description") or "")[:WORDS]
 
     @cached_property
-    def name(self) -> str:
-        """The name under which it lists tasks; empty where it lists none."""
-        names = as_list(self._ask("/list_environments", missing=[]))
-        try:
-            listed = bool(names) and bool(self._ask(f"/{names[0]}/splits"))
-        except ServerFailed:
-            listed = False
-        return str(names[0]) if listed else ""
-
-    @cached_property
     def splits(self) -> tuple[str, ...]:
-        if not self.name:
-            return tuple(self._seeds)
-        return tuple(str(as_object(split).get("name")) for split in as_list(self._ask(f"/{self.name}/splits")))
+        """The splits it lists; ``train`` and ``test`` if it lists none."""
+        return tuple(self._listed_splits) or tuple(self._seeds)
 
     def tasks(self, split: str) -> TaskSet:
-        """The tasks of a split; a digest is the server's own, else that of all it says of the task."""
+        """The tasks of a split; a digest is the server's own, else the hash of all that it says of the task."""
         if split not in self._known:
-            self._known[split] = TaskSet(split, self._listed(split) if self.name else self._seeded(split))
+            found = self._listed(split) if self._listed_splits else self._seeded(split)
+            try:
+                self._known[split] = TaskSet(split, found)
+            except InvalidArgument as error:
+                raise ServerFailed(f"{self.url}: {error}") from None
         return self._known[split]
 
     def task(self, name: str) -> Task:
-        """The task of that id, of whichever split; UnknownTask names the nearest."""
+        """The task with that id, in any split; UnknownTask names the nearest."""
         for split in self.splits:
             if name in self.tasks(split):
                 return self.tasks(split)[name]
         return self.tasks(self.splits[0])[name]
 
     def beginning(self, task: Task, seed: int | None) -> Json:
-        """What a ``reset`` says to start ``task``. Where a seed is a task, that is the seed."""
+        """The data of a ``reset`` that starts ``task``. If seeds are tasks, ``seed`` is ignored."""
         if not task.source.isdecimal():
-            raise ServerFailed(f"{self.url}: task {task.id!r:.80} has the index {task.source!r:.40}, no whole number")
+            raise ServerFailed(f"{self.url}: the index of task {task.id!r:.80} is {task.source!r:.40}, not a number")
         index = int(task.source[:18])
-        if not self.name:
+        if not self._listed_splits:
             return {"seed": index}
         return {"split": task.split, "index": index, **({} if seed is None else {"seed": seed})}
+
+    @cached_property
+    def _name(self) -> str:
+        """The name under which it lists tasks; empty if it offers no lists."""
+        names = self._ask("/list_environments", missing=[])
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ServerFailed(f"{self.url}/list_environments: expected a list of names, got {names!a:.80}")
+        return names[0] if names else ""
+
+    @cached_property
+    def _listed_splits(self) -> list[str]:
+        """The names of the splits it lists; empty if it offers no lists."""
+        if not self._name:
+            return []
+        path = f"/{self._name}/splits"
+        splits = self._ask(path, missing=[])
+        if not isinstance(splits, list) or len(splits) > MOST_SPLITS:
+            raise ServerFailed(f"{self.url}{path}: expected a list of at most {MOST_SPLITS} splits, got {splits!a:.80}")
+        names = [as_object(split).get("name") for split in splits]
+        if not all(isinstance(name, str) and name for name in names):
+            raise ServerFailed(f"{self.url}{path}: expected splits with names, got {splits!a:.80}")
+        return [str(name) for name in names]
 
     @cached_property
     def _about(self) -> Json:
         return as_object(self._ask("/metadata", missing={}))
 
     def _listed(self, split: str) -> list[Task]:
-        path = f"/{self.name}/"
+        """The tasks of a split that the server lists, page by page."""
+        path, where = f"/{self._name}/", f"{self.url}: split {split!r:.80}"
         count = as_object(self._ask(path + "num_tasks", {"split": split}, missing={})).get("num_tasks")
-        found = as_list(as_object(self._ask(path + "tasks", {"split": split})).get("tasks"))
-        if type(count) is int and count > MOST_TASKS:
-            raise ServerFailed(f"{self.url}: split {split!r:.80} is said to have {count:.3g} tasks")
-        # One answer may hold only the first of many.
-        while type(count) is int and len(found) < count:
-            asked = {"split": split, "start": len(found), "stop": min(count, len(found) + PAGE)}
-            page = as_list(as_object(self._ask(path + "task_range", asked)).get("tasks"))
-            if not page:
-                raise ServerFailed(f"{self.url}: split {split!r:.80} has {count} tasks and lists {len(found)} of them")
+        count = count if type(count) is int else 0
+        if count > MOST_TASKS:
+            raise ServerFailed(f"{where} has {count:.3g} tasks; the limit is {MOST_TASKS}")
+        found: list[object] = []
+        size = 0
+        while len(found) < max(count, 1):
+            if not found:  # one answer may hold all tasks, or only the first of many
+                reply = self._exchange(path + "tasks", {"split": split})
+            else:
+                asked = {"split": split, "start": len(found), "stop": min(count, len(found) + PAGE)}
+                reply = self._exchange(path + "task_range", asked)
+            size += len(reply.body)
+            if size > MOST_LISTED:
+                raise ServerFailed(f"{where}: the lists of its tasks take more than {MOST_LISTED} bytes")
+            page = as_object(self._parsed(path, reply)).get("tasks")
+            if not isinstance(page, list) or (not page and count):
+                raise ServerFailed(f"{where} has {count} tasks but lists {len(found)} of them")
             found += page
+            if len(found) > MOST_TASKS:
+                raise ServerFailed(f"{where} lists more than {MOST_TASKS} tasks")
+            if not count:
+                break
         return [_task(one, number, split) for number, one in enumerate(found)]
 
     def _seeded(self, split: str) -> list[Task]:
         said = json.dumps([self.schema, self._about.get("name"), self._about.get("version")], sort_keys=True)
-        world = hashlib.sha256(said.encode()).hexdigest()[:16]
+        digest = hashlib.sha256(said.encode()).hexdigest()[:16]
         seeds = self._seeds.get(split, range(0))
-        return [Task(f"{split}-{seed % _TEST:07d}", split, "", f"{world}-{seed}", str(seed)) for seed in seeds]
+        return [Task(f"{split}-{seed % _TEST:07d}", split, "", f"{digest}-{seed}", str(seed)) for seed in seeds]
 
     def _ask(self, path: str, body: Mapping[str, object] | None = None, missing: object = None) -> Any:
+        """The JSON of an answer; ``missing`` if the server has no such page."""
+        reply = self._exchange(path, body)
+        return missing if missing is not None and reply.status in (404, 501) else self._parsed(path, reply)
+
+    def _exchange(self, path: str, body: Mapping[str, object] | None) -> Reply:
         data = None if body is None else json.dumps(body).encode()
         try:
-            reply = asyncio.run(_exchanged(self.url + path, data, self.proxies))
-            if missing is not None and reply.status in (404, 501):
-                return missing
-            if reply.status == 200:
-                return json.loads(reply.body)
-        except (ExchangeFailed, ValueError, RecursionError) as error:
+            return asyncio.run(_exchanged(self.url + path, data, self.proxies))
+        except (ExchangeFailed, ValueError) as error:
             raise ServerFailed(f"{self.url}{path}: {first_line(error)}") from None
-        raise ServerFailed(f"{self.url}{path}: status {reply.status}: {reply.said}")
+
+    def _parsed(self, path: str, reply: Reply) -> Any:
+        if reply.status != 200:
+            raise ServerFailed(f"{self.url}{path}: status {reply.status}: {reply.said}")
+        try:
+            return json.loads(reply.body)
+        except (ValueError, RecursionError) as error:
+            raise ServerFailed(f"{self.url}{path}: {first_line(error)}") from None
+
+
+def server_at(url: str, kwargs: Kwargs) -> Server:
+    """The server of an environment whose id is an address, with the environment's arguments."""
+    try:
+        return Server(url, **kwargs)
+    except TypeError as error:
+        raise InvalidArgument(f"environment {url}: {error}") from None
 
 
 def require_websockets() -> None:
-    """MissingPackage unless sessions can be opened."""
+    """Raise MissingPackage unless sessions can be opened."""
     try:
         import websockets  # noqa: F401
     except ImportError:
-        raise MissingPackage("a world on a server needs the package websockets; install the extra openenv") from None
+        raise MissingPackage("playing on an OpenEnv server requires websockets: pip install 'gagpo[openenv]'") from None
 
 
 def _task(one: object, number: int, split: str) -> Task:
@@ -162,4 +208,4 @@ def _task(one: object, number: int, split: str) -> Task:
 
 async def _exchanged(url: str, data: bytes | None, proxies: bool) -> Reply:
     async with open_http(proxies=proxies) as http:
-        return await exchange(http, "GET" if data is None else "POST", url, data, deadline=TIMEOUT, most=MOST)
+        return await exchange(http, "GET" if data is None else "POST", url, data, deadline=TIMEOUT, most=MOST_BYTES)

@@ -1,6 +1,6 @@
-"""Hundreds of sessions of one server at a time, in a thread with an event loop of its own.
+"""Hundreds of sessions of one server at a time, in a thread with its own event loop.
 
-The loop keeps answering the server's pings while its caller is busy with something else, so no session ends for that.
+The loop answers the server's pings while its caller is busy, so no session ends for lack of them.
 """
 
 from __future__ import annotations
@@ -16,34 +16,31 @@ from typing import Any
 from gagpo.base.errors import first_line
 from gagpo.base.tables import ascii_only
 from gagpo.envs.pool.wire import Request
-from gagpo.envs.remote.protocol import MOST_BYTES, Observed, ServerFailed, ServerFull, WorldFailed, message, observed
+from gagpo.envs.remote.exchange import CONNECT_SECONDS
+from gagpo.envs.remote.protocol import MOST_BYTES, EpisodeFailed, Observed, ServerFailed, ServerFull, message, observed
 from gagpo.envs.remote.server import Server
 from gagpo.envs.tasks import Task
 
 LOG = logging.getLogger("gagpo")
 
-CONNECT_SECONDS = 10.0  # that one attempt to reach the server may take
-FIRST_WAIT, LONGEST_WAIT = 0.25, 10.0  # seconds between attempts, twice as long each time
+FIRST_WAIT, LONGEST_WAIT = 0.25, 10.0  # seconds between attempts to connect, doubled each time
 CLOSE_SECONDS = 2.0
+RETRIED = (500, 502, 503, 504)  # status codes of a server that is starting
 
 
 class SessionLost(ServerFailed):
-    """The session ended, or was given up, with a request under way."""
+    """The session ended, or was given up, during a request.
 
-    hung = False
+    hung: the request missed its deadline.
+    """
 
-
-class SessionHung(SessionLost):
-    """No answer within the deadline."""
-
-    hung = True
+    def __init__(self, words: str, hung: bool = False):
+        super().__init__(words)
+        self.hung = hung
 
 
 Outcome = Observed | ServerFailed
-"""What came of a request: an answer; SessionLost or WorldFailed, which cost the episode; else the server is lost."""
-
-Answered = Callable[[int, Outcome], None]
-"""Told a request's number and what came of it, in the thread of the loop."""
+"""The result of a request: SessionLost and EpisodeFailed cost the episode; any other error means a lost server."""
 
 
 class _Session:
@@ -51,37 +48,46 @@ class _Session:
 
     def __init__(self, socket: Any):
         self.socket = socket
-        self.task: Task | None = None
+        self.task = Task("", "")
         self.turn = 0
         self.used = False  # it has begun an episode
 
 
 class Sessions:
-    """Carries out requests ``(operation, number, ...)`` of a pool; every one but ``release`` is answered once.
+    """Carries out requests ``(operation, number, ...)`` of a pool and answers each one but ``release`` once.
 
-    step_deadline, reset_deadline: seconds that a request may take at the server. patience: seconds for which a server
-    that cannot be reached is tried again. A session serves one episode after another. Where a server admits fewer than
-    are asked for, episodes wait for one to end.
+    A session serves one episode after another. If the server admits fewer sessions than are asked for, episodes wait
+    for one to end.
+
+    server: where sessions are opened.
+    answered: called with ``(number, outcome)`` in the thread of the loop.
+    step_deadline: seconds that a step may take at the server.
+    reset_deadline: seconds that a reset may take there, and for which a server that cannot be reached is tried again.
     """
 
     def __init__(
-        self, server: Server, answered: Answered, *, step_deadline: float, reset_deadline: float, patience: float
+        self,
+        server: Server,
+        answered: Callable[[tuple[int, Outcome]], None],
+        *,
+        step_deadline: float,
+        reset_deadline: float,
     ):
         self._server, self._answered = server, answered
         self._field = server.field
-        self._step_deadline, self._reset_deadline, self._patience = step_deadline, reset_deadline, patience
+        self._step_deadline, self._reset_deadline = step_deadline, reset_deadline
         self._playing: dict[int, _Session] = {}
         self._carrying: dict[int, asyncio.Task[None]] = {}
         self._free: list[_Session] = []
-        self._open, self._most = 0, 1 << 30  # sessions there are or are being opened, and that the server admits
+        self._open, self._most = 0, 1 << 30  # sessions that are open or being opened, and that the server admits
         self._freed: asyncio.Condition
-        self._missing = False  # the server was not reached at the last attempt, and that has been said
+        self._missing = False  # the last attempt to connect failed, and a warning was logged
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="remote-sessions", daemon=True)
         self._thread.start()
 
     def ask(self, requests: Sequence[Request]) -> None:
-        """Begin requests; from any thread, and at once."""
+        """Begin requests and return at once. May be called from any thread."""
         if requests:
             self._loop.call_soon_threadsafe(self._take, list(requests))
 
@@ -106,7 +112,7 @@ class Sessions:
         sessions = [*self._playing.values(), *self._free]
         closing = [asyncio.create_task(session.socket.close()) for session in sessions]
         if closing:
-            await asyncio.wait(closing, timeout=CLOSE_SECONDS)  # a server need not take part
+            await asyncio.wait(closing, timeout=CLOSE_SECONDS)  # a server may not take part
         for session in sessions:
             session.socket.transport.abort()
         under_way = asyncio.all_tasks() - {asyncio.current_task()}
@@ -123,7 +129,7 @@ class Sessions:
                 self._carrying[number] = self._loop.create_task(self._carry(operation, number, arguments))
 
     def _release(self, number: int) -> None:
-        """What the number holds serves another; with a request under way it is given up."""
+        """Keep the session of ``number`` for another episode; drop it if a request is under way."""
         task, session = self._carrying.get(number), self._playing.pop(number, None)
         if task is not None and not task.done():
             task.cancel()
@@ -140,28 +146,27 @@ class Sessions:
             elif operation == "step":
                 outcome = await self._step(number, *arguments)
             else:
-                outcome = WorldFailed("a world on a server cannot be put back")
+                outcome = EpisodeFailed("an environment on a server cannot be saved or restored")
         except ServerFailed as error:
             outcome = error
-        except Exception as error:  # never a request without an answer
+        except Exception as error:  # every request gets an answer
             outcome = SessionLost(f"{self._server.url}: {type(error).__name__}: {first_line(error)}")
         finally:
             self._carrying.pop(number, None)
-        self._answered(number, outcome)
+        self._answered((number, outcome))
 
     async def _reset(self, number: int, name: str, seed: int | None) -> Observed:
         if (old := self._playing.pop(number, None)) is not None:  # the episode starts over
             self._drop(old)
         task = self._server.task(name)
+        data = self._server.beginning(task, seed)
         while True:
             session = await self._session()
             again = session.used
             session.task, session.turn, session.used = task, 0, True
             self._playing[number] = session
             try:
-                return await self._ask(
-                    number, session, "reset", self._server.beginning(task, seed), self._reset_deadline
-                )
+                return await self._ask(number, session, "reset", data, self._reset_deadline)
             except ServerFull as error:
                 self._give_up(number)
                 if self._open == 0:
@@ -170,14 +175,14 @@ class Sessions:
                     LOG.warning("%s admits %d sessions; further episodes wait for them", self._server.url, self._open)
                 self._most = self._open
             except SessionLost as error:
-                # A session that lay idle may have been ended by the server long ago, which is nobody's fault.
+                # The server may have ended an idle session long ago: try another.
                 if not again or error.hung:
                     raise
 
     async def _step(self, number: int, action: str) -> Observed:
         session = self._playing.get(number)
         if session is None:
-            raise SessionLost(f"{self._server.url}: the session is gone")
+            raise SessionLost(f"{self._server.url}: the session has ended")
         session.turn += 1
         found = await self._ask(number, session, "step", {self._field: action}, self._step_deadline)
         if found.terminated or found.truncated:
@@ -189,20 +194,18 @@ class Sessions:
 
         try:
             async with asyncio.timeout(seconds):
-                with suppress(ConnectionClosed):  # what the server said last may still be there to read
+                with suppress(ConnectionClosed):  # the server's last words may still be there to read
                     await session.socket.send(message(kind, data))
                 raw = await session.socket.recv()
         except TimeoutError:
             self._give_up(number)
-            raise SessionHung(f"{self._server.url}: {kind} took more than {seconds:g} s") from None
+            raise SessionLost(f"{self._server.url}: {kind} took more than {seconds:g} s", hung=True) from None
         except (ConnectionClosed, OSError) as error:
             self._give_up(number)
             raise SessionLost(f"{self._server.url}: the session ended: {ascii_only(first_line(error))}") from None
         try:
             return observed(self._server.url, raw, session.task, session.turn)
-        except WorldFailed:
-            raise
-        except ServerFull:
+        except (EpisodeFailed, ServerFull):
             raise
         except ServerFailed as error:
             self._give_up(number)
@@ -211,7 +214,7 @@ class Sessions:
     # Opening and ending -----------------------------------------------------------------------------------------------
 
     async def _session(self) -> _Session:
-        """A free session, a new one, or the next that becomes free where the server admits no more."""
+        """A free session, a new one, or the next to become free when the server admits no more."""
         while True:
             if self._free:
                 return self._free.pop()
@@ -227,43 +230,51 @@ class Sessions:
                 await self._freed.wait_for(lambda: bool(self._free) or self._open < self._most)
 
     async def _connected(self) -> Any:
-        """A connection, tried for again until the patience is over; an outage is said once, in one line."""
+        """A connection, tried for until ``reset_deadline``; an outage is logged once."""
         from websockets.asyncio.client import connect
-        from websockets.exceptions import WebSocketException
+        from websockets.exceptions import InvalidStatus, WebSocketException
 
-        wait, end = FIRST_WAIT, time.monotonic() + self._patience
+        class Connect(connect):
+            """Refuses redirects: a server must not send its client to another host."""
+
+            def process_redirect(self, exc: Exception) -> Exception:
+                return exc
+
+        url, address, patience = self._server.url, self._server.socket_url, self._reset_deadline
+        wait, end = FIRST_WAIT, time.monotonic() + patience
         while True:
             try:
                 async with asyncio.timeout(CONNECT_SECONDS):
-                    address, proxy = self._server.socket_url, True if self._server.proxies else None
-                    socket = await connect(address, max_size=MOST_BYTES, compression=None, proxy=proxy)
+                    proxy = dict[str, Any]() if self._server.proxies else {"proxy": None}
+                    socket = await Connect(address, max_size=MOST_BYTES, compression=None, **proxy)
             except (OSError, WebSocketException, TimeoutError) as error:
                 reason = ascii_only(first_line(error))
+                if isinstance(error, InvalidStatus) and error.response.status_code not in RETRIED:
+                    raise ServerFailed(f"{address}: {reason}") from None
             else:
                 if self._missing:
-                    LOG.warning("%s is back", self._server.url)
+                    LOG.warning("%s can be reached again", url)
                 self._missing = False
                 return socket
             if not self._missing:
                 self._missing = True
-                LOG.warning("%s cannot be reached, trying for %g s: %s", self._server.url, self._patience, reason)
+                LOG.warning("%s cannot be reached, trying for %g s: %s", url, patience, reason)
             if time.monotonic() + wait > end:
-                raise ServerFailed(f"{self._server.url} was not reached for {self._patience:g} s: {reason}")
+                raise ServerFailed(f"{url} was not reached for {patience:g} s: {reason}")
             await asyncio.sleep(wait)
             wait = min(2 * wait, LONGEST_WAIT)
 
     def _give_up(self, number: int) -> None:
-        """End the session of ``number`` in the middle of something."""
+        """End the session of ``number`` during a request."""
         if (session := self._playing.pop(number, None)) is not None:
             self._drop(session)
 
     def _drop(self, session: _Session) -> None:
         self._open -= 1
-        session.socket.transport.abort()  # no farewell: what is given up may never answer one
+        session.socket.transport.abort()  # no closing handshake: the server may not answer one
         self._tell_waiting()
 
     def _keep(self, session: _Session) -> None:
-        session.task = None
         self._free.append(session)
         self._tell_waiting()
 

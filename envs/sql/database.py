@@ -1,9 +1,9 @@
-"""Running queries that somebody untrusted wrote: they only read, and give the same answer every time.
+"""Run untrusted queries: they only read, and give the same answer every time.
 
-What is bounded here is the same on every machine: the steps of SQLite's machine, the length of a value, the size of a
-result. That does not bound the processor time of a query. One step may sort a table, scan a file, or compare two texts
-at every place; and preparing a statement takes no step at all, but twice as long with each of its nested definitions.
-So the queries of strangers run in a process of their own that the system ends: :mod:`gagpo.envs.sql.process`.
+The limits here are the same on every machine: steps of SQLite's virtual machine, length of a value, size of a result.
+They do not limit the CPU time of a query. One step may sort a table, scan a file, or compare two texts at every place;
+preparing a statement takes no step, but twice as long with each nested definition. So untrusted queries run in a child
+process that the system ends: :mod:`gagpo.envs.sql.process`.
 """
 
 from __future__ import annotations
@@ -39,16 +39,21 @@ _QUERY = re.compile(r"(?>\s+|--[^\n]*|/\*(?>.*?\*/))*+(?:select|with|values)\b",
 
 
 class QueryFailed(Exception):
-    """A query that was refused, is wrong, or took too much; the message is for its author."""
+    """A query was refused, is wrong, or took too much; the message is for its author."""
 
 
 class BadDatabase(GagpoError, ValueError):
-    """A file that is no database."""
+    """A file is not a database."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a query took: steps of SQLite's machine, to the thousand; seconds of processor time; bytes of its result."""
+    """What a query took.
+
+    steps: of SQLite's virtual machine, to the thousand.
+    seconds: of CPU time.
+    size: bytes of its result.
+    """
 
     steps: int = 0
     seconds: float = 0.0
@@ -57,19 +62,24 @@ class Cost:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a query may take. Steps are the same everywhere, so they decide; the seconds are for what they miss."""
+    """What a query may take. Steps are the same on every machine, so they decide; seconds limit what they miss.
+
+    steps: of SQLite's virtual machine.
+    seconds: of CPU time.
+    size: bytes of its result.
+    """
 
     steps: int = 5_000_000
     seconds: float = 2.0
     size: int = 32 * 2**20
 
     def beside(self, gold: Cost) -> Bounds:
-        """These bounds for a task whose gold query took ``gold``: four times that more, and room for its rows."""
+        """These bounds plus four times what the gold query of a task took, and room for its rows."""
         return Bounds(self.steps + 4 * gold.steps, round(self.seconds + 4 * gold.seconds, 3), self.size + 2 * gold.size)
 
 
 STORED = Bounds(steps=20_000_000, seconds=4.0)
-"""What a query of a file may take at least: enough to read a table of a million rows once or twice."""
+"""The least that a query of a file may take: enough to read a table of a million rows once or twice."""
 GOLD = Bounds(steps=2**40, seconds=10.0, size=256 * 2**20)
 """What a gold query may take."""
 
@@ -164,7 +174,7 @@ class Database:
 
 @functools.cache
 def _modules() -> frozenset[str]:
-    """Tables that are there without being in any database: they show the engine, or the memory of this process."""
+    """Virtual tables that show the engine or the memory of this process."""
     with closing(sqlite3.connect(":memory:")) as connection:
         return frozenset(name.lower() for (name,) in connection.execute("SELECT name FROM pragma_module_list"))
 

@@ -16,7 +16,7 @@ from gagpo.envs.base import Kwargs, MarkovKey, Outcome, TextEnv
 from gagpo.envs.sql.compare import Comparison
 from gagpo.envs.sql.database import Columns, QueryFailed, columns_of, show
 from gagpo.envs.sql.generate import TYPES, generated
-from gagpo.envs.sql.process import release, shared
+from gagpo.envs.sql.process import QUERIES
 from gagpo.envs.sql.question import SPLITS, Question
 from gagpo.envs.sql.sources import loaded
 from gagpo.envs.sql.suite import suite
@@ -165,7 +165,7 @@ class SQLEnv(TextEnv):
         assert question is not None
         self._queries += 1
         try:
-            names, found = shared(self).run(question.database, sql, question.bounds, self.rows + 1)
+            names, found = QUERIES.take(self).run(question.database, sql, question.bounds, self.rows + 1)
         except QueryFailed as error:
             return self._outcome(f"Error: {error}.", valid=False)
         return self._learned(show(names, found, self.rows))
@@ -185,7 +185,7 @@ class SQLEnv(TextEnv):
         question = self.question
         assert question is not None
         sources = (question.database,) if self.folder is not None else suite(question)
-        right = shared(self).agrees(sources, sql, question.gold, self.comparison, question.bounds)
+        right = QUERIES.take(self).agrees(sources, sql, question.gold, self.comparison, question.bounds)
         return "right" if all(right) else "wrong elsewhere" if right[0] else "wrong"
 
     def _schema(self) -> Columns:
@@ -193,7 +193,7 @@ class SQLEnv(TextEnv):
         assert self.question is not None
         source = self.question.database
         if self._tables is None:
-            self._tables = shared(self).tables(source) if isinstance(source, str) else columns_of(source)
+            self._tables = QUERIES.take(self).tables(source) if isinstance(source, str) else columns_of(source)
         return self._tables
 
     def _learned(self, text: str) -> Outcome:
@@ -228,4 +228,4 @@ class SQLEnv(TextEnv):
         return str(rng.choice(["tables", f"columns {table}", f"query: {sql}", f"answer: {sql}"]))
 
     def close(self) -> None:
-        release(self)
+        QUERIES.release(self)

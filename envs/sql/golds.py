@@ -18,7 +18,7 @@ from pathlib import Path
 from gagpo.base.durable import append_line
 from gagpo.base.errors import GagpoError
 from gagpo.envs.sql.database import GOLD, MAX_STORED_LENGTH, STORED, BadDatabase, Cost, QueryFailed
-from gagpo.envs.sql.process import release, shared
+from gagpo.envs.sql.process import QUERIES
 from gagpo.envs.sql.question import Question
 
 _EVERY = 30.0  # seconds between two words on how far it is
@@ -38,7 +38,7 @@ def checked(rows: Iterable[tuple[str, Question] | BadSource]) -> Iterator[Questi
                 logging.getLogger(__name__).warning("%d gold queries have been run once", number)
             yield row if isinstance(row, BadSource) else _checked(*row, book)
     finally:
-        release(book)
+        QUERIES.release(book)
 
 
 def _checked(where: str, question: Question, book: _Book) -> Question | BadSource:
@@ -48,7 +48,7 @@ def _checked(where: str, question: Question, book: _Book) -> Question | BadSourc
     found = book.known.get(key)
     if found is None:
         try:
-            found = shared(book).cost(path, question.gold, GOLD)
+            found = QUERIES.take(book).cost(path, question.gold, GOLD)
         except BadDatabase as error:
             return BadSource(f"{where}: {error}")
         except QueryFailed as error:

@@ -1,55 +1,44 @@
-"""What runs inside a query process: requests one after another, each within its processor time.
+"""The query process: it answers one request after another, each within its CPU time.
 
-It is started without the package's own initialisation, so it and what it imports use the standard library alone.
+It is started without the __init__ of the packages, so it and what it imports use the standard library alone.
 """
 
 from __future__ import annotations
 
-import marshal
 import os
 import resource
 import signal
-import socket
-import struct
 from collections import OrderedDict
-from collections.abc import Iterator
 from contextlib import suppress
 from math import ceil
 from typing import Any
 
+from gagpo.base.child import Pipe
 from gagpo.envs.sql.compare import agrees
 from gagpo.envs.sql.database import GOLD, BadDatabase, Bounds, Database, QueryFailed, Result, Source
-
-HEADER = struct.Struct("<I")
-MEMORY = 2 * 2**30
-"""Address space of a query process, in bytes."""
 
 _OPEN = {str: 8, tuple: 256}  # files, each with its cache, and databases in memory
 _REMEMBERED = 1_000_000  # bytes; results of gold queries up to this size are kept as long as their database is open
 
 
-def main() -> None:
-    """Answer requests on standard input, a socket, until the other side closes it.
+def main(pipe: Pipe) -> None:
+    """Answer requests until the other side closes the ``pipe``.
 
-    A request is ``(operation, source, ...)``; the reply is ``("ok", value)``, ``("failed", why)`` for a bad query, or
+    A request is ``(operation, source, ...)``; the answer is ``("ok", value)``, ``("failed", why)`` for a bad query, or
     ``("fault", why)`` for a bad database or gold query. A query that takes too long ends the process by SIGPROF;
-    SIGXCPU stands behind everything else that it does.
+    SIGXCPU limits everything else that it does.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    for limit, value in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CORE, 0)):
-        hard = resource.getrlimit(limit)[1]
-        with suppress(OSError, ValueError):  # where the system counts otherwise
-            resource.setrlimit(limit, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
-    with socket.socket(fileno=0) as connection:
-        connection.sendall(HEADER.pack(0))
-        kept = _Databases()
-        for request in _requests(connection):
-            reply = _answered(kept, request)
-            body = marshal.dumps(reply)
-            connection.sendall(HEADER.pack(len(body)) + body)
-            if reply == _NO_MEMORY:
-                return  # a fresh process has it all again
+    for limit in (resource.RLIMIT_FSIZE, resource.RLIMIT_CORE):
+        resource.setrlimit(limit, (0, resource.getrlimit(limit)[1]))
+    kept = _Databases()
+    pipe.send("ready")
+    with suppress(EOFError, OSError):
+        while True:
+            answer = _answered(kept, pipe.receive())
+            pipe.send(answer)
+            if answer == _NO_MEMORY:
+                return  # a fresh process has all its memory again
 
 
 _NO_MEMORY = ("failed", "the query takes too much memory")
@@ -94,12 +83,6 @@ def _version(source: Source) -> Any:
     except OSError:
         return source
     return source, file.st_size, file.st_mtime_ns
-
-
-def _requests(connection: socket.socket) -> Iterator[tuple[Any, ...]]:
-    with connection.makefile("rb") as reader:
-        while len(header := reader.read(HEADER.size)) == HEADER.size:
-            yield marshal.loads(reader.read(HEADER.unpack(header)[0]))
 
 
 def _answered(kept: _Databases, request: tuple[Any, ...]) -> tuple[str, Any]:

@@ -1,25 +1,27 @@
-"""Starting this Python again, so that no file of the working directory takes the place of a module.
+"""Start this Python again, so that no file of the working directory can replace a module.
 
-Python itself puts that directory first, before its own library, for ``-m`` and ``-c`` and for what ``multiprocessing``
-starts. Every process of this project is started by what stands here.
+Python puts that directory before its own library for ``-m``, for ``-c`` and for processes of ``multiprocessing``. Every
+process of this project is started through this module.
 """
 
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing.context import SpawnContext
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from multiprocessing.context import SpawnContext
 
 _RUN = "import json, runpy, sys; sys.path[:] = json.loads(sys.argv.pop(1)); runpy.run_module(sys.argv.pop(1), None, "
 _RUN += "'__main__', True)"
 
 
 def command(*words: str) -> list[str]:
-    """The command line of another interpreter; what it starts through ``multiprocessing`` is as safe as itself."""
+    """The command line of another interpreter; what it starts through ``multiprocessing`` is as safe."""
     return [sys.executable, "-P", *words]
 
 
@@ -31,7 +33,7 @@ def module_command(name: str, *words: str) -> list[str]:
 def module_path() -> list[str]:
     """The folders in which another process finds the modules of this one, in order, as absolute paths.
 
-    An empty entry stands for the working directory: Python puts it first for ``-c`` and standard input. It goes last.
+    An empty entry means the working directory, which Python puts first for ``-c`` and standard input. It goes last.
     """
     named = [os.path.abspath(place) for place in sys.path if place]
     return named if len(named) == len(sys.path) else [*named, os.getcwd()]
@@ -39,7 +41,9 @@ def module_path() -> list[str]:
 
 @contextmanager
 def spawning() -> Iterator[SpawnContext]:
-    """``multiprocessing`` as it starts afresh; within, so does whatever else this process starts."""
+    """``multiprocessing`` with the start method ``spawn``; within the context its processes start safely."""
+    import multiprocessing
+
     name = "PYTHONSAFEPATH"  # there is no place for -P in its command line
     before = os.environ.get(name)
     os.environ[name] = "1"

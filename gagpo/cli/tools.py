@@ -17,9 +17,7 @@ def add_to(app: typer.Typer) -> None:
 def check(
     env: Annotated[
         str,
-        typer.Argument(
-            help="Environment id, e.g. gagpo/ALFWorld-v0 or module:Name-v0, an OpenEnv server's URL, or docker://IMAGE."
-        ),
+        typer.Argument(help="Environment id, e.g. gagpo/ALFWorld-v0 or module:Name-v0, or an OpenEnv server's URL."),
     ],
     kwargs: Kwargs = None,
     episodes: Annotated[int, typer.Option(min=1, help="Tasks played in each check.")] = 8,
@@ -28,14 +26,17 @@ def check(
     """Prove an environment: splits, exact resets, determinism, expert, garbage actions, and more."""
     from gagpo.envs.check.check import check as run
     from gagpo.envs.check.check import table
-    from gagpo.envs.lookup import is_address, is_image
-    from gagpo.envs.remote.world import checkable
+    from gagpo.envs.lookup import is_address
 
-    if is_address(env) or is_image(env):
-        with checkable(env, values(kwargs)) as (world, arguments):
-            findings = run(world, arguments, episodes=episodes)
+    arguments = values(kwargs)
+    if is_address(env):
+        from gagpo.envs.remote.env import RemoteEnv
+        from gagpo.envs.remote.server import server_at
+
+        server = server_at(env, arguments)
+        findings = run(lambda: RemoteEnv(server), episodes=episodes)
     else:
-        findings = run(env, values(kwargs), episodes=episodes)
+        findings = run(env, arguments, episodes=episodes)
     print_table(table(findings))
     broken = [finding.name for finding in findings if not finding.ok]
     if as_json:

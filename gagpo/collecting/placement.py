@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import Literal, TypedDict, cast
+from typing import Literal, TypedDict
 
 from gagpo.envs.pool import Pool
 from gagpo.envs.pool.mixed import MixedPool
@@ -32,7 +32,7 @@ class LocalPlacement:
                 for world in settings.worlds
             }
             opened.pop_all()
-        return pools[""] if "" in pools else cast(Pool, MixedPool(pools))  # the same contract
+        return pools[""] if "" in pools else MixedPool(pools)
 
     def open_world(self, world: EnvironmentSettings, rolling: RolloutSettings) -> Pool:
         """The environments of one world, or what keeps the contract of a pool elsewhere."""

@@ -6,7 +6,7 @@ import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
@@ -75,7 +75,7 @@ class RayPlace(LocalPlacement):
             return kind.remote(world.id, dict(world.kwargs), options)
 
         connections = [RayConnection(make) for _ in range(self._cluster.hosts)]
-        return cast(Pool, ClusterPool(connections, ready, restarts=self._cluster.restarts))  # the same contract
+        return ClusterPool(connections, ready, restarts=self._cluster.restarts)
 
     def engine_arguments(self, settings: EngineSettings) -> Mapping[str, Any]:
         shared = super().engine_arguments(settings)

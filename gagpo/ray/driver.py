@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from gagpo.base.child import RestartBudget
 from gagpo.base.errors import GagpoError, MissingPackage, first_line
-from gagpo.envs.pool.restarts import RestartBudget
 from gagpo.eval.results import EvalResult
 from gagpo.eval.runs import saved_evaluation
 from gagpo.ray.rank import DONE, LOST, MEND, Rank, pass_on

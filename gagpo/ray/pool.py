@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from gagpo.base.child import RestartBudget
 from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.base.tables import ascii_only
 from gagpo.envs.pool import EnvironmentBroken, Event, Pool
-from gagpo.envs.pool.restarts import RestartBudget
 from gagpo.envs.pool.slots import BasePool, Holder
 from gagpo.envs.remote.pool import open_pool
 from gagpo.envs.saved import CannotRestore

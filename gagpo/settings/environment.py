@@ -68,8 +68,7 @@ class EnvironmentSettings(Options):
     """Which environment, and with what arguments; ``kwargs`` are those of its constructor."""
 
     id: str = Field(
-        description="a registered id, module:Name-v0 of a file in the working directory, http://HOST:PORT, "
-        "docker://IMAGE"
+        description="a registered id, module:Name-v0 of a file in the working directory, or http://HOST:PORT"
     )
     split: str = Field("train", description="the split that is trained on")
     kwargs: Kwargs = Field({}, description="arguments of the environment's constructor")

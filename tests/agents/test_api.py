@@ -14,7 +14,7 @@ from gagpo.agents.episodes import Episode
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.base.errors import InvalidArgument
-from gagpo.envs.pool import Pool
+from gagpo.envs.pool import WorkerPool
 from tests.agents.chat_server import serving
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
@@ -33,7 +33,7 @@ def client_of(server, **changes):
 
 def play(server, count=12, concurrency=4, chat=None, **changes):
     agent = ApiAgent(client_of(server, **changes), chat or ChatSettings(STYLES["plain"]))
-    with Pool(CORRIDOR, {"max_turns": 20}, workers=0) as pool:
+    with WorkerPool(CORRIDOR, {"max_turns": 20}, workers=0) as pool:
         jobs = group_jobs([f"door-{i % 8:02d}" for i in range(count)], 1, 0)
         episodes, _ = rollout(agent, pool, jobs, concurrency=concurrency, lockstep=False)
     return agent, episodes
@@ -116,7 +116,10 @@ def test_no_request_follows_an_error_and_what_was_finished_is_handed_over():
     asked = []
     with serving(delay=0.02) as server:
         agent = ApiAgent(client_of(server), ChatSettings(STYLES["plain"]), concurrency=2)
-        with Pool(CORRIDOR, {"max_turns": 20}, workers=0) as pool, pytest.raises(OSError, match="the disk is full"):
+        with (
+            WorkerPool(CORRIDOR, {"max_turns": 20}, workers=0) as pool,
+            pytest.raises(OSError, match="the disk is full"),
+        ):
             jobs = group_jobs([f"door-{i % 8:02d}" for i in range(12)], 1, 0)
             rollout(agent, pool, jobs, concurrency=8, lockstep=False, on_finish=on_finish)
         agent.close()
@@ -129,7 +132,10 @@ def test_answers_given_before_an_error_still_end_their_episodes():
     with serving(refused="Go to door 7.") as server:
         agent, finished = ApiAgent(client_of(server, timeout=60.0), ChatSettings(STYLES["plain"])), []
         slow = CORRIDOR.replace("Corridor", "Sleepy")
-        with Pool(slow, {"max_turns": 1, "seconds": 1.0}, workers=3) as pool, pytest.raises(ApiError, match="such key"):
+        with (
+            WorkerPool(slow, {"max_turns": 1, "seconds": 1.0}, workers=3) as pool,
+            pytest.raises(ApiError, match="such key"),
+        ):
             jobs = group_jobs(["door-01", "door-07", "door-02"], 1, 0)
             rollout(agent, pool, jobs, concurrency=3, lockstep=False, on_finish=finished.append)
     assert {episode.task for episode in finished} == {"door-01", "door-02"}
@@ -142,7 +148,7 @@ def test_an_interruption_ends_all_and_asks_nothing_more():
 
     with serving(delay=0.02) as server:
         agent = ApiAgent(client_of(server), ChatSettings(STYLES["plain"]), concurrency=1)
-        with Pool(CORRIDOR, {"max_turns": 20}, workers=0) as pool, pytest.raises(KeyboardInterrupt):
+        with WorkerPool(CORRIDOR, {"max_turns": 20}, workers=0) as pool, pytest.raises(KeyboardInterrupt):
             jobs = group_jobs(["door-11", "door-00", "door-01", "door-02"], 1, 0)
             rollout(agent, pool, jobs, concurrency=4, lockstep=False, on_finish=interrupt)
         asked = len(server.requests)

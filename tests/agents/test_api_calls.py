@@ -10,7 +10,7 @@ from gagpo.agents.api.settings import ApiSettings
 from gagpo.agents.calls.toolbox import MOST_CALLS
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import group_jobs, rollout
-from gagpo.envs.pool import Pool
+from gagpo.envs.pool import WorkerPool
 from tests.agents.raw_server import answering, reply
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
@@ -36,7 +36,7 @@ def played(history, *answers, turns):
             asked.append((json.loads(json.dumps(messages)), rest[2])) or submit(messages, *rest)
         )
         agent = ApiAgent(client, ChatSettings(STYLES["tools"], "Walk.", history), 1)
-        with Pool(CORRIDOR, {"max_turns": turns}, workers=0) as pool:
+        with WorkerPool(CORRIDOR, {"max_turns": turns}, workers=0) as pool:
             (episode,), _ = rollout(agent, pool, group_jobs(["door-03"], 1, seed=0), lockstep=False)
         agent.close()
     return episode, asked

@@ -11,7 +11,7 @@ from gagpo.agents.episodes import MOST_REFUSAL, Episode, Turn, read_episodes, wr
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.base.errors import InvalidArgument
-from gagpo.envs.pool import Pool
+from gagpo.envs.pool import WorkerPool
 from gagpo.eval.results import EvalResult, Panel
 from gagpo.eval.summary import result_lines
 from gagpo.eval.viewer.records import read_episode_file
@@ -43,7 +43,7 @@ class ScriptedEngine:
 def play(tiny, style, *texts):
     tokenizer = tiny[1]
     agent = LanguageAgent(ScriptedEngine(tokenizer, *texts), Context(tokenizer, STYLES[style]), Sampling(max_tokens=8))
-    with Pool(CORRIDOR, {"max_turns": len(texts)}, workers=0) as pool:
+    with WorkerPool(CORRIDOR, {"max_turns": len(texts)}, workers=0) as pool:
         (episode,), _ = rollout(agent, pool, group_jobs(["door-03"], 1, seed=0))
     return episode
 
@@ -69,7 +69,7 @@ def test_an_action_at_the_limit_that_ends_by_itself_is_not_cut(tiny):
     agent = LanguageAgent(
         ScriptedEngine(tiny[1], "go away"), Context(tiny[1], STYLES["plain"]), Sampling(max_tokens=length)
     )
-    with Pool(CORRIDOR, {"max_turns": 1}, workers=0) as pool:
+    with WorkerPool(CORRIDOR, {"max_turns": 1}, workers=0) as pool:
         (episode,), _ = rollout(agent, pool, group_jobs(["door-03"], 1, seed=0))
     assert len(episode.turns[0].response_ids) == length and episode.turns[0].invalid == "refused"
 

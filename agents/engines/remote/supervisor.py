@@ -1,46 +1,37 @@
 """The guardian of one server: it ends the server with all its processes when the process that wanted it is gone.
 
-A server is several processes, and the one that asked for it may be killed at any instant. So a small process stands
-between: it starts the server in a group of its own, and holds a pipe whose other end the asking process holds. When
-that end closes, however that came, the server and everything it started are killed.
+A server is several processes, and the one that started it may be killed at any instant. This small process stands
+between: it starts the server in a group of its own, and when the connection to its own parent closes, for whatever
+reason, it kills the server and everything that the server started.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import select
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 
-from gagpo.envs.pool import guard
+from gagpo.base import guard
+from gagpo.base.child import Pipe
 
 _LOOK_SECONDS = 0.2
 
 
-def main(descriptor: str, *command: str) -> int:
-    """Run ``command`` until it ends or the pipe ``descriptor`` closes; its exit status."""
+def main(pipe: Pipe, *command: str) -> None:
+    """Run ``command`` until it ends or the ``pipe`` closes; the first message is its process id."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     guard.adopt_orphans()
-    pipe = int(descriptor)
-    os.set_inheritable(pipe, False)
     server = subprocess.Popen(command, start_new_session=True)
-    print(server.pid, flush=True)  # on the pipe that the asking process reads: whom to look at
-    sys.stdout.close()
     try:
+        with suppress(OSError):
+            pipe.send(server.pid)
         while server.poll() is None:
-            if select.select([pipe], [], [], _LOOK_SECONDS)[0]:
+            if select.select([pipe.socket], [], [], _LOOK_SECONDS)[0]:
                 break
     finally:
-        with contextlib.suppress(OSError):
-            os.killpg(server.pid, signal.SIGKILL)
-        server.kill()
-        server.wait()
+        status = guard.end(server.pid) if server.returncode is None else server.returncode
         guard.end_strays(())
-    return server.returncode
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(status)

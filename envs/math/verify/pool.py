@@ -1,43 +1,43 @@
 """Verifier processes with hard deadlines.
 
-A comparison that needs computer algebra is sent to a process of its own, which is a worker of an environment pool
-(:mod:`gagpo.envs.pool`): supervised, killed at its deadline, replaced by a fork of one that has everything loaded, and
-ended with its owner, even when the owner is killed. A hostile answer costs its own time and nothing else.
+A comparison that requires computer algebra runs in a child process, which is killed at its deadline and replaced. A
+hostile answer costs its own time and nothing else.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
+import queue
+import signal
 import threading
-import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import cast
 
-from gagpo.base.errors import GagpoError, InvalidArgument
+from gagpo.base.child import Child, ChildEnded, ChildLate, Shared
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.math.verify.compare import Reason
 from gagpo.envs.math.verify.extract import MAX_ANSWER
-from gagpo.envs.pool import EnvironmentBroken
-from gagpo.envs.pool.shared_pool import PoolClosed, SharedPool
 
+MEMORY = 4 * 2**30
+"""Address space of a verifier process, in bytes."""
 _CACHED = 65_536
-_WORKER = "gagpo.envs.math.verify.worker:gagpo-internal/Verifier-v0"
-
-
-class VerifierFailed(GagpoError, RuntimeError):
-    """A verifier process does not start; the message says why."""
+_TARGET = "gagpo.envs.math.verify.worker:main"
 
 
 class VerifyPool:
-    """At most ``workers`` verifier processes; ``seconds`` of processor time and ``deadline`` seconds of wall time each.
+    """Compares answers in verifier processes.
 
-    Thread-safe, usable as a context manager, and usable again after ``close()``. Processor time, which each process
-    measures for itself, decides what is a timeout on a machine of any load. The deadline is the guarantee that nothing
-    waits for ever; a comparison that misses it is tried once more with no other beside it, and a timeout that the wall
-    clock decided in the end is not remembered. All other verdicts are.
+    Thread-safe, usable as a context manager, and usable again after ``close()``. CPU time, which each process measures
+    for itself, decides what is a timeout, so verdicts do not depend on the machine's load. The deadline guarantees that
+    no comparison waits forever: one that misses it is tried once more while no other runs. A timeout that wall time
+    decides is not remembered; all other verdicts are.
+
+    workers: most processes that run at once; a process is started when it is first needed.
+    seconds: CPU time of one comparison.
+    deadline: wall time of one comparison, in seconds.
     """
 
     def __init__(self, workers: int = 1, seconds: float = 2.0, deadline: float = 20.0) -> None:
@@ -50,14 +50,16 @@ class VerifyPool:
 
     def _reset(self) -> None:
         self._owner = os.getpid()
-        self._pool: SharedPool | None = None  # started by the first comparison
-        self._slots = threading.Semaphore(self.workers)
+        self._children = [Child(_TARGET, name="a verifier process", memory=MEMORY) for _ in range(self.workers)]
+        self._idle: queue.LifoQueue[Child] = queue.LifoQueue()
+        for child in self._children:
+            self._idle.put(child)
         self._alone = threading.Lock()
         self._lock = threading.Lock()
         self._known: OrderedDict[tuple[str, str], Reason] = OrderedDict()
 
     def compare(self, gold: str, prediction: str) -> Reason:
-        """``match``, ``mismatch``, ``unparsable`` or ``timeout``."""
+        """``match``, ``mismatch``, ``unparsable`` or ``timeout``; raises ChildFailed if no process starts."""
         if len(prediction) > MAX_ANSWER or len(gold) > MAX_ANSWER:
             return "unparsable"
         if os.getpid() != self._owner:
@@ -67,8 +69,7 @@ class VerifyPool:
             if key in self._known:
                 self._known.move_to_end(key)
                 return self._known[key]
-        request = {"gold": gold, "prediction": prediction, "seconds": self.seconds}
-        reason = self._decide(json.dumps(request))
+        reason = self._decide((gold, prediction, self.seconds))
         if reason is None:
             return "timeout"
         with self._lock:
@@ -82,55 +83,46 @@ class VerifyPool:
         with ThreadPoolExecutor(self.workers) as threads:
             return list(threads.map(lambda pair: self.compare(*pair), pairs))
 
-    def _decide(self, request: str) -> Reason | None:
-        """The verdict, or None where twice no answer came although there was processor time left."""
-        with self._slots:
-            reason = self._ask(request)
-        if reason is None:  # a process also misses its deadline, or ends, for reasons that lie outside the answer
-            with self._every_slot():
-                reason = self._ask(request)
+    def _decide(self, request: tuple[str, str, float]) -> Reason | None:
+        """The verdict, or None if twice no answer came although there was CPU time left."""
+        with self._taken(1) as (child,):
+            reason = self._ask(child, request)
+        if reason is None:  # a process also misses its deadline, or ends, for reasons other than the answer
+            with self._taken(self.workers) as children:
+                reason = self._ask(children[0], request)
         return reason
 
-    @contextlib.contextmanager
-    def _every_slot(self) -> Iterator[None]:
-        with self._alone, contextlib.ExitStack() as held:
-            for _ in range(self.workers):
-                held.enter_context(self._slots)
-            yield
-
-    def _ask(self, request: str) -> Reason | None:
+    @contextmanager
+    def _taken(self, count: int) -> Iterator[list[Child]]:
+        with self._alone:
+            children = [self._idle.get() for _ in range(count)]
         try:
-            with self._lock:
-                if self._pool is None or self._pool.closed:
-                    self._pool = SharedPool(_WORKER, workers=self.workers, reset_deadline=self.deadline, max_restarts=0)
-                    weakref.finalize(self, self._pool.close)
-                pool = self._pool
-            slot = pool.open()
-            try:
-                event = pool.reset(slot, request).result()
-            finally:
-                pool.release(slot)
-        except (EnvironmentBroken, PoolClosed) as error:
-            raise VerifierFailed(f"a verifier process does not start: {error}") from None
-        if event.kind == "reset":
-            return cast(Reason, event.observation)
-        # The system ends a process that has used up its processor time where the interpreter cannot.
-        return "timeout" if "SIGXCPU" in event.error else None
+            yield children
+        finally:
+            for child in children:
+                self._idle.put(child)
+
+    def _ask(self, child: Child, request: tuple[str, str, float]) -> Reason | None:
+        try:
+            return cast(Reason, child.ask(request, self.deadline))
+        except ChildEnded as ended:
+            # The system ends a process that has used up its CPU time when the interpreter cannot.
+            return "timeout" if ended.status == -signal.SIGXCPU else None
+        except ChildLate:
+            return None
 
     @property
     def processes(self) -> list[int]:
         """Process ids of the verifier processes that are running now."""
-        return [] if self._pool is None else self._pool.processes
+        return [child.process for child in self._children if child.process is not None]
 
     def close(self) -> None:
         """End every process, once the comparisons under way have ended. Safe to call twice; a later comparison starts
         new ones."""
-        if os.getpid() != self._owner:
-            return
-        with self._every_slot():
-            pool, self._pool = self._pool, None
-            if pool is not None:
-                pool.close()
+        if os.getpid() == self._owner:
+            with self._taken(self.workers) as children:
+                for child in children:
+                    child.close()
 
     def __enter__(self) -> VerifyPool:
         return self
@@ -139,20 +131,5 @@ class VerifyPool:
         self.close()
 
 
-_shared = VerifyPool()
-_users = 0
-
-
-def acquire_shared_pool() -> VerifyPool:
-    """The pool of this process, one worker wide: what environments use. Every use ends with its release."""
-    global _users
-    _users += 1
-    return _shared
-
-
-def release_shared_pool() -> None:
-    """End one use of the process-wide pool; its processes end with the last one."""
-    global _users
-    _users -= 1
-    if _users == 0:
-        _shared.close()
+VERIFIERS = Shared(VerifyPool())
+"""The pool of this process, with one worker: what environments use."""

@@ -75,19 +75,19 @@ class Verifier:
     @property
     def pool(self) -> Comparer:
         if self._pool is None:
-            from gagpo.envs.math.verify.pool import acquire_shared_pool
+            from gagpo.envs.math.verify.pool import VERIFIERS
 
-            self._pool = acquire_shared_pool()
+            self._pool = VERIFIERS.take(self)
             self._shares = True
         return self._pool
 
     def close(self) -> None:
         """Let go of the process-wide pool, which ends with its last user. Safe to call twice."""
         if self._shares:
-            from gagpo.envs.math.verify.pool import release_shared_pool
+            from gagpo.envs.math.verify.pool import VERIFIERS
 
             self._pool, self._shares = None, False
-            release_shared_pool()
+            VERIFIERS.release(self)
 
     def extract(self, gold: str, response: str) -> Extraction | None:
         """The final answer of ``response`` to the question whose gold answer is ``gold``, or None."""

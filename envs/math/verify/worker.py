@@ -1,26 +1,21 @@
-"""What runs inside a verifier process: one comparison per request, as a worker of an environment pool.
+"""A verifier process: it answers one comparison after another.
 
-It bounds its own processor time and memory, so that what it reports does not depend on how busy the machine is; the
-pool holds a wall-clock deadline over it and kills it when that passes.
+It limits its own CPU time, so what it answers does not depend on how busy the machine is. Its owner holds a deadline
+over it and kills it when that passes.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
+import resource
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
-import gymnasium
-
-from gagpo.envs.base import Info
+from gagpo.base.child import Pipe
 from gagpo.envs.math.verify.compare import same
 from gagpo.envs.math.verify.reading import Unreadable, read
 from gagpo.envs.math.verify.symbolic import Unparsable, equal
-
-MEMORY = 4 * 2**30
-"""Address space of a verifier process, in bytes."""
 
 
 class OutOfTime(BaseException):
@@ -31,14 +26,12 @@ def _alarm(number: int, frame: object) -> None:
     raise OutOfTime
 
 
-@contextlib.contextmanager
+@contextmanager
 def cpu_limit(seconds: float) -> Iterator[None]:
     """Raise :class:`OutOfTime` in the body after ``seconds`` of CPU time; kill the process two seconds later.
 
-    The kill is for code that never comes back to the interpreter, such as the power of two huge integers.
+    The kill is for code that never returns to the interpreter, such as the power of two huge integers.
     """
-    import resource
-
     used = resource.getrusage(resource.RUSAGE_SELF)
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
     resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime + seconds) + 2, hard))
@@ -59,30 +52,17 @@ def compare(gold: str, prediction: str, seconds: float) -> str:
         return "unparsable"
     except (OutOfTime, MemoryError, RecursionError):
         return "timeout"
-    except Exception:  # whatever computer algebra stumbles over, the answer was not understood
+    except Exception:  # computer algebra failed: the answer was not understood
         return "unparsable"
 
 
-class VerifierWorker(gymnasium.Env[str, str]):
-    """A verifier process as an environment: a reset to a request (JSON) is answered by the reason of its verdict."""
-
-    def __init__(self) -> None:
-        import resource
-
-        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY if hard == resource.RLIM_INFINITY else min(MEMORY, hard), hard))
-        nowhere = os.open(os.devnull, os.O_WRONLY)  # what the libraries print is of no use to anybody
-        os.dup2(nowhere, 1)
-        os.dup2(nowhere, 2)
-
-    @classmethod
-    def preload(cls) -> None:
-        """Import and warm up what takes seconds, before any deadline runs."""
-        equal("x + 1", "1 + x")
-
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[str, Info]:
-        request = json.loads((options or {})["task"])
-        return compare(request["gold"], request["prediction"], request["seconds"]), {}
-
-
-gymnasium.register(id="gagpo-internal/Verifier-v0", entry_point=f"{__name__}:VerifierWorker")
+def main(pipe: Pipe) -> None:
+    """Answer requests ``(gold, prediction, seconds)`` until the other side closes the ``pipe``."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)  # nobody reads what the libraries print
+    os.dup2(nowhere, 2)
+    equal("x + 1", "1 + x")  # imports and warms up what takes seconds, before any deadline runs
+    pipe.send("ready")
+    with suppress(EOFError, OSError):
+        while True:
+            gold, prediction, seconds = pipe.receive()
+            pipe.send(compare(gold, prediction, seconds))

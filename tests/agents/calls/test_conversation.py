@@ -21,7 +21,7 @@ from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import language_agent, make_world
 from gagpo.base.errors import InvalidArgument
 from gagpo.collecting.distributed_rollout import packed, unpacked
-from gagpo.envs.pool import Pool
+from gagpo.envs.pool import WorkerPool
 from gagpo.learning.batch import build_rows
 from gagpo.warm_start.small_model import CHAT_TEMPLATE, SmallModelSettings, build
 from tests.agents.template_families import FAMILIES
@@ -146,7 +146,7 @@ def test_sampler_and_trainer_agree_token_for_token(small, name):
     model.resize_token_embeddings(len(tokenizer))
     engine = TransformersEngine(model, tokenizer)
     agent = language_agent(engine, make_world(CORRIDOR), Sampling(1.0, 6), style="tools")
-    with Pool(CORRIDOR, {"max_turns": 4}, workers=0) as pool:
+    with WorkerPool(CORRIDOR, {"max_turns": 4}, workers=0) as pool:
         episodes, _ = rollout(agent, pool, group_jobs(["door-01", "door-05"], 2, seed=3))
     assert {turn.invalid for episode in episodes for turn in episode.turns} <= {"not parsed", "cut off"}
     model.set_attn_implementation("eager")
@@ -188,7 +188,7 @@ def walk(tokenizer, style, at_once=1, history="full"):
     agent = language_agent(engine, make_world(CORRIDOR), Sampling(max_tokens=64), style=style, history=history)
     engine.context, engine.phrasing = agent.context, agent.context.phrasing
     ids = [task for split in ("train", "test") for task in make_world(CORRIDOR).tasks(split).ids]
-    with Pool(CORRIDOR, {"max_turns": 24}, workers=0) as pool:
+    with WorkerPool(CORRIDOR, {"max_turns": 24}, workers=0) as pool:
         return rollout(agent, pool, group_jobs(ids, 2, seed=5))[0]
 
 
@@ -254,7 +254,7 @@ def test_a_wrong_call_is_a_penalised_turn_that_says_what_was_wrong(small):
     broken = good.replace('"command": "left"', '"to": "left"')
     engine = Scripted(small[1], good, bad, broken, f"{good}\n{broken}\n{good}")
     agent = language_agent(engine, make_world(CORRIDOR), Sampling(max_tokens=64), style="tools")
-    with Pool(CORRIDOR, {"max_turns": 6}, workers=0) as pool:
+    with WorkerPool(CORRIDOR, {"max_turns": 6}, workers=0) as pool:
         (episode,), _ = rollout(agent, pool, group_jobs(["door-03"], 1, seed=0))
     assert [turn.invalid for turn in episode.turns] == ["", "not parsed", "not parsed", "not parsed"]
     assert [turn.action for turn in episode.turns] == ["left", "", "", "left\nleft"]
@@ -271,7 +271,7 @@ def test_a_world_that_breaks_between_two_calls_begins_again(small, tmp_path):
     engine = Scripted(small[1], twice, twice, call.replace("WHAT", "end"))
     kwargs = {"marker": str(tmp_path / "once")}
     agent = language_agent(engine, make_world(FAULTY, kwargs), Sampling(max_tokens=64), style="tools")
-    with Pool(FAULTY, kwargs, workers=1) as pool:
+    with WorkerPool(FAULTY, kwargs, workers=1) as pool:
         (episode,), _ = rollout(agent, pool, group_jobs(["quiet"], 1, seed=0))
     assert episode.success and episode.restarts == 1
     assert [[c.action for c in t.calls] for t in episode.turns] == [["walk", "crash", "walk"], ["end"]]

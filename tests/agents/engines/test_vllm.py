@@ -17,7 +17,7 @@ from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.model import ModelError, load_model, load_tokenizer
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import language_agent, make_engine, make_world
-from gagpo.envs.pool import Pool
+from gagpo.envs.pool import WorkerPool
 from gagpo.eval.results import EvalResult
 from gagpo.runs.checkpoint import checkpoints
 from gagpo.runs.run_folder import RunFolder
@@ -284,7 +284,7 @@ def test_greedy_episodes_are_those_of_the_transformers_engine(started, trained, 
     for name in ("vllm", "transformers"):
         engine = make_engine(name, model, tokenizer)
         agent = language_agent(engine, world, Sampling(0.0, 3))
-        with Pool(own.id, own.kwargs, workers=0) as pool:
+        with WorkerPool(own.id, own.kwargs, workers=0) as pool:
             played[name], _ = rollout(agent, pool, jobs)
         engine.close()
     said = set()

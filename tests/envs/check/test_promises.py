@@ -16,7 +16,7 @@ from rich.console import Console
 from gagpo.envs.base import Outcome
 from gagpo.envs.check.check import check, table
 from gagpo.envs.check.promises import PROMISES
-from gagpo.envs.pool import Pool
+from gagpo.envs.pool import WorkerPool
 from gagpo.envs.tasks import Task, TaskSet
 from gagpo.envs.testing import CorridorEnv
 
@@ -212,7 +212,7 @@ def test_the_example_of_the_documentation_keeps_the_contract(tmp_path: Path, mon
     (tmp_path / "guess.py").write_text(program, encoding="utf-8")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     assert [finding for finding in check("guess:Guess-v0", episodes=4) if not finding.ok] == []
-    with Pool("guess:Guess-v0", workers=1) as pool:
+    with WorkerPool("guess:Guess-v0", workers=1) as pool:
         pool.reset(0, "7-6", seed=0)
         pool.wait()
         pool.step(0, "6")

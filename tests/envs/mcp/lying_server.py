@@ -9,6 +9,7 @@ LISTS = {
     "many": [{**ECHO, "name": f"echo{number}"} for number in range(100)],
     "name": [{**ECHO, "name": "<script>" * 100}],
     "schema": [{**ECHO, "description": "x" * 100_000}],
+    "double": [ECHO, ECHO],
     "shape": [{**ECHO, "inputSchema": {"type": "string"}}],
     "garbage": [{"name": 3}],
 }
@@ -33,7 +34,8 @@ for line in sys.stdin:
     elif request["method"] == "tools/list":
         about["result"] = {"tools": LISTS.get(LIE, [ECHO])}
         if LIE == "pages":
-            about["result"]["nextCursor"] = "again"
+            page = int(request["params"].get("cursor", 0) if request.get("params") else 0)
+            about["result"] = {"tools": [{**ECHO, "name": f"echo{page or ''}"}], "nextCursor": str(page + 1)}
     elif request["method"] == "tools/call":
         if LIE == "noise":
             say("hello\n{}\n[1]\n\ud800\n".encode(errors="replace").decode() + "[" * 100_000)

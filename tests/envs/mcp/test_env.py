@@ -15,7 +15,7 @@ from gagpo.envs.check.check import check
 from gagpo.envs.mcp.env import MOST_STARTS
 from gagpo.envs.mcp.questions import read_questions
 from gagpo.envs.mcp.server import ServerError
-from gagpo.envs.pool import Pool
+from gagpo.envs.pool import WorkerPool
 
 COMMAND = ["python", os.path.join(os.path.dirname(__file__), "arithmetic_server.py")]
 
@@ -75,12 +75,13 @@ def test_a_server_that_dies_costs_the_turn_and_starts_anew_so_often(kwargs):
 
 
 def test_the_expert_wins_in_processes_of_the_pool(kwargs):
-    with Pool("gagpo/MCP-v0", {**kwargs, "expert": True}, workers=1) as pool:
+    with WorkerPool("gagpo/MCP-v0", {**kwargs, "expert": True}, workers=1) as pool:
         episodes, _ = rollout(ExpertAgent(), pool, group_jobs(["sum-0", "sum-5"], 1, seed=0))
     assert [episode.success for episode in episodes] == [True, True]
     assert [len(episode.turns) for episode in episodes] == [2, 2]
 
 
+@pytest.mark.slow
 def test_it_keeps_its_promises(kwargs):
     found = check("gagpo/MCP-v0", {**kwargs, "fresh": False, "max_turns": 3}, episodes=2)
     assert [(one.name, one.detail) for one in found if not one.ok] == []

@@ -15,14 +15,14 @@ import psutil
 import pytest
 
 from gagpo.envs.base import Outcome
-from gagpo.envs.pool import EnvironmentBroken, Pool
+from gagpo.envs.pool import EnvironmentBroken, Pool, WorkerPool
 from gagpo.envs.testing import CorridorEnv
 from tests.envs.pool.faulty import CORRIDOR, FAULTY, PATIENCE, answers, beginning, gone, start, until, worker_of
 
 
-@pytest.mark.parametrize("fault", ["crash", "exit", "child"])
+@pytest.mark.parametrize("fault", ["crash", "child"])
 def test_a_crash_starts_over_the_episodes_of_its_worker_and_charges_only_the_guilty_one(fault: str) -> None:
-    with Pool(FAULTY, workers=2, max_restarts=2) as pool:
+    with WorkerPool(FAULTY, workers=2, max_restarts=2) as pool:
         first = start(pool, 4)
         for round_ in range(2):
             pool.step(0, fault)
@@ -50,7 +50,7 @@ def test_a_crash_starts_over_the_episodes_of_its_worker_and_charges_only_the_gui
 
 
 def test_a_worker_killed_from_outside_while_its_episodes_wait_for_actions() -> None:
-    with Pool(FAULTY, workers=2) as pool:
+    with WorkerPool(FAULTY, workers=2) as pool:
         first = start(pool, 6)
         victim = worker_of(first[0])
         os.kill(victim, signal.SIGKILL)
@@ -74,7 +74,7 @@ def test_a_worker_killed_from_outside_while_its_episodes_wait_for_actions() -> N
 
 
 def test_a_stopped_worker_is_replaced_at_its_deadline() -> None:
-    with Pool(FAULTY, workers=2, step_deadline=1.0) as pool:
+    with WorkerPool(FAULTY, workers=2, step_deadline=1.0) as pool:
         first = start(pool, 4)
         victim = worker_of(first[0])
         os.kill(victim, signal.SIGSTOP)
@@ -88,9 +88,9 @@ def test_a_stopped_worker_is_replaced_at_its_deadline() -> None:
         assert gone(victim)
 
 
-@pytest.mark.parametrize("fault", ["sleep", "spin", "stop"])
+@pytest.mark.parametrize("fault", ["spin", "stop"])
 def test_an_environment_that_never_answers_harms_only_its_own_episode(fault: str) -> None:
-    with Pool(FAULTY, workers=1, step_deadline=0.7, max_restarts=1) as pool:
+    with WorkerPool(FAULTY, workers=1, step_deadline=0.7, max_restarts=1) as pool:
         first = start(pool, 3)
         pool.step(0, "look")
         pool.step(1, fault)
@@ -111,7 +111,7 @@ def test_an_environment_that_never_answers_harms_only_its_own_episode(fault: str
 
 
 def test_answers_that_are_ready_do_not_wait_for_a_slow_one() -> None:
-    with Pool(FAULTY, workers=1, step_deadline=PATIENCE) as pool:
+    with WorkerPool(FAULTY, workers=1, step_deadline=PATIENCE) as pool:
         start(pool, 3)
         pool.step(0, "look")
         pool.step(1, "sleep")
@@ -121,7 +121,7 @@ def test_answers_that_are_ready_do_not_wait_for_a_slow_one() -> None:
 
 
 def test_a_queue_of_steps_each_within_its_deadline_is_no_hang() -> None:
-    with Pool(FAULTY, workers=1, step_deadline=2.0) as pool:
+    with WorkerPool(FAULTY, workers=1, step_deadline=2.0) as pool:
         start(pool, 8)
         for slot in range(8):
             pool.step(slot, "nap 0.4")  # 3.2 s together
@@ -130,7 +130,7 @@ def test_a_queue_of_steps_each_within_its_deadline_is_no_hang() -> None:
 
 
 def test_a_caller_that_is_away_longer_than_the_deadline_finds_its_answers() -> None:
-    with Pool(FAULTY, workers=1, step_deadline=0.5) as pool:
+    with WorkerPool(FAULTY, workers=1, step_deadline=0.5) as pool:
         start(pool, 2)
         for slot in range(2):
             pool.step(slot, "nap 0.2")
@@ -140,62 +140,55 @@ def test_a_caller_that_is_away_longer_than_the_deadline_finds_its_answers() -> N
         assert pool.counters.hangs == 0
 
 
+GARBAGE = {
+    "raise": "RuntimeError: broken on purpose (testing.py",
+    "observation": "the observation is NoneType",
+    "surrogate": "not Unicode",
+    "reward": "reward is nan",
+    "shape": "did not return (observation, reward, terminated, truncated, info)",
+    "unpicklable": "info['open'] holds function",
+    "bigint": "info['big'] is an integer of more than 64 bits",
+    "huge": "at most",
+}
+
+
 @pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize(
-    ("fault", "words"),
-    [
-        ("raise", "RuntimeError: broken on purpose (testing.py"),
-        ("observation", "the observation is NoneType"),
-        ("surrogate", "not Unicode"),
-        ("reward", "reward is nan"),
-        ("shape", "did not return (observation, reward, terminated, truncated, info)"),
-        ("unpicklable", "info['open'] holds function"),
-        ("bigint", "info['big'] is an integer of more than 64 bits"),
-    ],
-)
-def test_an_error_or_garbage_harms_only_its_own_episode(workers: int, fault: str, words: str) -> None:
-    with Pool(FAULTY, workers=workers, max_restarts=1) as pool:
+def test_an_error_or_garbage_harms_only_its_own_episode(workers: int) -> None:
+    faults = {fault: words for fault, words in GARBAGE.items() if workers or fault != "huge"}
+    with WorkerPool(FAULTY, workers=workers, max_restarts=1) as pool:
         first = start(pool, 2)
-        for kind in ("restarted", "failed"):
-            pool.step(0, fault)
-            pool.step(1, "look")
-            events = answers(pool, 2)
-            assert events[1].kind == "step"
-            assert events[0].kind == kind
-            assert words in events[0].error
-            if kind == "restarted":
-                assert beginning(events[0]) == beginning(first[0])
-        assert (pool.counters.errors, pool.counters.restarts, pool.counters.failures) == (2, 1, 1)
-        assert (pool.counters.crashes, pool.counters.steps) == (0, 2)
-        with pytest.raises(ValueError, match="holds no episode"):
-            pool.step(0, "look")
-        pool.reset(0, "quiet", seed=0)
-        assert answers(pool, 1)[0].kind == "reset"
-
-
-def test_an_answer_too_large_to_be_text_is_garbage() -> None:
-    with Pool(FAULTY, workers=1, max_restarts=0) as pool:
-        start(pool, 1)
-        pool.step(0, "huge")
-        (event,) = answers(pool, 1).values()
-        assert event.kind == "failed"
-        assert "at most" in event.error
+        for fault, words in faults.items():
+            for kind in ("restarted", "failed"):
+                pool.step(0, fault)
+                pool.step(1, "look")
+                events = answers(pool, 2)
+                assert events[1].kind == "step"
+                assert events[0].kind == kind and words in events[0].error
+                if kind == "restarted":
+                    assert beginning(events[0]) == beginning(first[0])
+            with pytest.raises(ValueError, match="holds no episode"):
+                pool.step(0, "look")
+            pool.reset(0, "quiet", seed=0)
+            assert answers(pool, 1)[0].kind == "reset"
+        count = len(faults)
+        assert (pool.counters.errors, pool.counters.restarts, pool.counters.failures) == (2 * count, count, count)
+        assert (pool.counters.crashes, pool.counters.steps) == (0, 2 * count)
 
 
 @pytest.mark.parametrize("fault", ["babble", "forge"])
 def test_an_environment_that_writes_into_the_pools_own_connection_is_a_crash(fault: str) -> None:
-    with Pool(FAULTY, workers=1, max_restarts=1) as pool:
+    with WorkerPool(FAULTY, workers=1, max_restarts=1) as pool:
         first = start(pool, 2)
         pool.step(0, fault)
         (event,) = answers(pool, 1).values()
         assert event.kind == "restarted"
         assert beginning(event) == beginning(first[0])
-        assert "it sent what is no answer" in event.error
+        assert "it sent an invalid answer" in event.error
         assert pool.counters.crashes == 1
 
 
 def test_a_fork_of_the_environment_does_not_answer_for_the_worker() -> None:
-    with Pool(FAULTY, workers=1) as pool:
+    with WorkerPool(FAULTY, workers=1) as pool:
         start(pool, 2)
         for _ in range(3):
             pool.step(0, "fork")
@@ -207,7 +200,7 @@ def test_a_fork_of_the_environment_does_not_answer_for_the_worker() -> None:
 
 
 def test_the_end_of_a_worker_is_seen_although_a_fork_of_it_lives_on() -> None:
-    with Pool(FAULTY, workers=1, step_deadline=1000, max_restarts=0) as pool:
+    with WorkerPool(FAULTY, workers=1, step_deadline=1000, max_restarts=0) as pool:
         first = start(pool, 1)
         pool.step(0, "orphan")
         (event,) = answers(pool, 1).values()
@@ -216,7 +209,7 @@ def test_the_end_of_a_worker_is_seen_although_a_fork_of_it_lives_on() -> None:
 
 
 def test_an_episode_that_bursts_the_memory_limit_is_charged_and_the_others_live() -> None:
-    with Pool(FAULTY, workers=1, max_restarts=1, memory_limit_mb=256) as pool:
+    with WorkerPool(FAULTY, workers=1, max_restarts=1, memory_limit_mb=256) as pool:
         first = start(pool, 3)
         for kind in ("restarted", "failed"):
             pool.step(0, "burst")
@@ -230,7 +223,7 @@ def test_an_episode_that_bursts_the_memory_limit_is_charged_and_the_others_live(
 
 
 def test_children_count_towards_the_memory_limit_of_their_worker() -> None:
-    with Pool(FAULTY, workers=2, step_deadline=1000, max_restarts=0, memory_limit_mb=256) as pool:
+    with WorkerPool(FAULTY, workers=2, step_deadline=1000, max_restarts=0, memory_limit_mb=256) as pool:
         first = start(pool, 2)
         pool.step(0, "brood")
         pool.step(1, "look")
@@ -241,12 +234,12 @@ def test_children_count_towards_the_memory_limit_of_their_worker() -> None:
 
 
 def test_without_a_limit_memory_is_the_environments_own_affair() -> None:
-    with Pool(FAULTY, workers=1) as pool:
+    with WorkerPool(FAULTY, workers=1) as pool:
         start(pool, 1)
         pool.step(0, "burst")
         assert answers(pool, 1)[0].kind == "step"
     with pytest.raises(ValueError, match="memory_limit_mb must be at least 1"):
-        Pool(FAULTY, workers=1, memory_limit_mb=0)
+        WorkerPool(FAULTY, workers=1, memory_limit_mb=0)
 
 
 def escaped(pool: Pool) -> int:
@@ -259,7 +252,7 @@ def escaped(pool: Pool) -> int:
 
 @pytest.mark.parametrize("end", ["crash", "close", "sleep"])
 def test_what_an_environment_started_ends_with_its_worker_even_in_a_session_of_its_own(end: str) -> None:
-    with Pool(FAULTY, workers=2, step_deadline=2.0) as pool:
+    with WorkerPool(FAULTY, workers=2, step_deadline=2.0) as pool:
         start(pool, 2)
         stray = escaped(pool)
         pool.step(1, "look")
@@ -275,7 +268,7 @@ def test_what_an_environment_started_ends_with_its_worker_even_in_a_session_of_i
 
 @pytest.mark.parametrize("fault", ["crash", "sleep", "raise"])
 def test_a_fault_at_the_reset_is_retried_and_then_given_up(fault: str) -> None:
-    with Pool(FAULTY, workers=2, max_restarts=2, reset_deadline=0.7) as pool:
+    with WorkerPool(FAULTY, workers=2, max_restarts=2, reset_deadline=0.7) as pool:
         pool.reset(0, f"at-reset:{fault}", seed=0)
         pool.reset(1, "quiet", seed=1)
         events = answers(pool, 2)
@@ -287,7 +280,7 @@ def test_a_fault_at_the_reset_is_retried_and_then_given_up(fault: str) -> None:
 
 
 def test_a_fault_that_passes_costs_one_restart(tmp_path: Path) -> None:
-    with Pool(FAULTY, {"marker": str(tmp_path / "once")}, workers=1) as pool:
+    with WorkerPool(FAULTY, {"marker": str(tmp_path / "once")}, workers=1) as pool:
         pool.reset(0, "at-reset:crash", seed=5)
         (event,) = answers(pool, 1).values()
         assert event.kind == "restarted"
@@ -299,14 +292,12 @@ def test_a_fault_that_passes_costs_one_restart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kwargs", "words"),
     [
-        ({"split": "lunch"}, "no split 'lunch'"),
         ({"colour": "red"}, "colour"),
-        ({"broken": "raise"}, "broken on purpose"),
         ({"broken": "exit"}, "exit status 3"),
     ],
 )
 def test_an_environment_that_cannot_be_built_is_one_clear_error(kwargs: dict[str, str], words: str) -> None:
-    with Pool(FAULTY, kwargs, workers=2) as pool:
+    with WorkerPool(FAULTY, kwargs, workers=2) as pool:
         pool.reset(0, "quiet")
         with pytest.raises(EnvironmentBroken, match="cannot be built") as caught:
             answers(pool, 1)
@@ -315,14 +306,14 @@ def test_an_environment_that_cannot_be_built_is_one_clear_error(kwargs: dict[str
 
 def test_a_constructor_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gagpo.envs.pool.pool.START_SECONDS", 0.5)
-    with Pool(FAULTY, {"broken": "sleep"}, workers=1, reset_deadline=0.5, max_restarts=1) as pool:
+    with WorkerPool(FAULTY, {"broken": "sleep"}, workers=1, reset_deadline=0.5, max_restarts=1) as pool:
         pool.reset(0, "quiet")
         with pytest.raises(EnvironmentBroken, match="more than"):
             answers(pool, 1)
 
 
 def test_the_loss_of_the_process_that_forks_workers_is_survived() -> None:
-    with Pool(FAULTY, workers=2) as pool:
+    with WorkerPool(FAULTY, workers=2) as pool:
         first = start(pool, 4)
         fork_server = psutil.Process(worker_of(first[0])).ppid()
         os.kill(fork_server, signal.SIGKILL)
@@ -344,7 +335,7 @@ def corridor(workers: int, kills: int) -> tuple[dict[int, list[str]], Pool]:
     """The observations of 60 corridor episodes, while ``kills`` workers are killed or stopped on the way."""
     rng = random.Random(kills)
     played: dict[int, list[str]] = {slot: [] for slot in range(60)}
-    with Pool(CORRIDOR, workers=workers, step_deadline=1.0, reset_deadline=1.0, max_restarts=1000) as pool:
+    with WorkerPool(CORRIDOR, workers=workers, step_deadline=1.0, reset_deadline=1.0, max_restarts=1000) as pool:
         for slot in played:
             pool.reset(slot, f"door-{slot % 8:02d}", seed=slot)
         seen, running = 0, len(played)
@@ -388,7 +379,7 @@ gymnasium.register("gagpo-test/Terminated-v0", TerminatedEnv, disable_env_checke
 def test_a_termination_of_the_caller_is_not_taken_for_an_error_of_the_world() -> None:
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        with Pool("gagpo-test/Terminated-v0", workers=0) as pool:
+        with WorkerPool("gagpo-test/Terminated-v0", workers=0) as pool:
             pool.reset(0, "door-01", seed=0)
             answers(pool, 1)
             pool.step(0, "left")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gagpo.envs.base import Kwargs
 from gagpo.envs.lookup import find_spec, is_cheap
-from gagpo.envs.pool import Event, Pool
+from gagpo.envs.pool import Event, Pool, WorkerPool
 from gagpo.envs.testing import CorridorEnv
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
@@ -44,7 +44,7 @@ def test_every_number_of_workers_gives_the_same_episodes() -> None:
     episodes = [(f"door-{i % 12:02d}", i) for i in range(30)]
     played = []
     for workers in (0, 1, 3):
-        with Pool(CORRIDOR, workers=workers) as pool:
+        with WorkerPool(CORRIDOR, workers=workers) as pool:
             played.append(play(pool, episodes))
             assert pool.counters.resets == 30
             assert pool.counters.steps == sum(len(events) - 1 for events in played[-1])
@@ -90,17 +90,17 @@ def test_only_our_own_worlds_that_cannot_hang_may_be_stepped_in_the_callers_proc
 
 def test_left_to_itself_the_pool_takes_no_process_for_a_cheap_world_and_plays_the_same() -> None:
     episodes = [(f"door-{i % 12:02d}", i) for i in range(12)]
-    with Pool(CORRIDOR, workers="auto") as here, Pool(CORRIDOR, workers=2) as elsewhere:
+    with WorkerPool(CORRIDOR, workers="auto") as here, WorkerPool(CORRIDOR, workers=2) as elsewhere:
         assert play(here, episodes) == play(elsewhere, episodes)
         assert (len(here.processes), len(elsewhere.processes)) == (0, 2)
-    with Pool(FAULTY, workers="auto") as pool:
+    with WorkerPool(FAULTY, workers="auto") as pool:
         pool.reset(0, "quiet")
         assert pool.wait(timeout=PATIENCE)[0].kind == "reset" and len(pool.processes) >= 1
 
 
 def test_the_caller_gets_whichever_are_ready_and_nobody_waits_for_the_slowest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gagpo.envs.pool.link.CLOSE_SECONDS", 0.2)
-    with Pool(FAULTY, workers=2) as pool:
+    with WorkerPool(FAULTY, workers=2) as pool:
         for slot in range(2):
             pool.reset(slot, "quiet", seed=slot)
         assert len(pool.wait(timeout=PATIENCE, at_least=2)) == 2
@@ -114,7 +114,7 @@ def test_the_caller_gets_whichever_are_ready_and_nobody_waits_for_the_slowest(mo
 
 
 def test_work_is_shared_evenly_and_a_freed_slot_makes_room() -> None:
-    with Pool(FAULTY, workers=2) as pool:
+    with WorkerPool(FAULTY, workers=2) as pool:
         for slot in range(6):
             pool.reset(slot, "quiet")
         events = pool.wait(timeout=PATIENCE, at_least=6)
@@ -130,7 +130,7 @@ def test_work_is_shared_evenly_and_a_freed_slot_makes_room() -> None:
 
 
 def test_wait_returns_at_once_when_nothing_is_asked_and_at_its_timeout_when_nothing_comes() -> None:
-    with Pool(FAULTY, workers=1) as pool:
+    with WorkerPool(FAULTY, workers=1) as pool:
         assert pool.wait() == []
         pool.reset(0, "quiet")
         assert len(pool.wait(timeout=PATIENCE, at_least=5)) == 1
@@ -141,7 +141,7 @@ def test_wait_returns_at_once_when_nothing_is_asked_and_at_its_timeout_when_noth
 
 def test_a_reset_or_a_release_makes_the_answer_to_what_was_asked_before_void() -> None:
     for workers in (0, 1):
-        with Pool(CORRIDOR, workers=workers) as pool:
+        with WorkerPool(CORRIDOR, workers=workers) as pool:
             pool.reset(0, "door-01", seed=1)
             pool.reset(0, "door-02", seed=1)
             (event,) = pool.wait(timeout=PATIENCE, at_least=2)
@@ -157,7 +157,7 @@ def test_a_reset_or_a_release_makes_the_answer_to_what_was_asked_before_void() -
 
 
 def test_steps_run_after_flush_while_the_caller_is_busy() -> None:
-    with Pool(FAULTY, workers=1) as pool:
+    with WorkerPool(FAULTY, workers=1) as pool:
         pool.reset(0, "quiet")
         pool.wait(timeout=PATIENCE)
         pool.step(0, "nap 0.3")
@@ -170,7 +170,7 @@ def test_steps_run_after_flush_while_the_caller_is_busy() -> None:
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_misuse_is_refused_with_the_reason(workers: int) -> None:
-    with Pool(CORRIDOR, workers=workers) as pool:
+    with WorkerPool(CORRIDOR, workers=workers) as pool:
         with pytest.raises(ValueError, match="slot 3 holds no episode"):
             pool.step(3, "left")
         with pytest.raises(ValueError, match="non-negative"):
@@ -204,7 +204,7 @@ def test_misuse_is_refused_with_the_reason(workers: int) -> None:
 )
 def test_settings_that_cannot_be_right_are_refused(settings: dict, words: str) -> None:
     with pytest.raises(ValueError) as caught:
-        Pool(CORRIDOR, **settings)
+        WorkerPool(CORRIDOR, **settings)
     assert words in str(caught.value)
 
 
@@ -219,13 +219,13 @@ def test_settings_that_cannot_be_right_are_refused(settings: dict, words: str) -
 )
 def test_an_unknown_environment_is_refused_with_advice(env_id: str, words: str) -> None:
     with pytest.raises(ValueError) as caught:
-        Pool(env_id)
+        WorkerPool(env_id)
     assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_unknown_task_fails_its_episode_with_the_nearest_ids(workers: int) -> None:
-    with Pool(CORRIDOR, workers=workers, max_restarts=1) as pool:
+    with WorkerPool(CORRIDOR, workers=workers, max_restarts=1) as pool:
         pool.reset(0, "door-1", seed=0)
         (event,) = pool.wait(timeout=PATIENCE)
         assert event.kind == "failed"
@@ -235,19 +235,19 @@ def test_an_unknown_task_fails_its_episode_with_the_nearest_ids(workers: int) ->
 def test_a_class_that_other_processes_cannot_import_is_refused_with_advice() -> None:
     gymnasium.register("gagpo-test/Lambda-v0", lambda **kwargs: None)
     with pytest.raises(ValueError, match="use workers=0"):
-        Pool("gagpo-test/Lambda-v0")
+        WorkerPool("gagpo-test/Lambda-v0")
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_keyword_arguments_reach_the_environment(workers: int) -> None:
-    with Pool(CORRIDOR, {"max_turns": 2}, workers=workers) as pool:
+    with WorkerPool(CORRIDOR, {"max_turns": 2}, workers=workers) as pool:
         (events,) = play(pool, [("door-00", 0)])
         assert [event.truncated for event in events] == [False, False, True]
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_actions_and_observations_of_any_size_and_script_pass(workers: int) -> None:
-    with Pool(FAULTY, workers=workers) as pool:
+    with WorkerPool(FAULTY, workers=workers) as pool:
         for slot in range(3):
             pool.reset(slot, "quiet", seed=slot)
         pool.wait(timeout=PATIENCE, at_least=3)
@@ -261,7 +261,7 @@ def test_actions_and_observations_of_any_size_and_script_pass(workers: int) -> N
 
 @pytest.fixture(scope="module", params=[0, 2])
 def faulty_pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
-    with Pool(FAULTY, workers=request.param, max_restarts=1) as pool:
+    with WorkerPool(FAULTY, workers=request.param, max_restarts=1) as pool:
         yield pool
 
 
@@ -276,7 +276,7 @@ CALLS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(calls=CALLS)
 def test_every_reset_and_step_is_answered_by_exactly_one_event(faulty_pool: Pool, calls: list[tuple]) -> None:
     pending: set[int] = set()
@@ -339,7 +339,7 @@ gymnasium.register("Preloading-v0", "preloading:PreloadingEnv", disable_env_chec
 def test_what_preload_loads_is_loaded_once_for_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "preloading.py").write_text(PRELOADING, encoding="utf-8")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    with Pool("preloading:Preloading-v0", workers=2) as pool:
+    with WorkerPool("preloading:Preloading-v0", workers=2) as pool:
         for slot in range(4):
             pool.reset(slot, "door-00")
         loaded = [event.info["loaded"] for event in pool.wait(timeout=PATIENCE, at_least=4)]
@@ -352,8 +352,9 @@ def resident(processes: list[int]) -> int:
     return sum(psutil.Process(process).memory_info().rss for process in processes)
 
 
+@pytest.mark.slow
 def test_memory_stays_flat_over_ten_thousand_episodes() -> None:
-    with Pool(CORRIDOR, workers=2) as pool:
+    with WorkerPool(CORRIDOR, workers=2) as pool:
         started = finished = 0
         before = 0
         for slot in range(64):

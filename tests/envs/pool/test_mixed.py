@@ -5,7 +5,7 @@ import time
 import pytest
 
 from gagpo.base.errors import GagpoError
-from gagpo.envs.pool import Pool
+from gagpo.envs.pool import WorkerPool
 from gagpo.envs.pool.mixed import MixedPool
 
 CORRIDOR, FAULTY, SLEEPY = (f"gagpo.envs.testing:gagpo-test/{name}-v0" for name in ("Corridor", "Faulty", "Sleepy"))
@@ -13,7 +13,7 @@ CORRIDOR, FAULTY, SLEEPY = (f"gagpo.envs.testing:gagpo-test/{name}-v0" for name 
 
 def mixed(**workers):
     kinds = {"a": CORRIDOR, "b": CORRIDOR, "faulty": FAULTY}
-    return MixedPool({name: Pool(kinds[name], workers=count, max_restarts=1) for name, count in workers.items()})
+    return MixedPool({name: WorkerPool(kinds[name], workers=count, max_restarts=1) for name, count in workers.items()})
 
 
 def events(pool, count, seconds=60):
@@ -83,7 +83,7 @@ def test_what_breaks_in_one_world_costs_the_other_nothing():
 
 
 def test_the_quick_world_is_not_kept_waiting_by_the_slow_one():
-    pools = {"slow": Pool(SLEEPY, {"seconds": 30.0}, workers=1), "quick": Pool(CORRIDOR, workers=0)}
+    pools = {"slow": WorkerPool(SLEEPY, {"seconds": 30.0}, workers=1), "quick": WorkerPool(CORRIDOR, workers=0)}
     with MixedPool(pools) as pool:
         for slot, task in enumerate(("slow.door-01", "quick.door-01")):
             pool.reset(slot, task, seed=1)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import gymnasium
 import pytest
 
-from gagpo.envs.pool import Event, Pool
-from gagpo.envs.pool.shared_pool import SharedPool
+from gagpo.envs.pool import Event, Pool, WorkerPool
 from gagpo.envs.pool.worker import is_answer
 from gagpo.envs.saved import CannotRestore
 from gagpo.envs.testing import CorridorEnv
-from tests.envs.pool.faulty import CORRIDOR, FAULTY, PATIENCE, answers, beginning, start
+from tests.envs.pool.faulty import CORRIDOR, FAULTY, answers, beginning, start
 
 DOOR = "door-02"
 
@@ -22,7 +21,7 @@ def step(pool: Pool, slot: int, action: str) -> Event:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_episode_goes_on_in_another_slot_and_in_another_pool(workers: int) -> None:
-    with Pool(CORRIDOR, workers=workers) as pool, Pool(CORRIDOR, workers=1) as other:
+    with WorkerPool(CORRIDOR, workers=workers) as pool, WorkerPool(CORRIDOR, workers=1) as other:
         pool.reset(0, DOOR, seed=3)
         answers(pool, 1)
         seen = step(pool, 0, "left")
@@ -38,7 +37,7 @@ def test_an_episode_goes_on_in_another_slot_and_in_another_pool(workers: int) ->
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_what_is_answered_while_a_slot_is_saved_is_not_lost(workers: int) -> None:
-    with Pool(CORRIDOR, workers=workers) as pool:
+    with WorkerPool(CORRIDOR, workers=workers) as pool:
         for slot in range(3):
             pool.reset(slot, DOOR, seed=slot)
         answers(pool, 3)
@@ -51,7 +50,7 @@ def test_what_is_answered_while_a_slot_is_saved_is_not_lost(workers: int) -> Non
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_misuse_is_refused_with_the_reason(workers: int) -> None:
-    with Pool(CORRIDOR, workers=workers) as pool:
+    with WorkerPool(CORRIDOR, workers=workers) as pool:
         with pytest.raises(ValueError, match="slot 0 holds no episode"):
             pool.save(0)
         with pytest.raises(TypeError, match="a token is bytes, got str"):
@@ -63,7 +62,7 @@ def test_misuse_is_refused_with_the_reason(workers: int) -> None:
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_token_that_leads_nowhere_fails_its_slot_alone(workers: int) -> None:
-    with Pool(CORRIDOR, workers=workers, max_restarts=1) as pool:
+    with WorkerPool(CORRIDOR, workers=workers, max_restarts=1) as pool:
         pool.reset(0, DOOR, seed=1)
         answers(pool, 1)
         pool.restore(1, b"no token")
@@ -80,7 +79,7 @@ def test_a_world_that_cannot_be_put_back_says_so_and_plays_on() -> None:
     gymnasium.register("gagpo-test/Stubborn-v0", StubbornEnv, disable_env_checker=True, order_enforce=False)
     gymnasium.register("gagpo-test/Wrapped-v0", CorridorEnv, disable_env_checker=True, order_enforce=True)
     for name, words in (("Stubborn", "StubbornEnv cannot be put back"), ("Wrapped", "wrapper OrderEnforcing")):
-        with Pool(f"gagpo-test/{name}-v0", workers=0) as pool:
+        with WorkerPool(f"gagpo-test/{name}-v0", workers=0) as pool:
             pool.reset(0, DOOR, seed=1)
             answers(pool, 1)
             with pytest.raises(CannotRestore, match=words):
@@ -90,7 +89,7 @@ def test_a_world_that_cannot_be_put_back_says_so_and_plays_on() -> None:
 
 
 def test_an_error_while_saving_leaves_the_episode_as_it_is() -> None:
-    with Pool(FAULTY, workers=1) as pool:
+    with WorkerPool(FAULTY, workers=1) as pool:
         start(pool, 1)
         seen = step(pool, 0, "save raise")
         with pytest.raises(CannotRestore, match="RuntimeError: broken on purpose"):
@@ -100,7 +99,7 @@ def test_an_error_while_saving_leaves_the_episode_as_it_is() -> None:
 
 
 def test_a_crash_while_saving_is_told_and_the_episodes_start_over() -> None:
-    with Pool(FAULTY, workers=1) as pool:
+    with WorkerPool(FAULTY, workers=1) as pool:
         first = start(pool, 2)
         step(pool, 0, "save crash")
         with pytest.raises(CannotRestore, match="starts over with its next step: its worker died"):
@@ -115,7 +114,7 @@ def test_a_crash_while_saving_is_told_and_the_episodes_start_over() -> None:
 
 
 def test_a_restored_episode_whose_worker_dies_starts_over_where_it_was_restored() -> None:
-    with Pool(FAULTY, workers=1, max_restarts=1) as pool:
+    with WorkerPool(FAULTY, workers=1, max_restarts=1) as pool:
         start(pool, 1)
         seen = step(pool, 0, "here")
         token = pool.save(0)
@@ -124,17 +123,6 @@ def test_a_restored_episode_whose_worker_dies_starts_over_where_it_was_restored(
         event = step(pool, 7, "crash")
         assert (event.kind, beginning(event)) == ("restarted", beginning(seen))
         assert step(pool, 7, "crash").kind == "failed"
-
-
-def test_clients_of_a_shared_pool_save_and_restore() -> None:
-    with SharedPool(CORRIDOR, workers=1) as pool:
-        one, two = pool.open(), pool.open()
-        first = pool.reset(one, DOOR, seed=3).result(PATIENCE)
-        token = pool.save(one).result(PATIENCE)
-        event = pool.restore(two, token).result(PATIENCE)
-        assert (event.kind, event.observation, event.info) == ("restored", first.observation, first.info)
-        with pytest.raises(ValueError, match="holds no episode"):
-            pool.save(99).result(PATIENCE)
 
 
 def test_what_is_no_answer_to_a_save_is_known_from_one() -> None:

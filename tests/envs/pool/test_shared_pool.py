@@ -7,13 +7,13 @@ import time
 
 import pytest
 
-from gagpo.envs.pool import Pool
+from gagpo.envs.pool import WorkerPool
 from gagpo.envs.pool.shared_pool import PoolClosed, SharedPool
 from tests.envs.pool.faulty import CORRIDOR, FAULTY, PATIENCE, until
 
 
 def test_a_wait_is_ended_from_another_thread() -> None:
-    with Pool(FAULTY, workers=1) as pool:
+    with WorkerPool(FAULTY, workers=1) as pool:
         pool.reset(0, "quiet")
         assert len(pool.wait(timeout=PATIENCE)) == 1
         pool.step(0, f"nap {2 * PATIENCE}")

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gagpo.envs.pool.wire import LONGEST_FRAME, Garbage, Inbox, describe, is_plain, pack, plain
+from gagpo.base.child import LONGEST_FRAME, pack
+from gagpo.envs.pool.wire import Garbage, Inbox, describe, is_plain, plain
 from gagpo.envs.pool.worker import is_answer
 
 VALUES = st.recursive(
@@ -23,6 +24,7 @@ VALUES = st.recursive(
 )
 
 
+@settings(max_examples=40)
 @given(st.lists(VALUES, max_size=6), st.data())
 def test_frames_survive_any_cutting(messages: list[Any], data: st.DataObject) -> None:
     stream = b"".join(map(pack, messages))
@@ -63,6 +65,7 @@ def test_bytes_that_are_no_value_are_nonsense_even_with_the_token(body: bytes) -
     assert inbox.garbled
 
 
+@settings(max_examples=40)
 @given(VALUES)
 def test_plain_data_is_left_as_it_is(value: Any) -> None:
     assert plain(value) == value
@@ -87,6 +90,7 @@ def test_what_is_no_answer_is_known_from_one(message: Any) -> None:
     assert not is_answer(message, "step")
 
 
+@settings(max_examples=40)
 @given(VALUES, st.sampled_from(["step", "reset"]))
 def test_no_value_whatsoever_makes_the_reading_of_answers_raise(value: Any, operation: str) -> None:
     is_answer(value, operation)

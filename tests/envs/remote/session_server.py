@@ -1,7 +1,6 @@
 """A server of sessions that does what a test tells it, with the HTTP answers of one that lists no tasks."""
 
 import json
-import sys
 import threading
 from contextlib import contextmanager
 
@@ -29,7 +28,7 @@ def counting(message, state):
 
 
 @contextmanager
-def serving(answer=counting, port=0, most=1000, host="127.0.0.1"):
+def serving(answer=counting, port=0, most=1000, redirect=""):
     """``answer(message, state)`` gives what is sent: a text, several parts of one, or None for nothing at all."""
     opened = []
 
@@ -49,14 +48,18 @@ def serving(answer=counting, port=0, most=1000, host="127.0.0.1"):
 
     def http(connection, request):
         if request.path == "/ws":
-            return None
+            if not redirect:
+                return None
+            response = connection.respond(302, "")
+            response.headers["location"] = redirect
+            return response
         if request.path == "/schema":
             return connection.respond(200, json.dumps({"action": {"required": ["action"]}}))
         if request.path == "/metadata":
             return connection.respond(200, json.dumps({"name": "counting", "description": "Count to three."}))
         return connection.respond(404, "{}")
 
-    with serve(session, host, port, process_request=http, compression=None) as server:
+    with serve(session, "127.0.0.1", port, process_request=http, compression=None) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         server.opened = opened
@@ -64,9 +67,3 @@ def serving(answer=counting, port=0, most=1000, host="127.0.0.1"):
         yield server
         for connection in opened:
             connection.close()
-
-
-if __name__ == "__main__":  # HOST PORT: as a process of its own
-    with serving(host=sys.argv[1], port=int(sys.argv[2])) as started:
-        print(f"serving at {started.url}", flush=True)
-        threading.Event().wait()

@@ -3,14 +3,17 @@
 import json
 import threading
 import time
+from contextlib import closing
 
 import pytest
+from gymnasium.error import ResetNeeded
 
 pytest.importorskip("websockets")
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.lookup import find_spec
 from gagpo.envs.pool.slots import BasePool
+from gagpo.envs.remote.env import RemoteEnv
 from gagpo.envs.remote.pool import RemotePool, open_pool
 from gagpo.envs.remote.protocol import ServerFailed
 from gagpo.envs.saved import CannotRestore
@@ -121,8 +124,11 @@ def test_an_error_of_the_world_starts_its_episode_over():
         observation("a", "much"),
         '{"type": "observation", "data": {"observation": {"text": "a"}, "reward": NaN, "metadata": 3}}',
         '{"type": "observation", "data": {"observation": {"text": "a"}, "reward": ' + "9" * 5000 + "}}",
+        observation("a", success="false"),
+        observation("a", done=1),
+        observation("a", valid=[]),
     ],
-    ids=range(12),
+    ids=range(15),
 )
 def test_no_answer_brings_more_than_a_failed_episode(said):
     with serving(lambda message, state: said) as server, open_pool(server.url, max_restarts=1) as pool:
@@ -145,6 +151,36 @@ def test_odd_answers_are_text_all_the_same(said):
         pool.reset(0, "train-0000000", 0)
         (event,) = pool.wait(PATIENCE)
         assert event.kind == "reset" and event.observation.encode() and event.info["admissible_actions"] is None
+
+
+def test_a_redirect_is_refused():
+    """A server must not send its client to another host."""
+    with serving() as other:
+        to = other.url.replace("http", "ws") + "/ws"
+        with serving(redirect=to) as server, open_pool(server.url) as pool:
+            pool.reset(0, "train-0000000", 0)
+            with pytest.raises(ServerFailed, match="HTTP 302"):
+                pool.wait(PATIENCE)
+        assert other.opened == []
+
+
+def test_one_session_is_an_environment():
+    with serving() as server, closing(RemoteEnv(server.url, train=8)) as env:
+        with pytest.raises(ResetNeeded, match="reset before"):
+            env.step("go")
+        starts = []
+        for seed in (1, 2, 1):
+            observation, info = env.reset(seed=seed)
+            starts.append((observation, info["task"]))
+        assert starts[0] == starts[2] != starts[1]
+        assert env.reset(options={"task": "train-0000005"})[0] == "seed 5"
+        assert [env.step("go")[1:3] for _ in range(3)] == [(0.0, False), (0.0, False), (1.0, True)]
+        with pytest.raises(ResetNeeded, match="is over"):
+            env.step("go")
+    with serving(lambda message, state: "no JSON") as server, closing(RemoteEnv(server.url)) as env:
+        for _ in range(2):
+            with pytest.raises(ServerFailed, match="not JSON"):
+                env.reset(seed=0)
 
 
 def test_an_answer_in_drips_ends_at_the_deadline():
@@ -209,7 +245,7 @@ def test_a_server_that_comes_back_is_gone_on_with(caplog):
                 again += pool.wait(PATIENCE)
             assert {event.kind for event in again} == {"step"}
     said = [record.getMessage() for record in caplog.records if server.url in record.getMessage()]
-    assert len(said) == 2 and "cannot be reached" in said[0] and "is back" in said[1]
+    assert len(said) == 2 and "cannot be reached" in said[0] and "can be reached again" in said[1]
 
 
 def test_a_lost_server_is_one_line():
@@ -248,18 +284,11 @@ def test_what_a_slot_gave_up_is_not_answered():
         assert pool.wait(0.2) == []
 
 
-def test_a_wait_can_be_woken():
-    with serving(lambda message, state: None) as server, open_pool(server.url) as pool:
-        pool.reset(0, "train-0000000", 0)
-        threading.Timer(0.2, pool.wake).start()
-        assert pool.wait(PATIENCE) == []
-
-
 def test_what_cannot_be_is_said():
     with serving() as server, open_pool(server.url, {"train": 3}) as pool:
         pool.reset(0, "train-0000000", 0)
         pool.wait(PATIENCE)
-        with pytest.raises(CannotRestore, match="cannot be put back"):
+        with pytest.raises(CannotRestore, match="cannot be saved or restored"):
             pool.save(0)
         pool.step(0, "go")
         assert pool.wait(PATIENCE)[0].kind == "step"

@@ -1,90 +1,125 @@
-"""A server that is checked may say anything: the check ends in one line."""
+"""What an OpenEnv server says over HTTP: whatever it says, the failure is one line."""
 
 import json
 import re
+import socket
+import time
 
 import pytest
 
+from gagpo.envs.remote import server as module
 from gagpo.envs.remote.protocol import ServerFailed
-from gagpo.envs.remote.world import remote
+from gagpo.envs.remote.server import Server
 from tests.agents.raw_server import answering, reply
 
 BODIES = {
     "half of a JSON": b'{"a"',
     "deep nesting": b"[" * 200_000,
-    "bytes that are no UTF-8": b'"\xff"',
+    "not UTF-8": b'"\xff"',
     "nothing": b"",
 }
 
 
+def lists(splits=b'[{"name": "train"}]', count=None, pages=()):
+    """The answers of a server of one environment, in the order in which they are asked for."""
+    bodies = [b'["env"]', splits, json.dumps({"num_tasks": count}).encode(), *pages]
+    return lambda number: [reply(body) if isinstance(body, bytes) else body for body in bodies[number : number + 1]]
+
+
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
-def test_what_is_no_json_is_one_line(body):
+def test_a_body_that_is_not_json_is_one_line(body):
     with answering(lambda number: [reply(body)]) as server, pytest.raises(ServerFailed, match="http://127") as caught:
-        remote(server.url)
+        _ = Server(server.url).splits
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
 
 
-def test_a_body_without_end_is_not_held(monkeypatch):
-    monkeypatch.setattr("gagpo.envs.remote.server.MOST", 1 << 20)
+def test_an_endless_body_is_not_held(monkeypatch):
+    monkeypatch.setattr(module, "MOST_BYTES", 1 << 20)
     endless = [b"HTTP/1.1 200 OK\r\n\r\n", *[b"[" * 100_000] * 2000]
     with answering(lambda number: endless) as server, pytest.raises(ServerFailed, match="more than 1048576 bytes"):
-        remote(server.url)
+        _ = Server(server.url).splits
     assert server.sent < 100e6
 
 
-def test_a_byte_now_and_then_ends_at_the_deadline(monkeypatch):
-    monkeypatch.setattr("gagpo.envs.remote.server.TIMEOUT", 1.0)
+def test_a_slow_body_ends_at_the_deadline(monkeypatch):
+    monkeypatch.setattr(module, "TIMEOUT", 0.5)
     slow = [b"HTTP/1.1 200 OK\r\n\r\n", *[b" ", 0.1] * 600]
-    with answering(lambda number: slow) as server, pytest.raises(ServerFailed, match="did not answer within 1 s"):
-        remote(server.url)
+    with answering(lambda number: slow) as server, pytest.raises(ServerFailed, match=r"did not answer within 0\.5 s"):
+        _ = Server(server.url).splits
 
 
-@pytest.mark.interop
-@pytest.mark.parametrize("schema", [[], {"action": []}, {"action": {"required": {}}}, "x", None, 3])
-def test_a_schema_of_another_form_does_no_harm(schema):
-    """Nobody speaks the protocol of sockets here, which is said in one line."""
-    pytest.importorskip("websockets")
-    with answering(lambda number: [reply(b"[]" if number == 0 else json.dumps(schema).encode())]) as server:
-        opened = remote(server.url)
-        with pytest.raises(ServerFailed, match=re.escape(server.url.removeprefix("http"))) as caught:
-            opened().reset(seed=0)
+def test_an_unreachable_server_is_reported_within_five_seconds():
+    """A listener whose queue is full drops connections, as an unroutable host does."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        address = listener.getsockname()
+        waiting = [socket.socket() for _ in range(8)]
+        try:
+            for one in waiting:
+                one.setblocking(False)
+                one.connect_ex(address)
+            begun = time.monotonic()
+            with pytest.raises(ServerFailed, match=f"127.0.0.1:{address[1]}"):
+                _ = Server(f"http://127.0.0.1:{address[1]}").splits
+            assert time.monotonic() - begun < 5
+        finally:
+            for one in waiting:
+                one.close()
+
+
+def test_a_server_that_lists_no_tasks_is_played_by_seeds():
+    missing = [b'["env"]', b"{}"]
+    answers = [reply(missing[0]), reply(missing[1], "501 Not Implemented"), reply(b'{"action": {}}'), reply(b"{}")]
+    with answering(lambda number: [answers[number]]) as server:
+        found = Server(server.url, train=3)
+        assert found.splits == ("train", "test") and found.tasks("train").ids[-1] == "train-0000002"
+
+
+def test_splits_that_cannot_be_had_are_not_replaced_by_seeds():
+    answers = [reply(b'["env"]'), reply(b"{}", "500 Internal Server Error")]
+    failed = pytest.raises(ServerFailed, match="/env/splits: status 500")
+    with answering(lambda number: [answers[number]]) as server, failed:
+        _ = Server(server.url).splits
+
+
+@pytest.mark.parametrize("splits", [b"5", b'{"name": "train"}', b'["train"]', b'[{"name": 3}]', b"[{}]"])
+def test_splits_of_another_form_are_one_line(splits):
+    with answering(lists(splits)) as server, pytest.raises(ServerFailed, match="/env/splits: expected") as caught:
+        _ = Server(server.url).splits
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.interop
+def page(numbers):
+    return json.dumps({"tasks": [{"id": f"task-{number}"} for number in numbers]}).encode()
+
+
+def test_tasks_are_listed_page_by_page():
+    with answering(lists(count=5, pages=[page(range(2)), page(range(2, 4)), page(range(4, 5))])) as server:
+        assert Server(server.url).tasks("train").ids == [f"task-{number}" for number in range(5)]
+
+
 @pytest.mark.parametrize(
-    "said",
+    ("limits", "count", "words"),
     [
-        *("{", "[]", "null", "3", "[" * 100_000, '{"type": "observation"}', '{"type": "error", "data": 3}'),
-        '{"type": "observation", "data": {"observation": {"text": "a"}, "reward": "much"}}',
-        '{"type": "observation", "data": {"observation": {"text": "a"}, "reward": NaN, "metadata": 3}}',
-        '{"type": "observation", "data": {"observation": {"text": "a"}, "reward": ' + "9" * 400 + "}}",
+        ({"MOST_TASKS": 3}, 4, "has 4 tasks; the limit is 3"),
+        ({"MOST_TASKS": 3}, 3, "lists more than 3 tasks"),
+        ({"MOST_TASKS": 3}, None, "lists more than 3 tasks"),
+        ({"MOST_LISTED": 100}, 8, "take more than 100 bytes"),
+        ({}, 9, "has 9 tasks but lists 8 of them"),
+        ({}, 3, "holds task 'task-0' twice"),
     ],
 )
-def test_no_message_of_a_session_brings_a_traceback(said):
-    pytest.importorskip("websockets")
-    import threading
+def test_the_listing_of_tasks_is_bounded(monkeypatch, limits, count, words):
+    for name, value in limits.items():
+        monkeypatch.setattr(module, name, value)
+    first = page([0, 0, 1]) if count == 3 and not limits else page(range(4))
+    pages = [first, page(range(4, 8)), page([])]
+    with answering(lists(count=count, pages=pages)) as server, pytest.raises(ServerFailed, match=re.escape(words)):
+        Server(server.url, 1, 1).tasks("train")
 
-    from websockets.sync.server import serve
 
-    from gagpo.envs.remote.world import RemoteEnv
-
-    def answer(connection):
-        for _ in connection:
-            connection.send(said)
-
-    def look(connection, request):
-        if request.path == "/schema":
-            return connection.respond(200, "{}")
-        return None
-
-    with serve(answer, "127.0.0.1", 0, process_request=look) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        env = RemoteEnv(f"http://127.0.0.1:{server.socket.getsockname()[1]}")
-        try:
-            env.reset(seed=0)
-            env.step("left")
-        except ServerFailed as error:
-            assert "\n" not in str(error) and len(str(error)) < 500
-        finally:
-            env.close()
+@pytest.mark.parametrize("schema", [[], {"action": []}, {"action": {"required": {}}}, "x", None, 3])
+def test_a_schema_of_another_form_does_no_harm(schema):
+    with answering(lambda number: [reply(json.dumps(schema).encode())]) as server:
+        assert Server(server.url).field == "action"

@@ -1,25 +1,21 @@
 """The query process: whatever a query does, it costs its own processor time and nothing else."""
 
-import contextlib
 import os
 import resource
 import signal
-import socket
 import sqlite3
-import subprocess
-import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from contextlib import closing
 
 import psutil
 import pytest
 
+from gagpo.base.child import ChildFailed
 from gagpo.envs.sql import process as module
 from gagpo.envs.sql.database import BadDatabase, Bounds, QueryFailed
-from gagpo.envs.sql.process import QueryProcess, QueryProcessFailed, release, shared
+from gagpo.envs.sql.process import QueryProcess
+from tests.envs.sql import changed_worker
 
-ROOT = Path(__file__).parents[3]
 PEOPLE = (("people", (("id", "INTEGER PRIMARY KEY"), ("name", "TEXT NOT NULL")), ((1, "Ann"), (2, "Bo"))),)
 DEFINITIONS = "WITH x0 AS (SELECT 1 AS a)" + "".join(
     f", x{i} AS (SELECT p.a FROM x{i - 1} p, x{i - 1} q)" for i in range(1, 40)
@@ -76,24 +72,16 @@ def test_waiting_is_not_processor_time(queries):
     assert queries.run(PEOPLE, "SELECT 1", QUICK, 1)[1] == [(1,)]
 
 
-def worker_that(change):
-    """The code that starts a query process, with a ``change`` to its module before it begins."""
-    return (
-        module._BOOT.replace(".main()", "")
-        + f"\nworker = sys.modules['gagpo.envs.sql.worker']\n{change}; worker.main()"
-    )
-
-
-def test_memory_is_bounded(queries, monkeypatch):
+def test_memory_is_bounded():
     """A recursion over four thousand bytes a row, which is sorted."""
-    monkeypatch.setattr(module, "_BOOT", worker_that("worker.MEMORY = 256 * 2**20"))
     sql = (
         f"WITH RECURSIVE t(n, s) AS (SELECT 1, '{'x' * 4000}' UNION ALL SELECT n + 1, s FROM t WHERE n < 100000) "
         "SELECT s || n FROM t ORDER BY 1 DESC"
     )
-    with pytest.raises(QueryFailed, match="too much memory"):
-        queries.run(PEOPLE, sql, Bounds(steps=2**40, seconds=60), 1)
-    assert works(queries)
+    with closing(QueryProcess(memory=256 * 2**20)) as queries:
+        with pytest.raises(QueryFailed, match="too much memory"):
+            queries.run(PEOPLE, sql, Bounds(steps=2**40, seconds=60), 1)
+        assert works(queries)
 
 
 def test_without_a_change_it_has_two_gigabytes_and_writes_no_file(queries):
@@ -112,47 +100,16 @@ def test_a_process_that_is_killed_is_replaced_and_the_query_asked_again(queries)
     assert works(queries)
 
 
-def test_a_query_that_ends_the_process_twice_is_at_fault(queries, monkeypatch):
-    monkeypatch.setattr(module, "_BOOT", worker_that("worker._run = lambda *_: sys.exit(3)"))
-    with pytest.raises(QueryFailed, match="ends the process"):
+def test_a_query_that_ends_the_process_twice_is_at_fault(monkeypatch):
+    monkeypatch.setattr(module, "_TARGET", f"{changed_worker.__name__}:ends")
+    with closing(QueryProcess()) as queries, pytest.raises(QueryFailed, match="ends the process"):
         queries.run(PEOPLE, "SELECT 1", QUICK, 1)
 
 
-def test_one_that_does_not_start_is_no_fault_of_a_query(queries, monkeypatch):
-    monkeypatch.setattr(module, "_BOOT", "raise SystemExit(3)")
-    with pytest.raises(QueryProcessFailed, match=r"does not start: it ended \(3\)"):
-        queries.run(PEOPLE, "SELECT 1", QUICK, 1)
-
-
-def test_one_that_does_not_answer_is_no_fault_of_a_query(queries, monkeypatch):
-    assert works(queries)
-    os.kill(queries.process, signal.SIGSTOP)
-    stopped, clock = psutil.Process(queries.process), iter(range(0, 100_000, 400))
-    monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
-    with pytest.raises(QueryProcessFailed, match="did not answer"):
-        queries.run(PEOPLE, "SELECT 1", QUICK, 1)
-    monkeypatch.undo()
-    assert not stopped.is_running() and works(queries)
-
-
-def test_an_interrupt_leaves_no_answer_for_the_next_question(queries, monkeypatch):
-    assert works(queries)
-    receive = module._received
-
-    def interrupted(connection, end):
-        monkeypatch.setattr(module, "_received", receive)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(module, "_received", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        queries.run(PEOPLE, "SELECT 'the first'", Bounds(), 1)
-    assert queries.run(PEOPLE, "SELECT 'the second'", Bounds(), 1)[1] == [("the second",)]
-
-
-def test_threads_share_it(queries):
-    with ThreadPoolExecutor(8) as threads:
-        asked = [threads.submit(queries.run, PEOPLE, f"SELECT {n}", Bounds(), 1) for n in range(200)]
-        assert [one.result()[1] for one in asked] == [[(n,)] for n in range(200)]
+def test_one_that_does_not_start_is_no_fault_of_a_query(monkeypatch):
+    monkeypatch.setattr(module, "_TARGET", f"{changed_worker.__name__}:missing")
+    with pytest.raises(ChildFailed, match=r"a query process does not start: it ended \(1\)"):
+        QueryProcess().run(PEOPLE, "SELECT 1", QUICK, 1)
 
 
 def test_faults_of_files_name_them(queries, tmp_path):
@@ -190,84 +147,8 @@ def test_a_file_that_was_written_anew_is_another(queries, tmp_path):
         queries.tables(str(tmp_path / "x.sqlite"))
 
 
-def test_a_gold_query_that_takes_too_long_is_no_fault_of_an_answer(queries, monkeypatch):
-    monkeypatch.setattr(
-        module,
-        "_BOOT",
-        worker_that("worker._limit_everything = lambda _: worker.os.kill(worker.os.getpid(), worker.signal.SIGXCPU)"),
-    )
-    with pytest.raises(BadDatabase, match="opening it and running the gold query take too long"):
+def test_a_gold_query_that_takes_too_long_is_no_fault_of_an_answer(monkeypatch):
+    monkeypatch.setattr(module, "_TARGET", f"{changed_worker.__name__}:slow_gold")
+    too_long = pytest.raises(BadDatabase, match="opening it and running the gold query take too long")
+    with closing(QueryProcess()) as queries, too_long:
         queries.agrees((PEOPLE,), "SELECT 1", "SELECT 1", "exact", QUICK)
-
-
-def test_users_share_one_and_the_last_ends_it():
-    class User:
-        pass
-
-    one, other = User(), User()
-    assert shared(one) is shared(other) and works(shared(one))
-    running = psutil.Process(shared(one).process)
-    release(one)
-    release(one)
-    assert running.is_running() and works(shared(other))
-    release(other)
-    assert not running.is_running()
-
-
-def test_a_fork_has_its_own():
-    class User:
-        pass
-
-    user = User()
-    assert works(shared(user))
-    queries_of_parent = shared(user).process
-    mine, theirs = socket.socketpair()
-    child = os.fork()
-    if child == 0:
-        try:
-            own = shared(user)
-            theirs.sendall(b"own" if works(own) and own.process != queries_of_parent else b"not")
-            release(user)
-        finally:
-            os._exit(0)
-    mine.settimeout(60)
-    assert mine.recv(3) == b"own" and os.waitpid(child, 0)[1] == 0
-    assert works(shared(user)) and shared(user).process == queries_of_parent
-    release(user)
-
-
-SCRIPT = """
-import sys, time
-from gagpo.envs.sql.database import Bounds
-from gagpo.envs.sql.process import shared
-source = (("people", (("id", "INTEGER"),), ((1,),)),)
-class User: pass
-user = User()
-print(shared(user).run(source, "SELECT id FROM people", Bounds(), 1)[1], shared(user).process, flush=True)
-{then}
-"""
-
-
-@pytest.mark.parametrize("then", ["", "import os; os._exit(0)", "sys.stdin.read()"])
-def test_it_ends_with_its_owner_and_imports_nothing_from_the_working_directory(tmp_path, then):
-    """However the owner ends: by itself, without a word, or killed."""
-    for name in ("sqlite3", "marshal", "resource", "socket", "importlib", "gagpo", "struct", "collections"):
-        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong file was imported')")
-    owner = subprocess.Popen(
-        [sys.executable, "-P", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n" + SCRIPT.format(then=then)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": "", "PYTHONSTARTUP": ""},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with owner:
-        rows, _, number = owner.stdout.readline().rpartition(" ")
-        assert rows == "[(1,)]"
-        if "stdin" in then:
-            owner.kill()
-        else:
-            owner.wait(60)
-    with contextlib.suppress(psutil.NoSuchProcess):
-        psutil.Process(int(number)).wait(60)
-    assert not psutil.pid_exists(int(number)) or psutil.Process(int(number)).ppid() != owner.pid

@@ -6,7 +6,7 @@ from gagpo.agents.agent import ExpertAgent
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.check.check import check
-from gagpo.envs.pool import Pool
+from gagpo.envs.pool import WorkerPool
 from gagpo.envs.tools import ToolCall, read_call, separate
 from gagpo.envs.tools.storeroom import THINGS, StoreroomEnv
 
@@ -77,7 +77,7 @@ def test_an_unknown_form_is_refused():
 
 
 def test_an_experts_calls_at_once_are_one_turn_and_are_answered_each():
-    with Pool(ID, {"expert": True}, workers=0) as pool:
+    with WorkerPool(ID, {"expert": True}, workers=0) as pool:
         episodes, _ = rollout(ExpertAgent(), pool, group_jobs(["total-lamp-rope", "dearer-vase-drum"], 1, 1))
     for episode in episodes:
         first, *others = episode.turns

@@ -10,7 +10,7 @@ from gagpo.agents.setup import make_world
 from gagpo.collecting.collector import Collector, usable
 from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
-from gagpo.envs.pool import Pool
+from gagpo.envs.pool import WorkerPool
 from gagpo.settings import load
 
 
@@ -46,7 +46,7 @@ def collector(corridor):
 
 def play(collector, agent, iteration=0):
     environment = collector.settings.environment
-    with Pool(environment.id, environment.kwargs, workers=0) as pool:
+    with WorkerPool(environment.id, environment.kwargs, workers=0) as pool:
         return collector.collect(agent, pool, iteration)
 
 

@@ -16,7 +16,7 @@ from inspect_ai.model import ModelOutput, ModelUsage, get_model
 from openenv import GenericEnvClient
 
 from benchmarks.serve import start, stop
-from gagpo.envs.pool import Pool
+from gagpo.envs.pool import WorkerPool
 from gagpo.interop.games import rows
 from gagpo.interop.trl import environment_factory
 
@@ -62,7 +62,7 @@ def world(request):
 
 def test_through_the_pool(world):
     env_id, kwargs, _, played = world
-    with Pool(env_id, kwargs, workers=1) as pool:
+    with WorkerPool(env_id, kwargs, workers=1) as pool:
         for row, actions, answers, _ in played:
             pool.reset(0, row["task"], row["seed"])
             seen = [(event.observation, event.reward) for event in pool.wait()]

@@ -263,9 +263,9 @@ def test_experts_are_not_served():
 
 
 def test_a_seed_decides_which_task_a_server_is_asked_for(url):
-    from gagpo.envs.remote.world import remote
+    from gagpo.envs.remote.env import RemoteEnv
 
-    world = remote(url)()
+    world = RemoteEnv(url)
     try:
         world.reset(seed=99)
         starts = []
@@ -279,11 +279,11 @@ def test_a_seed_decides_which_task_a_server_is_asked_for(url):
 
 def test_a_server_is_held_to_the_promises_of_an_environment(url):
     from gagpo.envs.check.check import check
+    from gagpo.envs.remote.env import RemoteEnv
     from gagpo.envs.remote.protocol import ServerFailed
-    from gagpo.envs.remote.world import remote
 
-    findings = {finding.name: finding for finding in check(remote(url), episodes=3)}
+    findings = {finding.name: finding for finding in check(lambda: RemoteEnv(url), episodes=3)}
     assert not [finding for finding in findings.values() if not finding.ok]
     assert findings["exact task"].judged and findings["garbage actions"].judged
     with pytest.raises(ServerFailed, match=r"127\.0\.0\.1:9"):
-        remote("http://127.0.0.1:9")
+        RemoteEnv("http://127.0.0.1:9")

@@ -2,8 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -14,9 +12,8 @@ from typer.testing import CliRunner
 from benchmarks.serve import start, stop
 from gagpo.agents.setup import make_world, tasks_of
 from gagpo.cli.main import app
-from gagpo.envs.pool import Pool
+from gagpo.envs.pool import WorkerPool
 from gagpo.envs.remote.pool import RemotePool, open_pool
-from tests.envs.remote.engine_server import IMAGE, engine_server
 
 pytestmark = pytest.mark.interop
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
@@ -28,15 +25,6 @@ def url():
     server, address = start(CORRIDOR, '{"port": 0, "workers": 2, "max_sessions": 50, "admissible": true}')
     yield address
     assert stop(server) in (0, 130, -signal.SIGINT)
-
-
-@pytest.fixture
-def engine(tmp_path, monkeypatch):
-    """A container engine, whose containers serve the corridor."""
-    code = f"from gagpo.interop.serve import serve; serve({CORRIDOR!r}, port={{port}}, workers=1, admissible=True)"
-    with engine_server(tmp_path, [sys.executable, "-c", code]) as server:
-        monkeypatch.setenv("DOCKER_HOST", f"unix://{server.socket}")
-        yield server
 
 
 def numbers_of(run):
@@ -68,7 +56,7 @@ def test_tasks_and_episodes_are_those_of_the_world_itself(url):
     for split in ("train", "test"):
         assert tasks_of(there, split).hash == tasks_of(here, split).hash
     tasks = [*tasks_of(here, "train").ids, *tasks_of(here, "test").ids]
-    with Pool(CORRIDOR, workers=0) as local, open_pool(url) as remote:
+    with WorkerPool(CORRIDOR, workers=0) as local, open_pool(url) as remote:
         assert isinstance(remote, RemotePool)
         assert walk(remote, tasks) == walk(local, tasks)
 
@@ -80,27 +68,6 @@ def test_a_run_is_trained_there_and_is_the_run_that_is_trained_here(url, corrido
         result = CliRunner().invoke(app, ["train", str(config), "--runs", str(tmp_path), "--quiet"])
         assert result.exit_code == 0, result.output
     assert numbers_of(tmp_path / "here") == numbers_of(tmp_path / "there")
-
-
-def test_a_run_is_trained_in_containers_and_none_is_left(engine, corridor, tmp_path):
-    """By the command line, in a process of its own: two containers of a world that `gagpo serve` serves."""
-    kwargs = {"containers": 2, "memory_mb": 1000}
-    config = corridor(name="boxed", environment={"id": f"docker://{IMAGE}", "kwargs": kwargs}, rollout={"samples": 3})
-    command = [sys.executable, "-m", "gagpo", "train", str(config), "--runs", str(tmp_path), "--quiet"]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert found.returncode == 0, found.stdout + found.stderr
-    assert engine.containers == {} and len(engine.created) == 2
-    assert engine.created[0]["HostConfig"]["Memory"] == 1000 << 20
-    here = corridor(name="here", environment={"id": CORRIDOR, "kwargs": {}}, rollout={"samples": 3})
-    assert CliRunner().invoke(app, ["train", str(here), "--runs", str(tmp_path), "--quiet"]).exit_code == 0
-    assert numbers_of(tmp_path / "boxed") == numbers_of(tmp_path / "here")
-
-
-def test_an_evaluation_names_an_image(engine):
-    command = ["eval", "random", "--env", f"docker://{IMAGE}", "--split", "test", "--tasks", "3", "--json"]
-    result = CliRunner().invoke(app, command)
-    assert result.exit_code == 0, result.output
-    assert 0 <= json.loads(result.stdout.splitlines()[-1])["success_rate"] <= 1 and "test" in result.output
 
 
 def test_an_evaluation_names_a_server(url):

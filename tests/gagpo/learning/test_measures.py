@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from gagpo.credit import turns_for
-from gagpo.envs.pool import Pool
+from gagpo.envs.pool import WorkerPool
 from gagpo.learning.batch import build_rows
 from gagpo.learning.steps.skipped_steps import NonFiniteLoss
 from gagpo.runs.run_folder import RunFolder
@@ -39,7 +39,7 @@ def test_the_kl_that_adaptive_agpo_hears_of_is_measured_after_the_updates(traine
 def played(made, iteration=0):
     """What the first iteration would learn from."""
     environment = made.settings.environment
-    with Pool(environment.id, environment.kwargs, workers=0) as pool:
+    with WorkerPool(environment.id, environment.kwargs, workers=0) as pool:
         return made.collector.collect(made.sampler.agent(), pool, iteration)
 
 

@@ -9,7 +9,7 @@ from gagpo.agents.engines.remote.server import ServerPlan
 from gagpo.agents.model import ModelError
 from gagpo.base.errors import MissingPackage
 from gagpo.collecting.placement import LocalPlacement
-from gagpo.envs.pool import Pool
+from gagpo.envs.pool import WorkerPool
 from gagpo.ray.driver import variables_of
 from gagpo.ray.pool import HostLost
 from gagpo.ray.server import PlacedServer
@@ -59,7 +59,7 @@ def test_an_address_where_nobody_is_is_said_at_once(tmp_path, address, monkeypat
 def test_a_process_that_nobody_placed_has_its_own_pool():
     settings = settings_of()
     with LocalPlacement().open_pool(settings) as pool:
-        assert isinstance(pool, Pool) and pool._deadlines["step"] == 7.0
+        assert isinstance(pool, WorkerPool) and pool._deadlines["step"] == 7.0
     engine = EngineSettings(name="vllm-server", options={"replicas": 2})
     assert LocalPlacement().engine_arguments(engine) == {"dtype": "float32", "replicas": 2}
 
@@ -119,7 +119,7 @@ def test_a_cluster_gives_what_its_settings_ask_for(tmp_path):
 
     placement = RayPlace(settings_of(), tmp_path)
     with placement.open_pool(settings_of()) as pool:
-        assert isinstance(pool, Pool)
+        assert isinstance(pool, WorkerPool)
     given = placement.engine_arguments(EngineSettings(name="vllm-server"))
     assert given["folder"] == str(tmp_path / "weights") and callable(given["start_with"])
     named = EngineSettings(name="vllm-server", options={"urls": ["http://10.0.0.1:8000"]})

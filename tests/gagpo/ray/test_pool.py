@@ -8,7 +8,7 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 import pytest
 
 from gagpo.base.errors import InvalidArgument
-from gagpo.envs.pool import EnvironmentBroken, Pool
+from gagpo.envs.pool import EnvironmentBroken, WorkerPool
 from gagpo.envs.saved import CannotRestore
 from gagpo.ray.pool import ClusterPool, HostLost, HostsLost, PoolHost
 
@@ -81,7 +81,7 @@ def play(pool, slots=6, actions=("left",) * 4):
 
 
 def test_it_plays_what_one_pool_plays():
-    with Pool(CORRIDOR, workers=0) as pool:
+    with WorkerPool(CORRIDOR, workers=0) as pool:
         expected = play(pool)[0]
     with ClusterPool([ThreadConnection(), ThreadConnection()], ready) as pool:
         seen, counts = play(pool)
@@ -94,7 +94,7 @@ def test_it_plays_what_one_pool_plays():
 
 @pytest.mark.parametrize("seed", range(6))
 def test_hosts_that_die_at_any_moment_lose_nothing_and_are_counted(seed):
-    with Pool(CORRIDOR, workers=0) as pool:
+    with WorkerPool(CORRIDOR, workers=0) as pool:
         expected = play(pool)[0]
     rng, deaths = random.Random(seed), []
 

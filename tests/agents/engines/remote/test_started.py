@@ -14,8 +14,8 @@ from gagpo.agents.engines.remote.server import StartedLate
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.model import ModelError
 from gagpo.agents.setup import make_engine
+from gagpo.base.child import RestartBudget
 from gagpo.base.errors import InvalidArgument
-from gagpo.envs.pool.restarts import RestartBudget
 from gagpo.settings import EngineSettings
 from tests.agents.engines.remote.fake_server import serving
 

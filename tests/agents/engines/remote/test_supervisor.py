@@ -36,18 +36,14 @@ def stubborn(folder):
     found = server_file.importlib.util.find_spec
     server_file.importlib.util.find_spec = lambda name: found("json" if name == "vllm" else name)
     server_file.arguments = lambda plan: []
-    real = server_file.subprocess.Popen
-
-    def popen(command, **options):
-        command = [*command[:5], sys.executable, "-c", STUBBORN.format(place=str(folder / "pids"))]
-        return real(command, **options)
-
-    server_file.subprocess.Popen = popen
+    real = server_file.Child
+    words = [sys.executable, "-c", STUBBORN.format(place=str(folder / "pids"))]
+    server_file.Child = lambda target, *_, **options: real(target, *words, **options)
     try:
         server = Server(ServerPlan("folder"), folder / "log")
         server.start()
     finally:
-        server_file.subprocess.Popen = real
+        server_file.Child = real
         server_file.importlib.util.find_spec = found
         server_file.arguments = arguments
     return server

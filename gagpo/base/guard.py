@@ -1,9 +1,8 @@
-"""What the operating system does for the pool: adopt orphans, end them, and limit the memory of a process.
+"""Use the operating system to adopt and end orphans, and to limit the memory of a process.
 
-An environment may start processes of its own, and these may leave the process group (``setsid``) or outlive their
-parent. On Linux a process can ask to inherit the orphans among its descendants. Every worker does, and so does the
-fork server: as long as a worker lives its orphans are its children, and once it is dead they are the fork server's,
-which knows its own and ends all others. Elsewhere only process groups are ended, and memory is not limited.
+A process may start others that leave its process group (``setsid``) or outlive it. On Linux a process can ask to
+inherit the orphans among its descendants, and then end every child that is not its own. Elsewhere only process groups
+are ended, and memory is not limited.
 """
 
 from __future__ import annotations
@@ -19,26 +18,26 @@ from contextlib import suppress
 from pathlib import Path
 
 _SET_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36  # of prctl(2)
-_PATIENCE = 5.0  # seconds for killed processes to end: one in an uninterruptible wait must not hold up the pool
+_PATIENCE = 5.0  # seconds for killed processes to end: one in an uninterruptible wait must not block the pool
 _MEGABYTE = 2**20
 
 
 def adopt_orphans() -> bool:
-    """Become the parent of every orphan among this process's descendants; whether the system can do that."""
+    """Become the parent of every orphan among this process's descendants; return whether the system supports it."""
     return _prctl(_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(parent: int) -> None:
-    """Have this process killed when ``parent``, which forked it, ends; at once if it has ended already."""
+    """Have the system kill this process when ``parent``, which forked it, ends; exit if it has ended already."""
     _prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def limit_memory(megabytes: int) -> None:
-    """Let this process, and each that it starts, have so much private memory more than this one has now.
+    """Limit the private memory of this process, and of each that it starts, to ``megabytes`` more than it has now.
 
-    An allocation beyond fails (``MemoryError``). What is shared is free: loaded before the fork, or a mapped file.
+    An allocation beyond it fails (``MemoryError``). Shared memory does not count: loaded before the fork, or mapped.
     """
     with suppress(OSError, ValueError):  # where the system counts otherwise, or the hard limit is lower
         limit = private_memory() + megabytes * _MEGABYTE
@@ -51,7 +50,7 @@ def private_memory() -> int:
         for line in file:
             if line.startswith("VmData:"):
                 return int(line.split()[1]) * 1024
-    raise OSError("this system does not say how much memory a process has")
+    raise OSError("this system does not report the memory of a process")
 
 
 def resident_memory(process: int) -> int:
@@ -67,7 +66,7 @@ def resident_memory(process: int) -> int:
 
 
 def processor_seconds(process: int) -> float:
-    """Processor time that ``process`` has taken so far; 0 where the system does not say."""
+    """CPU time that ``process`` has taken so far; 0 if the system does not report it."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -76,7 +75,7 @@ def processor_seconds(process: int) -> float:
 
 
 def children(process: int) -> list[int]:
-    """The ids of the child processes of ``process``, ended but not yet reaped ones included."""
+    """The ids of the child processes of ``process``, including those that ended and are not reaped."""
     found: list[int] = []
     with suppress(OSError):
         for task in os.listdir(f"/proc/{process}/task"):
@@ -87,7 +86,7 @@ def children(process: int) -> list[int]:
 def end(process: int) -> int:
     """Kill the child ``process`` with its group and return its exit code, negative for a signal.
 
-    A child that has ended is not reaped before, so that its number cannot have passed to a stranger.
+    The child must not be reaped before: its number could belong to another process.
     """
     with suppress(OSError):
         os.killpg(process, signal.SIGKILL)
@@ -100,7 +99,7 @@ def end_strays(own: Collection[int]) -> None:
     """Kill and reap every child of this process but its ``own``, and whatever their death makes it inherit."""
     deadline = time.monotonic() + _PATIENCE
     while strays := set(children(os.getpid())).difference(own):
-        # Those killed may leave children, which are then ours; one that cannot be killed must not hold up the pool.
+        # Killed processes may leave children, which this one inherits; one that cannot be killed must not block it.
         for stray in strays:
             with suppress(OSError):
                 os.kill(stray, signal.SIGKILL)
