@@ -9,7 +9,7 @@ JOBS   ?= 2
 
 export TORCH_INDEX_URL
 
-.PHONY: docs train test test-slow test-pages test-scale test-scale-environment test-hard test-interop test-interop-environment test-vllm test-vllm-environment lint bench clean help
+.PHONY: budgets docs train test test-slow test-pages test-scale test-scale-environment test-hard test-interop test-interop-environment test-vllm test-vllm-environment lint bench clean help
 
 help:
 	@echo "make train      install, generate games, train a small model that comes with the package with GAGPO, report; SET='seed=2 name=two' changes settings"
@@ -20,10 +20,11 @@ help:
 	@echo "make test-hard  kills, lost ranks, damages, mutations, hostile actions and queries for hours; SCALE=0.01 for minutes"
 	@echo "make test-vllm  vLLM's tests, in an environment of their own"
 	@echo "make test-interop  the doors to OpenEnv, Inspect, TRL, verl and verifiers"
+	@echo "make budgets  lines, words, settings and commands next to their limits"
 	@echo "make bench      environment and credit benchmarks"
 
 train: $(VENV)/.base
-	$(VENV)/bin/gagpo warm-start $(CONFIG)
+	$(VENV)/bin/gagpo sft $(CONFIG)
 	$(VENV)/bin/gagpo train $(CONFIG) --auto $(SET)
 
 test: $(VENV)/.dev lint
@@ -74,6 +75,10 @@ lint: $(VENV)/.dev
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy
+
+# The size of the project next to its limits.
+budgets: $(VENV)/.dev
+	$(PY) .ci/budgets.py
 
 bench: $(VENV)/.dev
 	$(PY) -m benchmarks.environment gagpo/ALFWorld-v0

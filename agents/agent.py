@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -159,19 +158,14 @@ class ExpertAgent:
     """Follows the environment's expert, and strays from it with probability ``noise`` to show how to recover.
 
     The environment must be built with an expert. Half of the stray moves are admissible actions, drawn uniformly; the
-    others begin like the expert's and end like one of those ("take mug 1 from shelf 2"), which is mostly no action at
-    all: a learner makes such slips, and has to see what comes after them. Neither are trainable.
-
-    stubborn: probability that a move without effect is followed by another slip: the same move again, the expert's
-        with another number, or one as above. Then the demonstration shows how to get out of a row of failures.
+    others begin like the expert's and end like one of those ("take mug 1 from shelf 2"), which is mostly not an action
+    at all. A learner makes such slips and has to see what follows. Stray moves are not trainable.
     """
 
-    def __init__(self, noise: float = 0.0, stubborn: float = 0.0):
-        for name, value in (("noise", noise), ("stubborn", stubborn)):
-            if not 0 <= value <= 1:
-                raise InvalidArgument(f"{name} is a probability, got {value}")
+    def __init__(self, noise: float = 0.0):
+        if not 0 <= noise <= 1:
+            raise InvalidArgument(f"noise is a probability, got {noise}")
         self.noise = noise
-        self.stubborn = stubborn
 
     def decide(self, states: Sequence[EpisodeState]) -> list[Turn | None]:
         return [self._follow(state) for state in states]
@@ -182,16 +176,15 @@ class ExpertAgent:
             if "expert_action" not in state.info:
                 raise InvalidArgument("the environment offers no expert; build it with expert=True if it has one")
             return None
+        return self.move(expert, state, np.random.default_rng([state.episode.seed, len(state.episode.turns)]))
+
+    def move(self, expert: str, state: EpisodeState, rng: np.random.Generator) -> Turn:
+        """The expert's action, or a stray one."""
         actions = state.info.get("admissible_actions")
-        turns = state.episode.turns
-        rng = np.random.default_rng([state.episode.seed, len(turns)])
-        if self.stubborn and actions and turns and not turns[-1].valid and rng.random() < self.stubborn:
-            action = _again(expert, turns[-1].action, actions, rng)
-            return Turn("", action, action, trainable=False)
         if self.noise and actions and rng.random() < self.noise:
             action = actions[int(rng.integers(len(actions)))]
             if rng.random() < 0.5:
-                action = _slip(expert, action, rng)
+                action = slip(expert, action, rng)
             return Turn("", action, action, trainable=False)
         return Turn.acting(expert)
 
@@ -199,72 +192,8 @@ class ExpertAgent:
         pass
 
 
-class CorrectedAgent:
-    """A learner under an expert's eyes (as in DAgger, Ross et al. 2011): it plays, and the expert takes over at times.
-
-    With probability ``refused`` after a move of the learner that had no effect, and ``takeover`` after any other, the
-    expert makes the next one to four moves. Only those are trainable: they show what to do where the learner's own ways
-    lead. An expert that came after every refusal would never show the way out of a second one.
-    """
-
-    def __init__(self, learner: LanguageAgent, takeover: float = 0.15, refused: float = 0.35):
-        for name, share in (("takeover", takeover), ("refused", refused)):
-            if not 0 <= share <= 1:
-                raise InvalidArgument(f"{name} is a probability, got {share}")
-        self.learner = learner
-        self.expert = ExpertAgent()
-        self.takeover, self.refused = takeover, refused
-        self._left: dict[int, int] = {}  # by slot: moves that the expert still makes
-
-    def decide(self, states: Sequence[EpisodeState]) -> list[Turn | None]:
-        taught = [self._is_taught(state) for state in states]
-        own = iter(self.learner.decide([state for state, expert in zip(states, taught, strict=True) if not expert]))
-        turns = [self._demonstrate(s) if expert else next(own) for s, expert in zip(states, taught, strict=True)]
-        for turn, expert in zip(turns, taught, strict=True):
-            if turn is not None:
-                turn.trainable = expert
-        return turns
-
-    def _demonstrate(self, state: EpisodeState) -> Turn | None:
-        """The expert's turn in the learner's tokens."""
-        (turn,) = self.expert.decide([state])
-        if turn is not None:
-            context, turns = self.learner.context, state.episode.turns
-            turn.prompt_ids = context.prompt(turns, state.observation, state.info.get("admissible_actions"))
-            turn.response = context.phrasing.write(turn)
-            turn.response_ids = context.response(turn.response)
-        return turn
-
-    def _is_taught(self, state: EpisodeState) -> bool:
-        turns = state.episode.turns
-        left = self._left.get(state.slot, 0) if turns else 0
-        if not left and turns and not turns[-1].trainable:
-            rng = np.random.default_rng([state.episode.seed, len(turns), 1])
-            if rng.random() < (self.takeover if turns[-1].valid else self.refused):
-                left = int(rng.integers(1, 5))
-        self._left[state.slot] = max(0, left - 1)
-        return left > 0
-
-    def forget(self, slot: int) -> None:
-        self._left.pop(slot, None)
-        self.learner.forget(slot)
-
-
-def _again(meant: str, failed: str, actions: Sequence[str], rng: np.random.Generator) -> str:
-    """One more slip after ``failed``: the same, what was meant with another number, or what :func:`_slip` gives."""
-    kind = rng.integers(3)
-    if kind == 0:
-        return failed
-    if kind == 1:
-        numbers = list(re.finditer(r"\d+", meant))
-        if numbers:
-            place = numbers[int(rng.integers(len(numbers)))]
-            return meant[: place.start()] + str(1 + int(rng.integers(12))) + meant[place.end() :]
-    return _slip(meant, actions[int(rng.integers(len(actions)))], rng)
-
-
-def _slip(meant: str, other: str, rng: np.random.Generator) -> str:
-    """The first words of ``meant``, as many as chance will have it, and then those of ``other``."""
+def slip(meant: str, other: str, rng: np.random.Generator) -> str:
+    """The first words of ``meant``, a random number of them, and then those of ``other``."""
     words = meant.split(" ")
     kept = int(rng.integers(1, len(words))) if len(words) > 1 else 0
     return " ".join([*words[:kept], *other.split(" ")[kept:]])

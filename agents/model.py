@@ -246,6 +246,6 @@ def _advice(name: str, what: str, error: Exception) -> str:
     if os.sep in name and not Path(name).exists():
         reason = "the folder does not exist"
     return (
-        f"cannot load the {what} of {name!r}: {reason}. Give a Hugging Face model folder (`gagpo warm-start` makes a "
+        f"cannot load the {what} of {name!r}: {reason}. Give a Hugging Face model folder (`gagpo sft` makes a "
         "small one) or the name of a hub model that is cached or can be downloaded"
     )

@@ -26,8 +26,7 @@ from gagpo.credit import Credit
 from gagpo.learning.batch import Row
 from gagpo.learning.packing import Packing
 from gagpo.learning.update import Updater
-from gagpo.settings.warm_start import SmallModelSettings
-from gagpo.warm_start.small_model import create, train_tokenizer
+from gagpo.sft.small_model import ModelShape, create, train_tokenizer
 
 WAYS = ("exact", "bounded", "rounded", "float32")
 UNBOUNDED = dict.fromkeys(KERNELS, "1024")  # what the libraries keep
@@ -58,7 +57,7 @@ def run(way: str, updates: int) -> None:
     """Print memory and time after every tenth of the updates."""
     torch.set_num_threads(1)
     tokenizer = train_tokenizer(["take mug 1 from shelf 2"] * 9, 300)
-    model = create(SmallModelSettings(), tokenizer, seed=0)
+    model = create(ModelShape(), tokenizer, seed=0)
     updater = Updater(
         model,
         torch.optim.AdamW(model.parameters(), lr=1e-5),

@@ -1,4 +1,4 @@
-"""Learning studies: several algorithms from one warm start, several seeds each, two runs at a time, resumable.
+"""Learning studies: several algorithms from one model, several seeds each, two runs at a time, resumable.
 
     python benchmarks/learning.py credits             # turn-level credit in rooms, from the starter
     python benchmarks/learning.py credits-shop        # the same in the shop

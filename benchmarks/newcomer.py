@@ -6,7 +6,7 @@
 
 ``walk`` is what `gagpo new walk` writes, ``guess`` is in docs/your-environment.md.
 A seed is that of demonstrations, model and training. One line per world and seed is added to ``--out`` (those that it
-holds are not played again): success on the unseen tasks before and after, the warm start's last panel, and seconds of
+holds are not played again): success on the unseen tasks before and after, the last panel of SFT, and seconds of
 the clock and of the processors, all processes together.
 """
 
@@ -51,21 +51,21 @@ def learn(world: str, seed: int, folder: Path, quiet: bool = True) -> dict[str, 
     """Warm-start and train in ``folder``, which holds the world's files; what came of it, shares in percent."""
     model = f"data/models/{world}-{seed}"
     begun, used = time.monotonic(), _processor_seconds()
-    _gagpo(folder, "warm-start", f"{world}.yaml", f"model={model}", f"warm_start.seed={seed}", quiet=quiet)
+    _gagpo(folder, "sft", f"{world}.yaml", f"model={model}", f"sft.seed={seed}", quiet=quiet)
     warm = time.monotonic() - begun
     _gagpo(folder, "train", f"{world}.yaml", f"model={model}", f"seed={seed}", f"name={world}-{seed}", quiet=quiet)
     results = {
         stage: EvalResult.load(folder / "runs" / f"{world}-{seed}" / "evals" / f"{stage}-test.json")
         for stage in ("before", "after")
     }
-    measured = json.loads((folder / model / "warm_start.json").read_text(encoding="utf-8"))["measured"][-1]
+    measured = json.loads((folder / model / "sft.json").read_text(encoding="utf-8"))["measured"][-1]
     return {
         "world": world,
         "seed": seed,
         "episodes": results["after"].episodes,
         **{stage: round(100 * result.success.value, 1) for stage, result in results.items()},
-        "warm_start": measured,
-        "warm_start_seconds": round(warm),
+        "sft": measured,
+        "sft_seconds": round(warm),
         "seconds": round(time.monotonic() - begun),
         "processor_seconds": round(_processor_seconds() - used),
     }

@@ -31,10 +31,10 @@ from gagpo.distributed import launch
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import RunSettings, parse
 from gagpo.settings.files import dump
+from gagpo.sft.run import sft
 from gagpo.training.events import Event, IterationFinished, Metrics
 from gagpo.training.learner import Learner
 from gagpo.training.trainer import train
-from gagpo.warm_start.run import warm_start
 
 LEFT_OUT = 3
 ASLEEP = "GAGPO_BENCHMARK_ASLEEP"
@@ -50,13 +50,14 @@ BASE: dict[str, Any] = {
     "training": {"epochs": 4, "minibatches": 2, "save_every": 10_000, "keep_episodes": 1},
     "evaluation": {"splits": ["test"], "tasks": 1, "before": False},
     "trackers": [],
-    "warm_start": {
+    "sft": {
         "episodes": 40,
         "noise": 0.5,
+        "mistakes": 0.0,
         "steps": 20,
         "batch": 32,
         "learning_rate": 1e-2,
-        "model": {"layers": 2, "width": 64, "heads": 2, "feed_forward": 128, "vocabulary": 300, "context": 512},
+        "model": {"layers": 2, "width": 64, "vocabulary": 300},
     },
 }
 
@@ -154,7 +155,7 @@ def settings_of(model: Path, iterations: int, **changes: Any) -> RunSettings:
 def make_model(folder: Path) -> Path:
     """A model that has seen a little of the corridor, and says much else."""
     torch.set_num_threads(1)
-    return warm_start(settings_of(folder / "model", 1), quiet=True)
+    return sft(settings_of(folder / "model", 1), quiet=True)
 
 
 def run_in_ranks(settings: RunSettings, folder: Path) -> Path:

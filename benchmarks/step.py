@@ -24,17 +24,17 @@ import gymnasium
 import numpy as np
 import torch
 
+from benchmarks.starters.lexicon import lexicon
 from gagpo.envs.alfworld.env import ALFWorldEnv
 from gagpo.envs.base import Outcome
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import parse
-from gagpo.settings.warm_start import SmallModelSettings
+from gagpo.sft.small_model import ModelShape, build, save_folder
 from gagpo.training.events import Event, IterationFinished
 from gagpo.training.trainer import Trainer
-from gagpo.warm_start.small_model import build, save_folder
 
 WORLD = "gagpo-bench/Wander-v0"
-SHAPE = SmallModelSettings()
+SHAPE = ModelShape()
 TEMPLATE = (  # that of small models, and what TRL wants to see of tools
     "{% for message in messages %}{{ '<|' + ('user' if message['role'] == 'tool' else message['role']) + '|>' }}"
     "{% for call in message['tool_calls'] or [] %}{{ call['function']['name'] }} {{ call['function']['arguments'] }}"
@@ -78,7 +78,7 @@ WORKS = {1: Work(1, 16, 64), 15: Work(15, 2, 8)}
 def prepare(folder: Path) -> str:
     """A model of random weights with a tokenizer of the house's words; the folder."""
     world = gymnasium.make(WORLD, **WORKS[15].kwargs).unwrapped
-    texts = [*world.lexicon(), world.reset(seed=0)[0]]  # type: ignore[attr-defined]
+    texts = [*lexicon(), world.reset(seed=0)[0]]
     model, tokenizer = build(SHAPE, texts, seed=0)
     tokenizer.chat_template = TEMPLATE
     save_folder(model, tokenizer, folder)

@@ -29,7 +29,7 @@ from gagpo.learning.precision import autocast
 from gagpo.learning.update import Updater
 from gagpo.objectives import Correction
 from gagpo.settings import RunSettings, load
-from gagpo.warm_start.small_model import SmallModelSettings, create, train_tokenizer
+from gagpo.sft.small_model import ModelShape, create, shape_for, train_tokenizer
 
 TARGET = 0.9
 
@@ -61,8 +61,7 @@ def make_rows(count: int, vocabulary: int, rng: np.random.Generator) -> list[Row
 def measure(settings: RunSettings, episodes: int, rounds: int, minibatches: int | None = None) -> dict[str, float]:
     """Median tokens per second of either, and their ratio round by round."""
     torch.set_num_threads(settings.threads or torch.get_num_threads())
-    warm = settings.warm_start
-    shape = warm.model if warm else SmallModelSettings()
+    shape = shape_for(settings.sft.model) if settings.sft else ModelShape()
     tokenizer = train_tokenizer(["take mug 1 from shelf 2"] * 9, 300)
     model = create(shape, tokenizer, seed=0)
     rng = np.random.default_rng(0)

@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.regular_file import read_bytes
 from gagpo.eval.results import EvalResult
 from gagpo.runs.metrics import read_metrics
 from gagpo.runs.reading import BadResult
 from gagpo.runs.register import worlds_of
+from gagpo.settings.core_schema import parse_yaml
 
 LABEL = re.compile(r"(?:(before|after|average)|iteration-(\d{1,9}))-(.+)", re.DOTALL)
 SEED = re.compile(r"[-_.](?:seed|s)[-_]?\d+$")
@@ -68,8 +67,8 @@ class Run:
     def algorithm(self) -> str:
         """The name of its algorithm (or of its credit); empty where the settings do not tell."""
         try:
-            settings = yaml.safe_load(read_bytes(self.folder / "config.yaml").decode())
-        except (OSError, ValueError, yaml.YAMLError, RecursionError):
+            settings = parse_yaml(read_bytes(self.folder / "config.yaml").decode())
+        except (OSError, ValueError):
             return ""
         found = settings.get("algorithm") if isinstance(settings, dict) else None
         if isinstance(found, dict):

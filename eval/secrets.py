@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import yaml
-
 from gagpo.runs.reading import BadResult, read_text
+from gagpo.settings.core_schema import parse_yaml
 
 SECRET = re.compile(r"(?i)api_?key|secret|passw|credential|authorization|token$")
 OF_A_URL = re.compile(r"(?<=://)[^/@\s]+(?=@)")
@@ -18,8 +17,8 @@ MOST = 20_000  # values of a file; YAML aliases can multiply without end
 def shown_settings(path: Path) -> object:
     """The content of the YAML file without secrets; :class:`BadResult` names a file that cannot be read."""
     try:
-        return _Hiding(path).of(yaml.safe_load(read_text(path)))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        return _Hiding(path).of(parse_yaml(read_text(path)))
+    except ValueError as error:
         if isinstance(error, BadResult):
             raise
         raise BadResult(f"{path}: not YAML ({' '.join(str(error).split())[:200]})") from None

@@ -10,7 +10,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import pytest
 import torch
 
-from gagpo.warm_start.small_model import SmallModelSettings, build
+from gagpo.sft.small_model import ModelShape, build
 
 TEXTS = ["You stand at 12. Go to door 3.", "left", "right", "On the table 1, you see a mug 1 and a knife 2."] * 3
 
@@ -23,7 +23,7 @@ def _few_threads():
 @pytest.fixture
 def tiny():
     """A model with two layers and grouped heads, and its tokenizer."""
-    settings = SmallModelSettings(layers=2, width=32, heads=4, key_value_heads=2, feed_forward=48, context=512)
+    settings = ModelShape(layers=2, width=32, heads=4, key_value_heads=2, feed_forward=48, context=512)
     model, tokenizer = build(settings, TEXTS, seed=0)
     with torch.no_grad():  # larger weights make a peaked, varied distribution: errors show
         for parameter in model.parameters():

@@ -30,7 +30,7 @@ ORDER = (
     {"learning"},
     {"collecting"},
     {"imitation"},
-    {"training", "warm_start"},
+    {"training", "sft"},
     {"ray", "planning", "interop"},
     {"cli"},
     {"__main__"},

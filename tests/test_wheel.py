@@ -62,8 +62,8 @@ def test_train_eval_and_report_in_an_empty_directory(fresh, tmp_path):
 
     assert "alfworld-small" in gagpo("configs")
     (tmp_path / "mine.yaml").write_text(gagpo("configs", "show", "maths-small"))
-    small = ["model=model", "warm_start.steps=3", "warm_start.episodes=20", "warm_start.model.layers=1"]
-    gagpo("warm-start", "mine.yaml", *small, "-q")
+    small = ["model=model", "sft.steps=3", "sft.episodes=20", "sft.model.layers=1"]
+    gagpo("sft", "mine.yaml", *small, "-q")
     few = ["training.iterations=1", "rollout.tasks=2", "rollout.samples=2", "evaluation.tasks=4", "name=run"]
     out = gagpo("train", "mine.yaml", *small, *few, "-q", "--json")
     assert json.loads(out.splitlines()[-1]) and (tmp_path / "runs" / "run" / "report.html").exists()

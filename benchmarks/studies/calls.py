@@ -1,6 +1,6 @@
 """Is a world learned through tool calls as well as through lines of text? The storeroom, three ways, at equal turns.
 
-    python -m benchmarks.studies.calls run          a warm start of each player, then three runs of each
+    python -m benchmarks.studies.calls run          SFT of each model, then three runs of each
     python -m benchmarks.studies.calls table        success on unseen tasks, and what was called
 
 ``lines`` acts by a line of text a turn, ``act`` by the same line as ``act(command)``, ``tools`` by the world's own four
@@ -23,22 +23,22 @@ from gagpo.base.tables import Table
 from gagpo.eval.runs import Run
 from gagpo.eval.statistics import mean_over_seeds
 from gagpo.settings import load
-from gagpo.warm_start.run import warm_start
+from gagpo.sft.run import sft
 
 PLAYERS = {
-    "lines": ["environment.kwargs.form=text", "context.style=plain", "warm_start.model.marks=[]"],
+    "lines": ["environment.kwargs.form=text", "context.style=plain", "sft.model.marks=[]"],
     "act": ["environment.kwargs.form=text"],
     "tools": [],
 }
 
 
 def run(options: argparse.Namespace, rows: Path) -> None:
-    """Player by player, a warm start where its model is not there, and a run of each seed."""
+    """Player by player, SFT where its model is missing, and a run of each seed."""
     for player in options.players:
         model = options.models / f"calls-{player}"
         changes = [*PLAYERS[player], f"model={model}", *options.overrides]
         if not model.exists():
-            warm_start(load("tools-small", changes), say=print)
+            sft(load("tools-small", changes), say=print)
         for seed in options.seeds:
             if not has_row(rows, player=player, seed=seed):
                 length = [f"training.turns={options.turns}", "training.iterations=1000", "training.keep_episodes=1"]

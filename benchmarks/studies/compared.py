@@ -63,7 +63,7 @@ STUDIES = {
         common=["training.turns=2500", "training.iterations=30", "evaluation.every=0"],
     ),
     "credits-household": Study(  # where one habit is not enough: rooms as ALFRED has them, fifty turns
-        "configs/alfworld-agent.yaml",
+        "benchmarks/starters/alfworld-alfred.yaml",
         TURN_LEVEL,
         common=["training.turns=30000", "training.average=false", "optimizer.schedule=constant"],
     ),
@@ -73,7 +73,7 @@ STUDIES = {
         split="test",
         chosen_on="validation",
         common=[
-            "model=starter:webshop-agent",
+            "model=data/starters/webshop-agent",
             "environment.kwargs={products: 20000, max_turns: 15}",
             *("training.turns=5000", "training.iterations=30", "optimizer.schedule=constant", "evaluation.every=0"),
         ],
@@ -141,7 +141,7 @@ STUDIES = {
 PLAIN = "optimizer.by_groups=false"
 LASTING = ["training.iterations=60", "optimizer.schedule=constant"]
 SINGLE = "{levels: [1, 2, 3, 4], size: 60000, test_size: 480, attempts: 1, tools: false}"
-ALONE = ["model=starter:maths-single", f"environment.kwargs={SINGLE}", *LASTING]
+ALONE = ["model=data/starters/maths-single", f"environment.kwargs={SINGLE}", *LASTING]
 
 
 def rates(name: str) -> dict[str, list[str]]:
@@ -185,17 +185,17 @@ STUDIES |= {
         {"GAGPO": preset("gagpo")},
         split="test",
         common=[
-            "model=starter:maths-agent",
+            "model=data/starters/maths-agent",
             *LASTING,
             "environment.kwargs.test_size=480",
             *("evaluation.splits=[test]", "evaluation.every=0"),
         ],
     ),
     "lasting-alfred": Study(
-        "configs/alfworld-agent.yaml",
+        "benchmarks/starters/alfworld-alfred.yaml",
         {"GAGPO": preset("gagpo")},
         common=[
-            "model=starter:alfworld-alfred",
+            "model=data/starters/alfworld-alfred",
             *LASTING,
             "environment.kwargs.seed=29",
             "environment.kwargs.counts={train: 2400, valid_seen: 138, valid_unseen: 500}",
@@ -205,13 +205,13 @@ STUDIES |= {
         "configs/webshop-first.yaml",
         {"GAGPO": preset("gagpo")},
         split="test",
-        common=["model=starter:webshop-agent", *LASTING, "evaluation.tasks=500"],
+        common=["model=data/starters/webshop-agent", *LASTING, "evaluation.tasks=500"],
     ),
     "lasting-household": Study(
-        "configs/starters/alfworld-agent.yaml",
+        "benchmarks/starters/alfworld-agent.yaml",
         {"GAGPO": preset("gagpo")},
         common=[
-            "model=starter:alfworld-agent",
+            "model=data/starters/alfworld-agent",
             *LASTING,
             "environment.kwargs.seed=29",
             "environment.kwargs.counts={train: 2400, valid_seen: 138, valid_unseen: 500}",
@@ -225,17 +225,17 @@ FALLING = ["training.iterations=80", "optimizer.schedule=linear"]
 # A strong player in rooms as released games have them, which it was not made for, by reinforcement alone.
 STUDIES |= {
     "lift-household": Study(
-        "configs/alfworld-agent.yaml",
+        "benchmarks/starters/alfworld-alfred.yaml",
         {"GAGPO": preset("gagpo"), "GAGPO, refusals free": preset("gagpo", "invalid_penalty=0")},
     ),
-    "lift-catalogue": Study(  # 20,000 products, from a short warm start on an expert that goes back
-        "configs/starters/webshop-browser.yaml",
+    "lift-catalogue": Study(  # 20,000 products, from short SFT on an expert that goes back
+        "benchmarks/starters/webshop-browser.yaml",
         {"GAGPO": preset("gagpo")},
         split="test",
         chosen_on="validation",
     ),
     "lift-short-pages": Study(  # three results a page, from a browser that copies a second result's number
-        "configs/starters/webshop-browser-short.yaml",
+        "benchmarks/starters/webshop-browser-short.yaml",
         {
             "GAGPO": preset("gagpo"),
             "GAGPO, success alone": preset("gagpo", "reward=success"),
@@ -249,26 +249,26 @@ STUDIES |= {
         common=["training.iterations=30"],
     ),
     "lift-corrected": Study(  # the same pages, from a browser that was corrected where it asked for what is not there
-        "configs/starters/webshop-browser-corrected.yaml",
+        "benchmarks/starters/webshop-browser-corrected.yaml",
         {"GAGPO": preset("gagpo", "optimizer.schedule=linear")},
         split="test",
         chosen_on="validation",
     ),
     "lift-again": Study(  # the same pages, from that browser once it was corrected itself
-        "configs/starters/webshop-browser-again.yaml",
+        "benchmarks/starters/webshop-browser-again.yaml",
         {"GAGPO": preset("gagpo", "optimizer.schedule=linear")},
         split="test",
         chosen_on="validation",
     ),
-    "lift-early": Study(  # from the second stage of its warm start
-        "configs/starters/alfworld-early.yaml",
+    "lift-early": Study(  # from the second stage of its SFT
+        "benchmarks/starters/alfworld-early.yaml",
         {"GAGPO": preset("gagpo"), "GAGPO, falling rate": preset("gagpo", *FALLING)},
         split="full.valid_unseen",
     ),
     "lift-taught": Study(  # from a player taught well and never reinforced
-        "configs/starters/alfworld-early.yaml",
+        "benchmarks/starters/alfworld-early.yaml",
         {"GAGPO": preset("gagpo", *FALLING, "curriculum={name: by_success}")},
         split="full.valid_unseen",
-        common=["model=starter:alfworld-taught"],
+        common=["model=data/starters/alfworld-taught"],
     ),
 }

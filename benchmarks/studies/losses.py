@@ -3,10 +3,11 @@
     python -m benchmarks.studies.losses run      every change of the plain run, seed by seed
     python -m benchmarks.studies.losses table    means over seeds
 
-``starter:maths-single`` is trained on with Adam alone: nothing is taken back, and a gradient's length does not count.
-Each other run changes one thing that could be at fault. One gives its credit to tries at random, so that nothing in it
-is signal. One trains on three of six kinds of problem. All sample as many answers and make as many steps. What is left
-is measured on problems of all six kinds. Rows go to ``lab/studies/losses.jsonl``; what stands there is not run again.
+``data/starters/maths-single`` is trained on with Adam alone: nothing is taken back, and a gradient's length does not
+count. Each other run changes one thing that could be at fault. One gives its credit to tries at random, so that nothing
+in it is signal. One trains on three of six kinds of problem. All sample as many answers and make as many steps. What is
+left is measured on problems of all six kinds. Rows go to ``lab/studies/losses.jsonl``; what stands there is not run
+again.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ TRAINED = ("arithmetic", "words", "equations")
 PROBLEMS = {"levels": [1, 2, 3, 4], "size": 60000, "test_size": 480, "attempts": 1, "tools": False}
 PLAIN = ("training.trust_region=null", "optimizer.by_groups=false")
 COMMON = (
-    *("model=starter:maths-single", "rollout.samples=8", "rollout.max_tokens=128", "optimizer.schedule=constant"),
+    *("model=data/starters/maths-single", "rollout.samples=8", "rollout.max_tokens=128", "optimizer.schedule=constant"),
     *("evaluation.splits=[]", "evaluation.every=0"),
 )
 BATCH = ("rollout.tasks=16", "training.minibatches=4", "training.iterations=40")
@@ -74,7 +75,7 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]] = {
 def run(options: argparse.Namespace, rows: Path) -> None:
     """Every change, seed by seed, and once what all begin with."""
     if not has_row(rows, change="before"):
-        append_row(rows, {"change": "before", "seed": 0, **measured("starter:maths-single")})
+        append_row(rows, {"change": "before", "seed": 0, **measured("data/starters/maths-single")})
     for seed in options.seeds:
         for change in options.only:
             if not has_row(rows, change=change, seed=seed):

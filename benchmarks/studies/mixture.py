@@ -1,6 +1,6 @@
 """One model in three worlds at once against a specialist of each, at equal turns in every world.
 
-    gagpo warm-start configs/mixture.yaml           the model that all of them begin with
+    gagpo sft configs/mixture.yaml           the model that all of them begin with
     python -m benchmarks.studies.mixture run        seed by seed: the run of all worlds, then a run of each world alone
     python -m benchmarks.studies.mixture table      success on unseen tasks, and the differences in points
 
@@ -57,7 +57,7 @@ def specialist_of(settings: RunSettings, name: str, turns: float) -> RunSettings
     training = {"iterations": 10 * settings.training.iterations, "turns": max(1, int(turns))}
     changes: dict[str, Any] = {
         "name": f"{settings.name}-{name}",
-        "warm_start": None,
+        "sft": None,
         "rollout": alone.rollout.model_copy(update={"tasks": max(1, round(share * settings.rollout.tasks))}),
         "training": settings.training.model_copy(update=training),
         "evaluation": alone.evaluation.model_copy(update={"every": 0}),

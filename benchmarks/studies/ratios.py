@@ -35,7 +35,7 @@ ANSWERS = 2560
 
 COMMON = (
     *(
-        "model=starter:maths-single",
+        "model=data/starters/maths-single",
         f"environment.kwargs={json.dumps(LEVELS)}",
         "rollout.tasks=16",
         "rollout.samples=8",

@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.studies.rows import FOLDER
 from gagpo.eval.runs import Run
 from gagpo.settings import RunSettings
-from gagpo.settings.derived import dump_open
+from gagpo.settings.core_schema import write_yaml
 from gagpo.training.launch import train
 
 
@@ -47,11 +47,11 @@ class Study:
 
 
 def finished(settings: RunSettings, runs: Path) -> Run:
-    """The run of ``settings``, begun, continued or only read. What they leave to the world is derived as in any run."""
+    """The run of ``settings``, begun, continued or only read. What they leave open is derived as in any run."""
     folder = runs / settings.name
     if (folder / "config.yaml").exists():
         return train(folder, resume=True, quiet=True)
     runs.mkdir(parents=True, exist_ok=True)
     config = runs / f"{settings.name}.yaml"
-    config.write_text(dump_open(settings), encoding="utf-8")
+    config.write_text(write_yaml(settings.model_dump(mode="json", exclude_unset=True)), encoding="utf-8")
     return train(config, runs=runs, quiet=True)

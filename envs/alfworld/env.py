@@ -14,7 +14,6 @@ from gagpo.envs.alfworld.games.catalogue import TASK_TYPES
 from gagpo.envs.alfworld.games.folder import load_tasks, official_root
 from gagpo.envs.alfworld.games.gamefile import GAME
 from gagpo.envs.alfworld.games.generate import SPLITS, default_root, generate, wanted
-from gagpo.envs.alfworld.games.lexicon import lexicon
 from gagpo.envs.alfworld.games.phrasings import Phrasing
 from gagpo.envs.alfworld.native.engine import NativeEngine
 from gagpo.envs.base import Kwargs, MarkovKey, Outcome, TextEnv
@@ -124,10 +123,6 @@ class ALFWorldEnv(TextEnv):
             Task(game.id, split, game.task_type, game.digest, f"{folder}/{game.id}/{GAME}") for game in made[split]
         ]
         return TaskSet(split, tasks, advice=f"Ask for more than {self.counts.get(split, 0)} games in `counts`.")
-
-    def lexicon(self) -> list[str]:
-        """Texts with every name that a room can hold, for tokenizers."""
-        return lexicon()
 
     def begin(self, task: Task) -> Outcome:
         scene = self._engine.reset(Path(task.source))

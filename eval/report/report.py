@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import yaml
 from markupsafe import Markup
 
 from gagpo.base import durable
@@ -23,6 +22,7 @@ from gagpo.eval.statistics import Interval
 from gagpo.eval.summary import number, p_value, percent, with_interval
 from gagpo.runs.reading import BadResult, read_record
 from gagpo.runs.register import Display, find, of_world, shown_in
+from gagpo.settings.core_schema import write_yaml
 
 STAGES = ("before", "after", "average")
 """The columns of a table: a model before training, after it, and the average of its weights."""
@@ -284,7 +284,7 @@ def _what(run: Run) -> dict[str, object]:
         complaints.append(str(error))
     try:
         if (run.folder / "config.yaml").exists():
-            settings = yaml.safe_dump(shown_settings(run.folder / "config.yaml"), sort_keys=False, allow_unicode=True)
+            settings = write_yaml(shown_settings(run.folder / "config.yaml"))
     except BadResult as error:
         complaints.append(str(error))
     return {

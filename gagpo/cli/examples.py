@@ -6,7 +6,7 @@ import typer
 
 EXAMPLES: dict[str, tuple[str, str]] = {
     "train": ("gagpo train alfworld-first training.iterations=3", "gagpo train --resume runs/alfworld-first"),
-    "warm-start": ("gagpo warm-start alfworld-small", "gagpo warm-start mine.yaml warm_start.steps=1200 --again"),
+    "sft": ("gagpo sft alfworld-small", "gagpo sft mine.yaml sft.steps=1200 --again"),
     "eval": (
         "gagpo eval runs/alfworld-first --split valid_seen --out after.json",
         "gagpo eval random --like runs/alfworld-first --out chance.json",
@@ -20,7 +20,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "gagpo plan alfworld-first rollout.tasks=32 --run runs/alfworld-first",
     ),
     "doctor": ("gagpo doctor", "gagpo doctor --device cuda --processes 8 --engine vllm --dtype bfloat16"),
-    "profile": ("gagpo profile alfworld-first", "gagpo profile mine.yaml training.share_prefixes=false --iterations 5"),
+    "profile": ("gagpo profile alfworld-first", "gagpo profile mine.yaml training.precision=bfloat16 --iterations 5"),
     "export": ("gagpo export runs/alfworld-first@best model", "gagpo export episodes.jsonl logs --to inspect"),
     "serve": ("gagpo serve gagpo/ALFWorld-v0 --port 8000", "gagpo serve gagpo/WebShop-v0 --browser"),
     "new": ("gagpo new walk", "gagpo new walk --folder worlds"),

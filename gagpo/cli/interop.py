@@ -71,8 +71,8 @@ def new(
     made = new_package(name, folder) if package else new_world(name, folder)
     say("\n".join(map(str, made)))
     if package:
-        say(f"next: cd {made[0].parent}; pip install -e .; gagpo check {world}; gagpo warm-start {name}.yaml")
+        say(f"next: cd {made[0].parent}; pip install -e .; gagpo check {world}; gagpo sft {name}.yaml")
     else:
-        say(f"next: gagpo check {name}:{world}; gagpo warm-start {made[1]}; gagpo train {made[1]}")
+        say(f"next: gagpo check {name}:{world}; gagpo sft {made[1]}; gagpo train {made[1]}")
     if as_json:
         print_json({"files": [str(path) for path in made]})

@@ -1,4 +1,4 @@
-"""The commands that make models: ``train`` and ``warm-start``."""
+"""The commands that make models: ``train`` and ``sft``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def add_to(app: typer.Typer) -> None:
     """Hang the commands of this file under ``app``."""
     app.command()(train)
-    app.command("warm-start")(warm_start)
+    app.command()(sft)
 
 
 def train(
@@ -168,14 +168,14 @@ def _compared(run: Path, split: str) -> str:
     return "\n".join(compared.lines(text_width()))
 
 
-def warm_start(
-    config: Annotated[str, typer.Argument(help="Settings with a warm_start section: a file, or a shipped config.")],
+def sft(
+    config: Annotated[str, typer.Argument(help="Settings with a section sft: a file, or a shipped config.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value ...")] = None,
-    again: Annotated[bool, typer.Option(help="Make it anew even if the folder exists.")] = False,
+    again: Annotated[bool, typer.Option(help="Make it again even if the folder exists.")] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Make the model folder a config names: a small model, trained on demonstrations."""
+    """Train the model that a config names on demonstrations (supervised fine-tuning)."""
     from gagpo.agents.starters import is_starter
     from gagpo.settings import SettingsError, load, machine
 
@@ -186,19 +186,19 @@ def warm_start(
         if as_json:
             print_json({"model": settings.model})
         return
-    if settings.warm_start is None:
-        raise SettingsError(f"run {settings.name!r} has no warm_start section, so there is nothing to train on")
+    if settings.sft is None:
+        raise SettingsError(f"run {settings.name!r} has no section 'sft'")
     machine.require_machine(settings)
-    from gagpo.warm_start.recipe import recipe_difference  # torch, which no mistake above has to wait for
-    from gagpo.warm_start.run import warm_start as make
+    from gagpo.sft.recipe import recipe_difference  # torch, which no mistake above has to wait for
+    from gagpo.sft.run import sft as make
 
     if (folder / "config.json").exists() and not again:
         if difference := recipe_difference(settings):
             raise SettingsError(
-                f"{settings.model} was made with other settings ({difference}); --again makes it anew, or name another "
+                f"{settings.model} was made with other settings ({difference}); --again replaces it, or name another "
                 "folder with model=..."
             )
-        say(f"{settings.model} exists; --again makes it anew")
+        say(f"{settings.model} exists; --again replaces it")
     else:
         _threads(settings.threads)
         say(f"model folder: {make(settings, quiet, say)}")

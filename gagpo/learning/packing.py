@@ -212,4 +212,4 @@ def packing_of(model: torch.nn.Module, settings: RunSettings) -> Packing:
     """How the rows of a run are read: trees where the model can and the settings let it."""
     training, flat = settings.training, is_flat(model)
     half_on_cpu = torch.device(settings.device).type == "cpu" and training.precision == "bfloat16"
-    return Packing(training.microbatch_tokens, training.share_prefixes and flat, half_on_cpu and flat)
+    return Packing(training.microbatch_tokens, flat, half_on_cpu and flat)

@@ -16,7 +16,7 @@ from gagpo.agents.starters import folder_of
 from gagpo.planning.lengths import DEFAULT_GUESS, Guess, most_turns, row_tokens
 from gagpo.planning.memory import Part, adapter, engine_parts, moments, peak, state_parts, update_parts
 from gagpo.settings import RunSettings
-from gagpo.warm_start.small_model import config
+from gagpo.sft.small_model import config, shape_for
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -56,7 +56,7 @@ class MemoryPlan:
 def shape_of(settings: RunSettings) -> Shape:
     """Sizes from the model's config.json, the parameters counted on a module without storage. Nothing is downloaded.
 
-    A model that a warm start has yet to make has the shape of that section. ModelError for a folder without config, and
+    A model that SFT has yet to make has the shape of the section ``sft``. ModelError for a folder without config, and
     for a hub name that is not cached.
     """
     return sizes(_config(settings), settings.trust_remote_code)
@@ -67,9 +67,9 @@ def _config(settings: RunSettings) -> PreTrainedConfig:
 
     name = folder_of(settings.model)
     folder = Path(name)
-    if not folder.exists() and settings.warm_start is not None:
-        small = settings.warm_start.model
-        return config(small, small.vocabulary)
+    if not folder.exists() and settings.sft is not None:
+        shape = shape_for(settings.sft.model)
+        return config(shape, shape.vocabulary)
     if folder.is_dir() and not (folder / "config.json").exists():
         raise ModelError(f"model folder {name} holds no config.json; is it a Hugging Face model folder?")
     try:

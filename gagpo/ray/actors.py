@@ -70,7 +70,7 @@ class RayPlace(LocalPlacement):
 
         def make() -> Any:
             kind = ray.remote(PoolHost).options(
-                name=f"gagpo-host-{_unique()}", num_cpus=self._cluster.host_cpus, scheduling_strategy="SPREAD"
+                name=f"gagpo-host-{_unique()}", num_cpus=self._cluster.cpus, scheduling_strategy="SPREAD"
             )
             return kind.remote(world.id, dict(world.kwargs), options)
 
@@ -91,7 +91,7 @@ class RayPlace(LocalPlacement):
     def _place_server(self, plan: ServerPlan) -> tuple[Callable[..., Any], Callable[[], None]]:
         kind = ray.remote(_PlacedHost).options(
             name=f"gagpo-server-{_unique()}",
-            num_cpus=self._cluster.server_cpus,
+            num_cpus=self._cluster.cpus,
             num_gpus=len(plan.devices),
             scheduling_strategy="SPREAD",
         )

@@ -120,7 +120,7 @@ class _Attempt:
 
     def _room(self) -> Any:
         """Room for all ranks at once, or for none; near each other where that is possible."""
-        need = {"CPU": self.cluster.rank_cpus} | ({"GPU": float(self.gpus)} if self.gpus else {})
+        need = {"CPU": self.cluster.cpus} | ({"GPU": float(self.gpus)} if self.gpus else {})
         group = self.ray.util.placement_group([need] * self.settings.processes, strategy="PACK")
         if not group.wait(self.cluster.start_deadline):
             self.ray.util.remove_placement_group(group)
@@ -136,7 +136,7 @@ class _Attempt:
         strategy = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=number)
         kind = self.ray.remote(Rank).options(
             name=f"gagpo-rank-{number}-{os.urandom(4).hex()}",
-            num_cpus=self.cluster.rank_cpus,
+            num_cpus=self.cluster.cpus,
             num_gpus=self.gpus,
             scheduling_strategy=strategy,
             max_restarts=0,  # all ranks start again together, from the checkpoint

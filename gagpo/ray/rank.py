@@ -53,7 +53,7 @@ class Rank:
                     path, parse(cast("dict[str, object]", parse_yaml(settings)), "the settings of the run")
                 )
             place = RayPlace(run.settings, path)
-            with joined(run.settings.ranks.patience, run.settings.ranks.deadline) as ranks:
+            with joined(deadline=run.settings.ranks.deadline) as ranks:
                 trainer.train(run, lambda event: print(event, flush=True), quiet=True, ranks=ranks, placement=place)
         except (KeyboardInterrupt, SystemExit):  # a checkpoint has been written
             return LOST, f"rank {variables['RANK']} was told to end"

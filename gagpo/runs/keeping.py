@@ -18,6 +18,8 @@ from gagpo.runs.metrics import metric_rows
 from gagpo.runs.run_folder import AVERAGED, BEST
 from gagpo.settings import SettingsError, TrainingSettings
 
+BEST_OVER = 10  # iterations that ``training.best`` is the mean of
+
 
 def smoothed(rows: Sequence[Mapping[str, float]], criterion: str, over: int) -> dict[int, float]:
     """The mean of ``criterion`` over each iteration and the ``over - 1`` before it (fewer at the start), by iteration.
@@ -40,7 +42,7 @@ def best_of(iterations: Iterable[int], rows: Sequence[Mapping[str, float]], trai
     """
     if training.best is None:
         return None
-    means = smoothed(rows, training.best, training.best_over)
+    means = smoothed(rows, training.best, BEST_OVER)
     measured = [iteration for iteration in iterations if iteration in means]
     return max(measured, key=lambda iteration: (means[iteration], iteration), default=None)
 

@@ -36,13 +36,11 @@ _AT = re.compile(r"(?P<run>.+)@(?P<which>\d+|best|average)")
 CHANGEABLE = (
     "processes",
     "ranks.deadline",
-    "ranks.patience",
     "training.iterations",
     "training.turns",
     "training.save_every",
     "training.keep",
     "training.best",
-    "training.best_over",
     "training.keep_episodes",
     "rollout.workers",
     "threads",

@@ -1,9 +1,8 @@
-"""Everything a run is made of, and which settings do not go together."""
+"""All settings of a run, and which of them exclude each other."""
 
 from __future__ import annotations
 
 import re
-from typing import TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
@@ -15,7 +14,8 @@ from gagpo.controllers.curriculum import AnyCurriculum, Uniform
 from gagpo.envs.tasks import parted
 from gagpo.settings.environment import ContextSettings, EnvironmentSettings
 from gagpo.settings.errors import SettingsError
-from gagpo.settings.rollout import EngineSettings, RolloutSettings, require_few
+from gagpo.settings.rollout import EngineSettings, RolloutSettings
+from gagpo.settings.sft import SftSettings
 from gagpo.settings.training import (
     ClusterSettings,
     EvaluationSettings,
@@ -24,11 +24,8 @@ from gagpo.settings.training import (
     RanksSettings,
     TrainingSettings,
 )
-from gagpo.settings.warm_start import WarmStartSettings
 from gagpo.settings.worlds import Reward, World, WorldSettings, fault_of
 from gagpo.trackers.registry import TRACKERS
-
-Section = TypeVar("Section", bound=Options)
 
 DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu")
 """Those of torch that hold numbers, unlike ``meta``; whether one is here is asked when a run begins."""
@@ -38,7 +35,7 @@ LORA_RATE = 1e-5
 
 
 class RunSettings(Options):
-    """Everything a run is made of."""
+    """All settings of a run."""
 
     name: str = Field(description="of the run and its folder")
     seed: int = Field(1, ge=0, lt=2**32, description="of everything that is drawn")
@@ -47,7 +44,7 @@ class RunSettings(Options):
         None, description="branch, tag or commit of a hub model; a run goes on with the commit that it began with"
     )
     trust_remote_code: bool = Field(False, description="run the code that a hub model brings along; read it first")
-    device: str = Field("cpu", description="cpu, cuda, cuda:1, ...")
+    device: str = Field("cpu", description="cpu, cuda, mps and others, or one of several GPUs: cuda:1")
     threads: int = Field(0, ge=0, le=1024, description="torch threads; 0 for one per core")
     processes: int = Field(
         1, ge=1, le=1024, description="on this machine, that train one model together; torchrun's number goes before it"
@@ -56,14 +53,16 @@ class RunSettings(Options):
     engine: EngineSettings = EngineSettings()
     environment: EnvironmentSettings | None = None
     environments: list[WorldSettings] = Field(
-        [], max_length=64, description="several worlds that are trained on together, in the place of environment"
+        [], max_length=64, description="several environments to train on together, instead of `environment`"
     )
     curriculum: AnyCurriculum = Field(
         Uniform(), description="order of an environment's tasks: uniform, by_success, or module:Class"
     )
     context: ContextSettings = ContextSettings()
     rollout: RolloutSettings = RolloutSettings()
-    reward: Reward = Field("world", description="what training pays: what the world does, or 1 for a success alone")
+    reward: Reward = Field(
+        "environment", description="what training pays: the environment's rewards, or success: 1 for a success alone"
+    )
     invalid_penalty: float = Field(0.01, ge=0, description="what a turn without a valid action costs")
     algorithm: Algorithm
     optimizer: OptimizerSettings = OptimizerSettings()
@@ -72,33 +71,15 @@ class RunSettings(Options):
     evaluation: EvaluationSettings = EvaluationSettings()
     cluster: ClusterSettings = ClusterSettings()
     trackers: list[str] = Field(["tensorboard"], description="where numbers go besides the run's folder; see docs")
-    warm_start: WarmStartSettings | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _precisions(cls, value: object) -> object:
-        """Runs of earlier versions say ``dtype: float32``, which is what weights in training are now in any case."""
-        if not isinstance(value, dict) or "dtype" not in value:
-            return value
-        if value["dtype"] != "float32":
-            raise InvalidArgument(
-                "dtype: weights in training are always float32, or small updates are rounded away; set "
-                "training.precision=bfloat16 for what is computed in and engine.dtype=bfloat16 for what is sampled in"
-            )
-        return {key: other for key, other in value.items() if key != "dtype"}
+    sft: SftSettings | None = None
 
     @model_validator(mode="after")
     def _some_world(self) -> RunSettings:
         if (self.environment is None) == (not self.environments):
             given = "is missing" if self.environment is None else "and key 'environments' are both given"
-            raise InvalidArgument(f"key 'environment' {given}: name one world there, or several in environments")
+            raise InvalidArgument(f"key 'environment' {given}: name one environment there, or several in environments")
         if fault := fault_of(self.environments):
             raise InvalidArgument(f"environments: {fault}")
-        for number, world in enumerate(self.worlds if self.environments else []):
-            try:
-                require_few(self.rollout.tasks, world.samples)
-            except ValueError as error:
-                raise InvalidArgument(f"environments.{number}: {error}") from None
         return self
 
     @model_validator(mode="after")
@@ -150,12 +131,12 @@ class RunSettings(Options):
 
     @property
     def asks_expert(self) -> bool:
-        """Whether the algorithm asks what a world's expert would do."""
+        """Whether the algorithm asks what an environment's expert would do."""
         hint = self.algorithm.distillation and self.algorithm.distillation.hint
         return self.algorithm.expert is not None or hint == "expert"
 
     def built(self, environment: EnvironmentSettings) -> EnvironmentSettings:
-        """What a world is built with: with its expert, where the algorithm asks what it would do."""
+        """What an environment is built with, its expert included where the algorithm asks what it would do."""
         if not self.asks_expert:
             return environment
         return environment.model_copy(update={"kwargs": {**environment.kwargs, "expert": True}})
@@ -194,83 +175,70 @@ class RunSettings(Options):
             TRACKERS.place(name)
         return trackers
 
-    # The worlds -------------------------------------------------------------------------------------------------------
+    # The environments -------------------------------------------------------------------------------------------------
 
     @property
     def worlds(self) -> list[World]:
-        """The worlds of the run, every one complete; a run of one ``environment`` has one without a name."""
-        rolling, measured = self.rollout, self.evaluation
+        """The environments of the run, each complete; a run of one ``environment`` has one without a name."""
+        rolling, rest = self.rollout, (self.rollout.samples, self.reward, self.invalid_penalty)
         if self.environment is not None:
-            own = (self.reward, self.invalid_penalty, measured, self.curriculum)
-            return [World("", 1.0, self.environment, self.context, rolling.max_tokens, rolling.samples, *own)]
+            own = (self.context, rolling.max_tokens, *rest, self.evaluation, self.curriculum)
+            return [World("", 1.0, self.environment, *own)]
         return [
             World(
                 row.name,
                 row.weight,
                 EnvironmentSettings.model_construct(id=row.id, split=row.split, kwargs=row.kwargs),
-                _over(self.context, row.context),
+                self.context.model_copy(update=row.context),
                 rolling.max_tokens if row.max_tokens is None else row.max_tokens,
-                rolling.samples if row.samples is None else row.samples,
-                row.reward or self.reward,
-                self.invalid_penalty if row.invalid_penalty is None else row.invalid_penalty,
-                _over(measured, row.evaluation),
-                row.curriculum or self.curriculum,
+                *rest,
+                self.evaluation.model_copy(update=row.evaluation),
+                self.curriculum,
             )
             for row in self.environments
         ]
 
     @property
     def panels(self) -> list[str]:
-        """The names of everything that is measured: a split, or WORLD.SPLIT where there are several worlds."""
+        """The names of all panels: a split, or NAME.SPLIT where there are several environments."""
         return [name for world in self.worlds for name in world.panels]
 
     @property
     def longest_response(self) -> int:
-        """Most tokens of a response in any world."""
+        """Most tokens of a response in any environment."""
         return max(world.max_tokens for world in self.worlds)
 
     @property
     def only_world(self) -> World:
-        """The world of a run of one; SettingsError names them where there are several."""
+        """The environment of a run of one; SettingsError names them where there are several."""
         worlds = self.worlds
         if len(worlds) > 1:
             raise SettingsError(
-                f"run {self.name!r} has several worlds ({', '.join(world.name for world in worlds)}): name one"
+                f"run {self.name!r} has several environments ({', '.join(world.name for world in worlds)}): name one"
             )
         return worlds[0]
 
     def world_of(self, task: str) -> World:
-        """The world of a task, by its name within the run."""
+        """The environment of a task, by its name within the run."""
         return self.world_named(parted(task)[0] if self.environments else "")
 
     def world_named(self, name: str) -> World:
-        """The world called ``name``; SettingsError with the nearest where there is none."""
+        """The environment called ``name``; SettingsError with the nearest where there is none."""
         found = {world.name: world for world in self.worlds}
         if name not in found:
-            raise SettingsError(f"run {self.name!r} has no world {name!r:.60}; {hint(name, filter(None, found))}")
+            raise SettingsError(f"run {self.name!r} has no environment {name!r:.60}; {hint(name, filter(None, found))}")
         return found[name]
 
     def alone(self, world: World) -> RunSettings:
-        """The settings of a run of ``world`` alone, as this one trains and measures it."""
+        """The settings of a run of ``world`` alone."""
         if not self.environments:
             return self
-        rolling = {"max_tokens": world.max_tokens, "samples": world.samples}
-        if not self.rollout.model_fields_set & {"max_tokens"} and self.rollout.max_tokens == world.max_tokens:
-            del rolling["max_tokens"]  # left open: a model's warm start may have derived it
-        changes = {
+        changes: dict[str, object] = {
             "environment": world.environment,
             "environments": [],
             "context": world.context,
-            "rollout": self.rollout.model_copy(update=rolling),
-            "reward": world.reward,
-            "invalid_penalty": world.invalid_penalty,
             "evaluation": world.evaluation,
-            "curriculum": world.curriculum,
         }
+        if world.max_tokens != self.rollout.max_tokens:  # the run's own may be left to what SFT derived
+            changes["rollout"] = self.rollout.model_copy(update={"max_tokens": world.max_tokens})
         return self.model_copy(update=changes)
-
-
-def _over(section: Section, row: Options) -> Section:
-    """A section of the run with what a row says in its place."""
-    given = {name: value for name in type(row).model_fields if (value := getattr(row, name)) is not None}
-    return section.model_copy(update=given) if given else section

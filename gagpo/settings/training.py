@@ -61,12 +61,6 @@ class TrainingSettings(Options):
     turns: int | None = Field(None, ge=1, description="end with the iteration that reaches so many environment turns")
     epochs: int = Field(1, ge=1, description="passes over an iteration's rows")
     minibatches: int = Field(1, ge=1, description="optimiser steps of an epoch")
-    minibatch_of: Literal["group", "row"] = Field(
-        "group", description="what is dealt out to mini-batches: whole task groups, whose rows share tokens, or rows"
-    )
-    share_prefixes: bool = Field(
-        True, description="read what rows begin with alike once; the result is the same, and so are the gradients"
-    )
     microbatch_tokens: int = Field(
         16384, ge=1, description="padded tokens of one forward pass: memory and speed, never the result"
     )
@@ -95,7 +89,6 @@ class TrainingSettings(Options):
     best: Literal["success_rate", "reward_mean"] | None = Field(
         "success_rate", description="also kept: the checkpoint with the highest of this in training; null for none"
     )
-    best_over: int = Field(10, ge=1, description="iterations that training.best is the mean of")
     keep_episodes: int = Field(5, ge=0, description="every how many iterations the episodes are written; 0 never")
 
     @property
@@ -117,23 +110,18 @@ class RanksSettings(Options):
     """Where several processes train one model; see docs/scale.md."""
 
     deadline: float = Field(60.0, ge=1, description="seconds without a sign of life after which a process is lost")
-    patience: float = Field(
-        3600.0, ge=1, description="seconds that processes wait for each other, or for a checkpoint to be written"
-    )
 
 
 class ClusterSettings(Options):
     """How a run is spread with ``gagpo train --ray``; nothing of it changes what is learned."""
 
-    rank_cpus: float = Field(1.0, ge=0, description="cores that each of the `processes` is given")
+    cpus: float = Field(1.0, ge=0, description="cores of each rank, environment host and vLLM server")
     hosts: int = Field(
         0,
         ge=0,
         le=1024,
         description="pools of environments on other nodes for each rank, of rollout.workers each; 0: none",
     )
-    host_cpus: float = Field(1.0, ge=0, description="cores that each of these is given")
-    server_cpus: float = Field(1.0, ge=0, description="cores that each vLLM server is given, beside its GPUs")
     restarts: int = Field(
         10, ge=0, description="how often in an hour ranks, and hosts of environments, may be started again"
     )

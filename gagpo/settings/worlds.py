@@ -1,65 +1,88 @@
-"""The worlds of a run: rows of ``environments``, and every world with what it takes from the run filled in."""
+"""The environments of a run: rows of ``environments``, and every environment with what it takes from the run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, ValidationError
 
-from gagpo.base.options import Options
-from gagpo.controllers.curriculum import AnyCurriculum, Curriculum
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.nearest import hint
+from gagpo.base.options import Options, problems
+from gagpo.controllers.curriculum import Curriculum
 from gagpo.envs.tasks import in_world
-from gagpo.settings.environment import Calls, ContextSettings, EnvironmentSettings, History, Kwargs, Style, Template
+from gagpo.settings.environment import ContextSettings, EnvironmentSettings, Kwargs
 from gagpo.settings.training import EvaluationSettings
 
-Reward = Literal["world", "success"]
-"""What training pays for a task: what its world pays, or 1 at the last turn of a success and nothing else."""
+Reward = Literal["environment", "success"]
+"""What training pays for a task: the environment's rewards, or 1 at the last turn of a success."""
 
 
-class WorldContextSettings(Options):
-    """What differs from the run's ``context`` in this world; what is absent is as there."""
+def _part_of(section: type[Options], given: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Validated values of some keys of a section.
 
-    style: Style | None = Field(None, description="how observations become messages")
-    history: History | None = Field(None, description="full, or the number of earlier turns that a window shows")
-    admissible: bool | None = Field(None, description="list the admissible actions in the prompt")
-    template: Template | None = Field(None, description="variables of the chat template")
-    calls: Calls | None = Field(None, description="with style tools, the format that the model calls in")
+    names: keys that may be given.
+
+    Raises:
+        InvalidArgument: a key or a value is not valid.
+    """
+    if other := [name for name in given if name in section.model_fields and name not in names]:
+        raise InvalidArgument(f"{other[0]} cannot differ between environments, only {', '.join(names)}")
+    try:
+        checked = section.model_validate(dict(given))
+    except ValidationError as error:
+        faults = [
+            f"unknown key {place!r}; {hint(place, names)}" if unknown else f"{place}: {message}"
+            for place, message, unknown in problems(error)
+        ]
+        raise InvalidArgument("; ".join(faults)) from None
+    return {name: getattr(checked, name) for name in given}
 
 
-class WorldEvaluationSettings(Options):
-    """What differs from the run's ``evaluation`` in this world; what is absent is as there."""
+def _context(given: dict[str, Any]) -> dict[str, Any]:
+    return _part_of(ContextSettings, given, list(ContextSettings.model_fields))
 
-    splits: list[str] | None = Field(None, description="panels, each a whole split or a part of it")
-    tries: int | None = Field(None, ge=1, description="how often each task is played")
-    tasks: int | None = Field(None, ge=1, description="an evenly spaced part of the split")
+
+def _evaluation(given: dict[str, Any]) -> dict[str, Any]:
+    return _part_of(EvaluationSettings, given, ["splits", "tries", "tasks"])
 
 
 class WorldSettings(Options):
-    """One of several worlds that a run trains on together; what is absent is as the run says."""
+    """One of several environments that a run trains on together; what is absent is as for the run."""
 
     name: str = Field(
         pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,39}$", description="in metrics, panels and tasks: letters, digits, - and _"
     )
-    weight: float = Field(1.0, ge=1e-6, le=1e6, description="share of the task groups, relative to the other worlds")
+    weight: float = Field(1.0, ge=1e-6, le=1e6, description="share of the task groups, relative to other environments")
     id: str = Field(description="a registered id, or module:Name-v0 of a file in the working directory")
     split: str = Field("train", description="the split that is trained on")
     kwargs: Kwargs = Field({}, description="arguments of the environment's constructor")
-    context: WorldContextSettings = WorldContextSettings()
-    max_tokens: int | None = Field(None, ge=1, description="most tokens of a response; rollout.max_tokens if absent")
-    samples: int | None = Field(None, ge=1, description="episodes of a group; rollout.samples if absent")
-    reward: Reward | None = Field(None, description="what training pays; the run's reward if absent")
-    invalid_penalty: float | None = Field(
-        None, ge=0, description="what a turn without a valid action costs; the run's invalid_penalty if absent"
+    context: Annotated[dict[str, Any], AfterValidator(_context)] = Field(
+        {}, description="keys of `context` that differ from the run's"
     )
-    evaluation: WorldEvaluationSettings = WorldEvaluationSettings()
-    curriculum: AnyCurriculum | None = Field(None, description="order of the tasks; the run's curriculum if absent")
+    max_tokens: int | None = Field(None, ge=1, description="most tokens of a response; rollout.max_tokens if absent")
+    evaluation: Annotated[dict[str, Any], AfterValidator(_evaluation)] = Field(
+        {}, description="splits, tries or tasks where they differ from the run's `evaluation`"
+    )
 
 
 @dataclass(frozen=True)
 class World:
-    """A world of a run with everything filled in. name: empty in a run of one ``environment``."""
+    """An environment of a run with everything filled in.
+
+    name: empty in a run of one ``environment``.
+    weight: share of the task groups, relative to other environments.
+    environment: how it is built.
+    context: what the model reads.
+    max_tokens: most tokens of a response.
+    samples: episodes of a group.
+    reward: what training pays.
+    invalid_penalty: what a turn without a valid action costs.
+    evaluation: how it is measured.
+    curriculum: order of its tasks.
+    """
 
     name: str
     weight: float
@@ -73,7 +96,7 @@ class World:
     curriculum: Curriculum
 
     def task(self, task: str) -> str:
-        """The name of a task of this world within the run."""
+        """The name of one of its tasks within the run."""
         return in_world(self.name, task)
 
     @property
@@ -86,7 +109,7 @@ def fault_of(rows: Sequence[WorldSettings]) -> str:
     """What is wrong with the rows together; '' if nothing is."""
     first: dict[str, int] = {}
     for number, row in enumerate(rows):
-        if row.name.casefold() in first:  # their panels are files, which some disks do not tell apart
+        if row.name.casefold() in first:  # names of files, which some disks compare without case
             return f"rows {first[row.name.casefold()]} and {number} are both named {row.name!r}: give each its own name"
         first[row.name.casefold()] = number
     return ""

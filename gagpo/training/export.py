@@ -9,13 +9,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import yaml
-
 from gagpo.base import durable
 from gagpo.base.tables import Table
 from gagpo.eval.runs import Evaluation, Run, load_run
 from gagpo.runs.run_folder import AVERAGED, RunFolder, named, versions
 from gagpo.settings import RunSettings, SettingsError
+from gagpo.settings.core_schema import write_yaml
 
 if TYPE_CHECKING:
     from gagpo.runs.checkpoint import Checkpoint
@@ -101,7 +100,7 @@ def model_card(run: Path, saved: Checkpoint, adapter: bool = False) -> str:
         front["model-index"] = [{"name": name, "results": [_indexed(one) for one in measured]}]
     made = _versions(run)
     parts = [
-        f"---\n{yaml.safe_dump(front, sort_keys=False, allow_unicode=True)}---",
+        f"---\n{write_yaml(front)}---",
         f"# {name}",
         f"Trained from `{settings.model}` on {_worlds(settings)} with "
         f"{_algorithm(run)}, {saved.iteration} iterations. "

@@ -83,7 +83,7 @@ def opened(
     alone = None if started_as_rank() else folder()  # before torch is imported
     from gagpo.distributed.ranks import joined
 
-    with joined(settings.ranks.patience, settings.ranks.deadline) as ranks:
+    with joined(deadline=settings.ranks.deadline) as ranks:
         if alone is not None:
             yield alone, ranks
             return
@@ -120,10 +120,10 @@ def continued(path: Path, overrides: Sequence[str] = ()) -> RunFolder:
 
 
 def require_model(settings: RunSettings) -> None:
-    """Say at once, before anything is imported, that the model is not there, or has yet to be made by a warm start."""
-    made = settings.warm_start is not None and not settings.model.startswith("starter:")
+    """Say at once, before anything is imported, that the model is not there, or SFT has yet to make it."""
+    made = settings.sft is not None and not settings.model.startswith("starter:")
     if made and not Path(settings.model).exists():
-        raise SettingsError(f"there is no model folder {settings.model}; make it with `gagpo warm-start CONFIG`")
+        raise SettingsError(f"there is no model folder {settings.model}; make it with `gagpo sft CONFIG`")
     machine.require_model(settings.model)
 
 

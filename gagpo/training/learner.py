@@ -82,7 +82,7 @@ class Learner:
             self.algorithm,
             epochs=training.epochs,
             minibatches=training.minibatches,
-            minibatch_of=training.minibatch_of,
+            minibatch_of="group",
             packing=packing_of(self.model, settings),
             max_grad_norm=rate.max_grad_norm,
             reference=policy.reference,

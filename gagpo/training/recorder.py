@@ -50,7 +50,7 @@ class Recorder:
         self.rows: list[Metrics] = []
         self._checkpoints = folder.path / "checkpoints"
         self._decode = lambda token: str(tokenizer.decode(token))
-        self.saver = Saver(self._checkpoints, tokenizer, ranks, settings.ranks.patience)
+        self.saver = Saver(self._checkpoints, tokenizer, ranks, ranks.patience)
         self._report = report
         self._trackers = Trackers({})
         self._health = ""

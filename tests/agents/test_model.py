@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gagpo.agents.model import ModelError, load_model, load_tokenizer
-from gagpo.warm_start.small_model import save_folder
+from gagpo.sft.small_model import ModelShape, save_folder
 
 WORDS = ["go to cabinet 1", "Your task is to: put a hot mug in shelf.", "naïve 漢字 \x00 ok", "12 345"]
 
@@ -65,6 +65,11 @@ def test_a_folder_that_is_not_there_and_a_hub_name_without_network(tmp_path, mon
         load_tokenizer(str(tmp_path / "nowhere"))
     with pytest.raises(ModelError, match="cached or can be downloaded"):
         load_model("nobody/no-such-model")
+
+
+def test_an_impossible_shape_is_refused():
+    with pytest.raises(ValueError, match="multiple of heads"):
+        ModelShape(width=30, heads=4)
 
 
 def rewrite(folder, change):

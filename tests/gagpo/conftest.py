@@ -5,7 +5,7 @@ import yaml
 
 from gagpo.planning.doctor import machine
 from gagpo.settings import load
-from gagpo.warm_start.run import warm_start
+from gagpo.sft.run import sft
 
 CORRIDOR = {
     **machine.CORRIDOR,  # the doctor's, and smaller
@@ -14,7 +14,7 @@ CORRIDOR = {
     "rollout": {"tasks": 4, "samples": 6, "max_tokens": 3, "workers": 0},
     "training": {"iterations": 2, "minibatches": 2, "save_every": 1, "keep_episodes": 1},
     "evaluation": {"splits": ["test"], "temperature": 1.0},
-    "warm_start": {**machine.CORRIDOR["warm_start"], "episodes": 40, "steps": 20},
+    "sft": {**machine.CORRIDOR["sft"], "episodes": 40, "steps": 20},
 }
 
 
@@ -24,7 +24,7 @@ def warm_model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("model") / "warm"
     config = folder.with_name("warm.yaml")
     config.write_text(yaml.safe_dump({**CORRIDOR, "model": str(folder)}))
-    return str(warm_start(load(config), quiet=True))
+    return str(sft(load(config), quiet=True))
 
 
 @pytest.fixture

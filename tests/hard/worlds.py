@@ -9,8 +9,8 @@ import yaml
 
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
+from gagpo.sft.run import sft
 from gagpo.training.trainer import train
-from gagpo.warm_start.run import warm_start
 from tests.gagpo.conftest import CORRIDOR
 
 SETTINGS: dict[str, Any] = {
@@ -20,7 +20,7 @@ SETTINGS: dict[str, Any] = {
     "optimizer": {"learning_rate": 2e-3},
     "training": {"iterations": 2, "save_every": 1, "keep_episodes": 1},
     "evaluation": {"splits": ["test"], "temperature": 1.0, "tasks": 2},
-    "warm_start": {**CORRIDOR["warm_start"], "episodes": 20, "steps": 50, "batch": 16},
+    "sft": {**CORRIDOR["sft"], "episodes": 20, "steps": 50, "batch": 16},
 }
 
 
@@ -37,7 +37,7 @@ def make_model(folder: Path) -> Path:
     """A small model folder at ``folder / "model"``, made once."""
     model = folder / "model"
     if not (model / "config.json").exists():
-        warm_start(load(write_settings(folder / "warm.yaml", model)), quiet=True)
+        sft(load(write_settings(folder / "warm.yaml", model)), quiet=True)
     return model
 
 

@@ -3,10 +3,10 @@
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from gagpo.warm_start.small_model import SmallModelSettings, build
+from gagpo.sft.small_model import ModelShape, build
 
 TEXTS = ["You stand at 12. Go to door 3.", "left", "right", "On the table 1, you see a mug 1 and a knife 2."] * 3
-SHAPE = SmallModelSettings(layers=1, width=64, heads=2, key_value_heads=1, feed_forward=32, context=512)
+SHAPE = ModelShape(layers=1, width=64, heads=2, key_value_heads=1, feed_forward=32, context=512)
 
 
 def save_qwen(folder, tied, seed=0):

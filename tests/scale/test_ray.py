@@ -17,8 +17,8 @@ from gagpo.eval.runs import saved_evaluation  # noqa: E402
 from gagpo.ray.driver import ClusterError, train_on  # noqa: E402
 from gagpo.runs.run_folder import RunFolder  # noqa: E402
 from gagpo.settings import dump, parse  # noqa: E402
+from gagpo.sft.run import sft  # noqa: E402
 from gagpo.training.trainer import train  # noqa: E402
-from gagpo.warm_start.run import warm_start  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +39,7 @@ def cluster():
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("model") / "corridor"
-    warm_start(settings_of("warm", folder), quiet=True)
+    sft(settings_of("warm", folder), quiet=True)
     return folder
 
 
@@ -56,13 +56,14 @@ def settings_of(name, model, **sections):
         "training": {"iterations": ITERATIONS, "save_every": 1, "keep_episodes": 1},
         "evaluation": {"splits": ["test"], "temperature": 0.0},
         "trackers": [],
-        "cluster": {"hosts": 2, "rank_cpus": 1, "host_cpus": 1, "restarts": 30},
-        "warm_start": {
+        "cluster": {"hosts": 2, "cpus": 1, "restarts": 30},
+        "sft": {
             "episodes": 40,
             "noise": 0.5,
+            "mistakes": 0.0,
             "steps": 20,
             "learning_rate": 1e-2,
-            "model": {"layers": 1, "width": 64, "heads": 2, "feed_forward": 32, "vocabulary": 300, "context": 512},
+            "model": {"layers": 1, "width": 64, "vocabulary": 300},
         },
     }
     return parse({**values, **sections}, "these settings")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 import warnings
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 
-from gagpo.objectives.imitation import fall, half_cosine
-from gagpo.settings import OptimizerSettings, SettingsError, WarmStartSettings
+from gagpo.objectives.imitation import fall
+from gagpo.settings import OptimizerSettings, SettingsError
 
 Group = dict[str, Any]
 """Parameters and the options of their own, as torch's optimisers take them."""
@@ -44,18 +43,6 @@ def make_optimizer(groups: list[Group], settings: OptimizerSettings) -> torch.op
     kind: Any = getattr(bitsandbytes.optim, "AdamW8bit")  # noqa: B009, which the package does not export
     made: torch.optim.Optimizer = kind(groups, **options)
     return made
-
-
-def muon(matrices: list[Any], weight_decay: float = 0.0) -> torch.optim.Muon:
-    """Muon over parameters or groups of them, at AdamW's learning rates."""
-    return torch.optim.Muon(matrices, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
-
-
-def hidden_matrices(model: torch.nn.Module) -> list[torch.nn.Parameter]:
-    """The trained matrices between layers: neither embeddings nor the output layer."""
-    embedded = {id(p) for m in model.modules() if isinstance(m, torch.nn.Embedding) for p in m.parameters()}
-    embedded |= {id(p) for p in model.get_output_embeddings().parameters()}  # type: ignore[operator]
-    return [p for p in model.parameters() if p.requires_grad and p.ndim == 2 and id(p) not in embedded]
 
 
 def moment_bytes(optimizer: torch.optim.Optimizer) -> int:
@@ -94,21 +81,6 @@ def rate_scale(settings: OptimizerSettings, iteration: int, iterations: int) -> 
     if iteration < settings.warmup:
         return _risen(iteration, settings.warmup)
     return fall(settings.schedule, (iteration - settings.warmup) / max(1, iterations - settings.warmup))
-
-
-def warm_start_rate(settings: WarmStartSettings, step: int) -> float:
-    """The learning rate of a step, counted from 0.
-
-    It rises over the first twentieth of the steps and falls to zero along a cosine. With ``decay`` it rises over the
-    first hundred steps at most, stays, and falls linearly over that share of the steps; then ``steps`` can still be
-    raised on the way, as nothing before the fall depends on it.
-    """
-    steps = settings.bound
-    rise = max(1, steps // 20)
-    if settings.decay is None:
-        return settings.learning_rate * _risen(step, rise) * half_cosine(math.pi * step / steps)
-    left = (steps - step) / max(1.0, settings.decay * steps)
-    return settings.learning_rate * min(_risen(step, min(100, rise)), left)
 
 
 def _risen(step: int, steps: int) -> float:

@@ -33,9 +33,9 @@ from gagpo.planning.lengths import Guess
 from gagpo.planning.memory import GB, peak
 from gagpo.planning.plan import plan
 from gagpo.runs.run_folder import RunFolder, versions
+from gagpo.sft.run import sft
 from gagpo.training.events import Event, IterationFinished
 from gagpo.training.trainer import train
-from gagpo.warm_start.run import warm_start
 
 SHARED = Path("/dev/shm")
 MEMINFO = Path("/proc/meminfo")
@@ -243,7 +243,7 @@ def check_memory(machine: Machine) -> Finding:
 def check_learning(machine: Machine) -> Finding:
     """That a model which sometimes says the right word learns to say it in ten iterations of GAGPO."""
     settings = machine.settings(f"model={machine.folder / 'warm'}")
-    warm_start(settings.model_copy(update={"device": "cpu"}), quiet=True)
+    sft(settings.model_copy(update={"device": "cpu"}), quiet=True)
     run = RunFolder.create(machine.folder / "run", settings)
     rates: list[float] = []
 

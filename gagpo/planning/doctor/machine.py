@@ -18,14 +18,13 @@ from gagpo.distributed.ranks import Ranks
 from gagpo.learning.batch import Row
 from gagpo.settings import RunSettings, parse, with_overrides
 from gagpo.settings.machine import require_device
-from gagpo.settings.warm_start import SmallModelSettings
-from gagpo.warm_start.small_model import build, save_folder
+from gagpo.sft.small_model import ModelShape, build, save_folder
 
 Verdict = Literal["failed", "warning", "ok", "skipped"]
 WORST_FIRST: tuple[Verdict, ...] = ("failed", "warning", "ok", "skipped")
 
 ITERATIONS = 10
-SHAPE = SmallModelSettings(layers=4, width=128, heads=4, key_value_heads=2, feed_forward=384, context=512)
+SHAPE = ModelShape(layers=4, width=128, heads=4, key_value_heads=2, feed_forward=384, context=512)
 LARGE: dict[str, object] = {  # Qwen2.5-0.5B
     "hidden_size": 896,
     "intermediate_size": 4864,
@@ -48,13 +47,14 @@ CORRIDOR: dict[str, object] = {
     "optimizer": {"learning_rate": 5e-3},
     "training": {"iterations": ITERATIONS, "minibatches": 2, "save_every": ITERATIONS, "keep_episodes": 0},
     "evaluation": {"splits": ["test"], "temperature": 1.0, "tries": 8},
-    "warm_start": {
+    "sft": {
         "episodes": 60,
         "noise": 0.5,
+        "mistakes": 0.0,
         "steps": 25,
         "batch": 32,
         "learning_rate": 1e-2,
-        "model": {"layers": 1, "width": 32, "heads": 2, "feed_forward": 32, "vocabulary": 300, "context": 128},
+        "model": {"layers": 1, "width": 32, "vocabulary": 300},
     },
 }
 

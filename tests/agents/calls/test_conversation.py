@@ -23,7 +23,7 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.collecting.distributed_rollout import packed, unpacked
 from gagpo.envs.pool import WorkerPool
 from gagpo.learning.batch import build_rows
-from gagpo.warm_start.small_model import CHAT_TEMPLATE, SmallModelSettings, build
+from gagpo.sft.small_model import CHAT_TEMPLATE, ModelShape, build
 from tests.agents.template_families import FAMILIES
 from tests.conftest import TEXTS
 
@@ -71,7 +71,7 @@ def dressed(tokenizer, name):
 
 @pytest.fixture
 def small():
-    settings = SmallModelSettings(layers=2, width=32, heads=2, feed_forward=48, vocabulary=500, context=8192)
+    settings = ModelShape(layers=2, width=32, heads=2, feed_forward=48, vocabulary=500, context=8192)
     model, tokenizer = build(settings, TEXTS, seed=0)
     return model.eval(), tokenizer
 

@@ -22,12 +22,12 @@ from gagpo.eval.results import EvalResult
 from gagpo.runs.checkpoint import checkpoints
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import parse
+from gagpo.sft.run import sft
+from gagpo.sft.small_model import ModelShape, build, save_folder
 from gagpo.training.trainer import train
-from gagpo.warm_start.run import warm_start
-from gagpo.warm_start.small_model import SmallModelSettings, build, save_folder
 
 TEXTS = ["You stand at 12. Go to door 3.", "left", "right", "On the table 1, you see a mug 1 and a knife 2."] * 3
-SHAPE = SmallModelSettings(layers=2, width=64, heads=2, key_value_heads=1, feed_forward=96, context=512)
+SHAPE = ModelShape(layers=2, width=64, heads=2, key_value_heads=1, feed_forward=96, context=512)
 
 
 @pytest.fixture(scope="module")
@@ -235,16 +235,17 @@ def trained(started, tmp_path_factory):
         "optimizer": {"learning_rate": 5e-3},
         "training": {"iterations": 10, "save_every": 10},
         "evaluation": {"splits": ["test"], "tries": 8, "temperature": 1.0},
-        "warm_start": {
+        "sft": {
             "episodes": 40,
             "noise": 0.5,
+            "mistakes": 0.0,
             "steps": 20,
             "learning_rate": 1e-2,
-            "model": {"layers": 1, "width": 64, "heads": 2, "feed_forward": 32, "vocabulary": 300, "context": 512},
+            "model": {"layers": 1, "width": 64, "vocabulary": 300},
         },
     }
     settings = parse(values, "these settings")
-    warm_start(settings, quiet=True)
+    sft(settings, quiet=True)
     folder = RunFolder.create(place / "run", settings)
     train(folder, quiet=True)
     return folder

@@ -61,12 +61,12 @@ def test_training_ends_with_a_table_curves_a_page_and_json(inside, corridor, tmp
     assert "before-test.json" not in measured and "after-test.json" in measured
 
 
-def test_a_warm_start_is_made_once_and_never_mistaken_for_another(inside, corridor, tmp_path):
+def test_a_model_of_sft_is_made_once_and_never_mistaken_for_another(inside, corridor, tmp_path):
     config = corridor()
-    again = inside("warm-start", config, "-q")
+    again = inside("sft", config, "-q")
     assert again.returncode == 0 and "exists" in again.stdout
-    other = inside("warm-start", config, "warm_start.noise=0.25", "-q")
-    assert other.returncode == 2 and "warm_start.noise: 0.5 then, 0.25 now" in other.stderr
+    other = inside("sft", config, "sft.noise=0.25", "-q")
+    assert other.returncode == 2 and "sft.noise: 0.5 then, 0.25 now" in other.stderr
     assert len(other.stderr.splitlines()) == 1
 
 

@@ -17,8 +17,8 @@ from gagpo.objectives.imitation import Distillation
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError
 from gagpo.settings import load as load_run
+from gagpo.sft.small_model import ModelShape, build, save_folder, train_tokenizer
 from gagpo.training.trainer import Trainer
-from gagpo.warm_start.small_model import SmallModelSettings, build, save_folder, train_tokenizer
 from tests.gagpo.imitation.teacher_server import serving_teacher
 
 ENGLISH = ["You stand at 3. Go to door 11. left right left right"] * 40
@@ -99,7 +99,7 @@ def collected(corridor, tmp_path):
 @pytest.fixture
 def stranger(tmp_path):
     """A model folder whose tokenizer is another."""
-    small = SmallModelSettings(layers=2, width=32, heads=2, feed_forward=48, vocabulary=320, context=512)
+    small = ModelShape(layers=2, width=32, heads=2, feed_forward=48, vocabulary=320, context=512)
     model, tokenizer = build(small, OTHER, seed=3)
     save_folder(model, tokenizer, tmp_path / "stranger")
     return tmp_path / "stranger"

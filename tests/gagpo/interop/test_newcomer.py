@@ -14,7 +14,7 @@ from gagpo.settings import load
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "your-environment.md").read_text(encoding="utf-8")
-SHORTER = ["warm_start.episodes=60", "warm_start.most_steps=20", "training.iterations=1", "evaluation.tries=1"]
+SHORTER = ["sft.episodes=60", "sft.steps=20", "training.iterations=1", "evaluation.tries=1"]
 
 
 def block(language, begins):
@@ -47,14 +47,14 @@ def folder(tmp_path):
 
 
 def test_the_page_names_these_commands():
-    assert [command[0] for command in commands()] == ["check", "warm-start", "train", "eval"]
+    assert [command[0] for command in commands()] == ["check", "sft", "train", "eval"]
     assert len(block("yaml", "# guess.yaml").splitlines()) <= 14
 
 
 @pytest.mark.slow
 def test_the_page_does_as_it_says(folder):
     for command in commands():
-        more = SHORTER if command[0] in ("warm-start", "train") else []
+        more = SHORTER if command[0] in ("sft", "train") else []
         more += ["--out", "chance.json", "--tasks", "10"] if command[0] == "eval" else []
         run(folder, command, *more)
     assert (folder / "runs" / "guess" / "report.html").is_file()
@@ -66,7 +66,7 @@ def test_each_world_is_copied_from_its_page(tmp_path):
     for world in newcomer.WORLDS:
         newcomer.write_world(world, tmp_path)
         assert (tmp_path / f"{world}.py").is_file()
-        assert load(tmp_path / f"{world}.yaml").warm_start.steps is None, "it is left to measure itself"
+        assert load(tmp_path / f"{world}.yaml").sft.steps is None, "it is left to measure itself"
 
 
 @pytest.mark.slow
@@ -77,4 +77,4 @@ def test_the_worlds_of_the_pages_visibly_learn(tmp_path, world, seed):
     newcomer.write_world(world, tmp_path)
     row = newcomer.learn(world, seed, tmp_path)
     assert row["after"] - row["before"] >= newcomer.RISE, row
-    assert row["warm_start"]["invalid"] < 0.1, row
+    assert row["sft"]["invalid"] < 0.1, row

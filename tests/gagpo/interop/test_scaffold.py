@@ -39,7 +39,7 @@ def test_a_new_world_keeps_its_promises(tmp_path):
 @pytest.mark.slow
 def test_a_new_world_can_be_trained_in_as_it_is(tmp_path):
     new_world("moon_base", tmp_path)
-    for command in ("warm-start", "train"):
+    for command in ("sft", "train"):
         done = run(tmp_path, "-m", "gagpo", command, "moon_base.yaml", "-q", "training.iterations=2")
         assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path / "runs/moon_base/report.html").is_file()

@@ -19,7 +19,7 @@ from verl import DataProto
 
 from gagpo.envs.testing import CorridorEnv
 from gagpo.interop.verl import WorldLoop, dataset
-from gagpo.warm_start.small_model import save_folder
+from gagpo.sft.small_model import save_folder
 
 pytestmark = pytest.mark.interop
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"

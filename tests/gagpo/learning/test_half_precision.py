@@ -14,9 +14,9 @@ import sys
 sys.argv = ["half_precision.py", "--run", sys.argv[1], "--updates", "6"]
 sys.path.insert(0, "benchmarks")
 import half_precision
-from gagpo.settings.warm_start import SmallModelSettings
-tiny = SmallModelSettings(layers=1, width=32, heads=2, feed_forward=32)
-half_precision.SmallModelSettings = lambda: tiny
+from gagpo.sft.small_model import ModelShape
+tiny = ModelShape(layers=1, width=32, heads=2, feed_forward=32)
+half_precision.ModelShape = lambda: tiny
 half_precision.main()
 """
 

@@ -22,14 +22,13 @@ from gagpo.distributed.sharding import shard
 from gagpo.learning.batch import build_rows
 from gagpo.learning.packing import Packing
 from gagpo.learning.update import Updater
-from gagpo.settings.warm_start import SmallModelSettings
-from gagpo.warm_start.small_model import create, train_tokenizer
+from gagpo.sft.small_model import ModelShape, create, train_tokenizer
 from tests.gagpo.learning.test_batch import conversation
 
 SIZES = {
-    "small": SmallModelSettings(layers=2, width=64, heads=4, key_value_heads=2, feed_forward=128, context=512),
-    "middle": SmallModelSettings(layers=4, width=128, heads=4, key_value_heads=1, feed_forward=384, context=512),
-    "wide": SmallModelSettings(layers=3, width=256, heads=8, key_value_heads=8, feed_forward=512, context=512),
+    "small": ModelShape(layers=2, width=64, heads=4, key_value_heads=2, feed_forward=128, context=512),
+    "middle": ModelShape(layers=4, width=128, heads=4, key_value_heads=1, feed_forward=384, context=512),
+    "wide": ModelShape(layers=3, width=256, heads=8, key_value_heads=8, feed_forward=512, context=512),
 }
 ROWS, PROMPT, RESPONSE = 8, 96, 32
 

@@ -22,7 +22,7 @@ from gagpo.planning.memory import GB, update_parts
 from gagpo.planning.memory import peak as peak_of
 from gagpo.planning.plan import plan, shape_of
 from gagpo.settings import load, with_overrides
-from gagpo.warm_start.small_model import create, train_tokenizer
+from gagpo.sft.small_model import create, train_tokenizer
 from tests.gagpo.distributed.conftest import start_ranks
 from tests.gagpo.planning.peaks import PROMPT, RESPONSE, ROWS, SIZES, Case, measured, model_of
 
@@ -273,7 +273,7 @@ def test_a_hub_model_that_is_not_cached_is_one_line(big, monkeypatch):
         shape_of(with_overrides(big, ["model=nobody/nothing"]))
 
 
-def test_a_model_yet_to_be_warm_started_has_its_sections_shape(corridor):
+def test_a_model_that_sft_has_yet_to_make_has_the_shape_of_its_section(corridor):
     settings = load(corridor(model="not/there"))
     shape = shape_of(settings)
     assert (shape.layers, shape.width, shape.context) == (1, 32, 128)

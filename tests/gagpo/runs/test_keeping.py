@@ -29,13 +29,14 @@ def test_the_criterion_is_a_mean_of_the_last_iterations():
 
 
 @pytest.mark.parametrize(("over", "best"), [(1, 2), (3, 4)])
-def test_one_lucky_iteration_is_not_the_best_where_the_mean_is_over_more(over, best):
-    training = TrainingSettings(best_over=over)
-    assert keeping.best_of([1, 2, 3, 4], rows(0.0, 0.9, 0.5, 0.6), training) == best
+def test_one_lucky_iteration_is_not_the_best_where_the_mean_is_over_more(over, best, monkeypatch):
+    monkeypatch.setattr(keeping, "BEST_OVER", over)
+    assert keeping.best_of([1, 2, 3, 4], rows(0.0, 0.9, 0.5, 0.6), TrainingSettings()) == best
 
 
-def test_the_later_of_equals_is_the_best_and_only_what_is_there_counts():
-    training = TrainingSettings(best_over=1)
+def test_the_later_of_equals_is_the_best_and_only_what_is_there_counts(monkeypatch):
+    monkeypatch.setattr(keeping, "BEST_OVER", 1)
+    training = TrainingSettings()
     assert keeping.best_of([1, 2, 3], rows(0.5, 0.5, 0.1), training) == 2
     assert keeping.best_of([1, 3], rows(0.5, 0.9, 0.1), training) == 1
     assert keeping.best_of([], rows(0.5), training) is None
@@ -55,8 +56,9 @@ def scripted(config, folder, rates, **options):
     return trainer.folder.path
 
 
-def test_the_best_checkpoint_stays_beside_the_last_and_is_evaluated_and_exported(corridor, tmp_path):
-    training = {"iterations": 5, "keep": 1, "best_over": 1}
+def test_the_best_checkpoint_stays_beside_the_last_and_is_evaluated_and_exported(corridor, tmp_path, monkeypatch):
+    monkeypatch.setattr(keeping, "BEST_OVER", 1)
+    training = {"iterations": 5, "keep": 1}
     config = corridor(training=training, evaluation={"before": False, "tasks": 1})
     run = scripted(config, tmp_path / "run", [0.1, 0.8, 0.3, 0.7, 0.2])
     assert [one.iteration for one in checkpoints.checkpoints(run / "checkpoints")] == [2, 5]

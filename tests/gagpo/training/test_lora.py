@@ -23,9 +23,9 @@ from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import CheckpointError
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import LoraSettings, SettingsError, load
+from gagpo.sft.run import sft
 from gagpo.training.export import export
 from gagpo.training.trainer import Trainer, train
-from gagpo.warm_start.run import warm_start
 from tests.agents.engines import families
 
 LORA = {"rank": 4, "alpha": 4.0}
@@ -158,7 +158,7 @@ def same(a, b):
 
 
 def test_a_run_trains_and_keeps_the_adapter_alone(corridor, tmp_path):
-    warm = str(warm_start(load(corridor(model=str(tmp_path / "warm"), warm_start={"steps": 40})), quiet=True))
+    warm = str(sft(load(corridor(model=str(tmp_path / "warm"), sft={"steps": 40})), quiet=True))
     training = {"iterations": 20, "save_every": 20}
     config = corridor(model=warm, lora={"rank": 8, "alpha": 16.0}, training=training, evaluation={"tasks": 1})
     folder = RunFolder.create(tmp_path / "run", load(config))

@@ -27,11 +27,11 @@ from gagpo.training.trainer import Trainer, train
 from tests.eval.report.test_report import Page
 from tests.gagpo.distributed.conftest import require_same_run, train_in_one, train_in_two
 from tests.gagpo.training.resuming import killed_and_resumed, require_equal
-from tests.gagpo.training.test_trainer import run, same, timeless, weights
+from tests.gagpo.training.test_trainer import run
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
 WORLDS = [
-    {"name": "long", "weight": 2, "id": CORRIDOR, "kwargs": {"max_turns": 16}, "samples": 4},
+    {"name": "long", "weight": 2, "id": CORRIDOR, "kwargs": {"max_turns": 16}},
     {"name": "short", "id": CORRIDOR, "kwargs": {"max_turns": 6}, "max_tokens": 2, "context": {"history": "full"}},
 ]
 ROLLOUT = {"tasks": 6, "samples": 3}
@@ -119,7 +119,7 @@ def test_every_world_has_its_share_its_numbers_and_its_panel(mixture, tmp_path):
     for row in folder.metrics():
         assert {name.partition("/")[0] for name in row} <= REGISTER.keys()
         episodes = {world: row[f"episodes/{world}"] for world in ("long", "short")}
-        assert episodes == {"long": 4 * 4.0, "short": 2 * 3.0}
+        assert episodes == {"long": 4 * 3.0, "short": 2 * 3.0}
         for name in ("success_rate", "reward_mean", "mean_turns"):
             own = sum(row[of_world(name, world)] * count for world, count in episodes.items())
             assert own / sum(episodes.values()) == pytest.approx(row[name])
@@ -162,7 +162,7 @@ def test_a_run_is_evaluated_in_every_world_and_as_a_whole(mixture, tmp_path):
     assert (tmp_path / "played.long.jsonl").exists() and (tmp_path / "played.short.jsonl").exists()
     with pytest.raises(SettingsError, match=r"several worlds: name one with --world \(long, short\)"):
         measure(EvaluationRequest(str(folder.path)))
-    with pytest.raises(SettingsError, match=r"has no world 'shrt'; nearest: short"):
+    with pytest.raises(SettingsError, match=r"has no environment 'shrt'; nearest: short"):
         measure(EvaluationRequest(str(folder.path), world="shrt"))
 
 
@@ -196,37 +196,13 @@ def test_states_of_two_worlds_never_meet(mixture, tmp_path, key):
         assert own and other and not own & other
 
 
-def test_an_old_folder_of_one_environment_is_resumed(corridor, tmp_path):
-    """A config without the keys of today and a checkpoint without a curriculum."""
-    config = corridor(training={"iterations": 2}, evaluation={"tasks": 1})
-    whole_run = run(config, tmp_path / "whole")
-    old = RunFolder.create(tmp_path / "old", load(config))
-    trainer = Trainer(old, quiet=True)
-    trainer.settings = trainer.settings.model_copy(
-        update={"training": trainer.settings.training.model_copy(update={"iterations": 1})}
-    )
-    trainer._state = lambda: {name: value for name, value in Trainer._state(trainer).items() if name != "curriculum"}
-    trainer.run()
-    (old.path / "evals" / "after-test.json").unlink()
-    text = (old.path / "config.yaml").read_text()
-    assert "environments: []\n" in text
-    kept = [
-        line for line in text.splitlines() if not line.startswith(("environments:", "curriculum:", "  name: uniform"))
-    ]
-    (old.path / "config.yaml").write_text("\n".join(kept) + "\n")
-    assert "curriculum" not in checkpoints.latest(old.path / "checkpoints").state()
-    train(RunFolder.open(old.path), quiet=True)
-    assert same(weights(old.path), weights(whole_run.path))
-    assert timeless(old.metrics()) == timeless(whole_run.metrics())
-
-
 def row_of(**changes):
     return {**WORLDS[0], **changes}
 
 
 HOSTILE = {
     "not a list": (5, "environments: Input should be a valid list"),
-    "no rows": ([], "key 'environment' is missing: name one world there, or several in environments"),
+    "no rows": ([], "key 'environment' is missing: name one environment there, or several in environments"),
     "a row that is none": ([WORLDS[0], 7], r"environments\.1: "),
     "a slip": ([WORLDS[0], row_of(name="b", wieght=2)], r"unknown key 'environments\.1\.wieght'"),
     "no id": ([WORLDS[0], {"name": "b"}], r"key 'environments\.1\.id' is missing"),
@@ -238,13 +214,9 @@ HOSTILE = {
     "a name with a dot": ([row_of(name="a.b")], r"environments\.0\.name: "),
     "a name in lines": ([row_of(name="a\nb")], r"environments\.0\.name: "),
     "one name twice": ([WORLDS[0], row_of(name="Long")], r"environments: rows 0 and 1 are both named 'Long'"),
-    "style": ([row_of(context={"style": "tagz"})], r"environments\.0\.context\.style: unknown style 'tagz'"),
-    "samples": ([WORLDS[1], row_of(samples=10**7)], r"environments\.1: .*episodes, all held in memory"),
-    "curriculum": ([row_of(curriculum="by_sucess")], r"environments\.0\.curriculum: .*nearest: by_success"),
-    "its option": (
-        [row_of(curriculum={"name": "by_success", "flor": 1})],
-        r"environments\.0\.curriculum: .*no option 'flor'; nearest: floor",
-    ),
+    "style": ([row_of(context={"style": "tagz"})], r"environments\.0\.context: style: unknown style 'tagz'"),
+    "a slip in a part": ([row_of(context={"stile": "tags"})], r"environments\.0\.context: unknown key 'stile'.*style"),
+    "one for the run": ([row_of(evaluation={"every": 2})], r"environments\.0\.evaluation: every cannot differ"),
     "too many": ([row_of(name=f"w{number}") for number in range(65)], "environments: List should have at most 64"),
     "kwargs": ([row_of(kwargs={"a": float("nan")})], r"environments\.0\.kwargs: the value nan of a"),
     "both": (None, "key 'environment' and key 'environments' are both given"),
@@ -269,8 +241,8 @@ def test_a_row_names_an_unknown_world_and_an_empty_split_before_anything_is_writ
 def test_what_a_row_leaves_out_is_as_the_run_says(mixture):
     settings = load(mixture(invalid_penalty=0.5, context={"history": 3}, evaluation={"splits": ["train"]}))
     long, short = settings.worlds
-    assert (long.samples, long.max_tokens, long.invalid_penalty, long.context.history) == (4, 3, 0.5, 3)
-    assert (short.samples, short.max_tokens, short.context.history) == (6, 2, "full")
+    assert (long.max_tokens, long.invalid_penalty, long.context.history) == (3, 0.5, 3)
+    assert (short.max_tokens, short.context.history) == (2, "full")
     assert settings.panels == ["long.train", "short.train"] and settings.world_of("short.door-01") == short
     alone = settings.alone(short)
     assert alone.only_world.environment == short.environment and alone.rollout.max_tokens == 2
@@ -322,10 +294,9 @@ def test_a_row_is_overridden_by_its_name_or_number(mixture):
 
 
 def test_the_viewer_gives_the_credit_that_the_run_gave(mixture, tmp_path):
-    """From the episodes' file alone, with each world's own penalty and norm."""
-    worlds = [WORLDS[0], {**WORLDS[1], "invalid_penalty": 0.25}]
+    """From the episodes' file alone, with each environment's own norm."""
     credit = {"preset": "gagpo", "credit": {"norm": "batch", "key": "observation"}, "kl": {"coefficient": 0.0}}
-    config = mixture(environments=worlds, algorithm=credit, rollout=ROLLOUT, training={"iterations": 1})
+    config = mixture(invalid_penalty=0.25, algorithm=credit, rollout=ROLLOUT, training={"iterations": 1})
     folder = run(config, tmp_path / "run")
     episodes, problems = read_episode_file(folder.path / "episodes" / "train-0001.jsonl")
     assert not problems and any(not turn.valid for one in episodes if one.world == "short" for turn in one.turns)

@@ -63,7 +63,7 @@ def test_groups_are_kept_by_what_training_pays(corridor):
     """Within four turns nobody arrives, at places that pay differently."""
     sampling = {"preset": "gagpo", "controllers": {"dynamic_sampling": {"rounds": 2}}}
     short = {"id": GENEROUS, "kwargs": {"max_turns": 4}}
-    for reward, rounds in (("world", 1), ("success", 2)):
+    for reward, rounds in (("environment", 1), ("success", 2)):
         settings = load(corridor(environment=short, algorithm=sampling, reward=reward))
         tasks = make_world(GENEROUS).tasks("train")
         made = Collector(settings, Schedule(settings, {"": tasks}), Controllers(settings.algorithm.controllers))
@@ -75,17 +75,17 @@ def test_only_turns_that_know_their_success_can_pay_for_it():
         Turns([0.2], [0], [0]).paying_success()
 
 
-def test_the_viewer_explains_each_world_by_what_it_was_paid(corridor, tmp_path):
+def test_the_viewer_explains_turns_by_what_they_were_paid(corridor, tmp_path):
     worlds = [
-        {"name": "by_world", "id": GENEROUS, "kwargs": {"max_turns": 6}},
-        {"name": "by_success", "id": GENEROUS, "kwargs": {"max_turns": 6}, "reward": "success"},
+        {"name": "one", "id": GENEROUS, "kwargs": {"max_turns": 6}},
+        {"name": "two", "id": GENEROUS, "kwargs": {"max_turns": 6}},
     ]
     credit = {"preset": "gagpo", "credit": {"key": "observation"}, "kl": {"coefficient": 0.0}}
-    config = corridor(environment=None, environments=worlds, algorithm=credit, training={"iterations": 1})
-    assert [world.reward for world in load(config).worlds] == ["world", "success"]
+    changes = {"algorithm": credit, "training": {"iterations": 1}, "reward": "success"}
+    config = corridor(environment=None, environments=worlds, **changes)
     folder = run(config, tmp_path / "run")
     episodes, problems = read_episode_file(folder.path / "episodes" / "train-0001.jsonl")
-    assert not problems and {one.world for one in episodes} == {"by_world", "by_success"}
+    assert not problems and {one.world for one in episodes} == {"one", "two"}
     for one, told in zip(episodes, for_run(folder.path)(episodes), strict=True):
         assert told.advantages["gagpo"] == pytest.approx([turn.advantage for turn in one.turns], abs=1e-6)
 

@@ -313,7 +313,7 @@ def test_a_run_that_cannot_learn_is_told_so_in_plain_words(corridor, tmp_path):
     assert any(isinstance(one, HealthChanged) for one in said)
 
 
-def test_a_damaged_warm_started_model_is_named(tmp_path, warm_model):
+def test_a_damaged_model_of_sft_is_named(tmp_path, warm_model):
     copy = tmp_path / "model"
     shutil.copytree(warm_model, copy)
     weights = copy / "model.safetensors"

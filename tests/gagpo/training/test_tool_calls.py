@@ -10,8 +10,8 @@ import yaml
 from gagpo.agents.episodes import read_episodes
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
+from gagpo.sft.run import sft
 from gagpo.training.trainer import train
-from gagpo.warm_start.run import warm_start
 from tests.gagpo.conftest import CORRIDOR
 
 SERVER = Path(__file__).parents[2] / "envs" / "mcp" / "arithmetic_server.py"
@@ -22,13 +22,13 @@ def learned(tmp_path, **changes):
     sections = {name: {**CORRIDOR.get(name, {}), **value} for name, value in changes.items()}
     config = tmp_path / "run.yaml"
     config.write_text(yaml.safe_dump({**CORRIDOR, "model": str(tmp_path / "model"), **sections}))
-    warm_start(load(config), quiet=True)
+    sft(load(config), quiet=True)
     run = RunFolder.create(tmp_path / "run", load(config))
     train(run, quiet=True)
     return run, list(read_episodes(sorted((run.path / "episodes").glob("train-*.jsonl"))[-1]))
 
 
-SMALL = {"layers": 1, "width": 48, "heads": 2, "feed_forward": 64, "vocabulary": 320, "context": 2048}
+SMALL = {"layers": 1, "width": 64, "vocabulary": 320}
 
 
 def require_calls(run, episodes):
@@ -43,12 +43,12 @@ def require_calls(run, episodes):
 
 
 def test_a_text_world_is_learned_through_act(tmp_path):
-    warm = {**CORRIDOR["warm_start"], "noise": 0.1, "steps": 20, "model": SMALL}
+    warm = {**CORRIDOR["sft"], "noise": 0.1, "steps": 20, "model": SMALL}
     rollout = {"tasks": 2, "samples": 2, "max_tokens": 48, "workers": 0}
     context = {"style": "tools", "history": "full"}
     environment = {**CORRIDOR["environment"], "kwargs": {"max_turns": 14}}
     run, episodes = learned(
-        tmp_path, context=context, environment=environment, rollout=rollout, warm_start=warm, evaluation={"tasks": 1}
+        tmp_path, context=context, environment=environment, rollout=rollout, sft=warm, evaluation={"tasks": 1}
     )
     require_calls(run, episodes)
     (result,) = [json.loads(path.read_text()) for path in (run.path / "evals").glob("after-*.json")]
@@ -65,10 +65,10 @@ def test_the_tools_of_an_mcp_server_are_learned(tmp_path):
     (tmp_path / "sums.jsonl").write_text("\n".join(map(json.dumps, rows)))
     kwargs = {"command": ["python", str(SERVER)], "tasks": str(tmp_path / "sums.jsonl"), "fresh": False}
     environment = {"id": "gagpo/MCP-v0", "kwargs": {**kwargs, "start_seconds": 120.0, "max_turns": 3}}
-    warm = {**CORRIDOR["warm_start"], "noise": 0.0, "steps": 20, "model": SMALL}
+    warm = {**CORRIDOR["sft"], "noise": 0.0, "steps": 20, "model": SMALL}
     rollout = {"tasks": 2, "samples": 2, "max_tokens": 64, "workers": 1, "step_deadline": 200.0}
     context = {"style": "tools", "history": "full"}
     run, episodes = learned(
-        tmp_path, context=context, environment=environment, rollout=rollout, warm_start=warm, evaluation={"tasks": 1}
+        tmp_path, context=context, environment=environment, rollout=rollout, sft=warm, evaluation={"tasks": 1}
     )
     require_calls(run, episodes)

@@ -14,7 +14,7 @@ from gagpo.agents.engines.flat import packed
 from gagpo.agents.engines.flat.attention import forward
 from gagpo.agents.engines.flat.packed import PackedRows
 from gagpo.agents.engines.flat.slots import SlotCache
-from gagpo.warm_start.small_model import SmallModelSettings, build
+from gagpo.sft.small_model import ModelShape, build
 
 
 def own_logits(model, rows):
@@ -76,7 +76,7 @@ def test_gradients_do_not_cross_rows(tiny):
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=5), st.randoms())
 def test_a_cache_filled_in_two_parts_equals_one_pass(parts, random):
-    shape = SmallModelSettings(layers=2, width=16, heads=2, key_value_heads=1, feed_forward=16, context=64)
+    shape = ModelShape(layers=2, width=16, heads=2, key_value_heads=1, feed_forward=16, context=64)
     model, _ = build(shape, ["a b c"], seed=1)
     model.eval()
     first, second = np.array(parts).T

@@ -1,0 +1,127 @@
+"""The size of the project next to its limits, as one table.
+
+python .ci/budgets.py                    print the table
+python .ci/budgets.py --check            exit with 1 if a limit is exceeded
+python .ci/budgets.py --tests junit.xml  add the seconds of `pytest --junitxml=junit.xml`
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+import typer
+from pydantic import BaseModel
+
+ROOT = Path(__file__).resolve().parents[1]
+PRODUCT = ("envs", "agents", "eval", "gagpo")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A row of the table. value: None where it was not measured."""
+
+    name: str
+    value: float | None
+    limit: float
+
+    @property
+    def exceeded(self) -> bool:
+        return self.value is not None and self.value > self.limit
+
+
+def python_files(folders: Iterable[str], root: Path = ROOT) -> Iterator[Path]:
+    """The Python files below some folders, each once; links are not followed."""
+    for folder in folders:
+        yield from (path for path in sorted((root / folder).rglob("*.py")) if "__pycache__" not in path.parts)
+
+
+def lines(paths: Iterable[Path]) -> int:
+    """Lines of text files."""
+    return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths)
+
+
+def words(paths: Iterable[Path]) -> int:
+    """Words of text files: whatever stands between blanks and holds a letter or a digit."""
+    return sum(len(re.findall(r"\S*\w\S*", path.read_text(encoding="utf-8"))) for path in paths)
+
+
+def run_keys(section: type[BaseModel], path: str = "") -> list[str]:
+    """The keys of a run that hold a value, with dots. The cells of ``algorithm`` count as one key."""
+    from gagpo.settings.keys import options
+
+    found = []
+    for name, field in section.model_fields.items():
+        place = f"{path}.{name}".strip(".")
+        inner = [] if place == "algorithm" else options(field.annotation)
+        found += [key for option in inner for key in run_keys(option, place)] or [place]
+    return list(dict.fromkeys(found))
+
+
+def commands(app: typer.Typer) -> list[str]:
+    """The commands of an application, those of groups with the group's name."""
+    found = [info.name or getattr(info.callback, "__name__", "") for info in app.registered_commands]
+    for group in app.registered_groups:
+        inner = commands(group.typer_instance) if group.typer_instance else []
+        found += [f"{group.name} {name}" for name in inner]
+        if group.invoke_without_command is True:
+            found.append(str(group.name))
+    return sorted(name.replace("_", "-") for name in found)
+
+
+def bytes_below(folder: Path) -> int:
+    """Bytes of all files below ``folder``."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def test_seconds(junit: Path) -> float:
+    """The sum of the times of all tests in a JUnit file."""
+    return sum(float(case.get("time", 0)) for case in ElementTree.parse(junit).iter("testcase"))
+
+
+def budgets(junit: Path | None = None) -> list[Budget]:
+    """Every size that has a limit."""
+    from gagpo.cli.main import app
+    from gagpo.settings import RunSettings
+
+    pages = sorted((ROOT / "docs").glob("*.md"))
+    return [
+        Budget("product, lines of Python", lines(python_files(PRODUCT)), 48_000),
+        Budget("tests, lines of Python", lines(python_files(["tests"])), 38_000),
+        Budget("docs, words", words(pages), 22_000),
+        Budget("docs, pages", len(pages), 14),
+        Budget("lab, words", words((ROOT / "lab").rglob("*.md")), 20_000),
+        Budget("README, words", words([ROOT / "README.md"]), 900),
+        Budget("run keys", len(run_keys(RunSettings)), 110),
+        Budget("commands", len(commands(app)), 16),
+        Budget("shipped models, MB", bytes_below(ROOT / "gagpo" / "starters") / 1e6, 8),
+        Budget("make test, CPU minutes", test_seconds(junit) / 60 if junit else None, 8),
+    ]
+
+
+def table(rows: Iterable[Budget]) -> str:
+    """The rows as text."""
+    written = [f"{'':26}{'value':>14}{'limit':>10}"]
+    for row in rows:
+        value = "not measured" if row.value is None else f"{row.value:,.1f}".removesuffix(".0")
+        written.append(f"{row.name:26}{value:>14}{row.limit:>10,}{'  exceeded' if row.exceeded else ''}")
+    return "\n".join(written)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="The size of the project next to its limits.")
+    parser.add_argument("--tests", type=Path, help="a JUnit file of the tests")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a limit is exceeded")
+    given = parser.parse_args()
+    rows = budgets(given.tests)
+    print(table(rows))
+    return int(given.check and any(row.exceeded for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,175 @@
+"""Make the model of a recipe's stage, in the folder that its settings name. Interrupted work resumes.
+
+python -m benchmarks.starters.make benchmarks/starters/alfworld-1.yaml
+python -m benchmarks.starters.make benchmarks/starters/alfworld-1.yaml sft.steps=50 model=data/models/try
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from benchmarks.starters.lexicon import lexicon
+from benchmarks.starters.players import CorrectedAgent, StubbornExpert
+from benchmarks.starters.recipe import Recipe, load_recipe
+from gagpo.agents.engines.base import Sampling
+from gagpo.agents.episodes import Episode
+from gagpo.agents.model import load_model, load_tokenizer
+from gagpo.agents.setup import language_agent, make_engine, make_world
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.progress import track
+from gagpo.envs.base import Kwargs
+from gagpo.settings.derived import RECIPE
+from gagpo.sft.demonstrations import (
+    LABEL,
+    expert_episodes,
+    hasty_episodes,
+    in_learner_words,
+    play,
+    sft_of,
+    shown_tasks,
+)
+from gagpo.sft.fit import fit
+from gagpo.sft.recipe import recipe as settings_of
+from gagpo.sft.recipe import refuse_other
+from gagpo.sft.rows import PROMPT, SKIPPED, labelled_rows, store_rows, tokenize
+from gagpo.sft.run import context_of, prepare, texts_of
+from gagpo.sft.small_model import create, save_folder, train_tokenizer
+
+EXTRAS = "extras.json"
+
+
+def make(recipe: Recipe, quiet: bool = False) -> Path:
+    """Play the recipe's demonstrations, train on them, and write the model's folder, which is returned.
+
+    Raises:
+        gagpo.settings.SettingsError: unfinished work has other settings.
+        InvalidArgument: unfinished work has other extras.
+    """
+    settings = recipe.settings
+    folder = Path(settings.model)
+    work = folder.with_name(f"{folder.name}.under-way")
+    refuse_other(work, settings)
+    begun = work / "start" / EXTRAS
+    if begun.exists() and begun.read_text(encoding="utf-8") != recipe.extras.model_dump_json():
+        raise InvalidArgument(f"{work} was begun with another recipe; delete it to start again")
+    losses = trained(recipe, work, quiet)
+    print(f"{folder}: loss {losses[-1]:.3f} after {len(losses)} steps")
+    shutil.rmtree(work)
+    return folder
+
+
+def trained(recipe: Recipe, work: Path, quiet: bool = False, keep: bool = True) -> list[float]:
+    """The losses of a recipe's training. work: folder of unfinished work. keep: store states and the final model."""
+    settings = recipe.settings
+    if not (work / "rows.npz").exists():
+        start(recipe, work, quiet)
+    model, tokenizer, rows = prepare(settings, work, {}, quiet)
+    rate = recipe.rate if recipe.extras.decay is not None else None
+    losses = fit(model, rows, settings, quiet, work if keep else None, rate=rate)
+    if keep:
+        save_folder(
+            model, tokenizer, Path(settings.model), {RECIPE: json.dumps(settings_of(settings), indent=1) + "\n"}
+        )
+    return losses
+
+
+def start(recipe: Recipe, work: Path, quiet: bool = False) -> None:
+    """Write to ``work`` what training begins with: rows, tokenizer and model."""
+    settings, sft, extras = recipe.settings, sft_of(recipe.settings), recipe.extras
+    episodes = played(recipe, quiet)
+    if sft.base is not None:
+        model, tokenizer = load_model(sft.base), load_tokenizer(sft.base)
+    else:
+        shape, texts = recipe.shape, texts_of([(settings, episodes)])
+        names = lexicon() if extras.lexicon else []
+        tokenizer = train_tokenizer([*texts, *names], shape.vocabulary, shape.numbers, shape.marks)
+        model = create(shape, tokenizer, sft.seed)
+    context, rows = context_of(settings, tokenizer), []
+    while episodes:
+        episode = episodes.pop(0)
+        tokenize(episode, context)
+        rows += labelled_rows(episode, PROMPT if extras.read_strays else SKIPPED)
+    limit = int(model.config.max_position_embeddings)  # type: ignore[union-attr,arg-type]
+    texts_beside = {RECIPE: json.dumps(settings_of(settings)), EXTRAS: extras.model_dump_json()}
+    save_folder(model, tokenizer, work / "start", texts_beside)
+    store_rows([row for row in rows if len(row.ids) <= limit], work / "rows.npz")
+
+
+def played(recipe: Recipe, quiet: bool = False) -> list[Episode]:
+    """The recipe's demonstrations, in the learner's words."""
+    kept: list[Episode] = []
+    with track("demonstrations", sum(recipe.counts), "episodes", quiet) as meter:
+        for number, (kwargs, count) in enumerate(zip(recipe.variants, recipe.counts, strict=True)):
+            kept += _variant(recipe, kwargs, count, number, lambda _: meter.advance())
+    kept = [episode for episode in kept if episode.turns]
+    in_learner_words(kept, recipe.settings)
+    return kept
+
+
+def _variant(
+    recipe: Recipe, kwargs: Kwargs, count: int, number: int, finished: Callable[[Episode], None]
+) -> list[Episode]:
+    """The demonstrations in one variant of the environment, the ``number``-th."""
+    settings, sft, extras = recipe.settings, sft_of(recipe.settings), recipe.extras
+    names = shown_tasks(settings, make_world(settings.only_world.environment.id, kwargs), count)
+    hasty, corrected = round((sft.mistakes or 0.0) * len(names)), round(extras.corrected * len(names))
+    agent = StubbornExpert(sft.noise, extras.stubborn)
+    label = f"{LABEL} {number}" if number else LABEL
+    kept = expert_episodes(settings, kwargs, agent, names[hasty + corrected :], f"{label} True", finished)
+    kept += hasty_episodes(settings, kwargs, agent, names[:hasty], f"{label} hasty", finished)
+    if corrected:
+        kept += play(
+            settings,
+            {**kwargs, "expert": True},
+            learner(recipe, kwargs),
+            names[hasty : hasty + corrected],
+            f"{label} corrected",
+            finished,
+            concurrency=settings.rollout.concurrency,
+            lockstep=True,
+        )
+    return kept
+
+
+def learner(recipe: Recipe, kwargs: Kwargs) -> CorrectedAgent:
+    """The base, which plays and is corrected by the expert."""
+    settings, extras, base = recipe.settings, recipe.extras, sft_of(recipe.settings).base
+    assert base is not None  # the recipe sees to it
+    sampler, context = settings.engine, settings.context
+    engine = make_engine(sampler.name, load_model(base), load_tokenizer(base), **sampler.arguments())
+    agent = language_agent(
+        engine,
+        make_world(settings.only_world.environment.id, kwargs),
+        Sampling(settings.rollout.temperature, settings.rollout.max_tokens),
+        style=context.style,
+        history=context.history,
+        template=context.template,
+        calls=context.calls,
+    )
+    return CorrectedAgent(agent, extras.takeover, extras.takeover_refused)
+
+
+def first_losses(path: Path, overrides: Sequence[str], folder: Path) -> list[float]:
+    """The losses of a recipe with these overrides. folder: where to work."""
+    torch.set_num_threads(1)
+    return trained(load_recipe(path, [*overrides, f"model={folder}"]), folder, quiet=True, keep=False)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Make the model of a recipe's stage.")
+    parser.add_argument("recipe", type=Path, help="a file of benchmarks/starters")
+    parser.add_argument("overrides", nargs="*", help="section.key=value")
+    given = parser.parse_args()
+    recipe = load_recipe(given.recipe, given.overrides)
+    torch.set_num_threads(recipe.settings.threads or torch.get_num_threads())
+    print(make(recipe))
+
+
+if __name__ == "__main__":
+    main()

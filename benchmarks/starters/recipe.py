@@ -1,0 +1,99 @@
+"""The recipe of a stage: a file of run settings, and what ``recipes.yaml`` adds to their section ``sft``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import Field
+
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.options import Options
+from gagpo.envs.base import Kwargs
+from gagpo.settings import RunSettings, load
+from gagpo.settings.files import read_mapping
+from gagpo.sft.demonstrations import sft_of
+from gagpo.sft.small_model import ModelShape
+
+FOLDER = Path(__file__).parent
+
+
+class Mixture(Options):
+    """A share of the demonstrations, played with ``kwargs`` in place of the environment's own."""
+
+    share: float = Field(gt=0)
+    kwargs: Kwargs = Field({})
+
+
+class Extras(Options):
+    """What a recipe adds to a section ``sft``."""
+
+    corrected: float = Field(
+        0.0, ge=0, le=1, description="share of episodes played by the base, corrected by the expert"
+    )
+    takeover: float = Field(0.15, ge=0, le=1, description="probability that the expert takes over after a valid turn")
+    takeover_refused: float = Field(0.35, ge=0, le=1, description="the same after a turn without effect")
+    read_strays: bool = Field(True, description="stray moves are predicted like observations; false: not at all")
+    stubborn: float = Field(
+        0.0, ge=0, le=1, description="probability that a slip without effect is followed by another"
+    )
+    lexicon: bool = Field(False, description="train the tokenizer on all names of ALFWorld")
+    decay: float | None = Field(None, gt=0, le=1, description="share of the steps in which a constant rate falls to 0")
+    shape: dict[str, int] = Field({}, description="heads, key_value_heads, feed_forward and context of a new model")
+    mixtures: list[Mixture] = Field([])
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A stage.
+
+    settings: of the run; ``sft`` is set.
+    extras: of this stage.
+    """
+
+    settings: RunSettings
+    extras: Extras
+
+    @property
+    def variants(self) -> list[Kwargs]:
+        """The arguments of every variant of the environment that demonstrations are played in."""
+        own = self.settings.only_world.environment.kwargs
+        return [{**own, **mixture.kwargs} for mixture in self.extras.mixtures] or [dict(own)]
+
+    @property
+    def counts(self) -> list[int]:
+        """How many demonstrations are played in each variant."""
+        shares = [mixture.share for mixture in self.extras.mixtures] or [1.0]
+        return [round(share / sum(shares) * sft_of(self.settings).episodes) for share in shares]
+
+    @property
+    def shape(self) -> ModelShape:
+        """The shape of a new model."""
+        given = sft_of(self.settings).model.model_dump(exclude_none=True)
+        return ModelShape(**{**given, "marks": tuple(given["marks"]), **self.extras.shape})
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step with ``decay``: it rises, stays, and falls linearly at the end."""
+        sft = sft_of(self.settings)
+        steps = sft.steps or 1
+        risen = min(1.0, (step + 1) / min(100, max(1, steps // 20)))
+        return sft.learning_rate * min(risen, (steps - step) / max(1.0, (self.extras.decay or 1.0) * steps))
+
+
+def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe of a stage's file; one without an entry in ``recipes.yaml`` adds nothing.
+
+    Raises:
+        InvalidArgument: the recipe cannot be played.
+    """
+    settings = load(path, overrides)
+    known = read_mapping(FOLDER / "recipes.yaml")
+    extras = Extras.model_validate(known.get(path.stem, {}))
+    if settings.sft is None:
+        raise InvalidArgument(f"{path} has no section 'sft'")
+    if extras.corrected and settings.sft.base is None:
+        raise InvalidArgument(f"{path}: corrected episodes are played by sft.base, which is not set")
+    if extras.corrected + (settings.sft.mistakes or 0.0) > 1:
+        raise InvalidArgument(f"{path}: corrected and sft.mistakes are shares of one whole")
+    return Recipe(settings, extras)

@@ -1,0 +1,102 @@
+"""What SFT derives from the demonstrations: sizes of a new model, lengths, and RL's learning rate.
+
+Nothing that a user has set is changed. The values lie beside the model, see :mod:`gagpo.settings.derived`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gagpo.agents.episodes import Episode
+from gagpo.envs.base import TextEnv
+from gagpo.settings import RunSettings
+from gagpo.settings.derived import Value, is_set
+from gagpo.sft.demonstrations import sft_of
+from gagpo.sft.small_model import ModelShape, shape_for
+
+HEADROOM = 1.5  # how much longer than the longest demonstrated response a response may become
+RATE, AT = 2e-4, 1e6  # of RL, for a model of so many parameters; larger models take smaller steps
+COVERED = 0.995  # share of all words that the vocabulary is made for
+_WORD = re.compile(r"\w+|[^\w\s]+")
+
+
+def vocabulary_of(texts: Sequence[str]) -> int:
+    """Enough tokens for the words that make up nearly all of ``texts``, and for the pieces they are merged from."""
+    counts = Counter(word for text in texts for word in _WORD.findall(text))
+    covered, words = 0, 0
+    for _, count in counts.most_common():
+        if covered >= COVERED * counts.total():
+            break
+        covered, words = covered + count, words + 1
+    return min(8192, max(384, _multiple(320 + 2 * words)))
+
+
+@dataclass
+class Lengths:
+    """The longest of everything in demonstrations, in tokens.
+
+    answer: a response.
+    first: an episode's first prompt.
+    read: what a later turn adds to the prompt before it.
+    longest: a prompt with its response.
+    """
+
+    answer: int = 1
+    first: int = 1
+    read: int = 0
+    longest: int = 1
+
+    def add(self, episode: Episode) -> None:
+        """Include one more episode."""
+        turns = episode.turns
+        self.first = max(self.first, len(turns[0].prompt_ids))
+        for turn, later in itertools.pairwise(turns):
+            self.read = max(self.read, len(later.prompt_ids) - len(turn.prompt_ids) - len(turn.response_ids))
+        for turn in turns:
+            self.answer = max(self.answer, len(turn.response_ids))
+            self.longest = max(self.longest, len(turn.prompt_ids) + len(turn.response_ids))
+
+    @property
+    def response(self) -> int:
+        """Most tokens of a response in RL."""
+        return math.ceil(HEADROOM * self.answer)
+
+    def context(self, settings: RunSettings, world: TextEnv) -> int:
+        """Most tokens of an episode: as many turns as the environment allows, each as long as any seen."""
+        said = settings.rollout.max_tokens if is_set(settings, "rollout.max_tokens") else self.response
+        whole = self.first + int(getattr(world, "max_turns", 50)) * (self.read + said) + said
+        return min(16384, max(1024, self.longest + said, _multiple(whole)))
+
+
+def derived_shape(settings: RunSettings, vocabulary: int, lengths: Lengths, world: TextEnv) -> ModelShape:
+    """The shape of a new model with ``vocabulary`` tokens.
+
+    Two layers can look something up; longer texts and larger vocabularies get more.
+    """
+    few = vocabulary <= 512 and lengths.longest <= 256
+    return shape_for(
+        sft_of(settings).model,
+        layers=2 if few else 3 if lengths.longest <= 1024 else 4,
+        width=128 if vocabulary <= 1024 else 192,
+        vocabulary=vocabulary,
+        context=lengths.context(settings, world),
+    )
+
+
+def rate_of(parameters: int) -> float:
+    """The learning rate of RL for a new model of so many parameters."""
+    return float(f"{RATE * (AT / parameters) ** 0.25:.1e}")
+
+
+def words(derived: Mapping[str, Value]) -> str:
+    """What was derived, in one line."""
+    return "derived: " + ", ".join(f"{key}={value}" for key, value in derived.items())
+
+
+def _multiple(count: int, of: int = 64) -> int:
+    return -(-count // of) * of

@@ -1,0 +1,181 @@
+"""Supervised training on rows of demonstrations; interrupted training resumes bit-identically."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from gagpo.base import durable
+from gagpo.base.errors import GagpoError
+from gagpo.base.progress import track
+from gagpo.learning.batch import Row
+from gagpo.learning.logprobs import token_logprobs
+from gagpo.learning.packing import packing_of
+from gagpo.learning.precision import autocast
+from gagpo.settings import RunSettings, SftSettings
+from gagpo.sft.demonstrations import sft_of
+from gagpo.sft.panel import MOST_STEPS, Panel, round_rate, rounds
+from gagpo.sft.rows import RESPONSE, LabelledRow
+
+STATE = "supervised.pt"
+SAVE_SECONDS = 300.0
+
+Saver = Callable[[torch.nn.Module], None]
+"""Called with the model whenever a state has been written."""
+
+Rate = Callable[[int], float]
+"""The learning rate of a step, counted from 0."""
+
+
+class SupervisedStateError(GagpoError, ValueError):
+    """A state of supervised training that cannot be read; the message names the file."""
+
+
+def fit(
+    model: torch.nn.Module,
+    rows: Sequence[LabelledRow],
+    settings: RunSettings,
+    quiet: bool = False,
+    folder: Path | None = None,
+    on_save: Saver | None = None,
+    panel: Panel | None = None,
+    rate: Rate | None = None,
+) -> list[float]:
+    """Train ``model`` in place.
+
+    The loss is the mean over response tokens plus ``observations`` times the mean over all other tokens.
+
+    folder: where the state is written every five minutes, and continued from; the result is the same either way.
+    panel: measures the model; without ``steps`` it ends the training.
+    rate: absent for :func:`cosine_rate`, or without ``steps`` for :func:`gagpo.sft.panel.round_rate`.
+
+    Returns: the mean loss on response tokens of every step, in nats per token.
+
+    Raises:
+        SupervisedStateError: the state in ``folder`` is damaged.
+        FloatingPointError: the loss is not finite.
+    """
+    sft = sft_of(settings)
+    rate = rate or (lambda step: cosine_rate(sft, step) if sft.steps else round_rate(sft, step))
+    pair = optimizers(model)
+    losses: list[float] = _restore(folder / STATE, model, pair, panel) if folder is not None else []
+    ends = set(rounds(sft)) if panel is not None else set()
+    model.train()
+    supply = itertools.islice(_endless(rows, np.random.default_rng([sft.seed, 1])), len(losses) * sft.batch, None)
+    saved, most = time.monotonic(), sft.steps or MOST_STEPS
+    with track("SFT", most, "steps", quiet) as meter:
+        for _ in losses:
+            meter.advance()
+        for step in range(len(losses), most):
+            if sft.steps is None and panel is not None and panel.enough:
+                break
+            # Gradients of the next episodes, and a step of both optimizers.
+            batch = [row.row(sft.observations > 0) for row in itertools.islice(supply, sft.batch)]
+            loss = _accumulate(model, batch, settings)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            for optimizer in pair:
+                for group in optimizer.param_groups:
+                    group["lr"] = rate(step)
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+            losses.append(loss)
+            meter.advance(note=f"loss {loss:.3f}")
+            if not math.isfinite(loss):
+                raise FloatingPointError(f"the loss of SFT is {loss} at step {step}; lower sft.learning_rate")
+
+            # Measure and save now and then.
+            if panel is not None and step + 1 in ends:
+                panel.measure(model, step + 1)
+                model.train()
+            if folder is not None and time.monotonic() - saved > SAVE_SECONDS:
+                _store(folder / STATE, model, pair, losses, panel)
+                if on_save is not None:
+                    on_save(model)
+                    model.train()
+                saved = time.monotonic()
+    model.eval()
+    return losses
+
+
+def cosine_rate(sft: SftSettings, step: int) -> float:
+    """The learning rate with a fixed number of steps: rises over the first twentieth, then falls along a cosine."""
+    steps = sft.steps or MOST_STEPS
+    risen = min(1.0, (step + 1) / max(1, steps // 20))
+    return sft.learning_rate * risen * (0.5 * (1.0 + math.cos(math.pi * step / steps)))
+
+
+def _accumulate(model: torch.nn.Module, rows: Sequence[Row], settings: RunSettings) -> float:
+    """Add the gradients of one batch; returns its mean loss on response tokens."""
+    said = sum(int((row.turn_K == RESPONSE).sum()) for row in rows)
+    read = max(1, sum(len(row.turn_K) for row in rows) - said)
+    total = 0.0
+    for made in packing_of(model, settings).micro_batches(rows):
+        batch = made.to(settings.device)
+        with autocast(settings):
+            logprob_K, _ = token_logprobs(model, batch, entropy="none")
+        # Both means run over the whole batch, so that the gradients of micro-batches add up.
+        said_K = batch.turn_K == RESPONSE
+        loss = -logprob_K[said_K].sum() / said
+        total += loss.item()
+        (loss - sft_of(settings).observations * logprob_K[~said_K].sum() / read).backward()
+    return total
+
+
+def optimizers(model: torch.nn.Module) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices between layers, AdamW for embeddings, gains and biases, at the same learning rate.
+
+    Muon's steps are scaled to the size of AdamW's (Liu et al. 2025, arXiv 2502.16982).
+    """
+    embedded = {id(p) for m in model.modules() if isinstance(m, torch.nn.Embedding) for p in m.parameters()}
+    embedded |= {id(p) for p in model.get_output_embeddings().parameters()}  # type: ignore[operator]
+    matrices = [p for p in model.parameters() if p.requires_grad and p.ndim == 2 and id(p) not in embedded]
+    own = {id(p) for p in matrices}
+    others = [p for p in model.parameters() if id(p) not in own]
+    muon = torch.optim.Muon(matrices, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
+    return [muon, torch.optim.AdamW(others, weight_decay=0.01, betas=(0.9, 0.98))]
+
+
+def _endless(rows: Sequence[LabelledRow], rng: np.random.Generator) -> Iterator[LabelledRow]:
+    """Every row once, in random order, again and again."""
+    while True:
+        yield from (rows[i] for i in rng.permutation(len(rows)))
+
+
+def _store(
+    path: Path,
+    model: torch.nn.Module,
+    pair: list[torch.optim.Optimizer],
+    losses: list[float],
+    panel: Panel | None = None,
+) -> None:
+    state = {"model": model.state_dict(), "optimizers": [o.state_dict() for o in pair], "losses": losses}
+    if panel is not None:
+        state["measures"] = panel.state()
+    with durable.replacing(path) as fresh:
+        torch.save(state, fresh)
+
+
+def _restore(
+    path: Path, model: torch.nn.Module, pair: list[torch.optim.Optimizer], panel: Panel | None = None
+) -> list[float]:
+    """Load the stored state into model and optimizers; returns the losses so far, [] when nothing is stored."""
+    if not path.exists():
+        return []
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        model.load_state_dict(state["model"])
+        for optimizer, stored in zip(pair, state["optimizers"], strict=True):
+            optimizer.load_state_dict(stored)
+        if panel is not None:
+            panel.restore(state["measures"])
+        return [float(loss) for loss in state["losses"]]
+    except Exception as error:  # torch raises whatever the damaged bytes lead to
+        raise SupervisedStateError(
+            f"{path} cannot be read ({type(error).__name__}); delete it to start SFT again"
+        ) from None

@@ -1,0 +1,236 @@
+"""How SFT measures its model: a few training tasks, several episodes each, and what the result means for RL."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from gagpo.agents.agent import Agent, RandomAgent
+from gagpo.agents.engines.base import Sampling
+from gagpo.agents.episodes import Episode
+from gagpo.agents.rollout import group_jobs, rollout
+from gagpo.agents.setup import language_agent, make_engine, make_world, tasks_of
+from gagpo.base.errors import GagpoError
+from gagpo.envs.remote.pool import open_pool
+from gagpo.eval.evaluate import choose_panel
+from gagpo.settings import RunSettings, SftSettings
+from gagpo.sft.demonstrations import sft_of, success_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+TASKS, TRIES = 16, 8
+FEW = 16  # demonstrations
+INVALID, CUT, CONTRAST = 0.1, 0.05, 0.25  # at most, at most, at least
+MOST_STEPS = 4000  # where the panel decides when to stop
+FIRST, GROWTH = 100, 1.5  # steps of the first round, and the factor by which each round lengthens the whole
+RISE, FALL = 20, 0.4  # steps over which a round's learning rate rises, and share of the round over which it falls
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What the panel measured. All but ``step`` are shares.
+
+    step: steps of training before it.
+    success: successful episodes.
+    invalid: turns without a valid action.
+    cut: responses that reached the limit of tokens.
+    contrast: tasks of which some episodes succeed and some fail, which RL learns from.
+    """
+
+    step: int
+    success: float
+    invalid: float
+    cut: float
+    contrast: float
+
+    @classmethod
+    def of(cls, step: int, episodes: Sequence[Episode]) -> Measure:
+        """Of the panel's episodes; those of one task share their ``group``."""
+        turns = [turn for episode in episodes for turn in episode.turns]
+        groups: dict[int, list[bool]] = {}
+        for episode in episodes:
+            groups.setdefault(episode.group, []).append(episode.success)
+        return cls(
+            step,
+            success_of(episodes),
+            float(np.mean([not turn.valid for turn in turns])) if turns else 1.0,
+            float(np.mean([turn.cut for turn in turns])) if turns else 0.0,
+            float(np.mean([0 < sum(tries) < len(tries) for tries in groups.values()])),
+        )
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a model is compared with: success rates on the panel's tasks.
+
+    chance: of random play.
+    shown: of the demonstrations.
+    imitable: whether a good imitation does as well as the demonstrations; the best random episodes include luck.
+    """
+
+    chance: float
+    shown: float
+    imitable: bool = True
+
+    @property
+    def goal(self) -> float:
+        """Two thirds of the way from chance to the demonstrations; a quarter where these were lucky."""
+        return self.chance + (2 / 3 if self.imitable else 1 / 4) * (self.shown - self.chance)
+
+
+class Panel:
+    """Plays a model on the same training tasks with the same seeds each time, and keeps the ``measures``."""
+
+    def __init__(
+        self, settings: RunSettings, tokenizer: PreTrainedTokenizerBase, expected: Expected, say: Say = lambda _: None
+    ):
+        self.settings, self.tokenizer, self.expected, self.say = settings, tokenizer, expected, say
+        self.world = make_world(settings.only_world.environment.id, settings.only_world.environment.kwargs)
+        self.measures: list[Measure] = []
+
+    @property
+    def enough(self) -> bool:
+        """Whether RL can begin, by the last measure, or has nothing left to learn."""
+        return bool(self.measures) and not self.faults(self.measures[-1])
+
+    def measure(self, model: torch.nn.Module, step: int) -> None:
+        """Play ``model`` after ``step`` steps, and say and keep the result."""
+        settings, context = self.settings, self.settings.context
+        engine = make_engine("transformers", model.eval(), self.tokenizer)
+        agent = language_agent(
+            engine,
+            self.world,
+            Sampling(settings.rollout.temperature, settings.rollout.max_tokens),
+            style=context.style,
+            history=context.history,
+            template=context.template,
+            calls=context.calls,
+        )
+        measure = Measure.of(step, play_panel(settings, agent, TRIES))
+        self.measures.append(measure)
+        self.say(self.words(measure))
+
+    def words(self, measure: Measure) -> str:
+        """The measure as a sentence."""
+        expected, groups = self.expected, len(panel_tasks(self.settings))
+        return (
+            f"step {measure.step}: wins {percent(measure.success)} of {TRIES * groups} episodes of training tasks "
+            f"(random play {percent(expected.chance)}, demonstrations {percent(expected.shown)}); "
+            f"{percent(measure.invalid)} of the turns are invalid, {percent(measure.cut)} of the responses are cut; "
+            f"success differs between episodes in {round(groups * measure.contrast)} of {groups} tasks"
+        )
+
+    def faults(self, measure: Measure) -> list[str]:
+        """What keeps RL from learning, each with the setting to change; [] where it can begin.
+
+        A model that nearly always wins only lacks contrast, which more steps would not give it. One that wins most
+        episodes knows the language of the environment, even if many of its turns are invalid: RL removes those.
+        """
+        limit = self.settings.rollout.max_tokens
+        more = "raise sft.steps" if sft_of(self.settings).steps else f"set sft.steps above {MOST_STEPS}"
+        cut, invalid, success = (percent(x) for x in (measure.cut, measure.invalid, measure.success))
+        found = []
+        if measure.cut > CUT:
+            found.append(f"{cut} of the responses are cut at rollout.max_tokens={limit}: raise it")
+        if measure.invalid >= INVALID and measure.success < max(0.5, self.expected.goal):
+            found.append(f"{invalid} of the turns are invalid: {more}, then raise sft.episodes")
+        if measure.success < self.expected.goal:
+            found.append(
+                f"it wins {success}, and should win {percent(self.expected.goal)} after these demonstrations: {more}, "
+                "then raise sft.model.width"
+            )
+        if not found and measure.contrast < CONTRAST and measure.success < 0.5:
+            found.append(
+                f"success differs between episodes in only {percent(measure.contrast)} of the tasks: raise "
+                f"rollout.temperature, or {more}"
+            )
+        return found
+
+    def verdict(self) -> str:
+        """What the last measure means for RL."""
+        if not self.measures:
+            return ""
+        last = self.measures[-1]
+        faults = self.faults(last)
+        if faults:
+            return "not ready for RL: " + "; ".join(faults)
+        if last.contrast < CONTRAST:
+            return (
+                f"it wins {percent(last.success)} and episodes of a task hardly differ, so RL has little to learn: "
+                "raise sft.mistakes, or choose harder tasks"
+            )
+        return "ready for RL: it knows the language of the environment, and some episodes of a task succeed"
+
+    def state(self) -> list[dict[str, Any]]:
+        """The measures so far, as plain values."""
+        return [asdict(one) for one in self.measures]
+
+    def restore(self, state: Sequence[dict[str, Any]]) -> None:
+        """Continue from a :meth:`state`."""
+        self.measures = [Measure(**one) for one in state]
+
+
+def play_panel(settings: RunSettings, agent: Agent, tries: int, expert: str | bool = False) -> list[Episode]:
+    """The episodes of ``agent`` on the panel's tasks, with the panel's own seeds."""
+    environment = settings.only_world.environment
+    jobs = group_jobs(panel_tasks(settings), tries, sft_of(settings).seed, "warm start panel")
+    kwargs = {**environment.kwargs, "split": environment.split, **({"expert": expert} if expert else {})}
+    with open_pool(environment.id, kwargs, workers=settings.rollout.workers) as pool:
+        return rollout(agent, pool, jobs, concurrency=settings.rollout.concurrency)[0]
+
+
+def panel_tasks(settings: RunSettings) -> list[str]:
+    """Training tasks, evenly spread over the split."""
+    world = make_world(settings.only_world.environment.id, settings.only_world.environment.kwargs)
+    return list(choose_panel(tasks_of(world, settings.only_world.environment.split), TASKS).ids)
+
+
+def expected(settings: RunSettings, episodes: Sequence[Episode], imitable: bool) -> Expected:
+    """What a model that imitates ``episodes`` is compared with.
+
+    Demonstrations count on the panel's own tasks, which may be harder than others. Where few of those were shown their
+    success depends on chance, so the mean of all demonstrations counts as ``FEW`` more of them.
+    """
+    tasks = set(panel_tasks(settings))
+    own, of_all = [episode for episode in episodes if episode.task in tasks], success_of(episodes)
+    shown = (sum(episode.success for episode in own) + FEW * of_all) / (len(own) + FEW)
+    try:
+        chance = success_of(play_panel(settings, RandomAgent(), TRIES, expert="random"))
+    except GagpoError:  # the environment offers no actions to choose from
+        chance = 0.0
+    return Expected(chance, shown, imitable)
+
+
+def rounds(sft: SftSettings) -> list[int]:
+    """After how many steps the panel is played: at the end; without ``steps`` often at first, then less often."""
+    if sft.steps is not None:
+        return [sft.steps]
+    ends = [min(FIRST, MOST_STEPS)]
+    while ends[-1] < MOST_STEPS:
+        ends.append(min(MOST_STEPS, max(ends[-1] + FIRST, int(GROWTH * ends[-1]))))
+    return ends
+
+
+def round_rate(sft: SftSettings, step: int) -> float:
+    """The learning rate of a step without ``steps``: in every round it rises, stays, and falls before the panel.
+
+    A model whose rate has just fallen shows what it has learned (Loshchilov & Hutter 2017, arXiv 1608.03983).
+    """
+    ends = [0, *rounds(sft)]
+    number = bisect.bisect_right(ends, step)
+    first, last = ends[number - 1], ends[number]
+    rise, fall = (step - first + 1) / RISE, (last - step) / (FALL * (last - first))
+    return sft.learning_rate * min(1.0, rise, fall)
+
+
+def percent(share: float) -> str:
+    """A share in words."""
+    return f"{100 * share:.0f} %"

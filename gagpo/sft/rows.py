@@ -1,0 +1,74 @@
+"""Demonstrations as rows of tokens with what is learned of each, and the file that stores them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gagpo.agents.context import Context
+from gagpo.agents.episodes import Episode
+from gagpo.base import durable
+from gagpo.learning.batch import Row, build_rows
+
+RESPONSE, PROMPT, SKIPPED = 0, 1, 2
+"""Kinds of tokens: part of a response to imitate, part of what the model reads, and not predicted at all."""
+
+
+@dataclass(frozen=True)
+class LabelledRow:
+    """A token sequence of a demonstration.
+
+    ids: int32[L].
+    kind_L: uint8[L]; RESPONSE, PROMPT or SKIPPED.
+    """
+
+    ids: np.ndarray
+    kind_L: np.ndarray
+
+    def row(self, observations: bool) -> Row:
+        """The row to train on, whose ``turn_K`` holds kinds. observations: predict what is read, too."""
+        place_K = np.flatnonzero(self.kind_L != SKIPPED if observations else self.kind_L == RESPONSE)
+        none_K = np.zeros(len(place_K), np.float32)
+        return Row(self.ids, place_K, self.kind_L[place_K].astype(np.int64), np.arange(len(place_K)), none_K)
+
+
+def tokenize(episode: Episode, context: Context) -> None:
+    """Give every turn the tokens that an engine would read and sample for its texts."""
+    for number, turn in enumerate(episode.turns):
+        turn.prompt_ids = context.prompt(episode.turns[:number], turn.observation)
+        turn.response_ids = context.response(turn.response)
+
+
+def labelled_rows(episode: Episode, stray: int = PROMPT) -> list[LabelledRow]:
+    """The rows of a demonstration in which something is imitated. stray: kind of the moves that are not."""
+    imitated = np.asarray([turn.trainable for turn in episode.turns])
+    rows = []
+    for row in build_rows([episode]):
+        kind_L = np.full(len(row.ids), PROMPT, np.uint8)
+        kind_L[row.place_K] = np.where(imitated[row.turn_K], RESPONSE, stray)
+        kind_L[0] = SKIPPED  # nothing comes before the first token
+        if (kind_L == RESPONSE).any():
+            rows.append(LabelledRow(row.ids, kind_L))
+    return rows
+
+
+def store_rows(rows: Sequence[LabelledRow], path: Path) -> None:
+    """Write all rows to one file."""
+    with durable.replacing(path) as fresh, fresh.open("wb") as file:
+        np.savez(
+            file,
+            ids=np.concatenate([row.ids for row in rows]),
+            kinds=np.concatenate([row.kind_L for row in rows]),
+            lengths=np.asarray([len(row.ids) for row in rows]),
+        )
+
+
+def stored_rows(path: Path) -> list[LabelledRow]:
+    """The rows of a file that :func:`store_rows` wrote."""
+    with np.load(path, allow_pickle=False) as stored:
+        ids, kinds, lengths = (stored[name] for name in ("ids", "kinds", "lengths"))
+    ends = np.cumsum(lengths)[:-1]
+    return [LabelledRow(*pair) for pair in zip(np.split(ids, ends), np.split(kinds, ends), strict=True)]

@@ -1,0 +1,186 @@
+"""Supervised fine-tuning (SFT): from demonstrations to the model folder that RL starts from."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from gagpo.agents.context import Context
+from gagpo.agents.engines.base import Tokenizer
+from gagpo.agents.episodes import Episode
+from gagpo.agents.model import load_model, load_tokenizer
+from gagpo.agents.prompts import STYLES
+from gagpo.agents.setup import make_world
+from gagpo.base import durable
+from gagpo.envs.base import TextEnv
+from gagpo.envs.tools import tools_of
+from gagpo.settings import RunSettings, SettingsError
+from gagpo.settings.derived import RECIPE, Derived, applied
+from gagpo.sft.demonstrations import demonstrations, phrasing_of, sft_of
+from gagpo.sft.derived import Lengths, derived_shape, rate_of, vocabulary_of, words
+from gagpo.sft.fit import fit
+from gagpo.sft.panel import Expected, Panel, Say, expected
+from gagpo.sft.recipe import recipe, refuse_other
+from gagpo.sft.rows import LabelledRow, labelled_rows, store_rows, stored_rows, tokenize
+from gagpo.sft.small_model import create, save_folder, train_tokenizer
+
+_TOKENIZED = 2000  # episodes that a tokenizer is trained on; more change nothing
+_FOUND = "found.json"  # in the folder of unfinished work: what was derived, and what a model is compared with
+
+
+def sft(settings: RunSettings, quiet: bool = False, say: Say = lambda _: None) -> Path:
+    """Make the folder that ``settings.model`` names: demonstrations, tokenizer, model, training.
+
+    Unfinished work lies in a folder next to it; the same call resumes it.
+
+    say: called with what was derived and measured, and what that means for RL.
+
+    Returns: the model's folder.
+
+    Raises:
+        SettingsError: there is no section ``sft``, or the unfinished work has other settings.
+    """
+    if settings.sft is None:
+        raise SettingsError(f"run {settings.name!r} has no section 'sft'")
+    if settings.environments and settings.sft.steps is None:
+        raise SettingsError("SFT in several environments needs sft.steps")
+    if any(world.context.admissible for world in settings.worlds):
+        # episodes do not keep the admissible actions, so prompts would differ from those of RL
+        raise SettingsError("SFT cannot show admissible actions: set context.admissible=false")
+    folder = Path(settings.model)
+    made = recipe(settings)
+    work = folder.with_name(f"{folder.name}.under-way")
+    refuse_other(work, settings)
+    model, tokenizer, rows = prepare(settings, work, {RECIPE: _text(made)}, quiet)
+    found = json.loads((work / _FOUND).read_text(encoding="utf-8"))
+    say(words(found["derived"]))
+    settings = applied(settings, found["derived"])
+    panel = Panel(settings, tokenizer, Expected(**found["expected"]), say) if found["expected"] else None
+
+    def texts() -> dict[str, str]:
+        measured = panel.state() if panel else []
+        return {RECIPE: _text({**made, "derived": found["derived"], "measured": measured})}
+
+    def keep(model: torch.nn.Module) -> None:
+        save_folder(model, tokenizer, work / "latest", texts())
+
+    fit(model, rows, settings, quiet, work, keep, panel)
+    save_folder(model, tokenizer, folder, texts())
+    shutil.rmtree(work)
+    if panel is not None:
+        say(panel.verdict())
+    return folder
+
+
+def prepare(
+    settings: RunSettings, work: Path, more: Mapping[str, str], quiet: bool
+) -> tuple[torch.nn.Module, PreTrainedTokenizerBase, list[LabelledRow]]:
+    """The model before training, its tokenizer and its rows: read from ``work``, or made there.
+
+    more: texts of further files in the model's folder, by file name.
+    """
+    if not (work / "rows.npz").exists():
+        _make(settings, work, more, quiet)
+    start = str(work / "start")
+    return load_model(start, device=settings.device), load_tokenizer(start), stored_rows(work / "rows.npz")
+
+
+def _make(settings: RunSettings, work: Path, more: Mapping[str, str], quiet: bool) -> None:
+    """Play demonstrations, train the tokenizer and create the model."""
+    chosen = sft_of(settings)
+    played = [(part, demonstrations(part, quiet)) for part in parts(settings)]
+    compared: Expected | None = None
+    if len(played) == 1:
+        ((part, shown),) = played
+        compared = expected(part, shown.episodes, shown.imitable)
+
+    # The tokenizer, and with it rows and lengths.
+    base = load_model(chosen.base) if chosen.base is not None else None
+    if chosen.base is not None:
+        tokenizer = load_tokenizer(chosen.base)
+    else:
+        texts = texts_of([(part, shown.episodes) for part, shown in played])
+        vocabulary = chosen.model.vocabulary or vocabulary_of(texts)
+        tokenizer = train_tokenizer(texts, vocabulary, chosen.model.numbers, chosen.model.marks)
+    lengths, rows = Lengths(), []
+    for part, shown in played:
+        context = context_of(part, tokenizer)
+        while shown.episodes:
+            episode = shown.episodes.pop(0)  # its prompts take twenty times the space of its row
+            tokenize(episode, context)
+            lengths.add(episode)
+            rows += labelled_rows(episode)
+
+    # The model, whose shape follows from the lengths.
+    first = parts(settings)[0]
+    shape = derived_shape(first, len(tokenizer), lengths, environment_of(first))
+    model = base or create(shape, tokenizer, chosen.seed)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    derived: Derived = {"rollout.max_tokens": lengths.response, "optimizer.learning_rate": rate_of(parameters)}
+    if len(played) == 1:
+        derived["sft.mistakes"] = played[0][1].mistakes
+    if base is None:
+        sizes = {"layers": shape.layers, "width": shape.width, "vocabulary": shape.vocabulary, "context": shape.context}
+        derived |= {f"sft.model.{name}": size for name, size in sizes.items()}
+    limit = int(getattr(model.config, "max_position_embeddings", shape.context))
+    save_folder(model, tokenizer, work / "start", more)
+    found = {"derived": derived, "expected": asdict(compared) if compared else None}
+    durable.write_text(work / _FOUND, _text(found))
+    store_rows([row for row in rows if len(row.ids) <= limit], work / "rows.npz")
+
+
+def parts(settings: RunSettings) -> list[RunSettings]:
+    """The settings of each environment alone, with its share of the demonstrations."""
+    chosen, worlds = sft_of(settings), settings.worlds
+    if not settings.environments:
+        return [settings]
+    whole = sum(world.weight for world in worlds)
+    counts = [max(1, round(world.weight / whole * chosen.episodes)) for world in worlds]
+    return [
+        settings.alone(world).model_copy(update={"sft": chosen.model_copy(update={"episodes": count})})
+        for world, count in zip(worlds, counts, strict=True)
+    ]
+
+
+def texts_of(played: list[tuple[RunSettings, list[Episode]]]) -> list[str]:
+    """What a tokenizer is trained on: texts of some demonstrations, and what the first prompt says about tools."""
+    episodes = [episode for _, own in played for episode in own]
+    shown = episodes[:: max(1, len(episodes) // _TOKENIZED)]
+    texts = [text for episode in shown for turn in episode.turns for text in (turn.observation, turn.response)]
+    for part, own in played:
+        toolbox = phrasing_of(part).toolbox
+        if toolbox is not None:
+            told = "\n".join([*(json.dumps(spec) for spec in toolbox.specs), environment_of(part).instructions])
+            texts += [told] * len(own[:: max(1, len(own) // 100)])
+    return texts
+
+
+def environment_of(settings: RunSettings) -> TextEnv:
+    """The only environment of the settings."""
+    environment = settings.only_world.environment
+    return make_world(environment.id, environment.kwargs)
+
+
+def context_of(settings: RunSettings, tokenizer: Tokenizer) -> Context:
+    """What the learner reads and writes in the only environment of the settings."""
+    chosen, world = settings.context, environment_of(settings)
+    return Context(
+        tokenizer,
+        STYLES[chosen.style],
+        world.instructions,
+        chosen.history,
+        chosen.admissible,
+        chosen.template,
+        tools_of(world),
+        chosen.calls,
+    )
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, indent=1) + "\n"

@@ -1,0 +1,183 @@
+"""A new small language model: random weights, and a tokenizer trained on the texts of an environment.
+
+It is saved as an ordinary Hugging Face folder, which every command loads like any other model.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import LlamaConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from gagpo.agents.engines.flat import attention
+from gagpo.base import durable, manifest
+from gagpo.base.errors import InvalidArgument
+from gagpo.settings.sft import SftModelSettings
+
+CHAT_TEMPLATE = (
+    "{% if tools %}{{ '<|system|>' }}{% for tool in tools %}{{ tool['function'] | tojson + '\n' }}{% endfor %}"
+    "{{ '<|end|>' }}{% endif %}"
+    "{% for message in messages %}"
+    "{{ '<|' + ('user' if message['role'] == 'tool' else message['role']) + '|>' + message['content'] }}"
+    "{% for call in message['tool_calls'] or [] %}"
+    "{{ ('' if loop.first else '\n') + '<tool_call>\n' + call['function'] | tojson + '\n</tool_call>' }}"
+    "{% endfor %}{{ '<|end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+"""Tools are listed by the system, calls are written as Hermes writes them, and the user gives their results."""
+
+SPECIAL = ["<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
+
+NAME_AND_NUMBER = r" ?\p{L}+ \p{N}+(?![\p{L}\p{N}])"
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """Sizes of a Llama model and what its tokenizer is trained for.
+
+    layers: transformer blocks.
+    width: size of the hidden states, a multiple of ``heads``.
+    heads: query heads, a multiple of ``key_value_heads``.
+    key_value_heads: key and value heads.
+    feed_forward: width of the hidden layer of a block.
+    vocabulary: most tokens of the tokenizer.
+    numbers: how numbers become tokens, see :class:`gagpo.settings.sft.SftModelSettings`.
+    marks: texts that are one token each.
+    context: most tokens of a prompt and its response.
+
+    Raises:
+        InvalidArgument: the sizes do not divide.
+    """
+
+    layers: int = 4
+    width: int = 128
+    heads: int = 4
+    key_value_heads: int = 1
+    feed_forward: int = 384
+    vocabulary: int = 1024
+    numbers: str = "words"
+    marks: Sequence[str] = ()
+    context: int = 4096
+
+    def __post_init__(self) -> None:
+        if self.width % self.heads or self.heads % self.key_value_heads:
+            raise InvalidArgument("width must be a multiple of heads, and heads of key_value_heads")
+
+
+def shape_for(
+    model: SftModelSettings, *, layers: int = 4, width: int = 128, vocabulary: int = 1024, context: int = 4096
+) -> ModelShape:
+    """The shape that ``model`` asks for; the other arguments are the sizes where it sets none.
+
+    A head has 32 numbers, and two heads share their keys and values where their number is even.
+    """
+    width = model.width or width
+    heads = max(1, width // 32)
+    return ModelShape(
+        layers=model.layers or layers,
+        width=width,
+        heads=heads,
+        key_value_heads=heads // 2 if heads % 2 == 0 else heads,
+        feed_forward=3 * width,
+        vocabulary=model.vocabulary or vocabulary,
+        numbers=model.numbers,
+        marks=tuple(model.marks),
+        context=context,
+    )
+
+
+def train_tokenizer(
+    texts: Iterable[str], vocabulary: int, numbers: str = "words", marks: Sequence[str] = ()
+) -> PreTrainedTokenizerFast:
+    """Train a byte-level BPE tokenizer: frequent words become one token, and every text can be encoded.
+
+    texts: what it learns its words from.
+    vocabulary: most tokens.
+    numbers: how numbers become tokens. Single digits are copied alike wherever they stand, which sums and long numbers
+        need. A name and its number as one token takes one attention step to copy.
+    marks: texts that are one token each, spaces included. What follows one is encoded as after a bracket.
+    """
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    for mark in marks:
+        texts = itertools.chain.from_iterable(text.split(mark) for text in list(texts))
+    core = Tokenizer(models.BPE())
+    first: list[pre_tokenizers.PreTokenizer] = []
+    if numbers == "digits":
+        first = [pre_tokenizers.Digits(individual_digits=True)]
+    elif numbers == "names":
+        first = [pre_tokenizers.Split(Regex(f"{NAME_AND_NUMBER}| ?\\p{{L}}+| ?[^\\s\\p{{L}}]+|\\s+"), "isolated")]
+    words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=numbers != "names")
+    core.pre_tokenizer = pre_tokenizers.Sequence([*first, words])
+    core.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=SPECIAL,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    core.train_from_iterator(texts, trainer)
+    core.add_tokens([AddedToken(mark, normalized=False) for mark in marks])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|end|>", pad_token="<|pad|>")
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
+def config(shape: ModelShape, vocabulary: int, end: int | None = None, padding: int | None = None) -> LlamaConfig:
+    """The config of a Llama model.
+
+    vocabulary: tokens of its tokenizer.
+    end, padding: ids of the special tokens.
+
+    Not Qwen2: transformers would load Qwen's own tokenizer for that model type.
+    """
+    return LlamaConfig(
+        vocab_size=-(-vocabulary // 16) * 16,
+        hidden_size=shape.width,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.key_value_heads,
+        intermediate_size=shape.feed_forward,
+        max_position_embeddings=shape.context,
+        tie_word_embeddings=True,
+        eos_token_id=end,
+        pad_token_id=padding,
+        bos_token_id=None,
+    )
+
+
+def create(shape: ModelShape, tokenizer: PreTrainedTokenizerBase, seed: int) -> torch.nn.Module:
+    """A Llama model with random weights drawn from ``seed``."""
+    from transformers import AutoModelForCausalLM
+
+    about = config(shape, len(tokenizer), tokenizer.eos_token_id, tokenizer.pad_token_id)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model: torch.nn.Module = AutoModelForCausalLM.from_config(about, attn_implementation=attention.NAME)
+    return model
+
+
+def build(shape: ModelShape, texts: Iterable[str], seed: int) -> tuple[torch.nn.Module, PreTrainedTokenizerBase]:
+    """A new model and a tokenizer trained on ``texts``."""
+    tokenizer = train_tokenizer(texts, shape.vocabulary, shape.numbers, shape.marks)
+    return create(shape, tokenizer, seed), tokenizer
+
+
+def save_folder(
+    model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, folder: Path, more: Mapping[str, str] | None = None
+) -> None:
+    """Write a model folder under a temporary name and rename it.
+
+    more: texts of further files, by file name.
+    """
+    from gagpo.agents.model import save
+
+    with durable.replacing_folder(folder) as temporary:
+        save(model, tokenizer, temporary)
+        for name, text in (more or {}).items():
+            (temporary / name).write_text(text, encoding="utf-8")
+        manifest.write(temporary)

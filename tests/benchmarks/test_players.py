@@ -1,0 +1,114 @@
+"""Who plays in a recipe: a learner that an expert corrects, and an expert whose slips repeat."""
+
+import numpy as np
+import pytest
+
+from benchmarks.starters.players import CorrectedAgent, StubbornExpert
+from gagpo.agents.agent import EpisodeState
+from gagpo.agents.calls.phrasing import Phrasing
+from gagpo.agents.episodes import Episode, Turn
+from gagpo.agents.prompts import STYLES
+
+
+class Words:
+    """Stands in for a context: a token per character."""
+
+    phrasing = Phrasing(STYLES["plain"])
+
+    def prompt(self, turns, observation, actions=None):
+        return np.frombuffer(observation.encode(), np.uint8).astype(np.int32)
+
+    def response(self, text):
+        return np.frombuffer(text.encode(), np.uint8).astype(np.int32)
+
+
+class Learner:
+    context = Words()
+
+    def __init__(self):
+        self.forgotten = []
+
+    def decide(self, states):
+        return [None if state.observation == "full" else Turn.of("mine", "mine") for state in states]
+
+    def forget(self, slot):
+        self.forgotten.append(slot)
+
+
+def play(agent, slot, valid, turns=200):
+    episode = Episode("t", seed=slot)
+    who = ""
+    for number in range(turns):
+        state = EpisodeState(slot, episode, "seen", {"expert_action": "yours", "admissible_actions": ["x"]})
+        (turn,) = agent.decide([state])
+        assert turn.trainable == (turn.action == "yours")
+        who += "L" if turn.action == "mine" else "E"
+        fine = valid(number) or turn.action == "yours"
+        episode.turns.append(
+            Turn("seen", turn.response, turn.action, invalid="" if fine else "refused", trainable=turn.trainable)
+        )
+    return who
+
+
+def test_the_learner_begins_and_the_expert_takes_over_after_every_failure():
+    who = play(CorrectedAgent(Learner(), takeover=0.0, refused=1.0), 1, valid=lambda number: False)
+    assert who.startswith("LE") and "LL" not in who
+    assert {len(run) for run in who.split("L") if run} == {1, 2, 3, 4}
+
+
+def test_some_failures_are_followed_by_others_whose_way_out_is_shown_too():
+    """An expert that came at once would never be met in the third repetition of what was refused."""
+    who = "".join(play(CorrectedAgent(Learner()), slot, valid=lambda number: False) for slot in range(9))
+    runs = [len(run) for run in who.split("E") if run]
+    assert {1, 2, 3, 4, 5} <= set(runs) and 2.3 < np.mean(runs) < 3.5  # 1 / 0.35
+
+
+def test_without_failures_it_takes_over_as_often_as_asked():
+    assert set(play(CorrectedAgent(Learner(), takeover=0.0), 1, valid=lambda number: True)) == {"L"}
+    who = "".join(play(CorrectedAgent(Learner(), takeover=0.25), slot, valid=lambda number: True) for slot in range(9))
+    begun = who.count("LE")
+    assert 0.19 < begun / who.count("L") < 0.31
+
+
+def test_the_experts_moves_carry_the_tokens_that_later_prompts_are_built_on():
+    agent = CorrectedAgent(Learner(), takeover=1.0)
+    episode = Episode("t", turns=[Turn("", "mine", "mine", trainable=False)])
+    states = [EpisodeState(slot, episode, "seen", {"expert_action": "yours"}) for slot in range(2)]
+    for turn in agent.decide(states):
+        assert bytes(turn.prompt_ids.astype(np.uint8)) == b"seen"
+        assert bytes(turn.response_ids.astype(np.uint8)) == b"yours"
+
+
+def test_a_full_context_ends_the_episode_and_slots_are_forgotten():
+    learner = Learner()
+    agent = CorrectedAgent(learner)
+    assert agent.decide([EpisodeState(3, Episode("t"), "full", {})]) == [None]
+    agent.forget(3)
+    assert learner.forgotten == [3]
+
+
+ACTIONS = ["go to shelf 1", "take mug 2 from shelf 1", "look"]
+
+
+def decisions(agent, valid, count=600):
+    """Turns after a move that had an effect or had none."""
+    info = {"expert_action": "take mug 1 from shelf 1", "admissible_actions": ACTIONS}
+    before = Turn("", "go to bed 9", "go to bed 9", invalid="" if valid else "refused")
+    states = [
+        EpisodeState(0, Episode("t", seed=seed, turns=[before]), "Nothing happens.", info) for seed in range(count)
+    ]
+    return agent.decide(states)
+
+
+def test_only_moves_without_effect_are_followed_by_more_slips():
+    assert all(one.trainable for one in decisions(StubbornExpert(stubborn=0.5), valid=True))
+    stray = [one for one in decisions(StubbornExpert(stubborn=0.5), valid=False) if not one.trainable]
+    assert 0.42 < len(stray) / 600 < 0.58
+    said = {one.action for one in stray}
+    assert "go to bed 9" in said and "take mug 7 from shelf 1" in said and len(said) > 10
+
+
+@pytest.mark.parametrize("make", [lambda: CorrectedAgent(Learner(), takeover=2), lambda: StubbornExpert(stubborn=2)])
+def test_a_probability_is_checked(make):
+    with pytest.raises(ValueError, match="is a probability, got 2"):
+        make()

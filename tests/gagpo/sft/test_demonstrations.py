@@ -1,0 +1,146 @@
+"""Demonstrations: who plays them, what is imitated of them, and in which words."""
+
+import sys
+
+import gymnasium
+import pytest
+
+from gagpo.agents.agent import EpisodeState
+from gagpo.agents.calls.phrasing import Phrasing
+from gagpo.agents.episodes import Episode, Turn
+from gagpo.agents.prompts import STYLES
+from gagpo.agents.setup import make_world
+from gagpo.base.errors import InvalidArgument
+from gagpo.settings import load
+from gagpo.sft import demonstrations as module
+from gagpo.sft.demonstrations import (
+    CarelessExpert,
+    careless_expert,
+    demonstrations,
+    has_expert,
+    in_learner_words,
+    play,
+    success_of,
+)
+from gagpo.sft.run import sft
+
+LEVER = """
+import gymnasium
+from gagpo.envs import Outcome, Task, TaskSet, TextEnv
+
+class LeverEnv(TextEnv):
+    '''Pull the lever of the colour that is named. Nobody shows how.'''
+    pays = 1.0
+    def tasks(self, split):
+        colours = ["red", "blue"] if split == "train" else ["red"]
+        return TaskSet(split, [Task(f"{split}-{c}", split, digest=f"{split} {c}") for c in colours])
+    def begin(self, task):
+        self.colour = task.digest.split()[1]
+        return Outcome(f"The {self.colour} lever is the one.", state=self.colour)
+    def act(self, action):
+        right = action == self.colour
+        return Outcome("Done.", reward=self.pays * right, terminated=True, success=right, valid=action != "green")
+    def sample_action(self, rng):
+        return ["red", "blue", "green"][int(rng.integers(3))]
+
+class BarrenEnv(LeverEnv):
+    pays = 0.0
+    def act(self, action):
+        return Outcome("Done.", terminated=True)
+
+gymnasium.register("Lever-v0", "lever:LeverEnv", disable_env_checker=True, order_enforce=False)
+gymnasium.register("Barren-v0", "lever:BarrenEnv", disable_env_checker=True, order_enforce=False)
+"""
+
+
+@pytest.fixture
+def lever(tmp_path, monkeypatch):
+    (tmp_path / "lever.py").write_text(LEVER)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    sys.modules.pop("lever", None)
+    for name in ("Lever-v0", "Barren-v0"):
+        gymnasium.registry.pop(name, None)
+
+
+def state(seed, admissible):
+    episode = Episode("t", seed=seed)
+    return EpisodeState(0, episode, "", {"expert_action": "on", "admissible_actions": admissible})
+
+
+def test_a_careless_expert_makes_as_many_random_moves_as_asked_and_all_are_imitated():
+    careless = CarelessExpert(0.4)
+    turns = [careless.decide([state(seed, ["a", "b"])])[0] for seed in range(2000)]
+    share = sum(turn.action != "on" for turn in turns) / len(turns)
+    assert 0.36 < share < 0.44 and all(turn.trainable and turn.response == turn.action for turn in turns)
+    said = CarelessExpert(1.0, ["known"]).decide([state(1, None)])[0]
+    assert said.action == "known", "an environment that lists no actions offers those its expert has said"
+    assert CarelessExpert(1.0).decide([state(1, None)])[0].action == "on"
+
+
+def test_the_derived_share_of_random_moves_wins_nearest_to_two_in_five(corridor):
+    settings = load(corridor(), ["sft.mistakes=null"])
+    tasks = make_world(settings.environment.id, settings.environment.kwargs).tasks("train").ids
+    chosen = careless_expert(settings, tasks)
+
+    def wins(share):
+        names = [tasks[i % len(tasks)] for i in range(64)]
+        expert = {**settings.environment.kwargs, "expert": True}
+        return success_of(play(settings, expert, CarelessExpert(share, chosen.said), names, "warm start wander"))
+
+    distances = {share: abs(wins(share) - 0.4) for share in (0.1, 0.2, 0.3, 0.4, 0.5)}
+    assert distances[chosen.share] == min(distances.values())
+
+
+def test_mistakes_are_imitated_whether_the_episode_succeeds_or_not(corridor):
+    settings = load(corridor(environment={"kwargs": {"max_turns": 10}}), ["sft.mistakes=0.5"])
+    shown = demonstrations(settings, quiet=True)
+    assert len(shown.episodes) == settings.sft.episodes and 0 < success_of(shown.episodes) < 1
+    assert shown.mistakes == 0.5
+
+
+def test_a_hasty_player_makes_half_of_the_episodes_unless_it_is_set(corridor, monkeypatch):
+    players = []
+    monkeypatch.setattr(
+        module, "play", lambda settings, kwargs, agent, tasks, *_: players.append((kwargs, tasks)) or []
+    )
+    monkeypatch.setattr(module, "require_solved", lambda *_: None)
+    environment = {"id": "gagpo/SQL-v0", "kwargs": {}}
+    for mistakes, hasty in (("null", 20), ("0.25", 10), ("0", 0)):
+        players.clear()
+        assert demonstrations(load(corridor(environment=environment), [f"sft.mistakes={mistakes}"]), quiet=True)
+        counts = {kwargs["expert"]: len(tasks) for kwargs, tasks in players}
+        assert counts.get("hasty", 0) == hasty and counts[True] == 40 - hasty
+
+
+def test_without_an_expert_the_best_random_episodes_are_imitated(corridor, lever, tmp_path):
+    assert not has_expert(make_world("lever:Lever-v0"))
+    settings = load(
+        corridor(environment={"id": "lever:Lever-v0", "kwargs": {}}),
+        [f"model={tmp_path / 'm'}", "sft.episodes=60", "sft.steps=4"],
+    )
+    shown = demonstrations(settings, quiet=True)
+    assert len(shown.episodes) == 15 and success_of(shown.episodes) == 1.0 and not shown.imitable
+    assert (sft(settings, quiet=True) / "config.json").is_file()
+
+
+def test_random_play_that_earns_nothing_says_what_the_environment_needs(corridor, lever):
+    settings = load(corridor(environment={"id": "lever:Barren-v0", "kwargs": {}}))
+    with pytest.raises(InvalidArgument, match=r"all earned the same.*expert_action or intermediate rewards"):
+        demonstrations(settings, quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("style", "said", "learned"),
+    [
+        ("plain", "<think>which way?</think><action>left</action>", "left"),
+        ("tags", "<think>which way?</think><action>left</action>", "<think>which way?</think><action>left</action>"),
+        ("tags", "left", "<action>left</action>"),
+        ("whole", "<action>left</action>", "left"),
+    ],
+)
+def test_responses_are_rewritten_for_the_learners_parser(style, said, learned, monkeypatch):
+    monkeypatch.setattr(module, "phrasing_of", lambda settings: Phrasing(STYLES[style]))
+    episode = Episode("t", turns=[Turn("You stand at 1.", said, "left")])
+    in_learner_words([episode], None)
+    assert episode.turns[0].response == learned

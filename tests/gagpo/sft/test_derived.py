@@ -1,0 +1,99 @@
+"""What SFT derives, and that a run takes it from its model's folder unless it is set."""
+
+import json
+
+import numpy as np
+import pytest
+import yaml
+
+from gagpo.agents.episodes import Episode, Turn
+from gagpo.agents.setup import make_world
+from gagpo.settings import SettingsError, load
+from gagpo.settings.derived import applied, with_derived
+from gagpo.sft.derived import Lengths, derived_shape, rate_of, vocabulary_of
+from gagpo.sft.run import sft
+from gagpo.training.launch import started
+
+OPEN = {
+    "name": "open",
+    "threads": 1,
+    "environment": {"id": "gagpo.envs.testing:gagpo-test/Corridor-v0", "kwargs": {"max_turns": 16}},
+    "context": {"history": 0},
+    "rollout": {"workers": 0},
+    "algorithm": "gagpo",
+    "sft": {"episodes": 24, "steps": 2},
+}
+
+
+@pytest.fixture
+def config(tmp_path):
+    """A config that leaves open whatever can be derived."""
+    path = tmp_path / "open.yaml"
+    path.write_text(yaml.safe_dump({**OPEN, "model": str(tmp_path / "model")}))
+    return path
+
+
+def test_only_open_settings_are_filled(config):
+    derived = {"rollout.max_tokens": 3, "optimizer.learning_rate": 1e-4, "sft.mistakes": 0.5}
+    filled = applied(load(config, ["rollout.max_tokens=9"]), derived)
+    assert (filled.rollout.max_tokens, filled.optimizer.learning_rate, filled.sft.mistakes) == (9, 1e-4, None)
+
+
+def test_lengths_by_hand(config):
+    turns = [Turn("", "", "") for _ in range(2)]
+    turns[0].prompt_ids, turns[0].response_ids = np.zeros(10, np.int32), np.zeros(2, np.int32)
+    turns[1].prompt_ids, turns[1].response_ids = np.zeros(19, np.int32), np.zeros(5, np.int32)
+    lengths = Lengths()
+    lengths.add(Episode("t", turns=turns))
+    assert (lengths.first, lengths.read, lengths.answer, lengths.longest) == (10, 7, 5, 24)
+    settings = load(config)
+    world = make_world(settings.environment.id, settings.environment.kwargs)
+    assert lengths.response == 8, "5 x 1.5, rounded up"
+    assert lengths.context(settings, world) == 1024, "10 + 16 x (7 + 8) + 8 = 258, and at least 1024"
+    world.max_turns = 100
+    assert lengths.context(settings, world) == 1536, "10 + 100 x (7 + 8) + 8 = 1518, the next multiple of 64"
+
+
+def test_the_words_decide_the_vocabulary_and_it_the_width(config):
+    assert vocabulary_of(["left right"] * 50) == 384
+    assert vocabulary_of([f"word{i}" for i in range(900)]) >= 320 + 2 * 895
+    settings = load(config)
+    world = make_world(settings.environment.id, settings.environment.kwargs)
+    assert [derived_shape(settings, size, Lengths(), world).width for size in (400, 2000)] == [128, 192]
+
+
+def test_larger_models_take_smaller_steps():
+    assert rate_of(1_000_000) == 2e-4
+    assert rate_of(16_000_000) == pytest.approx(1e-4)
+
+
+def test_what_was_derived_is_said_and_written_to_the_run(config, tmp_path):
+    heard = []
+    sft(load(config), quiet=True, say=heard.append)
+    made = json.loads((tmp_path / "model" / "sft.json").read_text())
+    assert {"rollout.max_tokens", "optimizer.learning_rate", "sft.mistakes", "sft.model.width"} <= set(made["derived"])
+    assert all(f"{key}=" in heard[0] for key in made["derived"])
+    assert [one["step"] for one in made["measured"]] == [2]
+    folder = started(config, [], tmp_path / "runs")
+    folder.write()
+    written = yaml.safe_load((tmp_path / "runs" / "open" / "config.yaml").read_text())
+    assert written["rollout"]["max_tokens"] == made["derived"]["rollout.max_tokens"]
+    assert written["optimizer"]["learning_rate"] == made["derived"]["optimizer.learning_rate"]
+    other = started(config, ["name=other", "rollout.max_tokens=40"], tmp_path / "runs")
+    assert other.settings.rollout.max_tokens == 40
+
+
+def test_a_model_folder_sets_nothing_but_what_is_derived(config, tmp_path):
+    settings = load(config)
+    assert with_derived(settings) is settings, "there is no folder"
+    (tmp_path / "model").mkdir()
+    path = tmp_path / "model" / "sft.json"
+    path.write_text(json.dumps({"derived": {"engine.name": "evil:Engine", "rollout.max_tokens": 7, "no.such": 1}}))
+    taken = with_derived(settings)
+    assert (taken.engine.name, taken.rollout.max_tokens) == ("transformers", 7)
+    path.write_text(json.dumps({"derived": {"rollout.max_tokens": -1}}))
+    with pytest.raises(SettingsError, match=r"sft\.json: derived.*max_tokens"):
+        with_derived(settings)
+    for nonsense in ("[]", "{", '{"derived": 3}', "null"):
+        path.write_text(nonsense)
+        assert with_derived(settings).rollout.max_tokens == 512

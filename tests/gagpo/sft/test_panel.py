@@ -1,0 +1,135 @@
+"""The panel of SFT: what it measures, says and decides, and when it is played."""
+
+import re
+
+import pytest
+import torch
+
+from gagpo.agents.episodes import Episode, Turn
+from gagpo.agents.model import load_model
+from gagpo.settings import load
+from gagpo.sft import fit as supervised
+from gagpo.sft import panel as panels
+from gagpo.sft.panel import Expected, Measure, Panel, expected, panel_tasks, round_rate, rounds
+from gagpo.sft.run import sft
+
+MEASURED = ["sft.steps=null"]
+
+
+def episode(group, success, *turns):
+    """Of a task group, with turns of (invalid, cut)."""
+    made = [Turn("", "", "", invalid=invalid, cut=cut) for invalid, cut in turns]
+    return Episode("t", group=group, success=success, turns=made)
+
+
+def test_a_measure_counts_turns_and_groups():
+    good, bad, cut = ("", False), ("refused", False), ("cut off", True)
+    episodes = [episode(0, True, good), episode(0, False, bad, cut), episode(1, True, good), episode(1, True, good)]
+    assert Measure.of(7, episodes) == Measure(7, success=0.75, invalid=0.4, cut=0.2, contrast=0.5)
+
+
+def panel_of(settings, chance=0.1, shown=0.55, imitable=True):
+    return Panel(settings, None, Expected(chance, shown, imitable))
+
+
+@pytest.mark.parametrize(
+    ("measure", "said"),
+    [
+        (Measure(1, 0.45, 0.02, 0.0, 0.8), "^ready for RL: it knows the language of the environment"),
+        (Measure(1, 0.45, 0.30, 0.0, 0.8), "30 % of the turns are invalid.*set sft.steps above 4000"),
+        (Measure(1, 0.45, 0.02, 0.4, 0.8), "40 % of the responses are cut at rollout.max_tokens=3: raise it"),
+        (Measure(1, 0.35, 0.02, 0.0, 0.8), "wins 35 %, and should win 40 %.*sft.model.width"),
+        (Measure(1, 0.45, 0.02, 0.0, 0.1), "in only 10 % of the tasks: raise rollout.temperature"),
+        (Measure(1, 0.81, 0.27, 0.0, 0.4), "^ready for RL"),
+        (Measure(1, 0.99, 0.02, 0.0, 0.1), "wins 99 % and episodes of a task hardly differ.*raise sft.mistakes"),
+    ],
+)
+def test_every_fault_names_the_setting_to_change(corridor, measure, said):
+    panel = panel_of(load(corridor(), MEASURED))
+    panel.measures = [measure]
+    assert re.search(said, panel.verdict()), panel.verdict()
+    assert panel.enough == ("not ready" not in panel.verdict())
+
+
+def test_the_best_random_episodes_promise_less_than_an_expert():
+    assert Expected(0.2, 1.0, imitable=False).goal == pytest.approx(0.4)
+    assert Expected(0.2, 0.5).goal == pytest.approx(0.4)
+
+
+def test_demonstrations_count_on_the_panels_own_tasks_which_may_be_harder(corridor, monkeypatch):
+    monkeypatch.setattr(panels, "TASKS", 1)
+    settings = load(corridor())
+    (hard,) = panel_tasks(settings)
+    shown = [Episode(hard, success=number % 2 == 0) for number in range(400)]
+    others = [Episode("easy", success=True) for _ in range(600)]
+    assert expected(settings, shown + others, True).shown == pytest.approx(0.5, abs=0.02)
+    assert expected(settings, others, True).shown == 1.0, "the panel's task was not demonstrated"
+    mixed = [Episode("other", success=number % 2 == 0) for number in range(1000)]
+    for success in (True, False):  # one demonstration says little about a task
+        few = expected(settings, [Episode(hard, success=success), *mixed], True)
+        assert few.shown == pytest.approx(0.5, abs=0.04)
+
+
+def test_the_panel_has_training_tasks(corridor):
+    assert panel_tasks(load(corridor())) == [f"door-{door:02d}" for door in range(8)], "none of the test split"
+
+
+def test_rounds_grow_and_end_where_they_must(corridor):
+    sft = load(corridor(), MEASURED).sft
+    assert rounds(sft) == [100, 200, 300, 450, 675, 1012, 1518, 2277, 3415, 4000]
+    assert rounds(load(corridor(), ["sft.steps=1000"]).sft) == [1000]
+
+
+def test_the_rate_of_a_round_rises_stays_and_falls_before_the_panel(corridor):
+    sft = load(corridor(), [*MEASURED, "sft.learning_rate=1.0"]).sft
+    rates = [round_rate(sft, step) for step in range(1000)]
+    assert rates[0] == pytest.approx(1 / 20) and rates[19] == rates[59] == 1.0
+    assert rates[99] == pytest.approx(1 / 40) and rates[100] == pytest.approx(1 / 20)
+    assert all(0 < rate <= 1 for rate in rates)
+
+
+def short(monkeypatch):
+    """Rounds of a few steps, eight at most."""
+    monkeypatch.setattr(panels, "FIRST", 3)
+    for module in (panels, supervised):
+        monkeypatch.setattr(module, "MOST_STEPS", 8)
+
+
+def test_training_stops_when_the_panel_finds_no_fault(corridor, tmp_path, monkeypatch):
+    short(monkeypatch)
+    settings = load(corridor(), [f"model={tmp_path / 'm'}", *MEASURED])
+    heard = []
+    monkeypatch.setattr(Panel, "faults", lambda self, measure: [] if measure.step >= 6 else ["more"])
+    sft(settings, quiet=True, say=heard.append)
+    steps = [line.split(":")[0] for line in heard if line.startswith("step ")]
+    assert steps == ["step 3", "step 6"]
+    assert heard[0].startswith("derived: ") and "RL" in heard[-1]
+
+
+class Interrupted(Exception):
+    pass
+
+
+def test_interrupted_training_with_a_panel_ends_in_the_same_weights(corridor, tmp_path, monkeypatch):
+    short(monkeypatch)
+    monkeypatch.setattr(supervised, "SAVE_SECONDS", 0.0)
+    straight = sft(load(corridor(), [f"model={tmp_path / 'm'}", *MEASURED]), quiet=True)
+    store, done = supervised._store, []
+
+    def breaking(path, *rest):
+        store(path, *rest)
+        done.append(path)
+        if len(done) in (2, 3):  # within a round, and just after a panel
+            raise Interrupted
+
+    monkeypatch.setattr(supervised, "_store", breaking)
+    other = load(corridor(), [f"model={tmp_path / 'n'}", *MEASURED])
+    for _ in range(2):
+        with pytest.raises(Interrupted):
+            sft(other, quiet=True)
+    resumed = sft(other, quiet=True)
+    assert len(done) == 8, "no step was taken twice"
+    assert not list(tmp_path.glob("*.under-way"))
+    weights, others = load_model(str(straight)).state_dict(), load_model(str(resumed)).state_dict()
+    assert all(torch.equal(weights[name], others[name]) for name in weights)
+    assert (straight / "sft.json").read_text() == (resumed / "sft.json").read_text()

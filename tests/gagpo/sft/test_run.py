@@ -1,0 +1,75 @@
+"""SFT: what it refuses, how its tokenizers split text, and the record of how a model was made."""
+
+import pytest
+import torch
+
+from gagpo.agents.model import load_model, load_tokenizer
+from gagpo.settings import SettingsError, SftModelSettings, load
+from gagpo.sft.recipe import recipe_difference
+from gagpo.sft.run import parts, prepare, sft
+from gagpo.sft.small_model import shape_for, train_tokenizer
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [({"context": {"admissible": True}}, "context.admissible=false"), ({"sft": None}, "no section 'sft'")],
+)
+def test_what_sft_cannot_do_is_refused(corridor, changes, said):
+    with pytest.raises(SettingsError, match=said):
+        sft(load(corridor(**changes)), quiet=True)
+
+
+def test_several_environments_share_the_demonstrations_by_weight():
+    settings = load("mixture", ["sft.episodes=100", "environments.maths.weight=2"])
+    assert [part.sft.episodes for part in parts(settings)] == [25, 25, 50]
+    with pytest.raises(SettingsError, match=r"SFT in several environments needs sft\.steps"):
+        sft(load("mixture", ["sft.steps=null"]), quiet=True)
+
+
+def test_a_base_keeps_its_weights_and_its_tokenizer(corridor, warm_model, tmp_path):
+    settings = load(corridor(), [f"model={tmp_path / 'm'}", f"sft.base={warm_model}"])
+    model, tokenizer, rows = prepare(settings, tmp_path / "work", {}, quiet=True)
+    assert tokenizer.get_vocab() == load_tokenizer(warm_model).get_vocab() and rows
+    stored = load_model(warm_model).state_dict()
+    assert all(torch.equal(stored[name], value) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize(("width", "heads", "shared"), [(32, 1, 1), (64, 2, 1), (128, 4, 2), (160, 5, 5)])
+def test_heads_follow_from_the_width(width, heads, shared):
+    shape = shape_for(SftModelSettings(width=width))
+    assert (shape.heads, shape.key_value_heads, shape.feed_forward) == (heads, shared, 3 * width)
+
+
+@pytest.mark.parametrize("numbers", ["words", "digits", "names"])
+def test_tokenizers_lose_nothing_and_treat_numbers_as_asked(numbers):
+    tokenizer = train_tokenizer(["On the shelf 12, you see a mug 1, and a mug 2."] * 9, 500, numbers)
+    for text in ("a mug 2.", "mug 1x, mug 12\n\n  shelf 3  \t7 mug", "\u00e9t\u00e9 1 \U0001f642 2", " 1 1"):
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+    asked = {"words": [" shelf", " 12"], "digits": [" shelf", " ", "1", "2"], "names": [" shelf 12"]}
+    tokens = [tokenizer.decode([token]) for token in tokenizer.encode("On the shelf 12, you")]
+    assert tokens == ["On", " the", *asked[numbers], ",", " you"]
+
+
+def test_a_mark_is_one_token_and_what_follows_is_spelled_as_after_a_bracket():
+    page = "Back to Search [SEP] sky blue [SEP] 00034 [SEP] $8.5"
+    tokenizer = train_tokenizer([page, "click[sky blue]"] * 9, 500, "digits", [" [SEP] "])
+    assert tokenizer.decode(tokenizer.encode(page)) == page
+    tokens = [tokenizer.decode([token]) for token in tokenizer.encode(page)]
+    assert tokens.count(" [SEP] ") == 3
+    assert tokens[tokens.index("0") :][:6] == ["0", "0", "0", "3", "4", " [SEP] "]
+    label = tokenizer.encode("sky blue]")[:-1]
+    assert tokenizer.encode("click[sky blue]")[-len(label) - 1 : -1] == label
+    assert tokenizer.encode("a [SEP] sky blue")[-len(label) :] == label
+
+
+def test_an_empty_mark_is_refused(corridor):
+    with pytest.raises(SettingsError, match="remove the empty one"):
+        load(corridor(), ["sft.model.marks=['']"])
+
+
+def test_a_model_records_what_it_was_made_with(corridor, tmp_path):
+    assert recipe_difference(load(corridor())) == ""
+    assert recipe_difference(load(corridor(), ["algorithm.preset=grpo", "seed=7"])) == ""
+    assert recipe_difference(load(corridor(), ["sft.steps=21"])) == "sft.steps: 20 then, 21 now"
+    assert recipe_difference(load(corridor(), ["sft.model.width=64"])) == "sft.model.width: 32 then, 64 now"
+    assert recipe_difference(load(corridor(), [f"model={tmp_path}", "sft.steps=21"])) == ""
