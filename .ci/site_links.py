@@ -1,6 +1,6 @@
-"""A hook of the site: links from the documentation into the source are checked, and shown as plain text.
+"""A hook of the site: links from a page into the repository are checked and shown as plain text.
 
-The pages are also read in the repository, where such links lead somewhere; the site holds no source files.
+The pages are also read in the repository, where such links lead somewhere. The site holds no source files.
 """
 
 import logging
@@ -14,12 +14,12 @@ log = logging.getLogger("mkdocs.hooks.site_links")
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Replace every link that leaves the documentation by its text; a target that is not there is a warning."""
+    """Replace every link that leaves the documentation with its text; a missing target is a warning."""
 
-    def shown(match: re.Match[str]) -> str:
+    def plain_text(match: re.Match[str]) -> str:
         text, target = match.groups()
         if not (ROOT / "docs" / page.file.src_path).parent.joinpath(target).exists():
-            log.warning("%s links to %s, which is not there", page.file.src_path, target)
+            log.warning("%s links to %s, which does not exist", page.file.src_path, target)
         return text
 
-    return LINK.sub(shown, markdown)
+    return LINK.sub(plain_text, markdown)

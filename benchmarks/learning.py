@@ -9,7 +9,7 @@
     python benchmarks/learning.py sql --split test --table   # of another panel that its runs measured
 
 Run it again after an interruption and it goes on where it was. Each run is an ordinary ``gagpo train`` in a process of
-one thread. The raw numbers go to ``docs/results/STUDY.jsonl`` (one line per run), the plot beside it, the table to
+one thread. The raw numbers go to ``lab/results/STUDY.jsonl`` (one line per run), the plot beside it, the table to
 standard output; with ``--add`` the rows that lie there and were not run again stay, whatever settings and code they
 came of. Runs of a study end after equally many environment turns. Settings were chosen on ``chosen_on``; what is
 reported is another split. With ``--rates`` every variant is first run once at each of them, on ``chosen_on`` and with
@@ -194,7 +194,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     parser.add_argument("--rates", nargs="+", help="learning rates, of which every variant takes its best")
     parser.add_argument("--runs", type=Path, default=Path("runs/learning"))
-    parser.add_argument("--out", type=Path, default=Path("docs/results"))
+    parser.add_argument("--out", type=Path, default=Path("lab/results"))
     parser.add_argument("--table", action="store_true", help="train nothing")
     parser.add_argument("--add", action="store_true", help="keep the rows of runs that are not among these")
     arguments = parser.parse_intermixed_args()

@@ -1,10 +1,10 @@
 """Worlds of a newcomer, from no model to the last evaluation: do they visibly learn with the commands as printed?
 
-    python benchmarks/newcomer.py                        # three worlds, five seeds each, about a minute and a half each
+    python benchmarks/newcomer.py                        # two environments, five seeds each, 90 s each
     python benchmarks/newcomer.py --worlds walk --seeds 2
-    python benchmarks/newcomer.py table docs/results/newcomer.jsonl
+    python benchmarks/newcomer.py table lab/results/newcomer.jsonl
 
-``walk`` is what `gagpo new walk` writes, ``guess`` stands in docs/environments.md, ``tickets`` in docs/first-world.md.
+``walk`` is what `gagpo new walk` writes, ``guess`` is in docs/your-environment.md.
 A seed is that of demonstrations, model and training. One line per world and seed is added to ``--out`` (those that it
 holds are not played again): success on the unseen tasks before and after, the last panel of SFT, and seconds of
 the clock and of the processors, all processes together.
@@ -31,7 +31,7 @@ from gagpo.eval.results import EvalResult
 from gagpo.interop.scaffold import new_world
 
 ROOT = Path(__file__).parents[1]
-PAGES = {"guess": ROOT / "docs" / "environments.md", "tickets": ROOT / "docs" / "first-world.md"}
+PAGES = {"guess": ROOT / "docs" / "your-environment.md"}
 WORLDS = ("walk", *PAGES)
 RISE = 25.0  # points that each seed should gain
 
@@ -120,7 +120,7 @@ def main() -> None:
     shown.add_argument("rows", type=Path)
     parser.add_argument("--worlds", nargs="+", choices=WORLDS, default=WORLDS)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "newcomer.jsonl")
+    parser.add_argument("--out", type=Path, default=ROOT / "lab" / "results" / "newcomer.jsonl")
     given = parser.parse_args()
     if given.command == "table":
         print("\n".join(table(_read(given.rows)).markdown()))

@@ -23,7 +23,7 @@ const { groups, sources } = viewer.data;
 const fit = [...groups.size.keys()].filter((g) => sources[groups.source[g]].stage === "train" && groups.differ[g] > 0);
 const score = (g) => groups.differ[g] - 2 * Math.abs(groups.wins[g] / groups.size[g] - 0.5) - groups.turns[g] / 30;
 const best = fit.sort((a, b) => score(b) - score(a))[0];
-return [viewer.groupLink(best), viewer.link(["groups"], { run: 0, source: viewer.group(best).source.label }), best];
+return [viewer.groupLink(best), best];
 """
 
 
@@ -31,10 +31,10 @@ class Camera:
     def __init__(self, browser: Any, out: Path):
         self.browser, self.out = browser, out
 
-    def show(self, address: str, height: int = 860, dark: bool = False) -> None:
+    def show(self, address: str, height: int = 860) -> None:
         size = {"width": 1280, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        scheme = {"name": "prefers-color-scheme", "value": "light"}
         self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
         self.browser.execute_script("location.hash = arguments[0]", address)
         for _ in range(1500):
@@ -73,13 +73,9 @@ def main() -> None:
             camera = Camera(browser, arguments.out)
             camera.show("#/", 760)
             camera.take("overview")
-            group, groups, number = browser.execute_script(CHOOSE)
-            camera.show(groups, 620)
-            camera.take("groups")
+            group, number = browser.execute_script(CHOOSE)
             camera.show(group, 1000)
             camera.take("group")
-            camera.show(group, 1000, dark=True)
-            camera.take("group-dark")
             turn = browser.execute_script("return document.querySelector('td.differs a').getAttribute('href')")
             camera.show(turn, 860)
             camera.take("episode")

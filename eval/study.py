@@ -1,7 +1,7 @@
 """Many runs as one table: means over seeds with intervals, paired tests against a baseline, curves and cost.
 
 A run is summed up in one row of numbers (:class:`RunRow`), read from its folder or from a file of such rows, one JSON
-object a line, as ``docs/results/*.jsonl`` keeps them.
+object a line, as ``lab/results/*.jsonl`` keeps them.
 """
 
 from __future__ import annotations

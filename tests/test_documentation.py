@@ -1,34 +1,59 @@
-"""Pages that claim to run do, and pages that are made from the code are what the code makes."""
+"""The documentation is true: files and modules it names exist, its Python runs, and its tables match the code."""
 
-import json
 import re
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
+import yaml
+from typer.testing import CliRunner
 
-from gagpo.runs import register
+from gagpo.algorithms import PRESETS, Algorithm, load
+from gagpo.cli.main import app
+from gagpo.credit import find
 from gagpo.settings import RunSettings, page
+from gagpo.settings import load as load_run
+from tests.gagpo.planning.test_recipes import SHAPES
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
-TOPS = ("envs", "agents", "eval", "gagpo", "tests", "docs", "configs", "benchmarks", "constraints")
-GROUPS = {
-    "gagpo.environments",
-    "gagpo.curricula",
-    "gagpo.engines",
-    "gagpo.credits",
-    "gagpo.trackers",
-}  # of entry points
+LAB = ROOT / "lab"
+TOP = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
+PAGES = [*TOP, *sorted(DOCS.glob("*.md")), *sorted(LAB.glob("*.md"))]
+FOLDERS = ("envs", "agents", "eval", "gagpo", "tests", "docs", "lab", "configs", "benchmarks", "constraints")
+ENTRY_POINTS = {"gagpo.environments", "gagpo.engines", "gagpo.credits", "gagpo.trackers"}
+LOG = LAB / "log.md"  # describes the code at its date
+
+
+def read(path):
+    return path.read_text(encoding="utf-8")
+
+
+def tool(name):
+    """A module of ``.ci``."""
+    found = spec_from_file_location(name, ROOT / ".ci" / f"{name}.py")
+    module = module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def words(path):
+    return len(re.findall(r"\S*\w\S*", read(path)))
+
+
+def anchors(text):
+    """Where links into a page can lead: its headings as the site writes them."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
 
 
 def named_files(text):
-    """Files and folders that a page names in backticks or links to; ``NAME`` in capitals stands for any."""
+    """Files and folders that a page names in backticks; ``NAME`` in capitals stands for any."""
     prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     for code in re.findall(r"`([^`\n]+)`", prose):
-        for word in re.findall(rf"(?<![\w./-])(?:{'|'.join(TOPS)})/[\w./*-]*", code):
+        for word in re.findall(rf"(?<![\w./-])(?:{'|'.join(FOLDERS)})/[\w./*-]*", code):
             path = word.rstrip(".")
-            # what begins like the package and is no file of ours is an environment's id, or another suite's name
+            # An environment's id looks like a path into the package.
             if not re.search(r"\b[A-Z]+\b", path) and (not path.startswith("gagpo/") or re.search(r"/$|\.\w+$", path)):
                 yield path
 
@@ -36,7 +61,7 @@ def named_files(text):
 def named_modules(text):
     """Modules of ours, and names in them, that a page has in backticks."""
     for code in re.findall(r"`([^`\n]+)`", text):
-        yield from (name for name in re.findall(r"(?<![\w./])gagpo(?:\.\w+)+", code) if name not in GROUPS)
+        yield from (name for name in re.findall(r"(?<![\w./])gagpo(?:\.\w+)+", code) if name not in ENTRY_POINTS)
 
 
 def exists(module):
@@ -46,40 +71,39 @@ def exists(module):
         place = ROOT.joinpath(*parts[:length])
         files = [file for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()]
         if files:
-            text = files[0].read_text(encoding="utf-8")
-            return length == len(parts) or re.search(rf"\b{parts[length]}\b", text) is not None
+            return length == len(parts) or re.search(rf"\b{parts[length]}\b", read(files[0])) is not None
     return False
 
 
 def test_names_of_files_and_modules_are_found_in_pages():
-    text = (
-        "`gagpo/a.py`, `python envs/b/ -k x`, `gagpo/Math-v0`, `tests/c`, `docs/NAME.md`, `gagpo.d.E`, `gagpo.credits`"
-    )
+    text = "`gagpo/a.py`, `python envs/b/ -k x`, `gagpo/Math-v0`, `tests/c`, `docs/NAME.md`, `gagpo.d.E`"
     assert list(named_files(text)) == ["gagpo/a.py", "envs/b/", "tests/c"]
     assert list(named_modules(text)) == ["gagpo.d.E"]
-    assert exists("gagpo.settings.load") and exists("gagpo.credit") and not exists("gagpo.settings.laod")
-    assert not exists("gagpo.nowhere")
+    assert exists("gagpo.settings.load") and not exists("gagpo.settings.laod") and not exists("gagpo.nowhere")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_file_that_a_page_names_exists(page):
-    text = page.read_text(encoding="utf-8")
-    assert [path for path in named_files(text) if not list(ROOT.glob(path))] == []
-    assert [module for module in named_modules(text) if not exists(module)] == []
-    links = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", text)
-    assert [link for link in links if not (page.parent / link).exists()] == []
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_every_file_module_and_link_of_a_page_exists(path):
+    text = read(path)
+    if path != LOG:
+        assert [name for name in named_files(text) if not list(ROOT.glob(name))] == []
+        assert [module for module in named_modules(text) if not exists(module)] == []
+    for link in re.findall(r"\]\((?!https?:|mailto:)([^)\s]+)", text):
+        name, _, anchor = link.partition("#")
+        target = path.parent / name if name else path
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(read(target)), link
 
 
-def test_the_settings_reference_is_what_the_code_makes():
-    assert (DOCS / "settings.md").read_text(encoding="utf-8") == page.page(), (
-        "make it anew: python -m gagpo.settings.page > docs/settings.md"
-    )
+def test_every_page_that_the_code_names_exists():
+    folders = ("envs", "agents", "eval", "gagpo", "configs", "benchmarks", "tests", ".ci")
+    files = [file for folder in folders for kind in ("*.py", "*.yaml") for file in (ROOT / folder).rglob(kind)]
+    named = {(page, file.name) for file in files for page in re.findall(r"\b(?:docs|lab)/[a-z][\w-]*\.md", read(file))}
+    assert {(page, file) for page, file in named if not (ROOT / page).exists()} == set()
 
 
-def test_the_metrics_page_is_what_the_code_makes():
-    assert (DOCS / "metrics.md").read_text(encoding="utf-8") == register.page(), (
-        "make it anew: python -m gagpo.runs.register > docs/metrics.md"
-    )
+def test_the_settings_page_is_what_the_code_makes():
+    assert read(DOCS / "settings.md") == page.page(), "run python -m gagpo.settings.page > docs/settings.md"
 
 
 def test_every_setting_has_a_sentence():
@@ -92,42 +116,67 @@ def test_every_setting_has_a_sentence():
     assert silent == []
 
 
-def test_the_readmes_tree_names_every_room():
-    tree = re.search(r"```\n(envs/ .*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert tree is not None
-    for top in ("envs", "agents", "eval", "gagpo"):
-        part = re.search(rf"^{top}/ .*?(?=^\S|\Z)", tree[1], re.MULTILINE | re.DOTALL)
-        assert part is not None, top
-        rooms = {path.parent.name for path in (ROOT / top).glob("*/__init__.py") if not path.parent.is_symlink()}
-        assert {room for room in rooms if f"{room}/" not in part[0]} == set(), top
+def test_the_table_of_presets_is_the_codes():
+    table = read(DOCS / "algorithms.md").split("<!-- presets -->")[1].split("<!-- end of presets -->")[0]
+    cells = dict(re.findall(r"^\| `(\w+)` \| `(.*)` \|$", table, re.MULTILINE))
+    assert cells.keys() == PRESETS.keys()
+    for name, text in cells.items():
+        found = Algorithm.model_validate(yaml.safe_load(f"{{{text}}}"))
+        assert found.model_copy(update={"preset": name}) == load(name), name
+
+
+def test_the_options_of_credits_exist_with_the_defaults_that_are_printed():
+    sections = re.findall(r"^### [^\n]*?`(\w+)`[^\n]*\n(.*?)(?=^##|\Z)", read(DOCS / "algorithms.md"), re.M | re.S)
+    checked = 0
+    for preset, text in sections:
+        credit = load(preset).credit
+        for option, default in re.findall(r"^\| `(\w+)` \| ([\w.-]+) \|", text, re.MULTILINE):
+            known = type(find(credit.name)()).model_fields[option].default
+            assert default in ("none", str(known), str(known).lower()) or float(default) == known, f"{preset}.{option}"
+            checked += 1
+    assert checked >= 20
+
+
+def test_the_table_of_metrics_is_the_registers():
+    page = read(DOCS / "viewer.md")
+    assert page == tool("metrics_table").with_metrics(page), "run python .ci/metrics_table.py"
+
+
+def test_the_plans_of_the_recipes_are_what_is_printed(tmp_path):
+    blocks = re.findall(r"```\n(gagpo plan [^\n]+)\n```\n```text\n(.*?)```", read(DOCS / "your-model.md"), re.DOTALL)
+    assert len(blocks) == 4
+    for command, expected in blocks:
+        config, *options = command.split()[2:]
+        model = load_run(config).model
+        SHAPES[model].save_pretrained(tmp_path / model)
+        output = CliRunner().invoke(app, ["plan", config, f"model={tmp_path / model}", *options]).output
+        assert [line for line in output.splitlines() if re.match(r"tokens of|\d+ GB:", line)] == expected.splitlines()
+
+
+def test_the_files_of_the_drawing_exist_and_define_what_travels_on():
+    (drawing,) = re.findall(r"```text\n(    step .*?)```", read(DOCS / "how-it-works.md"), re.DOTALL)
+    steps = re.findall(r"(\S+\.py) +(\w+)", drawing)
+    assert len(steps) >= 15
+    for file, first in steps:
+        assert (ROOT / file).is_file(), file
+        if first[0].isupper():
+            source = read(ROOT / file) + "".join(map(read, (ROOT / file).parent.glob("*.py")))
+            assert re.search(rf"\b{first}\b", source), f"{first} is not in {file} or beside it"
+
+
+def test_the_pages_stay_within_their_limits():
+    pages = {path.name: words(path) for path in DOCS.glob("*.md")}
+    assert len(pages) <= 14 and sum(pages.values()) <= 22_000
+    assert {name for name, count in pages.items() if count > 2000} <= {"algorithms.md", "settings.md"}
+    assert sum(map(words, LAB.glob("*.md"))) <= 20_000 and words(ROOT / "README.md") <= 900
 
 
 @pytest.mark.slow
-def test_the_python_page_runs_as_printed(tmp_path, monkeypatch):
+def test_the_python_of_the_first_run_page_runs_as_printed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GAGPO_DATA", str(tmp_path / "data"))
-    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "python.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) >= 5
+    blocks = re.findall(r"```python\n(.*?)```", read(DOCS / "first-run.md"), re.DOTALL)
+    assert len(blocks) >= 4
     names: dict[str, object] = {}
     for block in blocks:
-        exec(compile(block, "docs/python.md", "exec"), names)
-
-
-@pytest.mark.slow
-def test_the_notebook_runs_from_top_to_bottom_and_again(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("GAGPO_DATA", str(tmp_path / "data"))
-    notebook = json.loads((DOCS / "first-run.ipynb").read_text(encoding="utf-8"))
-    for _ in range(2):  # who changes a number runs it again
-        names: dict[str, object] = {}
-        for cell in notebook["cells"]:
-            if cell["cell_type"] == "code":
-                exec(compile("".join(cell["source"]), "docs/first-run.ipynb", "exec"), names)
-        assert "notebook-grpo" in capsys.readouterr().out
-
-
-def test_the_notebook_shows_what_it_printed():
-    cells = json.loads((DOCS / "first-run.ipynb").read_text(encoding="utf-8"))["cells"]
-    printing = [cell for cell in cells if cell["cell_type"] == "code" and "print(" in "".join(cell["source"])]
-    assert len(printing) >= 3 and all(cell["outputs"] for cell in printing)
-    assert str(Path.home()) not in json.dumps(cells) and "/tmp" not in json.dumps(cells)
+        exec(compile(block, "docs/first-run.md", "exec"), names)

@@ -1,4 +1,4 @@
-"""The site: built without a warning, searched from disk in a real browser, with worlds in one form."""
+"""The site: built without a warning, requests nothing, and can be searched from disk in a real browser."""
 
 import re
 import shutil
@@ -9,17 +9,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-WORLDS = ("alfworld", "webshop", "maths", "sql")
-FACTS = ["id", "observation", "action", "reward", "turns", "splits", "expert", "speed", "published", "here"]
-
-
-@pytest.mark.parametrize("world", WORLDS)
-def test_every_world_says_the_same_of_itself_first(world):
-    text = (ROOT / "docs" / f"{world}.md").read_text(encoding="utf-8")
-    table = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE)
-    assert table is not None and table.start() < text.index("\n## ")
-    rows = [line.split("|")[1].strip() for line in table[0].splitlines()]
-    assert [row for row in rows if row.strip("-")] == FACTS
 
 
 @pytest.fixture(scope="module")
@@ -34,16 +23,9 @@ def site(tmp_path_factory):
     return folder
 
 
-def test_the_reference_shows_neither_roles_nor_examples_as_they_are_written(site):
-    page = (site / "reference.html").read_text(encoding="utf-8")
-    assert re.findall(r":(?:class|func|meth|mod|data):`?", page) == []
-    assert "<blockquote>" not in page and "``" not in page
-    assert 'class="gp">&gt;&gt;&gt; ' in page
-
-
-def test_the_site_asks_no_server_for_anything(site):
+def test_every_page_is_built_and_requests_nothing_from_a_server(site):
     pages = [path.read_text(encoding="utf-8") for path in site.glob("*.html")]
-    assert len(pages) > 20
+    assert len(pages) >= 14
     asked = [
         one for page in pages for one in re.findall(r'<(?:script|img|link)\b[^>]*(?:src|href)="(https?:[^"]+)', page)
     ]
@@ -72,7 +54,7 @@ def test_search_works_in_pages_opened_from_disk(site, tmp_path):
                 link.get_attribute("href") for link in one.find_elements(By.CLASS_NAME, "md-search-result__link")
             ]
         )
-        assert any("/metrics.html" in link for link in found)
+        assert any("/viewer.html" in link for link in found)
         assert browser.get_log("browser") == []
     finally:
         browser.quit()

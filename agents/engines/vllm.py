@@ -321,7 +321,7 @@ def _import_vllm() -> Any:
         import vllm
     except (ImportError, OSError, RuntimeError) as error:
         raise ModelError(
-            f"vLLM is installed but cannot be imported ({first_line(error)}); see docs/vllm.md about torchvision, "
-            "torchaudio and torchcodec"
+            f"vLLM is installed but cannot be imported ({first_line(error)}); see docs/your-model.md about "
+            "torchvision, torchaudio and torchcodec"
         ) from error
     return vllm

@@ -5,7 +5,7 @@
 
 ``lines`` acts by a line of text a turn, ``act`` by the same line as ``act(command)``, ``tools`` by the world's own four
 tools, several at once where its expert does so. All runs have the settings of ``configs/tools-small.yaml`` but for
-that, and end with the iteration that reaches ``--turns``. Rows go to ``docs/studies/calls.jsonl``; what stands there is
+that, and end with the iteration that reaches ``--turns``. Rows go to ``lab/studies/calls.jsonl``; what stands there is
 not run again, and a run that was interrupted goes on.
 """
 

@@ -3,7 +3,7 @@
     python -m benchmarks.studies.curricula run      every curriculum of every world, seed by seed
     python -m benchmarks.studies.curricula table    success on unseen tasks, and the leads over uniform
 
-Rows go to ``docs/studies/curricula.jsonl``; what stands there is not run again, and a run that was interrupted goes on.
+Rows go to ``lab/studies/curricula.jsonl``; what stands there is not run again, and a run that was interrupted goes on.
 """
 
 from __future__ import annotations

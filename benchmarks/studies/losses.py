@@ -6,7 +6,7 @@
 ``data/starters/maths-single`` is trained on with Adam alone: nothing is taken back, and a gradient's length does not
 count. Each other run changes one thing that could be at fault. One gives its credit to tries at random, so that nothing
 in it is signal. One trains on three of six kinds of problem. All sample as many answers and make as many steps. What is
-left is measured on problems of all six kinds. Rows go to ``docs/studies/losses.jsonl``; what stands there is not run
+left is measured on problems of all six kinds. Rows go to ``lab/studies/losses.jsonl``; what stands there is not run
 again.
 """
 

@@ -5,7 +5,7 @@
     python -m benchmarks.studies.mixture table      success on unseen tasks, and the differences in points
 
 A specialist has the mixture's settings for its world, as many groups of it an iteration, and ends with the iteration
-that reaches the turns that the mixture played there. Rows go to ``docs/studies/mixture.jsonl``; what stands there is
+that reaches the turns that the mixture played there. Rows go to ``lab/studies/mixture.jsonl``; what stands there is
 not run again, and a run that was interrupted goes on.
 """
 

@@ -6,7 +6,7 @@
 Problems of 60,000 in one turn without a calculator, as many answers for every row; sixteen steps an iteration, so that
 old and new policy differ within it. ``training.trust_region`` and ``optimizer.by_groups``, which keep a run from going
 too far, are off: what is compared is what the rows' own gates and controllers do about it. One row has them on. Rows go
-to ``docs/studies/ratios.jsonl``; what stands there is not run again.
+to ``lab/studies/ratios.jsonl``; what stands there is not run again.
 """
 
 from __future__ import annotations

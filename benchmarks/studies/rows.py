@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parents[2] / "docs" / "studies"
+FOLDER = Path(__file__).parents[2] / "lab" / "studies"
 """Where rows are kept beside the page that is written from them."""
 
 

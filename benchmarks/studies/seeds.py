@@ -4,7 +4,7 @@
     python -m benchmarks.studies.seeds run      every method at its best rate; ends measured on a panel never chosen on
     python -m benchmarks.studies.seeds table    means with intervals, paired differences from GAGPO, or from --base
 
-Rows go to ``docs/studies/seeds-sweep.jsonl`` and ``seeds.jsonl``; what stands there is not run again, so that a study
+Rows go to ``lab/studies/seeds-sweep.jsonl`` and ``seeds.jsonl``; what stands there is not run again, so that a study
 may be interrupted at any time.
 """
 

@@ -14,7 +14,7 @@ from gagpo.training.launch import train
 
 
 class Study:
-    """A study whose rows go to ``docs/studies/NAME.jsonl``, and whose runs to ``runs/NAME``.
+    """A study whose rows go to ``lab/studies/NAME.jsonl``, and whose runs to ``runs/NAME``.
 
     description: of its command line. run: does what ``run`` asks for; it is given the options and the file of rows.
     table: the lines that ``table`` prints of that file.

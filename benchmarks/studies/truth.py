@@ -8,7 +8,7 @@
 The truth of a turn is what it earned and what is to be earned after it, less what was to be earned before it, from
 ``--tries`` continuations of the world restored to where it stood; undiscounted (an ALFWorld success earns 1). A credit
 is judged by the policy gradient that it makes of a batch (its cosine with the true one, and signal over noise) and by
-the sign that it gives to turns that mattered. Rows go to ``docs/studies/truth.jsonl``; a setting that stands there is
+the sign that it gives to turns that mattered. Rows go to ``lab/studies/truth.jsonl``; a setting that stands there is
 not measured again.
 """
 

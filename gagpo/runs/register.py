@@ -1,21 +1,16 @@
 """The register of metrics: what every number of a training iteration is, and where it is shown.
 
-Report, viewer, curves, ``gagpo view --follow`` and docs/metrics.md read it: a metric has one unit, one sentence and one
-caption. The tests fail for a metric that is logged or shown and is not here. The page is made by
-
-    python -m gagpo.runs.register > docs/metrics.md
+Report, viewer, curves, ``gagpo view --follow`` and docs/viewer.md read it: a metric has one unit, one sentence and one
+caption. The tests fail for a metric that is logged or shown and is not here. ``.ci/metrics_table.py`` writes the page.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Flag, auto
 from typing import Literal
-
-from gagpo.base.tables import Table
 
 Unit = Literal[
     "", "advantage", "bytes", "count", "exponent", "loss", "nats", "nats per token", "norm", "rate", "ratio",
@@ -65,20 +60,20 @@ class Metric:
 
 # fmt: off
 SECTIONS = {
-    "What was played": (
+    "Episodes": (
         Metric("iteration", "count", "Iterations done so far, this one included."),
         Metric("success_rate", "share", "Episodes that solved their task, at the training temperature.",
                WATCH | HEALTH, "success in training"),
         Metric("mean_turns", "turns", "Mean length of an episode.", CURVES, "turns per episode"),
         Metric("invalid_rate", "share", "Turns whose action the environment refused or could not read.",
                CURVES | HEALTH, "invalid actions"),
-        Metric("invalid_unparsed", "share", "Turns whose response ended by itself and held no action.", HEALTH),
+        Metric("invalid_unparsed", "share", "Turns whose response ended by itself without an action.", HEALTH),
         Metric("invalid_cut", "share",
-               "Turns whose response ended at `rollout.max_tokens` and gave no valid action.", HEALTH),
-        Metric("invalid_refused", "share", "Turns whose action, from a whole response, the environment refused.",
+               "Turns whose response was cut at `rollout.max_tokens` before a valid action.", HEALTH),
+        Metric("invalid_refused", "share", "Turns with a complete response whose action the environment refused.",
                HEALTH),
-        Metric("episodes", "count", "Episodes played; logged of each world of several."),
-        Metric("turns", "turns", "Turns played, probes excluded; logged of each world of several."),
+        Metric("episodes", "count", "Episodes played; only with several environments."),
+        Metric("turns", "turns", "Turns played, without probes; only with several environments."),
         Metric("reward_mean", "reward", "Mean over episodes of the sum of an episode's rewards.",
                REPORT, "reward per episode"),
         Metric("response_tokens", "tokens", "Mean length of a response."),
@@ -86,26 +81,27 @@ SECTIONS = {
                "Responses that ended at `rollout.max_tokens` without a stop, valid or not.",
                HEALTH),
         Metric("answer_task_information", "nats",
-               "Mutual information of actions and tasks; near 0 the model does the same whatever the task.", HEALTH),
-        Metric("failed_episodes", "count", "Episodes that broke in their environment; nothing is learned from them.",
+               "Mutual information of actions and tasks; near 0 the model ignores its task.", HEALTH),
+        Metric("failed_episodes", "count", "Episodes whose environment broke; they are not trained on.",
                HEALTH),
-        Metric("restarted_episodes", "count", "Episodes that were begun again because their worker died."),
-        Metric("environment_restarts", "count", "Workers of the pool that were replaced since the run began."),
+        Metric("restarted_episodes", "count", "Episodes restarted because their worker died."),
+        Metric("environment_restarts", "count", "Workers replaced since the run began."),
         Metric("sampling_rounds", "count", "Rounds of dynamic sampling that the batch took; 1 without it."),
         Metric("staleness_mean", "updates",
-               "How far the weights of the turns trained on lay behind, with `rollout.ahead`."),
-        Metric("staleness_max", "updates", "The same of the oldest of these turns."),
-        Metric("stale_episodes", "count", "Episodes older than `rollout.max_staleness`: dropped, and played again."),
-        Metric("seconds_waited", "seconds", "Time that the update waited for its batch, with `rollout.ahead`."),
+               "Age of the weights that sampled the turns trained on, mean, with `rollout.ahead`."),
+        Metric("staleness_max", "updates", "Age of the oldest of these weights."),
+        Metric("stale_episodes", "count",
+               "Episodes older than `rollout.max_staleness`; they are dropped and played again."),
+        Metric("seconds_waited", "seconds", "Time the update waited for its batch, with `rollout.ahead`."),
     ),
-    "What can be learned from it": (
+    "Credit": (
         Metric("coverage", "share",
-               "Turns whose state occurs in another turn of their group, which step-level credit lives on.",
+               "Turns whose state occurs in another turn of their group; turn-level credit needs them.",
                CURVES | HEALTH, "turns in shared states"),
         Metric("aliasing", "share",
-               "Repeated pairs of state and action, within a group, that led to different states: the key is no state.",
+               "Repeated pairs of state key and action that led to different states; above 0 the key is not a state.",
                HEALTH),
-        Metric("zero_groups", "share", "Task groups in which every advantage is 0; they teach nothing.",
+        Metric("zero_groups", "share", "Task groups in which every advantage is 0, so nothing is learned from them.",
                CURVES | HEALTH, "groups without advantage"),
         Metric("equal_return_groups", "share", "Task groups whose episodes all ended with the same return."),
         Metric("advantage_std", "advantage", "Standard deviation of the advantages over all turns.",
@@ -113,55 +109,57 @@ SECTIONS = {
         Metric("advantage_abs", "advantage", "Mean size of an advantage over all turns.",
                VIEWER, "size of the advantages"),
     ),
-    "The update": (
-        Metric("clip_fraction", "share", "Ratios beyond the clip's limits on the side where that stops the gradient.",
+    "Update": (
+        Metric("clip_fraction", "share",
+               "Ratios beyond the clip's limits where the clip stops the gradient, of the rows that are read.",
                CURVES | HEALTH, "clipped ratios"),
-        Metric("clip_low", "share", "The part of them below the lower limit."),
-        Metric("clip_high", "share", "The part of them above the upper limit."),
-        Metric("kl", "nats per token", "Divergence from the reference model, where the loss has such a term.",
+        Metric("clip_low", "share", "Clipped ratios below the lower limit."),
+        Metric("clip_high", "share", "Clipped ratios above the upper limit."),
+        Metric("kl", "nats per token", "Divergence from the reference model, if the loss has a KL term.",
                REPORT, "divergence from the reference"),
-        Metric("old_kl", "nats per token", "Mean of old less new log-probability over the batch, step by step."),
-        Metric("final_kl", "nats per token", "The same after all updates, where a controller asks for it."),
+        Metric("old_kl", "nats per token",
+               "Mean of old minus new log-probability over the batch, mean over the steps."),
+        Metric("final_kl", "nats per token", "The same after all steps, if a controller needs it."),
         Metric("ratio", "ratio", "Mean ratio of new to old probability; 1 before the first step."),
         Metric("log_ratio_rms", "nats", "Root mean square of the log ratio: how far the policy moved."),
         Metric("entropy", "nats per token",
-               "How undecided the policy is about the tokens that it sampled among; of turns that teach alone, unless "
-               "a KL or entropy term reads the others too.",
+               "Entropy of the policy at the sampled tokens, of the rows that are read.",
                CURVES | HEALTH, "entropy of the policy"),
-        Metric("average_distance", "share", "Distance of the weights from their moving average, over their length."),
-        Metric("grad_norm", "norm", "Mean length of the gradient before it is clipped.",
+        Metric("average_distance", "share",
+               "Distance of the weights from their moving average, relative to their norm."),
+        Metric("grad_norm", "norm", "Mean norm of the gradient before clipping.",
                CURVES | HEALTH, "gradient norm"),
         Metric("loss", "loss", "Mean of the loss over the mini-batches.", REPORT),
-        Metric("learning_rate", "rate", "The rate that the schedule gave this iteration."),
+        Metric("learning_rate", "rate", "Learning rate of the schedule in this iteration."),
         Metric("updates", "count", "Optimiser steps taken."),
         Metric("skipped_steps", "count",
-               "Steps left out because their loss or gradient was not finite; a few in a row end the run.", HEALTH),
+               "Steps skipped because their loss or gradient was not finite; a few in a row end the run.", HEALTH),
     ),
-    "Sampler against trainer": (
+    "Sampler and trainer": (
         Metric("mismatch_kl", "nats per token",
                "Divergence between the sampler's and the trainer's log-probabilities before the first step.",
                WATCH | VIEWER | HEALTH, "sampler-trainer gap"),
         Metric("mismatch_max", "nats", "The largest difference of one token's two log-probabilities."),
         Metric("mismatch_weight", "ratio",
-               "Mean importance weight of trainer over sampler; 1 where both compute alike."),
-        Metric("masked_tokens", "share", "Tokens that the correction left out for their own weight."),
-        Metric("masked", "share", "Sequences that the correction left out."),
+               "Mean importance weight of trainer over sampler; 1 if both compute alike."),
+        Metric("masked_tokens", "share", "Tokens that the correction dropped because of their own weight."),
+        Metric("masked", "share", "Sequences that the correction dropped."),
     ),
-    "Engines elsewhere": (
+    "vLLM servers": (
         Metric("engine_gap", "nats",
-               "Largest log-probability difference, server to trainer, after an update; `engine_gap_0`, ... of each."),
-        Metric("engine_kl", "nats per token", "The same as a divergence; of the worst server."),
+               "Largest log-probability difference after an update, server to trainer; `engine_gap_0`, ... for each."),
+        Metric("engine_kl", "nats per token", "The same as a KL divergence, for the worst server."),
         Metric("engine_servers", "count", "Servers in use."),
-        Metric("engine_seconds_sync", "seconds", "Time to bring the new weights to all servers and to prove them."),
+        Metric("engine_seconds_sync", "seconds", "Time to send the new weights to all servers and check them."),
         Metric("engine_bytes_sync", "bytes",
-               "Weights of the last update, for each server; of an adapter that is sent alone, the adapter."),
+               "Bytes sent to each server in the last update."),
         Metric("engine_asked", "count", "Requests sent since the engine was made."),
-        Metric("engine_again", "count", "Requests sent once more because a server failed them."),
-        Metric("engine_lost", "count", "Servers that were given up."),
-        Metric("engine_silent", "count", "The part of them that did not answer in time."),
-        Metric("engine_revived", "count", "Servers that were started again."),
-        Metric("engine_broken", "count", "Answers that were none."),
-        Metric("engine_stale", "count", "Answers from other weights than those sent; they are never used."),
+        Metric("engine_again", "count", "Requests sent again because a server failed."),
+        Metric("engine_lost", "count", "Servers given up."),
+        Metric("engine_silent", "count", "Servers given up because they did not answer in time."),
+        Metric("engine_revived", "count", "Servers restarted."),
+        Metric("engine_broken", "count", "Malformed answers."),
+        Metric("engine_stale", "count", "Answers from other weights than those sent; never used."),
     ),
     "Critic": (
         Metric("value_error", "return squared", "Mean squared error of the values."),
@@ -172,32 +170,32 @@ SECTIONS = {
     "Imitation": (
         Metric("expert_loss", "nats per token", "Mean of -log pi over the tokens of the expert's actions.", REPORT,
                "loss on the expert's actions"),
-        Metric("expert_agreement", "share", "Turns in which the policy did what the expert would have done, of those "
-               "whose expert is known.", REPORT, "agreement with the expert"),
-        Metric("expert_turns", "share", "Turns that the expert's action is learned from."),
-        Metric("expert_coefficient", "ratio", "What the loss on the expert's actions is multiplied by."),
-        Metric("distillation_advantage", "nats per token", "Mean advantage that the teacher gives a sampled token; "
-               "unbounded, minus the divergence from the teacher.", REPORT, "the teacher's advantage"),
-        Metric("distilled_tokens", "share", "Response tokens that the teacher judged."),
-        Metric("distillation_coefficient", "ratio", "What the teacher's advantages are multiplied by."),
-        Metric("replayed_episodes", "count", "Episodes of earlier iterations that are trained on again."),
-        Metric("replay_coefficient", "ratio", "What their advantages are multiplied by."),
+        Metric("expert_agreement", "share",
+               "Turns in which the policy did what the expert would have done.", REPORT, "agreement with the expert"),
+        Metric("expert_turns", "share", "Turns with an expert action to learn from."),
+        Metric("expert_coefficient", "ratio", "Factor of the loss on the expert's actions."),
+        Metric("distillation_advantage", "nats per token",
+               "Mean advantage that the teacher gives a sampled token.", REPORT, "the teacher's advantage"),
+        Metric("distilled_tokens", "share", "Response tokens that the teacher scored."),
+        Metric("distillation_coefficient", "ratio", "Factor of the teacher's advantages."),
+        Metric("replayed_episodes", "count", "Episodes of earlier iterations trained on again."),
+        Metric("replay_coefficient", "ratio", "Factor of their advantages."),
     ),
     "Controllers": (
         Metric("apmpo_exponent", "exponent", "APMPO's exponent, mean over task groups."),
         Metric("apmpo_radius", "ratio", "APMPO's clip radius, mean over task groups."),
-        Metric("step_kl", "nats per token", "KL from the policy that sampled to the one that the update made, where "
-               "it may have left the trust region."),
-        Metric("step_kept", "share", "Part of the update's step that the trust region kept."),
-        Metric("rate_scale", "ratio", "What the trust region multiplies the learning rate by."),
-        Metric("agpo_kl", "nats per token", "AGPO's running divergence, which its radius follows."),
+        Metric("step_kl", "nats per token",
+               "KL from the sampling policy to the updated one, if it may have left the trust region."),
+        Metric("step_kept", "share", "Share of the update that the trust region kept."),
+        Metric("rate_scale", "ratio", "Factor of the trust region on the learning rate."),
+        Metric("agpo_kl", "nats per token", "AGPO's running KL, which its radius follows."),
         Metric("agpo_radius", "ratio", "AGPO's clip radius, mean over tasks."),
         Metric("agpo_temperature", "temperature",
                "AGPO's sampling temperature, mean over tasks, where the base is 1."),
-        Metric("agpo_dispersion", "reward", "How much the probes' rewards of a task differ, mean over tasks."),
-        Metric("agpo_skewness", "skewness", "Which way the probes' rewards lean, mean over tasks."),
-        Metric("agpo_vote_entropy", "nats", "How much the probes' answers disagree, mean over tasks."),
-        Metric("agpo_entropy_share", "ratio", "The policy's entropy over its running mean, mean over tasks."),
+        Metric("agpo_dispersion", "reward", "Dispersion of the probes' rewards, mean over tasks."),
+        Metric("agpo_skewness", "skewness", "Skewness of the probes' rewards, mean over tasks."),
+        Metric("agpo_vote_entropy", "nats", "Vote entropy of the probes' answers, mean over tasks."),
+        Metric("agpo_entropy_share", "ratio", "Entropy of the policy relative to its running mean, mean over tasks."),
     ),
     "Time and tokens": (
         Metric("turns_total", "turns", "Environment turns since the run began, probes included."),
@@ -206,8 +204,7 @@ SECTIONS = {
                REPORT | VIEWER),
         Metric("train_tokens_per_second", "tokens per second",
                "Tokens of all rows, prompts included, over the update's time."),
-        Metric("train_tokens_read", "share", "Of the rows' tokens, those that a forward pass of the update read: what "
-               "rows begin with alike is read once, and rows without advantage are not read."),
+        Metric("train_tokens_read", "share", "Tokens that the update read, relative to the tokens of all rows."),
         Metric("seconds_env", "seconds", "Time in which environments worked and the engine waited.",
                TIME, "environments"),
         Metric("seconds_generate", "seconds", "Time in which the engine sampled.", TIME, "generation"),
@@ -250,26 +247,3 @@ def find(name: str) -> Metric:
 def shown_in(place: Display) -> list[Metric]:
     """The metrics of a place, in the order of the register."""
     return [metric for metric in REGISTER.values() if place in metric.shown]
-
-
-HEAD = """# Metrics
-
-Every iteration adds a line to the run's `metrics.jsonl`: the metrics below that its algorithm and engine measure.
-Report, viewer, `gagpo view --follow` and the trackers use the same names. A share lies between 0 and 1. A nat is
-information in units of the natural logarithm. A run of several environments also logs the numbers of each environment,
-as `success_rate/NAME`.
-
-`python -m gagpo.runs.register > docs/metrics.md` makes this page from the code."""
-
-
-def page() -> str:
-    """The reference as Markdown."""
-    parts = [HEAD]
-    for title, metrics in SECTIONS.items():
-        rows = [[f"`{metric.name}`", metric.unit, metric.sentence] for metric in metrics]
-        parts += [f"\n## {title}\n", *Table(["metric", "unit", "meaning"], rows).markdown()]
-    return "\n".join(parts) + "\n"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(page())

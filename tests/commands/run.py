@@ -1,7 +1,7 @@
 """Runs every command of every page, in order, in a fresh clone with the base dependencies alone.
 
     python -m tests.commands.run                     # all pages; README first, then in the order of the menu
-    python -m tests.commands.run docs/tutorial.md    # one; --clone FOLDER goes on in a clone that was made before
+    python -m tests.commands.run docs/first-run.md    # one; --clone FOLDER goes on in a clone that was made before
     python -m tests.commands.run README.md:120       # from that line on
 
 What stands before a block in a comment shortens it or leaves it out; see tests/commands/pages.py.

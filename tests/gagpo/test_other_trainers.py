@@ -1,4 +1,4 @@
-"""The code of docs/use-in-your-trainer.md, taken from that file and run."""
+"""The code of docs/interop.md, taken from that file and run."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ import torch
 from gagpo.credit import BadTurns, gagpo_advantage, turn_numbers, turns_from_tokens
 from gagpo.objectives import Layout
 
-PAGE = Path(__file__).parents[2] / "docs" / "use-in-your-trainer.md"
+PAGE = Path(__file__).parents[2] / "docs" / "interop.md"
 
 
 def example(name: str) -> str:
@@ -26,7 +26,7 @@ def run(name: str) -> dict:
     return scope
 
 
-@pytest.mark.parametrize("name", ["trl", "verl"])
+@pytest.mark.parametrize("name", ["trl"])
 def test_examples_are_short(name):
     code = [line for line in example(name).splitlines() if line.strip() and not re.match(r"(import|from) ", line)]
     assert len(code) < 30

@@ -1,6 +1,6 @@
 """Which model families work: a tiny random model of each family goes through the check that loading does.
 
-    python -m tests.agents.engines.families [--markdown docs/models.md]
+    python -m tests.agents.engines.families [--markdown PAGE]
 
 A family is *flat* (rows without padding, one cache for sampling), *general* (padded rows and the model's own attention,
 which is slower) or *refused*. The table of families in the documentation comes from this command.

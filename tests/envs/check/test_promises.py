@@ -206,8 +206,8 @@ def test_the_table_shows_every_finding() -> None:
 
 
 def test_the_example_of_the_documentation_keeps_the_contract(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pages = [page.read_text(encoding="utf-8") for page in (Path(__file__).parents[3] / "docs").rglob("*.md")]
-    (program,) = re.findall(r"```python\n(# guess\.py\n.*?)```", "\n".join(pages), re.DOTALL)
+    page = (Path(__file__).parents[3] / "docs" / "your-environment.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```python\n(# guess\.py\n.*?)```", page, re.DOTALL)
     assert len(program.splitlines()) <= 30
     (tmp_path / "guess.py").write_text(program, encoding="utf-8")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])

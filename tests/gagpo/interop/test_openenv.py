@@ -237,7 +237,7 @@ def test_no_process_outlives_the_server():
 
 def test_the_written_package_is_valid(tmp_path, monkeypatch):
     (tmp_path / "guess.py").write_text(
-        (Path(__file__).parents[3] / "docs/environments.md")
+        (Path(__file__).parents[3] / "docs/your-environment.md")
         .read_text()
         .split("```python\n# guess.py\n")[1]
         .split("```")[0]

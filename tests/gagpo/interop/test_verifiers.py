@@ -115,7 +115,7 @@ def test_our_taskset_plays_without_a_server():
 
 
 def test_verifiers_finds_it_by_the_name_of_a_module(tmp_path, monkeypatch):
-    page = (Path(__file__).parents[3] / "docs/use-our-worlds.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/interop.md").read_text()
     (tmp_path / "worlds.py").write_text(page.split("```python\n# worlds.py\n")[1].split("```")[0])
     monkeypatch.syspath_prepend(tmp_path)
     assert loaders.taskset_class("worlds") is WorldTaskset and loaders.environment_class("worlds") is WorldEnv
@@ -123,14 +123,14 @@ def test_verifiers_finds_it_by_the_name_of_a_module(tmp_path, monkeypatch):
 
 def printed_command():
     """The words of `vf-eval` as the page prints it."""
-    page = (Path(__file__).parents[3] / "docs/use-our-worlds.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/interop.md").read_text()
     (text,) = re.findall(r"^PYTHONPATH=\. (vf-eval (?:.*\\\n)*.*)$", page, re.MULTILINE)
     return shlex.split(text.replace("\\\n", " "))
 
 
 def test_a_game_is_played_to_its_end_by_its_own_command(tmp_path):
     """The page's command, with a quick world and a server that plays it; harness and runtime are as printed."""
-    page = (Path(__file__).parents[3] / "docs/use-our-worlds.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/interop.md").read_text()
     (tmp_path / "worlds.py").write_text(page.split("```python\n# worlds.py\n")[1].split("```")[0])
     with serving(style="<think>which way?</think><action>{}</action>") as server:
         address = server.url if server.url.endswith("/v1") else f"{server.url}/v1"

@@ -20,7 +20,7 @@ DISAGREEMENTS = {
     # Words are compared as words, so a product of letters that spells one must stand in the same order.
     ("abc", r"So it is \boxed{cba}."),
 }
-"""Where the verifier differs from the person; docs/maths.md lists these too."""
+"""Where the verifier differs from the person; the environments page names the rules."""
 
 LIBRARY_WRONG = [
     # gold, response, what the bare library says, why the opposite is right

@@ -1,0 +1,36 @@
+"""The published variants on the page of algorithms: each differs from its preset and trains an iteration."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from gagpo.algorithms import load
+from gagpo.runs.run_folder import RunFolder
+from gagpo.settings import load as load_run
+from gagpo.training.trainer import train
+
+PAGE = Path(__file__).parents[2] / "docs" / "algorithms.md"
+TABLE = PAGE.read_text(encoding="utf-8").split("## Published variants")[1].split("\n## ")[0]
+VARIANTS = re.findall(r"^\| (.*?) \|.*\| `(preset: .*)` \|$", TABLE, re.MULTILINE)
+
+
+def test_the_table_is_read():
+    assert len(VARIANTS) >= 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("title", "text"), VARIANTS, ids=[title for title, _ in VARIANTS])
+def test_a_variant_changes_its_preset_and_trains_an_iteration(title, text, corridor, tmp_path):
+    cells = yaml.safe_load(f"{{{text}}}")
+    config = corridor(algorithm=cells, training={"iterations": 1}, evaluation={"splits": []})
+    assert load_run(config).algorithm != load(cells["preset"])
+    folder = RunFolder.create(tmp_path / "run", load_run(config))
+    train(folder, quiet=True)
+    (row,) = folder.metrics()
+    if row["updates"] == 0:  # it learns from another episode's success
+        assert row["success_rate"] == 0 and "distillation" in title
+        return
+    assert np.isfinite(row["loss"]) and np.isfinite(row["grad_norm"])
