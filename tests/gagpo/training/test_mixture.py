@@ -100,7 +100,7 @@ def test_every_env_has_its_share_its_numbers_and_its_panel(mixture, tmp_path):
         zero = sum(row[of_environment("zero_groups", env)] * count for env, count in groups.items()) / 6
         assert zero == pytest.approx(row["zero_groups"])
     for row in read_episodes(folder.path / "episodes" / "train-0001.jsonl"):
-        assert row["task"].startswith(f"{row['env']}.door-")
+        assert row["task"].startswith(f"{row['environment']}.door-")
         limit, first = {"long": (3, True), "short": (2, False)}[row["environment"]]
         prompts = [turn["tokens"]["prompt"] for turn in row["turns"]]
         assert all(len(turn["tokens"]["text"]) <= limit for turn in row["turns"])
