@@ -24,7 +24,8 @@ from gagpo.agents.setup import language_agent, make_engine, make_world
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.progress import track
 from gagpo.envs.base import Kwargs
-from gagpo.settings.derived import RECIPE
+from gagpo.settings.derived import RECIPE, refuse_other
+from gagpo.settings.derived import recipe as settings_of
 from gagpo.sft.demonstrations import (
     LABEL,
     expert_episodes,
@@ -35,8 +36,6 @@ from gagpo.sft.demonstrations import (
     shown_tasks,
 )
 from gagpo.sft.fit import fit
-from gagpo.sft.recipe import recipe as settings_of
-from gagpo.sft.recipe import refuse_other
 from gagpo.sft.rows import PROMPT, SKIPPED, labelled_rows, store_rows, tokenize
 from gagpo.sft.run import context_of, prepare, texts_of
 from gagpo.sft.small_model import create, save_folder, train_tokenizer

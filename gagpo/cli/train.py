@@ -189,8 +189,8 @@ def sft(
     if settings.sft is None:
         raise SettingsError(f"run {settings.name!r} has no section 'sft'")
     machine.require_machine(settings)
-    from gagpo.sft.recipe import recipe_difference  # torch, which no mistake above has to wait for
-    from gagpo.sft.run import sft as make
+    from gagpo.settings.derived import recipe_difference
+    from gagpo.sft.run import sft as make  # imports torch
 
     if (folder / "config.json").exists() and not again:
         if difference := recipe_difference(settings):

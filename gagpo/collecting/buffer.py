@@ -82,11 +82,10 @@ class GroupBuffer:
             place = self.due.pop(0) if self.due else self.position
             self.position = max(self.position, place + 1)
             task = self._open_task(place)
-            samples = self.settings.environment_of(task).samples
-            jobs = group_jobs([task], samples, self.settings.seed, f"place {place}", [rolling.temperature])
+            jobs = group_jobs([task], rolling.samples, self.settings.seed, f"place {place}", [rolling.temperature])
             group = Group(place, self.iteration if rolling.lockstep else None, jobs)
             self.groups.append(group)
-            self._pending.extend((group, sample) for sample in range(samples))
+            self._pending.extend((group, sample) for sample in range(rolling.samples))
 
     def take(self) -> Group | None:
         """The next complete group, or None. Episodes that have become too old are dropped before, and played again."""

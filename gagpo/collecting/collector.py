@@ -94,8 +94,7 @@ class Collector:
             if controllers.probe_episodes:
                 self._probe(agent, pool, names, label, found)
             temperatures = controllers.temperatures(rolling.temperature, names)
-            samples = [self.settings.environment_of(name).samples for name in names]
-            played = self._play(agent, pool, names, samples, label, temperatures, found.clock)
+            played = self._play(agent, pool, names, rolling.samples, label, temperatures, found.clock)
             played = [replace(episode, group=episode.group + found.rounds * wanted) for episode in played]
             self.schedule.observe(played)
             found.played += played
@@ -126,22 +125,21 @@ class Collector:
 
     def _probe(self, agent: Agent, pool: Pool, names: Sequence[str], label: str, found: Collection) -> None:
         """Play a probe of every task that has none in this iteration; one whose episodes all failed stays without."""
-        known = {episode.task for episode in found.probe}
+        controllers, known = self.controllers, {episode.task for episode in found.probe}
         names = [name for name in dict.fromkeys(names) if name not in known]
         base = [self.settings.rollout.temperature] * len(names)
-        samples = [self.controllers.probe_episodes] * len(names)
-        probe = self._play(agent, pool, names, samples, f"{label} probe", base, found.clock)
+        probe = self._play(agent, pool, names, controllers.probe_episodes, f"{label} probe", base, found.clock)
         found.probe += probe
         episodes = usable(probe)
         if episodes:
-            self.controllers.observe_probe(self._columns(episodes), tasks_of_groups(episodes))
+            controllers.observe_probe(self._columns(episodes), tasks_of_groups(episodes))
 
     def _play(
         self,
         agent: Agent,
         pool: Pool,
         names: Sequence[str],
-        samples: Sequence[int],
+        samples: int,
         label: str,
         temperatures: Sequence[float],
         clock: Clock,
@@ -170,8 +168,8 @@ class Collector:
 
     def _columns(self, episodes: Sequence[Episode]) -> Turns:
         """The columns of the episodes, with rewards as training counts them but without penalties."""
-        success_only = [self.settings.environment_of(episode.task).reward == "success" for episode in episodes]
-        return turns_for(episodes, self.settings.algorithm.credit, success_only=success_only)
+        settings = self.settings
+        return turns_for(episodes, settings.algorithm.credit, success_only=settings.reward == "success")
 
 
 def usable(episodes: Sequence[Episode]) -> list[Episode]:

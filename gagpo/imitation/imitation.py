@@ -1,7 +1,12 @@
-"""Expert imitation, distillation and replay, added to the batch of an iteration."""
+"""Learning from others: an expert, a teacher model (:mod:`gagpo.imitation.distillation`) and good earlier episodes.
+
+Each adds rows or advantages to the batch of an iteration.
+"""
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -9,19 +14,20 @@ import numpy as np
 import torch
 
 from gagpo.agents.agent import ChatFormat
-from gagpo.agents.context import Context
-from gagpo.agents.episodes import Episode
-from gagpo.agents.prompts import STYLES
+from gagpo.agents.episodes import Episode, Turn
+from gagpo.agents.setup import make_context
+from gagpo.collecting.distributed_rollout import packed, unpacked
 from gagpo.credit import Credit, Turns
 from gagpo.credit.turns.grouping import group_mean
 from gagpo.distributed.ranks import Ranks
 from gagpo.envs.base import TextEnv
-from gagpo.envs.tools import tools_of
 from gagpo.imitation.distillation import Teacher
-from gagpo.imitation.expert import expert_metrics, expert_rows
-from gagpo.imitation.replay import ReplayBuffer
 from gagpo.learning.batch import Row, Supervision, build_rows
-from gagpo.settings import RunSettings
+from gagpo.objectives.imitation import Replay
+from gagpo.settings import RunSettings, SettingsError
+
+SURROGATE = re.compile("[\ud800-\udfff]")
+"""Half a character, which no tokenizer takes."""
 
 
 @dataclass(frozen=True)
@@ -101,21 +107,123 @@ class Imitation:
 
 def formats_of(settings: RunSettings, tokenizer: object, environments: Mapping[str, TextEnv]) -> dict[str, ChatFormat]:
     """How the policy is prompted, by environment name ('' in a run of one)."""
-    found = {}
-    for env in settings.all_environments:
-        chosen, environment = env.context, environments.get(env.name)
-        context = Context(
-            tokenizer,
-            STYLES[chosen.style],
-            getattr(environment, "instructions", ""),
-            chosen.history,
-            chosen.admissible,
-            chosen.template,
-            tools_of(environment),
-            chosen.calls,
+    return {
+        env.name: ChatFormat(make_context(tokenizer, environments.get(env.name), **dict(env.context)), env.max_tokens)
+        for env in settings.all_environments
+    }
+
+
+# Expert ---------------------------------------------------------------------------------------------------------------
+
+
+def require_expert(envs: Mapping[str, TextEnv], settings: RunSettings) -> None:
+    """Raise SettingsError when the algorithm needs an expert and no environment of the run has one.
+
+    environments: one environment of each, by name. A warning names those without an expert when others have one.
+    """
+    if not settings.asks_expert:
+        return
+    environments = {env.name: env.environment.id for env in settings.all_environments}
+    silent = [
+        f"{name} ({environments[name]})" if name else environments[name]
+        for name, env in envs.items()
+        if isinstance(env, TextEnv) and type(env).expert_action is TextEnv.expert_action
+    ]
+    if len(silent) == len(envs):
+        raise SettingsError(
+            f"the algorithm learns from an expert, and {', '.join(silent)} has none: implement expert_action, "
+            "or remove algorithm.expert and hint=expert"
         )
-        found[env.name] = ChatFormat(context, env.max_tokens)
-    return found
+    if silent:
+        warnings.warn(f"no expert in {', '.join(silent)} (expert_action is not implemented)", stacklevel=2)
+
+
+def expert_rows(episodes: Sequence[Episode], formats: Mapping[str, ChatFormat]) -> list[Row]:
+    """A row for every turn with an expert action: the policy's prompt, and that action as the response.
+
+    formats: how the policy is prompted, by environment name ('' in a run of one). Turns and groups are numbered as in
+    :func:`gagpo.learning.batch.build_rows`. Actions longer than ``max_tokens``, or not valid text, are skipped because
+    the policy could not produce them.
+    """
+    groups = sorted({episode.group for episode in episodes})
+    rows: list[Row] = []
+    number = tokens = 0
+    for episode in episodes:
+        chat = formats[episode.environment or ""]
+        context = chat.context
+        for turn in episode.turns:
+            if turn.expert and not SURROGATE.search(turn.expert):
+                response_ids = context.response(context.phrasing.write(Turn.acting(turn.expert)))
+                first, count = len(turn.prompt_ids), len(response_ids)
+                if count <= chat.max_tokens:
+                    ids, offset_K = np.concatenate([turn.prompt_ids, response_ids]), np.arange(count)
+                    numbers = (first + offset_K, np.full(count, number), tokens + offset_K)
+                    group = groups.index(episode.group)
+                    rows.append(Row(ids, *numbers, np.zeros(count, np.float32), group=group))
+                    tokens += count
+            number += 1
+    return rows
+
+
+def expert_metrics(episodes: Sequence[Episode], rows: Sequence[Row]) -> dict[str, float]:
+    """Share of turns with an expert action, and share of those in which the policy chose the same."""
+    turns = [turn for episode in episodes for turn in episode.turns]
+    known = [turn for turn in turns if turn.expert]
+    agreed = sum(turn.action == turn.expert for turn in known)
+    return {"expert_turns": len(rows) / len(turns), "expert_agreement": agreed / max(1, len(known))}
+
+
+# Replay ---------------------------------------------------------------------------------------------------------------
+
+
+class ReplayBuffer:
+    """Good episodes, oldest first, and the baseline that their returns are compared with.
+
+    episodes: what is kept.
+    born: the iteration of each episode.
+    returns: the return of each episode.
+    baseline: mean return of the task group of each of the last episodes played, kept or not.
+    """
+
+    def __init__(self, settings: Replay):
+        self.settings = settings
+        self.episodes: list[Episode] = []
+        self.born: list[int] = []
+        self.returns: list[float] = []
+        self.baseline: list[float] = []
+
+    def add(self, episodes: Sequence[Episode], credit_E: np.ndarray, return_E: np.ndarray, iteration: int) -> None:
+        """Keep the episodes of an iteration whose credit is above the threshold, and the group means of all."""
+        settings = self.settings
+        for episode, credit, paid in zip(episodes, credit_E.tolist(), return_E.tolist(), strict=True):
+            if credit > settings.threshold:
+                self.episodes.append(episode)
+                self.born.append(iteration)
+                self.returns.append(paid)
+        _, group_E = np.unique([episode.group for episode in episodes], return_inverse=True)
+        mean_E = group_mean(return_E, group_E, len(episodes))[group_E]
+        self.baseline = [*self.baseline, *mean_E.tolist()][-settings.baseline :]
+        young = sum(iteration - born < settings.age for born in self.born)
+        first = len(self.episodes) - min(young, settings.size)
+        self.episodes, self.born, self.returns = self.episodes[first:], self.born[first:], self.returns[first:]
+
+    def chosen(self) -> tuple[list[Episode], np.ndarray]:
+        """The episodes to train on again, newest first, and by how much each return exceeds the median, float64."""
+        middle = float(np.median(self.baseline)) if self.baseline else 0.0
+        better = [place for place, paid in enumerate(self.returns) if paid > middle]
+        places = better[::-1][: self.settings.episodes]
+        return [self.episodes[place] for place in places], np.asarray([self.returns[p] - middle for p in places])
+
+    def state(self) -> bytes:
+        """The buffer as bytes, for a checkpoint."""
+        return packed(self.episodes, {"born": self.born, "returns": self.returns, "baseline": self.baseline})
+
+    def restore(self, state: bytes) -> None:
+        """Restore a :meth:`state`; ValueError or KeyError for other bytes."""
+        self.episodes, about = unpacked(state)
+        self.born, self.returns, self.baseline = about["born"], about["returns"], about["baseline"]
+        if not len(self.episodes) == len(self.born) == len(self.returns):
+            raise ValueError("episodes, ages and returns differ in number")
 
 
 def joined(

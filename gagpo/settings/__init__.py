@@ -1,11 +1,9 @@
 """Every key of a run: its type, how it is read from a file, and the error for a wrong one."""
 
-from gagpo.settings.environment import ContextSettings, EnvironmentSettings
-from gagpo.settings.environments import EnvironmentRow, RunEnvironment
-from gagpo.settings.errors import SettingsError
+from gagpo.settings.environment import ContextSettings, EnvironmentRow, EnvironmentSettings, RunEnvironment
 from gagpo.settings.files import dump, find_config, load, parse, shipped_configs, with_overrides
 from gagpo.settings.rollout import EngineSettings, RolloutSettings
-from gagpo.settings.run import RunSettings
+from gagpo.settings.run import RunSettings, SettingsError
 from gagpo.settings.sft import SftModelSettings, SftSettings
 from gagpo.settings.training import (
     ClusterSettings,

@@ -12,8 +12,7 @@ from pydantic_core import ErrorDetails
 from gagpo.base.nearest import hint
 from gagpo.settings import keys
 from gagpo.settings.core_schema import NotYaml, parse_yaml, write_yaml
-from gagpo.settings.errors import SettingsError
-from gagpo.settings.run import RunSettings
+from gagpo.settings.run import RunSettings, SettingsError
 
 SHIPPED = Path(__file__).parents[1] / "configs"
 """The configs that come with the package."""

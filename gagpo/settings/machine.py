@@ -8,8 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from gagpo.agents.starters import folder_of
-from gagpo.settings.errors import SettingsError
-from gagpo.settings.run import RunSettings
+from gagpo.settings.run import RunSettings, SettingsError
 
 
 def require_machine(settings: RunSettings) -> None:

@@ -16,16 +16,7 @@ from gagpo.envs.pool.pool import WORKERS
 from gagpo.settings.environment import Kwargs
 
 MOST_EPISODES = 1_000_000
-"""Of an iteration: with one short turn each, some gigabytes of memory before any is learned from."""
-
-
-def require_few(tasks: int, samples: int) -> None:
-    """InvalidArgument where an iteration has more than :data:`MOST_EPISODES`."""
-    if (episodes := tasks * samples) > MOST_EPISODES:
-        raise InvalidArgument(
-            f"tasks={tasks:,} x samples={samples:,} are {episodes:,} episodes, all held in memory until the update; at "
-            f"most {MOST_EPISODES:,} an iteration: lower samples or tasks, and raise training.iterations"
-        )
+"""Most episodes of an iteration; with one short turn each they take some gigabytes of memory."""
 
 
 class RolloutSettings(Options):
@@ -61,35 +52,31 @@ class RolloutSettings(Options):
 
     @property
     def processes(self) -> int | Literal["auto"]:
-        """What a pool is told of ``workers``: a thread that samples ahead steps nothing itself."""
+        """The workers of a pool; a thread that samples ahead cannot step environments itself."""
         return WORKERS if self.ahead and self.workers == "auto" else self.workers
-
-    @property
-    def lanes(self) -> int:
-        """How many environments are stepped side by side, at most."""
-        return WORKERS if self.workers == "auto" else max(1, self.workers)
 
     @property
     def sampling(self) -> Sampling:
         return Sampling(self.temperature, self.max_tokens)
 
     @model_validator(mode="after")
-    def _few_enough(self) -> RolloutSettings:
-        require_few(self.tasks, self.samples)
-        return self
-
-    @model_validator(mode="after")
-    def _young_enough(self) -> RolloutSettings:
+    def _possible(self) -> RolloutSettings:
+        if (episodes := self.tasks * self.samples) > MOST_EPISODES:
+            raise InvalidArgument(
+                f"tasks={self.tasks:,} x samples={self.samples:,} are {episodes:,} episodes, all held in memory until "
+                f"the update; at most {MOST_EPISODES:,} are allowed: lower samples or tasks, and raise "
+                "training.iterations"
+            )
         if self.workers != "auto" and not 0 <= self.workers <= 1024:
-            raise InvalidArgument(f"workers is auto, or a number from 0 to 1024, got {self.workers}")
+            raise InvalidArgument(f"workers must be auto or a number from 0 to 1024, got {self.workers}")
         if self.ahead > self.max_staleness:
             raise InvalidArgument(
-                f"ahead={self.ahead} samples with weights that many updates old, which max_staleness="
-                f"{self.max_staleness} refuses: raise max_staleness or lower ahead"
+                f"ahead={self.ahead} samples with weights that are {self.ahead} updates old, and max_staleness is "
+                f"{self.max_staleness}: raise max_staleness or lower ahead"
             )
         if self.ahead and self.workers == 0:
             raise InvalidArgument(
-                "ahead samples in a thread, and workers=0 steps environments in whatever thread asks: set workers=1"
+                "ahead samples in a thread, and workers=0 steps environments in the trainer's own: set workers=1"
             )
         return self
 

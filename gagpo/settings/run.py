@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from gagpo.algorithms import Algorithm
-from gagpo.base.errors import InvalidArgument
+from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.base.nearest import hint
 from gagpo.base.options import Options
 from gagpo.controllers.curriculum import AnyCurriculum, Uniform
 from gagpo.envs.tasks import split_task
-from gagpo.settings.environment import ContextSettings, EnvironmentSettings
-from gagpo.settings.environments import EnvironmentRow, Reward, RunEnvironment, fault_of
-from gagpo.settings.errors import SettingsError
+from gagpo.settings.environment import ContextSettings, EnvironmentRow, EnvironmentSettings, RunEnvironment, fault_of
 from gagpo.settings.rollout import EngineSettings, RolloutSettings
 from gagpo.settings.sft import SftSettings
 from gagpo.settings.training import (
@@ -32,6 +31,10 @@ DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu")
 
 LORA_RATE = 1e-5
 """The learning rate of an adapter unless it is set: ten times that of all weights."""
+
+
+class SettingsError(GagpoError, ValueError):
+    """Settings that cannot be used; the message names file, key and remedy."""
 
 
 class RunSettings(Options):
@@ -60,7 +63,7 @@ class RunSettings(Options):
     )
     context: ContextSettings = ContextSettings()
     rollout: RolloutSettings = RolloutSettings()
-    reward: Reward = Field(
+    reward: Literal["environment", "success"] = Field(
         "environment", description="what training pays: the environment's rewards, or success: 1 for a success alone"
     )
     invalid_penalty: float = Field(0.01, ge=0, description="what a turn without a valid action costs")
@@ -180,20 +183,17 @@ class RunSettings(Options):
     @property
     def all_environments(self) -> list[RunEnvironment]:
         """The environments of the run, each complete; a run of one ``environment`` has one without a name."""
-        rolling, rest = self.rollout, (self.rollout.samples, self.reward, self.invalid_penalty)
+        limit = self.rollout.max_tokens
         if self.environment is not None:
-            own = (self.context, rolling.max_tokens, *rest, self.evaluation, self.curriculum)
-            return [RunEnvironment("", 1.0, self.environment, *own)]
+            return [RunEnvironment("", 1.0, self.environment, self.context, limit, self.evaluation)]
         return [
             RunEnvironment(
                 row.name,
                 row.weight,
                 EnvironmentSettings.model_construct(id=row.id, split=row.split, kwargs=row.kwargs),
                 self.context.model_copy(update=row.context),
-                rolling.max_tokens if row.max_tokens is None else row.max_tokens,
-                *rest,
+                limit if row.max_tokens is None else row.max_tokens,
                 self.evaluation.model_copy(update=row.evaluation),
-                self.curriculum,
             )
             for row in self.environments
         ]

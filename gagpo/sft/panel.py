@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from gagpo.agents.agent import Agent, RandomAgent
-from gagpo.agents.engines.base import Sampling
 from gagpo.agents.episodes import Episode
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import language_agent, make_engine, make_env, tasks_of
@@ -103,17 +102,9 @@ class Panel:
 
     def measure(self, model: torch.nn.Module, step: int) -> None:
         """Play ``model`` after ``step`` steps, and say and keep the result."""
-        settings, context = self.settings, self.settings.context
+        settings = self.settings
         engine = make_engine("transformers", model.eval(), self.tokenizer)
-        agent = language_agent(
-            engine,
-            self.env,
-            Sampling(settings.rollout.temperature, settings.rollout.max_tokens),
-            style=context.style,
-            history=context.history,
-            template=context.template,
-            calls=context.calls,
-        )
+        agent = language_agent(engine, self.env, settings.rollout.sampling, **dict(settings.context))
         measure = Measure.of(step, play_panel(settings, agent, TRIES))
         self.measures.append(measure)
         self.say(self.words(measure))

@@ -15,18 +15,15 @@ from gagpo.agents.context import Context
 from gagpo.agents.engines.base import Tokenizer
 from gagpo.agents.episodes import Episode
 from gagpo.agents.model import load_model, load_tokenizer
-from gagpo.agents.prompts import STYLES
-from gagpo.agents.setup import make_env
+from gagpo.agents.setup import make_context, make_env
 from gagpo.base import durable
 from gagpo.envs.base import TextEnv
-from gagpo.envs.tools import tools_of
 from gagpo.settings import RunSettings, SettingsError
-from gagpo.settings.derived import RECIPE, Derived, applied
+from gagpo.settings.derived import RECIPE, Derived, applied, recipe, refuse_other
 from gagpo.sft.demonstrations import demonstrations, phrasing_of, sft_of
 from gagpo.sft.derived import Lengths, derived_shape, rate_of, vocabulary_of, words
 from gagpo.sft.fit import fit
 from gagpo.sft.panel import Expected, Panel, Say, expected
-from gagpo.sft.recipe import recipe, refuse_other
 from gagpo.sft.rows import LabelledRow, labelled_rows, store_rows, stored_rows, tokenize
 from gagpo.sft.small_model import create, save_folder, train_tokenizer
 
@@ -169,17 +166,7 @@ def environment_of(settings: RunSettings) -> TextEnv:
 
 def context_of(settings: RunSettings, tokenizer: Tokenizer) -> Context:
     """What the learner reads and writes in the only environment of the settings."""
-    chosen, env = settings.context, environment_of(settings)
-    return Context(
-        tokenizer,
-        STYLES[chosen.style],
-        env.instructions,
-        chosen.history,
-        chosen.admissible,
-        chosen.template,
-        tools_of(env),
-        chosen.calls,
-    )
+    return make_context(tokenizer, environment_of(settings), **dict(settings.context))
 
 
 def _text(value: object) -> str:

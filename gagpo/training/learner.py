@@ -32,11 +32,10 @@ from gagpo.learning.update import Updater, divergence
 from gagpo.runs.checkpoint import Checkpoint, Snapshot, State, copied
 from gagpo.runs.metrics import Metrics
 from gagpo.runs.register import of_environment
-from gagpo.settings import RunEnvironment, RunSettings, SettingsError
-from gagpo.training import room
+from gagpo.settings import RunSettings, SettingsError
 from gagpo.training.annotations import annotate
 from gagpo.training.policy import TrainedPolicy
-from gagpo.training.recorder import Recorder
+from gagpo.training.recorder import Recorder, checkpoint_bytes
 
 
 class Learner:
@@ -143,22 +142,15 @@ class Learner:
         return {**credit.stats, **self._by_environment(episodes, turns, credit), **batch.stats, **learned}
 
     def _turns(self, episodes: Sequence[Episode]) -> Turns:
-        """The turns as columns, with rewards as the environment's settings and the controllers shape them."""
-        settings, env_E = self.settings, self._environments_of(episodes)
-        turns = turns_for(
-            episodes,
-            settings.algorithm.credit,
-            [env.invalid_penalty for env in env_E],
-            [env.reward == "success" for env in env_E],
-        )
-        limit_E = np.array([env.max_tokens for env in env_E])
-        return self.controllers.shape(turns, limit_E[turns.episode_N] if settings.environments else None)
-
-    def _environments_of(self, episodes: Sequence[Episode]) -> list[RunEnvironment]:
-        envs = {
-            name: self.settings.environment_named(name) for name in {episode.environment or "" for episode in episodes}
-        }
-        return [envs[episode.environment or ""] for episode in episodes]
+        """The turns as columns, with rewards as settings and controllers shape them."""
+        settings = self.settings
+        credit, only_success = settings.algorithm.credit, settings.reward == "success"
+        turns = turns_for(episodes, credit, settings.invalid_penalty, only_success)
+        if not settings.environments:
+            return self.controllers.shape(turns, None)
+        limits = {env.name: env.max_tokens for env in settings.all_environments}
+        limit_E = np.array([limits[episode.environment or ""] for episode in episodes])
+        return self.controllers.shape(turns, limit_E[turns.episode_N])
 
     def _credit(self, episodes: Sequence[Episode], turns: Turns, rows: Sequence[Row]) -> Credit:
         """The advantage of every turn."""
@@ -233,7 +225,7 @@ class Learner:
 
     def _by_environment(self, episodes: Sequence[Episode], turns: Turns, credit: Credit) -> Metrics:
         """Credit statistics of each environment, where the run has several."""
-        names_E = np.array([env.name for env in self._environments_of(episodes)])
+        names_E = np.array([episode.environment or "" for episode in episodes])
         found: Metrics = {}
         for name in dict.fromkeys(filter(None, names_E.tolist())):
             own_E = names_E == name
@@ -261,7 +253,7 @@ class Learner:
     @property
     def checkpoint_bytes(self) -> int:
         adapter, averaged = self.policy.base is not None, self.average is not None
-        return room.bytes_of(self.model, self.optimizer, self.critic, adapter, averaged)
+        return checkpoint_bytes(self.model, self.optimizer, self.critic, adapter, averaged)
 
     def snapshot(self, state: State, sampled: bytes | None = None) -> Snapshot:
         """Copy everything that a checkpoint holds; all ranks together.

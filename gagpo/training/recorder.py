@@ -5,23 +5,27 @@ Only the first rank writes and reports; all ranks write a checkpoint together.
 
 from __future__ import annotations
 
+import math
 import re
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
 from gagpo.agents.episodes import Episode
 from gagpo.distributed.ranks import Ranks
 from gagpo.eval.health import health_line
 from gagpo.eval.results import EvalResult
+from gagpo.learning.steps.optimizer import moment_bytes
 from gagpo.runs import keeping
-from gagpo.runs.checkpoint import Saver, Snapshot
+from gagpo.runs.checkpoint import CheckpointError, Saver, Snapshot, checkpoints
 from gagpo.runs.metrics import Metrics
 from gagpo.runs.run_folder import RunFolder
-from gagpo.settings import RunSettings
+from gagpo.settings import RunSettings, TrainingSettings
 from gagpo.trackers import Trackers, tracking
-from gagpo.training import room
 from gagpo.training.events import (
     EvaluationFinished,
     Event,
@@ -33,6 +37,9 @@ from gagpo.training.events import (
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+SMALL_FILES = 2**24  # bytes of tokenizer, state and manifest
+GB = 1e9
 
 
 class Recorder:
@@ -121,12 +128,48 @@ class Recorder:
     def require_room_for_run(self, checkpoint_bytes: int) -> None:
         """CheckpointError where the disk does not hold the checkpoints that the run will keep."""
         training = self.settings.training
-        self.ranks.of_first(lambda: room.require_room_for_run(self._checkpoints, checkpoint_bytes, training))
+        self.ranks.of_first(lambda: require_room_for_run(self._checkpoints, checkpoint_bytes, training))
 
     def save(self, iteration: int, checkpoint_bytes: int, take: Callable[[], Snapshot]) -> None:
         """Begin to write the snapshot that ``take`` takes, after the one before is written; all ranks together."""
         self.saver.wait()
-        self.ranks.of_first(lambda: room.require_room(self._checkpoints, checkpoint_bytes))
+        self.ranks.of_first(lambda: require_room(self._checkpoints, checkpoint_bytes))
         taken, training = take(), self.settings.training
         spared = keeping.spared(self._checkpoints, iteration, self.rows, training)
         self.saver.save(iteration, taken, training.keep, spared)
+
+
+def checkpoint_bytes(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    critic: torch.nn.Module | None,
+    adapter: bool,
+    averaged: bool = False,
+) -> int:
+    """Bytes of a checkpoint. adapter: only trained parameters are written. averaged: the average is written too."""
+    weights = (1 + averaged) * sum(_size(p) for p in model.parameters() if p.requires_grad or not adapter)
+    values = sum(_size(x) for x in critic.state_dict().values()) if critic is not None else 0
+    return weights + moment_bytes(optimizer) + values + SMALL_FILES
+
+
+def _size(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def require_room_for_run(folder: Path, each: int, training: TrainingSettings) -> None:
+    """CheckpointError unless the most checkpoints that a run has at a time fit; those in ``folder`` have their room."""
+    most = training.keep + 1 + (training.best is not None)  # while one more is written
+    most = min(most, math.ceil(training.iterations / training.save_every))
+    require_room(folder, each, most - len(checkpoints(folder)))
+
+
+def require_room(folder: Path, each: int, count: int = 1) -> None:
+    """CheckpointError unless ``count`` more checkpoints of ``each`` bytes fit the disk of ``folder``."""
+    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(place).free
+    if count * each > free:
+        need = "a checkpoint needs" if count == 1 else f"{count} checkpoints need"
+        raise CheckpointError(
+            f"{need} {count * each / GB:.3g} GB and {place} has {free / GB:.3g} GB free: make room, or set another "
+            "place with --runs, a lower training.keep or training.best=null; earlier checkpoints are kept"
+        )

@@ -67,17 +67,8 @@ class Sampler:
 
     def _agent_of(self, env: RunEnvironment, temperature: float) -> LanguageAgent:
         """The agent that plays in one environment."""
-        context = env.context
-        return language_agent(
-            self.engine,
-            self.environments[env.name],
-            Sampling(temperature, env.max_tokens),
-            style=context.style,
-            history=context.history,
-            admissible=context.admissible,
-            template=context.template,
-            calls=context.calls,
-        )
+        sampling = Sampling(temperature, env.max_tokens)
+        return language_agent(self.engine, self.environments[env.name], sampling, **dict(env.context))
 
     def evaluate(
         self, pool: Pool, env: RunEnvironment, panel: TaskSet, model: str, quiet: bool

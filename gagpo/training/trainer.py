@@ -28,7 +28,7 @@ from gagpo.envs.pool import Pool
 from gagpo.eval.evaluate import choose_panel
 from gagpo.eval.results import EvalResult
 from gagpo.eval.runs import final_results
-from gagpo.imitation.expert import require_expert
+from gagpo.imitation.imitation import require_expert
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import Checkpoint, CheckpointError, State
 from gagpo.runs.metrics import Metrics

@@ -18,7 +18,7 @@ from gagpo.credit import Credit
 from gagpo.envs.testing import CorridorEnv
 from gagpo.envs.tools import ToolCall
 from gagpo.envs.tools.storeroom import TOOLS
-from gagpo.imitation.expert import expert_metrics, expert_rows
+from gagpo.imitation.imitation import expert_metrics, expert_rows
 from gagpo.learning.batch import Supervision, build_rows
 from gagpo.learning.update import Updater
 from gagpo.runs import checkpoint as checkpoints

@@ -5,7 +5,7 @@ import torch
 
 from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.settings import SettingsError, SftModelSettings, load
-from gagpo.sft.recipe import recipe_difference
+from gagpo.settings.derived import recipe_difference
 from gagpo.sft.run import parts, prepare, sft
 from gagpo.sft.small_model import shape_for, train_tokenizer
 

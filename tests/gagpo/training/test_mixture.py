@@ -208,9 +208,9 @@ def test_a_row_names_an_unknown_env_and_an_empty_split_before_anything_is_writte
 
 
 def test_what_a_row_leaves_out_is_as_the_run_says(mixture):
-    settings = load(mixture(invalid_penalty=0.5, context={"history": 3}, evaluation={"splits": ["train"]}))
+    settings = load(mixture(context={"history": 3}, evaluation={"splits": ["train"]}))
     long, short = settings.all_environments
-    assert (long.max_tokens, long.invalid_penalty, long.context.history) == (3, 0.5, 3)
+    assert (long.max_tokens, long.context.history) == (3, 3)
     assert (short.max_tokens, short.context.history) == (2, "full")
     assert settings.panels == ["long.train", "short.train"] and settings.environment_of("short.door-01") == short
     alone = settings.alone(short)
