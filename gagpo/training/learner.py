@@ -6,6 +6,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -258,12 +259,13 @@ class Learner:
     def snapshot(self, state: State, sampled: bytes | None = None) -> Snapshot:
         """Copy everything that a checkpoint holds; all ranks together.
 
-        state: of the whole trainer. sampled: of its collector.
+        state: of the whole trainer.
+        sampled: by its collector.
         """
-        base, average, buffer = self.policy.base, None, self.imitation.replay
-        replay = buffer.state() if buffer is not None and self.ranks.first else None
+        more: dict[str, Any] = {"sampled": sampled}
+        if self.imitation.replay is not None and self.ranks.first:
+            more["replay"] = self.imitation.replay.state()
         if self.average:
             with self.average.applied():
-                average = copied(self.model, base, self.ranks)
-        optimizer, critic = self.optimizer, self.critic
-        return Snapshot.of(self.model, optimizer, state, critic, base, self.ranks, average, replay, sampled)
+                more["average"] = copied(self.model, self.policy.base, self.ranks)
+        return Snapshot.of(self.model, self.optimizer, state, self.critic, self.policy.base, self.ranks, **more)

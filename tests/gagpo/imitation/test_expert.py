@@ -160,7 +160,7 @@ def test_the_experts_of_several_envs_teach_each_in_its_own_words(tiny):
         "curt": ChatFormat(Context(tiny[1], STYLES["tools"], tools=TOOLS), 20),
     }
     episodes = [replace(played(envs["long"].context, "left"), environment="long")]
-    episodes += [replace(played(envs[name].context, both, group=1), env=name) for name in ("room", "curt")]
+    episodes += [replace(played(envs[name].context, both, group=1), environment=name) for name in ("room", "curt")]
     rows = expert_rows(episodes, envs)
     assert [row.turn_K[0] for row in rows] == [0, 1]
     read = [envs[name].context.turn(row.ids[row.place_K]) for name, row in zip(("long", "room"), rows, strict=True)]
