@@ -13,13 +13,12 @@
         v
       credit, update, publish(weights, version 3), ...
 
-An update takes a batch of groups and makes room for as many. With ``rollout.lockstep`` a group is sampled with the
-weights of the update that opened it, whenever the thread comes to it. So the weights of every group, and the tasks that
-a curriculum chooses, follow from the number of the update alone, and a run can be repeated bit for bit. A checkpoint
-then holds the groups that older weights have sampled.
+An update takes a batch of groups and opens as many. With ``rollout.lockstep`` a group is sampled with the weights of
+the update that opened it. So its weights, and the tasks that a curriculum chooses, depend only on the number of the
+update, and a run can be repeated bit-identically. A checkpoint stores the groups that older weights have sampled.
 
-Without it (version None) episodes start whenever there is room, and new weights are loaded between turns. Episodes
-older than ``rollout.max_staleness`` are dropped and played again. A checkpoint holds the places to play again.
+Without lockstep (version None) episodes start as soon as there is room, and new weights are loaded between turns.
+Episodes older than ``rollout.max_staleness`` are dropped and played again. A checkpoint stores the places to replay.
 """
 
 from __future__ import annotations
@@ -50,26 +49,21 @@ from gagpo.settings import RunSettings
 
 
 class AheadCollector(Collector):
-    """Takes groups, one after another, from a thread that samples while the trainer updates.
+    """Takes groups from a thread that samples while the trainer updates.
 
-    The thread begins with the first :meth:`collect` and ends with :meth:`close`. Each task is trained on once, as
-    without ``ahead``. ``stats`` of a collection are ``staleness_mean`` and ``staleness_max`` (updates since the weights
-    of a turn), ``stale_episodes`` (dropped for ``rollout.max_staleness``) and ``seconds_waited`` (for the batch).
+    The thread begins with the first :meth:`collect` and ends with :meth:`close`.
     """
 
     def __init__(self, settings: RunSettings, schedule: Schedule, controllers: Controllers):
         super().__init__(settings, schedule, controllers)
         self.buffer = GroupBuffer(settings, schedule.open)
         self._thread: SamplingThread | None = None
-        self._carried: list[Group] = []  # open before the last update: older weights sample them
+        self._carried: list[Group] = []  # opened before the last update, for older weights
         self._since = 0.0
         self._counted = Clock()  # the thread's clock at the end of the last collection
 
     def collect(self, agent: Agent, pool: Pool, iteration: int) -> Collection:
-        """``rollout.tasks`` groups; see :meth:`Collector.collect`.
-
-        With dynamic sampling, groups that teach nothing count towards its rounds: a round is a batch of groups.
-        """
+        """``rollout.tasks`` groups, as :meth:`Collector.collect`. A round of dynamic sampling is a batch of groups."""
         begun = time.perf_counter()
         thread = self._thread or self._begin(agent, pool, iteration)
         wanted, found = self.settings.rollout.tasks, Collection()
@@ -83,10 +77,10 @@ class AheadCollector(Collector):
             looked += 1
             found.played += played
             last = [*last, played][-wanted:]
-            lessons = self._kept(played)
-            kept += bool(lessons)
-            found.episodes += lessons
-            if not lessons and not self.settings.rollout.lockstep:
+            chosen = self._kept(played)
+            kept += bool(chosen)
+            found.episodes += chosen
+            if not chosen and not self.settings.rollout.lockstep:
                 self._open(1)
         found.episodes = found.episodes or usable([episode for played in last for episode in played])
         found.rounds = -(-looked // wanted)
@@ -107,7 +101,7 @@ class AheadCollector(Collector):
         return self._thread
 
     def _next(self, thread: SamplingThread, missing: int) -> Group:
-        """Wait for the next complete group. Where no group is left, as many are opened as the batch is missing."""
+        """Wait for the next complete group. If no group is open, open as many as the batch is missing."""
         if not self.buffer.groups:
             self._open(missing)
         group = thread.wait_for(self.buffer.take)
@@ -120,14 +114,14 @@ class AheadCollector(Collector):
             self.buffer.changed.notify_all()
 
     def _spent(self, thread: SamplingThread) -> Clock:
-        """The time since the last collection, and what of it the thread has spent on episodes."""
+        """The time since the last collection, and the parts that the thread has spent on episodes."""
         now, then = replace(thread.clock, total=time.perf_counter()), self._counted
         self._counted, since, self._since = now, self._since, now.total
         return Clock(now.environment - then.environment, now.generation - then.generation, now.total - since)
 
     @contextmanager
     def updating(self, engine: Engine, model: torch.nn.Module, iteration: int) -> Iterator[None]:
-        """Publish the new weights at the end; the engine goes on sampling meanwhile."""
+        """Publish the new weights at the end; the engine samples during the update."""
         yield
         self.publish(tensors_for(engine, model), iteration)
 
@@ -138,7 +132,7 @@ class AheadCollector(Collector):
         self._thread.publish(tensors, iteration)
 
     def paused(self, engine: Engine) -> AbstractContextManager[None]:
-        """A context in which engine and pool are the caller's, the engine with the newest weights."""
+        """A context in which the caller can use pool and engine, which has the newest weights."""
         return self._thread.rest() if self._thread else nullcontext()
 
     def close(self) -> None:
@@ -150,7 +144,6 @@ class AheadCollector(Collector):
     # Checkpoints ------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """See :meth:`Collector.state_dict`; ``due`` are the places before ``position`` that were not taken."""
         with self.buffer.changed:
             return {**super().state_dict(), "position": self.buffer.position, "due": self.buffer.places}
 
@@ -159,27 +152,27 @@ class AheadCollector(Collector):
         self.buffer.position, self.buffer.due = int(state["position"]), [int(place) for place in state["due"]]
 
     def sampled(self, seconds: float | None) -> bytes | None:
-        """With ``rollout.lockstep`` the groups that older weights have sampled, which are waited for.
+        """With ``rollout.lockstep`` the groups that older weights sample.
 
         Groups that are not complete after ``seconds`` are left out; newer weights will sample them.
         """
         if not self.settings.rollout.lockstep:
             return None
         if self._thread is not None:
-            with suppress(Exception) if seconds is not None else nullcontext():  # in a hurry take what there is
+            with suppress(Exception) if seconds is not None else nullcontext():  # then take those that are complete
                 self._thread.wait_for(lambda: all(group.complete for group in self._carried), seconds)
         known = [group for group in self._carried if group.complete]
         groups = [[group.place, group.version, len(group.episodes)] for group in known]
         return packed([episode for group in known for episode in group.played()], {"groups": groups})
 
     def load_sampled(self, data: bytes) -> None:
-        """Restore what :meth:`sampled` returned, after :meth:`load_state_dict`; ValueError for other data."""
+        """Restore what :meth:`sampled` returned, after :meth:`load_state_dict`."""
         episodes, about = unpacked(data)
         first = 0
         for place, version, count in about["groups"]:
             own = episodes[first : first + count]
             if len(own) != count or place not in self.buffer.due:
-                raise ValueError(f"the group of place {place} is not whole, or has been trained on")
+                raise ValueError(f"the group of place {place} is incomplete or has been trained on")
             self.buffer.restore(place, version, own)
             first += count
         self._carried = list(self.buffer.groups)

@@ -1,4 +1,4 @@
-"""Sampling ahead with several ranks: the first rank samples for all, on its own engines, while all of them train."""
+"""Sampling ahead with several ranks: the first rank samples for all, on engines of its own."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ T = TypeVar("T")
 
 
 class FirstRankCollector(Collector):
-    """Gives every rank what ``ahead`` collects on the first one.
+    """Sends what ``ahead`` collects on the first rank to all ranks.
 
-    The first rank alone keeps the buffer; on the others ``ahead`` stays as it was loaded. Each batch is sent to the
-    other ranks, and new weights are gathered for the first rank's engine from all of them.
+    Only the first rank uses the buffer. New weights are gathered from all ranks for its engine.
     """
 
     def __init__(self, ahead: AheadCollector, ranks: Ranks, interruptions: Interruptions):
@@ -35,7 +34,7 @@ class FirstRankCollector(Collector):
         self.ahead, self.ranks, self.interruptions = ahead, ranks, interruptions
 
     def _on_first(self, call: Callable[[], T]) -> T | None:
-        """What ``call`` returns on the first rank, None on the others; its error or interruption ends all ranks."""
+        """The result of ``call`` on the first rank, None on the others. An error or interruption ends all ranks."""
         found, error = None, None
         try:
             if self.ranks.first:
@@ -65,10 +64,10 @@ class FirstRankCollector(Collector):
 
     @contextmanager
     def updating(self, engine: Engine, model: torch.nn.Module, iteration: int) -> Iterator[None]:
-        """Publish the new weights at the end, in the engine's format and in host memory."""
+        """Publish the new weights at the end, in the engine's format, in host memory."""
         yield
         published = []
-        for name, tensor in named_tensors(model, dtype=dtype_of(engine.dtype)):  # all ranks gather each of them
+        for name, tensor in named_tensors(model, dtype=dtype_of(engine.dtype)):  # gathered by all ranks
             if self.ranks.first:
                 published.append((name, tensor.detach().to("cpu", dtype_of(engine.dtype), copy=True)))
         self.ranks.of_first(lambda: self.ahead.publish(published, iteration))

@@ -40,10 +40,10 @@ from gagpo.training.recorder import Recorder, checkpoint_bytes
 
 
 class Learner:
-    """Improves a policy. All ranks do the same, each with its share of the rows.
+    """Updates a policy. All ranks do the same, each with its share of the rows.
 
-    recorder: keeps the episodes that made a loss NaN.
-    saved: the checkpoint to resume from; ``policy`` already holds its weights.
+    recorder: saves the episodes that made a loss NaN.
+    saved: the checkpoint to resume from; ``policy`` already has its weights.
     environments: one of each, by name.
     """
 
@@ -115,8 +115,10 @@ class Learner:
     def learn(self, collected: Collection, iteration: int) -> Metrics:
         """Update the policy on the episodes of ``iteration`` (from 0), and annotate them with their credit.
 
-        Returns the metrics of credit, update and controllers, and the learning rate. A collection without episodes
-        changes nothing. Raises :class:`NonFiniteLoss`, naming the file with the offending episodes.
+        Returns the metrics of credit, update and controllers, and the learning rate.
+
+        Raises:
+            NonFiniteLoss: the message names the file with the episodes that caused it.
         """
         learned: Metrics = {}
         if collected.episodes:
@@ -161,7 +163,7 @@ class Learner:
         return give_credit(self._measured(turns, rows), self.settings.algorithm.credit, value_K)
 
     def _optimise(self, batch: LearningBatch, rows: Sequence[Row], credit: Credit, iteration: int) -> Metrics:
-        """Take the optimiser steps. rows, credit: of the iteration's own episodes, which bound the step."""
+        """Take the optimiser steps. rows, credit: of the iteration's own episodes, for the trust region."""
         settings = self.settings
         scheduled = rate_scale(settings.optimizer, iteration, settings.training.iterations)
         for group, highest in zip(self.optimizer.param_groups, self.rates, strict=True):
@@ -180,13 +182,13 @@ class Learner:
         return learned
 
     def _bound_step(self, before: list[torch.Tensor], rows: Sequence[Row], tokens: int, learned: Metrics) -> None:
-        """Take back the part of the step that left the trust region."""
+        """Shorten the step if it left the trust region."""
         steps = learned["updates"]
         if not steps or not self.controllers.bounds_steps:
             self.controllers.skip()
             return
         seen = divergence(np.log(self.updater.ratio_K[:tokens])) if steps > 1 else None
-        gap = learned.get("mismatch_kl", 0.0)  # between sampler and trainer before any step: not a distance
+        gap = learned.get("mismatch_kl", 0.0)  # between sampler and trainer before any step
         self.controllers.bound_step(
             seen,
             measure=lambda: divergence(-self.updater.score(rows, tokens)[0]) - gap,
@@ -194,13 +196,13 @@ class Learner:
         )
 
     def _observe(self, rows: Sequence[Row], tokens: int, learned: Metrics) -> None:
-        """Tell the controllers how far the update has moved the policy, where they ask for it."""
+        """Measure how far the update has moved the policy, if controllers need it."""
         if self.controllers.measures:
             learned["final_kl"] = float(self.updater.score(rows, tokens)[0].mean())
             self.controllers.observe_update(learned["final_kl"])
 
     def _measured(self, turns: Turns, rows: Sequence[Row]) -> Turns:
-        """The turns with the measurements of the sampling policy that their credit reads."""
+        """The turns with the measurements of the sampling policy that their credit needs."""
         credit = self.settings.algorithm.credit
         wanted = {part.measure for part in getattr(credit, "credits", [credit])}
         tokens_N, first_N = turns.tokens_N, first_tokens(turns.tokens_N)
@@ -218,7 +220,7 @@ class Learner:
         return turns
 
     def _entropy(self, turns: Turns, rows: Sequence[Row]) -> np.ndarray | None:
-        """Mean entropy at temperature 1 over the response tokens of each task group, where controllers ask for it."""
+        """Mean entropy at temperature 1 over the response tokens of each task group, if controllers need it."""
         if not self.controllers.measures:
             return None
         group_K = np.repeat(turns.group_index_N, turns.tokens_N)
@@ -235,7 +237,7 @@ class Learner:
         return found
 
     def _save_offenders(self, iteration: int, episodes: Sequence[Episode]) -> Path:
-        """Save the episodes whose turns made the loss NaN; all ``episodes`` of the update where that is unknown."""
+        """Save the episodes whose turns made the loss NaN, or all ``episodes`` if these are unknown."""
         first = np.cumsum([0, *(len(episode.turns) for episode in episodes)])
         places = {int(np.searchsorted(first, turn, side="right")) - 1 for turn in self.updater.skips.turns}
         return self.recorder.save_offenders(iteration + 1, [episodes[i] for i in sorted(places)] or episodes)
@@ -247,7 +249,6 @@ class Learner:
         return {"skipped_in_a_row": self.updater.skips.row, "controllers": self.controllers.state_dict()}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore a :meth:`state_dict`."""
         self.updater.skips.row = int(state["skipped_in_a_row"])
         self.controllers.load_state_dict(state["controllers"])
 

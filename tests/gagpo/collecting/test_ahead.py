@@ -226,7 +226,7 @@ def test_an_engine_on_the_trainers_weights_is_refused(corridor, tmp_path, outsid
     source = (outside / "elsewhere.py").read_text().replace("shares_weights = False", "shares_weights = True")
     (outside / "elsewhere.py").write_text(source)
     settings = load(corridor(engine="elsewhere:Constant", rollout=AHEAD))
-    with pytest.raises(SettingsError, match="samples from the very weights"):
+    with pytest.raises(SettingsError, match="samples from the weights"):
         Trainer(RunFolder.create(tmp_path / "run", settings), quiet=True)
 
 

@@ -29,5 +29,5 @@ def test_the_engine_shares_weights_only_where_nothing_else_changes_or_splits_the
 def test_an_engine_that_keeps_none_of_its_own_is_refused_among_several_ranks(corridor, outside):
     source = (outside / "elsewhere.py").read_text().replace("shares_weights = False", "shares_weights = True")
     (outside / "elsewhere.py").write_text(source)
-    with pytest.raises(SettingsError, match=r"samples from the very weights in training.*set processes=1"):
+    with pytest.raises(SettingsError, match=r"samples from the weights in training.*set processes=1"):
         sampler(load(corridor(engine="elsewhere:Constant")), Ranks(0, 2))
