@@ -43,12 +43,12 @@ Kwargs = Annotated[dict[Any, Any], AfterValidator(_plain)]
 def _history(value: object) -> object:
     number = int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 10 else value
     if number != "full" and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
-        raise InvalidArgument(f"history is full or a number of turns, got {value!r:.80}")
+        raise InvalidArgument(f"history must be full or a number of turns, got {value!r:.80}")
     return number
 
 
 History = Annotated[Literal["full"] | int, BeforeValidator(_history)]
-"""Which turns of an episode a prompt shows."""
+"""The earlier turns that a prompt shows."""
 
 
 def _known_style(style: str) -> str:
@@ -66,11 +66,11 @@ def _known_calls(calls: str) -> str:
 
 
 Calls = Annotated[str, AfterValidator(_known_calls)]
-"""The format that a model calls tools in."""
+"""The format of tool calls."""
 
 
 class EnvironmentSettings(Options):
-    """Which environment, and with what arguments; ``kwargs`` are those of its constructor."""
+    """The environment of a run."""
 
     id: str = Field(
         description="a registered id, module:Name-v0 of a file in the working directory, or http://HOST:PORT"
@@ -80,7 +80,7 @@ class EnvironmentSettings(Options):
 
 
 class ContextSettings(Options):
-    """What the model is shown. history: ``full``, or the number of earlier turns a window shows."""
+    """How the model is prompted."""
 
     style: Style = Field(
         "plain",
@@ -121,7 +121,7 @@ def _evaluation(given: dict[str, Any]) -> dict[str, Any]:
 
 
 class EnvironmentRow(Options):
-    """One of several environments that a run trains on together; what is absent is as for the run."""
+    """One of several environments that a run trains on together; by default with the run's own settings."""
 
     name: str = Field(
         pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,39}$", description="in metrics, panels and tasks: letters, digits, - and _"
@@ -141,14 +141,11 @@ class EnvironmentRow(Options):
 
 @dataclass(frozen=True)
 class RunEnvironment:
-    """An environment of a run with everything filled in.
+    """An environment of a run with its resolved settings.
 
-    name: empty in a run of one ``environment``.
+    name: empty in a run with a single ``environment``.
     weight: share of the task groups, relative to other environments.
-    environment: how it is built.
-    context: what the model reads.
     max_tokens: most tokens of a response.
-    evaluation: how it is measured.
     """
 
     name: str
@@ -160,15 +157,15 @@ class RunEnvironment:
 
     @property
     def panels(self) -> dict[str, str]:
-        """The splits that are measured, by the name of the panel within the run."""
+        """The splits that are evaluated, by the panel's name within the run."""
         return {in_environment(self.name, split): split for split in self.evaluation.splits}
 
 
 def fault_of(rows: Sequence[EnvironmentRow]) -> str:
-    """What is wrong with the rows together; '' if nothing is."""
+    """What is wrong with the rows together, or ''."""
     first: dict[str, int] = {}
     for number, row in enumerate(rows):
-        if row.name.casefold() in first:  # names of files, which some disks compare without case
+        if row.name.casefold() in first:  # used in file names, which some systems compare without case
             return f"rows {first[row.name.casefold()]} and {number} are both named {row.name!r}: give each its own name"
         first[row.name.casefold()] = number
     return ""

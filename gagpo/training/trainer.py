@@ -14,10 +14,9 @@ from gagpo.agents.episodes import Episode
 from gagpo.agents.model import commit_of
 from gagpo.agents.setup import make_env, tasks_of
 from gagpo.base.errors import GagpoError
-from gagpo.collecting.ahead import AheadCollector
+from gagpo.collecting.ahead import AheadCollector, FirstRankCollector
 from gagpo.collecting.collector import Collection, Collector
 from gagpo.collecting.distributed_rollout import require_fitting, rollout_of
-from gagpo.collecting.first_rank import FirstRankCollector
 from gagpo.collecting.placement import LocalPlacement
 from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers

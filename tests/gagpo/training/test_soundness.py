@@ -22,7 +22,7 @@ from gagpo.runs.checkpoint import CheckpointError
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError, load
 from gagpo.training.events import HealthChanged, IterationFinished
-from gagpo.training.launch import continued, started
+from gagpo.training.launch import new_run, resume_run
 from gagpo.training.trainer import NothingToLearn, Trainer, train
 
 
@@ -149,7 +149,7 @@ def test_a_trained_model_is_never_measured_as_before(corridor, tmp_path):
     config = corridor(training={"iterations": 2, "save_every": 1})
     folder = trained(config, tmp_path / "run", "training.iterations=1")
     (folder.path / "evals" / "before-test.json").unlink()
-    train(continued(folder.path, ["training.iterations=2"]), quiet=True)
+    train(resume_run(folder.path, ["training.iterations=2"]), quiet=True)
     assert not (folder.path / "evals" / "before-test.json").exists()
 
 
@@ -160,7 +160,7 @@ def test_a_finished_run_is_extended_to_the_very_end_of_a_longer_one(corridor, tm
     after_one, average_of_one = (
         (short.path / "evals" / f"{stage}-test.json").read_bytes() for stage in ("after", "average")
     )
-    train(continued(short.path, ["training.iterations=3"]), quiet=True)
+    train(resume_run(short.path, ["training.iterations=3"]), quiet=True)
     last = [checkpoints.latest(one.path / "checkpoints").path / "model" / "model.safetensors" for one in (whole, short)]
     assert last[0].read_bytes() == last[1].read_bytes()
     assert (short.path / "evals" / "iteration-0001-test.json").read_bytes() == after_one
@@ -170,7 +170,7 @@ def test_a_finished_run_is_extended_to_the_very_end_of_a_longer_one(corridor, tm
     assert (short.path / "evals" / "earlier-average-0001-test.json").read_bytes() == average_of_one
     assert average_of_one != (short.path / "evals" / "average-test.json").read_bytes()
     with pytest.raises(SettingsError, match=r"'optimizer\.learning_rate' cannot change"):
-        continued(short.path, ["optimizer.learning_rate=1"])
+        resume_run(short.path, ["optimizer.learning_rate=1"])
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_a_finished_run_is_extended_to_the_very_end_of_a_longer_one(corridor, tm
     ],
 )
 def test_a_start_that_fails_leaves_its_name_free(corridor, tmp_path, changes, said):
-    folder = started(corridor(**changes), [], tmp_path / "runs")
+    folder = new_run(corridor(**changes), [], tmp_path / "runs")
     with pytest.raises(Exception, match=said):
         train(folder, quiet=True)
     assert not folder.path.exists()

@@ -24,7 +24,7 @@ from gagpo.runs.checkpoint import CheckpointError
 from gagpo.runs.register import REGISTER
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError, load
-from gagpo.training.launch import started
+from gagpo.training.launch import new_run
 from gagpo.training.trainer import Trainer, train
 
 
@@ -224,13 +224,13 @@ def test_a_second_start_of_a_name_changes_nothing_of_the_first(corridor, tmp_pat
 def test_a_run_without_evaluations_is_finished_by_its_last_checkpoint(corridor, tmp_path):
     changes = ["evaluation.splits=[]", "training.iterations=2", "training.save_every=1", "name=plain"]
     config = corridor()
-    train(started(config, changes, tmp_path, auto=True), quiet=True)
+    train(new_run(config, changes, tmp_path, auto=True), quiet=True)
     run = RunFolder.open(tmp_path / "plain")
-    assert run.finished and started(config, changes, tmp_path, auto=True).path.name == "plain-2"
+    assert run.finished and new_run(config, changes, tmp_path, auto=True).path.name == "plain-2"
     durable.remove(checkpoints.latest(run.path / "checkpoints").path)
     assert not run.finished  # killed before its last checkpoint was there
-    assert started(config, changes, tmp_path, auto=True).path == run.path
-    train(started(config, changes, tmp_path, auto=True), quiet=True)
+    assert new_run(config, changes, tmp_path, auto=True).path == run.path
+    train(new_run(config, changes, tmp_path, auto=True), quiet=True)
     assert run.finished and not (tmp_path / "plain-2").exists()
     run.change(["training.iterations=3"])
     assert not run.finished
