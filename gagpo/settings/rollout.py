@@ -1,4 +1,4 @@
-"""How episodes are collected, and what samples their responses."""
+"""How episodes are collected and responses are sampled."""
 
 from __future__ import annotations
 
@@ -20,35 +20,38 @@ MOST_EPISODES = 1_000_000
 
 
 class RolloutSettings(Options):
-    """How episodes are collected: ``tasks`` x ``samples`` episodes an iteration."""
+    """How episodes are collected: ``tasks`` x ``samples`` episodes per iteration."""
 
     tasks: int = Field(16, ge=1, description="task groups of an iteration")
     samples: int = Field(8, ge=1, description="episodes of a group")
-    temperature: float = Field(1.0, gt=0, description="that responses are sampled at")
+    temperature: float = Field(1.0, gt=0, description="sampling temperature")
     max_tokens: int = Field(512, ge=1, description="most tokens of a response")
     workers: Literal["auto"] | int = Field(
         "auto",
-        description="environment processes, at most 1024; 0 steps them in the trainer's own; auto: 0 for the suite's "
-        "own environments that cannot hang, else 2",
+        description="environment processes, at most 1024; 0: step them in the trainer's process; auto: 0 for the "
+        "package's own environments that cannot hang, else 2",
     )
-    concurrency: int = Field(256, ge=1, description="most episodes under way at once")
-    lockstep: bool = Field(True, description="bit-for-bit repeatable batches; false for slow, uneven environments")
+    concurrency: int = Field(256, ge=1, description="most simultaneous episodes")
+    lockstep: bool = Field(
+        True, description="bit-identical repeatable batches; false for environments of slow or uneven speed"
+    )
     ahead: int = Field(
         0,
         ge=0,
         le=64,
-        description="batches sampled while an update runs, with lockstep repeatably; 0: only the newest weights sample",
+        description="batches sampled during updates, repeatable with lockstep; 0: only the newest weights sample",
     )
     max_staleness: int = Field(
         4,
         ge=1,
-        description="with ahead: updates that an episode's first turn may lie behind; older ones are played again",
+        description="with ahead: most updates since the weights of an episode's first turn; older episodes are played "
+        "again",
     )
     worker_memory: int | None = Field(
-        4096, ge=1, description="MiB that an environment process may take beyond what all share; null: no limit"
+        4096, ge=1, description="MiB of an environment process beyond the memory that all share; null: no limit"
     )
-    step_deadline: float = Field(60.0, gt=0, description="seconds")
-    reset_deadline: float = Field(300.0, gt=0, description="seconds")
+    step_deadline: float = Field(60.0, gt=0, description="seconds for a step")
+    reset_deadline: float = Field(300.0, gt=0, description="seconds for a reset")
 
     @property
     def processes(self) -> int | Literal["auto"]:
@@ -82,20 +85,20 @@ class RolloutSettings(Options):
 
 
 class EngineSettings(Options):
-    """What samples the responses; a name alone is short for ``{name: ...}``."""
+    """The engine that samples responses; a name is short for ``{name: ...}``."""
 
     name: str = Field(
         "transformers",
-        description="transformers, vllm, vllm-server, an installed package's, or module:Name",
+        description="transformers, vllm, vllm-server, the name of an installed plugin, or module:Name",
     )
-    dtype: Literal["float32", "bfloat16"] = Field(
-        "float32", description="what is sampled in, and what the reference policy is held in"
+    dtype: Literal["float32", "bfloat16"] = Field("float32", description="of sampling and of the reference policy")
+    memory: float | None = Field(
+        None, gt=0, lt=1, description="share of the device's memory for an engine that allocates its own"
     )
-    memory: float | None = Field(None, gt=0, lt=1, description="share of the device for an engine with its own memory")
     sleep: bool = Field(
-        True, description="free the engine's memory during updates; false where it has a device or machine of its own"
+        True, description="free the engine's memory during updates; false if it has a device of its own"
     )
-    options: Kwargs = Field({}, description="what else the engine takes")
+    options: Kwargs = Field({}, description="further options of the engine")
 
     @model_validator(mode="before")
     @classmethod

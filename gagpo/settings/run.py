@@ -40,17 +40,20 @@ class SettingsError(GagpoError, ValueError):
 class RunSettings(Options):
     """All settings of a run."""
 
-    name: str = Field(description="of the run and its folder")
-    seed: int = Field(1, ge=0, lt=2**32, description="of everything that is drawn")
+    name: str = Field(description="name of the run and its folder")
+    seed: int = Field(1, ge=0, lt=2**32, description="of all random choices")
     model: str = Field(description="a model folder, a hub name, or starter:NAME")
     revision: str | None = Field(
-        None, description="branch, tag or commit of a hub model; a run goes on with the commit that it began with"
+        None, description="branch, tag or commit of a hub model; a resumed run keeps its commit"
     )
-    trust_remote_code: bool = Field(False, description="run the code that a hub model brings along; read it first")
+    trust_remote_code: bool = Field(False, description="run the code of a hub model; read it first")
     device: str = Field("cpu", description="cpu, cuda, mps and others, or one of several GPUs: cuda:1")
     threads: int = Field(0, ge=0, le=1024, description="torch threads; 0 for one per core")
     processes: int = Field(
-        1, ge=1, le=1024, description="on this machine, that train one model together; torchrun's number goes before it"
+        1,
+        ge=1,
+        le=1024,
+        description="processes on this machine that train together; torchrun's number takes precedence",
     )
     ranks: RanksSettings = RanksSettings()
     engine: EngineSettings = EngineSettings()
@@ -64,16 +67,18 @@ class RunSettings(Options):
     context: ContextSettings = ContextSettings()
     rollout: RolloutSettings = RolloutSettings()
     reward: Literal["environment", "success"] = Field(
-        "environment", description="what training pays: the environment's rewards, or success: 1 for a success alone"
+        "environment", description="the environment's rewards, or success: 1 for a success and 0 otherwise"
     )
-    invalid_penalty: float = Field(0.01, ge=0, description="what a turn without a valid action costs")
+    invalid_penalty: float = Field(
+        0.01, ge=0, description="subtracted from the reward of a turn without a valid action"
+    )
     algorithm: Algorithm
     optimizer: OptimizerSettings = OptimizerSettings()
     lora: LoraSettings | None = Field(None, description="train an adapter; absent: all weights")
     training: TrainingSettings = TrainingSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     cluster: ClusterSettings = ClusterSettings()
-    trackers: list[str] = Field(["tensorboard"], description="where numbers go besides the run's folder; see docs")
+    trackers: list[str] = Field(["tensorboard"], description="where metrics are logged besides the run's folder")
     sft: SftSettings | None = None
 
     @model_validator(mode="after")

@@ -65,7 +65,7 @@ def test_resolved_settings_are_read_back_as_they_were(config, tmp_path):
         (["optimizer.learning_rate=.inf"], "finite number"),
         (["rollout.temperature=.inf"], "finite number"),
         (["threads=100000"], "threads"),
-        (["optimizer.betas=[1.5,-1]"], "optimizer.betas: each must lie in [0, 1), got [1.5, -1.0]"),
+        (["optimizer.betas=[1.5,-1]"], "optimizer.betas: each must be in [0, 1), got [1.5, -1.0]"),
         (["optimizer.learning_rate=1e38"], "less than or equal to 10"),
         (["lora.rank=1e9"], "lora.rank: Input should be less than or equal to 16384"),
         (["device=meta"], "device must be one of cpu, cuda"),
