@@ -35,8 +35,8 @@ from gagpo.sft.demonstrations import (
     shown_tasks,
 )
 from gagpo.sft.fit import fit
-from gagpo.sft.rows import PROMPT, SKIPPED, labelled_rows, store_rows, stored_rows, tokenize
-from gagpo.sft.run import context_of, texts_of
+from gagpo.sft.rows import PROMPT, SKIPPED, labelled_rows, store_rows, tokenize
+from gagpo.sft.run import context_of, prepare, texts_of
 from gagpo.sft.small_model import create, save_folder, train_tokenizer
 
 EXTRAS = "extras.json"
@@ -67,9 +67,9 @@ def trained(recipe: Recipe, work: Path, quiet: bool = False, keep: bool = True) 
     settings = recipe.settings
     if not (work / "rows.npz").exists():
         start(recipe, work, quiet)
-    model, tokenizer = load_model(str(work / "start"), device=settings.device), load_tokenizer(str(work / "start"))
+    model, tokenizer, rows = prepare(settings, work, {}, quiet)
     rate = recipe.rate if recipe.extras.decay is not None else None
-    losses = fit(model, stored_rows(work / "rows.npz"), settings, quiet, work if keep else None, rate=rate)
+    losses = fit(model, rows, settings, quiet, work if keep else None, rate=rate)
     if keep:
         save_folder(
             model, tokenizer, Path(settings.model), {RECIPE: json.dumps(settings_of(settings), indent=1) + "\n"}

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from gagpo.agents.context import Context
 from gagpo.agents.engines.base import Tokenizer
@@ -22,7 +23,7 @@ from gagpo.sft.demonstrations import demonstrations, environment_of, phrasing_of
 from gagpo.sft.derived import Lengths, derived_shape, rate_of, vocabulary_of, words
 from gagpo.sft.fit import fit
 from gagpo.sft.panel import Expected, Panel, Say, expected
-from gagpo.sft.rows import labelled_rows, store_rows, stored_rows, tokenize
+from gagpo.sft.rows import LabelledRow, labelled_rows, store_rows, stored_rows, tokenize
 from gagpo.sft.small_model import create, save_folder, train_tokenizer
 
 _TOKENIZED = 2000  # episodes that a tokenizer is trained on; more change nothing
@@ -49,10 +50,7 @@ def sft(settings: RunSettings, quiet: bool = False, say: Say = lambda _: None) -
     made = recipe(settings)
     work = folder.with_name(f"{folder.name}.under-way")
     refuse_other(work, settings)
-    if not (work / "rows.npz").exists():
-        _make(settings, work, {RECIPE: _text(made)}, quiet)
-    start = str(work / "start")
-    model, tokenizer = load_model(start, device=settings.device), load_tokenizer(start)
+    model, tokenizer, rows = prepare(settings, work, {RECIPE: _text(made)}, quiet)
     found = json.loads((work / _FOUND).read_text(encoding="utf-8"))
     say(words(found["derived"]))
     settings = applied(settings, found["derived"])
@@ -65,7 +63,7 @@ def sft(settings: RunSettings, quiet: bool = False, say: Say = lambda _: None) -
     def keep(model: torch.nn.Module) -> None:
         save_folder(model, tokenizer, work / "latest", texts())
 
-    fit(model, stored_rows(work / "rows.npz"), settings, quiet, work, keep, panel)
+    fit(model, rows, settings, quiet, work, keep, panel)
     save_folder(model, tokenizer, folder, texts())
     shutil.rmtree(work)
     if panel is not None:
@@ -73,11 +71,21 @@ def sft(settings: RunSettings, quiet: bool = False, say: Say = lambda _: None) -
     return folder
 
 
-def _make(settings: RunSettings, work: Path, more: Mapping[str, str], quiet: bool) -> None:
-    """Play demonstrations, train the tokenizer and create the model.
+def prepare(
+    settings: RunSettings, work: Path, more: Mapping[str, str], quiet: bool
+) -> tuple[torch.nn.Module, PreTrainedTokenizerBase, list[LabelledRow]]:
+    """The model before training, its tokenizer and its rows, from ``work`` or made there.
 
     more: texts of further files in the model's folder, by file name.
     """
+    if not (work / "rows.npz").exists():
+        _make(settings, work, more, quiet)
+    start = str(work / "start")
+    return load_model(start, device=settings.device), load_tokenizer(start), stored_rows(work / "rows.npz")
+
+
+def _make(settings: RunSettings, work: Path, more: Mapping[str, str], quiet: bool) -> None:
+    """Play demonstrations, train the tokenizer and create the model."""
     chosen = sft_of(settings)
     played = [(part, demonstrations(part, quiet)) for part in parts(settings)]
     compared: Expected | None = None

@@ -18,8 +18,8 @@ from gagpo.sft.demonstrations import (
     careless_expert,
     demonstrations,
     has_expert,
-    in_learner_words,
     play,
+    rephrase,
     success_of,
 )
 from gagpo.sft.run import sft
@@ -142,5 +142,5 @@ def test_random_play_that_earns_nothing_says_what_the_environment_needs(corridor
 def test_responses_are_rewritten_for_the_learners_parser(style, said, learned, monkeypatch):
     monkeypatch.setattr(module, "phrasing_of", lambda settings: Phrasing(STYLES[style]))
     episode = Episode("t", turns=[Turn("You stand at 1.", said, "left")])
-    in_learner_words([episode], None)
+    rephrase([episode], None)
     assert episode.turns[0].response == learned
