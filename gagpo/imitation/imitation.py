@@ -27,7 +27,7 @@ from gagpo.objectives.imitation import Replay
 from gagpo.settings import RunSettings, SettingsError
 
 SURROGATE = re.compile("[\ud800-\udfff]")
-"""Half a character, which no tokenizer takes."""
+"""A lone surrogate, which tokenizers reject."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Imitation:
         self.replay = ReplayBuffer(algorithm.replay) if algorithm.replay else None
 
     def extended(self, episodes: Sequence[Episode], rows: list[Row], credit: Credit, iteration: int) -> LearningBatch:
-        """The batch of ``iteration`` (from 0), from the rows and the credit of its episodes."""
+        """The batch of ``iteration`` (from 0). rows, credit: of ``episodes``."""
         stats: dict[str, float] = {}
         mixed = replace(credit, advantage=self.weight * credit.advantage) if self.weight != 1 else credit
         if self.teacher is not None and self.distillation is not None:
@@ -99,37 +99,37 @@ class Imitation:
         return LearningBatch(episodes, rows, mixed, supervision, stats)
 
     def remember(self, episodes: Sequence[Episode], turns: Turns, credit: Credit, iteration: int) -> None:
-        """Keep the episodes of ``iteration`` that are worth replaying. turns, credit: of ``episodes``."""
+        """Add the good episodes of ``iteration`` to the replay buffer. turns, credit: of ``episodes``."""
         if self.replay is not None:
             credit_E = group_mean(credit.advantage_N, turns.episode_N, turns.episodes)
             self.replay.add(episodes, credit_E, turns.return_E, iteration)
 
 
 def formats_of(settings: RunSettings, tokenizer: object, environments: Mapping[str, TextEnv]) -> dict[str, ChatFormat]:
-    """How the policy is prompted, by environment name ('' in a run of one)."""
+    """How the policy is prompted, by environment name ('' in a run with a single one)."""
     return {
         env.name: ChatFormat(make_context(tokenizer, environments.get(env.name), **dict(env.context)), env.max_tokens)
         for env in settings.all_environments
     }
 
 
-# Expert ---------------------------------------------------------------------------------------------------------------
+# Expert (DAgger, arXiv 1011.0686) -------------------------------------------------------------------------------------
 
 
-def require_expert(envs: Mapping[str, TextEnv], settings: RunSettings) -> None:
-    """Raise SettingsError when the algorithm needs an expert and no environment of the run has one.
+def require_expert(environments: Mapping[str, TextEnv], settings: RunSettings) -> None:
+    """Raise SettingsError if the algorithm needs an expert and no environment has one; warn if only some have one.
 
-    environments: one environment of each, by name. A warning names those without an expert when others have one.
+    environments: one of each, by name.
     """
     if not settings.asks_expert:
         return
-    environments = {env.name: env.environment.id for env in settings.all_environments}
+    ids = {env.name: env.environment.id for env in settings.all_environments}
     silent = [
-        f"{name} ({environments[name]})" if name else environments[name]
-        for name, env in envs.items()
+        f"{name} ({ids[name]})" if name else ids[name]
+        for name, env in environments.items()
         if isinstance(env, TextEnv) and type(env).expert_action is TextEnv.expert_action
     ]
-    if len(silent) == len(envs):
+    if len(silent) == len(environments):
         raise SettingsError(
             f"the algorithm learns from an expert, and {', '.join(silent)} has none: implement expert_action, "
             "or remove algorithm.expert and hint=expert"
@@ -141,9 +141,10 @@ def require_expert(envs: Mapping[str, TextEnv], settings: RunSettings) -> None:
 def expert_rows(episodes: Sequence[Episode], formats: Mapping[str, ChatFormat]) -> list[Row]:
     """A row for every turn with an expert action: the policy's prompt, and that action as the response.
 
-    formats: how the policy is prompted, by environment name ('' in a run of one). Turns and groups are numbered as in
-    :func:`gagpo.learning.batch.build_rows`. Actions longer than ``max_tokens``, or not valid text, are skipped because
-    the policy could not produce them.
+    Turns and groups are numbered as in :func:`gagpo.learning.batch.build_rows`. Actions that are longer than
+    ``max_tokens`` or invalid text are skipped, because the policy cannot produce them.
+
+    formats: how the policy is prompted, by environment name.
     """
     groups = sorted({episode.group for episode in episodes})
     rows: list[Row] = []
@@ -166,7 +167,7 @@ def expert_rows(episodes: Sequence[Episode], formats: Mapping[str, ChatFormat]) 
 
 
 def expert_metrics(episodes: Sequence[Episode], rows: Sequence[Row]) -> dict[str, float]:
-    """Share of turns with an expert action, and share of those in which the policy chose the same."""
+    """The share of turns with an expert action, and the share of these in which the policy agreed."""
     turns = [turn for episode in episodes for turn in episode.turns]
     known = [turn for turn in turns if turn.expert]
     agreed = sum(turn.action == turn.expert for turn in known)
@@ -177,11 +178,9 @@ def expert_metrics(episodes: Sequence[Episode], rows: Sequence[Row]) -> dict[str
 
 
 class ReplayBuffer:
-    """Good episodes, oldest first, and the baseline that their returns are compared with.
+    """Good episodes, oldest first, to be trained on again (SPEAR, arXiv 2509.22601).
 
-    episodes: what is kept.
-    born: the iteration of each episode.
-    returns: the return of each episode.
+    born, returns: the iteration and the return of each episode.
     baseline: mean return of the task group of each of the last episodes played, kept or not.
     """
 
@@ -193,7 +192,7 @@ class ReplayBuffer:
         self.baseline: list[float] = []
 
     def add(self, episodes: Sequence[Episode], credit_E: np.ndarray, return_E: np.ndarray, iteration: int) -> None:
-        """Keep the episodes of an iteration whose credit is above the threshold, and the group means of all."""
+        """Keep the episodes whose credit is above the threshold, and the group means of all."""
         settings = self.settings
         for episode, credit, paid in zip(episodes, credit_E.tolist(), return_E.tolist(), strict=True):
             if credit > settings.threshold:
@@ -208,7 +207,7 @@ class ReplayBuffer:
         self.episodes, self.born, self.returns = self.episodes[first:], self.born[first:], self.returns[first:]
 
     def chosen(self) -> tuple[list[Episode], np.ndarray]:
-        """The episodes to train on again, newest first, and by how much each return exceeds the median, float64."""
+        """The episodes to train on again, newest first, and the excess of each return over the median, float64."""
         middle = float(np.median(self.baseline)) if self.baseline else 0.0
         better = [place for place, paid in enumerate(self.returns) if paid > middle]
         places = better[::-1][: self.settings.episodes]
@@ -219,7 +218,6 @@ class ReplayBuffer:
         return packed(self.episodes, {"born": self.born, "returns": self.returns, "baseline": self.baseline})
 
     def restore(self, state: bytes) -> None:
-        """Restore a :meth:`state`; ValueError or KeyError for other bytes."""
         self.episodes, about = unpacked(state)
         self.born, self.returns, self.baseline = about["born"], about["returns"], about["baseline"]
         if not len(self.episodes) == len(self.born) == len(self.returns):
@@ -229,9 +227,9 @@ class ReplayBuffer:
 def joined(
     rows: list[Row], credit: Credit, episodes: Sequence[Episode], advantage_E: np.ndarray
 ) -> tuple[list[Row], Credit]:
-    """Rows and credit with those of more ``episodes`` appended, one advantage per episode.
+    """Rows and credit with those of more ``episodes`` appended, each a task group of its own.
 
-    Each of these episodes forms a task group of its own.
+    advantage_E: one per added episode.
     """
     turns, groups = len(credit.tokens_N), 1 + max((row.group for row in rows), default=-1)
     numbered = [replace(episode, group=number) for number, episode in enumerate(episodes)]

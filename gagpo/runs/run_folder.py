@@ -7,7 +7,6 @@ import logging
 import os
 import platform
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -118,7 +117,7 @@ class RunFolder:
     def commit(self) -> str | None:
         """The commit of the hub model that the run began with; None for other models."""
         if self._commit is None and not self.is_new:
-            found = self._versions().get(COMMIT)
+            found = self.versions().get(COMMIT)
             self._commit = found if isinstance(found, str) else None
         return self._commit
 
@@ -128,10 +127,10 @@ class RunFolder:
             return
         self._commit = commit
         if not self.is_new:
-            text = json.dumps({**self._versions(), COMMIT: commit}, indent=1) + "\n"
+            text = json.dumps({**self.versions(), COMMIT: commit}, indent=1) + "\n"
             durable.write_text(self.path / "versions.json", text)
 
-    def _versions(self) -> dict[str, object]:
+    def versions(self) -> dict[str, object]:
         """The content of ``versions.json``, empty where it cannot be read."""
         try:
             return dict(json.loads((self.path / "versions.json").read_text(encoding="utf-8")))
@@ -295,11 +294,3 @@ def _commit() -> dict[str, str]:
     except (OSError, subprocess.SubprocessError):
         return {}
     return {"commit": said.stdout.strip()}
-
-
-def require_space(path: Path, gigabytes: float) -> None:
-    """Raise OSError when the disk of ``path`` has less free space."""
-    existing = next(p for p in (path, *path.absolute().parents) if p.exists())
-    free = shutil.disk_usage(existing).free / 1e9
-    if free < gigabytes:
-        raise OSError(f"{existing} has {free:.1f} GB free, this needs about {gigabytes:.1f} GB: make room first")

@@ -14,7 +14,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from gagpo.base import durable
 from gagpo.base.tables import Table
 from gagpo.eval.runs import Evaluation, Run, load_run
-from gagpo.runs.run_folder import AVERAGED, RunFolder, named, versions
+from gagpo.runs.run_folder import AVERAGED, RunFolder, named
 from gagpo.settings import RunSettings, SettingsError
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ def export(source: str, out: Path, adapter: bool = False) -> Path:
 
 def model_card(run: Path, saved: Checkpoint, adapter: bool = False) -> str:
     """Markdown with YAML front matter: results before training and of this checkpoint, settings, versions."""
-    settings = RunFolder.open(run).settings
-    found = _evaluations(run, saved)
+    folder = RunFolder.open(run)
+    settings, found = folder.settings, _evaluations(run, saved)
     averaged = ", the average of the weights" if saved.averaged else ""
     name = f"{settings.name}, iteration {saved.iteration}{averaged}"
     measured = [one for one in found if one.iteration == saved.iteration]
@@ -79,7 +79,7 @@ def model_card(run: Path, saved: Checkpoint, adapter: bool = False) -> str:
         model_name=name if measured else None,
         eval_results=[_indexed(one) for one in measured] or None,
     )
-    made = _versions(run)
+    versions = {name: value for name, value in folder.versions().items() if name not in ("machine", "cores")}
     parts = [
         f"---\n{front.to_yaml()}\n---",
         f"# {name}",
@@ -89,7 +89,7 @@ def model_card(run: Path, saved: Checkpoint, adapter: bool = False) -> str:
         "## Results\n" + _table(found),
         _conditions(found),
         f"## Settings\n```yaml\n{(run / 'config.yaml').read_text(encoding='utf-8').strip()}\n```",
-        "## Versions\n" + ", ".join(f"{name} {version}" for name, version in made.items()),
+        "## Versions\n" + ", ".join(f"{name} {version}" for name, version in versions.items()),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -168,13 +168,3 @@ def _algorithm(run: Path) -> str:
 
 def _is_hub_name(model: str) -> bool:
     return re.fullmatch(r"[\w.-]+/[\w.-]+", model) is not None and not Path(model).exists()
-
-
-def _versions(run: Path) -> dict[str, str]:
-    """The versions that the run was made with, else the installed ones."""
-    try:
-        recorded = json.loads((run / "versions.json").read_text(encoding="utf-8"))
-        found = {str(name): str(value) for name, value in dict(recorded).items()}
-    except (OSError, ValueError, TypeError):
-        found = {f"{name} (at export)": value for name, value in versions().items()}
-    return {name: value for name, value in found.items() if name.partition(" ")[0] not in ("machine", "cores")}

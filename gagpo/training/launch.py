@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gagpo.envs.lookup import find_spec
-from gagpo.runs.run_folder import RunFolder, require_space
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import RunSettings, SettingsError, load, machine
 from gagpo.settings.derived import with_derived
 
@@ -107,7 +107,6 @@ def new_run(config: str | Path, overrides: Sequence[str], runs: Path, auto: bool
     auto: resume an unfinished run with this name and these settings; if it is finished, add a number to the name.
     """
     settings = with_derived(load(config, overrides))
-    require_space(runs, 1.0)
     require_model(settings)
     path = runs / settings.name
     number, place = 1, path

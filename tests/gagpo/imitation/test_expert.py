@@ -126,7 +126,7 @@ def test_a_policy_learns_from_the_expert_alone_and_then_from_its_own_successes(c
     assert max(row["train_tokens_read"] for row in own) < 1  # failures are not read
 
 
-def test_a_env_without_an_expert_is_refused_before_anything_is_made(corridor, tmp_path):
+def test_an_environment_without_an_expert_is_refused_before_anything_is_made(corridor, tmp_path):
     config = corridor(algorithm=ALONE, environment={"id": "gagpo-test/Untaught-v0", "kwargs": {}})
     folder = RunFolder.new(tmp_path / "run", load_run(config))
     with pytest.raises(SettingsError, match=r"Untaught-v0 has none: implement expert_action"):
@@ -173,7 +173,7 @@ def test_a_mixture_learns_from_its_experts(corridor, tmp_path):
     assert rows[-1]["expert_loss"] < rows[0]["expert_loss"] and rows[0]["expert_turns"] == 1.0
 
 
-def test_a_env_without_an_expert_beside_others_is_named(corridor, tmp_path):
+def test_an_environment_without_an_expert_beside_others_is_named(corridor, tmp_path):
     untaught = {"name": "quiet", "id": "gagpo-test/Untaught-v0", "kwargs": {"max_turns": 4}}
     folder = RunFolder.create(tmp_path / "run", load_run(mixed(corridor, untaught)))
     with pytest.warns(UserWarning, match=r"no expert in quiet \(gagpo-test/Untaught-v0\)"):

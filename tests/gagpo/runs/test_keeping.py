@@ -67,7 +67,7 @@ def test_the_best_checkpoint_stays_beside_the_last_and_is_evaluated_and_exported
     export(f"{tmp_path}/run@best", tmp_path / "exported")
     best = checkpoints.checkpoints(run / "checkpoints")[0].path / "model" / "model.safetensors"
     assert (tmp_path / "exported" / "model.safetensors").read_bytes() == best.read_bytes()
-    with pytest.raises(SettingsError, match=r"keeps no checkpoint of iteration 3; it has \[2, 5\]"):
+    with pytest.raises(SettingsError, match=r"has no checkpoint of iteration 3; choose one of \[2, 5\]"):
         evaluate(f"{run}@3", tasks=1, workers=0, quiet=True)
 
 

@@ -96,7 +96,7 @@ def test_a_run_that_was_killed_before_its_average_was_measured_is_not_finished(r
 def test_a_run_without_an_average_says_what_to_set(run):
     folder = run("one", {}, average=False, iterations=1)
     train(folder, quiet=True)
-    with pytest.raises(SettingsError, match=r"keeps no average of its weights: its training\.average is false"):
+    with pytest.raises(SettingsError, match=r"has no average of its weights: training\.average is false"):
         keeping.chosen(folder.path, "average", folder.settings.training)
 
 

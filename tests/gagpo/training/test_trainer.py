@@ -20,7 +20,6 @@ from gagpo.base import durable
 from gagpo.eval.results import EvalResult
 from gagpo.learning.steps.skipped_steps import NonFiniteLoss
 from gagpo.runs import checkpoint as checkpoints
-from gagpo.runs.checkpoint import CheckpointError
 from gagpo.runs.register import REGISTER
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError, load
@@ -175,7 +174,7 @@ def test_a_run_folder_is_used_once_and_by_one_process(corridor, tmp_path):
         RunFolder.create(tmp_path / "run", settings)
     with folder.locked(), pytest.raises(SettingsError, match="another process"), RunFolder.open(folder.path).locked():
         pass
-    with pytest.raises(SettingsError, match="holds no config"):
+    with pytest.raises(SettingsError, match="has no config"):
         RunFolder.open(tmp_path)
 
 
@@ -234,17 +233,6 @@ def test_a_run_without_evaluations_is_finished_by_its_last_checkpoint(corridor, 
     assert run.finished and not (tmp_path / "plain-2").exists()
     run.change(["training.iterations=3"])
     assert not run.finished
-
-
-@pytest.mark.parametrize(
-    "name", ["optimizer/shard-00001-model-00001-of-00001.safetensors", "state.json", "model/model.safetensors"]
-)
-def test_a_damaged_checkpoint_is_named(corridor, tmp_path, name):
-    folder = run(corridor(training={"iterations": 1}), tmp_path / "run")
-    damaged = checkpoints.latest(folder.path / "checkpoints").path / name
-    damaged.write_bytes(damaged.read_bytes()[:50])
-    with pytest.raises((CheckpointError, ValueError), match="iteration-000001"):
-        Trainer(folder, quiet=True)
 
 
 def test_unfinished_checkpoints_do_not_count(tmp_path):
