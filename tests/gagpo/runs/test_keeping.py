@@ -136,5 +136,5 @@ def test_a_start_that_was_killed_before_it_was_a_run_is_begun_again(corridor, tm
     assert (path / "versions.json").exists() and not (path / "config.yaml").exists()
     RunFolder.new(path, settings)
     (path / "evals" / "notes.txt").write_text("mine")
-    with pytest.raises(SettingsError, match="other things in it"):
+    with pytest.raises(SettingsError, match="with other files"):
         RunFolder.new(path, settings)

@@ -12,6 +12,7 @@ from gagpo.runs.checkpoint import latest
 from gagpo.runs.run_folder import RunFolder, named
 from gagpo.settings import SettingsError, load
 from gagpo.training.trainer import Trainer, train
+from tests.gagpo.training.test_trainer import same
 
 WAYS = {"of all weights": {}, "of an adapter": {"lora": {"rank": 2}}}
 
@@ -19,10 +20,6 @@ WAYS = {"of all weights": {}, "of an adapter": {"lora": {"rank": 2}}}
 def tensors(folder, weights):
     (path,) = (latest(folder / "checkpoints").path / weights).glob("*.safetensors")
     return load_file(path)
-
-
-def equal(one, other):
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 @pytest.fixture
@@ -47,8 +44,8 @@ def test_a_resumed_run_has_the_same_weights_and_the_same_average(run, way):
         path.unlink()
     train(RunFolder.open(half.path), quiet=True)
     for weights in ("model", "average"):
-        assert equal(tensors(half.path, weights), tensors(whole.path, weights))
-    assert not equal(tensors(whole.path, "model"), tensors(whole.path, "average"))
+        assert same(tensors(half.path, weights), tensors(whole.path, weights))
+    assert not same(tensors(whole.path, "model"), tensors(whole.path, "average"))
     told = [json.loads(line)["average_distance"] for line in (half.path / "metrics.jsonl").read_text().splitlines()]
     assert len(told) == 3 and all(value > 0 for value in told[1:])
 

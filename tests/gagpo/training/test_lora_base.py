@@ -106,9 +106,9 @@ def test_the_memory_of_a_base_is_what_it_says(warm_model):
 
 
 def test_what_cannot_be_held_so_is_refused_in_one_line(corridor, tmp_path, monkeypatch):
-    with pytest.raises(SettingsError, match=r"lora\.base=bfloat16 holds weights .*set training\.precision=bfloat16"):
+    with pytest.raises(SettingsError, match=r"lora\.base=bfloat16 requires training\.precision=bfloat16"):
         load(corridor(lora={**LORA, "base": "bfloat16"}))
-    with pytest.raises(SettingsError, match=r"set engine\.dtype=bfloat16"):
+    with pytest.raises(SettingsError, match=r"requires engine\.dtype=bfloat16"):
         load(corridor(lora={**LORA, "base": "4bit"}, training=HALF["training"]))
     with pytest.raises(SettingsError, match=r"lora\.base"):
         load(corridor(lora={**LORA, "base": "8bit"}))
