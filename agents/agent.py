@@ -56,8 +56,8 @@ class AsyncAgent(Agent, Protocol):
 
 
 @dataclass(frozen=True)
-class Manner:
-    """How a model is spoken to in one of several worlds. max_tokens: most tokens of a response there."""
+class ChatFormat:
+    """How a model is prompted in one environment. max_tokens: longest response."""
 
     context: Context
     max_tokens: int
@@ -66,19 +66,19 @@ class Manner:
 class LanguageAgent:
     """A language model that reads observations and writes responses.
 
-    manners: by the world of an episode, where a run has several, see :func:`gagpo.envs.tasks.in_world`; empty where all
+    formats: by the world of an episode, where a run has several, see :func:`gagpo.envs.tasks.in_world`; empty where all
     episodes are spoken to in ``context``.
     """
 
     def __init__(
-        self, engine: Engine, context: Context, sampling: Sampling, manners: Mapping[str, Manner] | None = None
+        self, engine: Engine, context: Context, sampling: Sampling, formats: Mapping[str, ChatFormat] | None = None
     ):
         self.engine = engine
         self.context = context
         self.sampling = sampling
-        self.manners = dict(manners or {})
-        self._usual = Manner(context, sampling.max_tokens)
-        self._spoken: dict[int, Manner] = {}  # by slot: how its last request was put
+        self.formats = dict(formats or {})
+        self._usual = ChatFormat(context, sampling.max_tokens)
+        self._spoken: dict[int, ChatFormat] = {}  # by slot: how its last request was put
 
     @property
     def conditions(self) -> dict[str, JsonValue]:
@@ -109,15 +109,15 @@ class LanguageAgent:
     def _request(self, state: EpisodeState) -> Request | None:
         """What to ask the engine; None where prompt and response would not fit."""
         turns = state.episode.turns
-        manner = self.manners[parted(state.episode.task)[0]] if self.manners else self._usual
-        self._spoken[state.slot] = manner
-        prompt_ids = manner.context.prompt(turns, state.observation, state.info.get("admissible_actions"))
-        if len(prompt_ids) + manner.max_tokens > self.engine.max_length:
+        chat = self.formats[parted(state.episode.task)[0]] if self.formats else self._usual
+        self._spoken[state.slot] = chat
+        prompt_ids = chat.context.prompt(turns, state.observation, state.info.get("admissible_actions"))
+        if len(prompt_ids) + chat.max_tokens > self.engine.max_length:
             return None
         if state.episode.temperature is None:
             state.episode.temperature = self.sampling.temperature
         seed = state.episode.seed << 16 | len(turns)
-        most = manner.max_tokens if self.manners else None
+        most = chat.max_tokens if self.formats else None
         return Request(state.slot, prompt_ids, seed, state.episode.temperature, most)
 
     def _turn(self, request: Request, response: Response) -> Turn:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -106,18 +105,6 @@ class Context:
         """``text`` as an engine could have sampled it: its tokens, and the end token if ``ended``."""
         ids = self._encode(text)
         return np.append(ids, np.int32(self.tokenizer.eos_token_id)) if ended else ids
-
-    def retold(self, turns: Sequence[Turn]) -> list[Turn]:
-        """The turns of an episode in the tokens of this context, with no log-probability of anything.
-
-        What was admissible is in no turn, so a context that shows it cannot tell them again.
-        """
-        told: list[Turn] = []
-        for turn in turns:
-            prompt_ids, response_ids = self.prompt(told, turn.observation), self.response(turn.response, not turn.cut)
-            unknown = np.zeros(len(response_ids), np.float32)
-            told.append(replace(turn, prompt_ids=prompt_ids, response_ids=response_ids, logprobs=unknown))
-        return told
 
     def with_hint(self, prompt_ids: Ids, hint: str) -> Ids:
         """A prompt of :meth:`prompt` with ``hint`` as the last line of the last user message, int32.

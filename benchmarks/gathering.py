@@ -101,7 +101,7 @@ def measured(turns: int, tokens: int, response: int, ranks: int) -> dict[str, fl
 
 def exchange(turns: int, tokens: int, response: int, ranks: int) -> dict[str, float]:
     """As a rank: seconds, of the wall and of the processor, and peak memory of one exchange of the whole batch."""
-    with joined(600, 120) as mine:
+    with joined(120) as mine:
         message = packed(episodes(turns // ranks, tokens, response, 1000 * mine.rank), {})
         mine.barrier()
         before, begun, used = resident(), time.perf_counter(), time.process_time()

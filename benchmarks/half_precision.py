@@ -63,7 +63,6 @@ def run(way: str, updates: int) -> None:
         torch.optim.AdamW(model.parameters(), lr=1e-5),
         load_algorithm("cispo"),
         minibatches=4,
-        minibatch_of="group",
         packing=Packing(4096, trees=True, rounded=way == "rounded"),
         autocast=lambda: torch.autocast("cpu", torch.bfloat16, enabled=way != "float32"),
     )

@@ -23,9 +23,9 @@ import torch
 
 from gagpo.credit import Credit
 from gagpo.learning.batch import Row
+from gagpo.learning.forward import autocast
 from gagpo.learning.logprobs import token_logprobs
 from gagpo.learning.packing import Packing
-from gagpo.learning.precision import autocast
 from gagpo.learning.update import Updater
 from gagpo.objectives import Correction
 from gagpo.settings import RunSettings, load

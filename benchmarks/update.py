@@ -63,16 +63,15 @@ def measure(config: str, overrides: list[str], rounds: int) -> dict[str, dict[st
     plain = Packing(usual.tokens)
     trees = Packing(usual.tokens, trees=usual.trees)
     ways = {
-        "plain": (Everything, "row", plain),
-        "without silent rows": (Updater, "row", plain),
-        "beginnings once": (Updater, "row", trees),
-        "groups together": (Updater, "group", trees),
-        "sizes rounded": (Updater, "group", usual),
+        "plain": (Everything, plain),
+        "without silent rows": (Updater, plain),
+        "beginnings once": (Updater, trees),
+        "sizes rounded": (Updater, usual),
     }
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     read = {}
     for round_ in range(rounds + 1):
-        for way, (kind, unit, packing) in ways.items():
+        for way, (kind, packing) in ways.items():
             model = copy.deepcopy(learner.model)
             updater = kind(
                 model,
@@ -80,7 +79,6 @@ def measure(config: str, overrides: list[str], rounds: int) -> dict[str, dict[st
                 learner.algorithm,
                 epochs=settings.training.epochs,
                 minibatches=settings.training.minibatches,
-                minibatch_of=unit,
                 packing=packing,
                 autocast=learner.updater.networks.autocast,
             )

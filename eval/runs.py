@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -160,6 +160,12 @@ def _evaluation(label: str, last: int | None, result: EvalResult) -> Evaluation:
     stage, split, iteration = read_label(label)
     at = {"before": 0, "after": last, "average": last}.get(stage, iteration)
     return Evaluation(label, stage, split or result.panel.split, at, result)
+
+
+def final_results(run: Path, panels: Iterable[str]) -> dict[str, EvalResult]:
+    """The evaluations after training, by panel; without those that were not made."""
+    found = {panel: saved_evaluation(run, f"after-{panel}") for panel in panels}
+    return {panel: result for panel, result in found.items() if result is not None}
 
 
 def named_runs(runs: Sequence[str | Path]) -> list[tuple[str, Path]]:

@@ -1,1 +1,1 @@
-"""Sampling while the model is updated: who owns which weights, what is under way, and how old it may become."""
+"""Collecting the episodes of an iteration, between updates or while the model is updated."""

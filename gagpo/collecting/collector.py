@@ -24,11 +24,15 @@ from gagpo.settings import RunSettings
 
 @dataclass
 class Collection:
-    """What an iteration collected.
+    """The episodes of an iteration.
 
-    episodes: those to train on, group after group, none of them failed or empty. played: all that were played to
-    choose them from, probes excluded. probe: episodes played for a controller's statistics alone. stale: those that
-    were dropped, finished or not, because the weights had moved on. stats: what else to log.
+    episodes: to train on, group after group, without failed and empty ones.
+    played: all that were played to choose from, without probes.
+    probe: played for a controller's statistics only.
+    stale: dropped because their weights were too old.
+    rounds: rounds of dynamic sampling.
+    clock: where the time went.
+    stats: further metrics.
     """
 
     episodes: list[Episode] = field(default_factory=list)
@@ -41,11 +45,9 @@ class Collection:
 
 
 class Collector:
-    """Plays the training splits of all worlds, in the order of ``schedule``.
+    """Plays the training splits of all environments, in the order of ``schedule``.
 
-    ``position`` counts the tasks taken so far, and ``due`` are the places before it that are still to be played (none
-    here, where a batch is played to its end before it is trained on). rollout: what plays the jobs, here or on all
-    ranks together.
+    rollout: plays the jobs, here or on all ranks together. position: number of tasks taken so far.
     """
 
     def __init__(self, settings: RunSettings, schedule: Schedule, controllers: Controllers, rollout: Rollout = rollout):
@@ -54,33 +56,32 @@ class Collector:
         self.controllers = controllers
         self.rollout = rollout
         self.position = 0
-        self.due: list[int] = []
 
     def state_dict(self) -> dict[str, Any]:
-        """All there is to checkpoint."""
-        return {"position": self.position, "due": self.due, "curriculum": self.schedule.state_dict()}
+        """The state for a checkpoint. ``due``: places before ``position`` that are still to be played."""
+        return {"position": self.position, "due": [], "curriculum": self.schedule.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a checkpoint ended; earlier versions had neither places due nor a curriculum."""
-        self.position, self.due = int(state["position"]), [int(place) for place in state.get("due", [])]
-        self.schedule.load_state_dict(state.get("curriculum", {}))
+        """Restore a :meth:`state_dict`."""
+        self.position = int(state["position"])
+        self.schedule.load_state_dict(state["curriculum"])
 
     def sampled(self, seconds: float | None) -> bytes | None:
-        """What else a checkpoint holds: groups that older weights have sampled. None here, where there are none.
+        """Episodes for a checkpoint that cannot be sampled again, because their weights are gone; None without any.
 
-        seconds: after which what is still being sampled is left out; None: it is waited for.
+        seconds: longest wait for episodes under way, which are left out then; None to wait for all.
         """
         return None
 
     def load_sampled(self, data: bytes) -> None:
-        """Take up what :meth:`sampled` gave; here it is to be sampled anew."""
+        """Restore what :meth:`sampled` returned."""
 
     def collect(self, agent: Agent, pool: Pool, iteration: int) -> Collection:
-        """``rollout.tasks`` groups, each of as many episodes as its world's samples say.
+        """Play ``rollout.tasks`` groups of episodes.
 
-        With dynamic sampling, groups that teach nothing are replaced by groups of further tasks, round after round,
-        until the batch is full or the rounds are up; a batch that stayed empty is what the last round played. Where the
-        controllers want probes, the tasks of every round are probed.
+        With dynamic sampling, groups without contrast are replaced by groups of further tasks, round after round,
+        until the batch is full or the rounds are used up; if it stays empty, the last round is the batch. Controllers
+        that ask for probes get one of every task.
         """
         rolling, controllers = self.settings.rollout, self.controllers
         found = Collection()
@@ -88,7 +89,7 @@ class Collector:
         names = self._take(wanted)
         controllers.begin()
         while True:
-            # One round: probe its tasks, play them, keep the groups that teach; the next one fills what is missing.
+            # One round: probe its tasks, play them, keep the groups with contrast; the next round fills the rest.
             label = f"iteration {iteration} round {found.rounds}"
             if controllers.probe_episodes:
                 self._probe(agent, pool, names, label, found)
@@ -106,10 +107,6 @@ class Collector:
             names = self._take(missing)
         found.episodes = found.episodes or usable(played)
         return found
-
-    def upcoming(self, count: int) -> list[str]:
-        """The next ``count`` tasks, without taking them."""
-        return [self.schedule.task_at(place) for place in range(self.position, self.position + count)]
 
     def updating(self, engine: Engine, model: torch.nn.Module, iteration: int) -> AbstractContextManager[None]:
         """A context in which ``model`` becomes that of ``iteration`` updates; the engine samples from it afterwards."""
@@ -158,7 +155,7 @@ class Collector:
         return self._placed(episodes)
 
     def _placed(self, episodes: Sequence[Episode]) -> list[Episode]:
-        """The episodes with the names of their worlds."""
+        """The episodes with the names of their environments."""
         return [replace(episode, world=self.settings.world_of(episode.task).name or None) for episode in episodes]
 
     def _kept(self, played: Sequence[Episode]) -> list[Episode]:
@@ -169,7 +166,7 @@ class Collector:
         return [episode for episode, keep in zip(episodes, keep_E, strict=True) if keep]
 
     def _columns(self, episodes: Sequence[Episode]) -> Turns:
-        """What the episodes were paid as training counts it, penalties aside."""
+        """The columns of the episodes, with rewards as training counts them but without penalties."""
         success_only = [self.settings.world_of(episode.task).reward == "success" for episode in episodes]
         return turns_for(episodes, self.settings.algorithm.credit, success_only=success_only)
 

@@ -106,7 +106,7 @@ def rollout_of(ranks: Ranks, interruptions: Interruptions, players: int) -> Roll
         clock = Clock()
         error: BaseException | None = None
         try:
-            with interruptions.heeded():
+            with interruptions.immediate():
                 episodes, clock = rollout(
                     agent, pool, mine, concurrency=concurrency, lockstep=lockstep, on_finish=on_finish
                 )

@@ -1,96 +1,270 @@
-"""A thread that samples beside the trainer's: how it begins, is paused, tells what went wrong, and is ended."""
+"""The thread of ``rollout.ahead``: it samples the groups of the buffer while the trainer updates the weights."""
 
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
 
-from gagpo.agents.engines.base import Engine, claim_device
+from gagpo.agents.agent import EpisodeState, LanguageAgent
+from gagpo.agents.engines.base import NamedTensor, Request, Response, claim_device
+from gagpo.agents.episodes import Episode, Turn
+from gagpo.agents.rollout import Clock, RolloutLoop
+from gagpo.collecting.buffer import Group, GroupBuffer
+from gagpo.envs.pool import Pool
 
-TICK = 0.1  # seconds after which a wait looks whether the run is being ended
-STOP_SECONDS = 30.0  # the thread is waited for at most so long
+T = TypeVar("T")
+
+TICK = 0.1  # seconds between checks whether the run is being ended
+STOP_SECONDS = 30.0  # longest wait for the thread to end
+FIRST_SLOT = 2**20  # slots below it are for evaluations, which use the pool while the thread rests
 
 
 class SamplingStopped(Exception):
-    """The trainer wants no more episodes; ends the sampling thread."""
+    """The trainer wants no more episodes; ends the thread."""
 
 
-class SamplingThread(ABC):
-    """What the two threads agree on, under one lock. Engine and pool are the sampling thread's, except while it rests.
+class SamplingThread:
+    """Plays the groups of ``buffer``. Engine and pool belong to this thread, except while it rests.
 
-    version: iterations that the engine's weights have been trained for. resting: whether the thread rests before it has
-    begun. What it does sets ``_resting`` under the lock, and calls :meth:`check` wherever it waits.
+    version: number of updates of the weights that the engine holds.
+    clock: time spent on the episodes so far.
     """
 
-    def __init__(self, version: int, resting: bool):
-        self.version = version
-        self.error: BaseException | None = None
-        self._condition = threading.Condition()
+    def __init__(self, agent: LanguageAgent, pool: Pool, buffer: GroupBuffer):
+        self.agent, self.pool, self.buffer = VersionedAgent(agent, self), pool, buffer
+        self.version = buffer.iteration
+        self.clock = Clock()
+        self._changed = buffer.changed
+        self._error: BaseException | None = None
+        self._weights: deque[tuple[int, list[NamedTensor]]] = deque()  # published, not loaded yet
+        self._resting = self._pausing = self._stopping = False
         self._thread: threading.Thread | None = None
-        self._resting = resting
-        self._stopping = self._pausing = False
 
     # The trainer's side -----------------------------------------------------------------------------------------------
 
-    def start(self, engine: Engine, work: Callable[[], None]) -> None:
-        """Begin the thread, which does ``work`` on the engine's device."""
-        thread = threading.Thread(target=self._run, args=(engine, work), name="sampling", daemon=True)
+    def start(self) -> None:
+        """Begin to sample."""
+        thread = threading.Thread(target=self._run, name="sampling", daemon=True)
         thread.start()
-        self._thread = thread  # not before: one whose start was interrupted cannot be joined
+        self._thread = thread  # only now: a thread whose start was interrupted cannot be joined
 
     def stop(self) -> None:
-        """End the thread, within seconds; what was under way is given up."""
-        with self._condition:
+        """End the thread within seconds; unfinished episodes are lost."""
+        with self._changed:
             self._stopping = True
-            self._condition.notify_all()
+            self._changed.notify_all()
         if self._thread is not None:
             self._thread.join(STOP_SECONDS)
 
+    def publish(self, tensors: Iterable[NamedTensor], iteration: int) -> None:
+        """Copy new weights for the engine, and open the groups that the buffer has room for after this update.
+
+        With ``rollout.lockstep`` earlier copies are kept until the groups of their version have been sampled.
+        """
+        copied = [(name, tensor.detach().clone()) for name, tensor in tensors]
+        with self._changed:
+            if not self.buffer.settings.rollout.lockstep:
+                self._weights.clear()
+            self._weights.append((iteration, copied))
+            self.buffer.iteration = iteration
+            self.buffer.open(self.buffer.room)
+            self._changed.notify_all()
+
+    def wait_for(self, find: Callable[[], T], seconds: float | None = None) -> T:
+        """What ``find`` returns, once it is true or after ``seconds``. Raises the error that ended the thread."""
+        end = None if seconds is None else time.monotonic() + seconds
+        with self._changed:
+            while not (found := find()) and (end is None or time.monotonic() < end):
+                if self._error is not None:
+                    raise self._error
+                if self._thread is None or not self._thread.is_alive():
+                    raise RuntimeError("the sampling thread ended without an error")
+                self._changed.notify_all()
+                self._changed.wait(TICK)
+            return found
+
     @contextmanager
-    def paused(self) -> Iterator[None]:
-        """The thread rests meanwhile: engine and pool are the caller's. What ended the thread is raised here."""
+    def rest(self) -> Iterator[None]:
+        """Engine and pool belong to the caller, and the engine holds the newest weights."""
+        with self._changed:
+            newest = self._weights[-1][0] if self._weights else self.version
+        self.wait_for(lambda: not any(_needs_older(group, newest) for group in self.buffer.groups))
         try:
-            with self._condition:
+            with self._changed:
                 self._pausing = True
-                self._condition.notify_all()
-                while not self._resting:  # unless there is nobody who could come to rest
-                    self.require_alive()
-                    self._condition.wait(TICK)
+                self.wait_for(lambda: self._resting)
+            self.load_weights()
             yield
         finally:
-            with self._condition:
+            with self._changed:
                 self._pausing = False
-                self._condition.notify_all()
-
-    @abstractmethod
-    def rest(self, engine: Engine) -> AbstractContextManager[None]:
-        """A context in which the thread is paused, and the engine has the newest weights."""
-
-    def require_alive(self) -> None:
-        """Raise what ended the thread, if it has ended."""
-        if self.error is not None:
-            raise self.error
-        if self._thread is None or not self._thread.is_alive():
-            raise RuntimeError("the sampling thread ended without an error")
+                self._changed.notify_all()
 
     # The sampling thread's side ---------------------------------------------------------------------------------------
+
+    @property
+    def pausing(self) -> bool:
+        """Whether the trainer waits for engine and pool."""
+        return self._pausing
+
+    @property
+    def interrupting(self) -> bool:
+        """Whether the trainer waits for the engine or has weights for it: begin no more responses."""
+        return self._pausing or bool(self._weights)
 
     def check(self) -> None:
         """Raise :class:`SamplingStopped` when the trainer wants no more."""
         if self._stopping:
             raise SamplingStopped
 
-    def _run(self, engine: Engine, work: Callable[[], None]) -> None:
+    def rest_until(self, find: Callable[[], T]) -> T:
+        """Rest until the trainer is done with engine and pool, and ``find`` returns something true."""
+        with self._changed:
+            self._resting = True
+            self._changed.notify_all()
+            while self._pausing or not (found := find()):
+                self.check()
+                self._changed.wait(TICK)
+            self.check()
+            self._resting = False
+            return found
+
+    def load_weights(self, version: int | None = None) -> None:
+        """Load the newest published weights up to ``version``, if the engine lacks them. No response is under way."""
+        tensors: list[NamedTensor] | None = None
+        with self._changed:
+            while self._weights and (version is None or self._weights[0][0] <= version):
+                self.version, tensors = self._weights.popleft()
+        if tensors is not None:
+            self.agent.engine.load_weights(tensors)
+
+    def _run(self) -> None:
         try:
-            device = getattr(engine, "device", None)
+            device = getattr(self.agent.engine, "device", None)
             if device is not None:
                 claim_device(device)
-            work()
+            RolloutStream(self).run()
         except SamplingStopped:
             pass
         except BaseException as error:
-            with self._condition:
-                self.error = error
-                self._condition.notify_all()
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+
+
+def _needs_older(group: Group, newest: int) -> bool:
+    """Whether a group is still to be sampled with weights before ``newest``."""
+    return group.version is not None and group.version < newest and not group.complete
+
+
+class VersionedAgent(LanguageAgent):
+    """A language agent that enters the weight version into its turns, and that can be stopped while it waits.
+
+    thinking: number of responses under way.
+    """
+
+    def __init__(self, agent: LanguageAgent, thread: SamplingThread):
+        super().__init__(agent.engine, agent.context, agent.sampling, agent.formats)
+        self.thread = thread
+        self.thinking = 0
+
+    def decide(self, states: Sequence[EpisodeState]) -> list[Turn | None]:
+        self.submit(states)
+        found: dict[int, Turn] = {}
+        while self.thinking:
+            self.thread.check()
+            found.update(self.collect(TICK))
+        return [found.get(state.slot) for state in states]
+
+    def submit(self, states: Sequence[EpisodeState]) -> list[int]:
+        if not states:
+            return []
+        full = super().submit(states)
+        self.thinking += len(states) - len(full)
+        return full
+
+    def collect(self, timeout: float | None) -> list[tuple[int, Turn]]:
+        found = super().collect(TICK if timeout is None else timeout)
+        self.thinking -= len(found)
+        return found
+
+    def _turn(self, request: Request, response: Response) -> Turn:
+        turn = super()._turn(request, response)
+        turn.version = self.thread.version  # weights only change while no response is under way
+        return turn
+
+
+class RolloutStream(RolloutLoop):
+    """Plays the groups of the buffer without end.
+
+    With ``rollout.lockstep`` one batch after another, each with the weights of its version, so that a run can be
+    repeated. Without it a finished episode makes room for the next one, and new weights are loaded between turns, as
+    soon as the responses under way are finished: a turn comes from one policy, an episode may come from several.
+    """
+
+    def __init__(self, thread: SamplingThread):
+        self.thread, self.buffer = thread, thread.buffer
+        rolling = self.buffer.settings.rollout
+        super().__init__(thread.agent, thread.pool, [], rolling.concurrency, None, thread.clock)
+        self.lockstep = rolling.lockstep
+        self.playing: dict[int, tuple[Group, int]] = {}  # group and sample, by slot
+        self.batch: deque[tuple[Group, int]] = deque()  # with lockstep: the rest of the batch under way
+        self.upcoming = FIRST_SLOT
+
+    def run(self) -> None:
+        """Play until the thread is stopped; engine and pool are released at the end."""
+        try:
+            if self.lockstep:
+                self.play_in_batches(lockstep=True)
+            else:
+                self.play_async(self.thread.agent)
+        finally:
+            for slot in list(self.states):
+                self.agent.forget(slot)
+                self.pool.release(slot)
+
+    def _begin(self) -> bool:
+        self.thread.check()
+        if self.lockstep and not self.states:
+            self.batch.extend(self.thread.rest_until(self.buffer.next_batch))
+            self.thread.load_weights(self.batch[0][0].version)
+        elif not self.lockstep and not self.thread.agent.thinking:
+            if self.thread.pausing:
+                self._rest()
+            self.thread.load_weights()
+        while len(self.states) < self.concurrency and (found := self._next()):
+            group, sample = self.playing[self.upcoming] = found
+            self._start(self.upcoming, group.jobs[sample])
+            self.upcoming += 1
+        if not self.states:
+            self.thread.rest_until(lambda: self.thread.interrupting or self.buffer.waiting)
+        return True
+
+    def _next(self) -> tuple[Group, int] | None:
+        if self.lockstep:
+            return self.batch.popleft() if self.batch else None
+        with self.buffer.changed:
+            return self.buffer.next_episode()
+
+    def _rest(self) -> None:
+        """Hand over engine and pool once the environments have answered, because their deadlines go on."""
+        while self.waiting:
+            self._take_events(None)
+        self._leave_over()
+        self.thread.rest_until(lambda: True)
+
+    def _take_events(self, timeout: float | None) -> None:
+        self.thread.check()
+        super()._take_events(TICK if timeout is None else timeout)
+
+    def _take_ready(self) -> list[int]:
+        return [] if not self.lockstep and self.thread.interrupting else super()._take_ready()
+
+    def _deliver(self, slot: int, episode: Episode) -> None:
+        with self.buffer.changed:
+            self.buffer.deliver(*self.playing.pop(slot), episode)
+            self.buffer.changed.notify_all()

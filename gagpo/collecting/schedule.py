@@ -1,4 +1,4 @@
-"""Which world and which task is played at every place of a run's order of task groups."""
+"""The order of task groups in a run: the environment and the task at every place."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gagpo.controllers.curriculum import TaskRecord
 from gagpo.envs.tasks import TaskSet, parted
 from gagpo.settings import RunSettings, World
 
-Numbers = list[tuple[int, int]]  # of each place of a batch: the world, and how many groups it had before
+Numbers = list[tuple[int, int]]  # of each place of a batch: the environment, and how many groups it had before
 
 
 class Schedule:
@@ -56,7 +56,9 @@ class Schedule:
             world = self.worlds[number]
             task = world.curriculum.task(self.tasks[number], index, self._seed, self._records[number])
             if task not in self.tasks[number]:
-                raise InvalidArgument(f"curriculum {world.curriculum.name} chose {task!r:.80}, which is no task")
+                raise InvalidArgument(
+                    f"curriculum {world.curriculum.name} chose {task!r:.80}, which is not one of its tasks"
+                )
             return world.task(task)
 
     def observe(self, played: Sequence[Episode]) -> None:
@@ -76,25 +78,25 @@ class Schedule:
         if not self.worlds[number].curriculum.follows:
             return
         places = [place for place, other in self._opened.items() if other == name]
-        if places:  # a world of few tasks may have one under way twice
+        if places:  # an environment of few tasks may have one under way twice
             del self._opened[min(places)]
-        told = [episode.success for episode in group if episode.outcome != "failed"]
-        if told:
-            self._records[number].enter(task, sum(told) / len(told))
+        known = [episode.success for episode in group if episode.outcome != "failed"]
+        if known:
+            self._records[number].enter(task, sum(known) / len(known))
         self._mark(number)
 
-    # Where the places lie ---------------------------------------------------------------------------------------------
+    # Places ---------------------------------------------------------------------------------------------
 
     def world_at(self, place: int) -> World:
-        """The world of ``place``."""
+        """The environment of ``place``."""
         with self._lock:
             return self.worlds[self._numbers(place)[0]]
 
     def _numbers(self, place: int) -> tuple[int, int]:
-        """The world of ``place``, by its number, and how many groups it had before."""
+        """The environment of ``place``, by its number, and how many groups it had before."""
         batch, within = divmod(place, self._batch)
         while len(self._batches) <= batch:
-            # The batch's places in turn, then shuffled; a world's own groups keep their order in the places it got.
+            # Places in turn, then shuffled; the groups of one environment keep their order.
             first = len(self._batches) * self._batch
             worlds = [self._shares.at(first + i) for i in range(self._batch)]
             order = np.random.default_rng([self._seed, 8, len(self._batches)]).permutation(self._batch)
@@ -106,7 +108,7 @@ class Schedule:
         return self._batches[batch][within]
 
     def _world_of(self, task: str) -> tuple[int, str]:
-        """The number of a task's world, and the task's own id."""
+        """The number of a task's environment, and the task's own id."""
         if not self.worlds[0].name:
             return 0, task
         world, own = parted(task)
@@ -119,7 +121,7 @@ class Schedule:
     # Checkpoints ------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """What the curricula have seen; empty where none of them looks."""
+        """The records of the curricula; empty where none follows outcomes."""
         with self._lock:
             seen = {
                 world.name: record.state_dict()
@@ -140,7 +142,7 @@ class Schedule:
 
 
 class Apportionment:
-    """Places dealt out by weight, one after the other: after any number of them no world is a whole place from its due.
+    """Places dealt out by weight: after any number of them each environment is within one place of its share.
 
     Tijdeman's solution of the chairman assignment problem (Discrete Mathematics 32, 1980): of the worlds that are due,
     the one that must have a place soonest. Weights are taken as the decimals they are written as, so that nothing is
@@ -160,7 +162,7 @@ class Apportionment:
         self._due = Fraction(1, slack)
 
     def at(self, place: int) -> int:
-        """The number of the world that has ``place``."""
+        """The number of the environment at ``place``."""
         while len(self._places) <= place:
             self._places.append(self._next())
         return self._places[place]

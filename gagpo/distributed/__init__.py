@@ -1,1 +1,1 @@
-"""One trainer in many processes: who is who, what is dealt out, what is summed, and what is sharded."""
+"""One trainer in several processes (ranks): launching, watching, agreeing, sharding."""

@@ -1,4 +1,4 @@
-"""Work that goes on beside the run, one piece at a time: what becomes of it is heard at the next look."""
+"""Background work, one piece at a time; its error is raised at the next check."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Overdue(GagpoError, TimeoutError):
 
 
 class Background:
-    """A thread for the piece of work under way. what: its name in errors. deadline: seconds it may take."""
+    """Runs work in a thread. what: its name in errors. deadline: seconds that a piece may take."""
 
     def __init__(self, what: str, deadline: float):
         self.what, self.deadline = what, deadline
@@ -21,14 +21,14 @@ class Background:
         self._error: BaseException | None = None
 
     def start(self, work: Callable[[], object]) -> None:
-        """Begin ``work``, after what was under way has ended; see :meth:`wait`."""
+        """Begin ``work`` once the previous piece has ended; see :meth:`wait`."""
         self.wait()
         thread = threading.Thread(target=self._run, args=(work,), name=self.what, daemon=True)
         thread.start()
         self._thread = thread  # not before: one whose start was interrupted cannot be joined
 
     def check(self) -> None:
-        """Raise what the work raised, if it has ended with an error; never waits."""
+        """Raise the error of the work, if it has ended with one; never waits."""
         if self._thread is not None and not self._thread.is_alive():
             self.wait()
 

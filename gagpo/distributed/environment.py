@@ -1,11 +1,11 @@
-"""How a process knows that it is a rank: the environment variables it was started with, and how it ends."""
+"""The environment variables of a rank, and its exit status."""
 
 from __future__ import annotations
 
 import os
 
 ENVIRONMENT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-"""What torchrun tells every process, and what whoever else starts ranks has to set."""
+"""Environment variables that torchrun sets, as any other launcher has to."""
 
 LOST = 75
 """Exit status of a rank that ends because another is gone."""
@@ -14,7 +14,7 @@ INTERFACE = "GLOO_SOCKET_IFNAME"
 """Environment variable with the network interface that ranks talk over."""
 
 PARENT = "GAGPO_PARENT"
-"""Environment variable with the process that started a rank here, and without which it should not go on."""
+"""Environment variable with the id of the launcher; a rank ends when that process is gone."""
 
 
 def started_as_rank() -> bool:

@@ -1,4 +1,4 @@
-"""How ranks end: lost, failed, or no longer of one mind."""
+"""Errors of ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class RankLost(GagpoError, RuntimeError):
 
 
 class RankFailed(GagpoError, RuntimeError):
-    """Another rank could not go on; it has said why itself, so that this one need not."""
+    """Another rank failed and has reported why."""
 
 
 class RanksDiffer(GagpoError, RuntimeError):

@@ -1,4 +1,4 @@
-"""Ctrl-C and termination, held back while weights are half-way between two states."""
+"""Ctrl-C and SIGTERM, deferred while weights are between two states."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from gagpo.distributed.ranks import Ranks
 
 
 class Interruptions:
-    """While :meth:`watching`, SIGINT raises KeyboardInterrupt and SIGTERM SystemExit(143), but not inside :meth:`held`.
+    """While :meth:`watching`, SIGINT raises KeyboardInterrupt and SIGTERM SystemExit(143), except in :meth:`deferred`.
 
-    A signal that arrives there is raised at its end; a second SIGINT is raised at once. Python delivers signals to the
-    main thread only: elsewhere both contexts do nothing.
+    A deferred signal is raised at the end of that context; a second SIGINT is raised at once. Python delivers signals
+    to the main thread only: elsewhere the contexts do nothing.
 
-    Among several ranks a signal is held everywhere but inside :meth:`heeded`, and raised where all ranks meet, on all
-    of them: none is left waiting for one that has stopped.
+    With several ranks a signal is deferred everywhere except in :meth:`immediate`, and raised where all ranks meet, on
+    all of them, so that no rank waits for one that has stopped.
     """
 
     def __init__(self, ranks: Ranks | None = None) -> None:
         self.ranks = ranks or Ranks()
-        self._holding = not self.ranks.alone
+        self._deferring = not self.ranks.alone
         self._pending: BaseException | None = None
 
     @contextmanager
@@ -33,7 +33,7 @@ class Interruptions:
             return
         before = {number: signal.signal(number, self._take) for number in (signal.SIGINT, signal.SIGTERM)}
         if self.ranks.watch is not None:
-            self.ranks.watch.heed(lambda: self._pending is not None)
+            self.ranks.watch.stop_when(lambda: self._pending is not None)
         try:
             yield
         finally:
@@ -41,12 +41,12 @@ class Interruptions:
                 signal.signal(number, handler)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        self._holding = True
+    def deferred(self) -> Iterator[None]:
+        self._deferring = True
         try:
             yield
         finally:
-            self._holding = not self.ranks.alone
+            self._deferring = not self.ranks.alone
         pending, self._pending = self._pending, None
         if not self.ranks.alone:
             names = self.ranks.gathered(pending and type(pending).__name__)
@@ -55,20 +55,20 @@ class Interruptions:
             raise pending
 
     @contextmanager
-    def heeded(self) -> Iterator[None]:
-        """Inside, a signal is raised at once, and one that was held is raised now; for what ends in an agreement."""
-        self._holding, before = False, self._holding
+    def immediate(self) -> Iterator[None]:
+        """Signals are raised at once, a deferred one at the beginning. The caller lets the ranks agree afterwards."""
+        self._deferring, before = False, self._deferring
         try:
             if self._pending is not None:
                 pending, self._pending = self._pending, None
                 raise pending
             yield
         finally:
-            self._holding = before
+            self._deferring = before
 
     def _take(self, number: int, frame: FrameType | None) -> None:
         error: BaseException = KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
-        if self._holding and self._pending is None:
+        if self._deferring and self._pending is None:
             self._pending = error
             return
         raise error

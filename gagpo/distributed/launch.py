@@ -18,10 +18,10 @@ from gagpo.distributed.errors import RanksEnded
 POLL_SECONDS = 0.1
 INTERRUPTED = (130, 143)
 EXIT_SECONDS = 3.0
-"""That the other ranks have to end by themselves after one was killed; then they are."""
+"""Seconds in which the other ranks may end by themselves after one was killed."""
 
 SAVE_SECONDS = 60.0
-"""The same after an interruption, when all of them are writing a checkpoint."""
+"""The same after an interruption, when all ranks write a checkpoint."""
 
 
 def wanted_here(processes: int) -> bool:
@@ -56,7 +56,7 @@ def run(processes: int, arguments: Sequence[str]) -> None:
 
 def _first_failure(children: Sequence[subprocess.Popen[bytes]]) -> int | None:
     """The rank that ended first in another way than well, or None when all have ended well."""
-    while True:  # look at all of them at once: the lowest rank of those that failed together is the first
+    while True:  # the lowest rank of those that failed together counts as the first
         statuses = [child.poll() for child in children]
         failed = next((rank for rank, status in enumerate(statuses) if status), None)
         if failed is not None or None not in statuses:
@@ -65,9 +65,9 @@ def _first_failure(children: Sequence[subprocess.Popen[bytes]]) -> int | None:
 
 
 def _end(children: Sequence[subprocess.Popen[bytes]]) -> None:
-    """End whoever is left.
+    """End the remaining ranks.
 
-    A rank that said why it ended has told the others, who have a moment to follow by themselves; a killed one has not.
+    A rank that reported its error has told the others, which get a moment to end by themselves; a killed one has not.
     """
     killed = any(child.returncode is not None and child.returncode < 0 for child in children)
     if killed:
@@ -89,7 +89,7 @@ def _signal(children: Sequence[subprocess.Popen[bytes]], number: int) -> None:
 
 
 def _failure(first: int, children: Sequence[subprocess.Popen[bytes]]) -> BaseException:
-    """What the end of the ``first`` rank that failed means for this process."""
+    """The error for this process, from the ``first`` rank that failed."""
     status, who = children[first].returncode, f"rank {first} of {len(children)}"
     if status in INTERRUPTED:
         return KeyboardInterrupt() if status == 130 else SystemExit(status)
@@ -118,7 +118,7 @@ def _forwarding_signals(children: Sequence[subprocess.Popen[bytes]]) -> Iterator
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on now."""
+    """A free port of this machine."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return int(taken.getsockname()[1])

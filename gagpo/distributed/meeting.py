@@ -18,22 +18,21 @@ from gagpo.distributed.background import Background, Overdue
 from gagpo.distributed.environment import INTERFACE
 from gagpo.distributed.errors import RankLost
 
-MEETING_SECONDS = 600.0
-"""That ranks look for one another when they start."""
+MEETING_SECONDS = 600.0  # in which ranks have to find each other
 
 _SIOCGIFADDR = 0x8915  # asks for the address of an interface
 
 
-def meet(patience: float) -> tuple[Store, Store, int, int]:
+def meet(seconds: float) -> tuple[Store, Store, int, int]:
     """The store of the ranks, a connection of its own to the same, the rank of this process, and how many there are.
 
-    Waits for the store at ``MASTER_ADDR:MASTER_PORT`` for ``patience`` seconds, ten minutes at most. What torchrun
-    starts again after a failure meets at the same store, under names of its own. Raises :class:`RankLost`.
+    Waits for the store at ``MASTER_ADDR:MASTER_PORT`` for at most ``seconds``. Ranks that torchrun restarts after a
+    failure meet at the same store, under a prefix of their own. Raises :class:`RankLost`.
     """
     place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     if os.environ["MASTER_PORT"].strip("0") == "":
         raise RankLost("MASTER_PORT=0 is no port to meet at: with torchrun say --standalone, or name a free port")
-    seconds, found = min(patience, MEETING_SECONDS), list[tuple[Store, Store, int, int]]()
+    found: list[tuple[Store, Store, int, int]] = []
     attempt = f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
 
     def look() -> None:

@@ -21,12 +21,14 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from gagpo.base.errors import GagpoError
 from gagpo.distributed.environment import started_as_rank
 from gagpo.distributed.errors import RankFailed, RankLost, RanksDiffer
-from gagpo.distributed.meeting import choose_interface, meet, not_found
+from gagpo.distributed.meeting import MEETING_SECONDS, choose_interface, meet, not_found
 from gagpo.distributed.watch import Watch
 from gagpo.objectives.layout import Normaliser
 
 T = TypeVar("T")
 Summable = TypeVar("Summable", Normaliser, np.ndarray, float)
+
+PATIENCE = 3600.0  # seconds that ranks wait for each other in one call
 
 
 @dataclass(frozen=True)
@@ -34,15 +36,14 @@ class Ranks:
     """One process among those of a trainer, and its channel to the others.
 
     rank: 0 to ``world - 1``; rank 0 is the ``first``, which alone writes and reports. local: its number on its machine,
-    of ``local_world``. patience: seconds that ranks wait for one another in one call. group and watch: of torch, and of
-    what tells a dead rank from a slow one; None alone.
+    of ``local_world``. group and watch: torch's process group, and the watch that tells a dead rank from a slow one;
+    None alone.
     """
 
     rank: int = 0
     world: int = 1
     local: int = 0
     local_world: int = 1
-    patience: float = 3600.0
     group: dist.ProcessGroup | None = None
     watch: Watch | None = None
 
@@ -149,7 +150,7 @@ class Ranks:
     # Waiting ----------------------------------------------------------------------------------------------------------
 
     def barrier(self) -> None:
-        """Wait until every rank is here, for ``patience`` seconds at most."""
+        """Wait until every rank is here, for an hour at most."""
         self.gathered_bytes(b"")
 
     def channel(self) -> Ranks:
@@ -157,7 +158,7 @@ class Ranks:
         if self.alone:
             return self
         with self._naming_the_lost():
-            return replace(self, group=_gloo_group(self.patience))
+            return replace(self, group=_gloo_group())
 
     @contextmanager
     def _naming_the_lost(self) -> Iterator[None]:
@@ -192,24 +193,24 @@ def _name_of(error: BaseException | None) -> str | None:
     return None if error is None else type(error).__name__
 
 
-def _gloo_group(patience: float) -> Any:
-    return dist.new_group(backend="gloo", timeout=timedelta(seconds=patience))
+def _gloo_group() -> Any:
+    return dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENCE))
 
 
 @contextmanager
-def joined(patience: float = 3600.0, deadline: float = 60.0) -> Iterator[Ranks]:
-    """This process's place among those that were started with it; a world of one where it was started alone.
+def joined(deadline: float = 60.0, meeting: float = MEETING_SECONDS) -> Iterator[Ranks]:
+    """The ranks that this process was started with; a single rank where it was started alone.
 
-    Waits for the others, ``patience`` seconds at most, and ten minutes to find them. deadline: seconds without a sign
-    of life after which a rank counts as dead, which ends this process too.
+    deadline: seconds without a sign of life after which a rank counts as dead, which ends this process too.
+    meeting: seconds in which the ranks have to find each other.
     """
     if not started_as_rank():
         yield Ranks()
         return
-    store, watched, rank, world = meet(patience)
+    store, watched, rank, world = meet(meeting)
     try:
         with Watch(watched, rank, world, deadline) as watch:
-            ranks = _opened(store, rank, world, patience, watch)
+            ranks = _opened(store, rank, world, watch)
             try:
                 yield ranks
             except RuntimeError as error:
@@ -222,17 +223,17 @@ def joined(patience: float = 3600.0, deadline: float = 60.0) -> Iterator[Ranks]:
         _destroy_groups()
 
 
-def _opened(store: Store, rank: int, world: int, patience: float, watch: Watch) -> Ranks:
+def _opened(store: Store, rank: int, world: int, watch: Watch) -> Ranks:
     """The ranks with their channels open; raises :class:`RankLost`."""
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    own, timeout = PrefixStore("gagpo", store), timedelta(seconds=patience)
+    own, timeout = PrefixStore("gagpo", store), timedelta(seconds=PATIENCE)
     try:
         choose_interface(own, rank, world)
         dist.init_process_group(backend, store=own, rank=rank, world_size=world, timeout=timeout)
     except (RuntimeError, ValueError, dist.DistError) as error:
         raise not_found(error) from None
     local, local_world = int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", world))
-    return Ranks(rank, world, local, local_world, patience, _gloo_group(patience), watch)
+    return Ranks(rank, world, local, local_world, _gloo_group(), watch)
 
 
 def _is_communication_error(error: RuntimeError) -> bool:

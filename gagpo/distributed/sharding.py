@@ -33,7 +33,7 @@ warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a vi
 
 
 class Scope(torch.nn.Module):
-    """What is sharded as one: a model, and its critic's head where they share a backbone.
+    """A sharded unit: a model, and its critic's head where they share a backbone.
 
     The model's own forward pass has no hooks: the output layer is called apart from the layers below it, and more than
     once where the vocabulary is cut into chunks. The scope's pass holds whatever is computed of one micro-batch.
@@ -110,7 +110,7 @@ def within(module: torch.nn.Module, compute: Callable[[], T]) -> T:
 
 
 def sampled_from(model: torch.nn.Module, ranks: Ranks, dtype: str, whole: bool = True) -> torch.nn.Module:
-    """What the engine is made on: the model itself, or, where that is about to be sharded, a model of the same names.
+    """The model for the engine: the policy itself, or, where that will be sharded, another one of the same names.
 
     whole: a copy that has all weights, to sample from; else it has no numbers and takes no memory.
     """

@@ -1,4 +1,4 @@
-"""Who is still there: a sign of life from every rank, and the end of this one when another has given none for long."""
+"""A heartbeat of every rank, and the end of this rank when another one stops beating."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Watch:
             error.reported = True
         elif isinstance(error, GagpoError):
             error.reported = not (self._reports if self._lost.is_set() else self._first_to_report())
-        self._ended.set()  # without an error all have met at the end: nobody waits for anybody any more
+        self._ended.set()  # without an error all ranks have met at the end
         self._thread.join(2 * self.every)
         if isinstance(error, Exception):  # an interruption is one of all ranks, who end in their own time
             self._publish_end(type(error).__name__)
@@ -76,8 +76,8 @@ class Watch:
             pass
         return self._reason
 
-    def heed(self, stopping: Callable[[], bool]) -> None:
-        """Look for lost ranks no longer once ``stopping`` says that this one has been told to end itself."""
+    def stop_when(self, stopping: Callable[[], bool]) -> None:
+        """Look for lost ranks only until ``stopping`` says that this rank has been told to end."""
         self._stopping = stopping
 
     def _first_to_report(self) -> bool:
@@ -95,7 +95,7 @@ class Watch:
             time.sleep(2 * self.every)
 
     def _asked(self, call: Callable[[], T]) -> T | None:
-        """What the store answers; None where it does not, or not soon."""
+        """The answer of the store; None without an answer in time."""
         answers: list[T] = []
         asking = Background("the ranks' store", EXIT_SECONDS)
         try:

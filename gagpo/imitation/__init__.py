@@ -1,1 +1,1 @@
-"""Imitation beside reinforcement: the world's expert, a teacher model, and the policy's own good episodes."""
+"""Learning from others: the environment's expert, a teacher model, and the policy's own good episodes."""

@@ -1,4 +1,4 @@
-"""The world's expert as a loss: what it would have done in the states that the policy visited (DAgger, 1011.0686)."""
+"""Imitation of the environment's expert in the states that the policy visited (DAgger, arXiv 1011.0686)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gagpo.agents.agent import Manner
+from gagpo.agents.agent import ChatFormat
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.envs.base import TextEnv
 from gagpo.learning.batch import Row
@@ -19,9 +19,9 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def require_expert(worlds: Mapping[str, TextEnv], settings: RunSettings) -> None:
-    """SettingsError where the algorithm learns from an expert and no world of a run has one.
+    """Raise SettingsError when the algorithm needs an expert and no environment of the run has one.
 
-    worlds: by name. Of several, those that have none are named in a warning: the others' experts teach.
+    worlds: one environment of each, by name. A warning names those without an expert when others have one.
     """
     if not settings.asks_expert:
         return
@@ -33,31 +33,31 @@ def require_expert(worlds: Mapping[str, TextEnv], settings: RunSettings) -> None
     ]
     if len(silent) == len(worlds):
         raise SettingsError(
-            f"the algorithm learns from the world's expert, and {', '.join(silent)} has none: write its method "
-            "expert_action, or leave out algorithm.expert and hint=expert"
+            f"the algorithm learns from an expert, and {', '.join(silent)} has none: implement expert_action, "
+            "or remove algorithm.expert and hint=expert"
         )
     if silent:
-        warnings.warn(f"no expert teaches in {', '.join(silent)}: it has none (expert_action)", stacklevel=2)
+        warnings.warn(f"no expert in {', '.join(silent)} (expert_action is not implemented)", stacklevel=2)
 
 
-def expert_rows(episodes: Sequence[Episode], manners: Mapping[str, Manner]) -> list[Row]:
-    """A row for every turn whose expert is known: what the policy had read, and the expert's action as a response.
+def expert_rows(episodes: Sequence[Episode], formats: Mapping[str, ChatFormat]) -> list[Row]:
+    """A row for every turn with an expert action: the policy's prompt, and that action as the response.
 
-    manners: how the policy speaks in each world, by name; by '' in a run of one. Rows are numbered as those of
-    :func:`gagpo.learning.batch.build_rows` in turn and group. An action that takes more than the manner's
-    ``max_tokens``, or is no text, is left out: the policy could not say it.
+    formats: how the policy is prompted, by environment name ('' in a run of one). Turns and groups are numbered as in
+    :func:`gagpo.learning.batch.build_rows`. Actions longer than ``max_tokens``, or not valid text, are skipped because
+    the policy could not produce them.
     """
     groups = sorted({episode.group for episode in episodes})
     rows: list[Row] = []
     number = tokens = 0
     for episode in episodes:
-        manner = manners[episode.world or ""]
-        context = manner.context
+        chat = formats[episode.world or ""]
+        context = chat.context
         for turn in episode.turns:
             if turn.expert and not SURROGATE.search(turn.expert):
                 response_ids = context.response(context.phrasing.write(Turn.acting(turn.expert)))
                 first, count = len(turn.prompt_ids), len(response_ids)
-                if count <= manner.max_tokens:
+                if count <= chat.max_tokens:
                     ids, offset_K = np.concatenate([turn.prompt_ids, response_ids]), np.arange(count)
                     numbers = (first + offset_K, np.full(count, number), tokens + offset_K)
                     group = groups.index(episode.group)
@@ -68,7 +68,7 @@ def expert_rows(episodes: Sequence[Episode], manners: Mapping[str, Manner]) -> l
 
 
 def expert_metrics(episodes: Sequence[Episode], rows: Sequence[Row]) -> dict[str, float]:
-    """Shares of the turns that an expert's action is known of, and of those in which the policy did the same."""
+    """Share of turns with an expert action, and share of those in which the policy chose the same."""
     turns = [turn for episode in episodes for turn in episode.turns]
     known = [turn for turn in turns if turn.expert]
     agreed = sum(turn.action == turn.expert for turn in known)

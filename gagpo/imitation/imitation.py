@@ -1,4 +1,4 @@
-"""An iteration's lessons: the batch with what it is taught beside its credit."""
+"""Expert imitation, distillation and replay, added to the batch of an iteration."""
 
 from __future__ import annotations
 
@@ -8,26 +8,34 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
+from gagpo.agents.agent import ChatFormat
+from gagpo.agents.context import Context
 from gagpo.agents.episodes import Episode
+from gagpo.agents.prompts import STYLES
 from gagpo.credit import Credit, Turns
 from gagpo.credit.turns.grouping import group_mean
 from gagpo.distributed.ranks import Ranks
 from gagpo.envs.base import TextEnv
+from gagpo.envs.tools import tools_of
 from gagpo.imitation.distillation import Teacher
 from gagpo.imitation.expert import expert_metrics, expert_rows
-from gagpo.imitation.manners import manners_of
 from gagpo.imitation.replay import ReplayBuffer
 from gagpo.learning.batch import Row, Supervision, build_rows
 from gagpo.settings import RunSettings
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """What an update learns from. rows and credit: of the iteration's episodes, then of those that are replayed.
+class LearningBatch:
+    """The rows of one update.
 
-    supervision: rows of expert actions. stats: what to log.
+    episodes: of the iteration, then the replayed ones.
+    rows: of these episodes.
+    credit: of their turns.
+    supervision: rows of expert actions, None without an expert.
+    stats: metrics of what was added.
     """
 
+    episodes: Sequence[Episode]
     rows: list[Row]
     credit: Credit
     supervision: Supervision | None = None
@@ -35,9 +43,11 @@ class Lesson:
 
 
 class Imitation:
-    """Adds to an iteration's rows and credit what the algorithm teaches beside them; all ranks do the same.
+    """Adds expert imitation, distillation and replay to an iteration's rows and credit; all ranks do the same.
 
-    model: the policy in training. tokenizer: its own. worlds: by name.
+    model: the policy in training.
+    tokenizer: the policy's.
+    environments: one of each, by name.
     """
 
     def __init__(
@@ -46,54 +56,74 @@ class Imitation:
         model: torch.nn.Module,
         tokenizer: object,
         ranks: Ranks,
-        worlds: Mapping[str, TextEnv],
+        environments: Mapping[str, TextEnv],
     ):
         algorithm = settings.algorithm
         self.weight, self.expert, self.distillation = algorithm.credit_weight, algorithm.expert, algorithm.distillation
         self.iterations, chosen = settings.training.iterations, self.distillation
-        self.manners = manners_of(settings, tokenizer, worlds) if self.expert or chosen else {}
-        self.teacher = Teacher(settings, model, self.manners, ranks, chosen, worlds) if chosen else None
+        self.formats = formats_of(settings, tokenizer, environments) if self.expert or chosen else {}
+        self.teacher = Teacher(settings, model, self.formats, ranks, chosen) if chosen else None
         self.replay = ReplayBuffer(algorithm.replay) if algorithm.replay else None
 
-    def lesson(self, episodes: Sequence[Episode], rows: list[Row], credit: Credit, iteration: int) -> Lesson:
-        """The lesson of ``iteration``, counted from 0, from what its episodes' credit is."""
+    def extended(self, episodes: Sequence[Episode], rows: list[Row], credit: Credit, iteration: int) -> LearningBatch:
+        """The batch of ``iteration`` (from 0), from the rows and the credit of its episodes."""
         stats: dict[str, float] = {}
         mixed = replace(credit, advantage=self.weight * credit.advantage) if self.weight != 1 else credit
         if self.teacher is not None and self.distillation is not None:
             coefficient = self.distillation.at(iteration, self.iterations)
-            taught_K, judged_K = self.teacher.advantage(rows, episodes, credit.tokens)
-            mixed = replace(mixed, advantage=mixed.per_token() + coefficient * taught_K, level="token")
+            teacher_K, judged_K = self.teacher.advantage(rows, episodes, credit.tokens)
+            mixed = replace(mixed, advantage=mixed.per_token() + coefficient * teacher_K, level="token")
             stats |= {
                 "distillation_coefficient": coefficient,
-                "distillation_advantage": float(taught_K.sum() / max(1, judged_K.sum())),
+                "distillation_advantage": float(teacher_K.sum() / max(1, judged_K.sum())),
                 "distilled_tokens": float(judged_K.mean()),
             }
         supervision = None
         if self.expert is not None:
             coefficient = self.expert.at(iteration, self.iterations)
-            supervision = Supervision(expert_rows(episodes, self.manners), coefficient)
+            supervision = Supervision(expert_rows(episodes, self.formats), coefficient)
             stats |= {"expert_coefficient": coefficient, **expert_metrics(episodes, supervision.rows)}
         if self.replay is not None:
             coefficient = self.replay.settings.at(iteration)
             again, above_E = self.replay.chosen()
             if again and coefficient > 0:
                 rows, mixed = joined(rows, mixed, again, coefficient * above_E)
+                episodes = [*episodes, *again]
             stats |= {"replay_coefficient": coefficient, "replayed_episodes": float(len(again))}
-        return Lesson(rows, mixed, supervision, stats)
+        return LearningBatch(episodes, rows, mixed, supervision, stats)
 
     def remember(self, episodes: Sequence[Episode], turns: Turns, credit: Credit, iteration: int) -> None:
-        """Keep what is worth replaying of ``iteration``. turns and credit: of ``episodes``."""
+        """Keep the episodes of ``iteration`` that are worth replaying. turns, credit: of ``episodes``."""
         if self.replay is not None:
             credit_E = group_mean(credit.advantage_N, turns.episode_N, turns.episodes)
             self.replay.add(episodes, credit_E, turns.return_E, iteration)
 
 
+def formats_of(settings: RunSettings, tokenizer: object, environments: Mapping[str, TextEnv]) -> dict[str, ChatFormat]:
+    """How the policy is prompted, by environment name ('' in a run of one)."""
+    found = {}
+    for world in settings.worlds:
+        chosen, environment = world.context, environments.get(world.name)
+        context = Context(
+            tokenizer,
+            STYLES[chosen.style],
+            getattr(environment, "instructions", ""),
+            chosen.history,
+            chosen.admissible,
+            chosen.template,
+            tools_of(environment),
+            chosen.calls,
+        )
+        found[world.name] = ChatFormat(context, world.max_tokens)
+    return found
+
+
 def joined(
     rows: list[Row], credit: Credit, episodes: Sequence[Episode], advantage_E: np.ndarray
 ) -> tuple[list[Row], Credit]:
-    """Rows and credit with those of more ``episodes`` behind them, each of which has one advantage.
+    """Rows and credit with those of more ``episodes`` appended, one advantage per episode.
 
-    Every one of them is a task group of its own.
+    Each of these episodes forms a task group of its own.
     """
     turns, groups = len(credit.tokens_N), 1 + max((row.group for row in rows), default=-1)
     numbered = [replace(episode, group=number) for number, episode in enumerate(episodes)]

@@ -1,4 +1,4 @@
-"""From episodes to what the model is trained on: rows, and the mini-batches of an epoch.
+"""Rows of tokens from episodes, and the mini-batches of an epoch.
 
 Shape suffixes: N turns, K response tokens of the batch, L tokens of a row.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -19,10 +18,13 @@ from gagpo.objectives import Normaliser
 class Row:
     """One token sequence the trainer sees.
 
-    ids: int32[L]. place_K: where in ``ids`` each response token stands. turn_K: its turn, counted over the whole batch.
+    ids: int32[L].
+    place_K: index in ``ids`` of each response token.
+    turn_K: its turn, counted over the whole batch.
     token_K: its number among all response tokens of the batch, turn after turn.
-    logprob_K: float32, what the engine sampled it with, at ``temperature``. group: number of its episode's task group,
-    counted from 0 in increasing order of ``Episode.group``.
+    logprob_K: float32, the log-probability that the engine sampled it with.
+    temperature: that it was sampled at.
+    group: number of the task group, counted from 0 in increasing order of ``Episode.group``.
     """
 
     ids: np.ndarray
@@ -40,13 +42,13 @@ class Row:
 
     @property
     def read_L(self) -> np.ndarray:
-        """What the model reads."""
+        """The tokens that the model reads."""
         return self.ids[:-1]
 
 
 @dataclass(frozen=True)
 class Supervision:
-    """Rows whose every response token is to be made likelier, beside those that are reinforced.
+    """Rows for supervised learning, in addition to those that are reinforced.
 
     The loss is ``coefficient`` times the mean of ``-log pi`` over the tokens of a mini-batch's part of ``rows``.
     """
@@ -69,7 +71,7 @@ def build_rows(episodes: Sequence[Episode], trainable_only: bool = False) -> lis
         ids = np.zeros(0, np.int32)
         columns: list[tuple[np.ndarray, ...]] = []
         for turn in episode.turns:
-            # A prompt that does not go on where the row ends is the beginning of another.
+            # A prompt that does not continue the row begins another.
             length, first, count = len(ids), len(turn.prompt_ids), len(turn.response_ids)
             if not (0 < length <= first and np.array_equal(turn.prompt_ids[:length], ids)):
                 rows += _finished(ids, columns, episode, groups)
@@ -97,21 +99,19 @@ def _finished(ids: np.ndarray, columns: list[tuple[np.ndarray, ...]], episode: E
 
 
 def normaliser_of(rows: Sequence[Row]) -> Normaliser:
-    """What the mean over a mini-batch of these rows runs over."""
+    """The counts that the mean over a mini-batch of these rows divides by."""
     turns = sum(1 + int(np.count_nonzero(np.diff(row.turn_K))) for row in rows)
     return Normaliser(sum(len(row.turn_K) for row in rows), turns, len(rows))
 
 
-def mini_batches(
-    rows: Sequence[Row], count: int, rng: np.random.Generator, unit: Literal["row", "group"] = "row"
-) -> Iterator[list[Row]]:
-    """Split the rows at random into ``count`` parts with nearly equal numbers of rows, or of whole task groups.
+def mini_batches(rows: Sequence[Row], count: int, rng: np.random.Generator) -> Iterator[list[Row]]:
+    """Split the rows at random into ``count`` parts with nearly equal numbers of whole task groups.
 
-    There are fewer parts where there are fewer rows; where there are fewer groups than parts, rows are dealt out.
+    Where there are fewer groups than parts, rows are dealt out one by one; there are never more parts than rows.
     """
     number_R = np.asarray([row.group for row in rows])
     groups = np.unique(number_R)
-    if unit == "row" or len(groups) < count:
+    if len(groups) < count:
         groups, number_R = np.arange(len(rows)), np.arange(len(rows))
     for part in np.array_split(rng.permutation(groups), min(count, len(groups))):
         yield [rows[place] for chosen in part for place in np.flatnonzero(number_R == chosen)]

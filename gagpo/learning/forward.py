@@ -1,9 +1,9 @@
-"""Forward passes of an update: what policy, critic and reference find of a micro-batch's response tokens."""
+"""Forward passes of an update: log-probabilities and values of the response tokens of a micro-batch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,7 +15,16 @@ from gagpo.distributed.sharding import within
 from gagpo.learning.critic import Critic
 from gagpo.learning.logprobs import Entropy, hidden_of, token_logprobs
 from gagpo.learning.packing import MicroBatch
-from gagpo.learning.precision import Scope
+from gagpo.settings import RunSettings
+
+Scope = Callable[[], AbstractContextManager[object]]
+"""Makes a context that something is computed in."""
+
+
+def autocast(settings: RunSettings) -> torch.autocast:
+    """Mixed precision as ``training.precision`` says; the weights stay as they are."""
+    half = settings.training.precision == "bfloat16"
+    return torch.autocast(torch.device(settings.device).type, torch.bfloat16, enabled=half)
 
 
 class Outputs(NamedTuple):
@@ -47,7 +56,7 @@ class Networks:
     autocast: Scope = nullcontext
 
     def train(self, on: bool) -> None:
-        """Begin or end an update; a critic's own backbone keeps activations as the policy does."""
+        """Begin or end an update."""
         for network in (self.policy, self.critic):
             if network is not None:
                 make_again_in_training(network, on)
@@ -93,21 +102,21 @@ class Networks:
             return within(reference, lambda: token_logprobs(reference, batch, entropy="none"))[0]
 
 
-# What training mode is left for ---------------------------------------------------------------------------------------
+# Gradient checkpointing ---------------------------------------------------------------------------------------
 
 
 def make_again_in_training(model: torch.nn.Module, on: bool) -> None:
-    """Let the layers that gradient checkpointing was switched on for make their activations again, or keep them.
+    """Let checkpointed layers recompute their activations, or keep them.
 
-    All else stays in evaluation mode: with dropout the policy that is trained would not be the one that has sampled,
-    and the ratios of an untouched policy not 1.
+    Everything else stays in evaluation mode: with dropout the trained policy would differ from the one that sampled,
+    and the ratios of an untouched policy would not be 1.
     """
     for module in model.modules():
         module.training = on and getattr(module, "gradient_checkpointing", False)
 
 
 def checkpoint_activations(model: Any, offload: bool = False) -> None:
-    """Switch gradient checkpointing on. offload: what is kept for it lies in the host's memory meanwhile.
+    """Switch gradient checkpointing on. offload: keep its activations in host memory.
 
     A layer asks for checkpointing by its training mode, which it is taken out of for its own pass.
     """
@@ -120,7 +129,7 @@ def checkpoint_activations(model: Any, offload: bool = False) -> None:
 
 @dataclass(frozen=True)
 class _AsSampled:
-    """Runs what is checkpointed in evaluation mode, in the forward pass and when it is made again."""
+    """Runs checkpointed layers in evaluation mode, in the forward pass and when they are recomputed."""
 
     checkpoint: Callable[..., Any]
     offload: bool

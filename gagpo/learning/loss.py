@@ -1,8 +1,13 @@
-"""The loss of one micro-batch: the policy's, the critic's beside it, and what to say where it is not finite."""
+"""The loss of one micro-batch: old log-probabilities, the policy's and the critic's part, and non-finite losses.
+
+In half precision a row gives other numbers next to other rows, and a ratio of the untouched policy has to be 1. So a
+scoring pass reads the same micro-batches as the first steps.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,10 +18,41 @@ from gagpo.credit import Credit
 from gagpo.credit.assign import first_tokens
 from gagpo.learning.forward import Outputs
 from gagpo.learning.packing import MicroBatch
-from gagpo.learning.scoring import OldLogprobs
 from gagpo.learning.steps.skipped_steps import NonFiniteLoss
-from gagpo.objectives import Controls, Normaliser, find_nonfinite, policy_loss, value_loss
+from gagpo.objectives import (
+    Controls,
+    Correction,
+    Normaliser,
+    correction_weights,
+    find_nonfinite,
+    policy_loss,
+    value_loss,
+)
 from gagpo.objectives.policy import Metrics
+
+
+class OldLogprobs(NamedTuple):
+    """Log-probabilities under the policy before the first step.
+
+    logprob_K: float64[K], in the order of the turns.
+    weight_K: importance weights of the correction, None where all are 1.
+    """
+
+    logprob_K: np.ndarray
+    weight_K: np.ndarray | None = None
+
+
+def score(batch: MicroBatch, logprob_K: Tensor, correction: Correction) -> tuple[MicroBatch, Metrics]:
+    """Compare the engine with the policy before its first step, whose log-probabilities are ``logprob_K``.
+
+    Returns the micro-batch, with ratios that start from the policy where the correction recomputes them, and the sums
+    of the mismatch.
+    """
+    logprob_K = logprob_K.detach()
+    weight_K, sums = correction_weights(logprob_K, batch.logprob_K, batch.layout, correction)
+    if correction.recomputes:
+        batch = replace(batch, old_logprob_K=logprob_K.float(), weight_K=weight_K)
+    return batch, {**sums, "tokens": torch.tensor(float(len(logprob_K)))}
 
 
 def with_columns(batch: MicroBatch, credit: Credit, old: OldLogprobs | None) -> MicroBatch:

@@ -1,4 +1,4 @@
-"""What the steps of an update leave to log, gathered over the ranks."""
+"""The metrics of an update, over all ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gagpo.objectives import summary
 from gagpo.objectives.policy import Metrics
 
 MISMATCH = ("mismatch_kl", "mismatch_weight", "mismatch_max", "masked_tokens", "masked")
-"""How far sampler and trainer were apart before the first step, and the share of sequences left out for it."""
+"""The gap between sampler and trainer before the first step, and the share of sequences masked for it."""
 
 
 @dataclass

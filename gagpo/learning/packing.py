@@ -22,23 +22,34 @@ from gagpo.settings import RunSettings
 SIZES = 256
 """Flat tokens and predictions are made up to multiples of this."""
 REACH = 4
-"""Keys that the rows of a tree look back at, over the tokens of a forward pass: what is kept of them stays small."""
+"""Attention keys of the rows of a tree, as a multiple of the tokens of a forward pass; it bounds memory."""
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """What one forward pass reads, and what is known of the response tokens in it.
+    """The tokens of one forward pass, and the columns of its response tokens.
 
-    ids_T: the tokens read; packed: which of them make a row. keep_U: flat position whose logits predict a token;
-    target_U: the token; temperature_U: what it was sampled at (None where all are 1). of_K: the prediction that each
-    response token is; None where they are one for one. turn_K and token_K: a response token's numbers in the whole
-    batch. logprob_K: what the engine sampled it with. layout: which tokens make an action and which a row. padding:
-    read for company, so that a rank makes as many passes as the others; nothing of it counts.
+    ids_T: the tokens read.
+    packed: which tokens make a row.
+    keep_U: flat position whose logits predict a token.
+    target_U: the token.
+    temperature_U: that it was sampled at; None where all are 1.
+    of_K: the prediction of each response token; None where they are one for one.
+    turn_K: turn of each response token in the whole batch.
+    token_K: number of each response token in the whole batch.
+    group_K: task group of each response token.
+    logprob_K: log-probability that the engine sampled it with.
+    layout: which tokens make an action and which a row.
+    padding: read only so that all ranks make as many passes; it counts for nothing.
 
-    Columns of a training step, float32[K], put in by :func:`gagpo.learning.loss.with_columns`. old_logprob_K: what
-    ratios start from, before that the engine's. weight_K: the correction's. Of a critic, old_value_K: its values when
-    the batch was sampled; return_K: what they should have been; first_K, int64: the places whose values are trained,
-    None for all.
+    Columns of a training step, float32[K], set by :func:`gagpo.learning.loss.with_columns`:
+
+    old_logprob_K: denominator of the ratios.
+    advantage_K: the advantage.
+    weight_K: importance weight of the correction.
+    old_value_K: the critic's value when the batch was sampled.
+    return_K: the critic's target.
+    first_K: int64, the places whose values are trained; None for all.
 
     Made on the CPU; :meth:`to` moves it when its turn comes, without waiting for the device.
     """
@@ -68,7 +79,7 @@ class MicroBatch:
         return self.packed.own
 
     def each(self, value_U: Tensor) -> Tensor:
-        """Of each response token, what was found of its prediction: ``(K, ...)`` from ``(U, ...)``."""
+        """Values of response tokens from values of predictions: ``(K, ...)`` from ``(U, ...)``."""
         return value_U if self.of_K is None else value_U.index_select(0, self.of_K)
 
     def to(self, device: torch.device | str) -> MicroBatch:
@@ -95,7 +106,7 @@ class Packing:
     rounded: bool = False
 
     def micro_batches(self, rows: Sequence[Row]) -> Iterator[MicroBatch]:
-        """Micro-batches of rows that are alike: in length, or of trees in what they begin with."""
+        """Micro-batches of rows that are alike: in length, or with trees in their prefix."""
         yield from map(self.micro_batch, self.cut(rows))
 
     def cut(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
@@ -118,7 +129,7 @@ class Packing:
         read = reach = 0
         for place in in_order([row.read_L for row in rows]):
             row = rows[place]
-            # A row adds what it does not have in common with the one before it.
+            # A row adds the tokens that it does not share with the one before it.
             own = row.length - common(part[-1].read_L, row.read_L) if part else row.length
             if part and (read + own > self.tokens or reach + row.length > REACH * self.tokens):
                 yield part
@@ -129,7 +140,7 @@ class Packing:
             yield part
 
     def shares(self, rows: Sequence[Row], world: int) -> list[list[Row]]:
-        """What may be dealt out to ``world`` processes one by one: rows, or trees of a group's rows.
+        """The units that are dealt out to ``world`` processes: rows, or trees of a group's rows.
 
         A tree larger than half a process's part of all tokens is halved, neighbours with most in common together.
         """
@@ -193,7 +204,7 @@ class Packing:
         )
 
     def _lay_out(self, rows: Sequence[Row]) -> tuple[np.ndarray, PackedTrees, list[np.ndarray]]:
-        """Tokens, what attention sees of them, and the flat place of every token of every row."""
+        """Tokens, the attention layout, and the flat position of every token of every row."""
         ids_T, branches = grow([row.read_L for row in rows], share=self.trees)
         paths = [branch.path_L for branch in branches]
         if not (self.trees or self.rounded):  # the only layout that models without flat attention can read
@@ -209,7 +220,7 @@ def _made_up(values: np.ndarray) -> np.ndarray:
 
 
 def packing_of(model: torch.nn.Module, settings: RunSettings) -> Packing:
-    """How the rows of a run are read: trees where the model can and the settings let it."""
+    """How the rows of a run are read: as trees where the model has flat attention."""
     training, flat = settings.training, is_flat(model)
     half_on_cpu = torch.device(settings.device).type == "cpu" and training.precision == "bfloat16"
     return Packing(training.microbatch_tokens, flat, half_on_cpu and flat)

@@ -1,6 +1,6 @@
-"""A mini-batch shared among the ranks by its tokens, and what each rank reads of it put together again.
+"""A mini-batch shared among the ranks by tokens, and columns put together from all ranks.
 
-Every rank knows all rows, so that each computes what all of them get and nothing has to be sent.
+Every rank knows all rows, so each computes the shares of all ranks and nothing is sent.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def rank_batches(rows: Sequence[Row], packing: Packing, ranks: Ranks) -> list[Mi
 
 
 def shard_rows(rows: Sequence[Row], packing: Packing, world: int) -> list[list[Row]]:
-    """The rows of each rank: the largest share first, each to whoever has the fewest tokens to read so far.
+    """The rows of each rank: the largest share first, each to the rank with the fewest tokens so far.
 
     No rank reads more tokens than another by more than the largest of :meth:`Packing.shares`.
     """
@@ -66,7 +66,7 @@ def token_columns(
     for made in batches:
         found = read(made.to(device))
         columns = columns or [np.zeros(tokens) for _ in found]
-        if made.padding:  # read because the other ranks read, and of no further use
+        if made.padding:  # read only because the other ranks read
             continue
         for column, values in zip(columns, found, strict=True):
             column[made.token_K.numpy()] = values.double().cpu().numpy()

@@ -1,11 +1,10 @@
-"""One iteration's learning: from rows and credit to optimiser steps."""
+"""Optimiser steps from rows and credit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import numpy as np
 import torch
@@ -19,13 +18,11 @@ from gagpo.credit import Credit
 from gagpo.distributed.ranks import Ranks
 from gagpo.learning.batch import Row, Supervision, mini_batches, normaliser_of
 from gagpo.learning.critic import Critic
-from gagpo.learning.forward import Networks
+from gagpo.learning.forward import Networks, Scope
 from gagpo.learning.logprobs import Entropy
-from gagpo.learning.loss import micro_batch_loss, nonfinite_error, with_columns
+from gagpo.learning.loss import OldLogprobs, micro_batch_loss, nonfinite_error, score, with_columns
 from gagpo.learning.metrics import StepLog
 from gagpo.learning.packing import MicroBatch, Packing
-from gagpo.learning.precision import Scope
-from gagpo.learning.scoring import OldLogprobs, score
 from gagpo.learning.sharded_batches import rank_batches, token_columns
 from gagpo.learning.steps.skipped_steps import NonFiniteLoss, NonFiniteWeights, Skips
 from gagpo.objectives import Controls, Normaliser
@@ -34,11 +31,13 @@ from gagpo.objectives.policy import LOG_RATIO_LIMIT, Metrics
 
 @dataclass
 class MiniBatch:
-    """What one optimiser step is made of.
+    """The rows of one optimiser step.
 
-    micros: what this rank reads of it; padding, if any, is at the end; none where no row teaches. normaliser: of all
-    rows of all ranks, whether or not they are read. tokens: of those rows. taught: what this rank reads of the
-    supervised rows, which have taught_tokens response tokens on all ranks.
+    micros: this rank's part, padding at the end; empty where no row has a gradient.
+    normaliser: of all rows of all ranks, whether or not they are read.
+    tokens: of those rows.
+    taught: this rank's part of the supervised rows.
+    taught_tokens: response tokens of the supervised rows of all ranks.
     """
 
     micros: list[MicroBatch]
@@ -51,11 +50,12 @@ class MiniBatch:
 class Updater:
     """Takes optimiser steps on batches of rows.
 
-    reference: the policy that KL is measured to, where the algorithm asks for it; reference_scope: a context in which
-    it is that (of a model with an adapter, the one without it). autocast: a context for forward passes.
-    minibatch_of: what mini-batches are dealt out by; packing: how their rows are read.
-    max_skipped: so many steps in a row whose loss or gradient is not finite end the training; fewer are skipped.
-    ranks: each is given all rows, takes its share of every mini-batch, and returns the same numbers.
+    reference: the policy that KL is measured to, None without KL.
+    reference_scope: a context in which ``reference`` is that policy (without its adapter).
+    autocast: a context for forward passes.
+    packing: how rows become micro-batches.
+    max_skipped: number of steps in a row with a non-finite loss or gradient that ends training; fewer are skipped.
+    ranks: each gets all rows, takes its share of every mini-batch, and returns the same metrics.
     """
 
     def __init__(
@@ -66,7 +66,6 @@ class Updater:
         *,
         epochs: int = 1,
         minibatches: int = 1,
-        minibatch_of: Literal["group", "row"] = "row",
         packing: Packing | None = None,
         max_grad_norm: float = 1.0,
         reference: torch.nn.Module | None = None,
@@ -80,7 +79,7 @@ class Updater:
         self.model, self.optimizer, self.algorithm = model, optimizer, algorithm
         self.networks = Networks(model, critic, reference, reference_scope, autocast)
         self.ranks = ranks or Ranks()
-        self.epochs, self.minibatches, self.minibatch_of = epochs, minibatches, minibatch_of
+        self.epochs, self.minibatches = epochs, minibatches
         self.packing = packing or Packing()
         self.max_grad_norm = max_grad_norm
         self.device = device
@@ -99,17 +98,17 @@ class Updater:
     ) -> dict[str, float]:
         """``epochs`` passes of ``minibatches`` optimiser steps each; returns the metrics.
 
-        Ratios start from the log-probabilities the engine sampled with, or, where the algorithm's correction says so,
-        from the trainer's own before the first step; how far the two were apart is always among the metrics
-        (``mismatch_*``, of the first mini-batch where nothing is recomputed). The loss of a mini-batch is the exact
-        mean over all of it, however it is cut into micro-batches. Rows that cannot teach are counted in it and not
-        read, and are in no metric (:meth:`_teaching`). ``controls`` gives what controllers set, from the task group of
-        each token. ``supervision`` is shared out to the mini-batches, and its loss is added to theirs.
+        Ratios start from the engine's log-probabilities, or with a recomputing correction from the trainer's own before
+        the first step. The gap between the two is always among the metrics (``mismatch_*``). The loss of a mini-batch
+        is the exact mean over all of its rows, however it is cut into micro-batches. Rows without a gradient count in
+        that mean but are not read, and are in no metric (:meth:`_teaching`).
 
-        A step whose loss or gradient is not finite is skipped: weights and optimiser stay as they were, and its numbers
-        are in no metric but ``skipped_steps``. :class:`NonFiniteLoss` is raised in place of the last skip that
-        ``max_skipped`` allows, and for a parameter that is not finite after a step; the message says how many steps of
-        this update had been taken before.
+        controls: what controllers set, from the task group of each token.
+        supervision: shared out to the mini-batches; its loss is added to theirs.
+
+        A step whose loss or gradient is not finite is skipped: weights and optimiser stay unchanged, and only
+        ``skipped_steps`` counts it. Raises :class:`NonFiniteLoss` at the ``max_skipped``-th skip in a row, and for a
+        parameter that is not finite after a step; the message says how many steps of this update were taken.
         """
         log = StepLog()
         self.skips.begin()
@@ -129,7 +128,7 @@ class Updater:
                     share = supervision.coefficient if supervision else 0.0
                     self._train_on(batch, controls, log, old is None and not log.losses, share)
         except NonFiniteLoss as error:
-            after = "go on from the last checkpoint" if isinstance(error, NonFiniteWeights) else _left(len(log.losses))
+            after = "resume from the last checkpoint" if isinstance(error, NonFiniteWeights) else _left(len(log.losses))
             raise NonFiniteLoss(f"{error}; {after}", error.turns) from None
         finally:
             self.networks.train(False)
@@ -142,19 +141,17 @@ class Updater:
     ) -> list[MiniBatch]:
         """Each mini-batch of an epoch, with its part of the supervised rows."""
         made: list[MiniBatch] = []
-        for part in mini_batches(rows, self.minibatches, rng, self.minibatch_of):
+        for part in mini_batches(rows, self.minibatches, rng):
             teaching = self._teaching(part, credit)
             micros = rank_batches(teaching, self.packing, self.ranks) if teaching else []
             made.append(MiniBatch(micros, normaliser_of(part), sum(row.length for row in part)))
         taught = supervision.rows if supervision and supervision.coefficient > 0 else []
-        for batch, part in zip(
-            made, mini_batches(taught, len(made), rng, self.minibatch_of) if taught else (), strict=False
-        ):
+        for batch, part in zip(made, mini_batches(taught, len(made), rng) if taught else (), strict=False):
             batch.taught, batch.taught_tokens = self._all(part), normaliser_of(part).tokens
         return made
 
     def _teaching(self, rows: Sequence[Row], credit: Credit) -> Sequence[Row]:
-        """The rows that a gradient can come from: without advantage only KL, entropy and a critic give one."""
+        """The rows that a gradient can come from: without advantage only KL, entropy and the critic give one."""
         algorithm = self.algorithm
         if algorithm.kl.coefficient > 0 or algorithm.entropy > 0 or self.networks.critic is not None:
             return rows
@@ -168,9 +165,9 @@ class Updater:
 
     @property
     def _first_scores_itself(self) -> bool:
-        """Whether old log-probabilities of the first step are recomputed in its own forward pass: nothing has moved.
+        """Whether the first step recomputes its old log-probabilities in its own forward pass.
 
-        A second epoch needs those of the same rows again, beside other rows, so that all are read in a pass before.
+        A second epoch needs them again for other mini-batches, so they come from a pass of their own then.
         """
         return self.epochs == 1 and self.algorithm.correction.recomputes
 
@@ -199,12 +196,12 @@ class Updater:
         scores: bool,
         supervised: float = 0.0,
     ) -> None:
-        """One optimiser step, left out where no row teaches, and where its loss or gradient is not finite.
+        """Take one optimiser step, unless no row has a gradient or its loss or gradient is not finite.
 
         supervised: the coefficient of the supervised rows' loss.
         """
         log.tokens += batch.tokens
-        if not batch.micros and not batch.taught:  # on any rank: Adam would move on by what it remembers, for nothing
+        if not batch.micros and not batch.taught:  # Adam would move on by its momentum
             return
         try:
             loss, sums, mismatch = self._accumulate(batch, controls, scores)
@@ -236,7 +233,7 @@ class Updater:
         mismatch: list[Metrics] = []
         error: NonFiniteLoss | None = None
         for made in batch.micros:
-            # Forward. Padding takes part in the passes of the other ranks, backward ones too, with gradients of zero.
+            # Forward. Padding joins the forward and backward passes of the other ranks, with gradients of zero.
             micro = made.to(self.device)
             with span("forward"):
                 outputs = self.networks.outputs(micro, entropy)
@@ -251,7 +248,7 @@ class Updater:
             log_ratio_K = outputs.logprob_K.detach() - micro.old_logprob_K
             self._log_ratio_K[made.token_K.numpy()] = log_ratio_K.cpu().numpy()
 
-            # Loss. Where it is not finite the other ranks still wait for this one in their passes: all stop afterwards.
+            # Loss. Where it is not finite the other ranks still need this one in their passes: all stop afterwards.
             own = controls(micro.group_K) if controls else None
             loss, metrics = micro_batch_loss(micro, outputs, self.algorithm, batch.normaliser, own)
             if not torch.isfinite(loss):
@@ -322,7 +319,7 @@ class Updater:
         self.skips.skip(error)
 
     def weights(self) -> list[Tensor]:
-        """A copy of what is trained of the policy, in the host's memory: of several ranks, this one's part."""
+        """A copy of the policy's trained weights in host memory; with several ranks, of this rank's part."""
         return [tensor.to("cpu", copy=True) for tensor in self._trained()]
 
     @torch.no_grad()
@@ -332,7 +329,7 @@ class Updater:
             tensor.copy_(torch.lerp(old.to(tensor.device), tensor, part))
 
     def _trained(self) -> list[Tensor]:
-        """The weights in training themselves; of sharded ones what lies here."""
+        """The weights in training; with several ranks, this rank's part."""
         trained = [parameter.detach() for parameter in self.model.parameters() if parameter.requires_grad]
         return [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in trained]
 
@@ -376,4 +373,4 @@ def divergence(log_ratio_K: np.ndarray) -> float:
 def _left(steps: int) -> str:
     if not steps:
         return "the weights were left as they were"
-    return f"{steps} steps of this update had been taken before: go on from the last checkpoint"
+    return f"{steps} steps of this update had been taken before: resume from the last checkpoint"

@@ -56,30 +56,18 @@ class ExpertLoss(Taught):
 class Distillation(Taught):
     """On-policy distillation: ``log pi_T(y) - log pi(y)`` of each token y that the student sampled, as its advantage.
 
-    teacher: a model folder, a hub name, ``starter:NAME``, the address of a vLLM server (``http://...``), or ``self``:
-    the policy as it is before the update. A teacher of another tokenizer judges by text, chunk by chunk
-    (:mod:`gagpo.imitation.alignment`). tokenizer, deadline, concurrency, key_variable: of a served teacher, the folder
-    or hub name of its tokenizer where the server's own name of the model is none, the seconds that one answer may take,
-    the requests at once, and the environment variable with the server's key, if it asks for one. form:
-    ``log_ratio``, or ``bounded``: ``log(alpha rho + 1 - alpha)``, ``rho = pi_T/pi``, which is at least ``log(1 -
-    alpha)`` (arXiv 2607.04751). hint: what the teacher is told beyond what the student read; without it a teacher that
-    is the policy itself would teach nothing. ``expert``: the action of the world's expert; ``success``: the actions of
-    another episode of the task group that solved it.
+    teacher: a model folder, a hub name, ``starter:NAME``, or ``self``: the policy as it is before the update. Another
+        model must have the policy's tokenizer.
+    form: ``log_ratio``, or ``bounded``: ``log(alpha rho + 1 - alpha)`` with ``rho = pi_T/pi``, which is at least
+        ``log(1 - alpha)`` (arXiv 2607.04751).
+    hint: what the teacher reads in addition to the student's prompt. ``expert``: the action of the environment's
+        expert. ``success``: the actions of another episode of the task group that solved it. ``self`` requires a hint.
     """
 
     teacher: str = Field(min_length=1)
     form: Literal["log_ratio", "bounded"] = "log_ratio"
     alpha: float = Field(default=0.5, gt=0, lt=1)
     hint: Literal["none", "expert", "success"] = "none"
-    tokenizer: str | None = Field(default=None, min_length=1)
-    deadline: float = Field(default=120.0, gt=0)
-    concurrency: int = Field(default=16, ge=1, le=1024)
-    key_variable: str = "OPENAI_API_KEY"
-
-    @property
-    def served(self) -> bool:
-        """Whether the teacher is behind a server."""
-        return self.teacher.startswith(("http://", "https://"))
 
     @model_validator(mode="after")
     def _knows_more(self) -> Distillation:
@@ -94,9 +82,10 @@ class Replay(Options):
     """Self-imitation: good episodes of earlier iterations join the batch (SPEAR, arXiv 2509.22601).
 
     Kept are episodes whose credit, its mean over their turns, is above ``threshold``: the newest ``size`` of them, none
-    older than ``age`` iterations. The newest ``episodes`` of those whose return is above the median return of the last
-    ``baseline`` episodes join a batch, with the difference times the coefficient as their advantage. The coefficient
-    rises from 0 to ``coefficient`` along half a cosine over ``rise`` iterations.
+    older than ``age`` iterations. The newest ``episodes`` of those whose return is above the baseline join a batch,
+    with the difference times the coefficient as their advantage. The baseline is the median, over the last
+    ``baseline`` episodes, of the mean return of their task group. The coefficient rises from 0 to ``coefficient``
+    along half a cosine over ``rise`` iterations.
     """
 
     coefficient: float = Field(default=1.0, gt=0)

@@ -1,6 +1,5 @@
-"""A run spread over a Ray cluster: trainer ranks, vLLM servers and pools of environments, placed, watched, replaced.
+"""A run spread over a Ray cluster: trainer ranks and vLLM servers, placed, watched and restarted.
 
-``driver`` places the ranks and starts them again from the last checkpoint when one is lost; ``rank``, ``server`` and
-the hosts of ``pool``, which make many nodes look like one pool, are what runs in the cluster. Ray is imported by
-``driver`` and ``actors`` alone, and only with ``gagpo train --ray``.
+``driver`` places the ranks and restarts them from the last checkpoint when one is lost. ``rank`` and ``server`` run in
+the cluster. Ray is imported by ``driver`` and ``actors`` alone, and only with ``gagpo train --ray``.
 """

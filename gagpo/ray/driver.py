@@ -18,7 +18,7 @@ from typing import Any
 from gagpo.base.child import RestartBudget
 from gagpo.base.errors import GagpoError, MissingPackage, first_line
 from gagpo.eval.results import EvalResult
-from gagpo.eval.runs import saved_evaluation
+from gagpo.eval.runs import final_results
 from gagpo.ray.rank import DONE, LOST, MEND, Rank, pass_on
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import dump
@@ -37,7 +37,7 @@ class ClusterError(GagpoError, RuntimeError):
 def train_on(address: str, folder: RunFolder, say: Say) -> dict[str, EvalResult]:
     """Train the run in ``folder`` to its end in the Ray cluster at ``address`` (``local``: one on this machine).
 
-    Gives the final evaluations by split. Raises :class:`ClusterError`, also for what a rank says that users can mend.
+    Returns the final evaluations by panel. Raises :class:`ClusterError`, also for what a rank says that users can mend.
     """
     with _connected(address):
         settings = folder.settings
@@ -45,8 +45,7 @@ def train_on(address: str, folder: RunFolder, say: Say) -> dict[str, EvalResult]
         while True:
             trouble = _Attempt(folder).run()
             if not trouble:
-                found = {split: saved_evaluation(folder.path, f"after-{split}") for split in settings.evaluation.splits}
-                return {split: result for split, result in found.items() if result is not None}
+                return final_results(folder.path, settings.panels)
             if not restarts.take():
                 raise ClusterError(
                     f"{trouble}; started again {restarts.most} times (cluster.restarts) in the hour before"
@@ -66,7 +65,7 @@ def _connected(address: str) -> Iterator[None]:
     variables = {name: os.environ[name] for name in ("PYTHONPATH", "OMP_NUM_THREADS") if name in os.environ}
     variables["PYTHONUNBUFFERED"] = "1"
     if address == LOCAL:
-        os.environ.setdefault("RAY_worker_niceness", "0")  # beside anything else on this machine, ranks would starve
+        os.environ.setdefault("RAY_worker_niceness", "0")  # else ranks get no CPU time on a busy machine
     try:
         ray.init(
             address=LOCAL if address == LOCAL else address,
@@ -85,7 +84,7 @@ def _connected(address: str) -> Iterator[None]:
 
 
 def _require_reachable(address: str) -> None:
-    """Ray itself tries for minutes to reach an address where nobody is."""
+    """Ray itself tries for minutes to reach an address without a cluster."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon or not port.isdecimal():
         return
@@ -107,7 +106,7 @@ class _Attempt:
         self.gpus = 1 if self.settings.device.startswith("cuda") else 0
 
     def run(self) -> str:
-        """Train; '' at the end of the run, else what was lost. Raises what the user has to mend."""
+        """Train; returns '' at the end of the run, else what was lost. Raises errors that the user has to fix."""
         group = self._room()
         ranks: list[Any] = []
         try:

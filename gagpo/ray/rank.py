@@ -10,7 +10,6 @@ from typing import cast
 
 from gagpo.agents.engines.remote.transfer import free_port
 from gagpo.base.errors import GagpoError
-from gagpo.ray.pool import HostsLost
 
 DONE, MEND, LOST = "done", "mend", "lost"
 
@@ -29,7 +28,7 @@ class Rank:
         return os.getpid(), str(ray.get_runtime_context().get_node_id())
 
     def train(self, folder: str, settings: str, variables: Mapping[str, str]) -> tuple[str, str]:
-        """Run, or go on with, the run in ``folder``; ``settings``: those of a new one, as YAML.
+        """Start or resume the run in ``folder``. settings: of a new run, as YAML.
 
         Gives :data:`DONE`, or :data:`MEND` with what the user has to mend, or :data:`LOST` with what ended this rank
         that starting again may cure.
@@ -56,8 +55,8 @@ class Rank:
             with joined(deadline=run.settings.ranks.deadline) as ranks:
                 trainer.train(run, lambda event: print(event, flush=True), quiet=True, ranks=ranks, placement=place)
         except (KeyboardInterrupt, SystemExit):  # a checkpoint has been written
-            return LOST, f"rank {variables['RANK']} was told to end"
-        except (HostsLost, RankLost, RankFailed) as error:
+            return LOST, f"rank {variables['RANK']} was interrupted"
+        except (RankLost, RankFailed) as error:
             return LOST, str(error)
         except GagpoError as error:
             return MEND, str(error)

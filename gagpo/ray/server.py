@@ -11,7 +11,12 @@ from typing import Any
 
 from gagpo.agents.engines.remote.server import Server, ServerPlan, StartedLate
 from gagpo.agents.model import ModelError
-from gagpo.ray.pool import HostLost
+from gagpo.base.errors import GagpoError
+
+
+class HostLost(GagpoError, RuntimeError):
+    """The actor of a server died or does not answer."""
+
 
 ASK_SECONDS = 30.0  # within which an actor answers what takes no time
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from gagpo.agents.engines import adapters
 from gagpo.agents.engines.weights import whole
@@ -45,7 +44,7 @@ class CheckpointError(GagpoError, ValueError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """iteration: iterations done. weights: which of its weights are meant, those in training or their average."""
+    """iteration: iterations done. weights: :data:`WEIGHTS` or :data:`AVERAGE`."""
 
     path: Path
     iteration: int
@@ -58,7 +57,7 @@ class Checkpoint:
 
     @property
     def averaged(self) -> bool:
-        """Whether the averaged weights are meant."""
+        """Whether this is about the averaged weights."""
         return self.weights == AVERAGE
 
     @property
@@ -75,7 +74,7 @@ class Checkpoint:
             raise CheckpointError(f"{error}; delete {self.path} to use an earlier checkpoint") from None
 
     def state(self) -> State:
-        """What the trainer goes on with."""
+        """The trainer's state."""
         path = self.path / "state.json"
         try:
             return dict(json.loads(path.read_text(encoding="utf-8")))
@@ -91,27 +90,20 @@ class Checkpoint:
 
         names: of :func:`gagpo.distributed.states.names_of`.
         """
-        if (self.path / "optimizer").is_dir():
-            self._loaded("optimizer", lambda path: states.fill_optimizer(optimizer, names, path, ranks or Ranks()))
-        else:  # of an earlier version
-            self._loaded("optimizer.pt", lambda path: optimizer.load_state_dict(_placed(_read(path), optimizer)))
+        self._loaded("optimizer", lambda path: states.fill_optimizer(optimizer, names, path, ranks or Ranks()))
 
     def load_replay(self, restore: Callable[[bytes], None]) -> None:
-        """Give ``restore`` the replay buffer; a checkpoint of before there was one leaves it empty."""
-        if (self.path / REPLAY).exists():
-            self._loaded(REPLAY, lambda path: restore(path.read_bytes()))
+        """Give ``restore`` the replay buffer."""
+        self._loaded(REPLAY, lambda path: restore(path.read_bytes()))
 
     def load_sampled(self, restore: Callable[[bytes], None]) -> None:
-        """Give ``restore`` the groups that were sampled ahead and not trained on yet, if there are any."""
+        """Give ``restore`` the groups that were sampled ahead and not trained on, if there are any."""
         if (self.path / SAMPLED).exists():
             self._loaded(SAMPLED, lambda path: restore(path.read_bytes()))
 
     def load_critic(self, critic: torch.nn.Module) -> None:
         """Fill a critic that is not sharded yet."""
-        if (self.path / "critic").is_dir():
-            self._loaded("critic", lambda path: states.read(dict(critic.state_dict()), path, Ranks()))
-        else:  # of an earlier version
-            self._loaded("critic.pt", lambda path: critic.load_state_dict(_read(path)))
+        self._loaded("critic", lambda path: states.read(dict(critic.state_dict()), path, Ranks()))
 
     def _loaded(self, name: str, load: Callable[[Path], object]) -> None:
         path = self.path / name
@@ -126,28 +118,18 @@ class Checkpoint:
             ) from None
 
 
-def _read(path: Path) -> Any:
-    return torch.load(path, map_location="cpu", weights_only=True)
-
-
-def _placed(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """A whole optimiser's state with its tensors sharded as the parameters are."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    for number, parameter in enumerate(parameters):
-        for key, value in state["state"].get(number, {}).items():
-            if isinstance(parameter, DTensor) and value.shape == parameter.shape:
-                mesh = parameter.device_mesh
-                state["state"][number][key] = distribute_tensor(value.to(mesh.device_type), mesh, parameter.placements)
-    return state
-
-
 @dataclass(frozen=True)
 class Snapshot:
-    """A copy of everything a checkpoint holds, in the host's memory: the run goes on while it is written.
+    """A copy of everything a checkpoint holds, in host memory: the run goes on while it is written.
 
-    model, base: for the folder's layout, their weights are not read. tensors: the model's or the adapter's, whole, on
-    the first rank. optimizer and critic: this rank's parts by name. average: like tensors, where one is kept.
-    replay: of the replay buffer, if any. sampled: of what was sampled ahead, if anything.
+    model, base: for the layout of the folder; their weights are not read.
+    tensors: of the model or the adapter, whole, on the first rank.
+    optimizer: this rank's parts, by name.
+    critic: this rank's parts, by name.
+    state: of the trainer.
+    average: like ``tensors``, None without an average.
+    replay: the replay buffer, None without one.
+    sampled: what was sampled ahead, None without any.
     """
 
     model: torch.nn.Module
@@ -195,7 +177,7 @@ class Snapshot:
 
 
 def copied(model: torch.nn.Module, base: adapters.Base | None, ranks: Ranks) -> dict[str, torch.Tensor]:
-    """What a checkpoint holds of a model, whole, in the first rank's memory; all ranks together, nothing on the others.
+    """The tensors of a model for a checkpoint, whole, on the first rank; empty on the others. All ranks together.
 
     CheckpointError for parameters that are not finite.
     """
@@ -214,7 +196,7 @@ def copied(model: torch.nn.Module, base: adapters.Base | None, ranks: Ranks) -> 
 
 
 class Saver(Background):
-    """Writes the checkpoints of a run beside it, one at a time, whole or not at all.
+    """Writes checkpoints in the background, one at a time, whole or not at all.
 
     deadline: seconds that one may take. The tokenizer is copied: another thread uses the run's own.
     """
@@ -285,7 +267,7 @@ def _emptied(folder: Path, temporary: Path) -> None:
 
 
 def _finished(temporary: Path, taken: Snapshot, tokenizer: PreTrainedTokenizerBase) -> None:
-    """What the first rank writes, and the list of all files."""
+    """Write the first rank's files and the manifest."""
     for name, tensors in ((WEIGHTS, taken.tensors), (AVERAGE, taken.average)):
         if tensors is None:
             continue

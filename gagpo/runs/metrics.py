@@ -30,7 +30,7 @@ def metric_rows(path: Path) -> tuple[list[dict[str, Any]], int]:
     for line in lines:
         if not line.strip():
             continue
-        row = _row(line)
+        row = metric_row(line)
         if row is None:
             broken += 1
             continue
@@ -47,7 +47,8 @@ def read_metrics(path: Path) -> tuple[list[dict[str, float]], int]:
     return [{key: float(value) for key, value in row.items() if _is_number(value)} for row in rows], broken
 
 
-def _row(line: str) -> dict[str, Any] | None:
+def metric_row(line: str) -> dict[str, Any] | None:
+    """The row of a line of ``metrics.jsonl``; None for a damaged line."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 import re
@@ -17,9 +18,12 @@ from filelock import FileLock, Timeout
 
 from gagpo.agents.episodes import Decode, Episode, write_episodes
 from gagpo.base import durable
-from gagpo.runs.metrics import Metrics, metric_rows, read_metrics
+from gagpo.base.regular_file import read_bytes
+from gagpo.runs.metrics import Metrics, metric_row, metric_rows, read_metrics
 from gagpo.settings import RunSettings, SettingsError, TrainingSettings, dump, load
 from gagpo.settings.training import ClusterSettings
+
+LOG = logging.getLogger("gagpo")
 
 VERSIONED = (
     *("gagpo", "torch", "transformers", "peft", "numpy", "gymnasium"),
@@ -46,7 +50,7 @@ CHANGEABLE = (
     "threads",
     *(f"cluster.{name}" for name in ClusterSettings.model_fields),
 )
-"""Settings of a run that may change when it is continued: how long and how, never what is learned."""
+"""Settings that may change when a run is resumed; none of them changes what is learned."""
 
 
 class RunFolder:
@@ -121,7 +125,7 @@ class RunFolder:
         return self._commit
 
     def pin(self, commit: str | None) -> None:
-        """Go on with this commit of the hub model from now on, whatever its branch becomes."""
+        """Record the commit of the hub model, which the run uses from now on."""
         if commit is None or commit == self.commit:
             return
         self._commit = commit
@@ -137,12 +141,11 @@ class RunFolder:
             return {}
 
     def change(self, overrides: Sequence[str]) -> None:
-        """Continue with other settings, those of :data:`CHANGEABLE` only; what was measured ``after`` is kept.
+        """Change settings of a run that is resumed, those of :data:`CHANGEABLE` only.
 
-        The final evaluations of a run that is extended become those of the iteration they were made at. Those of its
-        average so far lie beside them under a name of their own: in the end the new average is measured.
+        When a run is extended, its final evaluations become those of the iteration they were made at.
         """
-        for override in overrides:  # refuse the first that changes what is learned
+        for override in overrides:  # refuse the first that is not changeable
             key = override.partition("=")[0]
             if key not in CHANGEABLE:
                 raise SettingsError(
@@ -152,6 +155,11 @@ class RunFolder:
         settings = load(self.path / "config.yaml", overrides)
         rows = self.metrics()
         done = int(rows[-1]["iteration"]) if rows else 0
+        if settings.training.iterations < done:
+            raise SettingsError(
+                f"training.iterations must be at least {done}, which {self.path} has done "
+                f"(got {settings.training.iterations})"
+            )
         if settings.training.iterations > done:
             for stage, name in ((AFTER, f"iteration-{done:04d}-"), (AVERAGED, f"earlier-{AVERAGED}-{done:04d}-")):
                 old = [*self.path.glob(f"evals/{stage}-*.json"), *self.path.glob(f"episodes/{stage}-*.jsonl")]
@@ -199,7 +207,11 @@ class RunFolder:
         return metric_rows(self.path / "metrics.jsonl")[0]
 
     def rewind(self, iteration: int) -> list[Metrics]:
-        """Forget what was logged after ``iteration``, which is about to happen again; the rows that stay."""
+        """Drop what was logged after ``iteration``, which is about to happen again; returns the rows that stay.
+
+        Damaged lines move to ``metrics.damaged.jsonl``, and a warning says so.
+        """
+        self._set_damaged_aside()
         kept = [row for row in self.metrics() if row["iteration"] <= iteration]
         durable.write_text(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
         for path in (self.path / "evals").glob("iteration-*.json"):  # of iterations that are done again
@@ -207,6 +219,15 @@ class RunFolder:
             if number.isdecimal() and int(number) > iteration:
                 path.unlink()
         return kept
+
+    def _set_damaged_aside(self) -> None:
+        path, aside = self.path / "metrics.jsonl", self.path / "metrics.damaged.jsonl"
+        lines = read_bytes(path).decode("utf-8", errors="replace").split("\n") if path.exists() else []
+        damaged = [line for line in lines if line.strip() and metric_row(line) is None]
+        for line in damaged:
+            durable.append_line(aside, line)
+        if damaged:
+            LOG.warning("%s had damaged lines (%d), kept in %s", path, len(damaged), aside.name)
 
     # Results ----------------------------------------------------------------------------------------------------------
 
@@ -228,7 +249,7 @@ class RunFolder:
 
 
 def _of_a_start(path: Path) -> bool:
-    """Whether ``path`` is what a start that was killed before it wrote the settings has left in its folder."""
+    """Whether a start that was killed before it wrote the settings may have left ``path`` in the folder."""
     if path.name in PARTS:
         return path.is_dir() and not any(path.iterdir())
     return path.name in (".lock", "versions.json") or path.name.endswith(".part")
@@ -248,7 +269,7 @@ def enough(training: TrainingSettings, iterations: int, turns: float) -> bool:
 
 
 def named(run: Path) -> tuple[Path, str | None]:
-    """The run folder of ``runs/X``, ``runs/X@20``, ``@best`` or ``@average``, and which checkpoint is meant."""
+    """The run folder and the checkpoint of ``runs/X``, ``runs/X@20``, ``@best`` or ``@average``."""
     match = _AT.fullmatch(str(run))
     if match and not (run / "config.yaml").is_file():
         return Path(match["run"]), match["which"]

@@ -115,16 +115,8 @@ class RanksSettings(Options):
 class ClusterSettings(Options):
     """How a run is spread with ``gagpo train --ray``; nothing of it changes what is learned."""
 
-    cpus: float = Field(1.0, ge=0, description="cores of each rank, environment host and vLLM server")
-    hosts: int = Field(
-        0,
-        ge=0,
-        le=1024,
-        description="pools of environments on other nodes for each rank, of rollout.workers each; 0: none",
-    )
-    restarts: int = Field(
-        10, ge=0, description="how often in an hour ranks, and hosts of environments, may be started again"
-    )
+    cpus: float = Field(1.0, ge=0, description="cores of each rank and vLLM server")
+    restarts: int = Field(10, ge=0, description="how often the ranks may be restarted in an hour")
     start_deadline: float = Field(600.0, gt=0, description="seconds to find room in the cluster")
 
 

@@ -15,9 +15,9 @@ from gagpo.base import durable
 from gagpo.base.errors import GagpoError
 from gagpo.base.progress import track
 from gagpo.learning.batch import Row
+from gagpo.learning.forward import autocast
 from gagpo.learning.logprobs import token_logprobs
 from gagpo.learning.packing import packing_of
-from gagpo.learning.precision import autocast
 from gagpo.settings import RunSettings, SftSettings
 from gagpo.sft.demonstrations import sft_of
 from gagpo.sft.panel import MOST_STEPS, Panel, round_rate, rounds

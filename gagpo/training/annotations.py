@@ -1,4 +1,4 @@
-"""What learning made of the episodes, written back to them: advantage, value and state group of every turn."""
+"""Advantage, value and state group, written back to the turns of the episodes."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ def annotate(
     turns: Turns,
     credit: Credit,
     settings: CreditSettings,
-    value_K: np.ndarray | None = None,
     ratio_K: np.ndarray | None = None,
 ) -> None:
-    """Write ``credit`` to the turns of the ``trained`` episodes, and to all ``played`` whether they were among them.
+    """Write ``credit`` to the turns of the ``trained`` episodes, and to all ``played`` whether they were trained on.
 
-    turns: the columns that credit was given from, in the order of ``trained``. value_K: a critic's values and
-    ratio_K: probability ratios, one per response token, turn after turn.
+    turns: the columns that credit was given from, in the order of ``trained``.
+    ratio_K: probability ratio of each response token, turn after turn.
     """
     kept = {id(episode) for episode in trained}
     for episode in played:
         episode.kept = id(episode) in kept
-    advantage_N, value_N = credit.advantage_N, _values(turns, settings, value_K)
+    advantage_N, value_N = credit.advantage_N, _values(turns, settings, credit.value_K)
     state_N = None if turns.state_N is None else turns.states()
     end_N = np.cumsum(turns.tokens_N)
     for number, turn in enumerate(turn for episode in trained for turn in episode.turns):

@@ -1,4 +1,4 @@
-"""What a trainer reports while it works, each as an object that says itself in one line for people."""
+"""Events that a trainer reports; each prints as one line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OF_UPDATE = {
     "entropy": "entropy {:.3f}",
     "grad_norm": "grad {:.2f}",
 }
-"""What the line says of an update, where it was measured: the last four are of tokens that were read."""
+"""Parts of the line that an update may have."""
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,21 @@
-"""Handing a trained model on: an ordinary Hugging Face folder with a card that says how good it is, and on what."""
+"""Export of a trained model: a Hugging Face folder with a model card of its results."""
 
 from __future__ import annotations
 
 import json
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from huggingface_hub import EvalResult, ModelCardData
 
 from gagpo.base import durable
 from gagpo.base.tables import Table
 from gagpo.eval.runs import Evaluation, Run, load_run
 from gagpo.runs.run_folder import AVERAGED, RunFolder, named, versions
 from gagpo.settings import RunSettings, SettingsError
-from gagpo.settings.core_schema import write_yaml
 
 if TYPE_CHECKING:
     from gagpo.runs.checkpoint import Checkpoint
@@ -23,7 +24,7 @@ CARD = "README.md"
 
 
 def names_a_run(source: str) -> bool:
-    """Whether ``source`` is meant as a run (``runs/X``, ``runs/X@20``, ``runs/X@best``): a folder, or with an ``@``."""
+    """Whether ``source`` names a run: a folder, or ``runs/X@20``, ``runs/X@best``."""
     return Path(source).is_dir() or named(Path(source))[1] is not None
 
 
@@ -39,7 +40,7 @@ def export(source: str, out: Path, adapter: bool = False) -> Path:
     run, which = named(Path(source))
     settings = RunFolder.open(run).settings
     if out.exists():
-        raise SettingsError(f"{out} exists; name a folder that is to be made")
+        raise SettingsError(f"{out} exists; choose a folder that does not exist")
     from gagpo.agents.engines import adapters  # torch, which no mistake above has to wait for
     from gagpo.agents.model import load_model, load_tokenizer, save
     from gagpo.runs import keeping
@@ -48,35 +49,17 @@ def export(source: str, out: Path, adapter: bool = False) -> Path:
     if adapter and not adapters.is_adapter(Path(saved.model)):
         raise SettingsError(f"run {run} trains all weights and has no adapter; export it without --adapter")
     card = model_card(run, saved, adapter)
-
-    def write(folder: Path) -> None:
+    with durable.replacing_folder(out) as folder:
         if adapter:
-            shutil.copytree(saved.model, folder)
+            shutil.copytree(saved.model, folder, dirs_exist_ok=True)
         else:
             model = load_model(saved.model, trust_remote_code=trust)
             save(model, load_tokenizer(saved.model, trust_remote_code=trust), folder)
         (folder / CARD).write_text(card, encoding="utf-8")
-
-    return _placed(out, write)
-
-
-def _placed(folder: Path, write: Callable[[Path], object]) -> Path:
-    """``folder`` as ``write`` fills it: whole, or absent."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = folder.with_name(f".{folder.name}.part")
-    shutil.rmtree(temporary, ignore_errors=True)
-    try:
-        write(temporary)
-        for path in [*temporary.rglob("*"), temporary]:
-            durable.flush(path)
-        temporary.rename(folder)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    return folder
+    return out
 
 
-# The card -------------------------------------------------------------------------------------------------------------
+# Model card -----------------------------------------------------------------------------------------------------------
 
 
 def model_card(run: Path, saved: Checkpoint, adapter: bool = False) -> str:
@@ -88,19 +71,18 @@ def model_card(run: Path, saved: Checkpoint, adapter: bool = False) -> str:
     found = _evaluations(run, saved)
     averaged = ", the average of the weights" if saved.averaged else ""
     name = f"{settings.name}, iteration {saved.iteration}{averaged}"
-    front: dict[str, object] = {
-        "library_name": "peft" if adapter else "transformers",
-        "pipeline_tag": "text-generation",
-        "tags": ["reinforcement-learning", "agent", "gagpo", _algorithm(run)],
-    }
-    if _is_hub_name(settings.model):
-        front["base_model"] = settings.model
     measured = [one for one in found if one.iteration == saved.iteration]
-    if measured:
-        front["model-index"] = [{"name": name, "results": [_indexed(one) for one in measured]}]
+    front = ModelCardData(
+        library_name="peft" if adapter else "transformers",
+        pipeline_tag="text-generation",
+        tags=["reinforcement-learning", "agent", "gagpo", _algorithm(run)],
+        base_model=settings.model if _is_hub_name(settings.model) else None,
+        model_name=name if measured else None,
+        eval_results=[_indexed(one) for one in measured] or None,
+    )
     made = _versions(run)
     parts = [
-        f"---\n{write_yaml(front)}---",
+        f"---\n{front.to_yaml()}\n---",
         f"# {name}",
         f"Trained from `{settings.model}` on {_worlds(settings)} with "
         f"{_algorithm(run)}, {saved.iteration} iterations. "
@@ -114,7 +96,7 @@ def model_card(run: Path, saved: Checkpoint, adapter: bool = False) -> str:
 
 
 def _worlds(settings: RunSettings) -> str:
-    """What was trained on, in words."""
+    """The environments of the run."""
     return ", ".join(f"`{one.environment.id}` (split `{one.environment.split}`)" for one in settings.worlds)
 
 
@@ -154,37 +136,32 @@ def _when(one: Evaluation) -> str:
 
 
 def _conditions(found: Sequence[Evaluation]) -> str:
-    """How the model was spoken to, once for all panels where that is the same."""
+    """How the model was prompted; equal conditions appear once."""
     texts = {json.dumps([one.result.panel.kwargs, one.result.panel.conditions], sort_keys=True) for one in found}
     lines = []
-    for text in sorted(texts):  # each way of asking once, whatever the number of panels
+    for text in sorted(texts):
         kwargs, conditions = json.loads(text)
-        lines.append(f"- world `{json.dumps(kwargs)}`, prompt `{json.dumps(conditions)}`")
+        lines.append(f"- environment `{json.dumps(kwargs)}`, prompt `{json.dumps(conditions)}`")
     return "## Conditions\n" + "\n".join(lines) if lines else ""
 
 
-def _indexed(one: Evaluation) -> dict[str, object]:
+def _indexed(one: Evaluation) -> EvalResult:
     """An entry of the front matter's model index."""
     panel, rate = one.result.panel, one.result.success
-    about = {"tasks": panel.tasks, "tries": panel.tries, "temperature": one.result.temperature}
     interval = {"low": round(rate.low, 6), "high": round(rate.high, 6), "level": one.result.level}
-    return {
-        "task": {"type": "reinforcement-learning", "name": "text environment"},
-        "dataset": {
-            "type": panel.environment,
-            "name": panel.environment,
-            "split": panel.split,
-            "revision": panel.split_hash,
-        },
-        "metrics": [
-            {
-                "type": "success_rate",
-                "name": "success rate",
-                "value": round(rate.value, 6),
-                "args": {**about, "interval": interval},
-            }
-        ],
-    }
+    about = {"tasks": panel.tasks, "tries": panel.tries, "temperature": one.result.temperature}
+    return EvalResult(
+        task_type="reinforcement-learning",
+        task_name="text environment",
+        dataset_type=panel.environment,
+        dataset_name=panel.environment,
+        dataset_split=panel.split,
+        dataset_revision=panel.split_hash,
+        metric_type="success_rate",
+        metric_name="success rate",
+        metric_value=round(rate.value, 6),
+        metric_args={**about, "interval": interval},
+    )
 
 
 def _algorithm(run: Path) -> str:
@@ -196,7 +173,7 @@ def _is_hub_name(model: str) -> bool:
 
 
 def _versions(run: Path) -> dict[str, str]:
-    """What the run was made with, as its folder says, else what is here."""
+    """The versions that the run was made with, else the installed ones."""
     try:
         recorded = json.loads((run / "versions.json").read_text(encoding="utf-8"))
         found = {str(name): str(value) for name, value in dict(recorded).items()}

@@ -94,7 +94,7 @@ def opened(
             mine = folder()
             return str(mine.path)
 
-        path = Path(ranks.of_first(made))  # the others read what the first one has made, or changed
+        path = Path(ranks.of_first(made))  # the other ranks read what the first one wrote
         yield mine or (RunFolder.open(path) if resume else RunFolder(path, settings)), ranks
 
 
@@ -111,7 +111,7 @@ def started(config: str | Path, overrides: Sequence[str], runs: Path, auto: bool
 
 
 def continued(path: Path, overrides: Sequence[str] = ()) -> RunFolder:
-    """The folder of a run to go on with; ``overrides`` may extend it (``training.iterations=40``)."""
+    """The folder of a run to resume; ``overrides`` may extend it (``training.iterations=40``)."""
     folder = RunFolder.open(path)
     if overrides:
         with folder.locked():

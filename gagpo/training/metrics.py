@@ -1,4 +1,4 @@
-"""What the episodes of an iteration looked like, in numbers."""
+"""Metrics of the episodes of an iteration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INVALID = {"invalid_unparsed": "not parsed", "invalid_cut": "cut off", "invalid_
 
 
 def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
-    """What the episodes of an iteration look like, and those of each world where there are several.
+    """Metrics of all episodes and, where a run has several environments, of each environment.
 
     A failed episode counts as no success.
     """

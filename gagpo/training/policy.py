@@ -59,7 +59,7 @@ def require_trainable(settings: RunSettings) -> None:
 
 
 def load_policy(settings: RunSettings, saved: Checkpoint | None, commit: str | None = None) -> TrainedPolicy:
-    """What a run trains, as ``saved`` left it. commit: of a hub model, which the run began with."""
+    """Load the policy of a run, from ``saved`` if given. commit: of the hub model that the run began with."""
     policy = _load(settings, saved, commit)
     if saved is None or saved.average is None or not settings.training.average:
         return policy
@@ -75,7 +75,7 @@ def _load(settings: RunSettings, saved: Checkpoint | None, commit: str | None) -
         model = load(saved.model, "float32") if saved else load(settings.model, "float32", revision=commit)
     else:
         revision = adapters.base_of(Path(saved.model))[1] if saved else commit
-        # What is held in fewer bytes is made on the host: the card may have no room for all of it in float32.
+        # A base in fewer bytes is converted on the host: the GPU may have no room for it in float32.
         whole = settings.lora.base == "float32"
         model = load(settings.model, "float32", revision=revision, device=settings.device if whole else "cpu")
         base = adapters.Base.of(settings.model, model)

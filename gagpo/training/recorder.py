@@ -1,6 +1,6 @@
-"""What a run writes and says: metrics, episodes, evaluations and checkpoints to its folder, events to whoever listens.
+"""Writes metrics, episodes, evaluations and checkpoints to the run folder, and reports events.
 
-Of several ranks the first one alone writes and reports; all of them write a checkpoint together.
+Only the first rank writes and reports; all ranks write a checkpoint together.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from gagpo.eval.health import health_line
 from gagpo.eval.results import EvalResult
 from gagpo.runs import keeping
 from gagpo.runs.checkpoint import Saver, Snapshot
+from gagpo.runs.metrics import Metrics
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import RunSettings
 from gagpo.trackers import Trackers, tracking
@@ -26,7 +27,6 @@ from gagpo.training.events import (
     Event,
     HealthChanged,
     IterationFinished,
-    Metrics,
     Report,
     StepSkipped,
 )
@@ -50,14 +50,14 @@ class Recorder:
         self.rows: list[Metrics] = []
         self._checkpoints = folder.path / "checkpoints"
         self._decode = lambda token: str(tokenizer.decode(token))
-        self.saver = Saver(self._checkpoints, tokenizer, ranks, ranks.patience)
+        self.saver = Saver(self._checkpoints, tokenizer, ranks)
         self._report = report
         self._trackers = Trackers({})
         self._health = ""
 
     @contextmanager
     def recording(self, iteration: int) -> Iterator[None]:
-        """Go on after ``iteration``, what was logged later forgotten; at the end, everything is on the disk."""
+        """Record from ``iteration`` on, dropping what was logged later; at the end everything is on disk."""
         names = self.settings.trackers if self.ranks.first else ()
         if self.ranks.first:
             self.rows = self.folder.rewind(iteration)
@@ -68,12 +68,12 @@ class Recorder:
                 self.saver.wait()
 
     def say(self, event: Event) -> None:
-        """Tell whoever listens."""
+        """Report an event."""
         if self._report and self.ranks.first:
             self._report(event)
 
     def iteration(self, metrics: Metrics, played: Sequence[Episode]) -> None:
-        """An iteration is done; raises what a checkpoint under way has met with."""
+        """Record an iteration; raises the error of a checkpoint that failed in the background."""
         if self.ranks.first:
             number, every = int(metrics["iteration"]), self.settings.training.keep_episodes
             if every and (number == 1 or number % every == 0):
@@ -87,15 +87,15 @@ class Recorder:
         self.saver.check()
 
     def _say_health(self) -> None:
-        """Say in plain words that the run cannot learn, when it begins to look so and whenever that changes."""
+        """Report when the run begins to look as if it cannot learn, and whenever the reason changes."""
         line = health_line(self.rows)
-        kind = re.sub(r"\d+", "", line)  # the same words with another number are no news
+        kind = re.sub(r"\d+", "", line)  # the same words with other numbers are not repeated
         if kind and kind != self._health:
             self.say(HealthChanged(line))
         self._health = kind
 
     def skipped(self, reason: str) -> None:
-        """An optimiser step was left out."""
+        """Report that an optimiser step was skipped."""
         self.say(StepSkipped(reason))
 
     def save_offenders(self, iteration: int, episodes: Sequence[Episode]) -> Path:
@@ -106,7 +106,7 @@ class Recorder:
         )
 
     def evaluation(self, label: str, result: EvalResult, episodes: Sequence[Episode]) -> None:
-        """A panel has been measured."""
+        """Record an evaluation."""
         if self.ranks.first:
             self.folder.save_episodes(label, episodes)
             result.save(self.folder.evaluation(label))

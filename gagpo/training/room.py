@@ -24,7 +24,7 @@ def bytes_of(
     adapter: bool,
     averaged: bool = False,
 ) -> int:
-    """Bytes of a checkpoint. adapter: of the model only what is trained is written; averaged: and once more."""
+    """Bytes of a checkpoint. adapter: only trained parameters are written. averaged: the average is written too."""
     weights = (1 + averaged) * sum(_size(p) for p in model.parameters() if p.requires_grad or not adapter)
     values = sum(_size(x) for x in critic.state_dict().values()) if critic is not None else 0
     return weights + moment_bytes(optimizer) + values + BESIDE
@@ -49,5 +49,5 @@ def require_room(folder: Path, each: int, count: int = 1) -> None:
         need = "a checkpoint needs" if count == 1 else f"{count} checkpoints need"
         raise CheckpointError(
             f"{need} {count * each / GB:.3g} GB and {place} has {free / GB:.3g} GB free: make room, or set another "
-            "place with --runs, a lower training.keep or training.best=null; what was saved stands"
+            "place with --runs, a lower training.keep or training.best=null; earlier checkpoints are kept"
         )

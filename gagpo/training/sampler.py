@@ -1,4 +1,4 @@
-"""What samples: the run's engine, and the agent on it that plays the episodes of an iteration or of a panel."""
+"""The run's engine, and the agents that play training episodes and evaluations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gagpo.agents.agent import LanguageAgent, Manner
+from gagpo.agents.agent import ChatFormat, LanguageAgent
 from gagpo.agents.engines.base import Engine, Sampling, engine_measures
 from gagpo.agents.engines.idle import IdleEngine
 from gagpo.agents.engines.ranks import Rank
@@ -29,11 +29,12 @@ from gagpo.training.policy import TrainedPolicy
 
 
 class Sampler:
-    """Plays with the policy as the engine has it. model: what the engine is made on; the trained one, a whole copy, or,
-    where the engine keeps its weights elsewhere (:func:`keeps_weights_here`), one without numbers.
+    """The engine of a run and the agents on it.
 
-    environments: one of each world, by its name, to ask what is said of it. rollout: what plays jobs, here or on all
-    ranks together.
+    environments: one of each, by name, for their instructions and tools.
+    model: what the engine samples from: the policy, a copy, or a model without weights where the engine has its own
+        (:func:`keeps_weights_here`).
+    rollout: plays jobs, here or on all ranks together.
     """
 
     def __init__(
@@ -55,17 +56,17 @@ class Sampler:
             )
 
     def agent(self) -> LanguageAgent:
-        """The agent that plays what is trained on, in every world as its settings say."""
+        """The agent that plays training episodes, in every environment."""
         rolling = self.settings.rollout
         agents = {world.name: self._agent_of(world, rolling.temperature) for world in self.settings.worlds}
         if "" in agents:
             return agents[""]
-        manners = {name: Manner(agent.context, agent.sampling.max_tokens) for name, agent in agents.items()}
+        formats = {name: ChatFormat(agent.context, agent.sampling.max_tokens) for name, agent in agents.items()}
         first = next(iter(agents.values()))
-        return LanguageAgent(self.engine, first.context, rolling.sampling, manners)
+        return LanguageAgent(self.engine, first.context, rolling.sampling, formats)
 
     def _agent_of(self, world: World, temperature: float) -> LanguageAgent:
-        """The agent that plays in one world."""
+        """The agent that plays in one environment."""
         context = world.context
         return language_agent(
             self.engine,
@@ -81,7 +82,7 @@ class Sampler:
     def evaluate(
         self, pool: Pool, world: World, panel: TaskSet, model: str, quiet: bool
     ) -> tuple[EvalResult, list[Episode]]:
-        """Play a panel of a world as its evaluation says. model: the name of what plays, in the result."""
+        """Play a panel of one environment. model: the name in the result."""
         settings, measured, environment = self.settings, world.evaluation, world.environment
         return evaluate(
             self._agent_of(world, measured.temperature),
@@ -99,16 +100,14 @@ class Sampler:
         )
 
     def measures(self) -> dict[str, float]:
-        """What the engine tells of itself for the metrics of an iteration."""
+        """Metrics of the engine."""
         return engine_measures(self.engine)
 
 
 def keeps_weights_here(settings: RunSettings, ranks: Ranks) -> bool:
-    """Whether the engine needs a model with weights in this process: all but vLLM's and those at servers, which are
-    proved on the policy.
+    """Whether the engine needs a model with weights in this process: every engine except vLLM and servers.
 
-    Ahead of the update it is proved on weights that are laid out, while the policy's own move on; on the first rank,
-    since no other samples then.
+    With ``rollout.ahead`` the first rank needs one in any case, because the policy's own weights change meanwhile.
     """
     if settings.rollout.ahead:
         return ranks.first
@@ -118,7 +117,7 @@ def keeps_weights_here(settings: RunSettings, ranks: Ranks) -> bool:
 def _engine(
     settings: RunSettings, policy: TrainedPolicy, model: torch.nn.Module, placement: LocalPlacement, ranks: Ranks
 ) -> Engine:
-    """The run's engine; one with weights of its own where those in training change meanwhile, or are in parts."""
+    """The run's engine, with its own weights where those in training change meanwhile or are sharded."""
     chosen, ahead = settings.engine, settings.rollout.ahead > 0
     own = ahead or not ranks.alone
     arguments = dict(placement.engine_arguments(chosen))

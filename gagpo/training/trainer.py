@@ -14,9 +14,10 @@ from gagpo.agents.episodes import Episode
 from gagpo.agents.model import commit_of
 from gagpo.agents.setup import make_world, tasks_of
 from gagpo.base.errors import GagpoError
-from gagpo.collecting.collector import Collection
+from gagpo.collecting.ahead import AheadCollector
+from gagpo.collecting.collector import Collection, Collector
 from gagpo.collecting.distributed_rollout import require_fitting, rollout_of
-from gagpo.collecting.first_rank import collector_for
+from gagpo.collecting.first_rank import FirstRankCollector
 from gagpo.collecting.placement import LocalPlacement
 from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
@@ -26,12 +27,13 @@ from gagpo.distributed.sharding import sampled_from
 from gagpo.envs.pool import Pool
 from gagpo.eval.evaluate import choose_panel
 from gagpo.eval.results import EvalResult
-from gagpo.eval.runs import saved_evaluation
+from gagpo.eval.runs import final_results
 from gagpo.imitation.expert import require_expert
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import Checkpoint, CheckpointError, State
+from gagpo.runs.metrics import Metrics
 from gagpo.runs.run_folder import RunFolder, enough
-from gagpo.training.events import Metrics, Report
+from gagpo.training.events import Report
 from gagpo.training.learner import Learner
 from gagpo.training.metrics import rollout_metrics
 from gagpo.training.policy import load_policy, require_trainable
@@ -39,18 +41,19 @@ from gagpo.training.recorder import Recorder
 from gagpo.training.sampler import Sampler, keeps_weights_here
 
 INTERRUPTED_SECONDS = 10.0
-"""For how long an interrupted run waits for a batch that is sampled ahead; it is sampled anew otherwise."""
+"""Longest wait of an interrupted run for a batch that is sampled ahead; after it, the batch is sampled again."""
 
 
 class NothingToLearn(GagpoError, RuntimeError):
-    """An iteration in which nothing was played; the message says why and what to do."""
+    """An iteration without a single turn; the message says why and what to do."""
 
 
 class Trainer:
     """One run. ``report`` is called with what happens, see :mod:`gagpo.training.events`; ``quiet`` hides progress bars.
 
-    ranks: this process's place among those that train the model together. All do the same; the first one alone writes
-    and reports. placement: where environments and engine servers run.
+    ranks: this process among those that train the model together. All do the same; only the first one writes and
+        reports.
+    placement: where environments and engine servers run.
     """
 
     def __init__(
@@ -79,7 +82,7 @@ class Trainer:
             for world in settings.worlds
             for name, split in world.panels.items()
         }
-        # A limit of responses that follows the settings is each world's own, which the learner says of every turn.
+        # With several environments the response limit differs by turn; the learner passes it.
         algorithm = (
             settings.algorithm if settings.environments else settings.algorithm.resolved(settings.longest_response)
         )
@@ -87,7 +90,10 @@ class Trainer:
         self.interruptions = Interruptions(ranks)
         rollout = rollout_of(ranks, self.interruptions, 1 if settings.rollout.ahead else ranks.world)
         schedule = Schedule(settings, tasks)
-        self.collector = collector_for(settings, schedule, controllers, rollout, ranks, self.interruptions)
+        self.collector = Collector(settings, schedule, controllers, rollout)
+        if settings.rollout.ahead:
+            ahead = AheadCollector(settings, schedule, controllers)
+            self.collector = ahead if ranks.alone else FirstRankCollector(ahead, ranks, self.interruptions)
 
         saved = self._last_checkpoint()
         require_trainable(settings)
@@ -105,7 +111,7 @@ class Trainer:
         if saved:
             self._restore(saved)
         self.recorder.require_room_for_run(self.learner.checkpoint_bytes)
-        self._boundary: State | None = self._state()  # between two iterations: what is saved; None within an update
+        self._boundary: State | None = self._state()  # the state to save; None during an update
         self._saved_at = self.iteration
 
     @property
@@ -114,7 +120,7 @@ class Trainer:
         return enough(self.settings.training, self.iteration, self.turns_total)
 
     def run(self) -> None:
-        """Train to the end, evaluating before, in between and after; skips what was done before a resume.
+        """Train to the end, evaluating before, in between and after; a resumed run skips what is done.
 
         Ctrl-C and SIGTERM take effect between updates and saves, and a checkpoint is written first.
         """
@@ -134,15 +140,15 @@ class Trainer:
 
     def _run(self, pool: Pool) -> None:
         measured, training = self.settings.evaluation, self.settings.training
-        if measured.before and self.iteration == 0:  # a trained model cannot be measured "before"
+        if measured.before and self.iteration == 0:  # a resumed model cannot be measured "before"
             self._evaluate(pool, "before")
         while not self.done:
-            # Collect, learn, record; then measure and save where it is time for it.
+            # Collect, learn, record; then evaluate and save when due.
             begun = time.perf_counter()
             with span("collecting"):
                 collected = self.collector.collect(self.sampler.agent(), pool, self.iteration)
             require_turns(collected.played, self.iteration + 1)
-            with self.interruptions.held():
+            with self.interruptions.deferred():
                 self._boundary = None  # a second Ctrl-C is raised at once, and half an update is not to be saved
                 with span("credit and batches"):
                     metrics = self._learn(collected, pool, begun)
@@ -187,11 +193,11 @@ class Trainer:
         }
 
     def _evaluate(self, pool: Pool, stage: str) -> None:
-        """Evaluate every panel once per stage; what a resumed run has already measured stands."""
+        """Evaluate every panel once per stage; existing results are kept."""
         settings = self.settings
         name = settings.model if stage == "before" else f"{settings.name}, iteration {self.iteration}"
         for panel_name, (world, panel) in self.panels.items():
-            # Engine and pool are the panel's alone while it is played.
+            # Nothing else uses engine and pool while a panel is played.
             label = f"{stage}-{panel_name}"
             if not self.recorder.has_measured(label):
                 with self.collector.paused(self.sampler.engine):
@@ -209,22 +215,22 @@ class Trainer:
             self._evaluate(pool, "average")
 
     def _refresh(self) -> None:
-        """Bring the engine what the model holds now; all ranks together."""
+        """Load the model's present weights into the engine; all ranks together."""
         with refreshed(self.sampler.engine, self.learner.model, self.settings.engine.sleep):
             pass
 
     # Checkpoints ------------------------------------------------------------------------------------------------------
 
-    def _save(self, patience: float | None = None) -> None:
-        """Write a checkpoint. patience: seconds for what is sampled ahead to be finished, which belongs to it."""
-        sampled = self.collector.sampled(patience)
-        with self.interruptions.held():  # a writer half begun is none that can be waited for
+    def _save(self, seconds: float | None = None) -> None:
+        """Write a checkpoint. seconds: longest wait for episodes that are sampled ahead."""
+        sampled = self.collector.sampled(seconds)
+        with self.interruptions.deferred():  # a writer that was interrupted while it starts cannot be waited for
             size, state = self.learner.checkpoint_bytes, self._boundary or self._state()
             self.recorder.save(self.iteration, size, lambda: self.learner.snapshot(state, sampled))
             self._saved_at = self.iteration
 
     def _last_checkpoint(self) -> Checkpoint | None:
-        """The one to go on from, verified, and the same on all ranks."""
+        """The checkpoint to resume from, verified, and the same on all ranks."""
         saved = checkpoints.latest(self.folder.path / "checkpoints")
         self.ranks.agree("the last checkpoint", saved and saved.iteration)
         if saved:
@@ -232,7 +238,7 @@ class Trainer:
         return saved
 
     def _state(self) -> State:
-        """What a checkpoint holds beside weights and optimiser."""
+        """The state for a checkpoint, apart from weights and optimiser."""
         counters = {"iteration": self.iteration, "turns_total": self.turns_total, "tokens_total": self.tokens_total}
         return {**counters, **self.collector.state_dict(), **self.learner.state_dict()}
 
@@ -245,7 +251,8 @@ class Trainer:
             saved.load_sampled(self.collector.load_sampled)
             self.learner.load_state_dict(state)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CheckpointError(f"{saved.path / 'state.json'} is not a trainer's state: {error}") from None
+            reason = str(error)[:200]  # it may quote a damaged state at any length
+            raise CheckpointError(f"{saved.path / 'state.json'} is not a trainer's state: {reason}") from None
 
 
 def train(
@@ -268,8 +275,7 @@ def train(
             folder.write()
         trainer = trainer or Trainer(folder, report, quiet, ranks, placement)
         trainer.run()
-        results = {split: saved_evaluation(folder.path, f"after-{split}") for split in trainer.panels}
-    return {split: result for split, result in results.items() if result is not None}
+        return final_results(folder.path, trainer.panels)
 
 
 def require_turns(played: Sequence[Episode], iteration: int) -> None:

@@ -14,7 +14,7 @@ import torch
 from gagpo.runs.run_folder import RunFolder
 from gagpo.training.trainer import Trainer
 from tests.hard.outcome import FAULT, FINE, REFUSED, Outcome, Tally, attempt
-from tests.hard.worlds import make_run
+from tests.hard.small_run import make_run
 
 
 def damages(folder: Path, count: int, seed: int, only: int | None = None) -> Tally:

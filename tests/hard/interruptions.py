@@ -27,7 +27,7 @@ from gagpo.runs.run_folder import RunFolder
 from gagpo.training.trainer import train
 from tests.hard.kills import difference
 from tests.hard.outcome import Outcome, Tally, attempt, command
-from tests.hard.worlds import make_model, make_run, write_settings
+from tests.hard.small_run import make_model, make_run, write_settings
 
 PLAN: dict[str, dict[str, Any]] = {"training": {"iterations": 3}, "rollout": {"workers": 2}}
 HOME = str(Path(gagpo.__file__).parent)

@@ -19,7 +19,7 @@ from gagpo.eval.results import EvalResult
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.run_folder import RunFolder
 from tests.hard.outcome import FAULT, FINE, Outcome, Tally
-from tests.hard.worlds import make_model, make_run, write_settings
+from tests.hard.small_run import make_model, make_run, write_settings
 
 PLAN: dict[str, dict[str, Any]] = {"training": {"iterations": 6}, "rollout": {"workers": 1}}
 CLOCK = ("seconds", "per_second", "busy", "time")  # words in the names of metrics that no two runs share

@@ -9,7 +9,7 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from gagpo.settings import load as load_settings
 from gagpo.training.trainer import Trainer
 from tests.hard.mutate import mutate
 from tests.hard.outcome import FINE, Tally, attempt, command
-from tests.hard.worlds import make_model, make_run, write_settings
+from tests.hard.small_run import make_model, make_run, write_settings
 
 COUNTS = {"train": 2, "valid_seen": 1, "valid_unseen": 1}
 ROWS = [{"problem": f"What is {i} + {i + 1}?", "answer": str(2 * i + 1), "level": i} for i in range(8)]
@@ -48,15 +48,12 @@ def mutations(
     count: int,
     seed: int,
     only: int | None = None,
-    kinds: Sequence[Kind] = (),
-    part: str = "mutations",
 ) -> list[Tally]:
-    """Read ``count`` mutated files, of all ``kinds`` in turn (:data:`KINDS` by default)."""
-    kinds = kinds or KINDS
-    tallies = {kind.name: Tally(f"mutated: {kind.name}") for kind in kinds}
+    """Read ``count`` mutated files, of all :data:`KINDS` in turn."""
+    tallies = {kind.name: Tally(f"mutated: {kind.name}") for kind in KINDS}
     wanted = range(count) if only is None else [only]
-    for kind in kinds:
-        cases = [case for case in wanted if kinds[case % len(kinds)] is kind]
+    for kind in KINDS:
+        cases = [case for case in wanted if KINDS[case % len(KINDS)] is kind]
         if not cases:
             continue
         begin = time.monotonic()
@@ -75,7 +72,7 @@ def mutations(
             file = rng.choice(files)
             how = mutate(place / file, rng)
             outcome = attempt(lambda kind=kind, place=place: _done(kind.read(place)))  # type: ignore[misc]
-            tallies[kind.name].add(f"{part} --seed {seed} --only {case} ({how} in {file})", outcome)
+            tallies[kind.name].add(f"mutations --seed {seed} --only {case} ({how} in {file})", outcome)
         tallies[kind.name].seconds = time.monotonic() - begin
     return [tally for tally in tallies.values() if tally.seconds]
 

@@ -15,7 +15,7 @@ import psutil
 
 from tests.hard.kills import difference, start
 from tests.hard.outcome import FAULT, FINE, Outcome, Tally
-from tests.hard.worlds import make_model, write_settings
+from tests.hard.small_run import make_model, write_settings
 
 PLAN: dict[str, dict[str, Any]] = {"training": {"iterations": 4}, "rollout": {"workers": 1}}
 RANKS = 2

@@ -33,7 +33,7 @@ def main() -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     asked = json.loads((folder / "machine.json").read_text(encoding="utf-8"))
-    with joined(MEETING_SECONDS, SILENT_SECONDS) as ranks:
+    with joined(SILENT_SECONDS, MEETING_SECONDS) as ranks:
         machine = _machine(asked["machine"], ranks)
         answer = _tried(lambda: setattr(machine, "device", rank_device(machine.device, ranks)))
         _write(folder, READY, ranks.rank, answer)

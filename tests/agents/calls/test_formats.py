@@ -1,6 +1,7 @@
 """What models write as calls: found in every format, and refused with a reason where it is none."""
 
 import json
+import random
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,7 @@ from gagpo.agents.calls.toolbox import MOST_CALLS, Toolbox
 from gagpo.agents.episodes import Turn
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.tools import ToolCall, read_call
-from tests.hard.calls import hostile_response, sound_call
+from tests.agents.calls.hostile import TOOLS, hostile_response, sound_call
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
@@ -127,11 +128,6 @@ def test_cutting_takes_linear_time(text):
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_mutated_responses_are_harmless(form):
-    """Part of what ``tests.hard`` does a hundred thousand times."""
-    import random
-
-    from tests.hard.calls import TOOLS
-
     rng, boxes = random.Random(form), [Toolbox((), FORMATS[form]), Toolbox(TOOLS, FORMATS[form])]
     read = 0
     for number in range(400):

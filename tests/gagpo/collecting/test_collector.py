@@ -52,9 +52,9 @@ def play(collector, agent, iteration=0):
 
 def test_each_task_once_before_any_comes_again(collector):
     made = collector(tasks=3)
-    names = made.upcoming(16)
+    names = [made.schedule.task_at(place) for place in range(16)]
     assert sorted(names[:8]) == sorted(names[8:]) == made.schedule.tasks[0].ids and names[:8] != names[8:]
-    assert play(made, Walker()).rounds == 1 and made.position == 3 and made.upcoming(5) == names[3:8]
+    assert play(made, Walker()).rounds == 1 and made.position == 3 and made.schedule.task_at(3) == names[3]
 
 
 def test_groups_have_their_size_and_share_their_task(collector):
@@ -123,7 +123,7 @@ def test_a_probe_that_failed_leaves_its_task_alone(collector):
         return episodes
 
     made._play = breaking
-    names = made.upcoming(3)
+    names = [made.schedule.task_at(place) for place in range(made.position, made.position + 3)]
     found = play(made, Walker(), 1)
     temperature = {episode.task: episode.temperature for episode in found.episodes}
     assert temperature[names[1]] == 1.0 and temperature[names[0]] != 1.0

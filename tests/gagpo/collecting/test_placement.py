@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gagpo.collecting.placement import LocalPlacement, pool_options
+from gagpo.collecting.placement import LocalPlacement
 from gagpo.settings import EnvironmentSettings, RolloutSettings, load
 
 CONFIG = Path(__file__).parents[3] / "configs" / "alfworld-first.yaml"
@@ -24,9 +24,9 @@ def test_left_alone_a_run_steps_cheap_worlds_itself_and_others_in_processes() ->
 
 
 def test_a_thread_that_samples_ahead_steps_nothing_itself() -> None:
-    assert pool_options(RolloutSettings())["workers"] == "auto"
-    assert pool_options(RolloutSettings(ahead=1))["workers"] == 2
-    assert pool_options(RolloutSettings(ahead=1, workers=3))["workers"] == 3
+    assert RolloutSettings().processes == "auto"
+    assert RolloutSettings(ahead=1).processes == 2
+    assert RolloutSettings(ahead=1, workers=3).processes == 3
     with pytest.raises(ValueError, match="set workers=1"):
         RolloutSettings(ahead=1, workers=0)
 

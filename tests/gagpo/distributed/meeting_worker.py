@@ -9,7 +9,7 @@ from gagpo.distributed.environment import INTERFACE
 from gagpo.distributed.ranks import joined
 
 folder, deadline, killed = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
-with joined(patience=600, deadline=deadline) as ranks:
+with joined(deadline) as ranks:
     print(f"{ranks.rank} met over {os.environ.get(INTERFACE)}", flush=True)
     meetings = 0
     while not ranks.any((folder / "end").exists()):

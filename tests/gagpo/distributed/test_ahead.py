@@ -15,7 +15,7 @@ from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.rollout import Clock
 from gagpo.base.errors import InvalidArgument
 from gagpo.collecting.collector import Collection
-from gagpo.collecting.first_rank import _bytes_of, _collection_of
+from gagpo.collecting.first_rank import collection_bytes, collection_of
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.run_folder import RunFolder
 from tests.agents.engines.remote.fake_server import serving
@@ -55,6 +55,7 @@ def require_every_task_in_turn(folder, iterations):
     return rows
 
 
+@pytest.mark.slow
 def test_servers_fewer_than_ranks_sample_while_all_train_and_one_process_goes_on(tmp_path, warm_model):
     """Two servers, three ranks; then one process with the same two servers; then two ranks."""
     model, tokenizer = load_model(warm_model), load_tokenizer(warm_model)
@@ -118,7 +119,7 @@ def test_a_collection_arrives_as_it_was():
     found = Collection(
         played[1:], played, stale=[Episode("old")], rounds=2, clock=Clock(1.0, 2.0, 3.0), stats={"x": 0.5}
     )
-    other = _collection_of(_bytes_of(found))
+    other = collection_of(collection_bytes(found))
     assert [one is two for one, two in zip(other.episodes, other.played[1:], strict=True)] == [True, True]
     assert [turn.version for one in other.played for turn in one.turns] == [0, 1, 2]
     assert [one.task for one in other.stale] == ["old"] and other.rounds == 2 and other.stats == {"x": 0.5}

@@ -31,6 +31,7 @@ def test_what_servers_are_made_on_has_names_and_no_numbers(tiny, adapted):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [{}, {"lora": {"rank": 4, "alpha": 4.0}}], ids=["weights", "adapter"])
 def test_two_ranks_with_a_server_each_train_as_one_process_with_both(tmp_path, warm_model, more):
     model, tokenizer = load_model(warm_model), load_tokenizer(warm_model)

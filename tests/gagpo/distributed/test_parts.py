@@ -18,7 +18,6 @@ from gagpo.learning.batch import Row
 from gagpo.learning.packing import Packing
 from gagpo.learning.sharded_batches import rank_batches, shard_rows
 from gagpo.objectives.layout import Normaliser
-from gagpo.runs import checkpoint as checkpoints
 
 
 def row(length, number):
@@ -158,13 +157,3 @@ def test_an_optimiser_is_filled_from_names(tmp_path):
     smaller = torch.nn.Linear(3, 5)
     with pytest.raises(StateError, match="of no parameter of this run"):
         fill_optimizer(torch.optim.AdamW(smaller.parameters()), names_of(smaller, None), tmp_path / "states", Ranks())
-
-
-def test_optimisers_of_earlier_versions_are_read(tmp_path):
-    _, optimizer = fitted()
-    torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
-    _, fresh = fitted()
-    fresh.state.clear()
-    checkpoints.Checkpoint(tmp_path, 1).load_optimizer(fresh, {})
-    states = zip(optimizer.state.values(), fresh.state.values(), strict=True)
-    assert all(torch.equal(one[key], two[key]) for one, two in states for key in one)

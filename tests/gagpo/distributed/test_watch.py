@@ -47,7 +47,7 @@ def wait_for_meetings(folder, world=2):
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("stopped", [0, 1])
+@pytest.mark.parametrize("stopped", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_stopped_rank_is_noticed_by_the_others_whoever_holds_the_store(ranks, tmp_path, stopped):
     processes = ranks(8, world=3)
     wait_for_meetings(tmp_path, 3)
@@ -58,6 +58,7 @@ def test_a_stopped_rank_is_noticed_by_the_others_whoever_holds_the_store(ranks, 
     assert f"rank {stopped} of 3 has given no sign of life for 8 s" in said
 
 
+@pytest.mark.slow
 def test_ranks_that_were_all_stopped_go_on(ranks, tmp_path):
     processes = ranks(8)
     wait_for_meetings(tmp_path)
@@ -78,10 +79,11 @@ def test_a_store_that_never_answers_is_no_place_to_meet(monkeypatch):
         place = ("1", "2", "1", "127.0.0.1", str(silent.getsockname()[1]))
         for name, value in zip(ENVIRONMENT, place, strict=True):
             monkeypatch.setenv(name, value)
-        with pytest.raises(RankLost, match="the 2 ranks did not find each other"), joined(patience=2):
+        with pytest.raises(RankLost, match="the 2 ranks did not find each other"), joined(meeting=2):
             pass
 
 
+@pytest.mark.slow
 def test_what_torchrun_starts_again_meets_anew(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += ["--max-restarts", "2", WORKER, tmp_path, "30", "1 in 0", "0 in 1"]
@@ -122,6 +124,7 @@ def on_two_hosts(folder, deadline, address, order):
 
 
 @pytest.mark.parametrize("address", ["10.77.0.1", "head"])  # which is 127.0.1.1 at home
+@pytest.mark.slow
 def test_two_hosts_whose_names_stand_for_loopback_find_their_interfaces(tmp_path, address):
     for rank, (status, said) in enumerate(on_two_hosts(tmp_path, 30, address, "end")):
         name, place = (("near0", "10.77.0.1"), ("far0", "10.77.0.2"))[rank]
@@ -129,6 +132,7 @@ def test_two_hosts_whose_names_stand_for_loopback_find_their_interfaces(tmp_path
         assert f"gagpo: rank {rank} talks over {name} ({place})" in said
 
 
+@pytest.mark.slow
 def test_a_link_that_is_cut_ends_both_hosts(tmp_path):
     for rank, (status, said) in enumerate(on_two_hosts(tmp_path, 8, "10.77.0.1", "cut")):
         assert status in (1, LOST), said

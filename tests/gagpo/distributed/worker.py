@@ -17,7 +17,7 @@ from gagpo.training.trainer import train
 
 
 def main() -> None:
-    with joined(patience=300, deadline=60) as ranks:
+    with joined() as ranks:
         usual = logprobs.CHUNK
         jobs = json.loads(Path(sys.argv[1]).read_text())
         optimizer.EPSILON = jobs["epsilon"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gagpo.agents.agent import Manner
+from gagpo.agents.agent import ChatFormat
 from gagpo.agents.context import Context
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.agents.prompts import STYLES
@@ -23,7 +23,7 @@ from gagpo.training.trainer import Trainer, train
 
 
 @pytest.mark.parametrize("form", ["log_ratio", "bounded"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_expected_gradient_is_that_of_the_divergence_from_the_teacher(form, seed):
     """Over all tokens of a small vocabulary, each as often as it is sampled: KL to the teacher, or to the mixture."""
     generator = torch.Generator().manual_seed(seed)
@@ -78,7 +78,7 @@ def test_a_hint_is_read_before_the_very_tokens_that_were_sampled(tiny, history):
     episodes = [episode(context, 0, True, "right", "left"), episode(context, 0, False, "right")]
     rows = build_rows(episodes)
     for kind, told in (("expert", "A good action: left"), ("success", "What led to success: right; left")):
-        found = hinted_rows(rows, episodes, {"": Manner(context, 40)}, kind)
+        found = hinted_rows(rows, episodes, {"": ChatFormat(context, 40)}, kind)
         assert [row.turn_K[0] for row in found] == ([0, 1, 2] if kind == "expert" else [2])
         for row in found:
             turn = [turn for one in episodes for turn in one.turns][row.turn_K[0]]
@@ -86,7 +86,7 @@ def test_a_hint_is_read_before_the_very_tokens_that_were_sampled(tiny, history):
             assert tokenizer.decode(row.ids).count(told) == 1
             text = tokenizer.decode(row.ids[: row.place_K[0]])
             assert text.replace(f"\n{told}", "") == tokenizer.decode(turn.prompt_ids)
-    hinted = hinted_rows(rows, episodes, {"": Manner(context, 40)}, "expert")
+    hinted = hinted_rows(rows, episodes, {"": ChatFormat(context, 40)}, "expert")
     assert sorted(np.concatenate([row.token_K for row in hinted])) == list(
         range(sum(len(turn.response_ids) for one in episodes for turn in one.turns))
     )
@@ -112,6 +112,7 @@ def test_a_teacher_with_the_same_weights_finds_nothing_to_teach(corridor, tmp_pa
     assert abs(row["distillation_advantage"]) < 1e-5 and row["distilled_tokens"] == 1.0
 
 
+@pytest.mark.slow
 def test_a_better_model_is_a_good_teacher(corridor, tmp_path):
     """What an hour of credit made of a model, another learns from it in a few iterations without any reward."""
     first = corridor(training={"iterations": 12, "save_every": 12}, evaluation=QUICK)
@@ -126,11 +127,10 @@ def test_a_better_model_is_a_good_teacher(corridor, tmp_path):
     assert rows[-1]["distillation_advantage"] > 0.5 * rows[0]["distillation_advantage"]
 
 
-def test_a_teacher_of_another_tongue_cannot_be_told_what_was_admissible(corridor, tmp_path):
+def test_a_teacher_with_another_tokenizer_is_refused(corridor, tmp_path):
     algorithm = {**ALONE, "distillation": {"teacher": "starter:maths"}}
-    config = corridor(algorithm=algorithm, context={"style": "plain", "history": "full", "admissible": True})
-    folder = RunFolder.new(tmp_path / "run", load_run(config))
-    with pytest.raises(SettingsError, match=r"teacher=starter:maths reads other tokens than .*admissible=false"):
+    folder = RunFolder.new(tmp_path / "run", load_run(corridor(algorithm=algorithm)))
+    with pytest.raises(SettingsError, match=r"teacher=starter:maths has another tokenizer than .*same tokenizer"):
         Trainer(folder, quiet=True)
     assert not folder.path.exists()
 

@@ -1,5 +1,7 @@
 """What a replay buffer keeps and gives, and that a run which was stopped goes on with it bit for bit."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -13,7 +15,7 @@ from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import CheckpointError
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
-from gagpo.training.trainer import train
+from gagpo.training.trainer import Trainer, train
 
 
 def episode(task, turns=1):
@@ -38,14 +40,14 @@ def test_what_is_good_is_kept_while_it_is_young_and_there_is_room():
     assert names(buffer.episodes) == ["2a", "2c"]
 
 
-def test_advantages_are_measured_anew_against_the_running_median():
-    buffer = ReplayBuffer(Replay(baseline=4, episodes=2))
-    buffer.add([episode(c) for c in "abcd"], np.ones(4), np.array([4.0, 2.0, 3.0, 1.0]), 0)
-    chosen, above = buffer.chosen()  # the median of 1 2 3 4
-    assert names(chosen) == ["c", "a"] and above.tolist() == [0.5, 1.5]
-    buffer.add([episode("e")], np.array([-1.0]), np.array([4.0]), 1)  # 4 goes, 4 comes: 2 3 1 4
-    assert buffer.chosen()[1].tolist() == [0.5, 1.5]
-    buffer.add([episode("f")] * 3, -np.ones(3), np.array([9.0, 9.0, 9.0]), 1)
+def test_returns_are_compared_with_the_median_of_group_means():
+    """As SPEAR's code does: the median of returns would be 0 here, and let the mediocre episode in."""
+    buffer = ReplayBuffer(Replay(baseline=6, episodes=2))
+    played = [replace(episode(c), group=group) for c, group in zip("abcdef", (0, 0, 1, 1, 2, 2), strict=True)]
+    buffer.add(played, np.ones(6), np.array([4.0, 0.0, 1.0, 0.0, 3.0, 0.0]), 0)
+    chosen, above = buffer.chosen()  # group means 2, 0.5, 1.5: their median is 1.5
+    assert names(chosen) == ["e", "a"] and above.tolist() == [1.5, 2.5]
+    buffer.add([episode("g")] * 4, -np.ones(4), np.array([9.0] * 4), 1)  # 9 9 9 9 1.5 1.5
     assert buffer.chosen()[0] == []
 
 
@@ -112,3 +114,26 @@ def test_a_damaged_buffer_is_named(corridor, tmp_path):
         (saved.path / checkpoints.REPLAY).write_bytes(damage)
         with pytest.raises(CheckpointError, match=r"replay.npz cannot be read"):
             saved.load_replay(ReplayBuffer(Replay()).restore)
+
+
+def test_a_replayed_episode_that_is_not_finite_is_skipped_and_kept(corridor, tmp_path):
+    training = {"iterations": 3, "minibatches": 1, "max_skipped": 3}
+    config = corridor(algorithm=SPEAR, training=training, evaluation={"splits": []})
+    folder = RunFolder.create(tmp_path / "run", load(config))
+    trainer = Trainer(folder, quiet=True)
+    buffer = trainer.learner.imitation.replay
+    chosen = buffer.chosen
+
+    def poisoned():
+        episodes, above = chosen()
+        for one in episodes[:1]:
+            one.turns[0].logprobs = np.full(len(one.turns[0].response_ids), np.nan, np.float32)
+        return episodes, above
+
+    buffer.chosen = poisoned
+    trainer.run()
+    skipped = [row["skipped_steps"] for row in folder.metrics()]
+    assert sum(skipped) > 0 and len(skipped) == 3
+    kept = list((folder.path / "episodes").glob("nonfinite-*.jsonl"))
+    played = len(trainer.recorder.folder.episodes("train-0002").read_text().splitlines())
+    assert kept and all(0 < len(path.read_text().splitlines()) < played / 4 for path in kept)  # the poisoned ones

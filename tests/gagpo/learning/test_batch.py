@@ -12,9 +12,8 @@ from gagpo.agents.episodes import Episode, Turn
 from gagpo.credit import Credit
 from gagpo.learning.batch import build_rows, mini_batches
 from gagpo.learning.logprobs import token_logprobs
-from gagpo.learning.loss import with_columns
+from gagpo.learning.loss import OldLogprobs, with_columns
 from gagpo.learning.packing import Packing
-from gagpo.learning.scoring import OldLogprobs
 
 
 def turn(prompt, response, trainable=True):

@@ -30,6 +30,7 @@ def compiled(way):
     return sum("create:cache_miss" in line for line in result.stdout.splitlines())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch was built without oneDNN")
 def test_rounded_sizes_need_less_than_half_of_the_kernels():
     exact, rounded = compiled("bounded"), compiled("rounded")

@@ -62,6 +62,7 @@ def test_values_and_gradients_are_those_of_the_plain_way(benchmark):
     assert benchmark.difference(128, WORDS) <= benchmark.TOLERANCE
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_tokens_times_vocabulary(benchmark):
     few, many = (benchmark.peak(benchmark.token_logprobs, tokens, WORDS) for tokens in (128, 512))
     plain_few, plain_many = (benchmark.peak(benchmark.plain_logprobs, tokens, WORDS) for tokens in (128, 512))

@@ -116,7 +116,7 @@ def test_so_many_in_a_row_end_it_across_updates_and_a_taken_step_forgives(tiny):
 def test_a_parameter_that_is_not_finite_ends_it_at_once(tiny):
     made = updater(tiny[0])
     made.optimizer.param_groups[0]["lr"] = 1e36
-    with pytest.raises(NonFiniteLoss, match=r"parameter became NaN or infinite .*go on from the last checkpoint"):
+    with pytest.raises(NonFiniteLoss, match=r"parameter became NaN or infinite .*resume from the last checkpoint"):
         for seed in range(2):
             update(made, seed)
     assert made.skips.row == 1

@@ -94,7 +94,7 @@ def measured(case: Case, ranks: Ranks | None = None) -> int:
 
 def main() -> None:
     out, *cases = sys.argv[1:]
-    with joined(patience=300, deadline=60) as ranks:
+    with joined() as ranks:
         found = [measured(Case.of(words), ranks) for words in cases]
         if ranks.first:
             Path(out).write_text(json.dumps(found))

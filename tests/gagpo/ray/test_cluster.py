@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,8 +13,7 @@ from gagpo.base.errors import MissingPackage
 from gagpo.collecting.placement import LocalPlacement
 from gagpo.envs.pool import WorkerPool
 from gagpo.ray.driver import variables_of
-from gagpo.ray.pool import HostLost
-from gagpo.ray.server import PlacedServer
+from gagpo.ray.server import HostLost, PlacedServer
 from gagpo.settings import EngineSettings, load, parse
 
 
@@ -41,6 +42,25 @@ def test_without_ray_the_extra_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingPackage, match="install the extra ray"):
         train_on("local", RunFolder.new(tmp_path / "run", settings_of()), print)
+
+
+def test_a_run_of_several_environments_ends_with_a_result_for_each(monkeypatch, tmp_path):
+    from gagpo.eval.results import EvalResult
+    from gagpo.ray import driver
+    from gagpo.runs.run_folder import RunFolder
+
+    worlds = [{"name": name, "id": CORRIDOR} for name in ("long", "short")]
+    settings = settings_of(environment=None, environments=worlds, evaluation={"splits": ["test"]})
+    folder = RunFolder.create(tmp_path / "run", settings)
+    for panel in settings.panels:
+        (folder.path / "evals" / f"after-{panel}.json").write_text("{}")
+    monkeypatch.setattr(driver, "_connected", lambda address: nullcontext())
+    monkeypatch.setattr(driver, "_Attempt", lambda folder: SimpleNamespace(run=lambda: ""))
+    monkeypatch.setattr(EvalResult, "load", lambda path: path.stem)
+    assert driver.train_on("local", folder, print) == {
+        "long.test": "after-long.test",
+        "short.test": "after-short.test",
+    }
 
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
@@ -83,34 +103,6 @@ def test_a_run_asks_its_placement(corridor, outside, tmp_path):
     folder = RunFolder.create(tmp_path / "run", load(corridor(engine="elsewhere:Constant", **changes)))
     train(folder, quiet=True, placement=Elsewhere())
     assert asked == ["engine", "pool"]
-
-
-def test_several_worlds_at_hosts_elsewhere_train_as_on_one_machine(corridor, tmp_path):
-    """Each world has hosts of its own; here they are threads, spoken to as Ray's actors are."""
-    from gagpo.ray.pool import ClusterPool
-    from gagpo.runs.run_folder import RunFolder
-    from gagpo.training.trainer import train
-    from tests.gagpo.ray.test_pool import ThreadConnection, ready
-    from tests.gagpo.training.test_trainer import same, timeless, weights
-
-    class Hosts(LocalPlacement):
-        def open_world(self, world, rolling):
-            return ClusterPool([ThreadConnection(world.id, world.kwargs) for _ in range(2)], ready)
-
-    worlds = [{"name": name, "id": CORRIDOR, "kwargs": {"max_turns": most}} for name, most in (("a", 12), ("b", 5))]
-    config = corridor(
-        environment=None,
-        environments=worlds,
-        rollout={"samples": 3},
-        training={"iterations": 2},
-        evaluation={"tasks": 1, "before": False},
-    )
-    found = []
-    for name, placement in (("here", LocalPlacement()), ("there", Hosts())):
-        found.append(RunFolder.create(tmp_path / name, load(config)))
-        train(found[-1], quiet=True, placement=placement)
-    here, there = found
-    assert same(weights(here.path), weights(there.path)) and timeless(here.metrics()) == timeless(there.metrics())
 
 
 def test_a_cluster_gives_what_its_settings_ask_for(tmp_path):

@@ -1,5 +1,7 @@
 """What training writes into its episode files: the very numbers that the update was made from."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -45,7 +47,8 @@ def test_turns_carry_the_credit_they_were_given(settings):
 def test_a_critics_value_is_that_of_the_first_token():
     trained, _ = group()
     turns = turns_for(trained, Gagpo())
-    annotate(trained, trained, turns, advantages(turns, Gagpo()), Gagpo(), value_K=np.arange(12.0))
+    credit = replace(advantages(turns, Gagpo()), value_K=np.arange(12.0))
+    annotate(trained, trained, turns, credit, Gagpo())
     assert [turn.value for episode in trained for turn in episode.turns] == [0, 2, 4, 6, 8, 10]
 
 

@@ -47,7 +47,7 @@ def test_it_loads_with_transformers_and_plays_the_same_greedily(made, tmp_path):
     (response,) = own.generate([Request(1, ids, 1)], Sampling(0.0, 8))
     assert written[len(ids) :].tolist()[: len(response.ids)] == response.ids.tolist()
     panel = {"environment": "gagpo.envs.testing:gagpo-test/Corridor-v0", "split": "test", "kwargs": {"max_turns": 16}}
-    choices = {**panel, "temperature": 0.0, "max_tokens": 3, "history": 0, "workers": 0, "quiet": True}
+    choices = {**panel, "temperature": 0.0, "max_tokens": 3, "context": {"history": 0}, "workers": 0, "quiet": True}
     results = [evaluate(str(model), **choices).tasks for model in (made, out)]
     assert results[0] == results[1]
 
@@ -96,7 +96,7 @@ def test_an_earlier_iteration_and_an_adapter_alone(made, tmp_path):
 def test_what_is_there_or_not_there_is_refused(made, tmp_path):
     (tmp_path / "taken").mkdir()
     for source, out, message in (
-        (made, tmp_path / "taken", "exists; name a folder"),
+        (made, tmp_path / "taken", "exists; choose a folder"),
         (f"{made}@9", tmp_path / "new", r"keeps no checkpoint of iteration 9; it has \[1, 2\]"),
         (tmp_path / "taken", tmp_path / "new", "is not a run"),
     ):

@@ -16,6 +16,7 @@ from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError, load
 from gagpo.training.trainer import Trainer, train
 from tests.gagpo.distributed.conftest import train_in_two, write_config
+from tests.gagpo.training.resuming import killed_after
 from tests.gagpo.training.test_lora import LORA, adapter_of, gpt2, inject, logprobs, moved, run, same
 
 HALF = {"training": {"precision": "bfloat16"}, "engine": {"dtype": "bfloat16"}}
@@ -67,16 +68,10 @@ def test_the_frozen_matrices_are_held_in_fewer_bytes(corridor, tmp_path, base):
 
 def test_four_bits_go_on_bit_equal_after_a_stop(corridor, tmp_path):
     pytest.importorskip("bitsandbytes")
-    config = config_of(corridor, "4bit")
-    whole = run(config, tmp_path / "whole")
-    half = RunFolder.create(tmp_path / "half", load(config))
-    trainer = Trainer(half, quiet=True)
-    short = trainer.settings.training.model_copy(update={"iterations": 1})
-    trainer.settings = trainer.settings.model_copy(update={"training": short})
-    trainer.run()
-    (half.path / "evals" / "after-test.json").unlink()
-    train(RunFolder.open(half.path), quiet=True)
-    assert same(adapter_of(half.path), adapter_of(whole.path))
+    whole = run(config_of(corridor, "4bit"), tmp_path / "whole")
+    part = killed_after(1, whole, tmp_path)
+    train(RunFolder.open(part), quiet=True)
+    assert same(adapter_of(part), adapter_of(whole.path))
 
 
 def test_merged_four_bits_are_the_adapted_model(warm_model):
@@ -133,6 +128,7 @@ def test_layers_of_another_kind_take_no_four_bits():
         frozen.shrink(model, "4bit")
 
 
+@pytest.mark.slow
 def test_two_ranks_shard_a_base_in_bfloat16(tmp_path, published):
     jobs = {}
     for base in ("float32", "bfloat16"):

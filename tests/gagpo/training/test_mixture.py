@@ -26,7 +26,7 @@ from gagpo.settings import SettingsError, load
 from gagpo.training.trainer import Trainer, train
 from tests.eval.report.test_report import Page
 from tests.gagpo.distributed.conftest import require_same_run, train_in_one, train_in_two
-from tests.gagpo.training.resuming import killed_and_resumed, require_equal
+from tests.gagpo.training.resuming import killed_after, killed_and_resumed, require_equal
 from tests.gagpo.training.test_trainer import run
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
@@ -45,17 +45,11 @@ def mixture(corridor):
 
 
 def test_killed_after_any_iteration_it_ends_bit_equal(mixture, tmp_path):
-    config = mixture(rollout=ROLLOUT, training={"iterations": 4}, curriculum=CURRICULUM)
-    whole_run = run(config, tmp_path / "whole")
-    for done in range(1, 4):
-        part = RunFolder.create(tmp_path / f"part-{done}", load(config))
-        trainer = Trainer(part, quiet=True)
-        shorter = trainer.settings.training.model_copy(update={"iterations": done})
-        trainer.settings = trainer.settings.model_copy(update={"training": shorter})
-        trainer.run()
-        for path in (part.path / "evals").glob("after-*.json"):
-            path.unlink()
-        train(RunFolder.open(part.path), quiet=True)
+    training = {"iterations": 4, "keep": 4}
+    whole_run = run(mixture(rollout=ROLLOUT, training=training, curriculum=CURRICULUM), tmp_path / "whole")
+    for done in (1, 3):
+        part = RunFolder.open(killed_after(done, whole_run, tmp_path))
+        train(part, quiet=True)
         require_equal(part, whole_run)
     state = checkpoints.latest(whole_run.path / "checkpoints").state()
     assert state["curriculum"]["seen"].keys() == {"long", "short"}
@@ -68,32 +62,7 @@ def test_killed_in_mid_iteration_it_ends_bit_equal(mixture, tmp_path):
     require_equal(killed_and_resumed(config, tmp_path / "runs", rows=3), whole_run)
 
 
-@pytest.mark.parametrize("curriculum", ["uniform", CURRICULUM], ids=["uniform", "by success"])
-def test_ahead_trains_on_every_place_once_through_an_interruption(mixture, tmp_path, curriculum):
-    config = mixture(rollout={**ROLLOUT, "workers": 1, "ahead": 1}, training={"iterations": 4}, curriculum=curriculum)
-    folder = RunFolder.create(tmp_path / "run", load(config))
-    trainer = Trainer(folder, quiet=True)
-    trainer.settings = trainer.settings.model_copy(
-        update={"training": trainer.settings.training.model_copy(update={"iterations": 2})}
-    )
-    trainer.run()
-    for path in (folder.path / "evals").glob("after-*.json"):
-        path.unlink()
-    state = checkpoints.latest(folder.path / "checkpoints").state()
-    opened = state["curriculum"].get("opened", {})
-    if curriculum != "uniform":  # what is under way is known by its place, and is played again as the same task
-        assert {str(place) for place in state["due"]} <= opened.keys()
-    train(RunFolder.open(folder.path), quiet=True)
-    rows = folder.metrics()
-    assert [row["iteration"] for row in rows] == [1, 2, 3, 4]
-    trained = [row for path in sorted((folder.path / "episodes").glob("train-*.jsonl")) for row in read_episodes(path)]
-    groups = {world: sum(row["sample"] == 0 for row in trained if row["world"] == world) for world in ("long", "short")}
-    assert groups == {"long": 16, "short": 8}
-    if curriculum == "uniform":
-        schedule = trainer.collector.schedule
-        assert sorted(row["task"] for row in trained if row["sample"] == 0) == sorted(map(schedule.task_at, range(24)))
-
-
+@pytest.mark.slow
 def test_two_ranks_do_what_one_does(mixture, tmp_path):
     config = mixture(
         rollout=ROLLOUT,
@@ -176,24 +145,23 @@ def test_its_panels_are_those_of_a_run_of_that_world_alone(mixture, corridor, tm
     assert found[0].panel == found[1].panel and found[0].tasks == found[1].tasks
 
 
-@pytest.mark.parametrize("key", ["auto", "state", "observation", "history"])
-def test_states_of_two_worlds_never_meet(mixture, tmp_path, key):
+def test_states_of_two_worlds_never_meet(mixture, tmp_path):
     """Both corridors show the same texts and have the same states; the doors are the same ones too."""
     trainer = Trainer(RunFolder.create(tmp_path / "run", load(mixture(rollout=ROLLOUT))), quiet=True)
     with trainer.placement.open_pool(trainer.settings) as pool:
         found = trainer.collector.collect(trainer.sampler.agent(), pool, 0)
-    credit = trainer.settings.algorithm.credit.model_copy(update={"key": key})
-    turns = turns_for(found.episodes, credit)
     texts = {
         name: {turn.observation for one in found.episodes if one.world == name for turn in one.turns}
         for name in ("long", "short")
     }
     assert texts["long"] & texts["short"]
-    world_N = turns.world_E[turns.episode_N]
-    for number in (0, 1):
-        own = {*turns.state_N[world_N == number], *turns.end_state_E[turns.world_E == number]}
-        other = {*turns.state_N[world_N != number], *turns.end_state_E[turns.world_E != number]}
-        assert own and other and not own & other
+    for key in ("auto", "state", "observation", "history"):
+        turns = turns_for(found.episodes, trainer.settings.algorithm.credit.model_copy(update={"key": key}))
+        world_N = turns.world_E[turns.episode_N]
+        own, other = (
+            {*turns.state_N[world_N == number], *turns.end_state_E[turns.world_E == number]} for number in (0, 1)
+        )
+        assert own and other and not own & other, key
 
 
 def row_of(**changes):

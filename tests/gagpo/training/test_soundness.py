@@ -1,6 +1,7 @@
 """What a run must not do: go on from damage, lose what was finished, end well without having learned."""
 
 import errno
+import json
 import os
 import random
 import shutil
@@ -210,7 +211,7 @@ def test_a_signal_waits_until_weights_are_whole():
 
     with pytest.raises(KeyboardInterrupt), interruptions.watching():
         threading.Thread(target=soon).start()
-        with interruptions.held():
+        with interruptions.deferred():
             time.sleep(0.3)
             order.append("whole")
         order.append("never")
@@ -262,28 +263,23 @@ def test_a_second_interruption_within_an_update_saves_no_half_of_it(corridor, tm
     assert [row["loss"] for row in folder.metrics()] == [row["loss"] for row in whole.metrics()]
 
 
-@pytest.mark.parametrize(
-    "line", ["[1, 2]", "7", "null", '{"iteration": "x"}', "[" * 100_000, '{"iteration": 1', "\x00"], ids=range(7)
+NO_CONTROLLERS = (
+    '{"iteration": 1, "turns_total": 1, "tokens_total": 1, "position": 1, "curriculum": {}, "controllers": null}'
 )
-def test_metrics_are_read_around_lines_of_any_form(tmp_path, line):
-    folder = RunFolder(tmp_path)
-    (tmp_path / "metrics.jsonl").write_text('{"iteration": 1}\n' + line + '\n{"iteration": 2}\n')
-    assert folder.metrics() == [{"iteration": 1}, {"iteration": 2}]
-    folder.rewind(1)
-    assert (tmp_path / "metrics.jsonl").read_text() == '{"iteration": 1}\n'
 
 
-NO_CONTROLLERS = '{"iteration": 1, "turns_total": 1, "tokens_total": 1, "position": 1, "controllers": null}'
+LONG = json.dumps({"iteration": "x" * 100_000})
 
 
-@pytest.mark.parametrize("state", ['{"iteration": 1}', "null", "[]", "[" * 100_000, NO_CONTROLLERS], ids=range(5))
+@pytest.mark.parametrize("state", ['{"iteration": 1}', "null", "[]", "[" * 100_000, NO_CONTROLLERS, LONG], ids=range(6))
 def test_a_state_that_is_none_is_named(corridor, tmp_path, state):
     folder = trained(corridor(training={"iterations": 1}), tmp_path / "run")
     saved = checkpoints.latest(folder.path / "checkpoints")
     (saved.path / "state.json").write_text(state)
     manifest.write(saved.path)  # well kept, and still no state
-    with pytest.raises(CheckpointError, match=r"state\.json"):
+    with pytest.raises(CheckpointError, match=r"state\.json") as caught:
         Trainer(RunFolder.open(folder.path), quiet=True)
+    assert len(str(caught.value)) < 1000
 
 
 NO_FILES = '{"format": "gagpo manifest 1", "files": 3}'

@@ -42,6 +42,7 @@ def require_calls(run, episodes):
     assert all(abs(row["mismatch_kl"]) < 1e-6 for row in rows), "sampler and trainer read the same tokens"
 
 
+@pytest.mark.slow
 def test_a_text_world_is_learned_through_act(tmp_path):
     warm = {**CORRIDOR["sft"], "noise": 0.1, "steps": 20, "model": SMALL}
     rollout = {"tasks": 2, "samples": 2, "max_tokens": 48, "workers": 0}
@@ -55,6 +56,7 @@ def test_a_text_world_is_learned_through_act(tmp_path):
     assert result["panel"]["conditions"]["style"] == "tools" and result["panel"]["conditions"]["calls"] == "hermes"
 
 
+@pytest.mark.slow
 def test_the_tools_of_an_mcp_server_are_learned(tmp_path):
     pytest.importorskip("mcp", reason="the optional package mcp is not installed")
     rows = []

@@ -1,9 +1,7 @@
-"""Runs that sample ahead: how old their turns are, that nothing is lost, and that errors and interruptions end them."""
+"""Runs that sample ahead: repeated and resumed bit for bit in lockstep; nothing lost or too old without."""
 
-import json
 import signal
 import threading
-import time
 from collections import Counter
 
 import numpy as np
@@ -11,19 +9,23 @@ import pytest
 
 from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.episodes import read_episodes
-from gagpo.agents.rollout import derive_seed
-from gagpo.collecting.async_collector import AsyncCollector
-from gagpo.collecting.async_rollout import AsyncRollout
-from gagpo.collecting.batches_ahead import BatchesAhead
+from gagpo.collecting.ahead import AheadCollector
 from gagpo.collecting.distributed_rollout import require_fitting
-from gagpo.envs.pool import EnvironmentBroken
+from gagpo.collecting.sampling_thread import RolloutStream
 from gagpo.runs import checkpoint as checkpoints
+from gagpo.runs.checkpoint import CheckpointError
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError, load
 from gagpo.training.trainer import Trainer, train
+from tests.gagpo.distributed.conftest import train_in_two, write_config
+from tests.gagpo.training.resuming import killed_after, killed_and_resumed, require_equal
+from tests.gagpo.training.test_mixture import CURRICULUM, WORLDS
 from tests.gagpo.training.test_trainer import run, start, wait_for_rows
 
 AHEAD = {"workers": 1, "ahead": 1}
+SMALL = {**AHEAD, "tasks": 4, "samples": 3}
+MIXED = {"environment": None, "environments": WORLDS, "curriculum": CURRICULUM}
+DYNAMIC = {"preset": "dapo", "controllers": {"dynamic_sampling": {"rounds": 2}}}
 
 
 def trained_tasks(folder):
@@ -53,6 +55,7 @@ def test_ahead_trains_on_every_task_in_turn_and_says_how_old_it_was(corridor, tm
     assert {path.stem for path in (folder.path / "evals").glob("*.json")} >= {"before-test", "after-test"}
 
 
+@pytest.mark.slow
 def test_ahead_learns(corridor, tmp_path):
     config = corridor(
         environment={"kwargs": {"max_turns": 40}},  # so that chance finds the door before anything is learned
@@ -67,12 +70,12 @@ def test_ahead_learns(corridor, tmp_path):
     assert np.mean(success[-3:]) > np.mean(success[:3]) + 0.4
 
 
-@pytest.mark.parametrize("kind", [BatchesAhead, AsyncCollector])
-def test_evaluation_is_of_the_newest_weights(corridor, tmp_path, monkeypatch, kind):
-    rolling = {**AHEAD, "ahead": 3, "lockstep": kind is BatchesAhead}
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_evaluation_is_of_the_newest_weights(corridor, tmp_path, monkeypatch, lockstep):
+    rolling = {**AHEAD, "ahead": 3, "lockstep": lockstep}
     config = corridor(rollout=rolling, training={"iterations": 4}, evaluation={"every": 1})
     seen = []
-    original = kind.paused
+    original = AheadCollector.paused
 
     def paused(self, engine):
         context = original(self, engine)
@@ -88,7 +91,7 @@ def test_evaluation_is_of_the_newest_weights(corridor, tmp_path, monkeypatch, ki
 
         return Watched()
 
-    monkeypatch.setattr(kind, "paused", paused)
+    monkeypatch.setattr(AheadCollector, "paused", paused)
     trainer = Trainer(RunFolder.create(tmp_path / "run", load(config)), quiet=True)
     trainer.run()
     assert seen == [True] * 6  # the sixth is of the average: the weights in training hold it meanwhile
@@ -101,18 +104,19 @@ def test_episodes_that_are_too_old_are_dropped_and_played_again(corridor, tmp_pa
         training={"iterations": 8},
     )
     late = {}
-    original = AsyncRollout._take_ready
+    original = RolloutStream._take_ready
 
     def called(self):
         slots = original(self)
         for slot in slots:
-            if self.requests[slot].place == 1 and self.requests[slot].attempt == 0 and self.channel.version < 3:
+            group, sample = self.playing[slot]
+            if group.place == 1 and not group.attempts[sample] and self.thread.version < 3:
                 late[slot] = True
-        held = [slot for slot in slots if slot in late and self.channel.version < 3 and self.states[slot].episode.turns]
+        held = [slot for slot in slots if slot in late and self.thread.version < 3 and self.states[slot].episode.turns]
         self.ready += held
         return [slot for slot in slots if slot not in held]
 
-    monkeypatch.setattr(AsyncRollout, "_take_ready", called)
+    monkeypatch.setattr(RolloutStream, "_take_ready", called)
     folder = run(config, tmp_path / "run")
     rows = folder.metrics()
     assert sum(row["stale_episodes"] for row in rows) >= 1
@@ -137,7 +141,7 @@ def test_a_killed_run_loses_no_task_and_trains_on_none_twice(corridor, tmp_path)
     process.stdout.close()
     saved = checkpoints.latest(killed / "checkpoints")
     state = saved.state()
-    assert saved.iteration < iterations and 0 < len(state["due"]) <= 8
+    assert saved.iteration < iterations and 0 < len(state["due"]) <= 12
     assert state["position"] - len(state["due"]) == 4 * saved.iteration
     resumed = start(None, tmp_path / "runs", "--resume", killed)
     output, _ = resumed.communicate(timeout=180)
@@ -177,18 +181,6 @@ def test_an_error_of_the_sampling_thread_ends_the_run(corridor, tmp_path, monkey
     assert not any(thread.name == "sampling" for thread in threading.enumerate())
 
 
-def test_an_environment_that_cannot_start_ends_the_run(corridor, tmp_path):
-    environment = {"id": "gagpo.envs.testing:gagpo-test/Faulty-v0", "kwargs": {"max_turns": 4}, "split": "train"}
-    evaluation = {"splits": ["test"], "before": False}
-    config = corridor(environment=environment, rollout=AHEAD, evaluation=evaluation)
-    trainer = Trainer(RunFolder.create(tmp_path / "run", load(config)), quiet=True)
-    trainer.settings.environment.kwargs["broken"] = "raise"
-    begun = time.monotonic()
-    with pytest.raises(EnvironmentBroken):
-        trainer.run()
-    assert time.monotonic() - begun < 60
-
-
 def test_the_engine_has_weights_of_its_own_and_takes_a_copy(corridor, tmp_path):
     trainer = Trainer(RunFolder.create(tmp_path / "run", load(corridor(rollout=AHEAD))), quiet=True)
     engine = trainer.sampler.engine
@@ -208,11 +200,8 @@ def test_dynamic_sampling_goes_on_with_further_tasks(corridor, tmp_path):
         assert set(groups.values()) == {6}
 
 
-@pytest.mark.parametrize("lora", [None, {"rank": 2}])
-@pytest.mark.parametrize("algorithm", ["apmpo", "ppo_turn"])
+@pytest.mark.parametrize("algorithm,lora", [("apmpo", None), ("ppo_turn", {"rank": 2})])
 def test_controllers_critics_and_adapters_go_with_it(corridor, tmp_path, algorithm, lora):
-    if lora:
-        pytest.importorskip("peft")
     config = corridor(
         algorithm=algorithm, rollout=AHEAD, lora=lora, training={"iterations": 2}, evaluation={"before": False}
     )
@@ -255,10 +244,103 @@ def test_the_correction_is_for_older_weights_unless_another_is_named(corridor):
         assert load(corridor(rollout=AHEAD, algorithm=algorithm)).algorithm.correction.name == name
 
 
-def test_without_ahead_nothing_of_it_is_there(corridor, tmp_path):
-    folder = run(corridor(), tmp_path / "run")
-    assert "staleness_mean" not in folder.metrics()[0]
-    assert "version" not in json.dumps(list(read_episodes(folder.path / "episodes" / "train-0001.jsonl")))
-    assert checkpoints.latest(folder.path / "checkpoints").state()["due"] == []
-    assert derive_seed(1, "iteration 0 round 0") != derive_seed(1, "place 0")
-    train(RunFolder.open(folder.path), quiet=True)
+# Lockstep: a function of the seed ------------------------------------------------------------------------------------
+
+RUNS = {"two batches": {"ahead": 2}, "mixture, dynamic sampling": {**MIXED, "algorithm": DYNAMIC}}
+
+
+@pytest.mark.parametrize("changes", RUNS.values(), ids=RUNS)
+def test_killed_after_any_iteration_it_ends_bit_equal(corridor, tmp_path, changes):
+    changes = dict(changes)
+    ahead, iterations = changes.pop("ahead", 1), 4
+    config = corridor(
+        **changes,
+        rollout={**SMALL, "ahead": ahead},
+        training={"iterations": iterations, "save_every": 1, "keep": iterations},
+        evaluation={"tasks": 2, "every": 2, "before": False},
+    )
+    whole = run(config, tmp_path / "whole")
+    old = [row["staleness_max"] for row in whole.metrics()]
+    assert changes.get("algorithm") is DYNAMIC or old == [min(ahead, number) for number in range(iterations)]
+    for done in range(1, iterations):
+        part = killed_after(done, whole, tmp_path)
+        train(RunFolder.open(part), quiet=True)
+        require_equal(RunFolder.open(part), whole)
+
+
+@pytest.mark.slow
+def test_two_ranks_end_bit_equal_too(tmp_path, warm_model):
+    config = write_config(
+        tmp_path,
+        warm_model,
+        **MIXED,
+        rollout=SMALL,
+        training={"iterations": 3, "save_every": 1, "keep": 3},
+        evaluation={"tasks": 2, "before": False},
+    )
+    train_in_two([(config, tmp_path / "whole", None)], tmp_path)
+    whole = RunFolder.open(tmp_path / "whole")
+    assert whole.metrics()[-1]["staleness_max"] == 1
+    parts = [killed_after(done, whole, tmp_path) for done in (1, 2)]
+    train_in_two([(config, part, None) for part in parts], tmp_path)
+    for part in parts:
+        require_equal(RunFolder.open(part), whole)
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_ends_bit_equal(corridor, tmp_path):
+    config = corridor(**MIXED, rollout=SMALL, training={"iterations": 8, "save_every": 3})
+    whole = run(config, tmp_path / "whole")
+    require_equal(killed_and_resumed(config, tmp_path / "runs", rows=4), whole)
+
+
+def test_an_interrupted_run_keeps_what_older_weights_have_sampled(corridor, tmp_path, monkeypatch):
+    """Ctrl-C in the middle of the next collection: its batch is part of the checkpoint."""
+    config = corridor(rollout=SMALL, training={"iterations": 4, "save_every": 4})
+    whole = run(config, tmp_path / "whole")
+    original = AheadCollector._kept
+
+    def interrupted(self, played):
+        if trainer.iteration == 2:
+            raise KeyboardInterrupt
+        return original(self, played)
+
+    part = RunFolder.create(tmp_path / "part", load(config))
+    trainer = Trainer(part, quiet=True)
+    monkeypatch.setattr(AheadCollector, "_kept", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run()
+    monkeypatch.undo()
+    saved = checkpoints.latest(part.path / "checkpoints")
+    assert saved.iteration == 2 and len(saved.state()["due"]) == 8
+    train(RunFolder.open(part.path), quiet=True)
+    require_equal(part, whole)
+
+
+def test_what_was_not_finished_in_time_is_played_by_newer_weights(corridor, tmp_path):
+    """Each place is trained on once all the same."""
+    config = corridor(rollout=SMALL, training={"iterations": 3, "save_every": 1, "keep": 3})
+    whole = run(config, tmp_path / "whole")
+    part = killed_after(1, whole, tmp_path)
+    (saved,) = checkpoints.checkpoints(part / "checkpoints")
+    state = saved.state()
+    folder = RunFolder.open(part)
+    trainer = Trainer(folder, quiet=True)
+    buffer = trainer.collector.buffer
+    assert [group.version for group in buffer.groups] == [0] * 4 and len(buffer.due) == 4
+    assert trainer.collector.state_dict()["due"] == state["due"] == list(range(4, 12))
+    buffer.groups.clear()
+    buffer._complete.clear()
+    buffer.due = list(state["due"])
+    trainer.run()
+    assert [row["staleness_max"] for row in folder.metrics()][1:] == [0, 1]
+    assert checkpoints.latest(part / "checkpoints").state()["due"] == []
+
+
+def test_a_damaged_file_is_named(corridor, tmp_path):
+    whole = run(corridor(rollout=SMALL, training={"iterations": 2, "save_every": 1}), tmp_path / "run")
+    saved = checkpoints.checkpoints(whole.path / "checkpoints")[0]
+    path = saved.path / checkpoints.SAMPLED
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(CheckpointError, match=r"sampled.npz cannot be read"):
+        saved.load_sampled(Trainer(RunFolder.open(whole.path), quiet=True).collector.load_sampled)

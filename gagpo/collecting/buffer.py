@@ -1,0 +1,161 @@
+"""The buffer of ``rollout.ahead``: open task groups, and the weight version that may sample each of them."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from gagpo.agents.episodes import Episode
+from gagpo.agents.rollout import Job, derive_seed, group_jobs
+from gagpo.settings import RunSettings
+
+
+@dataclass(eq=False)
+class Group:
+    """The episodes of one task.
+
+    place: index of the task in the run's order of task groups.
+    version: number of updates of the weights that sample it; None for whatever weights are newest.
+    jobs: what to play, one job per episode.
+    episodes: in the order of the jobs, None until played.
+    attempts: how often each episode was dropped.
+    """
+
+    place: int
+    version: int | None
+    jobs: list[Job]
+    episodes: list[Episode | None] = field(init=False)
+    attempts: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.episodes, self.attempts = [None] * len(self.jobs), [0] * len(self.jobs)
+
+    @property
+    def complete(self) -> bool:
+        return None not in self.episodes
+
+    def played(self) -> list[Episode]:
+        """The episodes that are there."""
+        return [episode for episode in self.episodes if episode is not None]
+
+
+class GroupBuffer:
+    """Task groups from when they are opened until they are taken, for training or to be discarded.
+
+    Groups are taken in the order in which they become complete; with ``rollout.lockstep``, in which they were opened.
+    Both threads hold ``changed`` while they use the buffer.
+
+    open_task: gives the task of a place, when the place is opened.
+    """
+
+    def __init__(self, settings: RunSettings, open_task: Callable[[int], str]):
+        self.settings = settings
+        self.changed = threading.Condition()
+        self.iteration = 0  # updates done
+        self.position = 0  # the first place that was never opened
+        self.due: list[int] = []  # places before it that a checkpoint left to be played
+        self.groups: list[Group] = []
+        self._open_task = open_task
+        self._complete: list[Group] = []
+        self._pending: deque[tuple[Group, int]] = deque()  # group and sample of the episodes not begun
+        self._dropped: list[Episode] = []
+
+    @property
+    def places(self) -> list[int]:
+        """Places before ``position`` that were not taken; a checkpoint holds these and ``position``."""
+        return sorted([*self.due, *(group.place for group in self.groups)])
+
+    # Opening and taking -----------------------------------------------------------------------------------------------
+
+    @property
+    def room(self) -> int:
+        """Groups that may be opened: ``rollout.ahead + 1`` batches, but no more than the run still needs."""
+        rolling, left = self.settings.rollout, max(0, self.settings.training.iterations - self.iteration)
+        return max(0, min(rolling.ahead + 1, left) * rolling.tasks - len(self.groups))
+
+    def open(self, count: int) -> None:
+        """Open the next ``count`` places; those that a checkpoint left to be played come first."""
+        rolling = self.settings.rollout
+        for _ in range(count):
+            place = self.due.pop(0) if self.due else self.position
+            self.position = max(self.position, place + 1)
+            task = self._open_task(place)
+            samples = self.settings.world_of(task).samples
+            jobs = group_jobs([task], samples, self.settings.seed, f"place {place}", [rolling.temperature])
+            group = Group(place, self.iteration if rolling.lockstep else None, jobs)
+            self.groups.append(group)
+            self._pending.extend((group, sample) for sample in range(samples))
+
+    def take(self) -> Group | None:
+        """The next complete group, or None. Episodes that have become too old are dropped before, and played again."""
+        for group in self.groups:
+            self._drop_stale(group)
+        first = self.groups[:1] if self.settings.rollout.lockstep else self._complete
+        taken = next((group for group in first if group.complete), None)
+        if taken is not None:
+            self._complete.remove(taken)
+            self.groups.remove(taken)
+        return taken
+
+    def dropped(self) -> list[Episode]:
+        """The episodes dropped since the last call, finished or not."""
+        found, self._dropped = self._dropped, []
+        return found
+
+    # Playing ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is an episode to begin."""
+        return bool(self._pending)
+
+    def next_episode(self) -> tuple[Group, int] | None:
+        """The next episode to begin, as its group and sample."""
+        return self._pending.popleft() if self._pending else None
+
+    def next_batch(self) -> list[tuple[Group, int]]:
+        """The episodes of the next groups to play together: ``rollout.tasks`` groups at most, for the same weights."""
+        pending = list(dict.fromkeys(group for group, _ in self._pending))
+        batch = [group for group in pending if group.version == pending[0].version][: self.settings.rollout.tasks]
+        return [self._pending.popleft() for group in batch for _ in group.jobs]
+
+    def deliver(self, group: Group, sample: int, episode: Episode) -> None:
+        """Enter a finished episode."""
+        group.episodes[sample] = episode
+        if group.complete:
+            self._complete.append(group)
+
+    def restore(self, place: int, version: int, episodes: list[Episode]) -> None:
+        """Add a complete group from a checkpoint; ValueError when its place is not due."""
+        self.due.remove(place)
+        group = Group(place, version, [])
+        group.episodes = [*episodes]
+        self.groups.append(group)
+        self._complete.append(group)
+
+    def _drop_stale(self, group: Group) -> None:
+        """Have the episodes played again that would exceed ``rollout.max_staleness`` in the next update.
+
+        A new attempt keeps the environment's seed and gets another one for its responses.
+        """
+        for sample, episode in enumerate(list(group.episodes)):
+            if episode is None or age(episode, self.iteration) <= self.settings.rollout.max_staleness:
+                continue
+            if group in self._complete:
+                self._complete.remove(group)
+            self._dropped.append(episode)
+            group.episodes[sample] = None
+            group.attempts[sample] += 1
+            job, label = group.jobs[sample], f"place {group.place}"
+            seed = derive_seed(self.settings.seed, label, job.task, sample, group.attempts[sample])
+            group.jobs[sample] = replace(job, seed=seed)
+            self._pending.appendleft((group, sample))
+
+
+def age(episode: Episode, iteration: int) -> int:
+    """Updates since the weights of the episode's oldest turn; 0 without turns and for failed episodes."""
+    if episode.outcome == "failed":
+        return 0
+    return max((iteration - turn.version for turn in episode.turns if turn.version is not None), default=0)

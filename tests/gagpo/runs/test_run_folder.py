@@ -1,0 +1,41 @@
+"""A run's folder: metrics are read around damage, damage is kept, and a run never forgets what it has done."""
+
+import logging
+
+import pytest
+
+from gagpo.runs.run_folder import RunFolder
+from gagpo.settings import SettingsError, load
+
+DAMAGED = ["[1, 2]", "null", '{"iteration": "x"}', "[" * 100_000, '{"iteration": 1', "\x00"]
+
+
+@pytest.mark.parametrize("line", DAMAGED, ids=range(len(DAMAGED)))
+def test_a_damaged_row_is_kept_aside_and_named_in_one_line(tmp_path, line, caplog):
+    folder = RunFolder(tmp_path)
+    (tmp_path / "metrics.jsonl").write_text('{"iteration": 1}\n' + line + '\n{"iteration": 2}\n')
+    assert folder.metrics() == [{"iteration": 1}, {"iteration": 2}]
+    with caplog.at_level(logging.WARNING, "gagpo"):
+        folder.rewind(1)
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"iteration": 1}\n'
+    assert (tmp_path / "metrics.damaged.jsonl").read_text() == line + "\n"
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert "damaged lines (1), kept in metrics.damaged.jsonl" in said and "\n" not in said
+
+
+def test_a_sound_file_leaves_nothing_aside(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"iteration": 1}\n')
+    RunFolder(tmp_path).rewind(1)
+    assert not (tmp_path / "metrics.damaged.jsonl").exists()
+
+
+def test_a_run_is_not_made_shorter_than_it_is(corridor, tmp_path):
+    folder = RunFolder.create(tmp_path / "run", load(corridor(training={"iterations": 40})))
+    for iteration in (1, 2, 3):
+        folder.log({"iteration": iteration})
+    before = (folder.path / "config.yaml").read_text()
+    with pytest.raises(SettingsError, match=r"training.iterations must be at least 3, .* \(got 2\)"):
+        folder.change(["training.iterations=2"])
+    assert (folder.path / "config.yaml").read_text() == before
+    folder.change(["training.iterations=3"])
+    assert RunFolder.open(folder.path).settings.training.iterations == 3
