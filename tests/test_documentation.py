@@ -117,6 +117,15 @@ def test_every_setting_has_a_sentence():
     assert silent == []
 
 
+def test_every_setting_that_a_page_names_exists():
+    sections = dict(tool("settings_page").sections(RunSettings))
+    dotted = re.compile(rf"(?<![\w.])({'|'.join(name for name in sections if name.isidentifier())})\.([a-z_]+)\b")
+    for path in (*TOP, *DOCS.glob("*.md")):
+        for code in re.findall(r"`([^`\n]+)`", read(path)):
+            for section, key in dotted.findall(code):
+                assert key in sections[section].model_fields or key in ("py", "md"), f"{path.name}: {section}.{key}"
+
+
 def test_the_table_of_presets_is_the_codes():
     table = read(DOCS / "algorithms.md").split("<!-- presets -->")[1].split("<!-- end of presets -->")[0]
     cells = dict(re.findall(r"^\| `(\w+)` \| `(.*)` \|$", table, re.MULTILINE))
