@@ -13,7 +13,7 @@ from gagpo.agents.context import Context
 from gagpo.agents.engines.base import Engine, Request, Response, Sampling
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.base.errors import InvalidArgument
-from gagpo.envs.tasks import parted
+from gagpo.envs.tasks import split_task
 
 
 @dataclass
@@ -66,8 +66,8 @@ class ChatFormat:
 class LanguageAgent:
     """A language model that reads observations and writes responses.
 
-    formats: by the world of an episode, where a run has several, see :func:`gagpo.envs.tasks.in_world`; empty where all
-    episodes are spoken to in ``context``.
+    formats: by the environment of an episode, where a run has several, see :func:`gagpo.envs.tasks.in_environment`;
+    empty where all episodes are spoken to in ``context``.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class LanguageAgent:
     def _request(self, state: EpisodeState) -> Request | None:
         """What to ask the engine; None where prompt and response would not fit."""
         turns = state.episode.turns
-        chat = self.formats[parted(state.episode.task)[0]] if self.formats else self._usual
+        chat = self.formats[split_task(state.episode.task)[0]] if self.formats else self._usual
         self._spoken[state.slot] = chat
         prompt_ids = chat.context.prompt(turns, state.observation, state.info.get("admissible_actions"))
         if len(prompt_ids) + chat.max_tokens > self.engine.max_length:
@@ -133,7 +133,7 @@ class LanguageAgent:
 class RandomAgent:
     """Chooses uniformly among the admissible actions; the floor of every comparison.
 
-    A world that cannot list its actions is built with ``expert="random"``: it then offers samples of them.
+    An environment that cannot list its actions is built with ``expert="random"``: it then offers samples of them.
     """
 
     def decide(self, states: Sequence[EpisodeState]) -> list[Turn | None]:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from jinja2 import TemplateError
 
-from gagpo.agents.calls.phrasing import Phrasing
-from gagpo.agents.calls.toolbox import Message, Toolbox, answers, format_of
 from gagpo.agents.engines.base import stop_tokens
 from gagpo.agents.episodes import Ids, Turn
+from gagpo.agents.phrasing import Phrasing
 from gagpo.agents.prompts import STYLES, PromptStyle, admissible_line, message, window
+from gagpo.agents.toolbox import Message, Toolbox, answers, format_of
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.tools import Tool
 

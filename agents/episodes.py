@@ -21,7 +21,7 @@ MOST_READ = 200  # newly read tokens written per turn
 MOST_REFUSAL = 300  # characters written of the environment's answer to a refused action
 _OF_EPISODE = ("task", "task_type", "split", "group", "sample", "seed", "temperature", "success", "outcome")
 _OF_TURN = ("observation", "response", "action", "reward", "valid", "state")
-_KNOWN_LATER = ("world", "kept", "end_observation", "end_state")  # written if they are known
+_KNOWN_LATER = ("environment", "kept", "end_observation", "end_state")  # written if they are known
 
 
 class Call(NamedTuple):
@@ -154,7 +154,7 @@ class Episode:
     end_observation: what the environment showed after the last turn; None if unknown.
     end_state: key of the state after the last turn; None if unknown.
     info: the last turn's remaining scalar entries of the environment's info.
-    world: name of its environment in a run of several, which the task's name begins with; None otherwise.
+    environment: name of its environment in a run of several, which the task's name begins with; None otherwise.
     """
 
     task: str
@@ -172,7 +172,7 @@ class Episode:
     end_observation: str | None = None
     end_state: str | None = None
     info: dict[str, Any] = field(default_factory=dict)
-    world: str | None = None
+    environment: str | None = None
 
     @property
     def reward(self) -> float:
@@ -304,7 +304,7 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # by key: what is want
     **dict.fromkeys(("success", "valid", "cut"), _FLAG),
     **dict.fromkeys(("turns", "prompt_ids", "response_ids", "logprobs", "calls"), _LIST),
     **dict.fromkeys(
-        ("state", "world", "end_observation", "end_state"), ("a text or null", lambda x: x is None or _is_text(x))
+        ("state", "environment", "end_observation", "end_state"), ("a text or null", lambda x: x is None or _is_text(x))
     ),
     "reward": _NUMBER,
     "temperature": ("a finite number or null", lambda value: value is None or _is_number(value)),

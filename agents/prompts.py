@@ -20,7 +20,7 @@ class PromptStyle:
     turn: later user messages of a full conversation; fields ``observation``, ``admissible``.
     windowed: the single user message of a windowed context; fields ``instructions``, ``task`` (the first observation),
         ``done`` (number of earlier turns), ``history``, ``observation``, ``admissible``.
-    parser: name in ``gagpo.agents.parsing.PARSERS``, or ``calls`` for tool calls, see ``gagpo.agents.calls``.
+    parser: name in ``gagpo.agents.parsing.PARSERS``, or ``calls`` for tool calls, see :mod:`gagpo.agents.toolbox`.
     system: system message, None for none.
     """
 

@@ -23,28 +23,28 @@ if TYPE_CHECKING:
     import torch
 
 
-def make_world(env_id: str, kwargs: Mapping[str, Any] | None = None) -> gagpo.envs.TextEnv:
+def make_env(env_id: str, kwargs: Mapping[str, Any] | None = None) -> gagpo.envs.TextEnv:
     """The environment ``env_id`` in this process; it warns of arguments without effect.
 
     Raises: InvalidArgument for an unknown id, naming known ones, and for wrong arguments.
     """
     try:
-        env = gymnasium.make(find_spec(env_id), **dict(kwargs or {}))
+        made = gymnasium.make(find_spec(env_id), **dict(kwargs or {}))
     except TypeError as error:
         raise InvalidArgument(f"environment {env_id}: {error}") from None
-    world: gagpo.envs.TextEnv = env.unwrapped  # type: ignore[assignment]
-    idle = sorted(getattr(world, "without_effect", lambda _: frozenset())(kwargs or {}) & (kwargs or {}).keys())
+    env: gagpo.envs.TextEnv = made.unwrapped  # type: ignore[assignment]
+    idle = sorted(getattr(env, "without_effect", lambda _: frozenset())(kwargs or {}) & (kwargs or {}).keys())
     if idle:
         warnings.warn(f"{env_id}: {', '.join(idle)} has no effect: the tasks are given, not generated", stacklevel=2)
-    return world
+    return env
 
 
-def tasks_of(world: gagpo.envs.TextEnv, split: str) -> gagpo.envs.TaskSet:
-    """The tasks of ``split``; InvalidArgument names the existing splits if ``world`` has no such split."""
-    splits = getattr(world, "splits", ())
+def tasks_of(env: gagpo.envs.TextEnv, split: str) -> gagpo.envs.TaskSet:
+    """The tasks of ``split``; InvalidArgument names the existing splits if ``environment`` has no such split."""
+    splits = getattr(env, "splits", ())
     if splits and split not in splits:
-        raise InvalidArgument(f"{type(world).__name__} has no split {split!r}; choose one of {', '.join(splits)}")
-    return world.tasks(split)
+        raise InvalidArgument(f"{type(env).__name__} has no split {split!r}; choose one of {', '.join(splits)}")
+    return env.tasks(split)
 
 
 def make_engine(name: str, model: torch.nn.Module, tokenizer: Any, **options: Any) -> Engine:
@@ -62,7 +62,7 @@ def make_engine(name: str, model: torch.nn.Module, tokenizer: Any, **options: An
 
 def language_agent(
     engine: Engine,
-    world: gagpo.envs.TextEnv,
+    env: gagpo.envs.TextEnv,
     sampling: Sampling,
     *,
     style: str = "plain",
@@ -71,15 +71,15 @@ def language_agent(
     template: Mapping[str, Any] | None = None,
     calls: str = "auto",
 ) -> LanguageAgent:
-    """A language agent with the instructions and tools of ``world`` in the given prompt style."""
+    """A language agent with the instructions and tools of ``environment`` in the given prompt style."""
     about = Context(
         engine.tokenizer,
         STYLES[style],
-        getattr(world, "instructions", ""),
+        getattr(env, "instructions", ""),
         history,
         admissible,
         template,
-        tools_of(world),
+        tools_of(env),
         calls,
     )
     return LanguageAgent(engine, about, sampling)

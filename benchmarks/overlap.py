@@ -136,7 +136,7 @@ def fall_asleep() -> None:
     BASE["engine"] = {"name": "overlap:SleepingEngine"}
 
     def learn(self: Learner, collected: Collection, iteration: int) -> Metrics:
-        time.sleep(UPDATE * len(collected.episodes) / 16 / self.ranks.world)
+        time.sleep(UPDATE * len(collected.episodes) / 16 / self.ranks.world_size)
         return {}
 
     Learner.learn = learn  # type: ignore[method-assign]

@@ -2,8 +2,8 @@
 
     python benchmarks/step.py [--turns 1 15] [--iterations 3] [--rounds 1]
 
-An iteration is sampling, rewards and one optimiser step, in processor time. The world is ALFWorld in small rooms, in
-which every answer is taken for one of the admissible commands, so that a model of random weights walks about as any
+An iteration is sampling, rewards and one optimiser step, in processor time. The environment is ALFWorld in small rooms,
+in which every answer is taken for one of the admissible commands, so that a model of random weights walks about as any
 other. One turn: 128 answers of up to 64 tokens. Many turns: 16 episodes of 15 answers of up to 8 tokens; TRL plays them
 through its ``environment_factory``, and the tool call that it looks for in an answer is put there. Both begin in turn,
 and the first iteration of each is left out. Needs TRL (``pip install 'gagpo[interop]'``).
@@ -33,7 +33,7 @@ from gagpo.sft.small_model import ModelShape, build, save_folder
 from gagpo.training.events import Event, IterationFinished
 from gagpo.training.trainer import Trainer
 
-WORLD = "gagpo-bench/Wander-v0"
+ENV = "gagpo-bench/Wander-v0"
 SHAPE = ModelShape()
 TEMPLATE = (  # that of small models, and what TRL wants to see of tools
     "{% for message in messages %}{{ '<|' + ('user' if message['role'] == 'tool' else message['role']) + '|>' }}"
@@ -77,8 +77,8 @@ WORKS = {1: Work(1, 16, 64), 15: Work(15, 2, 8)}
 
 def prepare(folder: Path) -> str:
     """A model of random weights with a tokenizer of the house's words; the folder."""
-    world = gymnasium.make(WORLD, **WORKS[15].kwargs).unwrapped
-    texts = [*lexicon(), world.reset(seed=0)[0]]
+    env = gymnasium.make(ENV, **WORKS[15].kwargs).unwrapped
+    texts = [*lexicon(), env.reset(seed=0)[0]]
     model, tokenizer = build(SHAPE, texts, seed=0)
     tokenizer.chat_template = TEMPLATE
     save_folder(model, tokenizer, folder)
@@ -92,7 +92,7 @@ def ours(model: str, work: Work, iterations: int, folder: Path) -> list[float]:
             "name": "ours",
             "model": model,
             "threads": 1,
-            "environment": {"id": WORLD, "kwargs": work.kwargs},
+            "environment": {"id": ENV, "kwargs": work.kwargs},
             "rollout": {"tasks": work.tasks, "samples": work.samples, "max_tokens": work.tokens, "workers": 0},
             "algorithm": {"preset": "grpo", "kl": {"coefficient": 0.0}},
             "training": {"iterations": iterations, "save_every": iterations, "keep_episodes": 0},
@@ -123,14 +123,14 @@ def theirs(model: str, work: Work, iterations: int, folder: Path) -> list[float]
 
     tokenizer = AutoTokenizer.from_pretrained(model)
     tokenizer.response_template = {}  # TRL knows none for this template; what reads it is replaced below
-    played = rows(WORLD, work.kwargs, "train", work.tasks * iterations)
+    played = rows(ENV, work.kwargs, "train", work.tasks * iterations)
     many: dict[str, Any] = {}
     if work.turns > 1:
         prompts = [{"prompt": [{"role": "user", "content": ""}], **row} for row in played]
-        many = {"environment_factory": environment_factory(WORLD, work.kwargs)}
+        many = {"environment_factory": environment_factory(ENV, work.kwargs)}
         grpo_trainer.parse_response = lambda _, ids, *__, **___: _called(tokenizer.decode(ids))
     else:
-        game = TextGame(WORLD, work.kwargs)
+        game = TextGame(ENV, work.kwargs)
         texts = [game.start(row["task"], row["seed"]) for row in played]
         prompts = [{"prompt": [{"role": "user", "content": text}]} for text in texts]
         many = {"reward_funcs": lambda completions, **_: [float(zlib.crc32(str(c).encode()) % 2) for c in completions]}
@@ -210,7 +210,7 @@ def main() -> int:
     return int(any(found["ratio"] < GOALS[found["turns"]] for found in results))
 
 
-gymnasium.register(WORLD, entry_point=Wander)  # type: ignore[arg-type]
+gymnasium.register(ENV, entry_point=Wander)  # type: ignore[arg-type]
 
 if __name__ == "__main__":
     raise SystemExit(main())

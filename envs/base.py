@@ -25,9 +25,9 @@ from gagpo.envs.tools import Tool
 Info = dict[str, Any]  # what an environment says besides its observation: plain data
 Kwargs = Mapping[str, Any]  # what an environment is built with
 
-MarkovKey = Literal["observation", "state"]  # what of an answer tells where the world is
+MarkovKey = Literal["observation", "state"]  # what of an answer tells where the environment is
 
-SAMPLES = 16  # actions that a world without a list of them offers to a random player
+SAMPLES = 16  # actions that an environment without a list of them offers to a random player
 
 
 class Text(gymnasium.Space[str]):
@@ -70,14 +70,14 @@ class Text(gymnasium.Space[str]):
 
 @dataclass
 class Outcome:
-    """What the world answers to the start of an episode or to one action.
+    """What the environment answers to the start of an episode or to one action.
 
     observation: the text the agent sees next.
     reward: paid for this action (ignored at the start).
-    terminated: the episode is over by the rules of the world (not by the turn limit).
+    terminated: the episode is over by the rules of the environment (not by the turn limit).
     success: the task is solved; only meaningful when the episode is over.
     valid: the action was understood and could be carried out; an invalid one may be penalised by a trainer.
-    state: key of the exact world state (equal keys = equal futures), or None where the world cannot tell.
+    state: key of the exact environment state (equal keys = equal futures), or None where the environment cannot tell.
     admissible_actions: every action that would be valid now, or None where they cannot be listed.
     extras: further entries for ``info``.
     """
@@ -104,8 +104,8 @@ class TextEnv(gymnasium.Env[str, str]):
     environment has it (``has_hasty``), ``expert="hasty"`` is a player who knows the ways but skips what the task asks
     between finding and finishing, and who then believes to be done: the other half of a mixed lot of demonstrations.
 
-    Where a world can be put back (``can_restore``), :meth:`save` gives a token of where the episode stands, and
-    :meth:`restore` goes on from there. Such a world writes two more methods, ``snapshot`` and ``resume``.
+    Where an environment can be put back (``can_restore``), :meth:`save` gives a token of where the episode stands, and
+    :meth:`restore` goes on from there. Such an environment writes two more methods, ``snapshot`` and ``resume``.
     """
 
     metadata: Info = {"render_modes": ["ansi"]}  # noqa: RUF012 (declared so by gymnasium.Env)
@@ -120,7 +120,7 @@ class TextEnv(gymnasium.Env[str, str]):
     )
     can_restore: bool = False  # whether it can be put back into any state that it was in
     instructions: ClassVar[str] = ""  # what an instruction-tuned model must be told about the actions
-    tools: Sequence[Tool] = ()  # what is called by name; without any, an action is a text. See gagpo.envs.tools.world
+    tools: Sequence[Tool] = ()  # what is called by name; without any, an action is a text. See gagpo.envs.tools.env
 
     def __init__(
         self,
@@ -171,12 +171,12 @@ class TextEnv(gymnasium.Env[str, str]):
         return None
 
     def sample_action(self, rng: np.random.Generator) -> str:
-        """An action that somebody without any idea might try; worlds that cannot list their actions offer this."""
+        """An action that somebody without any idea might try; environments that cannot list their actions offer this."""
         self.action_space.seed(int(rng.integers(2**31)))
         return self.action_space.sample()
 
     def snapshot(self) -> Any:
-        """What :meth:`resume` needs to know beyond the task, as plain JSON; only for a world that ``can_restore``."""
+        """What :meth:`resume` needs to know beyond the task, as plain JSON; only for an environment that ``can_restore``."""
         raise NotImplementedError
 
     def resume(self, snapshot: Any) -> Outcome:
@@ -189,8 +189,8 @@ class TextEnv(gymnasium.Env[str, str]):
 
     @classmethod
     def cheap(cls, kwargs: Kwargs) -> bool:
-        """Whether a world built so answers whatever is said within milliseconds, so that the pool may step it in the
-        caller's own process, where nothing could end it. Only the suite's own worlds are asked."""
+        """Whether an environment built so answers whatever is said within milliseconds, so that the pool may step it in
+        the caller's own process, where nothing could end it. Only the suite's own environments are asked."""
         return False
 
     @classmethod
@@ -240,9 +240,9 @@ class TextEnv(gymnasium.Env[str, str]):
         return outcome.observation, float(outcome.reward), outcome.terminated, truncated, self._info(outcome)
 
     def save(self) -> bytes:
-        """Where the present episode stands: a token for ``restore`` of any world built alike, in any process.
+        """Where the present episode stands: a token for ``restore`` of any environment built alike, in any process.
 
-        Raises :class:`~gagpo.envs.saved.CannotRestore` where the world cannot be put back, ResetNeeded where no
+        Raises :class:`~gagpo.envs.saved.CannotRestore` where the environment cannot be put back, ResetNeeded where no
         episode is under way.
         """
         self._require_restorable()
@@ -257,16 +257,17 @@ class TextEnv(gymnasium.Env[str, str]):
         return saved.pack()
 
     def restore(self, token: bytes) -> tuple[str, Info]:
-        """Put the world back to where ``token`` was saved; returns what the agent saw there: observation and info.
+        """Put the environment back to where ``token`` was saved; returns what the agent saw there: observation and
+        info.
 
         From there on everything is as it was then, byte for byte, for the same actions. Raises
-        :class:`~gagpo.envs.saved.CannotRestore` for a token of another world or task, and for a damaged one.
+        :class:`~gagpo.envs.saved.CannotRestore` for a token of another environment or task, and for a damaged one.
         """
         self._require_restorable()
         self._over = True  # a restore that fails leaves no episode to step
         saved = SavedEpisode.unpack(token)
-        if saved.world != type(self).__name__:
-            raise CannotRestore(f"the token is of {saved.world}, this is {type(self).__name__}")
+        if saved.environment != type(self).__name__:
+            raise CannotRestore(f"the token is of {saved.environment}, this is {type(self).__name__}")
         task = self._choose({"task": saved.task, "split": saved.split})
         if task.digest != saved.digest:
             raise CannotRestore(f"task {saved.task!r} has other content here than where the token was saved")
@@ -279,7 +280,9 @@ class TextEnv(gymnasium.Env[str, str]):
             generator = np.random.PCG64()
             generator.state = saved.random  # type: ignore[assignment]  # which it checks
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            raise CannotRestore(f"the token is damaged, or of a world built otherwise: {first_line(error)}") from error
+            raise CannotRestore(
+                f"the token is damaged, or of an environment built otherwise: {first_line(error)}"
+            ) from error
         self.np_random = np.random.Generator(generator)
         outcome.observation, outcome.valid = saved.observation, saved.valid
         self._over = False

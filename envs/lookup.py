@@ -30,9 +30,9 @@ _REMOTE = ("gagpo/Remote-v0", "gagpo.envs.remote.env:RemoteEnv", "url")
 _ELSEWHERE = {
     "http://": _REMOTE,
     "https://": _REMOTE,
-    "verifiers://": ("gagpo/Verifiers-v0", "gagpo.interop.worlds.verifiers:VerifiersWorld", "taskset"),
+    "verifiers://": ("gagpo/Verifiers-v0", "gagpo.interop.environments.verifiers:VerifiersEnv", "taskset"),
 }
-"""By how an id of a world elsewhere begins: the registered id, the class, and the argument that takes the whole id."""
+"""By how an id of an environment elsewhere begins: the registered id, the class, and the argument that takes the whole id."""
 
 
 class UnknownEnvironment(GagpoError, ValueError):
@@ -107,9 +107,9 @@ def choosing(env_id: str) -> frozenset[str]:
 
 
 def is_cheap(spec: EnvSpec, kwargs: Kwargs) -> bool:
-    """Whether a world built so may be stepped in the caller's own process: one of the suite's own that says so.
+    """Whether an environment built so may be stepped in the caller's own process: one of the suite's own that says so.
 
-    Nobody else's declaration counts: a world that hangs there takes the caller with it.
+    Nobody else's declaration counts: an environment that hangs there takes the caller with it.
     """
     maker = _made_by(spec)
     ours = getattr(maker, "__module__", "").startswith("gagpo.envs.")

@@ -13,18 +13,19 @@ from gagpo.base.errors import GagpoError
 
 
 class CannotRestore(GagpoError, RuntimeError):
-    """A world that cannot be put back into a state, or a token that leads to none."""
+    """An environment that cannot be put back into a state, or a token that leads to none."""
 
 
 @dataclass(frozen=True)
 class SavedEpisode:
     """Where an episode stands.
 
-    world: the class that saved it. digest: of the task's content. random: the state of the world's generator.
-    snapshot: what else the world needs to know, beyond what the start of the task says; plain JSON.
+    environment: the class that saved it. digest: of the task's content. random: the state of the environment's
+    generator.
+    snapshot: what else the environment needs to know, beyond what the start of the task says; plain JSON.
     """
 
-    world: str
+    environment: str
     task: str
     split: str
     digest: str

@@ -41,23 +41,23 @@ class Task:
     level: int = 0
 
 
-def in_world(world: str, name: str) -> str:
-    """The name of a task, or of a panel, of ``world`` in a run of several; in a run of one (``""``) its own name.
+def in_environment(env: str, name: str) -> str:
+    """The name of a task, or of a panel, of ``environment`` in a run of several; in a run of one (``""``) its own name.
 
-    >>> in_world("maths", "sum-3"), in_world("", "sum-3")
+    >>> in_environment("maths", "sum-3"), in_environment("", "sum-3")
     ('maths.sum-3', 'sum-3')
     """
-    return f"{world}.{name}" if world else name
+    return f"{env}.{name}" if env else name
 
 
-def parted(name: str) -> tuple[str, str]:
-    """World and name of what :func:`in_world` has named in a run of several worlds.
+def split_task(name: str) -> tuple[str, str]:
+    """Environment and name of what :func:`in_environment` has named in a run of several environments.
 
-    >>> parted("maths.sum-3")
+    >>> split_task("maths.sum-3")
     ('maths', 'sum-3')
     """
-    world, _, own = name.partition(".")
-    return world, own
+    env, _, own = name.partition(".")
+    return env, own
 
 
 class TaskSet:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from gagpo.runs.register import of_world, worlds_of
+from gagpo.runs.register import environments_of, of_environment
 
 Row = Mapping[str, float]
 Level = Literal["good", "watch", "bad"]
@@ -33,21 +33,21 @@ class HealthFinding:
 
 
 def health(rows: Sequence[Row]) -> list[HealthFinding]:
-    """What the last iterations say, worst first, of the whole and of each world of several; empty without rows."""
+    """What the last iterations say, worst first, of the whole and of each environment of several; empty without rows."""
     if not rows:
         return []
     found = [finding for rule in RULES for finding in [rule(rows)] if finding is not None]
-    for world in worlds_of(rows[-1]):
-        own = [_of_world(row, world) for row in rows]
+    for env in environments_of(rows[-1]):
+        own = [_of_env(row, env) for row in rows]
         told = [finding for rule in RULES for finding in [rule(own)] if finding is not None]
-        found += [replace(one, sentence=f"{world}: {one.sentence}") for one in told]
+        found += [replace(one, sentence=f"{env}: {one.sentence}") for one in told]
     order = {"bad": 0, "watch": 1, "good": 2}
     return sorted(found, key=lambda one: order[one.level])
 
 
-def _of_world(row: Row, world: str) -> dict[str, float]:
-    """What was logged of one world by itself, by the metrics' own names."""
-    end = of_world("", world)
+def _of_env(row: Row, env: str) -> dict[str, float]:
+    """What was logged of one environment by itself, by the metrics' own names."""
+    end = of_environment("", env)
     return {name.removesuffix(end): value for name, value in row.items() if name.endswith(end)}
 
 

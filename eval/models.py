@@ -9,13 +9,13 @@ from typing import Any
 
 from gagpo.agents.agent import ExpertAgent, LanguageAgent, RandomAgent
 from gagpo.agents.engines.base import Sampling
-from gagpo.agents.setup import language_agent, make_engine, make_world
+from gagpo.agents.setup import language_agent, make_engine, make_env
 from gagpo.agents.starters import find, folder_of, is_starter
 from gagpo.envs.lookup import find_spec
 from gagpo.eval import served
 from gagpo.eval.journal import weights_identity
 from gagpo.eval.panel import ChosenPanel, EvaluationOutcome, Player
-from gagpo.eval.request import MAX_TOKENS, WEIGHTLESS, EvaluationRequest, settings_like
+from gagpo.eval.request import MAX_TOKENS, WEIGHTLESS, EvaluationRequest, names_of, settings_like
 from gagpo.eval.results import EvalResult
 from gagpo.runs.reading import in_one_line
 from gagpo.runs.run_folder import RunFolder, named
@@ -64,23 +64,24 @@ def measure_all(request: EvaluationRequest) -> dict[str, EvaluationOutcome]:
     Each environment has files of its own, with its name before their ending. A request that names an environment is
     about that one.
     """
-    worlds = [] if request.world or request.environment else _worlds_of(request)
-    return {world: measure(_for_world(request, world)) for world in worlds} or {"": measure(request)}
+    names = [] if request.environment else _names_of(request)
+    return {name: measure(_for_env(request, name)) for name in names} or {"": measure(request)}
 
 
-def _worlds_of(request: EvaluationRequest) -> list[str]:
-    """The names of the environments that a request without one is about; none if there are not several."""
+def _names_of(request: EvaluationRequest) -> list[str]:
+    """The names of the environments that a request without one is about; an empty list if there are not several."""
     settings = settings_like(request.like) or (None if request.served else _run_of(request.model)[0])
-    return [world.name for world in settings.worlds if world.name] if settings else []
+    return names_of(settings) if settings else []
 
 
-def _for_world(request: EvaluationRequest, world: str) -> EvaluationRequest:
-    return replace(request, world=world, episodes=request.episodes and file_of_world(request.episodes, world))
+def _for_env(request: EvaluationRequest, name: str) -> EvaluationRequest:
+    episodes = request.episodes and file_of_environment(request.episodes, name)
+    return replace(request, environment=name, episodes=episodes)
 
 
-def file_of_world(path: Path, world: str) -> Path:
+def file_of_environment(path: Path, env: str) -> Path:
     """``result.json`` as ``result.maths.json``; the path itself in a run of one environment."""
-    return path.with_name(f"{path.stem}.{world}{path.suffix}") if world else path
+    return path.with_name(f"{path.stem}.{env}{path.suffix}") if env else path
 
 
 def _run_of(model: str) -> tuple[RunSettings | None, str | None]:
@@ -99,7 +100,7 @@ def _player(panel: ChosenPanel, run: RunSettings | None, which: str | None, like
     """The random agent, the expert, or a model in this process; which: the checkpoint of ``run`` that is asked for."""
     request, kwargs = panel.request, panel.kwargs
     if request.model == "random":
-        if hasattr(panel.world, "sample_action"):  # an environment that does not list its actions
+        if hasattr(panel.env, "sample_action"):  # an environment that does not list its actions
             kwargs = {**kwargs, "expert": "random"}
         return Player(RandomAgent(), "random", {"weights": ""}, None, kwargs)
     if request.model == "expert":
@@ -135,11 +136,11 @@ def _folder(request: EvaluationRequest, run: RunSettings | None, which: str | No
 
 def _require_expert(environment: str, kwargs: dict[str, object], task: str) -> None:
     """SettingsError unless the environment, built with an expert, says what the expert would do first."""
-    world = make_world(environment, kwargs)
+    env = make_env(environment, kwargs)
     try:
-        _, info = world.reset(seed=0, options={"task": task})
+        _, info = env.reset(seed=0, options={"task": task})
     finally:
-        world.close()
+        env.close()
     if info.get("expert_action") is None:
         raise SettingsError(f"{environment} has no expert: evaluate `random` or a model there")
 
@@ -159,4 +160,4 @@ def _language_agent(
     assert temperature is not None  # only a server has a temperature of its own
     engine = make_engine(sampler.name, model, tokenizer, **sampler.arguments())
     sampling = Sampling(temperature, request.max_tokens or MAX_TOKENS)
-    return language_agent(engine, panel.world, sampling, **dict(request.context))
+    return language_agent(engine, panel.env, sampling, **dict(request.context))

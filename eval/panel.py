@@ -10,7 +10,7 @@ from pathlib import Path
 from gagpo.agents.agent import Agent
 from gagpo.agents.episodes import Episode, write_episodes
 from gagpo.agents.prompts import STYLES
-from gagpo.agents.setup import make_world, tasks_of
+from gagpo.agents.setup import make_env, tasks_of
 from gagpo.base import durable
 from gagpo.base.errors import GagpoError
 from gagpo.envs import TaskSet, TextEnv
@@ -78,13 +78,13 @@ class ChosenPanel:
 
     request: completed, see :meth:`gagpo.eval.request.EvaluationRequest.completed`.
     kwargs: arguments of the environment.
-    world: an environment to ask about the tasks.
+    environment: an environment to ask about the tasks.
     tasks: what is played.
     """
 
     request: EvaluationRequest
     kwargs: dict[str, object]
-    world: TextEnv
+    env: TextEnv
     tasks: TaskSet
 
     @classmethod
@@ -92,9 +92,9 @@ class ChosenPanel:
         """Raises :class:`gagpo.GagpoError` for an unknown environment or split, and for one without tasks."""
         environment = request.environment or ""
         kwargs = playing(environment, request.kwargs or {}, request.split)
-        world = make_world(environment, kwargs)
-        tasks = choose_panel(tasks_of(world, request.split or world.splits[-1]), request.tasks)
-        return cls(request, kwargs, world, tasks)
+        env = make_env(environment, kwargs)
+        tasks = choose_panel(tasks_of(env, request.split or env.splits[-1]), request.tasks)
+        return cls(request, kwargs, env, tasks)
 
     def play(self, player: Player) -> EvaluationOutcome:
         """Have ``player`` play all of it; episodes that the journal holds are not played again.
@@ -102,8 +102,8 @@ class ChosenPanel:
         Raises:
             NothingMeasured: every episode failed in its environment. The journal forgets them.
         """
-        request, material = self.request, self.world.material(player.kwargs)
-        tools = tools_of(self.world)
+        request, material = self.request, self.env.material(player.kwargs)
+        tools = tools_of(self.env)
         key = {
             **request.facts(),
             **({"tools": [tool.spec for tool in tools]} if tools else {}),
@@ -111,7 +111,7 @@ class ChosenPanel:
             "kwargs": material,
             "panel": self.tasks.hash,
             "prompts": asdict(STYLES[request.context.style]),
-            "instructions": getattr(self.world, "instructions", ""),
+            "instructions": getattr(self.env, "instructions", ""),
         }
         with (
             Journal(request.journals, key) if request.journals is not None else nullcontext() as journal,

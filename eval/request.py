@@ -33,8 +33,7 @@ class EvaluationRequest:
     model: a run folder (``runs/X``, ``runs/X@20`` for the checkpoint of iteration 20, ``runs/X@best`` for the one that
         training found best), ``starter:NAME``, a model folder, a hub name, ``random``, ``expert``, or ``openai:NAME``
         for a model behind a server.
-    environment: environment id.
-    world: which environment of a run, or a config, of several.
+    environment: environment id, or the name of one of the several environments of a run or config.
     split: the split to play; the environment's last one by default.
     kwargs: arguments of the environment.
     like: a run or config that says what is not given here, the number of tasks included.
@@ -59,7 +58,6 @@ class EvaluationRequest:
     model: str
     _: KW_ONLY
     environment: str | None = None
-    world: str | None = None
     split: str | None = None
     kwargs: Mapping[str, object] | None = None
     like: str | Path | None = None
@@ -106,10 +104,12 @@ class EvaluationRequest:
         Raises:
             SettingsError: nothing names an environment, or nothing says which of several is meant.
         """
-        run, like = self._in_one_world(run), self._in_one_world(like)
+        several = [one for one in (run, like) if one is not None and one.environments]
+        run, like = self._in_one_env(run), self._in_one_env(like)
         panel, prompts = like or run, run or like
-        world = panel.only_world.environment if panel else None
-        environment = self.environment or (world.id if world else None)
+        env = panel.only_environment.environment if panel else None
+        by_name = any(self.environment in names_of(one) for one in several)
+        environment = (None if by_name else self.environment) or (env.id if env else None)
         if environment is None:
             named = "" if self.model in WEIGHTLESS else f"{self.model} is no run here, so "
             raise SettingsError(f"{named}name the environment with --env, or a run to take it from with --like")
@@ -122,21 +122,21 @@ class EvaluationRequest:
         context = prompts.context if prompts else ContextSettings(style="tags" if self.served else "plain")
         given = {name: getattr(self.context, name) for name in self.context.model_fields_set}
         context = context.model_copy(update={**({"template": {}} if self.served else {}), **given})
-        own = world.kwargs if world and world.id == environment else {}
+        own = env.kwargs if env and env.id == environment else {}
         found = {name: value for name, value in usual.items() if getattr(self, name) is None}
         found |= {"environment": environment, "kwargs": {**own, **(self.kwargs or {})}}
         return replace(self, context=context, **found)  # type: ignore[arg-type]
 
-    def _in_one_world(self, settings: RunSettings | None) -> RunSettings | None:
+    def _in_one_env(self, settings: RunSettings | None) -> RunSettings | None:
         """The settings of a run of several environments as if it had only the one that is asked for."""
         if settings is None or not settings.environments:
             return settings
-        if self.world is not None:
-            return settings.alone(settings.world_named(self.world))
-        alike = [one for one in settings.worlds if one.environment.id == self.environment]
+        if self.environment in names_of(settings):
+            return settings.alone(settings.environment_named(self.environment))
+        alike = [one for one in settings.all_environments if one.environment.id == self.environment]
         if len(alike) != 1:
-            names = ", ".join(one.name for one in settings.worlds)
-            raise SettingsError(f"run {settings.name!r} has several worlds: name one with --world ({names})")
+            names = ", ".join(names_of(settings))
+            raise SettingsError(f"run {settings.name!r} has several environments: name one with --env ({names})")
         return settings.alone(alike[0])
 
     def facts(self) -> dict[str, object]:
@@ -144,6 +144,11 @@ class EvaluationRequest:
         names = {"model", "environment", "split", "seed", "temperature", "max_tokens", "reasoning", "context"}
         facts: dict[str, object] = TypeAdapter(EvaluationRequest).dump_python(self, mode="json", include=names)
         return facts
+
+
+def names_of(settings: RunSettings) -> list[str]:
+    """The names of the environments of a run of several; an empty list for a run of one."""
+    return [row.name for row in settings.environments]
 
 
 def misplaced(option: str, model: str) -> str:

@@ -13,7 +13,7 @@ from gagpo.base.regular_file import read_bytes
 from gagpo.eval.results import EvalResult
 from gagpo.runs.metrics import read_metrics
 from gagpo.runs.reading import BadResult
-from gagpo.runs.register import worlds_of
+from gagpo.runs.register import environments_of
 from gagpo.settings.core_schema import parse_yaml
 
 LABEL = re.compile(r"(?:(before|after|average)|iteration-(\d{1,9}))-(.+)", re.DOTALL)
@@ -77,9 +77,9 @@ class Run:
         return found if isinstance(found, str) else ""
 
     @property
-    def worlds(self) -> list[str]:
+    def envs(self) -> list[str]:
         """The names of its environments, if it has several, from its metrics."""
-        return worlds_of(dict.fromkeys(key for row in self.metrics for key in row))
+        return environments_of(dict.fromkeys(key for row in self.metrics for key in row))
 
     def series(self, key: str, x: str = "iteration") -> tuple[list[float], list[float]]:
         """``(x, y)`` of every iteration that has both numbers, x rising strictly."""

@@ -15,7 +15,7 @@ from gagpo.agents.api.settings import ApiSettings
 from gagpo.agents.episodes import Episode
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import Job, group_jobs, rollout
-from gagpo.agents.setup import make_world
+from gagpo.agents.setup import make_env
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.remote.pool import open_pool
 from gagpo.envs.tools import tools_of
@@ -39,7 +39,7 @@ def play(panel: ChosenPanel) -> EvaluationOutcome:
     api, context = request.server or ApiSettings(request.model.removeprefix(PREFIX)), request.context
     chat = ChatSettings(
         STYLES[context.style],
-        getattr(panel.world, "instructions", ""),
+        getattr(panel.env, "instructions", ""),
         context.history,
         context.admissible,
         request.reasoning,
@@ -47,7 +47,7 @@ def play(panel: ChosenPanel) -> EvaluationOutcome:
         request.max_tokens or MAX_TOKENS,
     )
     client = ApiClient(api)
-    agent = ApiAgent(client, chat, request.concurrency or EPISODES_AT_ONCE, tools_of(panel.world))
+    agent = ApiAgent(client, chat, request.concurrency or EPISODES_AT_ONCE, tools_of(panel.env))
     player = Player(
         agent,
         f"{PREFIX}{api.model}",
@@ -84,8 +84,8 @@ def play_demonstrations(
     """
     if style not in STYLES:
         raise InvalidArgument(f"unknown style {style!r}; choose one of {', '.join(STYLES)}")
-    world = make_world(environment, kwargs)
-    instructions = getattr(world, "instructions", "")
+    env = make_env(environment, kwargs)
+    instructions = getattr(env, "instructions", "")
     chat = ChatSettings(STYLES[style], instructions, history, False, "drop", temperature, max_tokens)
     jobs = [replace(job, sample=job.group) for job in group_jobs(tasks, 1, seed, "lesson")]
     key = {
@@ -98,7 +98,7 @@ def play_demonstrations(
         "talk": {**asdict(chat), "style": asdict(chat.style)},
     }
     client = ApiClient(api)
-    agent = ApiAgent(client, chat, concurrency, tools_of(world))
+    agent = ApiAgent(client, chat, concurrency, tools_of(env))
     with (
         Journal(journals, key) if journals is not None else nullcontext() as journal,
         open_pool(environment, dict(kwargs), workers=workers) as pool,

@@ -74,7 +74,7 @@ def _cut(result: EvalResult) -> str:
     return f", {percent(result.cut_rate)} % of the answers cut at {most} tokens (raise max_tokens)"
 
 
-def world_lines(results: Mapping[str, EvalResult], width: int = WIDTH) -> list[str]:
+def environment_lines(results: Mapping[str, EvalResult], width: int = WIDTH) -> list[str]:
     """The success of one model in several environments, and in all of them together."""
     rows = [[name, one.panel.split, str(one.panel.tasks), with_interval(one.success)] for name, one in results.items()]
     tasks = str(sum(one.panel.tasks for one in results.values()))

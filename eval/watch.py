@@ -19,7 +19,7 @@ from gagpo.eval.runs import Run, load_run
 from gagpo.eval.summary import number
 from gagpo.eval.viewer.records import read_episode_file
 from gagpo.runs.reading import BadResult
-from gagpo.runs.register import Display, of_world, shown_in, worlds_of
+from gagpo.runs.register import Display, environments_of, of_environment, shown_in
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -65,10 +65,10 @@ def screen(run: Run, width: int = 100, episodes: Sequence[str] = ()) -> Renderab
             limits = (0.0, 1.0) if metric.name == "success_rate" else (None, None)
             line = Text(sparkline(values, room, *limits), style="cyan")
             curves.add_row(metric.caption, line, number(values[-1], metric.share))
-            for world in worlds_of(last, metric.name):
-                values = run.series(of_world(metric.name, world))[1]
+            for env in environments_of(last, metric.name):
+                values = run.series(of_environment(metric.name, env))[1]
                 line = Text(sparkline(values, room, *limits), style="cyan")
-                curves.add_row(f"  {world[:24]}", line, number(values[-1], metric.share))
+                curves.add_row(f"  {env[:24]}", line, number(values[-1], metric.share))
     parts.append(curves)
     for sentence in sentences(rows):  # red to act on, yellow to look at
         style = "red" if sentence.startswith("Act") else "yellow" if sentence.startswith("Look") else "green"

@@ -32,10 +32,10 @@ run(2, ["configs"])
 """
 QUERIES = """
 import gymnasium, gagpo.envs
-world = gymnasium.make("gagpo/SQL-v0")
-world.reset(seed=0)
-world.step("SELECT 1")
-world.close()
+environment = gymnasium.make("gagpo/SQL-v0")
+environment.reset(seed=0)
+environment.step("SELECT 1")
+environment.close()
 """
 SERVER = """
 import os, sys, time
@@ -54,7 +54,7 @@ from gagpo.agents.engines.remote.server import main
 main([sys.argv[1] + "/model", "--max-length", "64"])
 """
 KINDS = {
-    "worlds": (POOL, "reset"),
+    "environments": (POOL, "reset"),
     "checks": (FRESH, ""),
     "ranks": (RANKS, "alfworld-first"),
     "queries": (QUERIES, ""),
@@ -113,5 +113,5 @@ def test_processes_are_started_by_one_file() -> None:
         for line in path.read_text().splitlines()
         if own.search(line) and '"-I"' not in line
     }
-    # The worlds of testing stand for those of users, who may start what they like.
+    # The environments of testing stand for those of users, who may start what they like.
     assert set(found) - {"envs/testing.py"} == {"gagpo/base/interpreter.py"}, found

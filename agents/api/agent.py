@@ -16,11 +16,11 @@ from pydantic import JsonValue
 from gagpo.agents.agent import EpisodeState
 from gagpo.agents.api.answer import Answer
 from gagpo.agents.api.client import ApiClient, ContextFull
-from gagpo.agents.calls.formats import FORMATS, spelled
-from gagpo.agents.calls.toolbox import Message, Toolbox, answers
+from gagpo.agents.call_formats import FORMATS, spelled
 from gagpo.agents.episodes import Turn
 from gagpo.agents.parsing import parse
 from gagpo.agents.prompts import STYLES, PromptStyle, admissible_line, message, window
+from gagpo.agents.toolbox import Message, Toolbox, answers
 from gagpo.envs.tools import Tool
 
 _THOUGHT = re.compile(r"\A\s*<think>.*?</think>\s*", re.DOTALL)

@@ -23,15 +23,15 @@ class Rank:
     """The place of a process among all of a run and among those on its machine, as torchrun counts them.
 
     rank: number of the process, from 0.
-    world: number of processes.
+    environment: number of processes.
     local: number of the process on its machine, from 0.
-    local_world: number of processes on its machine.
+    local_env: number of processes on its machine.
     """
 
     rank: int = 0
-    world: int = 1
+    world_size: int = 1
     local: int = 0
-    local_world: int = 1
+    local_world_size: int = 1
 
     @classmethod
     def of(cls, variables: Mapping[str, str]) -> Rank:
@@ -50,12 +50,12 @@ def share_of(urls: Sequence[str], place: Rank) -> list[str]:
             raise InvalidArgument(f"engine.options.urls holds {url!r:.60}, which is not an http address of a server")
     if len(set(urls)) != len(urls):
         raise InvalidArgument("engine.options.urls names a server twice")
-    if len(urls) < place.world:
+    if len(urls) < place.world_size:
         raise InvalidArgument(
-            f"engine.options.urls names {len(urls)} servers for {place.world} trainer ranks: give one for each, or set "
+            f"engine.options.urls names {len(urls)} servers for {place.world_size} trainer ranks: give one for each, or set "
             "rollout.ahead=1, with which the first rank uses them all"
         )
-    return list(urls[place.rank :: place.world])
+    return list(urls[place.rank :: place.world_size])
 
 
 def visible_gpu(index: int) -> int:
@@ -88,7 +88,7 @@ def require_one_gpu(name: str, options: Mapping[str, object]) -> None:
 
 def require_own_gpu(device: torch.device, place: Rank) -> None:
     """Raise InvalidArgument where vLLM in this process would sample on another GPU than ``device``."""
-    own = place.local if place.world > 1 else 0
+    own = place.local if place.world_size > 1 else 0
     if device.type == "cuda" and (device.index or 0) != own:
         raise InvalidArgument(
             f"engine vllm samples on this process's GPU {own}, but the model is on {device}: set device=cuda, and "

@@ -151,7 +151,7 @@ class VLLMEngine(ModelEngine):
 
     def _place(self) -> Mapping[str, str | int]:
         """vLLM's arguments about the GPU that it samples on, which is the first one unless it is told of ranks."""
-        if self.device.type == "cpu" or self._rank.world == 1:
+        if self.device.type == "cpu" or self._rank.world_size == 1:
             return {}
         return {"distributed_executor_backend": "external_launcher", "tensor_parallel_size": 1}
 

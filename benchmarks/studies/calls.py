@@ -1,12 +1,13 @@
-"""Is a world learned through tool calls as well as through lines of text? The storeroom, three ways, at equal turns.
+"""Is an environment learned through tool calls as well as through lines of text? The storeroom, three ways, at equal
+turns.
 
     python -m benchmarks.studies.calls run          SFT of each model, then three runs of each
     python -m benchmarks.studies.calls table        success on unseen tasks, and what was called
 
-``lines`` acts by a line of text a turn, ``act`` by the same line as ``act(command)``, ``tools`` by the world's own four
-tools, several at once where its expert does so. All runs have the settings of ``configs/tools-small.yaml`` but for
-that, and end with the iteration that reaches ``--turns``. Rows go to ``lab/studies/calls.jsonl``; what stands there is
-not run again, and a run that was interrupted goes on.
+``lines`` acts by a line of text a turn, ``act`` by the same line as ``act(command)``, ``tools`` by the environment's
+own four tools, several at once where its expert does so. All runs have the settings of ``configs/tools-small.yaml`` but
+for that, and end with the iteration that reaches ``--turns``. Rows go to ``lab/studies/calls.jsonl``; what stands there
+is not run again, and a run that was interrupted goes on.
 """
 
 from __future__ import annotations

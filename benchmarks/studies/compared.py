@@ -79,7 +79,7 @@ STUDIES = {
         ],
     ),
     "algorithms": Study(FIRST, {name: preset(name) for name in ("gagpo", *OTHERS)}, common=FAST),
-    "taught": Study(  # every method after as many turns of the world; a teacher's forward passes are not turns
+    "taught": Study(  # every method after as many turns of the environment; a teacher's forward passes are not turns
         FIRST,
         {
             "GAGPO": preset("gagpo"),

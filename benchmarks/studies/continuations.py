@@ -18,7 +18,7 @@ SLOTS = 128
 
 @dataclass(frozen=True)
 class Point:
-    """A moment at which an action was due: the world's token, and the turns before it."""
+    """A moment at which an action was due: the environment's token, and the turns before it."""
 
     task: str
     token: bytes
@@ -26,7 +26,7 @@ class Point:
 
 
 class SavingAgent:
-    """Another agent, with the world saved before each of its turns; ``points`` by group, sample and turn."""
+    """Another agent, with the environment saved before each of its turns; ``points`` by group, sample and turn."""
 
     def __init__(self, agent: Agent, pool: Pool):
         self.agent, self.pool = agent, pool

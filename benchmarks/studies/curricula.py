@@ -1,6 +1,6 @@
-"""Curricula against the uniform order, in two worlds, from starters, at equal turns.
+"""Curricula against the uniform order, in two environments, from starters, at equal turns.
 
-    python -m benchmarks.studies.curricula run      every curriculum of every world, seed by seed
+    python -m benchmarks.studies.curricula run      every curriculum of every environment, seed by seed
     python -m benchmarks.studies.curricula table    success on unseen tasks, and the leads over uniform
 
 Rows go to ``lab/studies/curricula.jsonl``; what stands there is not run again, and a run that was interrupted goes on.
@@ -26,7 +26,7 @@ CURRICULA = ("uniform", "by_success")
 
 
 def run(options: argparse.Namespace, rows: Path) -> None:
-    """Seed by seed, every curriculum of every world."""
+    """Seed by seed, every curriculum of every environment."""
     for seed in options.seeds:
         for config, turns in TURNS.items():
             for curriculum in CURRICULA:

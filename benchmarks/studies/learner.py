@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.studies.environments import StudyEnv, success_rate
 from benchmarks.studies.policy import SmallAgent, SmallPolicy
-from benchmarks.studies.worlds import StudyWorld, success_rate
 from gagpo.agents.episodes import Episode
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.algorithms import Algorithm, load
@@ -55,8 +55,8 @@ class Progress:
     stats: dict[str, float]
 
 
-def train(policy: SmallPolicy, world: StudyWorld, method: str, rate: float, seed: int) -> Iterator[Progress]:
-    """Train ``policy`` until ``world.turns`` turns have been played; yields after every iteration."""
+def train(policy: SmallPolicy, env: StudyEnv, method: str, rate: float, seed: int) -> Iterator[Progress]:
+    """Train ``policy`` until ``environment.turns`` turns have been played; yields after every iteration."""
     algorithm = algorithm_of(method)
     optimizer = torch.optim.Adam(
         [{"params": [policy.weight], "lr": rate}, {"params": [policy.value_weight], "lr": CRITIC_RATE}]
@@ -64,9 +64,9 @@ def train(policy: SmallPolicy, world: StudyWorld, method: str, rate: float, seed
     order, rng = np.random.default_rng([seed, 7]), np.random.default_rng([seed, 8])
     names: list[str] = []
     played = iteration = 0
-    with world.pool() as pool:
-        tasks = world.tasks("train")
-        while played < world.turns:
+    with env.pool() as pool:
+        tasks = env.tasks("train")
+        while played < env.turns:
             # Play groups of fresh tasks until all have been met, then all again; learn from them at once.
             if len(names) < TASKS:
                 names += [tasks[place] for place in order.permutation(len(tasks))]

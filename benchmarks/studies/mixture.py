@@ -1,12 +1,13 @@
-"""One model in three worlds at once against a specialist of each, at equal turns in every world.
+"""One model in three environments at once against a specialist of each, at equal turns in every environment.
 
     gagpo sft configs/mixture.yaml           the model that all of them begin with
-    python -m benchmarks.studies.mixture run        seed by seed: the run of all worlds, then a run of each world alone
-    python -m benchmarks.studies.mixture table      success on unseen tasks, and the differences in points
+    python -m benchmarks.studies.mixture run        seed by seed: the run of all environments, then a run of each
+    environment alone python -m benchmarks.studies.mixture table      success on unseen tasks, and the differences in
+    points
 
-A specialist has the mixture's settings for its world, as many groups of it an iteration, and ends with the iteration
-that reaches the turns that the mixture played there. Rows go to ``lab/studies/mixture.jsonl``; what stands there is
-not run again, and a run that was interrupted goes on.
+A specialist has the mixture's settings for its environment, as many groups of it an iteration, and ends with the
+iteration that reaches the turns that the mixture played there. Rows go to ``lab/studies/mixture.jsonl``; what stands
+there is not run again, and a run that was interrupted goes on.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from benchmarks.studies.study import Study, finished
 from gagpo.base.tables import Table
 from gagpo.eval.runs import Run
 from gagpo.eval.statistics import mean_over_seeds
-from gagpo.runs.register import of_world
+from gagpo.runs.register import of_environment
 from gagpo.settings import RunSettings, load
 
 WORSE = -5.0
@@ -33,27 +34,27 @@ def run(options: argparse.Namespace, rows: Path) -> None:
     for seed in options.seeds:
         settings = load(options.config, [*options.overrides, f"seed={seed}", f"name=mixture-s{seed}"])
         mixed = finished(settings, options.runs)
-        for world in settings.worlds:
-            turns = math.fsum(mixed.series(of_world("turns", world.name))[1])
-            if not has_row(rows, seed=seed, player="mixture", world=world.name):
-                for panel in world.panels:
-                    append_row(rows, _row(mixed, seed, "mixture", world.name, panel, turns))
-        for world in settings.worlds:
-            if has_row(rows, seed=seed, player="specialist", world=world.name):
+        for env in settings.all_environments:
+            turns = math.fsum(mixed.series(of_environment("turns", env.name))[1])
+            if not has_row(rows, seed=seed, player="mixture", env=env.name):
+                for panel in env.panels:
+                    append_row(rows, _row(mixed, seed, "mixture", env.name, panel, turns))
+        for env in settings.all_environments:
+            if has_row(rows, seed=seed, player="specialist", env=env.name):
                 continue
-            turns = math.fsum(mixed.series(of_world("turns", world.name))[1])
-            specialist = finished(specialist_of(settings, world.name, turns), options.runs)
-            for split in world.evaluation.splits:
+            turns = math.fsum(mixed.series(of_environment("turns", env.name))[1])
+            specialist = finished(specialist_of(settings, env.name, turns), options.runs)
+            for split in env.evaluation.splits:
                 append_row(
-                    rows, _row(specialist, seed, "specialist", world.name, split, specialist.metrics[-1]["turns_total"])
+                    rows, _row(specialist, seed, "specialist", env.name, split, specialist.metrics[-1]["turns_total"])
                 )
 
 
 def specialist_of(settings: RunSettings, name: str, turns: float) -> RunSettings:
-    """The settings of a run of one world of ``settings``, which ends after so many turns."""
-    world = settings.world_named(name)
-    alone = settings.alone(world)
-    share = world.weight / math.fsum(one.weight for one in settings.worlds)
+    """The settings of a run of one environment of ``settings``, which ends after so many turns."""
+    env = settings.environment_named(name)
+    alone = settings.alone(env)
+    share = env.weight / math.fsum(one.weight for one in settings.all_environments)
     training = {"iterations": 10 * settings.training.iterations, "turns": max(1, int(turns))}
     changes: dict[str, Any] = {
         "name": f"{settings.name}-{name}",
@@ -65,9 +66,9 @@ def specialist_of(settings: RunSettings, name: str, turns: float) -> RunSettings
     return alone.model_copy(update=changes)
 
 
-def _row(run: Run, seed: int, player: str, world: str, panel: str, turns: float) -> dict[str, Any]:
+def _row(run: Run, seed: int, player: str, env: str, panel: str, turns: float) -> dict[str, Any]:
     ends = {one.stage: one.result for one in run.evaluations if one.split == panel}
-    row = {"seed": seed, "player": player, "world": world, "turns": turns, "iterations": len(run.metrics)}
+    row = {"seed": seed, "player": player, "environment": env, "turns": turns, "iterations": len(run.metrics)}
     for stage, result in ends.items():
         if stage in ("before", "after"):
             row[stage] = result.success.value
@@ -76,29 +77,29 @@ def _row(run: Run, seed: int, player: str, world: str, panel: str, turns: float)
 
 
 def table(path: Path) -> list[str]:
-    """Of each world: success before and after, of both players, and the mixture's lead in points over shared seeds."""
+    """Of each environment: success before and after, of both players, and the mixture's lead in points over shared seeds."""
     found = list(read_rows(path))
     rows = []
-    for world in dict.fromkeys(row["world"] for row in found):
+    for env in dict.fromkeys(row["environment"] for row in found):
         after = {
-            player: {row["seed"]: row["after"] for row in found if (row["world"], row["player"]) == (world, player)}
+            player: {row["seed"]: row["after"] for row in found if (row["environment"], row["player"]) == (env, player)}
             for player in ("mixture", "specialist")
         }
         shared = sorted(after["mixture"].keys() & after["specialist"].keys())
         if not shared:
             continue
         lead = mean_over_seeds([100 * (after["mixture"][seed] - after["specialist"][seed]) for seed in shared])
-        before = [row["before"] for row in found if row["world"] == world and "before" in row]
+        before = [row["before"] for row in found if row["environment"] == env and "before" in row]
         means = [100 * math.fsum(values) / len(values) for values in (before, *(after[one].values() for one in after))]
         verdict = "yes" if lead.value >= WORSE else "no"
         shown = f"{lead.value:+.1f} [{lead.low:+.1f}, {lead.high:+.1f}]"
-        rows.append([world, str(len(shared)), *(f"{mean:.1f}" for mean in means), shown, verdict])
-    header = ["world", "seeds", "before %", "mixture %", "specialist %", "lead", f"no worse than {WORSE:g}"]
+        rows.append([env, str(len(shared)), *(f"{mean:.1f}" for mean in means), shown, verdict])
+    header = ["environment", "seeds", "before %", "mixture %", "specialist %", "lead", f"no worse than {WORSE:g}"]
     return Table(header, rows).lines(110)
 
 
 STUDY = Study("mixture", __doc__, run, table)
-STUDY.options.add_argument("--config", default="mixture", help="settings of a run of several worlds")
+STUDY.options.add_argument("--config", default="mixture", help="settings of a run of several environments")
 
 if __name__ == "__main__":
     raise SystemExit(STUDY.main())

@@ -1,8 +1,8 @@
 """A policy small enough for hundreds of runs: softmax over the admissible actions on hashed features of text.
 
 It reads what a language model is shown (the goal, its past actions, which were refused) and chooses among the actions
-that the world lists. A turn's prompt is the hashed features of every admissible action, its response the number of the
-chosen one, so that its episodes are those of any other agent, and credit and objective are the suite's own.
+that the environment lists. A turn's prompt is the hashed features of every admissible action, its response the number
+of the chosen one, so that its episodes are those of any other agent, and credit and objective are the suite's own.
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.studies.environments import ENVIRONMENTS_TRIED, play, start, success_rate
 from benchmarks.studies.learner import METHODS, train
 from benchmarks.studies.rows import FOLDER, append_row, has_row, read_rows
-from benchmarks.studies.worlds import WORLDS, play, start, success_rate
 from gagpo.base.tables import Table
 from gagpo.eval.statistics import area_under_curve, holm, mean_over_seeds, paired_t
 
@@ -42,34 +42,34 @@ def main() -> int:
     elif options.command == "run":
         run(options, starts)
     else:
-        for world in options.worlds:
-            print("\n".join(table(options.rows / "seeds.jsonl", world, options.base)))
+        for env in options.envs:
+            print("\n".join(table(options.rows / "seeds.jsonl", env, options.base)))
     return 0
 
 
 def sweep(options: argparse.Namespace, starts: Path) -> None:
-    for world in options.worlds:
+    for env in options.envs:
         for seed in SWEEP_SEEDS:
             for method in options.methods:
                 for rate in RATES:
-                    once(options.rows / "seeds-sweep.jsonl", starts, world, method, rate, seed, panel=False)
+                    once(options.rows / "seeds-sweep.jsonl", starts, env, method, rate, seed, panel=False)
 
 
 def run(options: argparse.Namespace, starts: Path) -> None:
     """Seed by seed, so that an interrupted study has all methods alike."""
     for seed in range(1, options.seeds + 1):
-        for world in options.worlds:
+        for env in options.envs:
             for method in options.methods:
-                rate = best_rate(options.rows / "seeds-sweep.jsonl", world, method)
-                once(options.rows / "seeds.jsonl", starts, world, method, rate, seed, panel=True)
+                rate = best_rate(options.rows / "seeds-sweep.jsonl", env, method)
+                once(options.rows / "seeds.jsonl", starts, env, method, rate, seed, panel=True)
 
 
-def once(rows: Path, starts: Path, world: str, method: str, rate: float, seed: int, panel: bool) -> None:
+def once(rows: Path, starts: Path, env: str, method: str, rate: float, seed: int, panel: bool) -> None:
     """One run, unless its row is there."""
-    what: dict[str, Any] = {"world": world, "method": method, "rate": rate, "seed": seed}
+    what: dict[str, Any] = {"environment": env, "method": method, "rate": rate, "seed": seed}
     if has_row(rows, **what):
         return
-    policy, place = start(world, SUCCESS, starts), WORLDS[world]
+    policy, place = start(env, SUCCESS, starts), ENVIRONMENTS_TRIED[env]
     progress = list(train(policy, place, method, rate, seed))
     turns, success = [one.turns for one in progress], [one.success for one in progress]
     row = {
@@ -83,21 +83,21 @@ def once(rows: Path, starts: Path, world: str, method: str, rate: float, seed: i
         ended = play(policy, place, place.panel, PANEL_TASKS, PANEL_TRIES, "panel", seed)
         row["panel"] = success_rate(ended)
     append_row(rows, row)
-    print(f"{world:6} {method:18} rate {rate:<5} seed {seed:<3} area {row['area']:.3f}", flush=True)
+    print(f"{env:6} {method:18} rate {rate:<5} seed {seed:<3} area {row['area']:.3f}", flush=True)
 
 
-def best_rate(rows: Path, world: str, method: str) -> float:
-    """The rate of the largest mean area in the sweep of this world; of all worlds where it was not swept in it."""
-    own = [row for row in read_rows(rows) if row["method"] == method and row["world"] == world]
+def best_rate(rows: Path, env: str, method: str) -> float:
+    """The rate of the largest mean area in the sweep of this environment; of all environments where it was not swept in it."""
+    own = [row for row in read_rows(rows) if row["method"] == method and row["environment"] == env]
     found = own or [row for row in read_rows(rows) if row["method"] == method]
     if not found:
         raise SystemExit(f"{method} was not swept: run `python -m benchmarks.studies.seeds sweep` first")
     return max(RATES, key=lambda rate: np.mean([row["area"] for row in found if row["rate"] == rate] or [-1.0]))
 
 
-def table(rows: Path, world: str, base: str = "gagpo") -> list[str]:
+def table(rows: Path, env: str, base: str = "gagpo") -> list[str]:
     """Area and panel of each method over seeds; its difference in area from ``base`` over the seeds that both have."""
-    found = [row for row in read_rows(rows) if row["world"] == world]
+    found = [row for row in read_rows(rows) if row["environment"] == env]
     methods = [method for method in METHODS if any(row["method"] == method for row in found)]
     by_seed = {
         method: {row["seed"]: row for row in found if row["method"] == method}  # a seed is run at one rate
@@ -124,7 +124,7 @@ def table(rows: Path, world: str, base: str = "gagpo") -> list[str]:
             ]
         )
     head = ["method", "rate", "seeds", "area, %", "panel at the end, %", f"area less {base}'s", "p (Holm)"]
-    return [f"\n{world}\n", *Table(head, lines).markdown()]
+    return [f"\n{env}\n", *Table(head, lines).markdown()]
 
 
 def _gaps(ours: dict[int, dict[str, Any]], theirs: dict[int, dict[str, Any]]) -> list[float]:
@@ -141,7 +141,9 @@ def _percent(values: Sequence[float]) -> str:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="What a credit is worth to a learner.")
     parser.add_argument("command", choices=("sweep", "run", "table"))
-    parser.add_argument("--worlds", nargs="+", choices=list(WORLDS), default=["small", "fresh", "shop"])
+    parser.add_argument(
+        "--environments", nargs="+", choices=list(ENVIRONMENTS_TRIED), default=["small", "fresh", "shop"]
+    )
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--base", choices=list(METHODS), default="gagpo", help="what the others are compared to")

@@ -1,15 +1,15 @@
 """Credit against the truth: what it makes of a batch, beside what every turn was really worth.
 
     python -m benchmarks.studies.truth run                      the settings of the page, one row each
-    python -m benchmarks.studies.truth run --world small --horizon 20 --group 8 --success 0.25
+    python -m benchmarks.studies.truth run --environment small --horizon 20 --group 8 --success 0.25
     python -m benchmarks.studies.truth table                    what the rows say
     python -m benchmarks.studies.truth compare graph@state gagpo@state      difference in cosine, batch by batch
 
 The truth of a turn is what it earned and what is to be earned after it, less what was to be earned before it, from
-``--tries`` continuations of the world restored to where it stood; undiscounted (an ALFWorld success earns 1). A credit
-is judged by the policy gradient that it makes of a batch (its cosine with the true one, and signal over noise) and by
-the sign that it gives to turns that mattered. Rows go to ``lab/studies/truth.jsonl``; a setting that stands there is
-not measured again.
+``--tries`` continuations of the environment restored to where it stood; undiscounted (an ALFWorld success earns 1). A
+credit is judged by the policy gradient that it makes of a batch (its cosine with the true one, and signal over noise)
+and by the sign that it gives to turns that mattered. Rows go to ``lab/studies/truth.jsonl``; a setting that stands
+there is not measured again.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ import numpy as np
 import torch
 
 from benchmarks.studies.continuations import SavingAgent, true_advantages, true_values
+from benchmarks.studies.environments import ENVIRONMENTS_TRIED, ScriptedAgent, StudyEnv, altered, start
 from benchmarks.studies.policy import WIDTH, SmallAgent, SmallPolicy, code
 from benchmarks.studies.rows import FOLDER, append_row, has_row, read_rows
-from benchmarks.studies.worlds import WORLDS, ScriptedAgent, StudyWorld, altered, start
 from gagpo.agents.agent import Agent
 from gagpo.agents.episodes import Episode
 from gagpo.agents.rollout import group_jobs, rollout
@@ -50,15 +50,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
 """Credits beside the defaults of the table."""
 
 SETTINGS: list[dict[str, Any]] = [
-    {"world": "small", "horizon": 20, "group": 8, "success": 0.25},
-    {"world": "shop", "horizon": 15, "group": 8, "success": 0.25},
-    {"world": "small", "horizon": 40, "group": 8, "success": 0.25},
-    {"world": "small", "horizon": 20, "group": 2, "success": 0.25},
-    {"world": "small", "horizon": 20, "group": 16, "success": 0.25},
-    {"world": "small", "horizon": 20, "group": 8, "success": 0.05},
-    {"world": "small", "horizon": 20, "group": 8, "success": 0.6},
-    {"world": "full", "horizon": 40, "group": 8, "success": 0.25},
-    {"world": "small", "horizon": 20, "group": 8, "slips": 0.8},
+    {"environment": "small", "horizon": 20, "group": 8, "success": 0.25},
+    {"environment": "shop", "horizon": 15, "group": 8, "success": 0.25},
+    {"environment": "small", "horizon": 40, "group": 8, "success": 0.25},
+    {"environment": "small", "horizon": 20, "group": 2, "success": 0.25},
+    {"environment": "small", "horizon": 20, "group": 16, "success": 0.25},
+    {"environment": "small", "horizon": 20, "group": 8, "success": 0.05},
+    {"environment": "small", "horizon": 20, "group": 8, "success": 0.6},
+    {"environment": "full", "horizon": 40, "group": 8, "success": 0.25},
+    {"environment": "small", "horizon": 20, "group": 8, "slips": 0.8},
 ]
 """What the page reports: one thing changed at a time, as far as it goes."""
 
@@ -97,7 +97,7 @@ def main() -> int:
             print("\n".join(table(row) if options.command == "table" else compared(row, *options.credits)))
         return 0
     starts = Path(os.environ.get("GAGPO_DATA") or "data") / "studies"
-    asked = {name: getattr(options, name) for name in ("world", "horizon", "group", "success", "slips")}
+    asked = {name: getattr(options, name) for name in ("environment", "horizon", "group", "success", "slips")}
     asked = {name: value for name, value in asked.items() if value is not None}
     for setting in [{**SETTINGS[0], **asked}] if asked else SETTINGS:
         if "slips" in setting:  # a script succeeds as often as it does
@@ -112,11 +112,11 @@ def main() -> int:
 
 def measure(setting: Mapping[str, Any], options: argparse.Namespace, starts: Path) -> dict[str, Any]:
     """Every credit on the same batches."""
-    world = altered(WORLDS[setting["world"]], max_turns=setting["horizon"])
-    policy = None if "slips" in setting else start(setting["world"], setting["success"], starts)
+    env = altered(ENVIRONMENTS_TRIED[setting["environment"]], max_turns=setting["horizon"])
+    policy = None if "slips" in setting else start(setting["environment"], setting["success"], starts)
     agent = SmallAgent(policy) if policy else ScriptedAgent(setting["slips"])
     batches = [
-        Batch(*sample(agent, world, setting["group"], number, options), policy) for number in range(options.batches)
+        Batch(*sample(agent, env, setting["group"], number, options), policy) for number in range(options.batches)
     ]
     exact = np.stack([batch.gradient(batch.true_N) for batch in batches])
     judged: dict[str, Any] = {"exact": judge(batches, [batch.true_N for batch in batches], exact)}
@@ -141,11 +141,11 @@ def measure(setting: Mapping[str, Any], options: argparse.Namespace, starts: Pat
 
 
 def sample(
-    agent: Agent, world: StudyWorld, group: int, number: int, options: argparse.Namespace
+    agent: Agent, env: StudyEnv, group: int, number: int, options: argparse.Namespace
 ) -> tuple[list[Episode], np.ndarray, np.ndarray]:
     """Episodes of the same tasks each time, the worth of their turns and its standard error."""
-    tasks = world.tasks("train")[: options.tasks]
-    with world.pool(**({"expert": True} if isinstance(agent, ScriptedAgent) else {})) as pool:
+    tasks = env.tasks("train")[: options.tasks]
+    with env.pool(**({"expert": True} if isinstance(agent, ScriptedAgent) else {})) as pool:
         saving = SavingAgent(agent, pool)
         episodes, _ = rollout(saving, pool, group_jobs(tasks, group, number, "truth"))
         value_N, variance_N = true_values(agent, pool, episodes, saving.points, options.tries)
@@ -219,7 +219,7 @@ def table(row: Mapping[str, Any]) -> list[str]:
 
 
 def title(row: Mapping[str, Any]) -> str:
-    who = f"{row['world']}, a script" if "slips" in row else row["world"]
+    who = f"{row['env']}, a script" if "slips" in row else row["environment"]
     return (
         f"{who}, {row['horizon']} turns, groups of {row['group']}, {row['measured_success']:.0%} success; "
         f"{row['batches']} batches of {row['tasks']} tasks, {row['turns']} turns, {row['tries']} continuations of each "
@@ -239,7 +239,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Credit against the truth.")
     parser.add_argument("command", choices=("run", "table", "compare"))
     parser.add_argument("credits", nargs="*", help="the two that are compared, as the table names them")
-    parser.add_argument("--world", choices=list(WORLDS))
+    parser.add_argument("--environment", choices=list(ENVIRONMENTS_TRIED))
     parser.add_argument("--horizon", type=int)
     parser.add_argument("--group", type=int)
     parser.add_argument("--success", type=float, help="of the small policy, by which its weights are scaled")

@@ -1,4 +1,4 @@
-"""The promise of a world that can be put back: from every token on, the same actions bring the same answers.
+"""The promise of an environment that can be put back: from every token on, the same actions bring the same answers.
 
 An episode is played once, partly as its expert would, and saved before every action. Then it is put back to each of
 these places in turn, in the same instance, in a fresh one and in a fresh process, and played to its end again.
@@ -30,7 +30,7 @@ Recorded = tuple[list[str], list[str], list[str]]  # tokens as text, actions, an
 
 
 def restoring(subject: Subject) -> str:
-    """What was seen of the promise; :class:`NotJudged` for a world that says it cannot be put back."""
+    """What was seen of the promise; :class:`NotJudged` for an environment that says it cannot be put back."""
     env, more = _made(subject)
     with closing(env):
         if not getattr(env.unwrapped, "can_restore", False):
@@ -65,7 +65,7 @@ def replays(spec: str, kwargs: Info, recorded: Sequence[Recorded]) -> list[list[
 
 
 def _made(subject: Subject) -> tuple[gymnasium.Env, Info]:
-    """The world with its expert, whose memory is to be put back as well, where it takes one; and the arguments."""
+    """The environment with its expert, whose memory is to be put back as well, where it takes one; and the arguments."""
     more = {} if "expert" in subject.kwargs else {"expert": True}
     try:
         return subject.make(**more), more
@@ -74,7 +74,7 @@ def _made(subject: Subject) -> tuple[gymnasium.Env, Info]:
 
 
 def _refuses(env: gymnasium.Env, subject: Subject) -> None:
-    """A world with ``save`` that cannot be put back must say so, and not give a token that leads nowhere."""
+    """An environment with ``save`` that cannot be put back must say so, and not give a token that leads nowhere."""
     save = getattr(env.unwrapped, "save", None)
     if save is None:
         return

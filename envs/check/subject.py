@@ -111,7 +111,7 @@ def random_action(env: gymnasium.Env, info: Info, rng: random.Random) -> object:
 
 
 def sampled_action(env: gymnasium.Env, info: Info, rng: random.Random, choices: int = 2**32) -> Any:
-    """As :func:`random_action`, but what a world without a list of actions offers as its own, of so many different."""
+    """As :func:`random_action`, but what an environment without a list of actions offers as its own, of so many different."""
     sample = getattr(env.unwrapped, "sample_action", None)
     if info.get("admissible_actions") or sample is None:
         return random_action(env, info, rng)

@@ -1,4 +1,4 @@
-"""Whether a world's tools can be called: names and schemas that a model can be told, and harm from no call."""
+"""Whether an environment's tools can be called: names and schemas that a model can be told, and harm from no call."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WRONG = {
     "no tool of that name": ToolCall("no_such_tool", {"a": 1}).text,
     "half a surrogate pair": '{"name": "\\ud800"}',
 }
-"""What is a call of no world; each has to be answered as an invalid action."""
+"""What is a call of no environment; each has to be answered as an invalid action."""
 
 
 def tool_calls(subject: Subject) -> str:

@@ -16,7 +16,7 @@ from gagpo.envs.mcp.questions import SPLITS, ToolQuestion, read_questions, same_
 from gagpo.envs.mcp.server import ServerError, ToolServer, listed_tools
 from gagpo.envs.tasks import Task, TaskSet
 from gagpo.envs.tools import Arguments, CallError, Tool, ToolCall
-from gagpo.envs.tools.world import ToolEnv
+from gagpo.envs.tools.env import ToolEnv
 
 MOST_STARTS = 3  # of the server in one episode; after that the environment is broken
 

@@ -212,7 +212,7 @@ def _page(cursor: str | None) -> Any:
 
 
 def _tool(listed: Any) -> Tool:
-    """A listed tool as the world's own; what it says of itself is shown to a model, and bounded."""
+    """A listed tool as the environment's own; what it says of itself is shown to a model, and bounded."""
     description = str(listed.description or "")
     size = len(description) + len(json.dumps(listed.input_schema))
     if size > MOST_SCHEMA:

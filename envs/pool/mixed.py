@@ -10,13 +10,13 @@ from typing import Self
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.pool.slots import Counters, Event, Pool
-from gagpo.envs.tasks import parted
+from gagpo.envs.tasks import split_task
 
 SLICE_SECONDS = 0.005  # how long one environment is waited for before the others are checked
 
 
 class MixedPool:
-    """One pool for each environment; tasks are named by :func:`gagpo.envs.tasks.in_world`. For one thread only.
+    """One pool for each environment; tasks are named by :func:`gagpo.envs.tasks.in_environment`. For one thread only.
 
     Each environment keeps its own processes and deadlines. The pools can be used directly while no request is
     outstanding here, and are closed with this one.
@@ -26,25 +26,25 @@ class MixedPool:
 
     def __init__(self, pools: Mapping[str, Pool]):
         if not pools:
-            raise InvalidArgument("a pool of several worlds needs at least one")
+            raise InvalidArgument("a pool of several environments needs at least one")
         self.pools = dict(pools)
         self._at: dict[int, Pool] = {}  # by slot
 
     def reset(self, slot: int, task: str, seed: int | None = None) -> None:
-        """Start a task of some world in ``slot``, ending whatever runs there; answered by one event."""
-        world, name = parted(task)
-        self._enter(slot, world, f"task {task!r:.80}").reset(slot, name, seed)
+        """Start a task of some environment in ``slot``, ending whatever runs there; answered by one event."""
+        env, name = split_task(task)
+        self._enter(slot, env, f"task {task!r:.80}").reset(slot, name, seed)
 
     def restore(self, slot: int, token: bytes) -> None:
         """Go on in ``slot`` from a token of :meth:`save`; answered by one event."""
-        world, _, inner = token.partition(b"\0")
-        self._enter(slot, world.decode("ascii", "replace"), "a saved place").restore(slot, inner)
+        env, _, inner = token.partition(b"\0")
+        self._enter(slot, env.decode("ascii", "replace"), "a saved place").restore(slot, inner)
 
     def save(self, slot: int) -> bytes:
         """A token of where the episode in ``slot`` stands; see :meth:`Pool.save`."""
         pool = self._pool(slot)
-        world = next(name for name, one in self.pools.items() if one is pool)
-        return world.encode("ascii") + b"\0" + pool.save(slot)
+        env = next(name for name, one in self.pools.items() if one is pool)
+        return env.encode("ascii") + b"\0" + pool.save(slot)
 
     def step(self, slot: int, action: str) -> None:
         """Carry out ``action`` in ``slot``; answered by one event."""
@@ -72,13 +72,13 @@ class MixedPool:
         return sum(pool.outstanding for pool in self.pools.values())
 
     def flush(self) -> None:
-        """Hand all requests to the worlds' processes now."""
+        """Hand all requests to the environments' processes now."""
         for pool in self.pools.values():
             pool.flush()
 
     @property
     def counters(self) -> Counters:
-        """What all worlds together have seen."""
+        """What all environments together have seen."""
         each = [pool.counters.as_dict() for pool in self.pools.values()]
         return Counters(**{name: sum(one[name] for one in each) for name in each[0]})
 
@@ -87,7 +87,7 @@ class MixedPool:
         return [process for pool in self.pools.values() for process in pool.processes]
 
     def close(self) -> None:
-        """Close the pools of all worlds, whatever closing one of them does; idempotent."""
+        """Close the pools of all environments, whatever closing one of them does; idempotent."""
         with ExitStack() as stack:
             for pool in self.pools.values():
                 stack.callback(pool.close)
@@ -98,11 +98,11 @@ class MixedPool:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _enter(self, slot: int, world: str, what: str) -> Pool:
-        """The pool of ``world``, which has ``slot`` from now on."""
-        if world not in self.pools:
-            raise InvalidArgument(f"{what} is of world {world!r:.40}, and there are {', '.join(self.pools)}")
-        pool = self.pools[world]
+    def _enter(self, slot: int, env: str, what: str) -> Pool:
+        """The pool of ``environment``, which has ``slot`` from now on."""
+        if env not in self.pools:
+            raise InvalidArgument(f"{what} is of environment {env!r:.40}, and there are {', '.join(self.pools)}")
+        pool = self.pools[env]
         if self._at.get(slot) is not pool:
             self.release(slot)
         self._at[slot] = pool

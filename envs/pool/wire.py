@@ -94,9 +94,9 @@ class Inbox:
     """Cuts the bytes that arrive into messages, all of which carry the ``token``.
 
     >>> inbox = Inbox()
-    >>> frame = pack(["hello"]) + pack(["world"])
+    >>> frame = pack(["hello"]) + pack(["environment"])
     >>> inbox.take(frame[:5]), inbox.take(frame[5:])
-    ([], [['hello'], ['world']])
+    ([], [['hello'], ['environment']])
     """
 
     def __init__(self, token: bytes = b"") -> None:

@@ -1,1 +1,1 @@
-"""Worlds that other machines step: OpenEnv servers, asked for tasks over HTTP and for episodes over WebSockets."""
+"""Environments that other machines step: OpenEnv servers, asked for tasks over HTTP and for episodes over WebSockets."""

@@ -36,7 +36,7 @@ class ToolCall:
 
     @property
     def text(self) -> str:
-        """The call as a world's action: one line, the same for equal calls."""
+        """The call as an environment's action: one line, the same for equal calls."""
         return json.dumps({"name": self.name, "arguments": self.arguments}, ensure_ascii=False)
 
     @property

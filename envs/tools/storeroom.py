@@ -13,8 +13,8 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import Kwargs, MarkovKey, Outcome
 from gagpo.envs.tasks import Task, TaskSet
 from gagpo.envs.tools.call import CallError, ToolCall, quoted
+from gagpo.envs.tools.env import ToolEnv
 from gagpo.envs.tools.tool import Arguments, Tool, find_tool
-from gagpo.envs.tools.world import ToolEnv
 
 THINGS = (
     *("basket", "brush", "candle", "chair", "clock", "drum", "kettle", "ladder"),
@@ -53,8 +53,8 @@ TOOLS = (
 class StoreroomEnv(ToolEnv):
     """Three kinds of questions about two of sixteen things, answered after two to four calls.
 
-    form: ``tools`` for a world of four tools, whose expert asks for both prices at once; ``text`` for the same world of
-    lines (``price lamp``, ``add 3 5``), which is acted on a line a turn.
+    form: ``tools`` for an environment of four tools, whose expert asks for both prices at once; ``text`` for the same
+    environment of lines (``price lamp``, ``add 3 5``), which is acted on a line a turn.
     Prices and shelves are drawn anew by every seed, so nothing can be answered that was not looked up. The state is the
     question, these, and what has been found out. Training and test never ask about the same two things.
     """
@@ -187,7 +187,7 @@ def _tasks(split: str) -> TaskSet:
 
 
 def _call_of(line: str) -> ToolCall:
-    """A line of the text world, a tool's name and its arguments in order, as the call that it is."""
+    """A line of the text environment, a tool's name and its arguments in order, as the call that it is."""
     name, *given = line.split()[:4] or [""]
     names = list(find_tool(TOOLS, name).parameters["properties"])
     if len(given) != len(names):

@@ -1,4 +1,4 @@
-"""What a world offers to be called: tools by name, with a sentence and the JSON schema of their arguments."""
+"""What an environment offers to be called: tools by name, with a sentence and the JSON schema of their arguments."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Schema(GenerateJsonSchema):
 @dataclass(frozen=True)
 class Tool:
     """name: letters, digits, ``_``, ``-`` and ``.``; at most 64. parameters: a JSON schema of an object. model: what
-    checks arguments, for a tool of this process; without one the world that is called checks them.
+    checks arguments, for a tool of this process; without one the environment that is called checks them.
 
     >>> class Walk(Arguments):
     ...     steps: int = Field(ge=1, description="how many")
@@ -96,9 +96,9 @@ class Tool:
         return ToolCall(self.name, {str(name): _value(schema, rng, named) for name, schema in properties.items()})
 
 
-def tools_of(world: object) -> tuple[Tool, ...]:
-    """What a world declares; nothing for one that declares none, and for an attribute of that name of another kind."""
-    found = getattr(world, "tools", ())
+def tools_of(env: object) -> tuple[Tool, ...]:
+    """What an environment declares; nothing for one that declares none, and for an attribute of that name of another kind."""
+    found = getattr(env, "tools", ())
     is_declared = isinstance(found, Sequence) and all(isinstance(tool, Tool) for tool in found)
     return tuple(found) if is_declared else ()
 
@@ -142,8 +142,8 @@ def _value(schema: object, rng: np.random.Generator, named: Mapping[str, Any], d
 
 
 class _Command(Arguments):
-    command: str = Field(description="the action, as the world takes it")
+    command: str = Field(description="the action, as the environment takes it")
 
 
-ACT = Tool.of("act", "Do one action in the world; what you see then is the answer.", _Command)
-"""What a world that declares no tools is called by: its argument ``command`` is the world's action."""
+ACT = Tool.of("act", "Do one action in the environment; what you see then is the answer.", _Command)
+"""What an environment that declares no tools is called by: its argument ``command`` is the environment's action."""

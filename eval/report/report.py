@@ -21,7 +21,7 @@ from gagpo.eval.secrets import shown_settings
 from gagpo.eval.statistics import Interval
 from gagpo.eval.summary import number, p_value, percent, with_interval
 from gagpo.runs.reading import BadResult, read_record
-from gagpo.runs.register import Display, find, of_world, shown_in
+from gagpo.runs.register import Display, find, of_environment, shown_in
 from gagpo.settings.core_schema import write_yaml
 
 STAGES = ("before", "after", "average")
@@ -80,7 +80,7 @@ def _whole(run: Run) -> dict[str, object] | None:
     """The success on each of several panels before and after training, and on all of them together."""
     found = {split: {one.stage: one.result for one in before_and_after(run, split)} for split in _all_splits(run)}
     panels = {split: results for split, results in found.items() if {"before", "after"} <= results.keys()}
-    if not run.worlds or len(panels) < 2:
+    if not run.envs or len(panels) < 2:
         return None
     stages = [stage for stage in STAGES if all(stage in results for results in panels.values())]
     rows: list[list[Cell]] = [
@@ -207,8 +207,8 @@ def _curves(run: Run) -> Markup:
             ranges = [(rate.low, rate.high) for _, rate in known]
             series.append(Series(split, [at for at, _ in known], [rate.value for _, rate in known], ranges))
     chart = line_chart("success over iterations", series, share=True, large=True)
-    worlds = [Series(world, *run.series(of_world("success_rate", world))) for world in run.worlds]
-    return chart + line_chart("success in training, by world", worlds, share=True, large=True) if worlds else chart
+    envs = [Series(env, *run.series(of_environment("success_rate", env))) for env in run.envs]
+    return chart + line_chart("success in training, by environment", envs, share=True, large=True) if envs else chart
 
 
 def _charts(run: Run) -> list[Markup]:
@@ -218,11 +218,11 @@ def _charts(run: Run) -> list[Markup]:
         line_chart(
             metric.caption if metric.caption == metric.name else f"{metric.caption} ({metric.name})",
             [
-                Series("the whole" if run.worlds else "", *run.series(metric.name)),
+                Series("the whole" if run.envs else "", *run.series(metric.name)),
                 *(
-                    Series(world, *run.series(of_world(metric.name, world)))
-                    for world in run.worlds
-                    if run.series(of_world(metric.name, world))[0]
+                    Series(env, *run.series(of_environment(metric.name, env)))
+                    for env in run.envs
+                    if run.series(of_environment(metric.name, env))[0]
                 ),
             ],
             share=metric.share,

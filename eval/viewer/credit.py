@@ -44,7 +44,7 @@ class Recredit:
 
     def __call__(self, episodes: Sequence[EpisodeRecord]) -> list[EpisodeCredit]:
         turns = columns(episodes, self.gagpo.key, self.penalty)
-        turns = turns.paying_success([(one.world or "") in self.success_only for one in episodes])
+        turns = turns.paying_success([(one.environment or "") in self.success_only for one in episodes])
         credits: dict[str, CreditSettings] = {"gagpo": self.gagpo, "grpo": Grpo()}
         rows = {name: advantages(turns, credit).advantage_N for name, credit in credits.items()}
         value_N, state_N = value_proxy(turns, gamma=self.gagpo.gamma), turns.states()
@@ -66,24 +66,24 @@ def for_run(folder: Path) -> Recredit:
     credit = settings.algorithm.credit
     return Recredit(
         credit if isinstance(credit, Gagpo) else Gagpo(),
-        {world.name: world.invalid_penalty for world in settings.worlds},
-        {world.name for world in settings.worlds if world.reward == "success"},
+        {env.name: env.invalid_penalty for env in settings.all_environments},
+        {env.name for env in settings.all_environments if env.reward == "success"},
     )
 
 
 def columns(episodes: Sequence[EpisodeRecord], key: str, penalty: Mapping[str, float]) -> Turns:
     """Saved episodes as the columns that credit is computed from; an environment without states uses observations."""
-    pairs = [(one.world or "", turn) for one in episodes for turn in one.turns]
-    stateless = {world for world, turn in pairs if turn.state is None}
-    keyed = {world for world, _ in pairs if key in ("auto", "state")} - stateless
+    pairs = [(one.environment or "", turn) for one in episodes for turn in one.turns]
+    stateless = {env for env, turn in pairs if turn.state is None}
+    keyed = {env for env, _ in pairs if key in ("auto", "state")} - stateless
     return Turns(
         reward_N=np.array([turn.reward for _, turn in pairs], np.float64),
         episode_N=np.repeat(np.arange(len(episodes)), [len(one.turns) for one in episodes]),
         group_E=intern((one.group, one.task) for one in episodes),
-        state_N=intern((world, turn.state if world in keyed else turn.observation) for world, turn in pairs),
-        penalty_N=np.array([0.0 if turn.valid else penalty.get(world, 0.0) for world, turn in pairs]),
+        state_N=intern((env, turn.state if env in keyed else turn.observation) for env, turn in pairs),
+        penalty_N=np.array([0.0 if turn.valid else penalty.get(env, 0.0) for env, turn in pairs]),
         tokens_N=np.ones(len(pairs), np.int64),
         truncated_E=np.array([one.outcome == "truncated" for one in episodes], np.bool_),
         success_E=np.array([one.won for one in episodes], np.bool_),
-        world_E=intern(one.world for one in episodes) if len({world for world, _ in pairs}) > 1 else None,
+        env_E=intern(one.environment for one in episodes) if len({env for env, _ in pairs}) > 1 else None,
     )

@@ -82,7 +82,7 @@ def _experiment(runs: Sequence[Run], settings: Sequence[dict[str, str]], numbers
     return {
         "name": _name([run.name for run in runs]),
         "runs": list(numbers),
-        "world": settings[0].get("environment.id", "") or " + ".join(runs[0].worlds),
+        "environment": settings[0].get("environment.id", "") or " + ".join(runs[0].envs),
         "seeds": [one.get("seed", "") for one in settings],
         "success": {split: _interval(ends).record() for split, ends in success.items()},
     }

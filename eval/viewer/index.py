@@ -127,7 +127,7 @@ def _run(run: Run) -> dict[str, object]:
     return {
         "name": run.name,
         "algorithm": run.algorithm,
-        "worlds": run.worlds,
+        "environments": run.envs,
         "metrics": {key: [row.get(key) for row in run.metrics] for key in keys},
         "notes": sentences(run.metrics),
         "results": {split: _ends(run, split) for split in run.splits()},

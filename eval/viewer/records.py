@@ -66,7 +66,7 @@ class EpisodeRecord(Document):
 
     task: str
     task_type: str = ""
-    world: str | None = None
+    environment: str | None = None
     group: int = 0
     sample: int = 0
     success: bool = False
@@ -80,8 +80,8 @@ class EpisodeRecord(Document):
 
     @property
     def kind(self) -> str:
-        """The type of its task, with the world's name where a run has several."""
-        return ": ".join(filter(None, (self.world, self.task_type)))
+        """The type of its task, with the environment's name where a run has several."""
+        return ": ".join(filter(None, (self.environment, self.task_type)))
 
     @property
     def won(self) -> bool:

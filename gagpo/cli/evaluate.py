@@ -32,8 +32,9 @@ def evaluate(
             help="A run folder (runs/X; runs/X@20, @best, @average), a model, `random`, `expert`, or openai:MODEL."
         ),
     ],
-    env: Annotated[str | None, typer.Option(help="Environment id; a run's own by default.")] = None,
-    world: Annotated[str | None, typer.Option(help="One environment of a run of several; all by default.")] = None,
+    env: Annotated[
+        str | None, typer.Option(help="Environment id, or the name of one of a run's; the run's own, all, by default.")
+    ] = None,
     split: Annotated[str | None, typer.Option(help="Split to play.")] = None,
     kwargs: Kwargs = None,
     like: Annotated[
@@ -78,7 +79,7 @@ def evaluate(
     A model behind a server (openai:MODEL) resumes without --out: finished episodes are kept in --journals.
     """
     server = served.settings(model, context.params)
-    from gagpo.eval.models import file_of_world, measure_all, request_of
+    from gagpo.eval.models import file_of_environment, measure_all, request_of
     from gagpo.eval.request import EvaluationRequest
 
     for path in (out, episodes):
@@ -97,7 +98,7 @@ def evaluate(
     outcomes = measure_all(request_of(**options))
     if out and under_way:
         for name, outcome in outcomes.items():
-            outcome.result.save(file_of_world(out, name))
+            outcome.result.save(file_of_environment(out, name))
         shutil.rmtree(under_way, ignore_errors=True)
     records = {name: _shown(outcome, name) for name, outcome in outcomes.items()}
     if len(records) > 1:
@@ -110,20 +111,20 @@ def _shown_together(results: Mapping[str, EvalResult]) -> dict[str, dict[str, ob
     """Print the results of all environments; the whole as JSON-ready values."""
     from gagpo.base.tables import text_width
     from gagpo.eval.results import whole
-    from gagpo.eval.summary import world_lines
+    from gagpo.eval.summary import environment_lines
 
-    say(*world_lines(results, text_width()))
+    say(*environment_lines(results, text_width()))
     rate = whole(results.values())
     return {"the whole": {"success_rate": rate.value, "success": rate.record()}}
 
 
-def _shown(outcome: EvaluationOutcome, world: str) -> dict[str, object]:
+def _shown(outcome: EvaluationOutcome, env: str) -> dict[str, object]:
     """Print what came out; the same as JSON-ready values."""
     from gagpo.base.tables import ascii_only, text_width
     from gagpo.eval.summary import result_lines
 
     result, usage, record = outcome.result, outcome.usage, outcome.result.summary()
-    say(*result_lines(result, text_width()), *([""] if world else []))
+    say(*result_lines(result, text_width()), *([""] if env else []))
     if result.failed:
         say(f"first failure: {ascii_only(outcome.failure)}")
     if usage:

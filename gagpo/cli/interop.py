@@ -65,14 +65,14 @@ def new(
     as_json: Json = False,
 ) -> None:
     """Write an environment of your own to start from: a file, a config and a test, ready to train."""
-    from gagpo.interop.scaffold import class_name, new_package, new_world
+    from gagpo.interop.scaffold import class_name, new_environment, new_package
 
-    world = f"{class_name(name)}-v0"
-    made = new_package(name, folder) if package else new_world(name, folder)
+    env = f"{class_name(name)}-v0"
+    made = new_package(name, folder) if package else new_environment(name, folder)
     say("\n".join(map(str, made)))
     if package:
-        say(f"next: cd {made[0].parent}; pip install -e .; gagpo check {world}; gagpo sft {name}.yaml")
+        say(f"next: cd {made[0].parent}; pip install -e .; gagpo check {env}; gagpo sft {name}.yaml")
     else:
-        say(f"next: gagpo check {name}:{world}; gagpo sft {made[1]}; gagpo train {made[1]}")
+        say(f"next: gagpo check {name}:{env}; gagpo sft {made[1]}; gagpo train {made[1]}")
     if as_json:
         print_json({"files": [str(path) for path in made]})

@@ -83,7 +83,7 @@ def _offers(name: str) -> str:
     """What an action is in this environment, as far as its class says."""
     from gagpo.envs.lookup import maker
     from gagpo.envs.tools import tools_of
-    from gagpo.envs.tools.world import ToolEnv
+    from gagpo.envs.tools.env import ToolEnv
 
     try:
         made_by = maker(name)

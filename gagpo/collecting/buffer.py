@@ -82,7 +82,7 @@ class GroupBuffer:
             place = self.due.pop(0) if self.due else self.position
             self.position = max(self.position, place + 1)
             task = self._open_task(place)
-            samples = self.settings.world_of(task).samples
+            samples = self.settings.environment_of(task).samples
             jobs = group_jobs([task], samples, self.settings.seed, f"place {place}", [rolling.temperature])
             group = Group(place, self.iteration if rolling.lockstep else None, jobs)
             self.groups.append(group)

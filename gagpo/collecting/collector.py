@@ -94,7 +94,7 @@ class Collector:
             if controllers.probe_episodes:
                 self._probe(agent, pool, names, label, found)
             temperatures = controllers.temperatures(rolling.temperature, names)
-            samples = [self.settings.world_of(name).samples for name in names]
+            samples = [self.settings.environment_of(name).samples for name in names]
             played = self._play(agent, pool, names, samples, label, temperatures, found.clock)
             played = [replace(episode, group=episode.group + found.rounds * wanted) for episode in played]
             self.schedule.observe(played)
@@ -156,7 +156,10 @@ class Collector:
 
     def _placed(self, episodes: Sequence[Episode]) -> list[Episode]:
         """The episodes with the names of their environments."""
-        return [replace(episode, world=self.settings.world_of(episode.task).name or None) for episode in episodes]
+        return [
+            replace(episode, environment=self.settings.environment_of(episode.task).name or None)
+            for episode in episodes
+        ]
 
     def _kept(self, played: Sequence[Episode]) -> list[Episode]:
         episodes = usable(played)
@@ -167,7 +170,7 @@ class Collector:
 
     def _columns(self, episodes: Sequence[Episode]) -> Turns:
         """The columns of the episodes, with rewards as training counts them but without penalties."""
-        success_only = [self.settings.world_of(episode.task).reward == "success" for episode in episodes]
+        success_only = [self.settings.environment_of(episode.task).reward == "success" for episode in episodes]
         return turns_for(episodes, self.settings.algorithm.credit, success_only=success_only)
 
 

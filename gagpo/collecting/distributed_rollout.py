@@ -24,7 +24,7 @@ from gagpo.envs.pool import Pool
 from gagpo.settings import RunSettings, SettingsError
 
 PLAYED = ("task", "task_type", "split", "group", "sample", "seed", "temperature", "success", "outcome", "restarts")
-EPISODE = (*PLAYED, "end_observation", "end_state", "info", "world")
+EPISODE = (*PLAYED, "end_observation", "end_state", "info", "environment")
 TURN = (
     "observation",
     "response",
@@ -55,19 +55,18 @@ class Rollout(Protocol):
     ) -> tuple[list[Episode], Clock]: ...
 
 
-def require_fitting(settings: RunSettings, world: int) -> None:
+def require_fitting(settings: RunSettings, env: int) -> None:
     """SettingsError unless every rank gets as many task groups as any other, and engine and optimiser fit several.
 
     With ``rollout.ahead`` the first rank plays for all, and its engine is not to be on a card that trains with others.
     """
     if settings.optimizer.name == "adamw8bit":
         raise SettingsError(
-            f"optimizer.name=adamw8bit cannot be sharded over {world} processes: set optimizer.name=adamw, or "
-            "processes=1"
+            f"optimizer.name=adamw8bit cannot be sharded over {env} processes: set optimizer.name=adamw, or processes=1"
         )
     if settings.lora is not None and settings.lora.base == "4bit":
         raise SettingsError(
-            f"lora.base=4bit keeps weights in blocks that cannot be sharded over {world} processes: set "
+            f"lora.base=4bit keeps weights in blocks that cannot be sharded over {env} processes: set "
             "lora.base=bfloat16, which every process holds a part of, or processes=1"
         )
     if settings.rollout.ahead and settings.engine.name == "vllm":
@@ -76,10 +75,10 @@ def require_fitting(settings: RunSettings, world: int) -> None:
             "train: set engine=vllm-server with GPUs of its own, or rollout.ahead=0"
         )
     tasks = settings.rollout.tasks
-    if tasks % world and not settings.rollout.ahead:
+    if tasks % env and not settings.rollout.ahead:
         raise SettingsError(
-            f"rollout.tasks={tasks} cannot be divided over {world} processes: set it to a multiple of "
-            f"{world}, or processes to a divisor of {tasks}"
+            f"rollout.tasks={tasks} cannot be divided over {env} processes: set it to a multiple of "
+            f"{env}, or processes to a divisor of {tasks}"
         )
 
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from gagpo.envs.pool import Pool
 from gagpo.envs.pool.mixed import MixedPool
 from gagpo.envs.remote.pool import open_pool
-from gagpo.settings import EngineSettings, RunSettings, World
+from gagpo.settings import EngineSettings, RunEnvironment, RunSettings
 
 
 class LocalPlacement:
@@ -17,7 +17,7 @@ class LocalPlacement:
     def open_pool(self, settings: RunSettings) -> Pool:
         """The environments of a run; with several environments a pool of pools."""
         with ExitStack() as opened:  # an environment that cannot be opened closes those before it
-            pools = {world.name: opened.enter_context(_open_one(settings, world)) for world in settings.worlds}
+            pools = {env.name: opened.enter_context(_open_one(settings, env)) for env in settings.all_environments}
             opened.pop_all()
         return pools[""] if "" in pools else MixedPool(pools)
 
@@ -26,8 +26,8 @@ class LocalPlacement:
         return settings.arguments()
 
 
-def _open_one(settings: RunSettings, world: World) -> Pool:
-    built, rolling = settings.built(world.environment), settings.rollout
+def _open_one(settings: RunSettings, env: RunEnvironment) -> Pool:
+    built, rolling = settings.built(env.environment), settings.rollout
     return open_pool(
         built.id,
         built.kwargs,

@@ -12,8 +12,8 @@ import numpy as np
 from gagpo.agents.episodes import Episode
 from gagpo.base.errors import InvalidArgument
 from gagpo.controllers.curriculum import TaskRecord
-from gagpo.envs.tasks import TaskSet, parted
-from gagpo.settings import RunSettings, World
+from gagpo.envs.tasks import TaskSet, split_task
+from gagpo.settings import RunEnvironment, RunSettings
 
 Numbers = list[tuple[int, int]]  # of each place of a batch: the environment, and how many groups it had before
 
@@ -21,19 +21,19 @@ Numbers = list[tuple[int, int]]  # of each place of a batch: the environment, an
 class Schedule:
     """A function of the run's seed, the place and, with a curriculum that follows outcomes, what became of the tasks.
 
-    tasks: the training split of every world, by its name. After any number of places each world has had its share of
-    the groups, by weight, to within one group; within a batch of ``rollout.tasks`` places the worlds are shuffled, so
-    that ranks which take every so many-th group get some of each. May be asked by any thread.
+    tasks: the training split of every environment, by its name. After any number of places each environment has had its
+    share of the groups, by weight, to within one group; within a batch of ``rollout.tasks`` places the environments are
+    shuffled, so that ranks which take every so many-th group get some of each. May be asked by any thread.
     """
 
     def __init__(self, settings: RunSettings, tasks: Mapping[str, TaskSet]):
-        self.worlds: Sequence[World] = settings.worlds
-        self.tasks = [tasks[world.name].require() for world in self.worlds]
+        self.envs: Sequence[RunEnvironment] = settings.all_environments
+        self.tasks = [tasks[env.name].require() for env in self.envs]
         self._seed, self._batch = settings.seed, settings.rollout.tasks
-        self._shares = Apportionment([world.weight for world in self.worlds])
+        self._shares = Apportionment([env.weight for env in self.envs])
         self._batches: list[Numbers] = []
-        self._counts = [0] * len(self.worlds)
-        self._records = [TaskRecord() for _ in self.worlds]
+        self._counts = [0] * len(self.envs)
+        self._records = [TaskRecord() for _ in self.envs]
         self._opened: dict[int, str] = {}  # by place, where outcomes count: the task that is under way there
         self._lock = threading.RLock()
 
@@ -42,7 +42,7 @@ class Schedule:
         with self._lock:
             task = self.task_at(place)
             number, _ = self._numbers(place)
-            if self.worlds[number].curriculum.follows and place not in self._opened:
+            if self.envs[number].curriculum.follows and place not in self._opened:
                 self._opened[place] = task
                 self._mark(number)
             return task
@@ -53,17 +53,17 @@ class Schedule:
             if place in self._opened:
                 return self._opened[place]
             number, index = self._numbers(place)
-            world = self.worlds[number]
-            task = world.curriculum.task(self.tasks[number], index, self._seed, self._records[number])
+            env = self.envs[number]
+            task = env.curriculum.task(self.tasks[number], index, self._seed, self._records[number])
             if task not in self.tasks[number]:
                 raise InvalidArgument(
-                    f"curriculum {world.curriculum.name} chose {task!r:.80}, which is not one of its tasks"
+                    f"curriculum {env.curriculum.name} chose {task!r:.80}, which is not one of its tasks"
                 )
-            return world.task(task)
+            return env.task(task)
 
     def observe(self, played: Sequence[Episode]) -> None:
         """Enter what became of whole groups; failed episodes tell nothing of their task."""
-        if not any(world.curriculum.follows for world in self.worlds):
+        if not any(env.curriculum.follows for env in self.envs):
             return
         groups: dict[int, list[Episode]] = {}
         for episode in played:
@@ -74,8 +74,8 @@ class Schedule:
 
     def _enter(self, group: Sequence[Episode]) -> None:
         name = group[0].task
-        number, task = self._world_of(name)
-        if not self.worlds[number].curriculum.follows:
+        number, task = self._env_of(name)
+        if not self.envs[number].curriculum.follows:
             return
         places = [place for place, other in self._opened.items() if other == name]
         if places:  # an environment of few tasks may have one under way twice
@@ -87,10 +87,10 @@ class Schedule:
 
     # Places ---------------------------------------------------------------------------------------------
 
-    def world_at(self, place: int) -> World:
+    def environment_at(self, place: int) -> RunEnvironment:
         """The environment of ``place``."""
         with self._lock:
-            return self.worlds[self._numbers(place)[0]]
+            return self.envs[self._numbers(place)[0]]
 
     def _numbers(self, place: int) -> tuple[int, int]:
         """The environment of ``place``, by its number, and how many groups it had before."""
@@ -98,25 +98,25 @@ class Schedule:
         while len(self._batches) <= batch:
             # Places in turn, then shuffled; the groups of one environment keep their order.
             first = len(self._batches) * self._batch
-            worlds = [self._shares.at(first + i) for i in range(self._batch)]
+            envs = [self._shares.at(first + i) for i in range(self._batch)]
             order = np.random.default_rng([self._seed, 8, len(self._batches)]).permutation(self._batch)
             numbers: Numbers = []
             for i in order:
-                numbers.append((worlds[i], self._counts[worlds[i]]))
-                self._counts[worlds[i]] += 1
+                numbers.append((envs[i], self._counts[envs[i]]))
+                self._counts[envs[i]] += 1
             self._batches.append(numbers)
         return self._batches[batch][within]
 
-    def _world_of(self, task: str) -> tuple[int, str]:
+    def _env_of(self, task: str) -> tuple[int, str]:
         """The number of a task's environment, and the task's own id."""
-        if not self.worlds[0].name:
+        if not self.envs[0].name:
             return 0, task
-        world, own = parted(task)
-        return [one.name for one in self.worlds].index(world), own
+        env, own = split_task(task)
+        return [one.name for one in self.envs].index(env), own
 
     def _mark(self, number: int) -> None:
-        opened = [self._world_of(task) for task in self._opened.values()]
-        self._records[number].under_way = {task for world, task in opened if world == number}
+        opened = [self._env_of(task) for task in self._opened.values()]
+        self._records[number].under_way = {task for env, task in opened if env == number}
 
     # Checkpoints ------------------------------------------------------------------------------------------------------
 
@@ -124,29 +124,29 @@ class Schedule:
         """The records of the curricula; empty where none follows outcomes."""
         with self._lock:
             seen = {
-                world.name: record.state_dict()
-                for world, record in zip(self.worlds, self._records, strict=True)
-                if world.curriculum.follows
+                env.name: record.state_dict()
+                for env, record in zip(self.envs, self._records, strict=True)
+                if env.curriculum.follows
             }
             return {"seen": seen, "opened": {str(p): task for p, task in self._opened.items()}} if seen else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up a :meth:`state_dict`; KeyError, TypeError or ValueError for anything else."""
         with self._lock:
-            for number, world in enumerate(self.worlds):
-                if world.curriculum.follows:
-                    self._records[number].load_state_dict(state.get("seen", {}).get(world.name, {}))
+            for number, env in enumerate(self.envs):
+                if env.curriculum.follows:
+                    self._records[number].load_state_dict(state.get("seen", {}).get(env.name, {}))
             self._opened = {int(place): str(task) for place, task in state.get("opened", {}).items()}
-            for number in range(len(self.worlds)):
+            for number in range(len(self.envs)):
                 self._mark(number)
 
 
 class Apportionment:
     """Places dealt out by weight: after any number of them each environment is within one place of its share.
 
-    Tijdeman's solution of the chairman assignment problem (Discrete Mathematics 32, 1980): of the worlds that are due,
-    the one that must have a place soonest. Weights are taken as the decimals they are written as, so that nothing is
-    rounded.
+    Tijdeman's solution of the chairman assignment problem (Discrete Mathematics 32, 1980): of the environments that are
+    due, the one that must have a place soonest. Weights are taken as the decimals they are written as, so that nothing
+    is rounded.
 
     >>> shares = Apportionment([2, 1, 1])
     >>> [shares.at(place) for place in range(8)]

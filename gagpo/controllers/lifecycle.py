@@ -117,7 +117,7 @@ class Controllers:
         return np.asarray(kept_E & keep_varied(turns, self.settings.variance_filter))
 
     def shape(self, turns: Turns, limit_N: np.ndarray | None = None) -> Turns:
-        """The turns with rewards shaped; limit_N: most response tokens of each, where worlds differ in it."""
+        """The turns with rewards shaped; limit_N: most response tokens of each, where environments differ in it."""
         return shape_overlong(turns, self.settings.overlong, limit_N)
 
     def observe_batch(

@@ -70,16 +70,16 @@ def keep_episodes(turns: Turns, settings: DynamicSampling | None) -> np.ndarray:
 def keep_varied(turns: Turns, settings: VarianceFilter | None) -> np.ndarray:
     """Which episodes to keep, bool[E]: those of the task groups that differ most; all without settings.
 
-    Of groups that differ equally, those that come first. Groups of different worlds, whose rewards are no measure of
-    each other, are not compared: each world keeps its share.
+    Of groups that differ equally, those that come first. Groups of different environments, whose rewards are no measure
+    of each other, are not compared: each environment keeps its share.
     """
     if settings is None:
         return np.ones(turns.episodes, np.bool_)
-    if turns.world_E is not None:
+    if turns.env_E is not None:
         kept_E = np.zeros(turns.episodes, np.bool_)
-        for world in np.unique(turns.world_E):
-            own_E = turns.world_E == world
-            kept_E[own_E] = keep_varied(dataclasses.replace(turns.only(own_E), world_E=None), settings)
+        for env in np.unique(turns.env_E):
+            own_E = turns.env_E == env
+            kept_E[own_E] = keep_varied(dataclasses.replace(turns.only(own_E), env_E=None), settings)
         return kept_E
     spread_G = group_std(turns.return_E, turns.group_index_E, turns.groups)
     order_G = np.argsort(-spread_G, kind="stable")
@@ -95,7 +95,7 @@ def keep_varied(turns: Turns, settings: VarianceFilter | None) -> np.ndarray:
 def shape_overlong(turns: Turns, settings: Overlong | None, limit_N: np.ndarray | None = None) -> Turns:
     """The turns with the price of long responses taken off their rewards; the same turns without settings.
 
-    limit_N: the response limit of each turn, where worlds have their own, for settings that follow it.
+    limit_N: the response limit of each turn, where environments have their own, for settings that follow it.
     """
     if settings is None:
         return turns

@@ -72,10 +72,10 @@ def turns_for(
 
 
 def advantages(turns: Turns, settings: CreditSettings, value: np.ndarray | None = None) -> Credit:
-    """The advantages of ``turns`` under ``settings``; of a batch of several worlds each gets its own.
+    """The advantages of ``turns`` under ``settings``; of a batch of several environments each gets its own.
 
     What a credit takes over the whole batch (``norm: batch``, whitening, shrinkage, states with ``scope: batch``) it
-    takes over the world's part of it: rewards of different worlds are no measure of each other.
+    takes over the environment's part of it: rewards of different environments are no measure of each other.
 
     value: the critic's, for the credits that have one: one per turn (``ppo_turn``) or per response token
     (``ppo_token``), as it was when the batch was sampled.
@@ -87,37 +87,37 @@ def advantages(turns: Turns, settings: CreditSettings, value: np.ndarray | None 
 
     Raises :class:`gagpo.credit.BadTurns` when the turns lack what the credit needs.
     """
-    advantage, target = _by_world(turns, settings, value)
+    advantage, target = _by_env(turns, settings, value)
     per_turn = _turn_means(advantage, turns.tokens_N) if settings.level == "token" else advantage
     stats = statistics(turns, per_turn)
     if settings.follows_states and stats.get("aliasing", 0.0) > ALIASED:
         warnings.warn(  # one text, which Python says once; how much it is stands in the metric
             f"credit {settings.name} follows states, and its key is none: the same action led from one of them to "
-            "others (metric aliasing); set algorithm.credit.key=state, or, where the world names no state, take "
+            "others (metric aliasing); set algorithm.credit.key=state, or, where the environment names no state, take "
             "a credit that follows none (empirical_bayes, gagpo)",
             stacklevel=2,
         )
     return Credit(advantage, turns.tokens_N, settings.level, target, stats)
 
 
-def _by_world(turns: Turns, settings: CreditSettings, value: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-    """Advantages and, with a critic, targets: of every world from its own turns alone."""
-    if turns.world_E is None:
-        return _of_one_world(turns, settings, value)
+def _by_env(turns: Turns, settings: CreditSettings, value: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    """Advantages and, with a critic, targets: of every environment from its own turns alone."""
+    if turns.env_E is None:
+        return _of_one_env(turns, settings, value)
     count = int(turns.tokens_N.sum()) if settings.level == "token" else turns.turns
     advantage, target = np.zeros(count), np.zeros(count) if settings.critic else None
-    for world in np.unique(turns.world_E):
-        own_E = turns.world_E == world
+    for env in np.unique(turns.env_E):
+        own_E = turns.env_E == env
         own_N = own_E[turns.episode_N]
         own = np.repeat(own_N, turns.tokens_N) if settings.level == "token" else own_N
-        found = _of_one_world(turns.only(own_E), settings, None if value is None else value[own])
+        found = _of_one_env(turns.only(own_E), settings, None if value is None else value[own])
         advantage[own] = found[0]
         if target is not None and found[1] is not None:
             target[own] = found[1]
     return advantage, target
 
 
-def _of_one_world(
+def _of_one_env(
     turns: Turns, settings: CreditSettings, value: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray | None]:
     target = None

@@ -36,8 +36,8 @@ def meet(seconds: float) -> tuple[Store, Store, int, int]:
     attempt = f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
 
     def look() -> None:
-        store, rank, world = next(iter(dist.rendezvous("env://", timeout=timedelta(seconds=seconds))))  # type: ignore[attr-defined]
-        found.append((PrefixStore(attempt, store), PrefixStore(attempt, store.clone()), rank, world))
+        store, rank, world_size = next(iter(dist.rendezvous("env://", timeout=timedelta(seconds=seconds))))  # type: ignore[attr-defined]
+        found.append((PrefixStore(attempt, store), PrefixStore(attempt, store.clone()), rank, world_size))
 
     meeting = Background("the meeting of the ranks", seconds + 5)  # torch itself waits for ever for a stopped store
     try:
@@ -52,10 +52,10 @@ def meet(seconds: float) -> tuple[Store, Store, int, int]:
 
 def not_found(why: object) -> RankLost:
     """The error of ranks that could not open their channels, in one line."""
-    return RankLost(f"the {os.environ['WORLD_SIZE']} ranks did not find each other: {' '.join(str(why).split())[:200]}")
+    return RankLost(f"the {os.environ['ENV_SIZE']} ranks did not find each other: {' '.join(str(why).split())[:200]}")
 
 
-def choose_interface(store: Store, rank: int, world: int) -> None:
+def choose_interface(store: Store, rank: int, world_size: int) -> None:
     """Have gloo talk over the interface on the route to ``MASTER_ADDR``; one that the user has named stands.
 
     By itself it takes the address that the machine's own name stands for, which may be loopback. Where that is so of
@@ -66,7 +66,7 @@ def choose_interface(store: Store, rank: int, world: int) -> None:
     if INTERFACE in os.environ:
         return
     if _is_loopback(address):
-        others = (store.get(f"address {other}").decode() for other in range(world) if other != rank)
+        others = (store.get(f"address {other}").decode() for other in range(world_size) if other != rank)
         address = next((_own_address(other) for other in others if other and not _is_loopback(other)), address)
     name = _interface_with(address)
     if name is None:

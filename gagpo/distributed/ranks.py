@@ -1,6 +1,7 @@
 """The processes of one trainer: their number, their place, and the few calls with which they agree.
 
-A process that trains alone is the only rank of a world of one, and every call here then returns what it was given.
+A process that trains alone is the only rank of an environment of one, and every call here then returns what it was
+given.
 """
 
 from __future__ import annotations
@@ -35,21 +36,21 @@ PATIENCE = 3600.0  # seconds that ranks wait for each other in one call
 class Ranks:
     """One process among those of a trainer, and its channel to the others.
 
-    rank: 0 to ``world - 1``; rank 0 is the ``first``, which alone writes and reports. local: its number on its machine,
-    of ``local_world``. group and watch: torch's process group, and the watch that tells a dead rank from a slow one;
-    None alone.
+    rank: 0 to ``environment - 1``; rank 0 is the ``first``, which alone writes and reports. local: its number on its
+    machine, of ``local_env``. group and watch: torch's process group, and the watch that tells a dead rank from a slow
+    one; None alone.
     """
 
     rank: int = 0
-    world: int = 1
+    world_size: int = 1
     local: int = 0
-    local_world: int = 1
+    local_world_size: int = 1
     group: dist.ProcessGroup | None = None
     watch: Watch | None = None
 
     @property
     def alone(self) -> bool:
-        return self.world == 1
+        return self.world_size == 1
 
     @property
     def first(self) -> bool:
@@ -62,12 +63,12 @@ class Ranks:
         if self.alone:
             return [mine]
         with self._naming_the_lost():
-            sizes = [torch.zeros(1, dtype=torch.long) for _ in range(self.world)]
+            sizes = [torch.zeros(1, dtype=torch.long) for _ in range(self.world_size)]
             dist.all_gather(sizes, torch.tensor([len(mine)]), group=self.group)
             most = max(1, *(int(size) for size in sizes))
             padded = torch.zeros(most, dtype=torch.uint8)
             padded[: len(mine)] = torch.frombuffer(bytearray(mine), dtype=torch.uint8) if mine else padded[:0]
-            found = [torch.empty(most, dtype=torch.uint8) for _ in range(self.world)]
+            found = [torch.empty(most, dtype=torch.uint8) for _ in range(self.world_size)]
             dist.all_gather(found, padded, group=self.group)
         return [one.numpy()[: int(size)].tobytes() for one, size in zip(found, sizes, strict=True)]
 
@@ -107,7 +108,7 @@ class Ranks:
             raise mine
         failed = [rank for rank, name in enumerate(names) if name is not None and name not in _INTERRUPTIONS]
         if failed:
-            raise RankFailed(f"rank {failed[0]} of {self.world} could not go on") from mine
+            raise RankFailed(f"rank {failed[0]} of {self.world_size} could not go on") from mine
         for name in names:
             if name is not None:
                 raise mine or _INTERRUPTIONS[name]()
@@ -180,7 +181,7 @@ class Ranks:
 
     def threads(self, wanted: int) -> int:
         """Torch threads of this rank: those wanted, or its part of the machine's cores."""
-        return wanted or max(1, (os.cpu_count() or 1) // self.local_world)
+        return wanted or max(1, (os.cpu_count() or 1) // self.local_world_size)
 
 
 _INTERRUPTIONS: Mapping[str, Callable[[], BaseException]] = {
@@ -207,10 +208,10 @@ def joined(deadline: float = 60.0, meeting: float = MEETING_SECONDS) -> Iterator
     if not started_as_rank():
         yield Ranks()
         return
-    store, watched, rank, world = meet(meeting)
+    store, watched, rank, world_size = meet(meeting)
     try:
-        with Watch(watched, rank, world, deadline) as watch:
-            ranks = _opened(store, rank, world, watch)
+        with Watch(watched, rank, world_size, deadline) as watch:
+            ranks = _opened(store, rank, world_size, watch)
             try:
                 yield ranks
             except RuntimeError as error:
@@ -223,17 +224,17 @@ def joined(deadline: float = 60.0, meeting: float = MEETING_SECONDS) -> Iterator
         _destroy_groups()
 
 
-def _opened(store: Store, rank: int, world: int, watch: Watch) -> Ranks:
+def _opened(store: Store, rank: int, world_size: int, watch: Watch) -> Ranks:
     """The ranks with their channels open; raises :class:`RankLost`."""
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     own, timeout = PrefixStore("gagpo", store), timedelta(seconds=PATIENCE)
     try:
-        choose_interface(own, rank, world)
-        dist.init_process_group(backend, store=own, rank=rank, world_size=world, timeout=timeout)
+        choose_interface(own, rank, world_size)
+        dist.init_process_group(backend, store=own, rank=rank, world_size=world_size, timeout=timeout)
     except (RuntimeError, ValueError, dist.DistError) as error:
         raise not_found(error) from None
-    local, local_world = int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", world))
-    return Ranks(rank, world, local, local_world, _gloo_group(), watch)
+    local, local_world_size = int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
+    return Ranks(rank, world_size, local, local_world_size, _gloo_group(), watch)
 
 
 def _is_communication_error(error: RuntimeError) -> bool:

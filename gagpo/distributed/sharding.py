@@ -79,7 +79,7 @@ def shard(
 
 def mesh_of(ranks: Ranks, device: str = "cpu") -> DeviceMesh:
     """All ranks in one row, on the kind of device that ``device`` is of."""
-    return init_device_mesh(torch.device(device).type, (ranks.world,))
+    return init_device_mesh(torch.device(device).type, (ranks.world_size,))
 
 
 def blocks_of(model: torch.nn.Module) -> list[torch.nn.Module]:

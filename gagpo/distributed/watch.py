@@ -35,14 +35,14 @@ class Watch:
     Silence is counted in beats of this process: if that was stopped itself, the others have all their time again.
     """
 
-    def __init__(self, store: Store, rank: int, world: int, deadline: float):
-        self.rank, self.world, self.deadline = rank, world, deadline
+    def __init__(self, store: Store, rank: int, world_size: int, deadline: float):
+        self.rank, self.world_size, self.deadline = rank, world_size, deadline
         self.store = PrefixStore("watch", store)
         self.store.set_timeout(timedelta(seconds=deadline))
         self.every = min(2.0, deadline / 5)
         self.parent = int(os.environ.get(PARENT, 0))
         agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        self._holder = "the torchrun that holds the ranks' store" if agent else f"rank 0 of {world}"
+        self._holder = "the torchrun that holds the ranks' store" if agent else f"rank 0 of {world_size}"
         self._ended = threading.Event()
         self._lost = threading.Event()
         self._answered = threading.Event()  # by the store, since the last look
@@ -107,7 +107,7 @@ class Watch:
 
     def _listen(self) -> None:
         """Beat, and listen to all others, until this rank has to end; no call to the store has a deadline."""
-        beat, last = 0, {rank: ("", 0) for rank in range(self.world) if rank != self.rank}
+        beat, last = 0, {rank: ("", 0) for rank in range(self.world_size) if rank != self.rank}
         while not self._heard and not self._ended.wait(self.every):
             beat += 1
             try:
@@ -117,10 +117,10 @@ class Watch:
                     last[rank] = (value, 0 if value != before or not value else silent + 1)
                     if value.startswith(ENDED):
                         self._heard = (
-                            self._heard or f"rank {rank} of {self.world} has ended ({value.removeprefix(ENDED)})"
+                            self._heard or f"rank {rank} of {self.world_size} has ended ({value.removeprefix(ENDED)})"
                         )
                     elif last[rank][1] * self.every > self.deadline:
-                        self._heard = self._heard or self._silent(f"rank {rank} of {self.world}")
+                        self._heard = self._heard or self._silent(f"rank {rank} of {self.world_size}")
             except (RuntimeError, dist.DistError):
                 self._heard = self._heard or f"{self._holder} is gone, and the store of the ranks with it"
             self._answered.set()

@@ -90,7 +90,7 @@ def hinted_rows(
     formats: how the policy is prompted, by environment.
     """
     turns = [turn for episode in episodes for turn in episode.turns]
-    contexts = [formats[episode.world or ""].context for episode in episodes for _ in episode.turns]
+    contexts = [formats[episode.environment or ""].context for episode in episodes for _ in episode.turns]
     hints = hints_of(episodes, kind)
     found: list[Row] = []
     for row in rows:

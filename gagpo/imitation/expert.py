@@ -18,20 +18,20 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 """Half a character, which no tokenizer takes."""
 
 
-def require_expert(worlds: Mapping[str, TextEnv], settings: RunSettings) -> None:
+def require_expert(envs: Mapping[str, TextEnv], settings: RunSettings) -> None:
     """Raise SettingsError when the algorithm needs an expert and no environment of the run has one.
 
-    worlds: one environment of each, by name. A warning names those without an expert when others have one.
+    environments: one environment of each, by name. A warning names those without an expert when others have one.
     """
     if not settings.asks_expert:
         return
-    environments = {world.name: world.environment.id for world in settings.worlds}
+    environments = {env.name: env.environment.id for env in settings.all_environments}
     silent = [
         f"{name} ({environments[name]})" if name else environments[name]
-        for name, world in worlds.items()
-        if isinstance(world, TextEnv) and type(world).expert_action is TextEnv.expert_action
+        for name, env in envs.items()
+        if isinstance(env, TextEnv) and type(env).expert_action is TextEnv.expert_action
     ]
-    if len(silent) == len(worlds):
+    if len(silent) == len(envs):
         raise SettingsError(
             f"the algorithm learns from an expert, and {', '.join(silent)} has none: implement expert_action, "
             "or remove algorithm.expert and hint=expert"
@@ -51,7 +51,7 @@ def expert_rows(episodes: Sequence[Episode], formats: Mapping[str, ChatFormat]) 
     rows: list[Row] = []
     number = tokens = 0
     for episode in episodes:
-        chat = formats[episode.world or ""]
+        chat = formats[episode.environment or ""]
         context = chat.context
         for turn in episode.turns:
             if turn.expert and not SURROGATE.search(turn.expert):

@@ -102,8 +102,8 @@ class Imitation:
 def formats_of(settings: RunSettings, tokenizer: object, environments: Mapping[str, TextEnv]) -> dict[str, ChatFormat]:
     """How the policy is prompted, by environment name ('' in a run of one)."""
     found = {}
-    for world in settings.worlds:
-        chosen, environment = world.context, environments.get(world.name)
+    for env in settings.all_environments:
+        chosen, environment = env.context, environments.get(env.name)
         context = Context(
             tokenizer,
             STYLES[chosen.style],
@@ -114,7 +114,7 @@ def formats_of(settings: RunSettings, tokenizer: object, environments: Mapping[s
             tools_of(environment),
             chosen.calls,
         )
-        found[world.name] = ChatFormat(context, world.max_tokens)
+        found[env.name] = ChatFormat(context, env.max_tokens)
     return found
 
 

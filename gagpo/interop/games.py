@@ -90,10 +90,10 @@ class TextGame:
 
 
 class Conversation:
-    """An episode as chat: user messages out, the assistant's texts in. The world steps in a thread of its own.
+    """An episode as chat: user messages out, the assistant's texts in. The environment steps in a thread of its own.
 
     style, history, admissible: as in a run's ``context``; with a window each user message stands alone. A response
-    without an action goes to the world as an empty one, and its turn is invalid.
+    without an action goes to the environment as an empty one, and its turn is invalid.
     """
 
     def __init__(self, game: TextGame, style: str = "tags", history: int | str = "full", admissible: bool = False):
@@ -133,8 +133,8 @@ def rows(
     env_id: str, kwargs: Kwargs | None = None, split: str = "train", count: int | None = None, seed: int = 0
 ) -> list[TaskRow]:
     """Rows of the tasks of a split (``count`` of them, spread evenly)."""
-    with opened(env_id, kwargs) as world:
-        tasks = world.tasks(split).require()
+    with opened(env_id, kwargs) as env:
+        tasks = env.tasks(split).require()
     ids = tasks.ids
     if count is not None and count < 1:
         raise InvalidArgument(f"count must be at least 1, got {count}")

@@ -1,4 +1,4 @@
-"""Our worlds as Inspect tasks: ``inspect eval gagpo/alfworld --model openai/gpt-5-mini``.
+"""Our environments as Inspect tasks: ``inspect eval gagpo/alfworld --model openai/gpt-5-mini``.
 
 ``-T`` takes split, tasks (how many), style, history, admissible, and the environment's own arguments.
 """
@@ -82,8 +82,8 @@ def _task(
 
 
 @task
-def world(env_id: str, **options: Any) -> Task:
-    """Any environment: ``inspect eval gagpo/world -T env_id=guess:Guess-v0``."""
+def env(env_id: str, **options: Any) -> Task:
+    """Any environment: ``inspect eval gagpo/environment -T env_id=guess:Guess-v0``."""
     return _task(env_id, **options)
 
 

@@ -47,7 +47,7 @@ class TextAction(Action):
     @field_validator("action", mode="before")
     @classmethod
     def _as_text(cls, value: object) -> str:
-        """Clients that parse a reply as JSON send the answer 15 as a number; to the world it is text."""
+        """Clients that parse a reply as JSON send the answer 15 as a number; to the environment it is text."""
         text = value if isinstance(value, str) else json.dumps(value)
         return text.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate cannot be sent on
 
@@ -73,7 +73,7 @@ class ActionRefused(HTTPException):
 
 
 @dataclass(frozen=True)
-class OpenEnvWorld:
+class OpenEnvEnvironment:
     """What all sessions of a server share. ``tasks`` holds every split's tasks."""
 
     name: str
@@ -90,7 +90,7 @@ class OpenEnvWorld:
         return self.tasks[split]
 
 
-def open_world(
+def open_env(
     env_id: str,
     kwargs: Kwargs | None = None,
     *,
@@ -99,17 +99,17 @@ def open_world(
     session_seconds: float = 3600.0,
     step_deadline: float = 60.0,
     reset_deadline: float = 300.0,
-) -> OpenEnvWorld:
+) -> OpenEnvEnvironment:
     """Start the processes behind a server of ``env_id``; InvalidArgument for arguments that cannot be right."""
     arguments = dict(kwargs or {})
     if arguments.pop("expert", False):
         raise InvalidArgument("a server shows no expert: leave out the argument expert")
-    with opened(env_id, arguments) as world:
-        tasks = {split: world.tasks(split) for split in getattr(world, "splits", ("train", "test"))}
-        described = getattr(world, "instructions", "") or (type(world).__doc__ or "").strip().partition("\n\n")[0]
-        split = getattr(world, "split", next(iter(tasks)))
+    with opened(env_id, arguments) as env:
+        tasks = {split: env.tasks(split) for split in getattr(env, "splits", ("train", "test"))}
+        described = getattr(env, "instructions", "") or (type(env).__doc__ or "").strip().partition("\n\n")[0]
+        split = getattr(env, "split", next(iter(tasks)))
     pool = SharedPool(env_id, arguments, workers=workers, step_deadline=step_deadline, reset_deadline=reset_deadline)
-    return OpenEnvWorld(short_name(env_id), described, pool, tasks, split, admissible, session_seconds)
+    return OpenEnvEnvironment(short_name(env_id), described, pool, tasks, split, admissible, session_seconds)
 
 
 def short_name(env_id: str) -> str:
@@ -126,11 +126,11 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
-    def __init__(self, world: OpenEnvWorld):
+    def __init__(self, env: OpenEnvEnvironment):
         super().__init__()
-        self.world = world
-        self.slot = world.pool.open()
-        self.until = time.monotonic() + world.session_seconds
+        self.env = env
+        self.slot = env.pool.open()
+        self.until = time.monotonic() + env.session_seconds
         self._state = State(episode_id=None, step_count=0)
         self._closed = False
 
@@ -148,7 +148,7 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
             raise ActionRefused(422, f"unknown reset argument {min(unknown)[:80]!r}; known: seed, split, index, task")
         if seed is not None and (type(seed) is not int or not 0 <= seed < 2**63):
             raise ActionRefused(422, "seed must be a whole number from 0 to 2^63 - 1")
-        tasks = self.world.of(self.world.split if split is None else split)
+        tasks = self.env.of(self.env.split if split is None else split)
         chosen = self._choose(tasks, seed, index, task)
         event = await self._ask("reset", chosen.id, seed)
         self._state = State(episode_id=None if episode_id is None else str(episode_id)[:255], step_count=0)
@@ -169,15 +169,15 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
 
     @property
     def state(self) -> State:
-        """Episode id and number of steps; the world's own state is not for clients."""
+        """Episode id and number of steps; the environment's own state is not for clients."""
         return self._state
 
     def close(self) -> None:
         self._closed = True
-        self.world.pool.release(self.slot)
+        self.env.pool.release(self.slot)
 
     def get_metadata(self) -> EnvironmentMetadata:
-        return EnvironmentMetadata(name=self.world.name, description=self.world.description, version="1")
+        return EnvironmentMetadata(name=self.env.name, description=self.env.description, version="1")
 
     # TaskProvider -----------------------------------------------------------------------------------------------------
 
@@ -185,23 +185,23 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
         """Name, kind, number of tasks and hash of every split: two servers play the same when the hashes agree."""
         return [
             {"name": name, "type": _kind(name), "tasks": len(tasks), "hash": tasks.hash}
-            for name, tasks in self.world.tasks.items()
+            for name, tasks in self.env.tasks.items()
         ]
 
     def list_tasks(self, split: str) -> list[Listing]:
         return self.get_task_range(split, 0, LISTED)
 
     def num_tasks(self, split: str) -> int:
-        return len(self.world.of(split))
+        return len(self.env.of(split))
 
     def get_task(self, split: str, index: int) -> Listing:
-        tasks = self.world.of(split)
+        tasks = self.env.of(split)
         if not 0 <= index < len(tasks):
             raise IndexError(index)
         return _described(tasks[tasks.ids[index]], index)
 
     def get_task_range(self, split: str, start: int | None = None, stop: int | None = None) -> list[Listing]:
-        tasks = self.world.of(split)
+        tasks = self.env.of(split)
         places = range(len(tasks))[start:stop][:LISTED]
         ids = tasks.ids
         return [_described(tasks[ids[place]], place) for place in places]
@@ -225,19 +225,17 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
         if time.monotonic() > self.until:
             self.close()
         if self._closed:
-            raise ActionRefused(
-                410, f"the session is over (it may last {self.world.session_seconds:g} s): open another"
-            )
+            raise ActionRefused(410, f"the session is over (it may last {self.env.session_seconds:g} s): open another")
         try:
-            event = await asyncio.wrap_future(getattr(self.world.pool, operation)(self.slot, *arguments))
+            event = await asyncio.wrap_future(getattr(self.env.pool, operation)(self.slot, *arguments))
         except ValueError as error:
             raise ActionRefused(409, str(error).replace(f"slot {self.slot}", "this session")) from None
         except (PoolClosed, CancelledError) as error:
             raise ActionRefused(503, f"the server is closing: {error}") from None
         if (event.kind in ("restarted", "failed") and operation == "step") or event.kind == "failed":
-            self.world.pool.release(self.slot)
+            self.env.pool.release(self.slot)
             raise ActionRefused(
-                500, f"the world broke and the episode is lost; reset to play again ({event.error[:300]})"
+                500, f"the environment broke and the episode is lost; reset to play again ({event.error[:300]})"
             )
         return event
 
@@ -247,7 +245,7 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
         flags = {name: bool(info.get(name)) for name in ("success", "valid")}
         reward, metadata = event.reward if stepped else None, {"truncated": event.truncated, **flags, **more}
         shown = TextObservation(text=event.observation, done=done, reward=reward, metadata=metadata)
-        if not self.world.admissible:
+        if not self.env.admissible:
             return shown
         return TextAndActions(**vars(shown), admissible_actions=info.get("admissible_actions"))
 
@@ -262,7 +260,7 @@ def _described(task: Task, index: int) -> Listing:
 
 
 def make_app(
-    world: OpenEnvWorld,
+    env: OpenEnvEnvironment,
     *,
     max_sessions: int = 64,
     idle_seconds: float = 600.0,
@@ -274,10 +272,10 @@ def make_app(
     hosts: names under which it may be asked; None for any.
     """
     app = create_app(
-        lambda: ServedEnvironment(world),
+        lambda: ServedEnvironment(env),
         TextAction,
-        TextAndActions if world.admissible else TextObservation,
-        env_name=world.name,
+        TextAndActions if env.admissible else TextObservation,
+        env_name=env.name,
         concurrency_config=ConcurrencyConfig(max_concurrent_envs=max_sessions, session_timeout=idle_seconds),
     )
     app.add_exception_handler(RequestValidationError, _explain)

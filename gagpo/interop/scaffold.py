@@ -1,4 +1,4 @@
-"""Folders written from the templates of this package: a world of one's own, and what OpenEnv deploys."""
+"""Folders written from the templates of this package: an environment of one's own, and what OpenEnv deploys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 
 def class_name(module: str) -> str:
-    """The name of a world's class by that of its module.
+    """The name of an environment's class by that of its module.
 
     >>> class_name("moon_base")
     'MoonBase'
@@ -28,31 +28,32 @@ def class_name(module: str) -> str:
     return "".join(part.title() for part in module.split("_"))
 
 
-def new_world(name: str, folder: Path = Path()) -> list[Path]:
-    """Write ``NAME.py``, ``NAME.yaml`` and ``test_NAME.py``: a world that passes the checker and learns.
+def new_environment(name: str, folder: Path = Path()) -> list[Path]:
+    """Write ``NAME.py``, ``NAME.yaml`` and ``test_NAME.py``: an environment that passes the checker and learns.
 
     Raises InvalidArgument for a name that is no module's, or that of another one, and for files that exist.
     """
-    return _write("world", folder, _own_words(name, folder))
+    return _write("environment", folder, _own_words(name, folder))
 
 
 def new_package(name: str, folder: Path = Path()) -> list[Path]:
-    """Write the folder ``NAME``: the files of :func:`new_world`, and what makes an installable package of them.
+    """Write the folder ``NAME``: the files of :func:`new_environment`, and what makes an installable package of them.
 
-    Whoever installs it can name the world by its id alone. Raises InvalidArgument as :func:`new_world` does.
+    Whoever installs it can name the environment by its id alone. Raises InvalidArgument as :func:`new_environment`
+    does.
     """
     words, place = {"dot_github": ".github", **_own_words(name, folder)}, folder / name
     if place.exists():
         raise InvalidArgument(f"{place} exists: choose another name or folder")
-    return [*new_world(name, place), *_write("package", place, words)]
+    return [*new_environment(name, place), *_write("package", place, words)]
 
 
 def _own_words(name: str, folder: Path) -> dict[str, str]:
     if not _NAME.fullmatch(name):
-        raise InvalidArgument(f"a world's name is a module's: small letters, digits and _, got {name!r}")
+        raise InvalidArgument(f"an environment's name is a module's: small letters, digits and _, got {name!r}")
     if taken := _taken_by(name, folder):
-        raise InvalidArgument(f"{name} is {taken}: another name is needed, say {name[:35]}_world")
-    return {"my_world": name, "MyWorld": class_name(name)}
+        raise InvalidArgument(f"{name} is {taken}: another name is needed, say {name[:35]}_env")
+    return {"my_env": name, "MyEnv": class_name(name)}
 
 
 def _taken_by(name: str, folder: Path) -> str:
@@ -75,19 +76,19 @@ def write_package(env_id: str, kwargs: Kwargs | None, folder: Path) -> list[Path
     InvalidArgument when ``folder`` holds anything, MissingPackage without OpenEnv.
     """
     try:
-        from gagpo.interop.openenv import open_world, short_name
+        from gagpo.interop.openenv import open_env, short_name
     except ImportError as error:
         raise MissingPackage(f"gagpo serve needs OpenEnv ({error}); install the extra openenv") from None
     if folder.exists() and any(folder.iterdir()):
         raise InvalidArgument(f"{folder} is not empty: choose a new folder")
-    world = open_world(env_id, kwargs, workers=0)
-    world.pool.close()
+    env = open_env(env_id, kwargs, workers=0)
+    env.pool.close()
     words = {
         "MY_NAME": short_name(env_id),
         "MY_ENVIRONMENT": env_id,
         "MY_ARGUMENTS": repr(dict(kwargs or {})),
-        "MY_COUNTS": json.dumps({split: len(tasks) for split, tasks in world.tasks.items()}),
-        "MY_HASHES": "\n".join(f"| {split} | `{tasks.hash}` |" for split, tasks in world.tasks.items()),
+        "MY_COUNTS": json.dumps({split: len(tasks) for split, tasks in env.tasks.items()}),
+        "MY_HASHES": "\n".join(f"| {split} | `{tasks.hash}` |" for split, tasks in env.tasks.items()),
     }
     written = _write("openenv", folder, words)
     module, colon, _ = env_id.partition(":")

@@ -31,11 +31,11 @@ def serve(
     try:
         import uvicorn
 
-        from gagpo.interop.openenv import make_app, open_world
+        from gagpo.interop.openenv import make_app, open_env
     except ImportError as error:
         raise MissingPackage(f"gagpo serve needs OpenEnv ({error}); install the extra openenv") from None
     with socket.create_server((host, port)) as listener:
-        world = open_world(
+        env = open_env(
             env_id,
             kwargs,
             workers=workers,
@@ -45,7 +45,7 @@ def serve(
         )
         try:
             app = make_app(
-                world,
+                env,
                 max_sessions=max_sessions,
                 idle_seconds=idle_seconds,
                 max_message=max_message,
@@ -63,4 +63,4 @@ def serve(
             print(f"serving {env_id} at http://{host}:{listener.getsockname()[1]}", flush=True)
             uvicorn.Server(config).run(sockets=[listener])
         finally:
-            world.pool.close()
+            env.pool.close()

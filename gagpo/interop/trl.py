@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 
-class WorldTools:
+class EnvironmentTools:
     """What TRL drives: ``reset`` starts the row's task, public methods are tools, ``get_reward`` ends a rollout."""
 
     _env_id: str
@@ -45,11 +45,11 @@ class WorldTools:
         return self._game.reward
 
 
-def environment_factory(env_id: str, kwargs: Kwargs | None = None) -> type[WorldTools]:
+def environment_factory(env_id: str, kwargs: Kwargs | None = None) -> type[EnvironmentTools]:
     """A class whose instances TRL makes and resets. The reward column is named after it."""
     members = {"_env_id": env_id, "_kwargs": dict(kwargs or {}), "__doc__": f"{env_id} for TRL."}
     name = env_id.rpartition("/")[2].rpartition(":")[2].partition("-")[0]
-    return type(name, (WorldTools,), members)
+    return type(name, (EnvironmentTools,), members)
 
 
 def dataset(
@@ -58,8 +58,8 @@ def dataset(
     """A data set with a prompt, a task and a seed in each row, so that a group shares its start."""
     from datasets import Dataset
 
-    with opened(env_id, kwargs) as world:
-        instructions = world.instructions
+    with opened(env_id, kwargs) as env:
+        instructions = env.instructions
     ask = "Act by calling tools, one at a time, until the task is done."
     prompt = [{"role": "user", "content": f"{instructions}\n{ask}\n\n".lstrip()}]
     return Dataset.from_list([{"prompt": prompt, **row} for row in rows(env_id, kwargs, split, count, seed)])

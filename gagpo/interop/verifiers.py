@@ -1,7 +1,8 @@
-"""Our worlds as a taskset of verifiers: each task is played turn by turn beside the evaluation, without a server.
+"""Our environments as a taskset of verifiers: each task is played turn by turn beside the evaluation, without a server.
 
-verifiers looks tasksets up by the plain name of a module: a file ``worlds.py`` on the path that imports ``WorldEnv``
-and ``WorldTaskset`` from here and names both in its ``__all__`` makes this one known as ``worlds``.
+verifiers looks tasksets up by the plain name of a module: a file ``environments.py`` on the path that imports
+``TasksetEnv`` and ``EnvironmentTaskset`` from here and names both in its ``__all__`` makes this one known as
+``environments``.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from verifiers.v1.runtimes.subprocess import SubprocessConfig
 from gagpo.agents.prompts import text_style
 from gagpo.interop.games import Conversation, TextGame, rows
 
-__all__ = ["WorldEnv", "WorldTaskset"]
+__all__ = ["TasksetEnv", "EnvironmentTaskset"]
 
 
-class WorldConfig(vf.TasksetConfig):
-    """Which world and which of its tasks; ``style`` is one of ``gagpo.agents.prompts.STYLES``."""
+class EnvironmentConfig(vf.TasksetConfig):
+    """Which environment and which of its tasks; ``style`` is one of ``gagpo.agents.prompts.STYLES``."""
 
     env_id: str = "gagpo/Math-v0"  # verifiers makes the defaults of all settings before it reads a command line
     kwargs: dict[str, Any] = Field(default_factory=dict)
@@ -32,7 +33,7 @@ class WorldConfig(vf.TasksetConfig):
     style: str = "tags"
 
 
-class WorldData(vf.TaskData):
+class EnvironmentData(vf.TaskData):
     """One task; ``start`` is the seed of its episodes, so that all rollouts of a task begin alike."""
 
     env_id: str
@@ -42,18 +43,18 @@ class WorldData(vf.TaskData):
     style: str
 
 
-class WorldTask(vf.Task[WorldData]):
-    """The task of a row; what it is worth is said by the world."""
+class EnvironmentTask(vf.Task[EnvironmentData]):
+    """The task of a row; what it is worth is said by the environment."""
 
 
-class WorldTaskset(vf.Taskset[WorldTask, WorldConfig]):
+class EnvironmentTaskset(vf.Taskset[EnvironmentTask, EnvironmentConfig]):
     """The tasks of a split, in its order."""
 
-    def load(self) -> Iterator[WorldTask]:
+    def load(self) -> Iterator[EnvironmentTask]:
         config = self.config
         style = text_style(config.style)
         for row in rows(config.env_id, config.kwargs, config.split, config.count, config.seed):
-            data = WorldData(
+            data = EnvironmentData(
                 id=row["task"],
                 name=row["task"],
                 description=row["task_type"],
@@ -64,17 +65,17 @@ class WorldTaskset(vf.Taskset[WorldTask, WorldConfig]):
                 start=row["seed"],
                 style=config.style,
             )
-            yield WorldTask(data, config.task)
+            yield EnvironmentTask(data, config.task)
 
 
-class WorldEnvConfig(vf.EnvConfig):
-    """Who plays: a plain chat, in a process on this machine, since the world is played here and not in a box."""
+class TasksetEnvConfig(vf.EnvConfig):
+    """Who plays: a plain chat, in a process on this machine, since the environment is played here and not in a box."""
 
     player: vf.AgentConfig = vf.AgentConfig(harness=NullHarnessConfig(id="null"), runtime=SubprocessConfig())
 
 
-class WorldEnv(vf.Env[WorldEnvConfig]):
-    """Plays the world's side; the reward is the episode's, and success, length and invalid turns are metrics."""
+class TasksetEnv(vf.Env[TasksetEnvConfig]):
+    """Plays the environment's side; the reward is the episode's, and success, length and invalid turns are metrics."""
 
     async def run(self, task: Any, agents: Any) -> None:
         data = task.data

@@ -1,7 +1,7 @@
-"""Our worlds in verl: an agent loop that plays one episode token for token, and the rows of its data set.
+"""Our environments in verl: an agent loop that plays one episode token for token, and the rows of its data set.
 
 In verl's settings: ``actor_rollout_ref.rollout.agent.default_agent_loop=gagpo`` and
-``...agent.agent_loop_config_path=`` a YAML file with ``[{name: gagpo, _target_: gagpo.interop.verl.WorldLoop}]``.
+``...agent.agent_loop_config_path=`` a YAML file with ``[{name: gagpo, _target_: gagpo.interop.verl.EnvironmentLoop}]``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gagpo.interop.games import Kwargs, TextGame, rows
 
 
 @register("gagpo")
-class WorldLoop(AgentLoopBase):
+class EnvironmentLoop(AgentLoopBase):
     """Plays the episode that a row names. What the model sampled is what is trained: nothing is encoded again.
 
     A row holds ``env_id``, ``task``, ``seed``, and optionally ``env_kwargs`` and ``style``; see :func:`dataset`. The
@@ -41,7 +41,7 @@ class WorldLoop(AgentLoopBase):
             limit = self.rollout_config.response_length
             request, scores = uuid4().hex, list[float]()
             weights: list[int] = []  # the versions of the policy that sampled, where the server says
-            while not game.done:  # a prompt, sampled tokens, a step of the world
+            while not game.done:  # a prompt, sampled tokens, a step of the environment
                 prompt = context.prompt(turns, observation)
                 first = turns[0].prompt_ids if turns else prompt
                 if len(first) > self.rollout_config.prompt_length:
@@ -86,7 +86,7 @@ def _output(
         begin = len(turn.prompt_ids) - first
         mask[begin : begin + len(turn.response_ids)] = 1
         logprobs[begin : begin + len(turn.response_ids)] = turn.logprobs
-    # Ended by the world's limit of turns, or by verl's of tokens: both times something was left to play.
+    # Ended by the environment's limit of turns, or by verl's of tokens: both times something was left to play.
     facts = {"success": game.success, "truncated": game.truncated or not game.done}
     # The trainers that sample ahead leave out what is too old by these.
     versions = {"min_global_steps": min(weights), "max_global_steps": max(weights)} if weights else {}
@@ -111,7 +111,9 @@ def dataset(
 ) -> list[dict[str, object]]:
     """Rows for verl's parquet files: the task is in the row, so that the episodes of a group share their start."""
     own = {"env_id": env_id, "env_kwargs": dict(kwargs or {}), "style": style, "agent_name": "gagpo"}
-    empty = [{"role": "user", "content": ""}]  # verl wants a prompt; the world's first observation takes its place
+    empty = [
+        {"role": "user", "content": ""}
+    ]  # verl wants a prompt; the environment's first observation takes its place
     return [
         {"prompt": empty, "data_source": env_id, "reward_model": {"style": "rule", "ground_truth": ""}, **own, **row}
         for row in rows(env_id, kwargs, split, count)

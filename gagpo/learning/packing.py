@@ -139,8 +139,8 @@ class Packing:
         if part:
             yield part
 
-    def shares(self, rows: Sequence[Row], world: int) -> list[list[Row]]:
-        """The units that are dealt out to ``world`` processes: rows, or trees of a group's rows.
+    def shares(self, rows: Sequence[Row], env: int) -> list[list[Row]]:
+        """The units that are dealt out to ``environment`` processes: rows, or trees of a group's rows.
 
         A tree larger than half a process's part of all tokens is halved, neighbours with most in common together.
         """
@@ -148,7 +148,7 @@ class Packing:
             return [[row] for row in rows]
         by_group = sorted(rows, key=lambda row: row.group)
         groups = [list(part) for _, part in itertools.groupby(by_group, key=lambda row: row.group)]
-        fair = sum(map(self.size, groups)) / (2 * world)
+        fair = sum(map(self.size, groups)) / (2 * env)
         shares: list[list[Row]] = []
         while groups:
             group = groups.pop()

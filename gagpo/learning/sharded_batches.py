@@ -24,7 +24,7 @@ def rank_batches(rows: Sequence[Row], packing: Packing, ranks: Ranks) -> list[Mi
     Sharded weights are gathered by all ranks together, layer after layer. So all make as many forward passes: who has
     fewer micro-batches than another reads padding after its own, the shortest of ``rows``.
     """
-    cuts = [list(packing.cut(shard)) for shard in shard_rows(rows, packing, ranks.world)]
+    cuts = [list(packing.cut(shard)) for shard in shard_rows(rows, packing, ranks.world_size)]
     own = [packing.micro_batch(part) for part in cuts[ranks.rank]]
     missing = max(map(len, cuts)) - len(own)
     if not missing:
@@ -33,16 +33,16 @@ def rank_batches(rows: Sequence[Row], packing: Packing, ranks: Ranks) -> list[Mi
     return [*own, *[replace(padding, padding=True)] * missing]
 
 
-def shard_rows(rows: Sequence[Row], packing: Packing, world: int) -> list[list[Row]]:
+def shard_rows(rows: Sequence[Row], packing: Packing, env: int) -> list[list[Row]]:
     """The rows of each rank: the largest share first, each to the rank with the fewest tokens so far.
 
     No rank reads more tokens than another by more than the largest of :meth:`Packing.shares`.
     """
-    if world == 1:
+    if env == 1:
         return [list(rows)]
-    loads = [(0, rank) for rank in range(world)]
-    shards: list[list[Row]] = [[] for _ in range(world)]
-    sized = [(packing.size(share), share) for share in packing.shares(rows, world)]
+    loads = [(0, rank) for rank in range(env)]
+    shards: list[list[Row]] = [[] for _ in range(env)]
+    sized = [(packing.size(share), share) for share in packing.shares(rows, env)]
     for size, share in sorted(sized, key=lambda one: -one[0]):
         load, rank = heapq.heappop(loads)  # ties go to the lower rank, on every rank alike
         shards[rank] += share

@@ -286,7 +286,7 @@ class Updater:
     def _backward(self, loss: Tensor) -> None:
         """Add gradients. Ranks average theirs, of losses that are parts of a sum."""
         with span("backward"):
-            (loss if self.ranks.alone else loss * self.ranks.world).backward()
+            (loss if self.ranks.alone else loss * self.ranks.world_size).backward()
 
     def _raise_together(self, error: NonFiniteLoss | None) -> None:
         """Raise the error that any rank met, on all, before it reaches the weights."""

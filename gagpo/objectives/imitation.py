@@ -1,4 +1,4 @@
-"""What a policy can be taught beside its credit: by the world's expert, by a teacher, by its own best episodes."""
+"""What a policy can be taught beside its credit: by the environment's expert, by a teacher, by its own best episodes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ class Taught(Options):
 
 
 class ExpertLoss(Taught):
-    """Cross-entropy to the action of the world's expert in the states that the policy visits: DAgger's, as a loss.
+    """Cross-entropy to the action of the environment's expert in the states that the policy visits: DAgger's, as a
+    loss.
 
     ``-coefficient * mean log pi(expert's action | what the policy had read)``, the mean over the tokens of all actions
     that the expert names in a mini-batch (Ross et al. 2011, arXiv 1011.0686).

@@ -38,8 +38,8 @@ DEFAULT_GUESS = Guess()
 
 
 def most_turns(settings: RunSettings) -> int:
-    """Most turns of an episode in any world: of its arguments, else its default; the world itself is not made."""
-    return max(_most_turns(world.environment) for world in settings.worlds)
+    """Most turns of an episode in any environment: of its arguments, else its default; the environment itself is not made."""
+    return max(_most_turns(env.environment) for env in settings.all_environments)
 
 
 def _most_turns(environment: EnvironmentSettings) -> int:

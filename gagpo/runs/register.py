@@ -218,30 +218,31 @@ SECTIONS = {
 REGISTER = {metric.name: metric for section in SECTIONS.values() for metric in section}
 
 
-def of_world(name: str, world: str) -> str:
-    """The name of a metric of one of several worlds alone.
+def of_environment(name: str, env: str) -> str:
+    """The name of a metric of one of several environments alone.
 
-    >>> of_world("success_rate", "maths")
+    >>> of_environment("success_rate", "maths")
     'success_rate/maths'
     """
-    return f"{name}/{world}"
+    return f"{name}/{env}"
 
 
-def worlds_of(names: Iterable[str], metric: str = "success_rate") -> list[str]:
-    """The worlds that ``metric`` is logged of by themselves; none in a run of one."""
-    return [world for own, slash, world in (name.partition("/") for name in names) if slash and own == metric]
+def environments_of(names: Iterable[str], metric: str = "success_rate") -> list[str]:
+    """The environments that ``metric`` is logged of by themselves; none in a run of one."""
+    return [env for own, slash, env in (name.partition("/") for name in names) if slash and own == metric]
 
 
 def find(name: str) -> Metric:
     """The metric called ``name``; one without unit and sentence where the name is not ours.
 
-    A number at the name's end says which of several things it is of, a world after a slash that it is of that alone.
+    A number at the name's end says which of several things it is of, an environment after a slash that it is of that
+    alone.
     """
-    own, slash, world = name.partition("/")
+    own, slash, env = name.partition("/")
     found = REGISTER.get(own) or REGISTER.get(re.sub(r"_\d+$", "", own))
     if found is None or not slash:
         return found or Metric(name)
-    return replace(found, name=name, shown=NOWHERE, caption=f"{found.caption}, {world}")
+    return replace(found, name=name, shown=NOWHERE, caption=f"{found.caption}, {env}")
 
 
 def shown_in(place: Display) -> list[Metric]:

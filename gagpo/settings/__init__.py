@@ -1,6 +1,7 @@
 """Every key of a run: its type, how it is read from a file, and the error for a wrong one."""
 
 from gagpo.settings.environment import ContextSettings, EnvironmentSettings
+from gagpo.settings.environments import EnvironmentRow, RunEnvironment
 from gagpo.settings.errors import SettingsError
 from gagpo.settings.files import dump, find_config, load, parse, shipped_configs, with_overrides
 from gagpo.settings.rollout import EngineSettings, RolloutSettings
@@ -14,25 +15,24 @@ from gagpo.settings.training import (
     RanksSettings,
     TrainingSettings,
 )
-from gagpo.settings.worlds import World, WorldSettings
 
 __all__ = [
     "ClusterSettings",
     "ContextSettings",
     "EngineSettings",
+    "EnvironmentRow",
     "EnvironmentSettings",
     "EvaluationSettings",
     "LoraSettings",
     "OptimizerSettings",
     "RanksSettings",
     "RolloutSettings",
+    "RunEnvironment",
     "RunSettings",
     "SettingsError",
     "SftModelSettings",
     "SftSettings",
     "TrainingSettings",
-    "World",
-    "WorldSettings",
     "dump",
     "find_config",
     "load",

@@ -1,4 +1,4 @@
-"""The world of a run, and what the model is shown of it."""
+"""The environment of a run, and what the model is shown of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from gagpo.agents.calls.formats import find_format
+from gagpo.agents.call_formats import find_format
 from gagpo.agents.prompts import STYLES
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.options import Options

@@ -101,7 +101,7 @@ def _apply(values: dict[str, object], override: str) -> None:
             inner = {"name" if depth else "preset": inner}
         if inner is None and not depth and name == "environment" and isinstance(values.get("environments"), list):
             raise SettingsError(
-                f"override {override!r:.80}: there are several worlds; write environments.NAME{key[11:]}=..."
+                f"override {override!r:.80}: there are several environments; write environments.NAME{key[11:]}=..."
             )
         inner = {} if inner is None else inner
         if not isinstance(inner, dict | list):

@@ -38,7 +38,7 @@ class RolloutSettings(Options):
     workers: Literal["auto"] | int = Field(
         "auto",
         description="environment processes, at most 1024; 0 steps them in the trainer's own; auto: 0 for the suite's "
-        "own worlds that cannot hang, else 2",
+        "own environments that cannot hang, else 2",
     )
     concurrency: int = Field(256, ge=1, description="most episodes under way at once")
     lockstep: bool = Field(True, description="bit-for-bit repeatable batches; false for slow, uneven environments")

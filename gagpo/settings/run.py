@@ -11,8 +11,9 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.base.nearest import hint
 from gagpo.base.options import Options
 from gagpo.controllers.curriculum import AnyCurriculum, Uniform
-from gagpo.envs.tasks import parted
+from gagpo.envs.tasks import split_task
 from gagpo.settings.environment import ContextSettings, EnvironmentSettings
+from gagpo.settings.environments import EnvironmentRow, Reward, RunEnvironment, fault_of
 from gagpo.settings.errors import SettingsError
 from gagpo.settings.rollout import EngineSettings, RolloutSettings
 from gagpo.settings.sft import SftSettings
@@ -24,7 +25,6 @@ from gagpo.settings.training import (
     RanksSettings,
     TrainingSettings,
 )
-from gagpo.settings.worlds import Reward, World, WorldSettings, fault_of
 from gagpo.trackers.registry import TRACKERS
 
 DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu")
@@ -52,7 +52,7 @@ class RunSettings(Options):
     ranks: RanksSettings = RanksSettings()
     engine: EngineSettings = EngineSettings()
     environment: EnvironmentSettings | None = None
-    environments: list[WorldSettings] = Field(
+    environments: list[EnvironmentRow] = Field(
         [], max_length=64, description="several environments to train on together, instead of `environment`"
     )
     curriculum: AnyCurriculum = Field(
@@ -74,7 +74,7 @@ class RunSettings(Options):
     sft: SftSettings | None = None
 
     @model_validator(mode="after")
-    def _some_world(self) -> RunSettings:
+    def _some_environment(self) -> RunSettings:
         if (self.environment is None) == (not self.environments):
             given = "is missing" if self.environment is None else "and key 'environments' are both given"
             raise InvalidArgument(f"key 'environment' {given}: name one environment there, or several in environments")
@@ -143,11 +143,11 @@ class RunSettings(Options):
 
     @model_validator(mode="after")
     def _one_expert(self) -> RunSettings:
-        for world in self.worlds if self.asks_expert else ():
-            if world.environment.kwargs.get("expert", True) is not True:
-                place = f"environments.{world.name}" if world.name else "environment"
+        for env in self.all_environments if self.asks_expert else ():
+            if env.environment.kwargs.get("expert", True) is not True:
+                place = f"environments.{env.name}" if env.name else "environment"
                 raise InvalidArgument(
-                    f"{place}.kwargs.expert={world.environment.kwargs['expert']} is another player than the expert "
+                    f"{place}.kwargs.expert={env.environment.kwargs['expert']} is another player than the expert "
                     "that the algorithm learns from: leave it out"
                 )
         return self
@@ -178,14 +178,14 @@ class RunSettings(Options):
     # The environments -------------------------------------------------------------------------------------------------
 
     @property
-    def worlds(self) -> list[World]:
+    def all_environments(self) -> list[RunEnvironment]:
         """The environments of the run, each complete; a run of one ``environment`` has one without a name."""
         rolling, rest = self.rollout, (self.rollout.samples, self.reward, self.invalid_penalty)
         if self.environment is not None:
             own = (self.context, rolling.max_tokens, *rest, self.evaluation, self.curriculum)
-            return [World("", 1.0, self.environment, *own)]
+            return [RunEnvironment("", 1.0, self.environment, *own)]
         return [
-            World(
+            RunEnvironment(
                 row.name,
                 row.weight,
                 EnvironmentSettings.model_construct(id=row.id, split=row.split, kwargs=row.kwargs),
@@ -201,44 +201,43 @@ class RunSettings(Options):
     @property
     def panels(self) -> list[str]:
         """The names of all panels: a split, or NAME.SPLIT where there are several environments."""
-        return [name for world in self.worlds for name in world.panels]
+        return [name for env in self.all_environments for name in env.panels]
 
     @property
     def longest_response(self) -> int:
         """Most tokens of a response in any environment."""
-        return max(world.max_tokens for world in self.worlds)
+        return max(env.max_tokens for env in self.all_environments)
 
     @property
-    def only_world(self) -> World:
+    def only_environment(self) -> RunEnvironment:
         """The environment of a run of one; SettingsError names them where there are several."""
-        worlds = self.worlds
-        if len(worlds) > 1:
-            raise SettingsError(
-                f"run {self.name!r} has several environments ({', '.join(world.name for world in worlds)}): name one"
-            )
-        return worlds[0]
+        envs = self.all_environments
+        if len(envs) > 1:
+            names = ", ".join(env.name for env in envs)
+            raise SettingsError(f"run {self.name!r} has several environments ({names}): name one")
+        return envs[0]
 
-    def world_of(self, task: str) -> World:
+    def environment_of(self, task: str) -> RunEnvironment:
         """The environment of a task, by its name within the run."""
-        return self.world_named(parted(task)[0] if self.environments else "")
+        return self.environment_named(split_task(task)[0] if self.environments else "")
 
-    def world_named(self, name: str) -> World:
+    def environment_named(self, name: str) -> RunEnvironment:
         """The environment called ``name``; SettingsError with the nearest where there is none."""
-        found = {world.name: world for world in self.worlds}
+        found = {env.name: env for env in self.all_environments}
         if name not in found:
             raise SettingsError(f"run {self.name!r} has no environment {name!r:.60}; {hint(name, filter(None, found))}")
         return found[name]
 
-    def alone(self, world: World) -> RunSettings:
-        """The settings of a run of ``world`` alone."""
+    def alone(self, env: RunEnvironment) -> RunSettings:
+        """The settings of a run of ``environment`` alone."""
         if not self.environments:
             return self
         changes: dict[str, object] = {
-            "environment": world.environment,
+            "environment": env.environment,
             "environments": [],
-            "context": world.context,
-            "evaluation": world.evaluation,
+            "context": env.context,
+            "evaluation": env.evaluation,
         }
-        if world.max_tokens != self.rollout.max_tokens:  # the run's own may be left to what SFT derived
-            changes["rollout"] = self.rollout.model_copy(update={"max_tokens": world.max_tokens})
+        if env.max_tokens != self.rollout.max_tokens:  # the run's own may be left to what SFT derived
+            changes["rollout"] = self.rollout.model_copy(update={"max_tokens": env.max_tokens})
         return self.model_copy(update=changes)

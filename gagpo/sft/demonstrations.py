@@ -9,15 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from gagpo.agents.agent import Agent, EpisodeState, ExpertAgent, RandomAgent
-from gagpo.agents.calls.formats import find_format
-from gagpo.agents.calls.phrasing import Phrasing
-from gagpo.agents.calls.toolbox import Toolbox
+from gagpo.agents.call_formats import find_format
 from gagpo.agents.context import Context
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.agents.model import load_tokenizer
+from gagpo.agents.phrasing import Phrasing
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import group_jobs, rollout
-from gagpo.agents.setup import make_world, tasks_of
+from gagpo.agents.setup import make_env, tasks_of
+from gagpo.agents.toolbox import Toolbox
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.progress import track
 from gagpo.envs.base import Kwargs, TextEnv
@@ -58,11 +58,11 @@ def demonstrations(settings: RunSettings, quiet: bool = False) -> Demonstrations
     Raises:
         InvalidArgument: the expert solves no episode, or all random episodes earn the same.
     """
-    sft, kwargs = sft_of(settings), settings.only_world.environment.kwargs
-    world = make_world(settings.only_world.environment.id, kwargs)
-    names = shown_tasks(settings, world, sft.episodes)
+    sft, kwargs = sft_of(settings), settings.only_environment.environment.kwargs
+    env = make_env(settings.only_environment.environment.id, kwargs)
+    names = shown_tasks(settings, env, sft.episodes)
     mistakes = 0.0 if sft.mistakes is None else sft.mistakes
-    imitable = has_expert(world)
+    imitable = has_expert(env)
     with track("demonstrations", sft.episodes, "episodes", quiet) as meter:
 
         def finished(_: Episode) -> None:
@@ -70,7 +70,7 @@ def demonstrations(settings: RunSettings, quiet: bool = False) -> Demonstrations
 
         if not imitable:
             kept = lucky(settings, names, finished)
-        elif world.has_hasty:
+        elif env.has_hasty:
             mistakes = HASTY if sft.mistakes is None else mistakes
             hasty, agent = round(mistakes * len(names)), ExpertAgent(sft.noise)
             kept = expert_episodes(settings, kwargs, agent, names[hasty:], f"{LABEL} True", finished)
@@ -143,7 +143,7 @@ def careless_expert(settings: RunSettings, tasks: Sequence[str]) -> CarelessExpe
     Raises:
         InvalidArgument: the expert by itself solves nothing.
     """
-    kwargs, wanted = settings.only_world.environment.kwargs, sft_of(settings).mistakes
+    kwargs, wanted = settings.only_environment.environment.kwargs, sft_of(settings).mistakes
     some = [tasks[i % len(tasks)] for i in range(_TRIED)]
     shown = play(settings, {**kwargs, "expert": True}, ExpertAgent(), some, f"{LABEL} expert")
     require_solved(shown, settings)
@@ -164,7 +164,7 @@ def lucky(settings: RunSettings, tasks: Sequence[str], finished: Finished | None
     Raises:
         InvalidArgument: all earned the same.
     """
-    environment = settings.only_world.environment
+    environment = settings.only_environment.environment
     kwargs = {**environment.kwargs, "expert": "random"}
     played = play(settings, kwargs, RandomAgent(), tasks, f"{LABEL} random", finished)
     mean = float(np.mean([episode.reward for episode in played]))
@@ -190,14 +190,14 @@ def sft_of(settings: RunSettings) -> SftSettings:
     return settings.sft
 
 
-def has_expert(world: TextEnv) -> bool:
+def has_expert(env: TextEnv) -> bool:
     """Whether the environment says what an expert would do."""
-    return getattr(type(world), "expert_action", TextEnv.expert_action) is not TextEnv.expert_action
+    return getattr(type(env), "expert_action", TextEnv.expert_action) is not TextEnv.expert_action
 
 
-def shown_tasks(settings: RunSettings, world: TextEnv, count: int) -> list[str]:
+def shown_tasks(settings: RunSettings, env: TextEnv, count: int) -> list[str]:
     """``count`` training tasks in random order, again from the start where there are fewer."""
-    tasks = tasks_of(world, settings.only_world.environment.split).require()
+    tasks = tasks_of(env, settings.only_environment.environment.split).require()
     order = np.random.default_rng([sft_of(settings).seed, 0]).permutation(len(tasks))
     return [tasks.ids[i] for i in itertools.islice(itertools.cycle(order), count)]
 
@@ -218,7 +218,7 @@ def play(
     kwargs: arguments of the environment.
     label: part of the episodes' seeds.
     """
-    environment = settings.only_world.environment
+    environment = settings.only_environment.environment
     jobs = group_jobs(tasks, 1, sft_of(settings).seed, label)
     with open_pool(environment.id, {**kwargs, "split": environment.split}, workers=settings.rollout.workers) as pool:
         return rollout(agent, pool, jobs, concurrency=concurrency, lockstep=lockstep, on_finish=finished)[0]
@@ -236,7 +236,7 @@ def require_solved(episodes: Sequence[Episode], settings: RunSettings) -> None:
     errors = [str(episode.info["error"]) for episode in episodes if "error" in episode.info]
     reason = f"; {len(errors)} failed, the first: {errors[0]}" if errors else ""
     raise InvalidArgument(
-        f"the expert of {settings.only_world.environment.id} solved none of {len(episodes)} episodes{reason}"
+        f"the expert of {settings.only_environment.environment.id} solved none of {len(episodes)} episodes{reason}"
     )
 
 
@@ -245,12 +245,12 @@ def require_solved(episodes: Sequence[Episode], settings: RunSettings) -> None:
 
 def phrasing_of(settings: RunSettings) -> Phrasing:
     """How the learner writes its actions. The chat template of a new model writes calls as Hermes does."""
-    world, base = settings.only_world, sft_of(settings).base
-    chosen = world.context
+    env, base = settings.only_environment, sft_of(settings).base
+    chosen = env.context
     style = STYLES[chosen.style]
     if not style.calls:
         return Phrasing(style)
-    tools = tools_of(make_world(world.environment.id, world.environment.kwargs))
+    tools = tools_of(make_env(env.environment.id, env.environment.kwargs))
     if base is not None and chosen.calls == "auto":
         return Context(load_tokenizer(base), style, template=chosen.template, tools=tools).phrasing
     return Phrasing(style, Toolbox(tools, find_format("hermes" if chosen.calls == "auto" else chosen.calls)))

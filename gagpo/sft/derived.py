@@ -66,14 +66,14 @@ class Lengths:
         """Most tokens of a response in RL."""
         return math.ceil(HEADROOM * self.answer)
 
-    def context(self, settings: RunSettings, world: TextEnv) -> int:
+    def context(self, settings: RunSettings, env: TextEnv) -> int:
         """Most tokens of an episode: as many turns as the environment allows, each as long as any seen."""
         said = settings.rollout.max_tokens if is_set(settings, "rollout.max_tokens") else self.response
-        whole = self.first + int(getattr(world, "max_turns", 50)) * (self.read + said) + said
+        whole = self.first + int(getattr(env, "max_turns", 50)) * (self.read + said) + said
         return min(16384, max(1024, self.longest + said, _multiple(whole)))
 
 
-def derived_shape(settings: RunSettings, vocabulary: int, lengths: Lengths, world: TextEnv) -> ModelShape:
+def derived_shape(settings: RunSettings, vocabulary: int, lengths: Lengths, env: TextEnv) -> ModelShape:
     """The shape of a new model with ``vocabulary`` tokens.
 
     Two layers can look something up; longer texts and larger vocabularies get more.
@@ -84,7 +84,7 @@ def derived_shape(settings: RunSettings, vocabulary: int, lengths: Lengths, worl
         layers=2 if few else 3 if lengths.longest <= 1024 else 4,
         width=128 if vocabulary <= 1024 else 192,
         vocabulary=vocabulary,
-        context=lengths.context(settings, world),
+        context=lengths.context(settings, env),
     )
 
 

@@ -14,7 +14,7 @@ from gagpo.agents.agent import Agent, RandomAgent
 from gagpo.agents.engines.base import Sampling
 from gagpo.agents.episodes import Episode
 from gagpo.agents.rollout import group_jobs, rollout
-from gagpo.agents.setup import language_agent, make_engine, make_world, tasks_of
+from gagpo.agents.setup import language_agent, make_engine, make_env, tasks_of
 from gagpo.base.errors import GagpoError
 from gagpo.envs.remote.pool import open_pool
 from gagpo.eval.evaluate import choose_panel
@@ -93,7 +93,7 @@ class Panel:
         self, settings: RunSettings, tokenizer: PreTrainedTokenizerBase, expected: Expected, say: Say = lambda _: None
     ):
         self.settings, self.tokenizer, self.expected, self.say = settings, tokenizer, expected, say
-        self.world = make_world(settings.only_world.environment.id, settings.only_world.environment.kwargs)
+        self.env = make_env(settings.only_environment.environment.id, settings.only_environment.environment.kwargs)
         self.measures: list[Measure] = []
 
     @property
@@ -107,7 +107,7 @@ class Panel:
         engine = make_engine("transformers", model.eval(), self.tokenizer)
         agent = language_agent(
             engine,
-            self.world,
+            self.env,
             Sampling(settings.rollout.temperature, settings.rollout.max_tokens),
             style=context.style,
             history=context.history,
@@ -180,7 +180,7 @@ class Panel:
 
 def play_panel(settings: RunSettings, agent: Agent, tries: int, expert: str | bool = False) -> list[Episode]:
     """The episodes of ``agent`` on the panel's tasks, with the panel's own seeds."""
-    environment = settings.only_world.environment
+    environment = settings.only_environment.environment
     jobs = group_jobs(panel_tasks(settings), tries, sft_of(settings).seed, "warm start panel")
     kwargs = {**environment.kwargs, "split": environment.split, **({"expert": expert} if expert else {})}
     with open_pool(environment.id, kwargs, workers=settings.rollout.workers) as pool:
@@ -189,8 +189,8 @@ def play_panel(settings: RunSettings, agent: Agent, tries: int, expert: str | bo
 
 def panel_tasks(settings: RunSettings) -> list[str]:
     """Training tasks, evenly spread over the split."""
-    world = make_world(settings.only_world.environment.id, settings.only_world.environment.kwargs)
-    return list(choose_panel(tasks_of(world, settings.only_world.environment.split), TASKS).ids)
+    env = make_env(settings.only_environment.environment.id, settings.only_environment.environment.kwargs)
+    return list(choose_panel(tasks_of(env, settings.only_environment.environment.split), TASKS).ids)
 
 
 def expected(settings: RunSettings, episodes: Sequence[Episode], imitable: bool) -> Expected:

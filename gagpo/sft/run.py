@@ -16,7 +16,7 @@ from gagpo.agents.engines.base import Tokenizer
 from gagpo.agents.episodes import Episode
 from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.prompts import STYLES
-from gagpo.agents.setup import make_world
+from gagpo.agents.setup import make_env
 from gagpo.base import durable
 from gagpo.envs.base import TextEnv
 from gagpo.envs.tools import tools_of
@@ -50,7 +50,7 @@ def sft(settings: RunSettings, quiet: bool = False, say: Say = lambda _: None) -
         raise SettingsError(f"run {settings.name!r} has no section 'sft'")
     if settings.environments and settings.sft.steps is None:
         raise SettingsError("SFT in several environments needs sft.steps")
-    if any(world.context.admissible for world in settings.worlds):
+    if any(env.context.admissible for env in settings.all_environments):
         # episodes do not keep the admissible actions, so prompts would differ from those of RL
         raise SettingsError("SFT cannot show admissible actions: set context.admissible=false")
     folder = Path(settings.model)
@@ -137,14 +137,14 @@ def _make(settings: RunSettings, work: Path, more: Mapping[str, str], quiet: boo
 
 def parts(settings: RunSettings) -> list[RunSettings]:
     """The settings of each environment alone, with its share of the demonstrations."""
-    chosen, worlds = sft_of(settings), settings.worlds
+    chosen, envs = sft_of(settings), settings.all_environments
     if not settings.environments:
         return [settings]
-    whole = sum(world.weight for world in worlds)
-    counts = [max(1, round(world.weight / whole * chosen.episodes)) for world in worlds]
+    whole = sum(env.weight for env in envs)
+    counts = [max(1, round(env.weight / whole * chosen.episodes)) for env in envs]
     return [
-        settings.alone(world).model_copy(update={"sft": chosen.model_copy(update={"episodes": count})})
-        for world, count in zip(worlds, counts, strict=True)
+        settings.alone(env).model_copy(update={"sft": chosen.model_copy(update={"episodes": count})})
+        for env, count in zip(envs, counts, strict=True)
     ]
 
 
@@ -163,21 +163,21 @@ def texts_of(played: list[tuple[RunSettings, list[Episode]]]) -> list[str]:
 
 def environment_of(settings: RunSettings) -> TextEnv:
     """The only environment of the settings."""
-    environment = settings.only_world.environment
-    return make_world(environment.id, environment.kwargs)
+    environment = settings.only_environment.environment
+    return make_env(environment.id, environment.kwargs)
 
 
 def context_of(settings: RunSettings, tokenizer: Tokenizer) -> Context:
     """What the learner reads and writes in the only environment of the settings."""
-    chosen, world = settings.context, environment_of(settings)
+    chosen, env = settings.context, environment_of(settings)
     return Context(
         tokenizer,
         STYLES[chosen.style],
-        world.instructions,
+        env.instructions,
         chosen.history,
         chosen.admissible,
         chosen.template,
-        tools_of(world),
+        tools_of(env),
         chosen.calls,
     )
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gagpo.base.tables import WIDTH
 from gagpo.eval.results import EvalResult
 from gagpo.runs.metrics import Metrics
-from gagpo.runs.register import of_world, worlds_of
+from gagpo.runs.register import environments_of, of_environment
 
 _OF_UPDATE = {
     "zero_groups": "zero groups {:4.0%}",
@@ -43,10 +43,10 @@ class IterationFinished:
             f"  {m['tokens_per_second']:.0f} tok/s  env {m['seconds_env']:.1f} s  gen {m['seconds_generate']:.1f} s  "
             f"train {m['seconds_train']:.1f} s"
         )
-        worlds = [f"{world} {100 * m[of_world('success_rate', world)]:.1f} %" for world in worlds_of(m)]
+        envs = [f"{env} {100 * m[of_environment('success_rate', env)]:.1f} %" for env in environments_of(m)]
         indent = " " * 6
         return "\n".join(
-            [line, *textwrap.wrap(", ".join(worlds), WIDTH, initial_indent=indent, subsequent_indent=indent)]
+            [line, *textwrap.wrap(", ".join(envs), WIDTH, initial_indent=indent, subsequent_indent=indent)]
         )
 
 

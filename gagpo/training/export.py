@@ -84,7 +84,7 @@ def model_card(run: Path, saved: Checkpoint, adapter: bool = False) -> str:
     parts = [
         f"---\n{front.to_yaml()}\n---",
         f"# {name}",
-        f"Trained from `{settings.model}` on {_worlds(settings)} with "
+        f"Trained from `{settings.model}` on {_envs(settings)} with "
         f"{_algorithm(run)}, {saved.iteration} iterations. "
         + ("An adapter as peft reads it." if adapter else "An ordinary model folder; weights in float32."),
         "## Results\n" + _table(found),
@@ -95,9 +95,9 @@ def model_card(run: Path, saved: Checkpoint, adapter: bool = False) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _worlds(settings: RunSettings) -> str:
+def _envs(settings: RunSettings) -> str:
     """The environments of the run."""
-    return ", ".join(f"`{one.environment.id}` (split `{one.environment.split}`)" for one in settings.worlds)
+    return ", ".join(f"`{one.environment.id}` (split `{one.environment.split}`)" for one in settings.all_environments)
 
 
 def _evaluations(run: Path, saved: Checkpoint) -> Sequence[Evaluation]:

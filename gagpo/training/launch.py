@@ -68,8 +68,8 @@ def opened(
         return continued(resume, overrides) if resume else started(config or "", overrides, runs, auto)
 
     machine.require_machine(settings)
-    for world in settings.worlds:
-        find_spec(world.environment.id)
+    for env in settings.all_environments:
+        find_spec(env.environment.id)
     if launch.wanted_here(settings.processes):
         from gagpo.collecting.distributed_rollout import require_fitting
 

@@ -31,8 +31,8 @@ from gagpo.learning.steps.skipped_steps import NonFiniteLoss
 from gagpo.learning.update import Updater, divergence
 from gagpo.runs.checkpoint import Checkpoint, Snapshot, State, copied
 from gagpo.runs.metrics import Metrics
-from gagpo.runs.register import of_world
-from gagpo.settings import RunSettings, SettingsError, World
+from gagpo.runs.register import of_environment
+from gagpo.settings import RunEnvironment, RunSettings, SettingsError
 from gagpo.training import room
 from gagpo.training.annotations import annotate
 from gagpo.training.policy import TrainedPolicy
@@ -144,19 +144,21 @@ class Learner:
 
     def _turns(self, episodes: Sequence[Episode]) -> Turns:
         """The turns as columns, with rewards as the environment's settings and the controllers shape them."""
-        settings, world_E = self.settings, self._environments_of(episodes)
+        settings, env_E = self.settings, self._environments_of(episodes)
         turns = turns_for(
             episodes,
             settings.algorithm.credit,
-            [world.invalid_penalty for world in world_E],
-            [world.reward == "success" for world in world_E],
+            [env.invalid_penalty for env in env_E],
+            [env.reward == "success" for env in env_E],
         )
-        limit_E = np.array([world.max_tokens for world in world_E])
+        limit_E = np.array([env.max_tokens for env in env_E])
         return self.controllers.shape(turns, limit_E[turns.episode_N] if settings.environments else None)
 
-    def _environments_of(self, episodes: Sequence[Episode]) -> list[World]:
-        worlds = {name: self.settings.world_named(name) for name in {episode.world or "" for episode in episodes}}
-        return [worlds[episode.world or ""] for episode in episodes]
+    def _environments_of(self, episodes: Sequence[Episode]) -> list[RunEnvironment]:
+        envs = {
+            name: self.settings.environment_named(name) for name in {episode.environment or "" for episode in episodes}
+        }
+        return [envs[episode.environment or ""] for episode in episodes]
 
     def _credit(self, episodes: Sequence[Episode], turns: Turns, rows: Sequence[Row]) -> Credit:
         """The advantage of every turn."""
@@ -231,12 +233,12 @@ class Learner:
 
     def _by_environment(self, episodes: Sequence[Episode], turns: Turns, credit: Credit) -> Metrics:
         """Credit statistics of each environment, where the run has several."""
-        names_E = np.array([world.name for world in self._environments_of(episodes)])
+        names_E = np.array([env.name for env in self._environments_of(episodes)])
         found: Metrics = {}
         for name in dict.fromkeys(filter(None, names_E.tolist())):
             own_E = names_E == name
             own = statistics(turns.only(own_E), credit.advantage_N[own_E[turns.episode_N]])
-            found |= {of_world(metric, name): value for metric, value in own.items()}
+            found |= {of_environment(metric, name): value for metric, value in own.items()}
         return found
 
     def _save_offenders(self, iteration: int, episodes: Sequence[Episode]) -> Path:

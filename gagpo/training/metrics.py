@@ -8,7 +8,7 @@ import numpy as np
 
 from gagpo.agents.episodes import Episode
 from gagpo.eval.health import answer_task_information
-from gagpo.runs.register import of_world
+from gagpo.runs.register import of_environment
 
 INVALID = {"invalid_unparsed": "not parsed", "invalid_cut": "cut off", "invalid_refused": "refused"}
 """Metrics of turns without a valid action by what :attr:`gagpo.agents.episodes.Turn.invalid` says of them."""
@@ -20,10 +20,10 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     A failed episode counts as no success.
     """
     metrics = _of(episodes)
-    for world in sorted({episode.world for episode in episodes if episode.world}):
-        own = [episode for episode in episodes if episode.world == world]
+    for env in sorted({episode.environment for episode in episodes if episode.environment}):
+        own = [episode for episode in episodes if episode.environment == env]
         counts = {"episodes": float(len(own)), "turns": float(sum(len(episode.turns) for episode in own))}
-        metrics |= {of_world(name, world): value for name, value in {**_of(own), **counts}.items()}
+        metrics |= {of_environment(name, env): value for name, value in {**_of(own), **counts}.items()}
     return metrics
 
 

@@ -24,7 +24,7 @@ from gagpo.envs.pool import Pool
 from gagpo.envs.pool.mixed import MixedPool
 from gagpo.eval.evaluate import evaluate
 from gagpo.eval.results import EvalResult
-from gagpo.settings import RunSettings, SettingsError, World
+from gagpo.settings import RunEnvironment, RunSettings, SettingsError
 from gagpo.training.policy import TrainedPolicy
 
 
@@ -58,20 +58,20 @@ class Sampler:
     def agent(self) -> LanguageAgent:
         """The agent that plays training episodes, in every environment."""
         rolling = self.settings.rollout
-        agents = {world.name: self._agent_of(world, rolling.temperature) for world in self.settings.worlds}
+        agents = {env.name: self._agent_of(env, rolling.temperature) for env in self.settings.all_environments}
         if "" in agents:
             return agents[""]
         formats = {name: ChatFormat(agent.context, agent.sampling.max_tokens) for name, agent in agents.items()}
         first = next(iter(agents.values()))
         return LanguageAgent(self.engine, first.context, rolling.sampling, formats)
 
-    def _agent_of(self, world: World, temperature: float) -> LanguageAgent:
+    def _agent_of(self, env: RunEnvironment, temperature: float) -> LanguageAgent:
         """The agent that plays in one environment."""
-        context = world.context
+        context = env.context
         return language_agent(
             self.engine,
-            self.environments[world.name],
-            Sampling(temperature, world.max_tokens),
+            self.environments[env.name],
+            Sampling(temperature, env.max_tokens),
             style=context.style,
             history=context.history,
             admissible=context.admissible,
@@ -80,16 +80,16 @@ class Sampler:
         )
 
     def evaluate(
-        self, pool: Pool, world: World, panel: TaskSet, model: str, quiet: bool
+        self, pool: Pool, env: RunEnvironment, panel: TaskSet, model: str, quiet: bool
     ) -> tuple[EvalResult, list[Episode]]:
         """Play a panel of one environment. model: the name in the result."""
-        settings, measured, environment = self.settings, world.evaluation, world.environment
+        settings, measured, environment = self.settings, env.evaluation, env.environment
         return evaluate(
-            self._agent_of(world, measured.temperature),
-            pool.pools[world.name] if isinstance(pool, MixedPool) else pool,
+            self._agent_of(env, measured.temperature),
+            pool.pools[env.name] if isinstance(pool, MixedPool) else pool,
             panel,
             environment=environment.id,
-            kwargs=self.environments[world.name].material(environment.kwargs),
+            kwargs=self.environments[env.name].material(environment.kwargs),
             model=model,
             temperature=measured.temperature,
             tries=measured.tries,

@@ -12,7 +12,7 @@ from gagpo.agents.engines.spans import span
 from gagpo.agents.engines.weights import refreshed
 from gagpo.agents.episodes import Episode
 from gagpo.agents.model import commit_of
-from gagpo.agents.setup import make_world, tasks_of
+from gagpo.agents.setup import make_env, tasks_of
 from gagpo.base.errors import GagpoError
 from gagpo.collecting.ahead import AheadCollector
 from gagpo.collecting.collector import Collection, Collector
@@ -67,20 +67,20 @@ class Trainer:
         self.ranks = ranks = ranks or Ranks()
         settings = folder.settings
         if not ranks.alone:
-            require_fitting(settings, ranks.world)
+            require_fitting(settings, ranks.world_size)
             settings = settings.model_copy(update={"device": ranks.device(settings.device)})
         self.folder, self.settings, self.quiet = folder, settings, quiet or not ranks.first
         self.placement = placement or LocalPlacement()
         torch.set_num_threads(ranks.threads(settings.threads))
         environments = {
-            world.name: make_world(world.environment.id, settings.built(world.environment).kwargs)
-            for world in settings.worlds
+            env.name: make_env(env.environment.id, settings.built(env.environment).kwargs)
+            for env in settings.all_environments
         }
-        tasks = {world.name: tasks_of(environments[world.name], world.environment.split) for world in settings.worlds}
+        tasks = {env.name: tasks_of(environments[env.name], env.environment.split) for env in settings.all_environments}
         self.panels = {
-            name: (world, choose_panel(tasks_of(environments[world.name], split), world.evaluation.tasks))
-            for world in settings.worlds
-            for name, split in world.panels.items()
+            name: (env, choose_panel(tasks_of(environments[env.name], split), env.evaluation.tasks))
+            for env in settings.all_environments
+            for name, split in env.panels.items()
         }
         # With several environments the response limit differs by turn; the learner passes it.
         algorithm = (
@@ -88,7 +88,7 @@ class Trainer:
         )
         controllers = Controllers(algorithm.controllers, settings.training.trust_region, settings.optimizer.by_groups)
         self.interruptions = Interruptions(ranks)
-        rollout = rollout_of(ranks, self.interruptions, 1 if settings.rollout.ahead else ranks.world)
+        rollout = rollout_of(ranks, self.interruptions, 1 if settings.rollout.ahead else ranks.world_size)
         schedule = Schedule(settings, tasks)
         self.collector = Collector(settings, schedule, controllers, rollout)
         if settings.rollout.ahead:
@@ -196,12 +196,12 @@ class Trainer:
         """Evaluate every panel once per stage; existing results are kept."""
         settings = self.settings
         name = settings.model if stage == "before" else f"{settings.name}, iteration {self.iteration}"
-        for panel_name, (world, panel) in self.panels.items():
+        for panel_name, (env, panel) in self.panels.items():
             # Nothing else uses engine and pool while a panel is played.
             label = f"{stage}-{panel_name}"
             if not self.recorder.has_measured(label):
                 with self.collector.paused(self.sampler.engine):
-                    result, episodes = self.sampler.evaluate(pool, world, panel, name, self.quiet)
+                    result, episodes = self.sampler.evaluate(pool, env, panel, name, self.quiet)
                 self.recorder.evaluation(label, result, episodes)
 
     def _evaluate_average(self, pool: Pool) -> None:

@@ -7,9 +7,9 @@ import pytest
 from gagpo.agents.api.agent import ApiAgent, ChatSettings
 from gagpo.agents.api.client import ApiClient
 from gagpo.agents.api.settings import ApiSettings
-from gagpo.agents.calls.toolbox import MOST_CALLS
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import group_jobs, rollout
+from gagpo.agents.toolbox import MOST_CALLS
 from gagpo.envs.pool import WorkerPool
 from tests.agents.raw_server import answering, reply
 

@@ -74,7 +74,7 @@ def test_an_action_at_the_limit_that_ends_by_itself_is_not_cut(tiny):
     assert len(episode.turns[0].response_ids) == length and episode.turns[0].invalid == "refused"
 
 
-def test_files_say_why_and_quote_the_world(tiny, tmp_path):
+def test_files_say_why_and_quote_the_env(tiny, tmp_path):
     episode = play(tiny, "plain", "left", "go away", "a\nb", "fly")
     write_episodes(tmp_path / "e.jsonl", [episode])
     (record,) = read_episodes(tmp_path / "e.jsonl")

@@ -1,4 +1,4 @@
-"""Rollouts: every job exactly once, in order, whatever the world does meanwhile."""
+"""Rollouts: every job exactly once, in order, whatever the environment does meanwhile."""
 
 import time
 
@@ -117,7 +117,7 @@ class Saying:
         self.forgotten.append(slot)
 
 
-def test_an_episode_whose_world_broke_once_starts_over(tmp_path):
+def test_an_episode_whose_env_broke_once_starts_over(tmp_path):
     agent = Saying("walk", "raise", "end")
     with WorkerPool(FAULTY, {"marker": str(tmp_path / "once")}, workers=1) as pool:
         (episode,), _ = rollout(agent, pool, group_jobs(["quiet"], 1, seed=0))
@@ -125,7 +125,7 @@ def test_an_episode_whose_world_broke_once_starts_over(tmp_path):
     assert [turn.action for turn in episode.turns] == ["walk", "raise", "end"]
 
 
-def test_an_episode_whose_world_keeps_breaking_fails_alone():
+def test_an_episode_whose_env_keeps_breaking_fails_alone():
     with WorkerPool(FAULTY, {}, workers=1, max_restarts=1) as pool:
         episodes, _ = rollout(Saying("raise"), pool, group_jobs(["quiet"], 2, seed=0))
         good, _ = rollout(Saying("end"), pool, group_jobs(["quiet"], 2, seed=0))

@@ -1,4 +1,4 @@
-"""Putting agent and world together: what has no effect is said once, and what is given is built."""
+"""Putting agent and environment together: what has no effect is said once, and what is given is built."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gagpo.agents.setup import make_world
+from gagpo.agents.setup import make_env
 
 
 def test_arguments_without_effect_are_warned_of_by_name(tmp_path: Path) -> None:
@@ -16,9 +16,9 @@ def test_arguments_without_effect_are_warned_of_by_name(tmp_path: Path) -> None:
     path = tmp_path / "problems.jsonl"
     path.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
     with pytest.warns(UserWarning, match=r"gagpo/Math-v0: levels, size has no effect: the tasks are given"):
-        make_world("gagpo/Math-v0", {"data": str(path), "size": 20, "levels": [1]})
+        make_env("gagpo/Math-v0", {"data": str(path), "size": 20, "levels": [1]})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        make_world("gagpo/Math-v0", {"data": str(path), "max_turns": 3})
-        make_world("gagpo/Math-v0", {"size": 20, "levels": [1]})
-        make_world("CartPole-v1")
+        make_env("gagpo/Math-v0", {"data": str(path), "max_turns": 3})
+        make_env("gagpo/Math-v0", {"size": 20, "levels": [1]})
+        make_env("CartPole-v1")

@@ -60,7 +60,7 @@ def test_an_invalid_action_is_answered_and_costs_a_turn() -> None:
     assert info["valid"] is False and info["turn"] == 1
 
 
-def test_the_turn_limit_truncates_but_not_when_the_world_ends_on_that_turn() -> None:
+def test_the_turn_limit_truncates_but_not_when_the_env_ends_on_that_turn() -> None:
     env, _, _ = start(max_turns=3)
     flags = [env.step("right")[2:4] for _ in range(3)]
     assert flags == [(False, False), (False, False), (False, True)]

@@ -28,11 +28,11 @@ class Own(TextEnv):
         return Outcome(" ".join(module.__file__ for module in (csv, json, numpy, sys.modules["gagpo"])))
     act = begin
 
-gymnasium.register("Own-v0", "own_world:Own")
+gymnasium.register("Own-v0", "own_env:Own")
 """
 PROGRAM = """
 from gagpo.envs.pool import WorkerPool
-with WorkerPool("own_world:Own-v0", workers=1) as pool:
+with WorkerPool("own_env:Own-v0", workers=1) as pool:
     pool.reset(0, "only", seed=0)
     print(pool.wait()[0].observation)
 """
@@ -43,12 +43,12 @@ def hostile_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with files that are called like libraries and like parts of this project."""
     for name in ("json", "csv", "matplotlib", "numpy", "marshal", "gagpo", "agents", "envs"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module was imported')\n")
-    (tmp_path / "own_world.py").write_text(OWN)
+    (tmp_path / "own_env.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def test_a_world_of_the_working_directory_is_found_and_nothing_else_there_is(hostile_folder: Path) -> None:
+def test_a_env_of_the_working_directory_is_found_and_nothing_else_there_is(hostile_folder: Path) -> None:
     program = subprocess.run(
         [sys.executable, "-P", "-c", PROGRAM],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -75,20 +75,20 @@ def test_the_working_directory_goes_last_where_python_puts_it_first(monkeypatch:
 
 def test_an_unknown_module_or_id_is_one_line_with_advice(hostile_folder: Path) -> None:
     path = list(sys.path)
-    with pytest.raises(UnknownEnvironment, match="no_such_world"):
-        find_spec("no_such_world:Own-v0")
+    with pytest.raises(UnknownEnvironment, match="no_such_env"):
+        find_spec("no_such_env:Own-v0")
     with pytest.raises(UnknownEnvironment, match="known here: gagpo/ALFWorld-v0"):
         find_spec("gagpo/Nowhere-v0")
     sys.path[:] = path
 
 
 @pytest.mark.parametrize("env_id", ["ALFWorld", "WebShop", "WebShopBrowser", "Math", "SQL"])
-def test_our_worlds_declare_their_state_as_the_markov_key_and_none_is_built(env_id: str) -> None:
+def test_our_envs_declare_their_state_as_the_markov_key_and_none_is_built(env_id: str) -> None:
     assert markov_key(f"gagpo/{env_id}-v0") == "state"
     assert markov_key(f"gagpo/{env_id}-v0", {"state": None}) == "state"
 
 
-def test_a_world_that_does_not_say_is_keyed_by_its_state_where_it_gives_one() -> None:
+def test_a_env_that_does_not_say_is_keyed_by_its_state_where_it_gives_one() -> None:
     corridor = "gagpo.envs.testing:gagpo-test/Corridor-v0"
     assert markov_key(corridor) == "observation"
     assert markov_key(corridor, {"task": "door-01"}) == "observation"
@@ -115,8 +115,8 @@ def test_arguments_of_generated_tasks_are_no_material_where_tasks_are_given(
 ) -> None:
     for variable in ("WEBSHOP_DATA", "SQL_DATA"):
         monkeypatch.delenv(variable, raising=False)
-    world = load_env_creator(str(find_spec(env_id).entry_point))
-    assert world.material(given | idle) == world.material(given)
-    assert not idle.keys() & world.material(given).keys()
-    assert world.without_effect(given) >= idle.keys() and idle.keys() <= world.choosing
-    assert world.without_effect(idle) == frozenset() and idle.items() <= world.material(idle).items()
+    env = load_env_creator(str(find_spec(env_id).entry_point))
+    assert env.material(given | idle) == env.material(given)
+    assert not idle.keys() & env.material(given).keys()
+    assert env.without_effect(given) >= idle.keys() and idle.keys() <= env.choosing
+    assert env.without_effect(idle) == frozenset() and idle.items() <= env.material(idle).items()

@@ -21,7 +21,7 @@ from gagpo.envs.testing import CorridorEnv
 
 
 class DiceEnv(CorridorEnv):
-    """A corridor whose floor moves: every step draws from the world's generator."""
+    """A corridor whose floor moves: every step draws from the environment's generator."""
 
     def act(self, action: str) -> Outcome:
         self.place = min(15, max(0, self.place + int(self.np_random.integers(-1, 2))))
@@ -84,7 +84,7 @@ def test_there_is_nothing_to_save_before_the_start_or_after_the_end() -> None:
         env.save()
 
 
-def test_a_world_that_cannot_be_put_back_says_so() -> None:
+def test_a_env_that_cannot_be_put_back_says_so() -> None:
     class OtherEnv(CorridorEnv):
         can_restore = False
 
@@ -120,7 +120,7 @@ def test_no_bytes_are_taken_for_a_token(data: bytes) -> None:
         CorridorEnv().restore(data)
 
 
-# Every world of the suite ---------------------------------------------------------------------------------------------
+# Every environment of the suite ---------------------------------------------------------------------------------------------
 
 MATHS = [{"problem": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(8)]
 
@@ -137,7 +137,7 @@ MATHS = [{"problem": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(8
         ("gagpo/SQL-v0", {"test_size": 8, "size": 8}),
     ],
 )
-def test_a_world_is_found_again_at_every_step_in_every_process(env_id: str, settings: dict[str, Any]) -> None:
+def test_a_env_is_found_again_at_every_step_in_every_process(env_id: str, settings: dict[str, Any]) -> None:
     small = {"counts": {"train": 4, "valid_seen": 2, "valid_unseen": 2}} if "ALFWorld" in env_id else {}
     (built, found) = check(env_id, {**small, **settings}, episodes=4, only=["construction", "put back"])
     assert built.ok and found.ok and found.judged, found.detail

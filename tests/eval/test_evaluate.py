@@ -4,7 +4,7 @@ import pytest
 
 import gagpo.envs.testing  # noqa: F401 (registers the corridor)
 from gagpo.agents.agent import ExpertAgent, RandomAgent
-from gagpo.agents.setup import make_world
+from gagpo.agents.setup import make_env
 from gagpo.envs.pool import WorkerPool
 from gagpo.envs.tasks import EmptySplit, Task, TaskSet
 from gagpo.eval.evaluate import choose_panel, evaluate
@@ -13,8 +13,8 @@ CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
 
 
 def measured(agent, tries=1, tasks=None, workers=0):
-    world = make_world(CORRIDOR)
-    panel = choose_panel(world.tasks("test"), tasks)
+    env = make_env(CORRIDOR)
+    panel = choose_panel(env.tasks("test"), tasks)
     with WorkerPool(CORRIDOR, {"expert": True}, workers=workers) as pool:
         return evaluate(
             agent, pool, panel, environment=CORRIDOR, kwargs={}, model="m", temperature=0, tries=tries, quiet=True

@@ -52,7 +52,7 @@ def test_the_manifest_says_what_it_is(own):
     assert load(one.settings).environment.id == CORRIDOR
 
 
-def test_a_starter_knows_its_own_world(own):
+def test_a_starter_knows_its_own_env(own):
     result = measure("starter:walker", quiet=True, workers=0)
     assert result.panel.environment == CORRIDOR and result.model == "starter:walker"
 
@@ -118,7 +118,7 @@ def test_a_shipped_starter_is_whole_small_and_explained(name):
     assert load(one.settings).environment.id == one.manifest["environment"]
 
 
-HELD_OUT = {  # a few held-out tasks of each world
+HELD_OUT = {  # a few held-out tasks of each environment
     "gagpo/ALFWorld-v0": (
         "valid_unseen",
         {"size": "small", "max_turns": 20, "seed": 7, "counts": {"train": 0, "valid_unseen": 12}},

@@ -16,7 +16,7 @@ from gagpo.agents.engines.remote.engine import VLLMServerEngine
 from gagpo.agents.engines.weights import named_tensors, tensors_for
 from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.rollout import group_jobs, rollout
-from gagpo.agents.setup import language_agent, make_engine, make_world
+from gagpo.agents.setup import language_agent, make_engine, make_env
 from gagpo.envs.pool import WorkerPool
 from tests.scale.models import save_qwen
 
@@ -89,7 +89,7 @@ def follows_five_updates(engine, folder):
 
 def play(engine, count, on_finish=None, lockstep=False, temperature=0.0, max_turns=8):
     kwargs = {"max_turns": max_turns}
-    agent = language_agent(engine, make_world(CORRIDOR, kwargs), Sampling(temperature, 4))
+    agent = language_agent(engine, make_env(CORRIDOR, kwargs), Sampling(temperature, 4))
     jobs = group_jobs([f"door-{door:02d}" for door in range(8)], count // 8, seed=3)
     with WorkerPool(CORRIDOR, kwargs, workers=0) as pool:
         episodes, _ = rollout(agent, pool, jobs, concurrency=16, lockstep=lockstep, on_finish=on_finish)

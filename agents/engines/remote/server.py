@@ -154,10 +154,10 @@ def planned(
     if device.type == "cuda" and placement == "colocated":
         devices = [(visible_gpu(device.index or 0),)]
     elif device.type == "cuda" or gpus:
-        ranks = f" at each of {place.local_world} ranks" if place.local_world > 1 else ""
-        if len(gpus) != count * each * place.local_world:
+        ranks = f" at each of {place.local_world_size} ranks" if place.local_world_size > 1 else ""
+        if len(gpus) != count * each * place.local_world_size:
             raise InvalidArgument(
-                f"engine.options.gpus must name {count * each * place.local_world} GPUs for {count} replicas of "
+                f"engine.options.gpus must name {count * each * place.local_world_size} GPUs for {count} replicas of "
                 f"{each}{ranks}, got {len(gpus)}"
             )
         own = gpus[count * each * place.local :]

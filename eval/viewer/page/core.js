@@ -53,7 +53,7 @@ const viewer = {};
     return viewer.h("div", null, box, more);
   };
 
-  // A tool call as one writes it down: name(argument: value, ...). A text world's action stays as it is.
+  // A tool call as one writes it down: name(argument: value, ...). A text environment's action stays as it is.
   viewer.callText = (action) => {
     try {
       const { name, arguments: given } = JSON.parse(action);

@@ -25,8 +25,8 @@
   }
 
   function invalid(turn) {
-    if (turn.invalid === "refused" && turn.refusal) return ["refused by the world: ", h("q", null, viewer.short(turn.refusal, 300))];
-    return { "not parsed": "no action was found in the response", "cut off": "cut off at the token limit", refused: "refused by the world" }[turn.invalid] || "invalid action";
+    if (turn.invalid === "refused" && turn.refusal) return ["refused by the environment: ", h("q", null, viewer.short(turn.refusal, 300))];
+    return { "not parsed": "no action was found in the response", "cut off": "cut off at the token limit", refused: "refused by the environment" }[turn.invalid] || "invalid action";
   }
 
   // Several calls of one turn: what each asked, what was wrong with it, and what it was answered.
@@ -35,7 +35,7 @@
     return turn.calls.map((call, i) => [
       h("div", { class: "who" }, turn.calls.length > 1 ? `call ${i + 1} of ${turn.calls.length} ` : "call ",
         call.action ? h("code", null, viewer.short(viewer.callText(call.action), 400)) : null, call.error ? h("span", { class: "bad" }, viewer.short(call.error, 400)) : null),
-      call.answer ? h("div", { class: "world" }, viewer.passage(call.answer, `Answer to call ${i + 1} of turn ${t + 1}`)) : null,
+      call.answer ? h("div", { class: "environment" }, viewer.passage(call.answer, `Answer to call ${i + 1} of turn ${t + 1}`)) : null,
     ]);
   }
 
@@ -53,7 +53,7 @@
         (turn.value ?? episode.values?.[t]) !== undefined && h("span", { class: "chip plain" }, h("small", null, "value"), viewer.number(turn.value ?? episode.values[t])),
         turn.reward ? h("span", { class: "chip plain" }, h("small", null, "reward"), viewer.number(turn.reward)) : null,
         turn.valid === false && h("span", { class: "bad" }, invalid(turn))),
-      h("div", { class: "who" }, "environment"), h("div", { class: "world" }, viewer.passage(turn.observation, `Observation of turn ${t + 1}`)),
+      h("div", { class: "who" }, "environment"), h("div", { class: "environment" }, viewer.passage(turn.observation, `Observation of turn ${t + 1}`)),
       h("div", { class: "who" }, "model"), h("div", { class: "agent" }, viewer.passage(turn.response, `Response of turn ${t + 1}`)),
       calls(turn, t),
       turn.tokens?.text.length ? strip(turn, kind, advantage, episode.kept === false) : null,

@@ -40,9 +40,9 @@
         href: (x) => (written.has(labels.get(x)) ? viewer.link(["groups"], { run: number, source: labels.get(x) }) : null),
       });
     }
-    const worlds = run.worlds.map((world) => ({ name: viewer.visible(world), x: at, y: run.metrics[`success_rate/${world}`] }));
+    const environments = run.environments.map((environment) => ({ name: viewer.visible(environment), x: at, y: run.metrics[`success_rate/${environment}`] }));
     return [viewer.chart("success; open a point to see its groups", series, { share: true, height: 300 }),
-      worlds.length ? viewer.chart("success in training, by world", worlds, { share: true, height: 300 }) : null];
+      environments.length ? viewer.chart("success in training, by environment", environments, { share: true, height: 300 }) : null];
   }
 
   function files(numbers) {
@@ -73,9 +73,9 @@
     const run = runs[number];
     const metrics = shown.filter(({ name }) => run.metrics[name]?.some(Number.isFinite))
       .map(({ name, caption, share }) => viewer.chart(viewer.caption(name, caption), [
-        { name: run.worlds.length ? "the whole" : caption, x: run.metrics.iteration, y: run.metrics[name] },
-        ...run.worlds.filter((world) => run.metrics[`${name}/${world}`])
-          .map((world) => ({ name: viewer.visible(world), x: run.metrics.iteration, y: run.metrics[`${name}/${world}`] })),
+        { name: run.environments.length ? "the whole" : caption, x: run.metrics.iteration, y: run.metrics[name] },
+        ...run.environments.filter((environment) => run.metrics[`${name}/${environment}`])
+          .map((environment) => ({ name: viewer.visible(environment), x: run.metrics.iteration, y: run.metrics[`${name}/${environment}`] })),
       ], { share }));
     const page = [h("section", { class: "run" },
       h("h1", null, viewer.visible(run.name), run.algorithm && h("small", null, viewer.visible(run.algorithm))),

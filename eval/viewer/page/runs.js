@@ -9,9 +9,9 @@
     const run = runs[number];
     const [success, average] = ["last", "average"].map((end) => Object.fromEntries(
       Object.keys(run.results).map((split) => [split, viewer.ends(run, split)?.[end]?.success])));
-    return { name: run.name, numbers: [number], world: of.world, seeds: [of.seeds[of.runs.indexOf(number)]], success, average };
+    return { name: run.name, numbers: [number], environment: of.environment, seeds: [of.seeds[of.runs.indexOf(number)]], success, average };
   };
-  const seedsRow = (one) => ({ name: one.name, numbers: one.runs, world: one.world, seeds: one.seeds, success: one.success });
+  const seedsRow = (one) => ({ name: one.name, numbers: one.runs, environment: one.environment, seeds: one.seeds, success: one.success });
 
   // Success of the split asked for; of the first that the row has where none is.
   const measured = (row, query) => query.split || Object.keys(row.success).find((split) => row.success[split]);
@@ -40,7 +40,7 @@
     const single = runs.map((_, n) => runRow(n));
     const together = experiments.map(seedsRow);
     const splits = [...new Set(single.flatMap((row) => Object.keys(row.success)))];
-    const worlds = [...new Set(together.map((row) => row.world))];
+    const environments = [...new Set(together.map((row) => row.environment))];
     const algorithms = [...new Set(runs.map((run) => run.algorithm))];
     const chosen = [];
     const offer = h("p", { role: "status", class: "offer" });
@@ -69,19 +69,19 @@
       ["success", "Success", (row) => [interval(found(row, state)), averaged(row, state) && h("small", { class: "soft average" }, `average of the weights: ${viewer.percent(averaged(row, state).value)}`)], (row) => found(row, state)?.value ?? -1],
       ["curve", "While training", (row) => viewer.sparkline(mean(row), `success while training, last ${viewer.percent(mean(row).at(-1))}`), (row) => mean(row).at(-1) ?? -1],
       ["algorithm", "Algorithm", (row) => viewer.short(algorithm(row), 40), algorithm],
-      ["world", "World", (row) => viewer.short(row.world, 50), (row) => row.world],
+      ["environment", "Environment", (row) => viewer.short(row.environment, 50), (row) => row.environment],
       ["seeds", "Seeds", (row) => viewer.short(row.seeds.join(", "), 30), (row) => row.seeds.length * 1e6 + (Number(row.seeds[0]) || 0)],
       ["iterations", "Iterations", iterations, iterations],
     ];
     const find = (state) => {
       const wanted = (state.name || "").toLowerCase();
       return (state.rows === "seeds" ? together : single).filter((row) => (!wanted || row.name.toLowerCase().includes(wanted)) &&
-        (!state.world || row.world === state.world) && (!state.algorithm || algorithm(row) === state.algorithm) && (!state.split || row.success[state.split]));
+        (!state.environment || row.environment === state.environment) && (!state.algorithm || algorithm(row) === state.algorithm) && (!state.split || row.success[state.split]));
     };
     const form = (state, changed) => [
       viewer.search(state, "name", "Run", "part of a run's name", changed),
       viewer.pick(state, "rows", "Rows", [["", "each run"], ["seeds", "seeds together"]], changed),
-      viewer.pick(state, "world", "World", [["", "any world"], ...worlds.map((one) => [one, viewer.short(one || "(none)", 50)])], changed),
+      viewer.pick(state, "environment", "Environment", [["", "any environment"], ...environments.map((one) => [one, viewer.short(one || "(none)", 50)])], changed),
       viewer.pick(state, "algorithm", "Algorithm", [["", "any algorithm"], ...algorithms.map((one) => [one, viewer.short(one || "(none)", 50)])], changed),
       splits.length > 1 && viewer.pick(state, "split", "Success on", [["", "what was measured first"], ...splits.map((one) => [one, viewer.visible(one)])], changed),
     ];

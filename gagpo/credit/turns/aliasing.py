@@ -13,9 +13,9 @@ from gagpo.credit.turns.grouping import varies
 def aliasing(turns: Turns) -> float:
     """Share of the repeated pairs of state and action, within a task group, that came to different things.
 
-    Those are the next state and the turn's reward; where an episode was cut off nothing is known of either. In a world
-    without chance it is 0 for a key that is a Markov state; in one with chance it counts that too. NaN where states or
-    actions are not given, or no pair repeats.
+    Those are the next state and the turn's reward; where an episode was cut off nothing is known of either. In an
+    environment without chance it is 0 for a key that is a Markov state; in one with chance it counts that too. NaN
+    where states or actions are not given, or no pair repeats.
 
     >>> turns = Turns([0] * 4, [0, 0, 1, 1], [0, 0], state_N=[0, 1, 0, 2], action_N=[0, 0, 0, 0])
     >>> aliasing(turns)  # the first state is left by the same action for two others

@@ -51,7 +51,7 @@ class Turns:
     penalty_N: >= 0, what an invalid action costs. GiGPO subtracts it after discounting, every other credit takes
         it off the reward.
     tokens_N: response tokens of each turn.
-    truncated_E: the episode was cut off by a limit, not ended by the world.
+    truncated_E: the episode was cut off by a limit, not ended by the environment.
     end_state_E: state id of what each episode ended in, after its last turn; None where it is not known.
     success_E: the task was solved. vote_E: what the episode votes for, as an id (an extracted answer); its success
         where not given.
@@ -60,7 +60,7 @@ class Turns:
     feature_NF: float32[N, F], what a value can be predicted from, for the credits that fit one.
     entropy_N: mean entropy of the policy at each turn's tokens, nats. energy_K: of each response token, ``1 - 2 pi +
         sum of squares`` of the policy's probabilities. Both before any step, for the credits that read them.
-    world_E: the world of each episode, as an id, in a batch of several; None in a batch of one.
+    env_E: the environment of each episode, as an id, in a batch of several; None in a batch of one.
 
     Raises :class:`BadTurns` for an empty batch, columns of unequal length, NaN or infinite rewards, negative penalties
     and episodes out of order.
@@ -85,7 +85,7 @@ class Turns:
     feature_NF: np.ndarray | None = None
     entropy_N: np.ndarray | None = None
     energy_K: np.ndarray | None = None
-    world_E: np.ndarray | None = None
+    env_E: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         turns, episodes = _length(self.reward_N, "reward_N"), _length(self.group_E, "group_E")
@@ -104,7 +104,7 @@ class Turns:
         self._take("action_N", np.int64, turns)
         self._take("entropy_N", np.float64, turns)
         self._take("energy_K", np.float64, int(self.tokens_N.sum()))
-        self._take("world_E", np.int64, episodes)
+        self._take("env_E", np.int64, episodes)
         if self.feature_NF is not None and self.feature_NF.shape[:1] != (turns,):
             raise BadTurns(f"feature_NF has {len(self.feature_NF)} rows, reward_N has {turns} entries")
         if self.text_N is not None and len(self.text_N) != turns:
@@ -199,7 +199,7 @@ class Turns:
             success_E=np.array([episode.success for episode in episodes], np.bool_),
             vote_E=intern(turn.action for turn in turns) if single else None,
             text_N=[turn.observation for turn in turns] if texts else None,
-            world_E=_worlds(episodes),
+            env_E=_envs(episodes),
         )
 
     def only(self, kept_E: np.ndarray) -> Turns:
@@ -292,9 +292,9 @@ class Turns:
         return self.succeeded_E.astype(np.float64)
 
 
-def _worlds(episodes: Sequence[Episode]) -> np.ndarray | None:
-    """The world of each episode as an id; None where all are of one."""
-    names = [getattr(episode, "world", None) for episode in episodes]
+def _envs(episodes: Sequence[Episode]) -> np.ndarray | None:
+    """The environment of each episode as an id; None where all are of one."""
+    names = [getattr(episode, "environment", None) for episode in episodes]
     return intern(names) if len(set(names)) > 1 else None
 
 

@@ -38,24 +38,24 @@ def state_ids(episodes: Sequence[Episode], key: StateKey) -> tuple[np.ndarray, n
     """Ids of the states in which turns were made, int64[N], and of those in which episodes ended, int64[E].
 
     What an episode ended in has an id of its own where it is not known, and for the keys that hold the past. States of
-    different worlds never have the same id, and ``auto`` is resolved in each world by itself.
+    different environments never have the same id, and ``auto`` is resolved in each environment by itself.
 
     Raises :class:`BadTurns` when ``key="state"`` and the environment named no state.
     """
-    world_E = intern(getattr(episode, "world", None) for episode in episodes)
-    if not world_E.any():
-        return _ids_of_one_world(episodes, key)
-    world_N = np.repeat(world_E, [len(episode.turns) for episode in episodes])
-    id_N, id_E, used = np.zeros(len(world_N), np.int64), np.zeros(len(world_E), np.int64), 0
-    for world in range(int(world_E.max()) + 1):  # each world's ids lie above those of the ones before
-        own = [episode for episode, of in zip(episodes, world_E, strict=True) if of == world]
-        turn_ids, end_ids = _ids_of_one_world(own, key)
-        id_N[world_N == world], id_E[world_E == world] = turn_ids + used, end_ids + used
+    env_E = intern(getattr(episode, "environment", None) for episode in episodes)
+    if not env_E.any():
+        return _ids_of_one_env(episodes, key)
+    env_N = np.repeat(env_E, [len(episode.turns) for episode in episodes])
+    id_N, id_E, used = np.zeros(len(env_N), np.int64), np.zeros(len(env_E), np.int64), 0
+    for env in range(int(env_E.max()) + 1):  # each environment's ids lie above those of the ones before
+        own = [episode for episode, of in zip(episodes, env_E, strict=True) if of == env]
+        turn_ids, end_ids = _ids_of_one_env(own, key)
+        id_N[env_N == env], id_E[env_E == env] = turn_ids + used, end_ids + used
         used += 1 + int(max(turn_ids.max(initial=-1), end_ids.max(initial=-1)))
     return id_N, id_E
 
 
-def _ids_of_one_world(episodes: Sequence[Episode], key: StateKey) -> tuple[np.ndarray, np.ndarray]:
+def _ids_of_one_env(episodes: Sequence[Episode], key: StateKey) -> tuple[np.ndarray, np.ndarray]:
     key = resolved(episodes, key)
     if key == "state":
         _require_states(episodes)

@@ -1,4 +1,4 @@
-"""Groups of near-equal observations, an option of GiGPO for worlds whose texts hardly ever repeat exactly."""
+"""Groups of near-equal observations, an option of GiGPO for environments whose texts hardly ever repeat exactly."""
 
 from __future__ import annotations
 

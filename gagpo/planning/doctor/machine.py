@@ -174,9 +174,9 @@ def rank_device(device: str, ranks: Ranks) -> str:
         RuntimeError: for more ranks than GPUs.
         SettingsError: where the machine has no such device.
     """
-    if not ranks.alone and device.startswith("cuda") and torch.cuda.device_count() < ranks.local_world:
+    if not ranks.alone and device.startswith("cuda") and torch.cuda.device_count() < ranks.local_world_size:
         count = torch.cuda.device_count()
-        raise RuntimeError(f"{ranks.local_world} processes and {count} GPUs: say --processes {max(1, count)}")
+        raise RuntimeError(f"{ranks.local_world_size} processes and {count} GPUs: say --processes {max(1, count)}")
     require_device(device)
     return ranks.device(device)
 

@@ -27,30 +27,30 @@ POLL_SECONDS = 0.05
 Answer = dict[str, Any]
 
 
-def name_of(check: Check, world: int) -> str:
+def name_of(check: Check, env: int) -> str:
     """The name of a check in the report.
 
     >>> def check_log_probabilities(machine): ...
     >>> name_of(check_log_probabilities, 1), name_of(check_log_probabilities, 8)
     ('log probabilities', 'log probabilities of 8')
     """
-    return check.__name__.removeprefix("check_").replace("_", " ") + (f" of {world}" if world > 1 else "")
+    return check.__name__.removeprefix("check_").replace("_", " ") + (f" of {env}" if env > 1 else "")
 
 
-def run_checks(machine: Machine, checks: Sequence[Check], world: int) -> Iterator[Finding]:
-    """The finding of every check, run by ``world`` processes together.
+def run_checks(machine: Machine, checks: Sequence[Check], env: int) -> Iterator[Finding]:
+    """The finding of every check, run by ``environment`` processes together.
 
     After a check that gave no finding, fresh processes run the rest. If they cannot be started, the rest is left out.
     """
     left = list(checks)
     while left:
-        crew = StepProcesses(machine, left, world)
+        crew = StepProcesses(machine, left, env)
         try:
             problem = crew.start()
             while left and not crew.broken:
                 begun = time.monotonic()
                 finding = Finding("failed", f"processes could not be started: {problem}") if problem else crew.finding()
-                finding.name, finding.seconds = name_of(left.pop(0), world), time.monotonic() - begun
+                finding.name, finding.seconds = name_of(left.pop(0), env), time.monotonic() - begun
                 yield finding
                 if problem:
                     return
@@ -59,12 +59,12 @@ def run_checks(machine: Machine, checks: Sequence[Check], world: int) -> Iterato
 
 
 class StepProcesses:
-    """``world`` processes that run ``checks`` in order. broken: a check gave no finding, so the processes are spent."""
+    """``environment`` processes that run ``checks`` in order. broken: a check gave no finding, so the processes are spent."""
 
-    def __init__(self, machine: Machine, checks: Sequence[Check], world: int):
-        self.world, self.broken = world, False
+    def __init__(self, machine: Machine, checks: Sequence[Check], env: int):
+        self.env, self.broken = env, False
         self._machine, self._checks = machine, list(checks)
-        self._folder = Path(tempfile.mkdtemp(prefix=f"processes-{world}-", dir=machine.folder))
+        self._folder = Path(tempfile.mkdtemp(prefix=f"processes-{env}-", dir=machine.folder))
         self._running: list[subprocess.Popen[bytes]] = []
         self._done = 0
 
@@ -77,12 +77,12 @@ class StepProcesses:
         (self._folder / "machine.json").write_text(
             json.dumps({"machine": record, "checks": addresses}), encoding="utf-8"
         )
-        shared = {"WORLD_SIZE": self.world, "LOCAL_WORLD_SIZE": self.world, "MASTER_ADDR": "127.0.0.1"}
+        shared = {"WORLD_SIZE": self.env, "LOCAL_WORLD_SIZE": self.env, "MASTER_ADDR": "127.0.0.1"}
         shared |= {"MASTER_PORT": free_port(), PARENT: os.getpid(), "TORCH_CPP_LOG_LEVEL": "ERROR"}
         ours = (*ENVIRONMENT, "LOCAL_WORLD_SIZE")
         inherited = {name: value for name, value in os.environ.items() if name not in ours}
-        for rank in range(self.world):
-            variables = {**shared, "RANK": rank, "LOCAL_RANK": rank} if self.world > 1 else {}
+        for rank in range(self.env):
+            variables = {**shared, "RANK": rank, "LOCAL_RANK": rank} if self.env > 1 else {}
             self._running.append(self._begun(rank, {**inherited, **{k: str(v) for k, v in variables.items()}}))
         problems = self._problems(self._answers(READY, START_SECONDS), START_SECONDS)
         return _first(problems)[0] if problems else ""
@@ -128,7 +128,7 @@ class StepProcesses:
 
     def _answers(self, number: str, seconds: float) -> list[Answer | None]:
         """The answer of each rank; None of one that has not given any in time."""
-        found: list[Answer | None] = [None] * self.world
+        found: list[Answer | None] = [None] * self.env
         until = time.monotonic() + seconds
         while None in found and time.monotonic() < until:
             for rank, process in enumerate(self._running):

@@ -27,9 +27,9 @@ def check_ranks(machine: Machine) -> Finding:
     ranks = machine.ranks
     found = [tuple(one) for one in ranks.gathered([machine.device, gpu_of(machine.device), dist.get_world_size()])]
     devices, gpus = [one[0] for one in found], [one[1] for one in found]
-    summary = f"{ranks.world} ranks over {dist.get_backend_config()}, on {', '.join(dict.fromkeys(devices))}"
+    summary = f"{ranks.world_size} ranks over {dist.get_backend_config()}, on {', '.join(dict.fromkeys(devices))}"
     values = {"devices": devices}
-    if any(one[2] != ranks.world for one in found):
+    if any(one[2] != ranks.world_size for one in found):
         return judged(False, f"{summary}: they disagree on their number", values, "start them all alike")
     shared = machine.on_gpu and len(set(gpus)) < len(gpus)
     summary += f": two of them are on the GPU {max(gpus, key=gpus.count)}" if shared else ""
@@ -55,27 +55,27 @@ def check_exchanges(machine: Machine) -> Finding:
 def exchanges(machine: Machine) -> dict[str, bool]:
     """Whether each kind of exchange gave the right numbers; small whole numbers are exact in both formats."""
     ranks, device, found = machine.ranks, machine.device, {}
-    world, rank = ranks.world, ranks.rank
+    env, rank = ranks.world_size, ranks.rank
     for dtype in (torch.float32, torch.bfloat16):
         kind = str(dtype).rpartition(".")[2]
 
         def numbers(factor: int, dtype: torch.dtype = dtype) -> Tensor:
-            return (factor * (torch.arange(world * 1000, device=device) % 5)).to(dtype)
+            return (factor * (torch.arange(env * 1000, device=device) % 5)).to(dtype)
 
         total = numbers(rank + 1)
         dist.all_reduce(total)
-        found[f"all-reduce in {kind}"] = torch.equal(total, numbers(world * (world + 1) // 2))
-        for source in range(world):
+        found[f"all-reduce in {kind}"] = torch.equal(total, numbers(env * (env + 1) // 2))
+        for source in range(env):
             sent = numbers(rank + 1)
             dist.broadcast(sent, source)
             found[f"broadcast from {source} in {kind}"] = torch.equal(sent, numbers(source + 1))
         gathered = torch.empty_like(total)
         dist.all_gather_single(gathered, numbers(rank + 1)[:1000])
-        parts = [numbers(other + 1)[:1000] for other in range(world)]
+        parts = [numbers(other + 1)[:1000] for other in range(env)]
         found[f"all-gather in {kind}"] = torch.equal(gathered, torch.cat(parts))
         scattered = torch.empty_like(total[:1000])
         dist.reduce_scatter_single(scattered, numbers(rank + 1))
-        whole = numbers(world * (world + 1) // 2)
+        whole = numbers(env * (env + 1) // 2)
         found[f"reduce-scatter in {kind}"] = torch.equal(scattered, whole[1000 * rank : 1000 * (rank + 1)])
     return found
 
@@ -87,7 +87,7 @@ def check_sharded_update(machine: Machine) -> Finding:
     together = trained(machine, ranks, precision)
     apart, limit = distance(trained(machine, Ranks(), precision), together, start), APART[precision]
     differs = len(set(ranks.gathered(sum(float(tensor.double().abs().sum()) for tensor in together.values())))) > 1
-    summary = f"weights of {ranks.world} ranks end {apart:.1e} of the way from those of one (at most {limit:g})"
+    summary = f"weights of {ranks.world_size} ranks end {apart:.1e} of the way from those of one (at most {limit:g})"
     summary += "; the ranks gather different weights" if differs else ""
     advice = "look at the check of exchanges first; where it is ok, send us this report"
     values = {"apart": apart, "limit": limit}
@@ -99,7 +99,7 @@ def trained(machine: Machine, ranks: Ranks, precision: str) -> Weights:
     model = machine.tiny()[0]
     if not ranks.alone:
         shard(model, ranks, precision, machine.device)
-    count = 8 * machine.ranks.world
+    count = 8 * machine.ranks.world_size
     credit, rng = Credit(np.linspace(-1.0, 1.0, count), np.full(count, 32)), np.random.default_rng(0)
     kind = torch.device(machine.device).type
     updater = Updater(

@@ -16,7 +16,7 @@ from gagpo.agents.engines.vllm_arguments import CPU_STEP
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.model import ModelError, load_model, load_tokenizer
 from gagpo.agents.rollout import group_jobs, rollout
-from gagpo.agents.setup import language_agent, make_engine, make_world
+from gagpo.agents.setup import language_agent, make_engine, make_env
 from gagpo.envs.pool import WorkerPool
 from gagpo.eval.results import EvalResult
 from gagpo.runs.checkpoint import checkpoints
@@ -279,12 +279,12 @@ def test_greedy_episodes_are_those_of_the_transformers_engine(started, trained, 
         folder = checkpoints(trained.path / "checkpoints")[-1].model
         model, tokenizer = load_model(folder), load_tokenizer(folder)
     own = trained.settings.environment
-    world = make_world(own.id, own.kwargs)
-    jobs = group_jobs([*world.tasks("test").ids, *world.tasks("train").ids[:8]], 2, 0, "greedy")
+    env = make_env(own.id, own.kwargs)
+    jobs = group_jobs([*env.tasks("test").ids, *env.tasks("train").ids[:8]], 2, 0, "greedy")
     played = {}
     for name in ("vllm", "transformers"):
         engine = make_engine(name, model, tokenizer)
-        agent = language_agent(engine, world, Sampling(0.0, 3))
+        agent = language_agent(engine, env, Sampling(0.0, 3))
         with WorkerPool(own.id, own.kwargs, workers=0) as pool:
             played[name], _ = rollout(agent, pool, jobs)
         engine.close()

@@ -48,7 +48,7 @@ class LeakyEnv(CorridorEnv):
         ("answer", "every first observation holds the answer"),
     ],
 )
-def test_a_world_of_ours_that_tells_too_much_is_named(leak: str, words: str) -> None:
+def test_a_env_of_ours_that_tells_too_much_is_named(leak: str, words: str) -> None:
     (finding,) = check(lambda: LeakyEnv(leak), episodes=3, only=["nothing leaks"])
     assert finding.ok == (not leak) and finding.judged
     assert words in finding.detail

@@ -9,7 +9,7 @@ pytest.importorskip("mcp", reason="the optional package mcp is not installed")
 
 from gagpo.agents.agent import ExpertAgent
 from gagpo.agents.rollout import group_jobs, rollout
-from gagpo.agents.setup import make_world
+from gagpo.agents.setup import make_env
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.check.check import check
 from gagpo.envs.mcp.env import MOST_STARTS
@@ -36,42 +36,42 @@ def said(name, **arguments):
 
 
 def test_questions_are_played(kwargs):
-    world = make_world("gagpo/MCP-v0", kwargs)
-    assert [tool.name for tool in world.tools] == ["add", "remember", "misbehave", "final_answer"]
-    observation, _ = world.reset(options={"task": "sum-1"})
+    env = make_env("gagpo/MCP-v0", kwargs)
+    assert [tool.name for tool in env.tools] == ["add", "remember", "misbehave", "final_answer"]
+    observation, _ = env.reset(options={"task": "sum-1"})
     assert observation == "What is 1 + 7?"
-    assert world.step(said("add", a=1, b=7))[0] == "8"
+    assert env.step(said("add", a=1, b=7))[0] == "8"
     for action in (said("add", a="x"), said("fly"), "", said("final_answer", text=8)):
-        observation, reward, terminated, _, info = world.step(action)
+        observation, reward, terminated, _, info = env.step(action)
         assert (reward, terminated, info["valid"]) == (0.0, False, False), observation
-    observation, reward, terminated, _, info = world.step(said("final_answer", text=" 8.0"))
+    observation, reward, terminated, _, info = env.step(said("final_answer", text=" 8.0"))
     assert (reward, terminated, info["success"]) == (1.0, True, True)
-    world.reset(options={"task": "sum-1"})
-    assert world.step(said("final_answer", text="9"))[1:3] == (0.0, True)
-    world.close()
+    env.reset(options={"task": "sum-1"})
+    assert env.step(said("final_answer", text="9"))[1:3] == (0.0, True)
+    env.close()
 
 
 def test_every_episode_has_a_server_of_its_own_unless_told_otherwise(kwargs):
     for fresh, heard in ((True, "b"), (False, "a b")):
-        world = make_world("gagpo/MCP-v0", {**kwargs, "fresh": fresh})
-        world.reset(options={"task": "sum-1"})
-        assert world.step(said("remember", word="a"))[0] == "a"
-        world.reset(options={"task": "sum-1"})
-        assert world.step(said("remember", word="b"))[0] == heard
-        world.close()
+        env = make_env("gagpo/MCP-v0", {**kwargs, "fresh": fresh})
+        env.reset(options={"task": "sum-1"})
+        assert env.step(said("remember", word="a"))[0] == "a"
+        env.reset(options={"task": "sum-1"})
+        assert env.step(said("remember", word="b"))[0] == heard
+        env.close()
 
 
 def test_a_server_that_dies_costs_the_turn_and_starts_anew_so_often(kwargs):
-    world = make_world("gagpo/MCP-v0", {**kwargs, "max_turns": 20})
-    world.reset(options={"task": "sum-1"})
+    env = make_env("gagpo/MCP-v0", {**kwargs, "max_turns": 20})
+    env.reset(options={"task": "sum-1"})
     for _ in range(MOST_STARTS):
-        observation, *_, info = world.step(said("misbehave", way="crash"))
+        observation, *_, info = env.step(said("misbehave", way="crash"))
         assert "its server starts anew" in observation and not info["valid"]
     with pytest.raises(ServerError, match="had to be started 3 times in one episode"):
-        world.step(said("add", a=1, b=1))
-    world.reset(options={"task": "sum-1"})
-    assert world.step(said("add", a=1, b=1))[0] == "2"
-    world.close()
+        env.step(said("add", a=1, b=1))
+    env.reset(options={"task": "sum-1"})
+    assert env.step(said("add", a=1, b=1))[0] == "2"
+    env.close()
 
 
 def test_the_expert_wins_in_processes_of_the_pool(kwargs):
@@ -114,7 +114,7 @@ def test_arguments_that_make_no_sense_are_named(kwargs, tmp_path):
         ({"tasks": str(tmp_path)}, "cannot be read"),
     ):
         with pytest.raises(InvalidArgument, match=words):
-            make_world("gagpo/MCP-v0", {**kwargs, **changes})
+            make_env("gagpo/MCP-v0", {**kwargs, **changes})
 
 
 def test_a_server_from_a_package_index_is_played(tmp_path):
@@ -123,10 +123,10 @@ def test_a_server_from_a_package_index_is_played(tmp_path):
     row = {"question": "What is 12 * 12?", "answer": 144, "id": "square", "split": "train", "calls": calls}
     (tmp_path / "q.jsonl").write_text(json.dumps(row))
     kwargs = {"command": "python -m mcp_server_calculator", "tasks": str(tmp_path / "q.jsonl"), "start_seconds": 60.0}
-    world = make_world("gagpo/MCP-v0", {**kwargs, "expert": True})
-    _, info = world.reset(options={"task": "square"})
-    observation, *_, info = world.step(info["expert_action"])
+    env = make_env("gagpo/MCP-v0", {**kwargs, "expert": True})
+    _, info = env.reset(options={"task": "square"})
+    observation, *_, info = env.step(info["expert_action"])
     assert observation == "144" and info["valid"]
-    assert world.step(said("calculate", expression="import os"))[4]["valid"] is False
-    assert world.step(info["expert_action"])[4]["success"]
-    world.close()
+    assert env.step(said("calculate", expression="import os"))[4]["valid"] is False
+    assert env.step(info["expert_action"])[4]["success"]
+    env.close()

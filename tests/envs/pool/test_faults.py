@@ -99,7 +99,7 @@ def test_an_environment_that_never_answers_harms_only_its_own_episode(fault: str
         assert [events[slot].kind for slot in range(3)] == ["step", "restarted", "restarted"]
         assert "more than 0.7 s" in events[1].error
         assert gone(worker_of(first[0]))
-        pool.step(0, "look")  # answered before the hang, but its world died with the worker
+        pool.step(0, "look")  # answered before the hang, but its environment died with the worker
         pool.step(1, fault)
         events = answers(pool, 2)
         assert events[0].kind == "restarted"
@@ -376,7 +376,7 @@ class TerminatedEnv(CorridorEnv):
 gymnasium.register("gagpo-test/Terminated-v0", TerminatedEnv, disable_env_checker=True, order_enforce=False)
 
 
-def test_a_termination_of_the_caller_is_not_taken_for_an_error_of_the_world() -> None:
+def test_a_termination_of_the_caller_is_not_taken_for_an_error_of_the_env() -> None:
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         with WorkerPool("gagpo-test/Terminated-v0", workers=0) as pool:

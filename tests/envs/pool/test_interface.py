@@ -82,13 +82,13 @@ gymnasium.register("gagpo-test/Hasty-v0", HastyEnv, disable_env_checker=True, or
         ("gagpo/SQL-v0", {}, False),
     ],
 )
-def test_only_our_own_worlds_that_cannot_hang_may_be_stepped_in_the_callers_process(
+def test_only_our_own_envs_that_cannot_hang_may_be_stepped_in_the_callers_process(
     env_id: str, kwargs: dict, here: bool
 ) -> None:
     assert is_cheap(find_spec(env_id), kwargs) is here
 
 
-def test_left_to_itself_the_pool_takes_no_process_for_a_cheap_world_and_plays_the_same() -> None:
+def test_left_to_itself_the_pool_takes_no_process_for_a_cheap_env_and_plays_the_same() -> None:
     episodes = [(f"door-{i % 12:02d}", i) for i in range(12)]
     with WorkerPool(CORRIDOR, workers="auto") as here, WorkerPool(CORRIDOR, workers=2) as elsewhere:
         assert play(here, episodes) == play(elsewhere, episodes)

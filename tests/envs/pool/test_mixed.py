@@ -1,4 +1,4 @@
-"""Pools of several worlds as one: every request has its answer, and one world's faults are its own."""
+"""Pools of several environments as one: every request has its answer, and one environment's faults are its own."""
 
 import time
 
@@ -24,7 +24,7 @@ def events(pool, count, seconds=60):
 
 
 @pytest.mark.parametrize("workers", [{"a": 0, "b": 1}, {"a": 0, "b": 0}, {"a": 1, "b": 2}], ids=str)
-def test_each_request_is_answered_by_its_own_world(workers):
+def test_each_request_is_answered_by_its_own_env(workers):
     with mixed(**workers) as pool:
         assert pool.wait() == [] and pool.wait(0.0) == []
         for slot in range(8):
@@ -36,7 +36,7 @@ def test_each_request_is_answered_by_its_own_world(workers):
         assert pool.counters.steps == 8 and [one.counters.steps for one in pool.pools.values()] == [4, 4]
 
 
-def test_a_slot_goes_from_one_world_to_the_other():
+def test_a_slot_goes_from_one_env_to_the_other():
     with mixed(a=0, b=0) as pool:
         pool.reset(3, "a.door-01", seed=1)
         pool.reset(3, "b.door-02", seed=1)
@@ -59,18 +59,18 @@ def test_a_place_is_saved_and_gone_back_to_in_another_slot():
 
 
 @pytest.mark.parametrize("task", ["door-01", "c.door-01", "", "."])
-def test_a_task_of_no_world_is_refused(task):
+def test_a_task_of_no_env_is_refused(task):
     with mixed(a=0, b=0) as pool, pytest.raises(GagpoError, match="there are a, b"):
         pool.reset(0, task)
 
 
 @pytest.mark.parametrize("token", [b"", b"x", b"c\0junk", b"\xff\0"])
-def test_a_token_of_no_world_is_refused(token):
+def test_a_token_of_no_env_is_refused(token):
     with mixed(a=0, b=0) as pool, pytest.raises(GagpoError, match="there are a, b"):
         pool.restore(0, token)
 
 
-def test_what_breaks_in_one_world_costs_the_other_nothing():
+def test_what_breaks_in_one_env_costs_the_other_nothing():
     with mixed(a=1, faulty=1) as pool:
         pool.reset(0, "a.door-01", seed=1)
         pool.reset(1, "faulty.quiet", seed=1)
@@ -82,7 +82,7 @@ def test_what_breaks_in_one_world_costs_the_other_nothing():
         assert (pool.counters.crashes, pool.pools["a"].counters.crashes) == (1, 0)
 
 
-def test_the_quick_world_is_not_kept_waiting_by_the_slow_one():
+def test_the_quick_env_is_not_kept_waiting_by_the_slow_one():
     pools = {"slow": WorkerPool(SLEEPY, {"seconds": 30.0}, workers=1), "quick": WorkerPool(CORRIDOR, workers=0)}
     with MixedPool(pools) as pool:
         for slot, task in enumerate(("slow.door-01", "quick.door-01")):
@@ -95,7 +95,7 @@ def test_the_quick_world_is_not_kept_waiting_by_the_slow_one():
         pool.release(0)
 
 
-def test_it_closes_every_world_and_again():
+def test_it_closes_every_env_and_again():
     pool = mixed(a=1, b=1)
     assert events(pool, 0) == []
     pool.close()

@@ -18,7 +18,7 @@ def observation(text, reward=None, done=False, **metadata):
 
 
 def counting(message, state):
-    """A world of three steps: the state is the number of steps; the third one succeeds."""
+    """An environment of three steps: the state is the number of steps; the third one succeeds."""
     if message["type"] == "reset":
         state.update(seed=message["data"]["seed"], steps=0)
         return observation(f"seed {state['seed']}")

@@ -1,4 +1,4 @@
-"""Worlds on a server, played by one process: what is waited for at once, and what no server can do to it."""
+"""Environments on a server, played by one process: what is waited for at once, and what no server can do to it."""
 
 import json
 import threading
@@ -56,8 +56,8 @@ def test_episodes_are_played_and_their_tasks_are_seeds():
         assert (pool.counters.steps, pool.counters.resets, pool.counters.restarts) == (48, 16, 0)
 
 
-def test_two_hundred_slow_worlds_step_at_the_same_time():
-    """No world answers before all have been asked: whoever waits for one after the other waits for ever."""
+def test_two_hundred_slow_envs_step_at_the_same_time():
+    """No environment answers before all have been asked: whoever waits for one after the other waits for ever."""
     together = threading.Barrier(200, timeout=PATIENCE)
 
     def answer(message, state):
@@ -70,7 +70,7 @@ def test_two_hundred_slow_worlds_step_at_the_same_time():
         assert pool.counters.restarts == 0
 
 
-def test_worlds_run_while_the_caller_does_something_else():
+def test_envs_run_while_the_caller_does_something_else():
     stepped = threading.Event()
 
     def answer(message, state):
@@ -86,7 +86,7 @@ def test_worlds_run_while_the_caller_does_something_else():
         assert stepped.wait(PATIENCE)
 
 
-def test_a_world_that_hangs_costs_its_own_episode_alone():
+def test_a_env_that_hangs_costs_its_own_episode_alone():
     def answer(message, state):
         if message["type"] == "step" and state["seed"] == 1:
             return None
@@ -100,19 +100,21 @@ def test_a_world_that_hangs_costs_its_own_episode_alone():
         assert (pool.counters.hangs, pool.counters.failures) == (2, 1)
 
 
-def test_an_error_of_the_world_starts_its_episode_over():
+def test_an_error_of_the_env_starts_its_episode_over():
     broken = {2}
 
     def answer(message, state):
         if message["type"] == "step" and state["seed"] in broken:
             broken.discard(state["seed"])
-            return json.dumps({"type": "error", "data": {"message": "the world\nbroke", "code": "EXECUTION_ERROR"}})
+            return json.dumps(
+                {"type": "error", "data": {"message": "the environment\nbroke", "code": "EXECUTION_ERROR"}}
+            )
         return counting(message, state)
 
     with serving(answer) as server, open_pool(server.url) as pool:
         played = play(pool, 4)
         assert [event.kind for event in played[2]] == ["reset", "restarted", "step", "step", "step"]
-        assert played[2][1].error.endswith("the world broke'") and played[2][1].observation == "seed 2"
+        assert played[2][1].error.endswith("the environment broke'") and played[2][1].observation == "seed 2"
         assert pool.counters.errors == pool.counters.restarts == 1
 
 
@@ -322,4 +324,4 @@ def test_nothing_of_it_lives_on():
 
 
 def test_the_address_is_an_id():
-    assert find_spec("https://worlds.example/a").kwargs == {"url": "https://worlds.example/a"}
+    assert find_spec("https://environments.example/a").kwargs == {"url": "https://environments.example/a"}

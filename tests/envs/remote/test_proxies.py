@@ -1,4 +1,4 @@
-"""Servers on this machine are spoken to directly, whatever proxy the environment names for the rest of the world."""
+"""Servers on this machine are spoken to directly, whatever proxy the environment names for the rest of the environment."""
 
 import pytest
 
@@ -13,12 +13,12 @@ from tests.envs.remote.session_server import serving
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("dead_proxy")]
 
 
-def test_a_world_on_this_machine_is_played_past_the_proxy():
+def test_a_env_on_this_machine_is_played_past_the_proxy():
     with serving() as server:
-        world = RemoteEnv(server.url, train=2, test=1)
-        observation, _ = world.reset(options={"task": "train-0000001"})
-        assert observation == "seed 1" and world.step("go")[0] == "seed 1 step 1 go"
-        world.close()
+        env = RemoteEnv(server.url, train=2, test=1)
+        observation, _ = env.reset(options={"task": "train-0000001"})
+        assert observation == "seed 1" and env.step("go")[0] == "seed 1 step 1 go"
+        env.close()
 
 
 def test_hundreds_of_sessions_too():
@@ -34,7 +34,7 @@ def test_hundreds_of_sessions_too():
         ("http://127.0.0.1:8000", True),
         ("http://127.9.8.7", True),
         ("http://localhost:8000/v1", True),
-        ("http://worlds.localhost", True),
+        ("http://environments.localhost", True),
         ("https://[::1]:8000", True),
         ("http://localhost.example.org", False),
         ("http://10.0.0.7:8000", False),

@@ -1,4 +1,4 @@
-"""The world of databases: its promises, its judge, and the published formats."""
+"""The environment of databases: its promises, its judge, and the published formats."""
 
 import gc
 import sqlite3

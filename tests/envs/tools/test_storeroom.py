@@ -1,4 +1,4 @@
-"""The storeroom: provable, the same world by tools and by lines, and an expert that asks two things at once."""
+"""The storeroom: provable, the same environment by tools and by lines, and an expert that asks two things at once."""
 
 import pytest
 
@@ -19,16 +19,16 @@ def test_it_keeps_every_promise(form):
     assert not [finding for finding in findings if not finding.ok]
 
 
-def test_the_same_seed_is_the_same_world_in_both_forms():
+def test_the_same_seed_is_the_same_env_in_both_forms():
     tools, text = StoreroomEnv(expert=True), StoreroomEnv("text", expert=True)
     for task in tools.tasks("test").ids[::17]:
         seen = []
-        for world in (tools, text):
-            said, info = world.reset(seed=5, options={"task": task})
+        for env in (tools, text):
+            said, info = env.reset(seed=5, options={"task": task})
             answers, over = [said], False
             while not over:
                 for action in separate(info["expert_action"]):
-                    said, reward, over, _, info = world.step(action)
+                    said, reward, over, _, info = env.step(action)
                     answers.append(said)
             seen.append(answers)
             assert reward == 1.0 and info["success"]
@@ -36,11 +36,11 @@ def test_the_same_seed_is_the_same_world_in_both_forms():
 
 
 def test_what_a_thing_costs_is_drawn_by_the_seed():
-    world = StoreroomEnv("text")
+    env = StoreroomEnv("text")
     prices = set()
     for seed in range(30):
-        world.reset(seed=seed, options={"task": "total-lamp-rope"})
-        prices.add(world.step("price lamp")[0])
+        env.reset(seed=seed, options={"task": "total-lamp-rope"})
+        prices.add(env.step("price lamp")[0])
     assert prices == {f"The lamp costs {number}." for number in range(1, 10)}
 
 
@@ -65,9 +65,9 @@ def test_train_and_test_share_no_two_things():
     ],
 )
 def test_what_cannot_be_done_is_invalid_and_says_why(form, action, told):
-    world = StoreroomEnv(form)
-    world.reset(seed=1, options={"task": "total-lamp-rope"})
-    said, reward, over, _, info = world.step(action)
+    env = StoreroomEnv(form)
+    env.reset(seed=1, options={"task": "total-lamp-rope"})
+    said, reward, over, _, info = env.step(action)
     assert told in said and len(said) < 400 and (reward, over, info["valid"]) == (0.0, False, False)
 
 

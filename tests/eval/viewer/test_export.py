@@ -219,7 +219,7 @@ def test_a_folder_of_runs_is_a_table_of_them(tmp_path, make_groups, make_run):
     (index,) = read(tmp_path / "out" / "data" / "index.js")
     assert [one["name"] for one in index["runs"]] == ["other", "walk-seed1", "walk-seed2"]
     walk = index["experiments"][1]
-    assert (walk["name"], walk["runs"], walk["seeds"], walk["world"]) == ("walk", [1, 2], ["1", "2"], "Walk-v0")
+    assert (walk["name"], walk["runs"], walk["seeds"], walk["environment"]) == ("walk", [1, 2], ["1", "2"], "Walk-v0")
     rates = [index["runs"][n]["results"]["valid_unseen"]["trained"][-1]["success"]["value"] for n in (1, 2)]
     success = walk["success"]["valid_unseen"]
     assert success["value"] == pytest.approx(sum(rates) / 2) and success["low"] < success["high"]

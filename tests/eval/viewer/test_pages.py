@@ -123,7 +123,7 @@ def test_an_invalid_turn_says_why(tmp_path, make_groups, browser):
     pages.go(pages.js("return viewer.episodeLink(arguments[0], 0)", group))
     said = pages.js("return [...document.querySelectorAll('.turn-card .side .bad')].map((one) => one.innerText)")
     assert said[:2] == ["no action was found in the response", "cut off at the token limit"]
-    assert said[2].startswith("refused by the world: ") and "<i>Nothing</i> happens." in said[2]
+    assert said[2].startswith("refused by the environment: ") and "<i>Nothing</i> happens." in said[2]
     pages.go(pages.js("return viewer.episodeLink(arguments[0], 1)", group))
     assert "invalid action" in pages.text
 
@@ -297,7 +297,7 @@ def test_runs_of_a_folder_are_sorted_filtered_and_set_side_by_side(tmp_path, mak
     assert pages.js(names) == ["walk-seed2", "walk-seed1", "walk-fast", "other"]
     pages.js(
         "const pick = (name, value) => { const one = document.querySelector(`[name=${name}]`); one.value = value; "
-        "one.dispatchEvent(new Event('change')); }; pick('rows', 'seeds'); pick('world', 'Walk-v0')"
+        "one.dispatchEvent(new Event('change')); }; pick('rows', 'seeds'); pick('environment', 'Walk-v0')"
     )
     assert pages.js("return [...document.querySelectorAll('.rows tbody tr')].length") == 2
     assert "1, 2" in pages.text and "2 experiments" in pages.text

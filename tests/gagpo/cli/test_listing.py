@@ -6,11 +6,11 @@ import pytest
 
 from gagpo.cli.listing import environments, everything, list_everything
 from gagpo.envs.lookup import UnknownEnvironment, find_spec
-from gagpo.interop.scaffold import new_world
+from gagpo.interop.scaffold import new_environment
 
 
 def test_packages_offer_environments(tmp_path, offer):
-    new_world("sea_floor", tmp_path)
+    new_environment("sea_floor", tmp_path)
     places = {"SeaFloor-v0": "sea_floor", "No-v0": "no_such_module", "Lost-v0": "sea_floor"}
     offer("deep", "gagpo.environments", **places)
     found = {one.name: one for one in environments()}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gagpo.agents.episodes import Turn
-from gagpo.agents.setup import make_world
+from gagpo.agents.setup import make_env
 from gagpo.collecting.collector import Collector, usable
 from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
@@ -38,7 +38,7 @@ class Walker:
 def collector(corridor):
     def make(algorithm="gagpo", **rollout):
         settings = load(corridor(algorithm=algorithm, rollout=rollout))
-        tasks = make_world(settings.environment.id, settings.environment.kwargs).tasks("train")
+        tasks = make_env(settings.environment.id, settings.environment.kwargs).tasks("train")
         return Collector(settings, Schedule(settings, {"": tasks}), Controllers(settings.algorithm.controllers))
 
     return make
@@ -81,7 +81,7 @@ def test_groups_that_teach_nothing_are_replaced(collector):
     assert len({e.group for e in found.played}) == made.position
 
 
-def test_a_world_that_teaches_nothing_ends_after_the_rounds(collector):
+def test_a_env_that_teaches_nothing_ends_after_the_rounds(collector):
     made = collector({"preset": "dapo", "controllers": {"dynamic_sampling": {"rounds": 3}}}, tasks=2, samples=2)
     found = play(made, Walker(always="left"))
     assert found.rounds == 3 and len(found.played) == 3 * 4
@@ -130,7 +130,7 @@ def test_a_probe_that_failed_leaves_its_task_alone(collector):
     assert made.controllers.agpo.state.by_task.keys() == {names[0], names[2]}
 
 
-def test_episodes_keep_what_the_world_showed_last(collector):
+def test_episodes_keep_what_the_env_showed_last(collector):
     for episode in play(collector(), Walker()).episodes:
         place, door = episode.end_state.split(">")
         assert episode.end_observation == f"You stand at {place}. Go to door {door}."

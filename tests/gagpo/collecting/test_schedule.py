@@ -1,4 +1,4 @@
-"""Places of a run's order: shares of the worlds, the tasks they get, and what a checkpoint keeps of it."""
+"""Places of a run's order: shares of the environments, the tasks they get, and what a checkpoint keeps of it."""
 
 import random
 
@@ -28,7 +28,7 @@ def scheduled(corridor, weights=(2, 1, 1), tasks=8, **more):
 
 @examples(max_examples=60, deadline=None)
 @given(st.lists(st.decimals("0.01", "100", places=2), min_size=1, max_size=6))
-def test_no_world_is_ever_a_whole_group_from_its_due(weights):
+def test_no_env_is_ever_a_whole_group_from_its_due(weights):
     shares, had = Apportionment([float(weight) for weight in weights]), [0] * len(weights)
     for place in range(200):
         had[shares.at(place)] += 1
@@ -39,13 +39,13 @@ def test_no_world_is_ever_a_whole_group_from_its_due(weights):
 def test_every_iteration_has_the_shares_exactly(corridor):
     schedule = scheduled(corridor)
     for first in range(0, 80, 8):
-        worlds = [schedule.world_at(place).name for place in range(first, first + 8)]
-        assert [worlds.count(name) for name in "abc"] == [4, 2, 2]
-    orders = {tuple(schedule.world_at(first + place).name for place in range(8)) for first in range(0, 80, 8)}
+        envs = [schedule.environment_at(place).name for place in range(first, first + 8)]
+        assert [envs.count(name) for name in "abc"] == [4, 2, 2]
+    orders = {tuple(schedule.environment_at(first + place).name for place in range(8)) for first in range(0, 80, 8)}
     assert len(orders) > 3  # so that a rank which plays every other group plays them all
 
 
-def test_each_world_plays_its_own_tasks_in_the_order_of_a_run_of_it_alone(corridor):
+def test_each_env_plays_its_own_tasks_in_the_order_of_a_run_of_it_alone(corridor):
     schedule = scheduled(corridor)
     alone = Schedule(load(corridor()), {"": TASKS["b"]})
     own = [task for task in map(schedule.task_at, range(80)) if task.startswith("b.")]

@@ -26,7 +26,7 @@ SHUT = episode(("Hall.", "open", "shut"), ("Nothing happens.", "go", "shut"), re
 OPEN = episode(("Hall.", "lift", "shut"), ("Nothing happens.", "go", "shut"), ("Attic.", "go", "up"), refused=(0,))
 
 
-def test_auto_is_the_state_where_the_world_names_one():
+def test_auto_is_the_state_where_the_env_names_one():
     assert Turns.from_episodes([SHUT, OPEN], "auto").state_N.tolist() == [0, 0, 0, 0, 1]
     nameless = episode(("Hall.", "open", None))
     assert Turns.from_episodes([SHUT, nameless], "auto").state_N.tolist() == [0, 1, 0]

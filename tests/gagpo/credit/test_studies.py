@@ -8,18 +8,18 @@ import torch
 
 from benchmarks.studies import learner, seeds, truth
 from benchmarks.studies.continuations import SavingAgent, true_advantages, true_values
+from benchmarks.studies.environments import StudyEnv
 from benchmarks.studies.policy import FEATURES, STATE_FEATURES, SmallAgent, SmallPolicy
 from benchmarks.studies.rows import append_row, has_row, read_rows
-from benchmarks.studies.worlds import StudyWorld
 from gagpo.agents.agent import ExpertAgent
 from gagpo.agents.rollout import group_jobs, rollout
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
-WORLD = StudyWorld(CORRIDOR, {"max_turns": 30}, "test", 9000)
+ENV = StudyEnv(CORRIDOR, {"max_turns": 30}, "test", 9000)
 
 
 def played(agent, tasks=("door-07", "door-05"), tries=4, **kwargs):
-    with StudyWorld(CORRIDOR, {"max_turns": 8, **kwargs}, "test", 0).pool() as pool:
+    with StudyEnv(CORRIDOR, {"max_turns": 8, **kwargs}, "test", 0).pool() as pool:
         saving = SavingAgent(agent, pool)
         episodes, _ = rollout(saving, pool, group_jobs(tasks, tries, 1))
         return episodes, *true_values(agent, pool, episodes, saving.points, tries=3)
@@ -65,7 +65,7 @@ def test_the_agent_samples_from_the_policy_that_is_trained():
 @pytest.mark.parametrize("method", ["graph_sum", "ppo", "eb"])
 def test_the_small_policy_learns_by_the_suites_own_credit(method):
     torch.manual_seed(0)
-    progress = list(learner.train(SmallPolicy(), WORLD, method, 0.1, seed=1))
+    progress = list(learner.train(SmallPolicy(), ENV, method, 0.1, seed=1))
     assert progress[0].success < 0.4 and progress[-1].success > 0.8
     assert "advantage_std" in progress[0].stats
 
@@ -99,14 +99,16 @@ def test_rows_survive_an_interruption(tmp_path):
 
 def test_a_table_pairs_seeds_and_takes_the_best_swept_rate(tmp_path):
     for rate, area in ((0.01, 0.3), (0.03, 0.6), (0.1, 0.4)):
-        append_row(tmp_path / "seeds-sweep.jsonl", {"world": "small", "method": "graph", "rate": rate, "area": area})
+        append_row(
+            tmp_path / "seeds-sweep.jsonl", {"environment": "small", "method": "graph", "rate": rate, "area": area}
+        )
     assert seeds.best_rate(tmp_path / "seeds-sweep.jsonl", "small", "graph") == 0.03
     assert seeds.best_rate(tmp_path / "seeds-sweep.jsonl", "shop", "graph") == 0.03
     with pytest.raises(SystemExit, match="grpo was not swept"):
         seeds.best_rate(tmp_path / "seeds-sweep.jsonl", "small", "grpo")
     for seed, gap in ((1, 0.1), (2, 0.12), (3, 0.09)):
         for method, area in (("gagpo", 0.1 * seed), ("graph", 0.1 * seed + gap)):
-            row = {"world": "small", "method": method, "rate": 0.03, "seed": seed, "area": area, "panel": 0.5}
+            row = {"environment": "small", "method": method, "rate": 0.03, "seed": seed, "area": area, "panel": 0.5}
             append_row(tmp_path / "seeds.jsonl", row)
     text = "\n".join(seeds.table(tmp_path / "seeds.jsonl", "small"))
     assert "10.3 ± 3.8" in text and "graph" in text

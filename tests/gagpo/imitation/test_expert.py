@@ -126,7 +126,7 @@ def test_a_policy_learns_from_the_expert_alone_and_then_from_its_own_successes(c
     assert max(row["train_tokens_read"] for row in own) < 1  # failures are not read
 
 
-def test_a_world_without_an_expert_is_refused_before_anything_is_made(corridor, tmp_path):
+def test_a_env_without_an_expert_is_refused_before_anything_is_made(corridor, tmp_path):
     config = corridor(algorithm=ALONE, environment={"id": "gagpo-test/Untaught-v0", "kwargs": {}})
     folder = RunFolder.new(tmp_path / "run", load_run(config))
     with pytest.raises(SettingsError, match=r"Untaught-v0 has none: implement expert_action"):
@@ -151,19 +151,19 @@ def mixed(corridor, *more, **changes):
     return corridor(**{**usual, "rollout": rollout, "training": {"iterations": 1}, **changes})
 
 
-def test_the_experts_of_several_worlds_teach_each_in_its_own_words(tiny):
+def test_the_experts_of_several_envs_teach_each_in_its_own_words(tiny):
     """Lines in the corridor, tool calls in the storeroom, several at once, each no longer than may be said there."""
     both = "\n".join(ToolCall("price", {"item": thing}).text for thing in ("lamp", "rope"))
-    worlds = {
+    envs = {
         "long": ChatFormat(Context(tiny[1], STYLES["plain"]), 8),
         "room": ChatFormat(Context(tiny[1], STYLES["tools"], tools=TOOLS), 200),
         "curt": ChatFormat(Context(tiny[1], STYLES["tools"], tools=TOOLS), 20),
     }
-    episodes = [replace(played(worlds["long"].context, "left"), world="long")]
-    episodes += [replace(played(worlds[name].context, both, group=1), world=name) for name in ("room", "curt")]
-    rows = expert_rows(episodes, worlds)
+    episodes = [replace(played(envs["long"].context, "left"), environment="long")]
+    episodes += [replace(played(envs[name].context, both, group=1), env=name) for name in ("room", "curt")]
+    rows = expert_rows(episodes, envs)
     assert [row.turn_K[0] for row in rows] == [0, 1]
-    read = [worlds[name].context.turn(row.ids[row.place_K]) for name, row in zip(("long", "room"), rows, strict=True)]
+    read = [envs[name].context.turn(row.ids[row.place_K]) for name, row in zip(("long", "room"), rows, strict=True)]
     assert (read[0].action, read[1].action, len(read[1].calls)) == ("left", both, 2)
     assert all(turn.valid for turn in read)
 
@@ -173,7 +173,7 @@ def test_a_mixture_learns_from_its_experts(corridor, tmp_path):
     assert rows[-1]["expert_loss"] < rows[0]["expert_loss"] and rows[0]["expert_turns"] == 1.0
 
 
-def test_a_world_without_an_expert_beside_others_is_named(corridor, tmp_path):
+def test_a_env_without_an_expert_beside_others_is_named(corridor, tmp_path):
     untaught = {"name": "quiet", "id": "gagpo-test/Untaught-v0", "kwargs": {"max_turns": 4}}
     folder = RunFolder.create(tmp_path / "run", load_run(mixed(corridor, untaught)))
     with pytest.warns(UserWarning, match=r"no expert in quiet \(gagpo-test/Untaught-v0\)"):
@@ -199,8 +199,8 @@ gymnasium.register("gagpo-test/Raving-v0", entry_point=Raving)
 
 def test_what_an_expert_must_not_say_is_not_learned(corridor, tmp_path):
     """Numbers, lists, halves of characters, novels: such turns have no expert, and the others teach as ever."""
-    world = {"id": "gagpo-test/Raving-v0", "kwargs": {"max_turns": 16}}
-    config = corridor(algorithm=ALONE, environment=world, training={"iterations": 1}, evaluation=QUICK)
+    env = {"id": "gagpo-test/Raving-v0", "kwargs": {"max_turns": 16}}
+    config = corridor(algorithm=ALONE, environment=env, training={"iterations": 1}, evaluation=QUICK)
     folder = RunFolder.create(tmp_path / "run", load_run(config))
     train(folder, quiet=True)
     (row,) = folder.metrics()

@@ -22,7 +22,7 @@ from gagpo.interop.trl import environment_factory
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 COUNT = 50
-WORLDS = {
+ENVIRONMENTS_TRIED = {
     "gagpo/ALFWorld-v0": ("valid_unseen", {"counts": {"train": 1, "valid_seen": 1, "valid_unseen": COUNT}}),
     "gagpo/WebShop-v0": ("test", {"products": 200}),
     "gagpo/Math-v0": ("test", {"size": 10, "test_size": 2 * COUNT}),
@@ -34,7 +34,7 @@ JUNK = ["nonsense", "15", ""]
 @functools.cache
 def scripts(env_id):
     """Per task what the expert does with some junk in between, and what Gymnasium answers."""
-    split, kwargs = WORLDS[env_id]
+    split, kwargs = ENVIRONMENTS_TRIED[env_id]
     env = gymnasium.make(env_id, expert=True, max_turns=12, **kwargs)
     played = []
     for number, row in enumerate(rows(env_id, kwargs, split, COUNT)):
@@ -54,14 +54,14 @@ def scripts(env_id):
     return played
 
 
-@pytest.fixture(params=sorted(WORLDS), scope="module")
-def world(request):
-    split, kwargs = WORLDS[request.param]
+@pytest.fixture(params=sorted(ENVIRONMENTS_TRIED), scope="module")
+def env(request):
+    split, kwargs = ENVIRONMENTS_TRIED[request.param]
     return request.param, {**kwargs, "max_turns": 12}, split, scripts(request.param)
 
 
-def test_through_the_pool(world):
-    env_id, kwargs, _, played = world
+def test_through_the_pool(env):
+    env_id, kwargs, _, played = env
     with WorkerPool(env_id, kwargs, workers=1) as pool:
         for row, actions, answers, _ in played:
             pool.reset(0, row["task"], row["seed"])
@@ -72,10 +72,10 @@ def test_through_the_pool(world):
             assert seen == answers
 
 
-def test_through_openenv(world):
+def test_through_openenv(env):
     import json
 
-    env_id, kwargs, split, played = world
+    env_id, kwargs, split, played = env
 
     async def play(url):
         async with GenericEnvClient(base_url=url) as client:
@@ -94,8 +94,8 @@ def test_through_openenv(world):
         stop(server)
 
 
-def test_through_trl(world):
-    env_id, kwargs, _, played = world
+def test_through_trl(env):
+    env_id, kwargs, _, played = env
     environment = environment_factory(env_id, kwargs)()
     for row, actions, answers, _ in played:
         seen = [environment.reset(**row), *(environment.act(action=action) for action in actions)]
@@ -103,10 +103,10 @@ def test_through_trl(world):
         assert environment.get_reward() == pytest.approx(sum(reward for _, reward in answers))
 
 
-def test_through_inspect(world, tmp_path):
-    from gagpo.interop.inspect_ai import world as inspect_world
+def test_through_inspect(env, tmp_path):
+    from gagpo.interop.inspect_ai import env as inspect_env
 
-    env_id, kwargs, split, played = world
+    env_id, kwargs, split, played = env
     scripted = {row["task"]: actions for row, actions, *_ in played}
 
     def say(messages, tools, choice, config):
@@ -116,7 +116,7 @@ def test_through_inspect(world, tmp_path):
         return said
 
     (log,) = inspect_ai.eval(
-        inspect_world(env_id, split=split, tasks=COUNT, style="whole", **kwargs),
+        inspect_env(env_id, split=split, tasks=COUNT, style="whole", **kwargs),
         model=get_model("mockllm/model", custom_outputs=say), log_dir=str(tmp_path), display="none", max_samples=4,
     )  # fmt: skip
     assert log.status == "success", log.error

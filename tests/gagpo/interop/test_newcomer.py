@@ -62,19 +62,19 @@ def test_the_page_does_as_it_says(folder):
     assert chance.episodes == 10 and chance.successes < 8
 
 
-def test_each_world_is_copied_from_its_page(tmp_path):
-    for world in newcomer.WORLDS:
-        newcomer.write_world(world, tmp_path)
-        assert (tmp_path / f"{world}.py").is_file()
-        assert load(tmp_path / f"{world}.yaml").sft.steps is None, "it is left to measure itself"
+def test_each_env_is_copied_from_its_page(tmp_path):
+    for env in newcomer.ENVIRONMENTS_TRIED:
+        newcomer.write_env(env, tmp_path)
+        assert (tmp_path / f"{env}.py").is_file()
+        assert load(tmp_path / f"{env}.yaml").sft.steps is None, "it is left to measure itself"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("world", newcomer.WORLDS)
-def test_the_worlds_of_the_pages_visibly_learn(tmp_path, world, seed):
-    newcomer.write_world(world, tmp_path)
-    row = newcomer.learn(world, seed, tmp_path)
+@pytest.mark.parametrize("environment", newcomer.ENVIRONMENTS_TRIED)
+def test_the_envs_of_the_pages_visibly_learn(tmp_path, env, seed):
+    newcomer.write_env(env, tmp_path)
+    row = newcomer.learn(env, seed, tmp_path)
     assert row["after"] - row["before"] >= newcomer.RISE, row
     assert row["sft"]["invalid"] < 0.1, row

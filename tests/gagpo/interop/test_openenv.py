@@ -198,7 +198,7 @@ def test_a_running_server_is_valid(url):
     assert report["passed"], report
 
 
-def test_a_world_that_breaks_or_hangs_costs_one_episode():
+def test_a_env_that_breaks_or_hangs_costs_one_episode():
     server, url = start(FAULTY, '{"port": 0, "workers": 1, "step_deadline": 1.0}')
     try:
         with dial(url) as socket:
@@ -256,24 +256,24 @@ def test_the_written_package_is_valid(tmp_path, monkeypatch):
 
 
 def test_experts_are_not_served():
-    from gagpo.interop.openenv import open_world
+    from gagpo.interop.openenv import open_env
 
     with pytest.raises(ValueError, match="no expert"):
-        open_world(CORRIDOR, {"expert": True})
+        open_env(CORRIDOR, {"expert": True})
 
 
 def test_a_seed_decides_which_task_a_server_is_asked_for(url):
     from gagpo.envs.remote.env import RemoteEnv
 
-    world = RemoteEnv(url)
+    env = RemoteEnv(url)
     try:
-        world.reset(seed=99)
+        env.reset(seed=99)
         starts = []
         for seed in (0, 1, 2, 3, 0, 1, 2, 3):
-            observation, info = world.reset(seed=seed)
+            observation, info = env.reset(seed=seed)
             starts.append((observation, info["task"]))
     finally:
-        world.close()
+        env.close()
     assert starts[:4] == starts[4:] and len({task for _, task in starts}) > 1
 
 

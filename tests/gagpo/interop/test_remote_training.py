@@ -1,4 +1,4 @@
-"""Training in worlds that `gagpo serve` serves: the same episodes as here, the same tasks, a run from end to end."""
+"""Training in environments that `gagpo serve` serves: the same episodes as here, the same tasks, a run from end to end."""
 
 import json
 import signal
@@ -10,7 +10,7 @@ pytest.importorskip("openenv")
 from typer.testing import CliRunner
 
 from benchmarks.serve import start, stop
-from gagpo.agents.setup import make_world, tasks_of
+from gagpo.agents.setup import make_env, tasks_of
 from gagpo.cli.main import app
 from gagpo.envs.pool import WorkerPool
 from gagpo.envs.remote.pool import RemotePool, open_pool
@@ -51,8 +51,8 @@ def walk(pool, tasks):
     return played
 
 
-def test_tasks_and_episodes_are_those_of_the_world_itself(url):
-    here, there = make_world(CORRIDOR), make_world(url)
+def test_tasks_and_episodes_are_those_of_the_env_itself(url):
+    here, there = make_env(CORRIDOR), make_env(url)
     for split in ("train", "test"):
         assert tasks_of(there, split).hash == tasks_of(here, split).hash
     tasks = [*tasks_of(here, "train").ids, *tasks_of(here, "test").ids]
@@ -62,7 +62,7 @@ def test_tasks_and_episodes_are_those_of_the_world_itself(url):
 
 
 def test_a_run_is_trained_there_and_is_the_run_that_is_trained_here(url, corridor, tmp_path):
-    """Losses, rewards and panels agree to the last bit: a world elsewhere is the same world."""
+    """Losses, rewards and panels agree to the last bit: an environment elsewhere is the same environment."""
     for name, place in (("here", CORRIDOR), ("there", url)):
         config = corridor(name=name, environment={"id": place, "kwargs": {}}, rollout={"samples": 3})
         result = CliRunner().invoke(app, ["train", str(config), "--runs", str(tmp_path), "--quiet"])

@@ -1,4 +1,4 @@
-"""A new world is complete as it is written."""
+"""A new environment is complete as it is written."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gagpo.base.errors import InvalidArgument
-from gagpo.interop.scaffold import new_package, new_world
+from gagpo.interop.scaffold import new_environment, new_package
 
 ROOT = Path(__file__).parents[3]
 
@@ -28,17 +28,17 @@ def run(folder, *command, timeout=240, path=None):
     )
 
 
-def test_a_new_world_keeps_its_promises(tmp_path):
-    files = new_world("moon_base", tmp_path)
+def test_a_new_env_keeps_its_promises(tmp_path):
+    files = new_environment("moon_base", tmp_path)
     assert [path.name for path in files] == ["moon_base.py", "moon_base.yaml", "test_moon_base.py"]
-    assert not any("my_world" in path.read_text() or "MyWorld" in path.read_text() for path in files)
+    assert not any("my_env" in path.read_text() or "MyEnv" in path.read_text() for path in files)
     done = run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_moon_base.py")
     assert done.returncode == 0, done.stdout[-3000:]
 
 
 @pytest.mark.slow
-def test_a_new_world_can_be_trained_in_as_it_is(tmp_path):
-    new_world("moon_base", tmp_path)
+def test_a_new_env_can_be_trained_in_as_it_is(tmp_path):
+    new_environment("moon_base", tmp_path)
     for command in ("sft", "train"):
         done = run(tmp_path, "-m", "gagpo", command, "moon_base.yaml", "-q", "training.iterations=2")
         assert done.returncode == 0, done.stderr[-3000:]
@@ -50,7 +50,7 @@ def test_a_package_installs_and_its_id_works_alone(tmp_path):
     made = new_package("moon_base", tmp_path)
     names = {str(path.relative_to(tmp_path / "moon_base")) for path in made}
     assert {"pyproject.toml", "README.md", ".github/workflows/tests.yml", "moon_base.py", "test_moon_base.py"} <= names
-    assert not any("my_world" in path.read_text() or "MyWorld" in path.read_text() for path in made)
+    assert not any("my_env" in path.read_text() or "MyEnv" in path.read_text() for path in made)
     command = ["-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index", "--target"]
     done = run(tmp_path, *command, str(tmp_path / "lib"), str(tmp_path / "moon_base"))
     assert done.returncode == 0, done.stderr[-3000:]
@@ -63,31 +63,31 @@ def test_a_package_installs_and_its_id_works_alone(tmp_path):
 def test_what_makes_no_sense_is_refused(tmp_path):
     for name in ("Moon", "moon base", "../x", "", "1st"):
         with pytest.raises(InvalidArgument, match="is a module's"):
-            new_world(name, tmp_path)
-    new_world("moon", tmp_path)
+            new_environment(name, tmp_path)
+    new_environment("moon", tmp_path)
     before = (tmp_path / "moon.py").read_text()
     (tmp_path / "moon.yaml").unlink()
     with pytest.raises(InvalidArgument, match=r"moon\.py exists"):
-        new_world("moon", tmp_path)
+        new_environment("moon", tmp_path)
     assert not (tmp_path / "moon.yaml").exists() and (tmp_path / "moon.py").read_text() == before
 
 
 @pytest.mark.parametrize("name", ["json", "os", "numpy", "gagpo", "envs", "class", "torch", "test"])
 def test_the_name_of_another_module_is_refused_with_a_suggestion(tmp_path, name):
-    with pytest.raises(InvalidArgument, match=rf"^{name} is .*say {name}_world$"):
-        new_world(name, tmp_path)
+    with pytest.raises(InvalidArgument, match=rf"^{name} is .*say {name}_env$"):
+        new_environment(name, tmp_path)
     assert not list(tmp_path.iterdir())
-    assert new_world(f"{name}_world", tmp_path)
+    assert new_environment(f"{name}_env", tmp_path)
 
 
-def test_a_world_that_is_there_already_is_no_installed_package(tmp_path, monkeypatch):
+def test_a_env_that_is_there_already_is_no_installed_package(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
-    new_world("moon", tmp_path)
+    new_environment("moon", tmp_path)
     with pytest.raises(InvalidArgument, match=r"moon\.py exists"):
-        new_world("moon", tmp_path)
+        new_environment("moon", tmp_path)
 
 
-def test_a_package_of_a_world_that_is_not_there_is_refused_in_one_line(tmp_path):
+def test_a_package_of_a_env_that_is_not_there_is_refused_in_one_line(tmp_path):
     """With OpenEnv installed or without: the one is missing, or the other."""
     done = run(tmp_path, "-m", "gagpo", "serve", "gagpo/No-v0", "--package", "served")
     said = done.stderr.strip().splitlines()[-1]

@@ -1,4 +1,4 @@
-"""TRL's own trainer plays our worlds: two steps of training in each of two environments."""
+"""TRL's own trainer plays our environments: two steps of training in each of two environments."""
 
 # ruff: noqa: E402 (without the package there is nothing to import)
 

@@ -1,4 +1,4 @@
-"""verifiers plays our worlds: by its own openenv taskset through our server, and by our taskset without one.
+"""verifiers plays our environments: by its own openenv taskset through our server, and by our taskset without one.
 
 Server and taskset are one process each, since the two want different versions of mcp.
 """
@@ -46,7 +46,7 @@ from verifiers.v1.tasksets.openenv.taskset import OpenEnvConfig, OpenEnvEnv, Ope
 from verifiers.v1.utils import loaders
 
 from gagpo.envs.testing import CorridorEnv
-from gagpo.interop.verifiers import WorldConfig, WorldEnv, WorldTaskset
+from gagpo.interop.verifiers import EnvironmentConfig, EnvironmentTaskset, TasksetEnv
 from tests.agents.chat_server import serving
 
 pytestmark = pytest.mark.interop
@@ -96,11 +96,11 @@ CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
 
 
 def test_our_taskset_plays_without_a_server():
-    tasks = list(WorldTaskset(WorldConfig(env_id=CORRIDOR, split="test")))
+    tasks = list(EnvironmentTaskset(EnvironmentConfig(env_id=CORRIDOR, split="test")))
     assert [task.data.id for task in tasks] == CorridorEnv().tasks("test").ids
     for task in tasks:
         player = Player("<think>which way?</think><action>{}</action>")
-        asyncio.run(WorldEnv.run(None, task, SimpleNamespace(player=player)))
+        asyncio.run(TasksetEnv.run(None, task, SimpleNamespace(player=player)))
         env = CorridorEnv()
         observation, _ = env.reset(seed=task.data.start, options={"task": task.data.task})
         seen, reward, over = [observation], 0.0, False
@@ -116,9 +116,12 @@ def test_our_taskset_plays_without_a_server():
 
 def test_verifiers_finds_it_by_the_name_of_a_module(tmp_path, monkeypatch):
     page = (Path(__file__).parents[3] / "docs/interop.md").read_text()
-    (tmp_path / "worlds.py").write_text(page.split("```python\n# worlds.py\n")[1].split("```")[0])
+    (tmp_path / "environments.py").write_text(page.split("```python\n# environments.py\n")[1].split("```")[0])
     monkeypatch.syspath_prepend(tmp_path)
-    assert loaders.taskset_class("worlds") is WorldTaskset and loaders.environment_class("worlds") is WorldEnv
+    assert (
+        loaders.taskset_class("environments") is EnvironmentTaskset
+        and loaders.environment_class("environments") is TasksetEnv
+    )
 
 
 def printed_command():
@@ -129,9 +132,9 @@ def printed_command():
 
 
 def test_a_game_is_played_to_its_end_by_its_own_command(tmp_path):
-    """The page's command, with a quick world and a server that plays it; harness and runtime are as printed."""
+    """The page's command, with a quick environment and a server that plays it; harness and runtime are as printed."""
     page = (Path(__file__).parents[3] / "docs/interop.md").read_text()
-    (tmp_path / "worlds.py").write_text(page.split("```python\n# worlds.py\n")[1].split("```")[0])
+    (tmp_path / "environments.py").write_text(page.split("```python\n# environments.py\n")[1].split("```")[0])
     with serving(style="<think>which way?</think><action>{}</action>") as server:
         address = server.url if server.url.endswith("/v1") else f"{server.url}/v1"
         changed = {"gagpo/ALFWorld-v0": CORRIDOR, "http://127.0.0.1:8000/v1": address, "5": "2"}
@@ -159,11 +162,11 @@ def test_a_game_is_played_to_its_end_by_its_own_command(tmp_path):
 
 
 def test_the_defaults_play_at_once(tmp_path):
-    """`vf-eval worlds`, resolved by its own command: a plain chat in a process of this machine."""
-    (tmp_path / "worlds.py").write_text(
-        "from gagpo.interop.verifiers import WorldEnv, WorldTaskset\n\n__all__ = ['WorldEnv', 'WorldTaskset']\n"
+    """`vf-eval environments`, resolved by its own command: a plain chat in a process of this machine."""
+    (tmp_path / "environments.py").write_text(
+        "from gagpo.interop.verifiers import TasksetEnv, EnvironmentTaskset\n\n__all__ = ['TasksetEnv', 'EnvironmentTaskset']\n"
     )
-    command = [str(Path(sys.executable).with_name("vf-eval")), "worlds", "--env.taskset.env-id", CORRIDOR]
+    command = [str(Path(sys.executable).with_name("vf-eval")), "environments", "--env.taskset.env-id", CORRIDOR]
     path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[3])])
     found = subprocess.run(
         [*command, "-n", "1", "--no-push", "--no-rich", "--dry-run", "-o", "out"],

@@ -1,4 +1,4 @@
-"""verl's agent loop over our worlds, with its own classes and a scripted server in place of the GPU."""
+"""verl's agent loop over our environments, with its own classes and a scripted server in place of the GPU."""
 
 # ruff: noqa: E402 (without the package there is nothing to import)
 
@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from verl import DataProto
 
 from gagpo.envs.testing import CorridorEnv
-from gagpo.interop.verl import WorldLoop, dataset
+from gagpo.interop.verl import EnvironmentLoop, dataset
 from gagpo.sft.small_model import save_folder
 
 pytestmark = pytest.mark.interop
@@ -38,7 +38,7 @@ class Server:
 
 
 def loop_of(tokenizer, words, response_length=200):
-    loop = WorldLoop.__new__(WorldLoop)
+    loop = EnvironmentLoop.__new__(EnvironmentLoop)
     loop.tokenizer, loop.server_manager = tokenizer, Server(tokenizer, words)
     loop.rollout_config = OmegaConf.create({"response_length": response_length, "prompt_length": 200})
     return loop
@@ -49,7 +49,7 @@ def row(**changes):
 
 
 def test_it_is_registered_and_rows_name_it():
-    assert agent_loop._agent_loop_registry["gagpo"]["_target_"].endswith("verl.WorldLoop")
+    assert agent_loop._agent_loop_registry["gagpo"]["_target_"].endswith("verl.EnvironmentLoop")
     rows = dataset(CORRIDOR, count=3)
     assert [one["agent_name"] for one in rows] == ["gagpo"] * 3 and len({one["task"] for one in rows}) == 3
 
@@ -102,7 +102,7 @@ def test_verls_own_worker_makes_a_batch_of_it(tiny, tmp_path, lost):
     """Its settings, its registry file and its post-processing; only the server that samples is ours."""
     model, tokenizer = tiny
     save_folder(model, tokenizer, tmp_path / "model")
-    (tmp_path / "loops.yaml").write_text("- {name: gagpo, _target_: gagpo.interop.verl.WorldLoop}\n")
+    (tmp_path / "loops.yaml").write_text("- {name: gagpo, _target_: gagpo.interop.verl.EnvironmentLoop}\n")
     rollout = "actor_rollout_ref.rollout"
     with initialize_config_dir(str(Path(verl.trainer.__file__).parent / "config"), version_base=None):
         config = compose(

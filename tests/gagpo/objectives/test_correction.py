@@ -110,8 +110,8 @@ def test_metrics_add_up_over_micro_batches():
             found.append(metrics | more)
         return summary(found)
 
-    whole, parted = logged([ROW >= 0]), logged([ROW < 1, ROW == 1, ROW > 1])
-    assert whole == pytest.approx(parted)
+    whole, split_task = logged([ROW >= 0]), logged([ROW < 1, ROW == 1, ROW > 1])
+    assert whole == pytest.approx(split_task)
     assert 0 < whole["masked"] < 1
     assert whole["mismatch_max"] == pytest.approx((old - sampler).abs().max().item(), rel=1e-5)
 

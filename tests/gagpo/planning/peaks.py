@@ -72,7 +72,7 @@ def measured(case: Case, ranks: Ranks | None = None) -> int:
         shard(model, ranks, case.precision)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
     rng = np.random.default_rng(0)
-    count = 2 * ROWS * ranks.world
+    count = 2 * ROWS * ranks.world_size
     episodes = [conversation((rng.integers(0, 250, PROMPT), rng.integers(0, 250, RESPONSE))) for _ in range(count)]
     rows = build_rows(episodes)
     credit = Credit(np.ones(count), np.full(count, RESPONSE))

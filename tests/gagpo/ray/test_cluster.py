@@ -18,8 +18,8 @@ from gagpo.settings import EngineSettings, load, parse
 
 
 def settings_of(**sections):
-    world = {"id": "gagpo.envs.testing:gagpo-test/Corridor-v0"}
-    values = {"name": "run", "model": "m", "environment": world, "algorithm": {"preset": "gagpo"}, **sections}
+    env = {"id": "gagpo.envs.testing:gagpo-test/Corridor-v0"}
+    values = {"name": "run", "model": "m", "environment": env, "algorithm": {"preset": "gagpo"}, **sections}
     return parse({**values, "rollout": {"workers": 0, "step_deadline": 7.0}}, "these settings")
 
 
@@ -49,8 +49,8 @@ def test_a_run_of_several_environments_ends_with_a_result_for_each(monkeypatch, 
     from gagpo.ray import driver
     from gagpo.runs.run_folder import RunFolder
 
-    worlds = [{"name": name, "id": CORRIDOR} for name in ("long", "short")]
-    settings = settings_of(environment=None, environments=worlds, evaluation={"splits": ["test"]})
+    envs = [{"name": name, "id": CORRIDOR} for name in ("long", "short")]
+    settings = settings_of(environment=None, environments=envs, evaluation={"splits": ["test"]})
     folder = RunFolder.create(tmp_path / "run", settings)
     for panel in settings.panels:
         (folder.path / "evals" / f"after-{panel}.json").write_text("{}")

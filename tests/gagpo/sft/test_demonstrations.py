@@ -6,10 +6,10 @@ import gymnasium
 import pytest
 
 from gagpo.agents.agent import EpisodeState
-from gagpo.agents.calls.phrasing import Phrasing
 from gagpo.agents.episodes import Episode, Turn
+from gagpo.agents.phrasing import Phrasing
 from gagpo.agents.prompts import STYLES
-from gagpo.agents.setup import make_world
+from gagpo.agents.setup import make_env
 from gagpo.base.errors import InvalidArgument
 from gagpo.settings import load
 from gagpo.sft import demonstrations as module
@@ -80,7 +80,7 @@ def test_a_careless_expert_makes_as_many_random_moves_as_asked_and_all_are_imita
 
 def test_the_derived_share_of_random_moves_wins_nearest_to_two_in_five(corridor):
     settings = load(corridor(), ["sft.mistakes=null"])
-    tasks = make_world(settings.environment.id, settings.environment.kwargs).tasks("train").ids
+    tasks = make_env(settings.environment.id, settings.environment.kwargs).tasks("train").ids
     chosen = careless_expert(settings, tasks)
 
     def wins(share):
@@ -114,7 +114,7 @@ def test_a_hasty_player_makes_half_of_the_episodes_unless_it_is_set(corridor, mo
 
 
 def test_without_an_expert_the_best_random_episodes_are_imitated(corridor, lever, tmp_path):
-    assert not has_expert(make_world("lever:Lever-v0"))
+    assert not has_expert(make_env("lever:Lever-v0"))
     settings = load(
         corridor(environment={"id": "lever:Lever-v0", "kwargs": {}}),
         [f"model={tmp_path / 'm'}", "sft.episodes=60", "sft.steps=4"],

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from gagpo.agents.episodes import Episode, Turn
-from gagpo.agents.setup import make_world
+from gagpo.agents.setup import make_env
 from gagpo.settings import SettingsError, load
 from gagpo.settings.derived import applied, with_derived
 from gagpo.sft.derived import Lengths, derived_shape, rate_of, vocabulary_of
@@ -47,19 +47,19 @@ def test_lengths_by_hand(config):
     lengths.add(Episode("t", turns=turns))
     assert (lengths.first, lengths.read, lengths.answer, lengths.longest) == (10, 7, 5, 24)
     settings = load(config)
-    world = make_world(settings.environment.id, settings.environment.kwargs)
+    env = make_env(settings.environment.id, settings.environment.kwargs)
     assert lengths.response == 8, "5 x 1.5, rounded up"
-    assert lengths.context(settings, world) == 1024, "10 + 16 x (7 + 8) + 8 = 258, and at least 1024"
-    world.max_turns = 100
-    assert lengths.context(settings, world) == 1536, "10 + 100 x (7 + 8) + 8 = 1518, the next multiple of 64"
+    assert lengths.context(settings, env) == 1024, "10 + 16 x (7 + 8) + 8 = 258, and at least 1024"
+    env.max_turns = 100
+    assert lengths.context(settings, env) == 1536, "10 + 100 x (7 + 8) + 8 = 1518, the next multiple of 64"
 
 
 def test_the_words_decide_the_vocabulary_and_it_the_width(config):
     assert vocabulary_of(["left right"] * 50) == 384
     assert vocabulary_of([f"word{i}" for i in range(900)]) >= 320 + 2 * 895
     settings = load(config)
-    world = make_world(settings.environment.id, settings.environment.kwargs)
-    assert [derived_shape(settings, size, Lengths(), world).width for size in (400, 2000)] == [128, 192]
+    env = make_env(settings.environment.id, settings.environment.kwargs)
+    assert [derived_shape(settings, size, Lengths(), env).width for size in (400, 2000)] == [128, 192]
 
 
 def test_larger_models_take_smaller_steps():

@@ -1,5 +1,5 @@
-"""Runs of several worlds: they are resumed bit-equal, each world has its share and its own numbers, and none meets
-another."""
+"""Runs of several environments: they are resumed bit-equal, each environment has its share and its own numbers, and
+none meets another."""
 
 import functools
 import json
@@ -20,7 +20,7 @@ from gagpo.eval.viewer.credit import for_run
 from gagpo.eval.viewer.index import index
 from gagpo.eval.viewer.records import read_episode_file
 from gagpo.runs import checkpoint as checkpoints
-from gagpo.runs.register import REGISTER, of_world
+from gagpo.runs.register import REGISTER, of_environment
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError, load
 from gagpo.training.trainer import Trainer, train
@@ -30,7 +30,7 @@ from tests.gagpo.training.resuming import killed_after, killed_and_resumed, requ
 from tests.gagpo.training.test_trainer import run
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
-WORLDS = [
+ENVIRONMENTS_TRIED = [
     {"name": "long", "weight": 2, "id": CORRIDOR, "kwargs": {"max_turns": 16}},
     {"name": "short", "id": CORRIDOR, "kwargs": {"max_turns": 6}, "max_tokens": 2, "context": {"history": "full"}},
 ]
@@ -41,7 +41,7 @@ CURRICULUM = {"name": "by_success", "again": 0.8}
 @pytest.fixture
 def mixture(corridor):
     """Write a config of two corridors, one of them short and remembered; gives its path."""
-    return functools.partial(corridor, environment=None, environments=WORLDS, evaluation={"tasks": 2})
+    return functools.partial(corridor, environment=None, environments=ENVIRONMENTS_TRIED, evaluation={"tasks": 2})
 
 
 def test_killed_after_any_iteration_it_ends_bit_equal(mixture, tmp_path):
@@ -74,7 +74,7 @@ def test_two_ranks_do_what_one_does(mixture, tmp_path):
     one, two = tmp_path / "of-1", tmp_path / "of-2"
     train_in_one([(config, one, None)])
     train_in_two([(config, two, None)], tmp_path)
-    for folder in (one, two):  # what is compared below is named by the only world's split
+    for folder in (one, two):  # what is compared below is named by the only environment's split
         for kind, ending in (("evals", "json"), ("episodes", "jsonl")):
             path = folder / kind / f"after-long.test.{ending}"
             (folder / kind / f"after-test.{ending}").write_bytes(path.read_bytes())
@@ -83,25 +83,25 @@ def test_two_ranks_do_what_one_does(mixture, tmp_path):
     assert states[0] == states[1]
 
 
-def test_every_world_has_its_share_its_numbers_and_its_panel(mixture, tmp_path):
+def test_every_env_has_its_share_its_numbers_and_its_panel(mixture, tmp_path):
     folder = run(mixture(rollout=ROLLOUT, training={"iterations": 3}), tmp_path / "run")
     for row in folder.metrics():
         assert {name.partition("/")[0] for name in row} <= REGISTER.keys()
-        episodes = {world: row[f"episodes/{world}"] for world in ("long", "short")}
+        episodes = {env: row[f"episodes/{env}"] for env in ("long", "short")}
         assert episodes == {"long": 4 * 3.0, "short": 2 * 3.0}
         for name in ("success_rate", "reward_mean", "mean_turns"):
-            own = sum(row[of_world(name, world)] * count for world, count in episodes.items())
+            own = sum(row[of_environment(name, env)] * count for env, count in episodes.items())
             assert own / sum(episodes.values()) == pytest.approx(row[name])
         for name in ("invalid_rate", "response_tokens", "truncated_responses"):
-            turns = {world: row[f"turns/{world}"] for world in episodes}
-            own = sum(row[of_world(name, world)] * count for world, count in turns.items())
+            turns = {env: row[f"turns/{env}"] for env in episodes}
+            own = sum(row[of_environment(name, env)] * count for env, count in turns.items())
             assert own / sum(turns.values()) == pytest.approx(row[name])
         groups = {"long": 4, "short": 2}
-        zero = sum(row[of_world("zero_groups", world)] * count for world, count in groups.items()) / 6
+        zero = sum(row[of_environment("zero_groups", env)] * count for env, count in groups.items()) / 6
         assert zero == pytest.approx(row["zero_groups"])
     for row in read_episodes(folder.path / "episodes" / "train-0001.jsonl"):
-        assert row["task"].startswith(f"{row['world']}.door-")
-        limit, first = {"long": (3, True), "short": (2, False)}[row["world"]]
+        assert row["task"].startswith(f"{row['env']}.door-")
+        limit, first = {"long": (3, True), "short": (2, False)}[row["environment"]]
         prompts = [turn["tokens"]["prompt"] for turn in row["turns"]]
         assert all(len(turn["tokens"]["text"]) <= limit for turn in row["turns"])
         assert (len(set(prompts)) < len(prompts) or len(prompts) < 4) if first else prompts == sorted(set(prompts))
@@ -110,16 +110,16 @@ def test_every_world_has_its_share_its_numbers_and_its_panel(mixture, tmp_path):
     read = load_run(folder.path)
     assert set(read.splits()) == panels and folder.finished
     page = write_report(folder.path).read_text()
-    assert "success in training, by world" in page and "short.test" in page
+    assert "success in training, by environment" in page and "short.test" in page
     result = Page(page).text.partition("success before after average")[2]
     assert re.match(r" long\.test .+ short\.test .+ the whole \d", result), "the average stands beside the rest"
     (shown,) = index([read], [])["runs"]
-    assert shown["worlds"] == ["long", "short"]
+    assert shown["environments"] == ["long", "short"]
     told = {finding.sentence.partition(": ")[0] for finding in health(folder.metrics())}
     assert {"long", "short"} <= told
 
 
-def test_a_run_is_evaluated_in_every_world_and_as_a_whole(mixture, tmp_path):
+def test_a_run_is_evaluated_in_every_env_and_as_a_whole(mixture, tmp_path):
     folder = run(mixture(rollout=ROLLOUT, training={"iterations": 1}), tmp_path / "run")
     request = EvaluationRequest(str(folder.path), workers=0, quiet=True, episodes=tmp_path / "played.jsonl")
     outcomes = measure_all(request)
@@ -129,13 +129,13 @@ def test_a_run_is_evaluated_in_every_world_and_as_a_whole(mixture, tmp_path):
     results = [outcome.result for outcome in outcomes.values()]
     assert together.value == sum(one.successes for one in results) / sum(one.episodes for one in results)
     assert (tmp_path / "played.long.jsonl").exists() and (tmp_path / "played.short.jsonl").exists()
-    with pytest.raises(SettingsError, match=r"several worlds: name one with --world \(long, short\)"):
+    with pytest.raises(SettingsError, match=r"several environments: name one with --env \(long, short\)"):
         measure(EvaluationRequest(str(folder.path)))
-    with pytest.raises(SettingsError, match=r"has no environment 'shrt'; nearest: short"):
-        measure(EvaluationRequest(str(folder.path), world="shrt"))
+    with pytest.raises(SettingsError, match=r"name one with --env \(long, short\)"):
+        measure(EvaluationRequest(str(folder.path), environment="shrt"))
 
 
-def test_its_panels_are_those_of_a_run_of_that_world_alone(mixture, corridor, tmp_path):
+def test_its_panels_are_those_of_a_run_of_that_env_alone(mixture, corridor, tmp_path):
     """The same model before training: in the mixture, and by itself."""
     settings = {"training": {"iterations": 0}, "evaluation": {"tasks": 4, "tries": 2}}
     mixed = run(mixture(**settings), tmp_path / "mixed")
@@ -145,35 +145,33 @@ def test_its_panels_are_those_of_a_run_of_that_world_alone(mixture, corridor, tm
     assert found[0].panel == found[1].panel and found[0].tasks == found[1].tasks
 
 
-def test_states_of_two_worlds_never_meet(mixture, tmp_path):
+def test_states_of_two_envs_never_meet(mixture, tmp_path):
     """Both corridors show the same texts and have the same states; the doors are the same ones too."""
     trainer = Trainer(RunFolder.create(tmp_path / "run", load(mixture(rollout=ROLLOUT))), quiet=True)
     with trainer.placement.open_pool(trainer.settings) as pool:
         found = trainer.collector.collect(trainer.sampler.agent(), pool, 0)
     texts = {
-        name: {turn.observation for one in found.episodes if one.world == name for turn in one.turns}
+        name: {turn.observation for one in found.episodes if one.environment == name for turn in one.turns}
         for name in ("long", "short")
     }
     assert texts["long"] & texts["short"]
     for key in ("auto", "state", "observation", "history"):
         turns = turns_for(found.episodes, trainer.settings.algorithm.credit.model_copy(update={"key": key}))
-        world_N = turns.world_E[turns.episode_N]
-        own, other = (
-            {*turns.state_N[world_N == number], *turns.end_state_E[turns.world_E == number]} for number in (0, 1)
-        )
+        env_N = turns.env_E[turns.episode_N]
+        own, other = ({*turns.state_N[env_N == number], *turns.end_state_E[turns.env_E == number]} for number in (0, 1))
         assert own and other and not own & other, key
 
 
 def row_of(**changes):
-    return {**WORLDS[0], **changes}
+    return {**ENVIRONMENTS_TRIED[0], **changes}
 
 
 HOSTILE = {
     "not a list": (5, "environments: Input should be a valid list"),
     "no rows": ([], "key 'environment' is missing: name one environment there, or several in environments"),
-    "a row that is none": ([WORLDS[0], 7], r"environments\.1: "),
-    "a slip": ([WORLDS[0], row_of(name="b", wieght=2)], r"unknown key 'environments\.1\.wieght'"),
-    "no id": ([WORLDS[0], {"name": "b"}], r"key 'environments\.1\.id' is missing"),
+    "a row that is none": ([ENVIRONMENTS_TRIED[0], 7], r"environments\.1: "),
+    "a slip": ([ENVIRONMENTS_TRIED[0], row_of(name="b", wieght=2)], r"unknown key 'environments\.1\.wieght'"),
+    "no id": ([ENVIRONMENTS_TRIED[0], {"name": "b"}], r"key 'environments\.1\.id' is missing"),
     "no name": ([{"id": CORRIDOR}], r"key 'environments\.0\.name' is missing"),
     "weight": ([row_of(weight=0)], r"environments\.0\.weight: .*got 0"),
     "endless weight": ([row_of(weight=float("inf"))], r"environments\.0\.weight: .*finite"),
@@ -181,7 +179,10 @@ HOSTILE = {
     "a name that is a path": ([row_of(name="../../x")], r"environments\.0\.name: "),
     "a name with a dot": ([row_of(name="a.b")], r"environments\.0\.name: "),
     "a name in lines": ([row_of(name="a\nb")], r"environments\.0\.name: "),
-    "one name twice": ([WORLDS[0], row_of(name="Long")], r"environments: rows 0 and 1 are both named 'Long'"),
+    "one name twice": (
+        [ENVIRONMENTS_TRIED[0], row_of(name="Long")],
+        r"environments: rows 0 and 1 are both named 'Long'",
+    ),
     "style": ([row_of(context={"style": "tagz"})], r"environments\.0\.context: style: unknown style 'tagz'"),
     "a slip in a part": ([row_of(context={"stile": "tags"})], r"environments\.0\.context: unknown key 'stile'.*style"),
     "one for the run": ([row_of(evaluation={"every": 2})], r"environments\.0\.evaluation: every cannot differ"),
@@ -193,14 +194,14 @@ HOSTILE = {
 
 @pytest.mark.parametrize("rows, said", HOSTILE.values(), ids=HOSTILE)
 def test_what_is_wrong_with_a_row_is_said_of_the_row(corridor, rows, said):
-    given = {"environments": WORLDS} if rows is None else {"environment": None, "environments": rows}
+    given = {"environments": ENVIRONMENTS_TRIED} if rows is None else {"environment": None, "environments": rows}
     with pytest.raises(SettingsError, match=said) as caught:
         load(corridor(**given))
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
 
 
-def test_a_row_names_an_unknown_world_and_an_empty_split_before_anything_is_written(mixture, tmp_path):
-    unknown = mixture(environments=[WORLDS[0], {"name": "other", "id": "gagpo/Nowhere-v0"}])
+def test_a_row_names_an_unknown_env_and_an_empty_split_before_anything_is_written(mixture, tmp_path):
+    unknown = mixture(environments=[ENVIRONMENTS_TRIED[0], {"name": "other", "id": "gagpo/Nowhere-v0"}])
     with pytest.raises(ValueError, match="gagpo/Nowhere-v0"):
         train(RunFolder.new(tmp_path / "run", load(unknown)), quiet=True)
     assert not (tmp_path / "run").exists()
@@ -208,12 +209,12 @@ def test_a_row_names_an_unknown_world_and_an_empty_split_before_anything_is_writ
 
 def test_what_a_row_leaves_out_is_as_the_run_says(mixture):
     settings = load(mixture(invalid_penalty=0.5, context={"history": 3}, evaluation={"splits": ["train"]}))
-    long, short = settings.worlds
+    long, short = settings.all_environments
     assert (long.max_tokens, long.invalid_penalty, long.context.history) == (3, 0.5, 3)
     assert (short.max_tokens, short.context.history) == (2, "full")
-    assert settings.panels == ["long.train", "short.train"] and settings.world_of("short.door-01") == short
+    assert settings.panels == ["long.train", "short.train"] and settings.environment_of("short.door-01") == short
     alone = settings.alone(short)
-    assert alone.only_world.environment == short.environment and alone.rollout.max_tokens == 2
+    assert alone.only_environment.environment == short.environment and alone.rollout.max_tokens == 2
     assert json.loads(settings.model_dump_json()) == json.loads(load(_written(mixture, settings)).model_dump_json())
 
 
@@ -225,8 +226,8 @@ def _written(mixture, settings):
     return path
 
 
-def test_a_credit_over_the_batch_is_given_in_each_world_by_itself(mixture, tmp_path):
-    """Rewards of one world times ten change nothing in the other, and their scale goes away in their own."""
+def test_a_credit_over_the_batch_is_given_in_each_env_by_itself(mixture, tmp_path):
+    """Rewards of one environment times ten change nothing in the other, and their scale goes away in their own."""
     credit = {"preset": "gagpo", "credit": {"norm": "batch", "scope": "batch"}}
     trainer = Trainer(RunFolder.create(tmp_path / "run", load(mixture(rollout=ROLLOUT, algorithm=credit))), quiet=True)
     with trainer.placement.open_pool(trainer.settings) as pool:
@@ -237,22 +238,24 @@ def test_a_credit_over_the_batch_is_given_in_each_world_by_itself(mixture, tmp_p
     for factor in (1.0, 10.0):
         for episode in episodes:
             for number, turn in enumerate(episode.turns):
-                turn.reward = number % 3 * (factor if episode.world == "long" else 1.0)
+                turn.reward = number % 3 * (factor if episode.environment == "long" else 1.0)
         turns = turns_for(episodes, settings)
         found.append(give_credit(turns, settings).advantage)
     np.testing.assert_allclose(found[0], found[1], atol=1e-5)  # the norm adds a little to a deviation
-    alone = [episode for episode in episodes if episode.world == "short"]
-    own = np.array([episode.world == "short" for episode in episodes for _ in episode.turns])
+    alone = [episode for episode in episodes if episode.environment == "short"]
+    own = np.array([episode.environment == "short" for episode in episodes for _ in episode.turns])
     np.testing.assert_array_equal(found[1][own], give_credit(turns_for(alone, settings), settings).advantage)
 
 
 def test_a_row_is_overridden_by_its_name_or_number(mixture):
     settings = load(mixture(), ["environments.short.weight=3", "environments.0.context.style=tags"])
-    assert [world.weight for world in settings.worlds] == [2, 3] and settings.worlds[0].context.style == "tags"
-    assert WORLDS[1].get("weight") is None
+    assert [env.weight for env in settings.all_environments] == [2, 3] and settings.all_environments[
+        0
+    ].context.style == "tags"
+    assert ENVIRONMENTS_TRIED[1].get("weight") is None
     for override, said in {
         "environments.shrt.weight=3": "there is no row 'shrt'; nearest: short",
-        "environment.kwargs.seed=3": "there are several worlds; write environments.NAME.kwargs.seed=...",
+        "environment.kwargs.seed=3": "there are several environments; write environments.NAME.kwargs.seed=...",
         "environments.2.weight=3": "there is no row '2'",
         "environments.short.wieght=3": r"unknown key 'environments\.1\.wieght'",
         "environments.short.weight=0": r"environments\.1\.weight",
@@ -267,6 +270,6 @@ def test_the_viewer_gives_the_credit_that_the_run_gave(mixture, tmp_path):
     config = mixture(invalid_penalty=0.25, algorithm=credit, rollout=ROLLOUT, training={"iterations": 1})
     folder = run(config, tmp_path / "run")
     episodes, problems = read_episode_file(folder.path / "episodes" / "train-0001.jsonl")
-    assert not problems and any(not turn.valid for one in episodes if one.world == "short" for turn in one.turns)
+    assert not problems and any(not turn.valid for one in episodes if one.environment == "short" for turn in one.turns)
     for one, told in zip(episodes, for_run(folder.path)(episodes), strict=True):
         assert told.advantages["gagpo"] == pytest.approx([turn.advantage for turn in one.turns], abs=1e-6)

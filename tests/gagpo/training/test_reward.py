@@ -1,11 +1,11 @@
-"""What training pays: what the world does, or success alone."""
+"""What training pays: what the environment does, or success alone."""
 
 import gymnasium
 import numpy as np
 import pytest
 
 from gagpo.agents.episodes import Episode, Turn
-from gagpo.agents.setup import make_world
+from gagpo.agents.setup import make_env
 from gagpo.collecting.collector import Collector
 from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
@@ -51,12 +51,12 @@ def test_a_success_pays_one_at_its_end_and_nothing_else_pays():
     assert turns_for(refused, Gagpo(key="observation"), 0.25, True).return_E.tolist() == [0.75, 0]
 
 
-def test_a_run_by_success_is_that_of_a_world_that_pays_success_alone(corridor, tmp_path):
-    """Bit-equal weights, though the world pays otherwise; paid by the world they are others."""
+def test_a_run_by_success_is_that_of_a_env_that_pays_success_alone(corridor, tmp_path):
+    """Bit-equal weights, though the environment pays otherwise; paid by the environment they are others."""
     generous = {"environment": {"id": GENEROUS}}
-    ways = {"plain": {}, "by_success": {**generous, "reward": "success"}, "by_world": generous}
+    ways = {"plain": {}, "by_success": {**generous, "reward": "success"}, "by_env": generous}
     ends = {name: weights(run(corridor(**changes), tmp_path / name).path) for name, changes in ways.items()}
-    assert same(ends["by_success"], ends["plain"]) and not same(ends["by_world"], ends["plain"])
+    assert same(ends["by_success"], ends["plain"]) and not same(ends["by_env"], ends["plain"])
 
 
 def test_groups_are_kept_by_what_training_pays(corridor):
@@ -65,7 +65,7 @@ def test_groups_are_kept_by_what_training_pays(corridor):
     short = {"id": GENEROUS, "kwargs": {"max_turns": 4}}
     for reward, rounds in (("environment", 1), ("success", 2)):
         settings = load(corridor(environment=short, algorithm=sampling, reward=reward))
-        tasks = make_world(GENEROUS).tasks("train")
+        tasks = make_env(GENEROUS).tasks("train")
         made = Collector(settings, Schedule(settings, {"": tasks}), Controllers(settings.algorithm.controllers))
         assert play(made, Walker()).rounds == rounds
 
@@ -76,16 +76,16 @@ def test_only_turns_that_know_their_success_can_pay_for_it():
 
 
 def test_the_viewer_explains_turns_by_what_they_were_paid(corridor, tmp_path):
-    worlds = [
+    envs = [
         {"name": "one", "id": GENEROUS, "kwargs": {"max_turns": 6}},
         {"name": "two", "id": GENEROUS, "kwargs": {"max_turns": 6}},
     ]
     credit = {"preset": "gagpo", "credit": {"key": "observation"}, "kl": {"coefficient": 0.0}}
     changes = {"algorithm": credit, "training": {"iterations": 1}, "reward": "success"}
-    config = corridor(environment=None, environments=worlds, **changes)
+    config = corridor(environment=None, environments=envs, **changes)
     folder = run(config, tmp_path / "run")
     episodes, problems = read_episode_file(folder.path / "episodes" / "train-0001.jsonl")
-    assert not problems and {one.world for one in episodes} == {"one", "two"}
+    assert not problems and {one.environment for one in episodes} == {"one", "two"}
     for one, told in zip(episodes, for_run(folder.path)(episodes), strict=True):
         assert told.advantages["gagpo"] == pytest.approx([turn.advantage for turn in one.turns], abs=1e-6)
 
@@ -94,4 +94,4 @@ def test_what_pays_is_one_of_two(corridor):
     with pytest.raises(SettingsError, match="reward"):
         load(corridor(reward="return"))
     alone = load(corridor(reward="success"))
-    assert alone.alone(alone.only_world).reward == "success"
+    assert alone.alone(alone.only_environment).reward == "success"

@@ -3,7 +3,7 @@
 import pytest
 
 from gagpo.agents.rollout import rollout
-from gagpo.agents.setup import make_world
+from gagpo.agents.setup import make_env
 from gagpo.collecting.placement import LocalPlacement
 from gagpo.distributed.ranks import Ranks
 from gagpo.settings import SettingsError, load
@@ -12,17 +12,17 @@ from gagpo.training.sampler import Sampler
 
 
 def sampler(settings, ranks):
-    policy, world = load_policy(settings, None), make_world(settings.environment.id, settings.environment.kwargs)
-    return Sampler(settings, {"": world}, policy, policy.model, rollout, LocalPlacement(), ranks), policy
+    policy, env = load_policy(settings, None), make_env(settings.environment.id, settings.environment.kwargs)
+    return Sampler(settings, {"": env}, policy, policy.model, rollout, LocalPlacement(), ranks), policy
 
 
-@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("environment", [1, 2])
 @pytest.mark.parametrize("ahead", [0, 1])
-def test_the_engine_shares_weights_only_where_nothing_else_changes_or_splits_them(corridor, world, ahead):
-    if world == 2 and ahead:
+def test_the_engine_shares_weights_only_where_nothing_else_changes_or_splits_them(corridor, env, ahead):
+    if env == 2 and ahead:
         pytest.skip("the collector refuses both together")
-    made, policy = sampler(load(corridor(rollout={"ahead": ahead, "workers": 1})), Ranks(0, world))
-    shared = world == 1 and not ahead
+    made, policy = sampler(load(corridor(rollout={"ahead": ahead, "workers": 1})), Ranks(0, env))
+    shared = env == 1 and not ahead
     assert made.engine.shares_weights is shared and (made.engine.model is policy.model) is shared
 
 

@@ -1,4 +1,4 @@
-"""Runs of studies are what `gagpo train` makes of the same settings: what they leave to the world is derived."""
+"""Runs of studies are what `gagpo train` makes of the same settings: what they leave to the environment is derived."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ from gagpo.settings import load
 from gagpo.settings.derived import RECIPE
 from gagpo.training.launch import started
 from tests.gagpo.conftest import CORRIDOR
-from tests.gagpo.training.test_mixture import WORLDS
+from tests.gagpo.training.test_mixture import ENVIRONMENTS_TRIED
 
 DERIVED = {"optimizer.learning_rate": 3e-3, "rollout.max_tokens": 5}
 
@@ -58,7 +58,7 @@ def test_what_was_set_stays(config, begun):
 
 
 def test_a_specialist_has_the_rate_of_its_mixture(config, begun):
-    mixture = load(config(environment=None, environments=WORLDS))
+    mixture = load(config(environment=None, environments=ENVIRONMENTS_TRIED))
     found = begun(specialist_of(mixture, "long", 400))
     assert (found.optimizer.learning_rate, found.rollout.max_tokens) == (3e-3, 5)
     assert (found.training.turns, found.rollout.samples) == (400, 4)

@@ -43,7 +43,7 @@ def require_calls(run, episodes):
 
 
 @pytest.mark.slow
-def test_a_text_world_is_learned_through_act(tmp_path):
+def test_a_text_env_is_learned_through_act(tmp_path):
     warm = {**CORRIDOR["sft"], "noise": 0.1, "steps": 20, "model": SMALL}
     rollout = {"tasks": 2, "samples": 2, "max_tokens": 48, "workers": 0}
     context = {"style": "tools", "history": "full"}

@@ -26,7 +26,7 @@ def sleeps(machine):
 
 def one_hangs(machine):
     """The last rank never comes to where the others wait."""
-    if machine.ranks.rank == machine.ranks.world - 1:
+    if machine.ranks.rank == machine.ranks.world_size - 1:
         sleeps(machine)
     machine.ranks.barrier()
     return fine(machine)

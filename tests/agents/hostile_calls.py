@@ -5,8 +5,8 @@ import random
 import numpy as np
 from pydantic import Field
 
-from gagpo.agents.calls.formats import CallFormat
-from gagpo.agents.calls.toolbox import Toolbox
+from gagpo.agents.call_formats import CallFormat
+from gagpo.agents.toolbox import Toolbox
 from gagpo.envs.tools import Arguments, Tool, ToolCall
 from gagpo.envs.tools.tool import ACT
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from gagpo.agents.calls.formats import FORMATS, CallFormat, find_format, nine, said
+from gagpo.agents.call_formats import FORMATS, CallFormat, find_format, nine, said
 from gagpo.agents.episodes import Call
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.tools import CallError, Tool, ToolCall, read_call

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gagpo.agents.calls.formats import FORMATS, find_format, objects, said
-from gagpo.agents.calls.toolbox import MOST_CALLS, Toolbox
+from gagpo.agents.call_formats import FORMATS, find_format, objects, said
 from gagpo.agents.episodes import Turn
+from gagpo.agents.toolbox import MOST_CALLS, Toolbox
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.tools import ToolCall, read_call
-from tests.agents.calls.hostile import TOOLS, hostile_response, sound_call
+from tests.agents.hostile_calls import TOOLS, hostile_response, sound_call
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)

@@ -1,4 +1,4 @@
-"""Conversations of tool calls: what templates render, what is sampled and trained, and how worlds are played so."""
+"""Conversations of tool calls: what templates render, what is sampled and trained, and how environments are played so."""
 
 import importlib.resources
 import re
@@ -11,14 +11,14 @@ import torch
 
 import gagpo.envs.testing  # noqa: F401 (registers the corridor)
 from gagpo.agents.agent import LanguageAgent
-from gagpo.agents.calls.formats import FORMATS
+from gagpo.agents.call_formats import FORMATS
 from gagpo.agents.context import Context
 from gagpo.agents.engines.base import Response, Sampling
 from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.episodes import Episode, Turn, read_episodes, write_episodes
 from gagpo.agents.prompts import STYLES, text_style
 from gagpo.agents.rollout import group_jobs, rollout
-from gagpo.agents.setup import language_agent, make_world
+from gagpo.agents.setup import language_agent, make_env
 from gagpo.base.errors import InvalidArgument
 from gagpo.collecting.distributed_rollout import packed, unpacked
 from gagpo.envs.pool import WorkerPool
@@ -145,7 +145,7 @@ def test_sampler_and_trainer_agree_token_for_token(small, name):
     dressed(tokenizer, name)
     model.resize_token_embeddings(len(tokenizer))
     engine = TransformersEngine(model, tokenizer)
-    agent = language_agent(engine, make_world(CORRIDOR), Sampling(1.0, 6), style="tools")
+    agent = language_agent(engine, make_env(CORRIDOR), Sampling(1.0, 6), style="tools")
     with WorkerPool(CORRIDOR, {"max_turns": 4}, workers=0) as pool:
         episodes, _ = rollout(agent, pool, group_jobs(["door-01", "door-05"], 2, seed=3))
     assert {turn.invalid for episode in episodes for turn in episode.turns} <= {"not parsed", "cut off"}
@@ -185,9 +185,9 @@ class WalkingEngine:
 
 def walk(tokenizer, style, at_once=1, history="full"):
     engine = WalkingEngine(tokenizer, at_once)
-    agent = language_agent(engine, make_world(CORRIDOR), Sampling(max_tokens=64), style=style, history=history)
+    agent = language_agent(engine, make_env(CORRIDOR), Sampling(max_tokens=64), style=style, history=history)
     engine.context, engine.phrasing = agent.context, agent.context.phrasing
-    ids = [task for split in ("train", "test") for task in make_world(CORRIDOR).tasks(split).ids]
+    ids = [task for split in ("train", "test") for task in make_env(CORRIDOR).tasks(split).ids]
     with WorkerPool(CORRIDOR, {"max_turns": 24}, workers=0) as pool:
         return rollout(agent, pool, group_jobs(ids, 2, seed=5))[0]
 
@@ -253,7 +253,7 @@ def test_a_wrong_call_is_a_penalised_turn_that_says_what_was_wrong(small):
     good, bad = FORMATS["hermes"].example.replace("...", "act", 1).replace("{...}", '{"command": "left"}'), "Left."
     broken = good.replace('"command": "left"', '"to": "left"')
     engine = Scripted(small[1], good, bad, broken, f"{good}\n{broken}\n{good}")
-    agent = language_agent(engine, make_world(CORRIDOR), Sampling(max_tokens=64), style="tools")
+    agent = language_agent(engine, make_env(CORRIDOR), Sampling(max_tokens=64), style="tools")
     with WorkerPool(CORRIDOR, {"max_turns": 6}, workers=0) as pool:
         (episode,), _ = rollout(agent, pool, group_jobs(["door-03"], 1, seed=0))
     assert [turn.invalid for turn in episode.turns] == ["", "not parsed", "not parsed", "not parsed"]
@@ -262,15 +262,15 @@ def test_a_wrong_call_is_a_penalised_turn_that_says_what_was_wrong(small):
     assert observations[2].startswith("There is no tool call in this.") and "You stand at" in observations[2]
     assert observations[3].startswith("Error: argument 'command' of act: Field required (and 1 more).")
     assert observations[4].count("You stand at") == 3 and observations[4].count("Error:") == 1
-    assert episode.outcome == "truncated", "the world counts calls, not turns"
+    assert episode.outcome == "truncated", "the environment counts calls, not turns"
 
 
-def test_a_world_that_breaks_between_two_calls_begins_again(small, tmp_path):
+def test_a_env_that_breaks_between_two_calls_begins_again(small, tmp_path):
     call = '<tool_call>{"name": "act", "arguments": {"command": "WHAT"}}</tool_call>'
     twice = call.replace("WHAT", "walk") + call.replace("WHAT", "crash") + call.replace("WHAT", "walk")
     engine = Scripted(small[1], twice, twice, call.replace("WHAT", "end"))
     kwargs = {"marker": str(tmp_path / "once")}
-    agent = language_agent(engine, make_world(FAULTY, kwargs), Sampling(max_tokens=64), style="tools")
+    agent = language_agent(engine, make_env(FAULTY, kwargs), Sampling(max_tokens=64), style="tools")
     with WorkerPool(FAULTY, kwargs, workers=1) as pool:
         (episode,), _ = rollout(agent, pool, group_jobs(["quiet"], 1, seed=0))
     assert episode.success and episode.restarts == 1

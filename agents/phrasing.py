@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gagpo.agents.calls.toolbox import Toolbox
 from gagpo.agents.episodes import Turn
 from gagpo.agents.parsing import SAYING, parse
 from gagpo.agents.prompts import PromptStyle
+from gagpo.agents.toolbox import Toolbox
 
 
 @dataclass(frozen=True)

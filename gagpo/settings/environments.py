@@ -12,7 +12,7 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.base.nearest import hint
 from gagpo.base.options import Options, problems
 from gagpo.controllers.curriculum import Curriculum
-from gagpo.envs.tasks import in_world
+from gagpo.envs.tasks import in_environment
 from gagpo.settings.environment import ContextSettings, EnvironmentSettings, Kwargs
 from gagpo.settings.training import EvaluationSettings
 
@@ -49,7 +49,7 @@ def _evaluation(given: dict[str, Any]) -> dict[str, Any]:
     return _part_of(EvaluationSettings, given, ["splits", "tries", "tasks"])
 
 
-class WorldSettings(Options):
+class EnvironmentRow(Options):
     """One of several environments that a run trains on together; what is absent is as for the run."""
 
     name: str = Field(
@@ -69,7 +69,7 @@ class WorldSettings(Options):
 
 
 @dataclass(frozen=True)
-class World:
+class RunEnvironment:
     """An environment of a run with everything filled in.
 
     name: empty in a run of one ``environment``.
@@ -97,15 +97,15 @@ class World:
 
     def task(self, task: str) -> str:
         """The name of one of its tasks within the run."""
-        return in_world(self.name, task)
+        return in_environment(self.name, task)
 
     @property
     def panels(self) -> dict[str, str]:
         """The splits that are measured, by the name of the panel within the run."""
-        return {in_world(self.name, split): split for split in self.evaluation.splits}
+        return {in_environment(self.name, split): split for split in self.evaluation.splits}
 
 
-def fault_of(rows: Sequence[WorldSettings]) -> str:
+def fault_of(rows: Sequence[EnvironmentRow]) -> str:
     """What is wrong with the rows together; '' if nothing is."""
     first: dict[str, int] = {}
     for number, row in enumerate(rows):

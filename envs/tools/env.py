@@ -1,4 +1,4 @@
-"""The base of worlds whose actions are tool calls."""
+"""The base of environments whose actions are tool calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gagpo.envs.tools.tool import find_tool
 
 
 class ToolEnv(TextEnv):
-    """A world that is acted on by calls of its ``tools``; a subclass writes :meth:`call` in place of ``act``.
+    """An environment that is acted on by calls of its ``tools``; a subclass writes :meth:`call` in place of ``act``.
 
     An action is one call as text: ``{"name": ..., "arguments": {...}}``. A text that is no call, an unknown tool and
     arguments that do not fit are answered with what is wrong, and are invalid.
@@ -26,7 +26,7 @@ class ToolEnv(TextEnv):
         raise NotImplementedError
 
     def refuse(self, reason: str) -> Outcome:
-        """What is answered to a call that cannot be carried out; a world that knows its state says it here too."""
+        """What is answered to a call that cannot be carried out; an environment that knows its state says it here too."""
         return Outcome(reason, valid=False)
 
     def act(self, action: str) -> Outcome:

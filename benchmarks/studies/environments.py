@@ -1,4 +1,4 @@
-"""The worlds of the studies, and the policy that every method starts from in each."""
+"""The environments of the studies, and the policy that every method starts from in each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.studies.policy import SmallAgent, SmallPolicy, read_states
 from gagpo.agents.agent import EpisodeState
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.agents.rollout import group_jobs, rollout
-from gagpo.agents.setup import make_world, tasks_of
+from gagpo.agents.setup import make_env, tasks_of
 from gagpo.envs.pool import Pool, WorkerPool
 
 DEMONSTRATIONS, SLIPS = 64, 0.3
@@ -22,8 +22,8 @@ DEMONSTRATIONS, SLIPS = 64, 0.3
 
 
 @dataclass(frozen=True)
-class StudyWorld:
-    """A world and what a run in it looks like.
+class StudyEnv:
+    """An environment and what a run in it looks like.
 
     panel: the split that nothing is chosen on. turns: environment turns of a run. rooms: games that are trained on;
     with ``fresh`` none is met twice in a run.
@@ -38,7 +38,7 @@ class StudyWorld:
         return WorkerPool(self.env_id, {**self.kwargs, "split": split, **more}, workers=0)
 
     def tasks(self, split: str) -> Sequence[str]:
-        return tasks_of(make_world(self.env_id, self.kwargs), split).ids
+        return tasks_of(make_env(self.env_id, self.kwargs), split).ids
 
 
 def _alfworld(size: str, max_turns: int, games: int, seed: int) -> dict[str, Any]:
@@ -46,11 +46,11 @@ def _alfworld(size: str, max_turns: int, games: int, seed: int) -> dict[str, Any
     return {"size": size, "max_turns": max_turns, "counts": counts, "seed": seed}
 
 
-WORLDS = {
-    "small": StudyWorld("gagpo/ALFWorld-v0", _alfworld("small", 20, 48, 11), "valid_unseen", 16_000),
-    "fresh": StudyWorld("gagpo/ALFWorld-v0", _alfworld("small", 20, 600, 12), "valid_unseen", 16_000),
-    "full": StudyWorld("gagpo/ALFWorld-v0", _alfworld("full", 40, 300, 13), "valid_unseen", 48_000),
-    "shop": StudyWorld("gagpo/WebShop-v0", {"max_turns": 15, "products": 1_000}, "test", 10_000),
+ENVIRONMENTS_TRIED = {
+    "small": StudyEnv("gagpo/ALFWorld-v0", _alfworld("small", 20, 48, 11), "valid_unseen", 16_000),
+    "fresh": StudyEnv("gagpo/ALFWorld-v0", _alfworld("small", 20, 600, 12), "valid_unseen", 16_000),
+    "full": StudyEnv("gagpo/ALFWorld-v0", _alfworld("full", 40, 300, 13), "valid_unseen", 48_000),
+    "shop": StudyEnv("gagpo/WebShop-v0", {"max_turns": 15, "products": 1_000}, "test", 10_000),
 }
 """``small``: 48 small rooms, met again and again; ``fresh``: 600, none met twice; ``full``: rooms of 20-48 receptacles
 and 40 turns; ``shop``: 1,000 products."""
@@ -89,16 +89,16 @@ def start(name: str, success: float, folder: Path) -> SmallPolicy:
     policy = SmallPolicy()
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        _imitate(policy, WORLDS[name])
-        _scale(policy, WORLDS[name], success)
+        _imitate(policy, ENVIRONMENTS_TRIED[name])
+        _scale(policy, ENVIRONMENTS_TRIED[name], success)
         torch.save(policy.state_dict(), file)
     policy.load_state_dict(torch.load(file, weights_only=True))
     return policy
 
 
-def _imitate(policy: SmallPolicy, world: StudyWorld) -> None:
-    with world.pool(expert=True) as pool:
-        episodes, _ = rollout(ScriptedAgent(), pool, group_jobs(world.tasks("train")[:DEMONSTRATIONS], 1, 0, "start"))
+def _imitate(policy: SmallPolicy, env: StudyEnv) -> None:
+    with env.pool(expert=True) as pool:
+        episodes, _ = rollout(ScriptedAgent(), pool, group_jobs(env.tasks("train")[:DEMONSTRATIONS], 1, 0, "start"))
     turns = [turn for episode in episodes for turn in episode.turns if turn.trainable]
     optimizer = torch.optim.Adam([policy.weight], 0.02)
     for _ in range(60):
@@ -107,7 +107,7 @@ def _imitate(policy: SmallPolicy, world: StudyWorld) -> None:
         optimizer.step()
 
 
-def _scale(policy: SmallPolicy, world: StudyWorld, success: float) -> None:
+def _scale(policy: SmallPolicy, env: StudyEnv, success: float) -> None:
     """Find the factor of the weights at which the policy succeeds as often as wanted, by bisection."""
     whole = policy.weight.detach().clone()
     low, high = 0.0, 2.0
@@ -115,22 +115,22 @@ def _scale(policy: SmallPolicy, world: StudyWorld, success: float) -> None:
         # More decided where it fails too often; the same tasks and draws at every step.
         factor = (low + high) / 2
         policy.weight.data = factor * whole
-        rate = success_rate(play(policy, world, "train", 32, 4, f"scale {step}"))
+        rate = success_rate(play(policy, env, "train", 32, 4, f"scale {step}"))
         low, high = (factor, high) if rate < success else (low, factor)
 
 
 def play(
-    policy: SmallPolicy, world: StudyWorld, split: str, tasks: int, tries: int, label: str, seed: int = 0
+    policy: SmallPolicy, env: StudyEnv, split: str, tasks: int, tries: int, label: str, seed: int = 0
 ) -> list[Episode]:
     """Episodes of the first ``tasks`` tasks of a split."""
-    with world.pool(split) as pool:
-        return rollout(SmallAgent(policy), pool, group_jobs(world.tasks(split)[:tasks], tries, seed, label))[0]
+    with env.pool(split) as pool:
+        return rollout(SmallAgent(policy), pool, group_jobs(env.tasks(split)[:tasks], tries, seed, label))[0]
 
 
 def success_rate(episodes: Sequence[Episode]) -> float:
     return sum(episode.success for episode in episodes) / max(len(episodes), 1)
 
 
-def altered(world: StudyWorld, **kwargs: Any) -> StudyWorld:
-    """The world with other arguments, such as another horizon."""
-    return replace(world, kwargs={**world.kwargs, **kwargs})
+def altered(env: StudyEnv, **kwargs: Any) -> StudyEnv:
+    """The environment with other arguments, such as another horizon."""
+    return replace(env, kwargs={**env.kwargs, **kwargs})
