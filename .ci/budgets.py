@@ -100,16 +100,16 @@ def budgets(junit: Path | None = None) -> list[Budget]:
         Budget("run keys", len(run_keys(RunSettings)), 110),
         Budget("commands", len(commands(app)), 16),
         Budget("shipped models, MB", bytes_below(ROOT / "gagpo" / "starters") / 1e6, 8),
-        Budget("make test, CPU minutes", test_seconds(junit) / 60 if junit else None, 8),
+        Budget("make test, minutes of tests", test_seconds(junit) / 60 if junit else None, 8),
     ]
 
 
 def table(rows: Iterable[Budget]) -> str:
     """The rows as text."""
-    written = [f"{'':26}{'value':>14}{'limit':>10}"]
+    written = [f"{'':28}{'value':>14}{'limit':>10}"]
     for row in rows:
         value = "not measured" if row.value is None else f"{row.value:,.1f}".removesuffix(".0")
-        written.append(f"{row.name:26}{value:>14}{row.limit:>10,}{'  exceeded' if row.exceeded else ''}")
+        written.append(f"{row.name:28}{value:>14}{row.limit:>10,}{'  exceeded' if row.exceeded else ''}")
     return "\n".join(written)
 
 
