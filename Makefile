@@ -28,8 +28,8 @@ train: $(VENV)/.base
 	$(VENV)/bin/gagpo train $(CONFIG) --auto $(SET)
 
 test: $(VENV)/.dev lint
-	$(PY) -m pytest -m "not slow" -n $(JOBS) --dist worksteal --junitxml .pytest_cache/tests.xml
-	@$(PY) .ci/budgets.py --tests .pytest_cache/tests.xml
+	$(PY) -m pytest -m "not slow" -n $(JOBS) --dist worksteal && times > .pytest_cache/times
+	@$(PY) .ci/budgets.py --times .pytest_cache/times
 
 test-slow: $(VENV)/.dev
 	$(PY) -m pytest -m slow
