@@ -183,7 +183,7 @@ def test_an_environment_without_an_expert_beside_others_is_named(corridor, tmp_p
     with pytest.raises(SettingsError, match=r"quiet \(.*\), mute \(.*\) has none"):
         Trainer(RunFolder.new(tmp_path / "other", load_run(config)), quiet=True)
     other = {**MIXED[0], "kwargs": {"expert": "random"}}
-    with pytest.raises(ValueError, match=r"environments.long.kwargs.expert=random is another player"):
+    with pytest.raises(ValueError, match=r"environments.long.kwargs.expert=random is not the expert"):
         load_run(mixed(corridor, environments=[other, MIXED[1]]))
 
 
@@ -209,5 +209,5 @@ def test_what_an_expert_must_not_say_is_not_learned(corridor, tmp_path):
 
 def test_another_player_in_the_experts_place_is_refused(corridor):
     config = corridor(algorithm=ALONE, environment={"kwargs": {"expert": "random"}})
-    with pytest.raises(ValueError, match=r"expert=random is another player"):
+    with pytest.raises(ValueError, match=r"expert=random is not the expert"):
         load_run(config)

@@ -63,7 +63,7 @@ def test_a_mark_is_one_token_and_what_follows_is_spelled_as_after_a_bracket():
 
 
 def test_an_empty_mark_is_refused(corridor):
-    with pytest.raises(SettingsError, match="remove the empty one"):
+    with pytest.raises(SettingsError, match="remove the empty text"):
         load(corridor(), ["sft.model.marks=['']"])
 
 
