@@ -1,4 +1,4 @@
-"""Runs that sample ahead: repeated and resumed bit for bit in lockstep; nothing lost or too old without."""
+"""Sampling ahead: lockstep runs repeat and resume bit-identically; others drop only stale episodes."""
 
 import signal
 import threading

@@ -1,4 +1,4 @@
-"""Which tasks an iteration plays, and what is played again."""
+"""The tasks that an iteration plays, and dynamic sampling."""
 
 from dataclasses import replace
 

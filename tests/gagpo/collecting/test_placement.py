@@ -1,4 +1,4 @@
-"""What a run's settings say to its pool of environments."""
+"""How a run opens its pool of environments."""
 
 from __future__ import annotations
 

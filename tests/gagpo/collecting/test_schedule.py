@@ -1,4 +1,4 @@
-"""Places of a run's order: shares of the environments, the tasks they get, and what a checkpoint keeps of it."""
+"""The order of tasks: shares of the environments, their tasks, and the state of a checkpoint."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Distillation is the gradient of the divergence that it is named for, and the teacher reads what it should."""
+"""Distillation has the gradient of its divergence, and the teacher gets the right prompts."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The expert's actions become rows, their loss is cross-entropy, and a policy learns from it without any reward."""
+"""The expert's actions become rows with a cross-entropy loss; a policy learns from them without reward."""
 
 import copy
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a replay buffer keeps and gives, and that a run which was stopped goes on with it bit for bit."""
+"""What a replay buffer keeps and returns, and that a resumed run continues with it bit-identically."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The last checkpoints and the best stay, and none is begun that the disk has no room for."""
+"""The last checkpoints and the best one are kept, and a checkpoint needs enough disk space."""
 
 from collections import namedtuple
 

@@ -1,4 +1,4 @@
-"""Settings: one YAML, typed; what is wrong is named with the nearest thing that is right."""
+"""Settings: types, overrides, and errors with the nearest valid key."""
 
 from itertools import pairwise
 from pathlib import Path

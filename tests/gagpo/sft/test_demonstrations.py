@@ -1,4 +1,4 @@
-"""Demonstrations: who plays them, what is imitated of them, and in which words."""
+"""Demonstrations: their players, what is imitated, and how responses are written."""
 
 import sys
 

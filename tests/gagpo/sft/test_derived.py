@@ -1,4 +1,4 @@
-"""What SFT derives, and that a run takes it from its model's folder unless it is set."""
+"""What SFT derives; a run takes it from its model's folder unless it is set."""
 
 import json
 

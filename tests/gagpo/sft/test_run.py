@@ -1,4 +1,4 @@
-"""SFT: what it refuses, how its tokenizers split text, and the record of how a model was made."""
+"""SFT: rejected settings, tokenizers, and the record of its settings."""
 
 import pytest
 import torch

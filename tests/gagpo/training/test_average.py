@@ -1,4 +1,4 @@
-"""A run that averages its weights: what is saved and measured; a resume changes none of it."""
+"""Runs with averaged weights: saved, evaluated and resumed."""
 
 import json
 

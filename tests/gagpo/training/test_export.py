@@ -1,4 +1,4 @@
-"""A run's model handed on: it loads elsewhere, plays the same, and its card says what it is worth."""
+"""An exported model loads elsewhere, plays the same, and has a card with its results."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Adapters: what they change, what they leave alone, and what becomes of them in runs, checkpoints and exports."""
+"""Adapters: what they train, and how they are saved, resumed and exported."""
 
 import json
 import re

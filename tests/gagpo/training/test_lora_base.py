@@ -1,5 +1,4 @@
-"""Adapters over a base in fewer bytes: bfloat16 changes no bit, four bits are what they stand for, and both are refused
-with words where they cannot be."""
+"""Adapters on a smaller base: bfloat16 changes no bit, 4 bits are rounded correctly."""
 
 import copy
 

@@ -1,5 +1,4 @@
-"""Runs of several environments: they are resumed bit-equal, each environment has its share and its own numbers, and
-none meets another."""
+"""Runs of several environments resume bit-identically; each environment has its share, metrics and panels."""
 
 import functools
 import json

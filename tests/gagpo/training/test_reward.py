@@ -1,4 +1,4 @@
-"""What training pays: what the environment does, or success alone."""
+"""Training rewards: the environment's, or success alone."""
 
 import gymnasium
 import numpy as np

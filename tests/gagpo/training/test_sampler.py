@@ -1,4 +1,4 @@
-"""Whose weights the engine samples from is decided when it is made."""
+"""The weights that the run's engine samples from."""
 
 import pytest
 

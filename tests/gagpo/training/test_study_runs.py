@@ -1,4 +1,4 @@
-"""Runs of studies are what `gagpo train` makes of the same settings: what they leave to the environment is derived."""
+"""Runs of studies are the same as those of `gagpo train` with the same settings."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Whole runs on a tiny environment: they learn, and they survive being killed."""
+"""Whole runs on a tiny environment learn, and resume after a kill."""
 
 import functools
 import json
