@@ -120,7 +120,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A copy of everything a checkpoint holds, in host memory, so that the run goes on while it is written.
+    """A copy of everything a checkpoint holds, in host memory, so that the run continues while it is written.
 
     model, base: for the layout of the folder; their weights are not read.
     tensors: of the model or the adapter, unsharded, on the first rank.

@@ -288,9 +288,9 @@ def _commit() -> dict[str, str]:
     if not (root / ".git").exists():
         return {}
     try:
-        said = subprocess.run(
+        done = subprocess.run(
             ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return {}
-    return {"commit": said.stdout.strip()}
+    return {"commit": done.stdout.strip()}

@@ -108,11 +108,11 @@ class CarelessExpert:
     """The expert, with random moves that are imitated as well.
 
     share: probability of a random move.
-    said: moves to choose from in environments without admissible actions.
+    moves: moves to choose from in environments without admissible actions.
     """
 
-    def __init__(self, share: float, said: Sequence[str] = ()):
-        self.share, self.said = share, said
+    def __init__(self, share: float, moves: Sequence[str] = ()):
+        self.share, self.moves = share, moves
         self.expert = ExpertAgent()
 
     def decide(self, states: Sequence[EpisodeState]) -> list[Turn | None]:
@@ -120,7 +120,7 @@ class CarelessExpert:
 
     def _move(self, state: EpisodeState, turn: Turn | None) -> Turn | None:
         rng = np.random.default_rng([state.episode.seed, len(state.episode.turns), 2])
-        actions = state.info.get("admissible_actions") or self.said
+        actions = state.info.get("admissible_actions") or self.moves
         if turn is None or not actions or rng.random() >= self.share:
             return turn
         return Turn.acting(actions[int(rng.integers(len(actions)))])
@@ -136,15 +136,15 @@ def careless_expert(settings: RunSettings, tasks: Sequence[str]) -> CarelessExpe
     some = [tasks[i % len(tasks)] for i in range(_TRIED)]
     shown = play(settings, kwargs, ExpertAgent(), some, f"{LABEL} expert")
     require_solved(shown, settings)
-    said = sorted({turn.action for episode in shown for turn in episode.turns})
+    moves = sorted({turn.action for episode in shown for turn in episode.turns})
     if wanted is not None:
-        return CarelessExpert(wanted, said)
+        return CarelessExpert(wanted, moves)
 
     def distance(share: float) -> float:
-        played = play(settings, kwargs, CarelessExpert(share, said), some, f"{LABEL} wander")
+        played = play(settings, kwargs, CarelessExpert(share, moves), some, f"{LABEL} wander")
         return abs(success_of(played) - WINS)
 
-    return CarelessExpert(min(RANDOM_MOVES, key=distance), said)
+    return CarelessExpert(min(RANDOM_MOVES, key=distance), moves)
 
 
 def lucky(settings: RunSettings, tasks: Sequence[str], finished: Finished | None = None) -> list[Episode]:

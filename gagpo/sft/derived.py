@@ -67,9 +67,9 @@ class Lengths:
 
     def context(self, settings: RunSettings, env: TextEnv) -> int:
         """Most tokens of an episode: the environment's most turns, each as long as the longest one seen."""
-        said = settings.rollout.max_tokens if is_set(settings, "rollout.max_tokens") else self.response
-        whole = self.first + int(getattr(env, "max_turns", 50)) * (self.read + said) + said
-        return min(16384, max(1024, self.longest + said, _multiple(whole)))
+        response = settings.rollout.max_tokens if is_set(settings, "rollout.max_tokens") else self.response
+        whole = self.first + int(getattr(env, "max_turns", 50)) * (self.read + response) + response
+        return min(16384, max(1024, self.longest + response, _multiple(whole)))
 
 
 def derived_shape(settings: RunSettings, vocabulary: int, lengths: Lengths, env: TextEnv) -> ModelShape:

@@ -107,18 +107,18 @@ def cosine_rate(sft: SftSettings, step: int) -> float:
 
 def _accumulate(model: torch.nn.Module, rows: Sequence[Row], settings: RunSettings) -> float:
     """Add the gradients of one batch; returns its mean loss on response tokens."""
-    said = sum(int((row.turn_K == RESPONSE).sum()) for row in rows)
-    read = max(1, sum(len(row.turn_K) for row in rows) - said)
+    responses = sum(int((row.turn_K == RESPONSE).sum()) for row in rows)
+    others = max(1, sum(len(row.turn_K) for row in rows) - responses)
     total = 0.0
     for made in packing_of(model, settings).micro_batches(rows):
         batch = made.to(settings.device)
         with autocast(settings):
             logprob_K, _ = token_logprobs(model, batch, entropy="none")
         # Both means run over the whole batch, so that the gradients of micro-batches add up.
-        said_K = batch.turn_K == RESPONSE
-        loss = -logprob_K[said_K].sum() / said
+        response_K = batch.turn_K == RESPONSE
+        loss = -logprob_K[response_K].sum() / responses
         total += loss.item()
-        (loss - sft_of(settings).observations * logprob_K[~said_K].sum() / read).backward()
+        (loss - sft_of(settings).observations * logprob_K[~response_K].sum() / others).backward()
     return total
 
 

@@ -86,7 +86,7 @@ def test_the_derived_share_of_random_moves_wins_nearest_to_two_in_five(corridor)
     def wins(share):
         names = [tasks[i % len(tasks)] for i in range(64)]
         expert = {**settings.environment.kwargs, "expert": True}
-        return success_of(play(settings, expert, CarelessExpert(share, chosen.said), names, "warm start wander"))
+        return success_of(play(settings, expert, CarelessExpert(share, chosen.moves), names, "warm start wander"))
 
     distances = {share: abs(wins(share) - 0.4) for share in (0.1, 0.2, 0.3, 0.4, 0.5)}
     assert distances[chosen.share] == min(distances.values())
