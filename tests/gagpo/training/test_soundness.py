@@ -27,6 +27,8 @@ from gagpo.training.trainer import NothingToLearn, Trainer, train
 from tests.gagpo.training.test_trainer import run as trained
 from tests.gagpo.training.test_trainer import same, weights
 
+SHORT = {"name": "transformers", "options": {"max_length": 128}}
+
 
 def written(folder, iteration, model, tokenizer, optimizer, state, keep, critic=None):
     saver = checkpoints.Saver(folder, tokenizer)
@@ -189,7 +191,7 @@ def test_a_finished_run_is_extended_to_the_very_end_of_a_longer_one(corridor, tm
         ({"environment": {"id": "gagpo/Nowhere-v0"}}, "gagpo/Nowhere-v0"),
         ({"evaluation": {"splits": ["tset"]}}, "tset"),
         ({"device": "cuda:17"}, "cuda:17"),
-        ({"rollout": {"max_tokens": 128}}, "no room for a prompt"),
+        ({"rollout": {"max_tokens": 128}, "engine": SHORT}, "no room for a prompt"),
     ],
 )
 def test_a_start_that_fails_leaves_its_name_free(corridor, tmp_path, changes, said):
@@ -207,7 +209,7 @@ def test_an_iteration_in_which_every_episode_fails_stops_the_run_with_the_reason
 
 
 def test_prompts_that_never_fit_stop_the_run(corridor, tmp_path):
-    config = corridor(rollout={"max_tokens": 127}, evaluation={"before": False})
+    config = corridor(rollout={"max_tokens": 127}, engine=SHORT, evaluation={"before": False})
     with pytest.raises(NothingToLearn, match="no prompt left room"):
         trained(config, tmp_path / "run")
 
