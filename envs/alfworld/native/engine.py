@@ -11,7 +11,7 @@ from gagpo.envs.alfworld.native.grounding import GroundGame
 from gagpo.envs.alfworld.native.logic import TASK, read_logic
 from gagpo.envs.alfworld.native.operators import Change, Operator
 from gagpo.envs.alfworld.native.pddl import read_problem
-from gagpo.envs.alfworld.native.world import Fact
+from gagpo.envs.alfworld.native.state import Fact
 
 NOTHING_HAPPENS = "Nothing happens."
 
@@ -36,7 +36,7 @@ class Position:
         self.state = game.start
         self.key = game.start_key
         self.scene_key = f"{self.key:032x}"
-        self.intro = game.logic.intro.tell((), game.world, self.state).replace(TASK, game.task)
+        self.intro = game.logic.intro.tell((), game.static, self.state).replace(TASK, game.task)
         self.place, self.applicable, self.commands = game.applicable(self.state)
         self.won = game.won(self.state)
 
@@ -135,7 +135,7 @@ class NativeEngine:
             _, slots, weight = game.change(fact)
             state.insert(fact, slots)
             self._key ^= weight
-        game.world.refill()
+        game.static.refill()
         self._place, self._applicable, self._commands = game.applicable(state)
         self._won = won = game.won(state)
         return Scene("", self._commands.copy(), won, won, int(won), f"{self._key:032x}")
@@ -149,7 +149,7 @@ class NativeEngine:
         return self._game
 
     def _carry_out(self, game: GroundGame, operator: Operator) -> str:
-        game.world.refill()
+        game.static.refill()
         if not operator.ready:
             game.prepare(operator)
         state = self._state
@@ -164,7 +164,7 @@ class NativeEngine:
             begun = self._place.binding[id(operator.entry)]
             parameters = operator.entry.schema.action.parameters
             env = tuple(
-                [o or game.world.cast(begun[name], kind) for o, (name, kind) in zip(env, parameters, strict=True)]
+                [o or game.static.cast(begun[name], kind) for o, (name, kind) in zip(env, parameters, strict=True)]
             )
         if operator.conditional:
             add, remove = _with_conditional(operator, facts, add, remove)
@@ -178,7 +178,7 @@ class NativeEngine:
                 state.insert(fact, slots)
                 key ^= weight
                 changed = True
-        text = operator.entry.schema.feedback.tell(env, game.world, state)
+        text = operator.entry.schema.feedback.tell(env, game.static, state)
         if changed:
             self._key = key
             if operator.moves:

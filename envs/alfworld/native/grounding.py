@@ -12,7 +12,7 @@ from gagpo.envs.alfworld.native.history import can_show
 from gagpo.envs.alfworld.native.logic import Branch, Entry, Logic, lookups, mentioned
 from gagpo.envs.alfworld.native.narration import SAID
 from gagpo.envs.alfworld.native.operators import Change, FactWatch, Operator, Place, SharedOperators
-from gagpo.envs.alfworld.native.world import Binding, Fact, Row, Slot, State, World, ground, slots_of, unify
+from gagpo.envs.alfworld.native.state import Binding, Fact, Row, Slot, State, StaticFacts, ground, slots_of, unify
 
 
 class GroundGame:
@@ -24,10 +24,10 @@ class GroundGame:
     def __init__(self, logic: Logic, problem: PddlProblem, task: str, salt: bytes):
         self.logic = logic
         self.task = task
-        self.world = world = World(logic.domain, problem)
+        self.static = static = StaticFacts(logic.domain, problem)
         for schema in logic.schemas:
             for name in (name for outcome in schema.outcomes for name in outcome.literal.args):
-                if not name.startswith("?") and name not in world.types:
+                if not name.startswith("?") and name not in static.types:
                     raise GameError(f"pddl_domain: action {schema.action.name}: an effect on the unknown object {name}")
         fluents = logic.domain.fluents
         self.goal = [(case, plan(case.positive, case.variables, (), fluents)) for case in cases(problem.goal)]
@@ -41,7 +41,7 @@ class GroundGame:
         self._weights: dict[Fact, int] = {}
         self.start = State(set(), {})
         self.start_key = self.salt
-        for fact in sorted(world.initial):
+        for fact in sorted(static.initial):
             for each in self._forms(fact, True):
                 self.start.insert(each[0], each[1])
                 self.start_key ^= each[2]
@@ -74,7 +74,7 @@ class GroundGame:
             weight = int.from_bytes(digest, "big")
             undone = (fact[0][4:], *fact[1:])
             if fact[0] not in self.relevant and undone[0] in self.logic.denied:
-                weight *= can_show(self.logic, self.world, undone)
+                weight *= can_show(self.logic, self.static, undone)
             self._weights[fact] = weight
         return fact, slots_of(fact, self.indexes), weight
 
@@ -88,7 +88,7 @@ class GroundGame:
         return [self.change(form) for form in forms]
 
     def won(self, state: State) -> bool:
-        return any(self.world.case_holds(case, steps, {}, state) for case, steps in self.goal)
+        return any(self.static.case_holds(case, steps, {}, state) for case, steps in self.goal)
 
     # Places -----------------------------------------------------------------------------------------------------------
 
@@ -103,7 +103,7 @@ class GroundGame:
             place.leaving = self.change((self.logic.trigger or "", *row))
             for tree in self.logic.trees:
                 # Where there is one place alone, what differs from place to place in the leaving only is shared.
-                binding = unify(tree.trigger, row, tree.types, self.world)
+                binding = unify(tree.trigger, row, tree.types, self.static)
                 if binding is not None:
                     self._enter(place, tree.root, binding)
                     if alone:
@@ -134,11 +134,11 @@ class GroundGame:
                     watch.forbid = frozenset(ground(entry.before_forbid, binding))
                 place.watches.append(watch)
         for step, further in branch.steps:
-            for _ in self.world.solutions((step,), binding, self.start):
+            for _ in self.static.solutions((step,), binding, self.start):
                 self._enter(place, further, binding)
 
     def _permitted(self, bans: tuple[Atom, ...], binding: Binding) -> bool:
-        return not any(fact[1:] in self.world.rows.get(fact[0], ()) for fact in ground(bans, binding))
+        return not any(fact[1:] in self.static.rows.get(fact[0], ()) for fact in ground(bans, binding))
 
     def _enter_shared(self, place: Place, entry: Entry, begun: Binding) -> None:
         """Enter operators that differ between places only in where the agent leaves from."""
@@ -147,7 +147,7 @@ class GroundGame:
         shared = self._shared.get(name)
         if shared is None:
             shared = self._shared[name] = SharedOperators()
-            for binding in self.world.solutions(entry.before, tight, self.start):
+            for binding in self.static.solutions(entry.before, tight, self.start):
                 operator = self.operator(entry, binding)
                 if operator is not None:
                     shared.put(operator, self._only_effect(operator))
@@ -177,29 +177,29 @@ class GroundGame:
         found: list[Operator] = []
         binding = dict(watch.binding)
         for position, variable, kind in guard.fresh:
-            if row[position] not in self.world.members.get(kind, ()):
+            if row[position] not in self.static.members.get(kind, ()):
                 break
             binding[variable] = row[position]
         else:
             if all(row[a] == row[b] for a, b in guard.repeated):
-                for full in self.world.solutions(entry.after, binding, state):
+                for full in self.static.solutions(entry.after, binding, state):
                     operator = self.operator(entry, full)
                     if operator is not None:
                         found.append(operator)
-        if entry.static_after or not any(True for _ in self.world.solutions(entry.after_fixed, binding, state)):
+        if entry.static_after or not any(True for _ in self.static.solutions(entry.after_fixed, binding, state)):
             watch.known[row] = found
         return found
 
     def operator(self, entry: Entry, binding: Binding) -> Operator | None:
         """The operator of a complete binding, or None where what never changes rules it out."""
-        if entry.restricted and not self.world.allowed(entry.case, binding):
+        if entry.restricted and not self.static.allowed(entry.case, binding):
             return None
         bare = entry.loose and not entry.loose & binding.keys()
         if entry.doubtful and not bare and not self._does_something(entry, binding):
             return None
         schema = entry.schema
-        env = tuple([self.world.cast(binding.get(name, ""), kind) for name, kind in schema.action.parameters])
-        operator = Operator(entry, binding.copy(), env, schema.command.tell(env, self.world, self.start))
+        env = tuple([self.static.cast(binding.get(name, ""), kind) for name, kind in schema.action.parameters])
+        operator = Operator(entry, binding.copy(), env, schema.command.tell(env, self.static, self.start))
         if entry.need:
             operator.need = frozenset(ground(entry.need, binding))
         if entry.fluent_negative:
@@ -256,13 +256,13 @@ class GroundGame:
         self, case: Case, variables: tuple[tuple[str, str], ...], binding: Binding
     ) -> Iterable[tuple[Binding, frozenset[Fact], frozenset[Fact]]]:
         """Bindings of an effect's variables that facts that never change allow, with the changing facts it hangs on."""
-        fluents = self.world.domain.fluents
+        fluents = self.static.domain.fluents
         fixed = [atom for atom in case.positive if atom.predicate not in fluents]
         positive = [atom for atom in case.positive if atom.predicate in fluents]
         negative = [atom for atom in case.negative if atom.predicate in fluents]
         steps: tuple[Step, ...] = plan(fixed, (*variables, *case.variables), (), fluents)
-        for inner in self.world.solutions(steps, dict(binding), self.start):
-            if self.world.allowed(case, inner):
+        for inner in self.static.solutions(steps, dict(binding), self.start):
+            if self.static.allowed(case, inner):
                 yield inner, frozenset(ground(positive, inner)), frozenset(ground(negative, inner))
 
     def _settle(
@@ -329,7 +329,7 @@ class GroundGame:
         return place, found, order
 
     def _parts_hold(self, operator: Operator, state: State) -> bool:
-        return all(self.world.holds(part, operator.binding, state) for part in operator.parts)
+        return all(self.static.holds(part, operator.binding, state) for part in operator.parts)
 
     def _merged(self, rows: tuple[Row, ...]) -> Place:
         """What can be done with no place or with several at once."""

@@ -1,4 +1,4 @@
-"""What a game says: grammar rules compiled, once per grammar, to functions of a world and its state.
+"""What a game says: grammar rules compiled, once per grammar, to functions of a static and its state.
 
 TextWorld answers queries in a fixed order, which is the order things are listed in; it is kept here to the letter.
 """
@@ -19,12 +19,12 @@ from gagpo.envs.alfworld.native.grammar import (
     Symbol,
     Value,
 )
-from gagpo.envs.alfworld.native.world import Row, State, World
+from gagpo.envs.alfworld.native.state import Row, State, StaticFacts
 
 Env = tuple[str, ...]  # the objects that the placeholders in scope stand for
 Scope = tuple[Placeholder, ...]
-Teller = Callable[[Env, World, State], str]
-Answers = Callable[[Env, World, State], list[Env]]
+Teller = Callable[[Env, StaticFacts, State], str]
+Answers = Callable[[Env, StaticFacts, State], list[Env]]
 
 
 class Signatures:
@@ -96,7 +96,7 @@ class Narration:
         return compiled
 
     def _value(self, symbol: Value, scope: Scope) -> Compiled:
-        """An expression; what it says of an object never changes, so it is computed once per world."""
+        """An expression; what it says of an object never changes, so it is computed once per static."""
         places = {name: at for at, (name, _) in enumerate(scope)}  # the last placeholder of a name counts
         unknown = next((name for name in symbol.names if name not in places), None)
         if symbol.fault or unknown is not None:
@@ -104,28 +104,28 @@ class Narration:
         used = frozenset(scope[places[name]] for name in symbol.names)
         names, source = symbol.names, symbol.source
 
-        def compute(world: World, objects: Env) -> str:
+        def compute(static: StaticFacts, objects: Env) -> str:
             try:
-                return str(symbol.compute({n: world.entities[o] for n, o in zip(names, objects, strict=True)}))
+                return str(symbol.compute({n: static.entities[o] for n, o in zip(names, objects, strict=True)}))
             except KeyError as error:
                 raise GameError(f"the object {error} takes part in an action but in no fact") from None
 
         if len(names) == 1:
             at = places[names[0]]
 
-            def tell_one(env: Env, world: World, state: State) -> str:
+            def tell_one(env: Env, static: StaticFacts, state: State) -> str:
                 thing = env[at]
-                kept = world.kept.get(source)
+                kept = static.kept.get(source)
                 if kept is None:
-                    kept = world.kept[source] = {}
+                    kept = static.kept[source] = {}
                 text = kept.get(thing)
                 if text is None:
-                    text = kept[thing] = compute(world, (thing,))
+                    text = kept[thing] = compute(static, (thing,))
                 return text
 
             return Compiled(tell_one, used=used)
         positions = [places[name] for name in names]
-        return Compiled(lambda env, world, state: compute(world, tuple([env[i] for i in positions])), used=used)
+        return Compiled(lambda env, static, state: compute(static, tuple([env[i] for i in positions])), used=used)
 
     def _each(self, each: Each, joints: list[Compiled] | None, scope: Scope) -> Compiled:
         if each.query is None:
@@ -135,22 +135,22 @@ class Narration:
         answers, tell_part = query.answers, part.tell
         if joints is None:
 
-            def tell_all(env: Env, world: World, state: State) -> str:
-                found = answers(env, world, state)
-                world.spend(len(found))
-                return "".join([tell_part(e, world, state) for e in found])
+            def tell_all(env: Env, static: StaticFacts, state: State) -> str:
+                found = answers(env, static, state)
+                static.spend(len(found))
+                return "".join([tell_part(e, static, state) for e in found])
 
             return Compiled(tell_all, [part, query])
         empty, between, last = (joint.tell for joint in joints)
 
-        def tell(env: Env, world: World, state: State) -> str:
-            answered: list[Any] = answers(env, world, state)
-            world.spend(len(answered))
-            found: list[str] = [tell_part(e, world, state) for e in answered]
+        def tell(env: Env, static: StaticFacts, state: State) -> str:
+            answered: list[Any] = answers(env, static, state)
+            static.spend(len(answered))
+            found: list[str] = [tell_part(e, static, state) for e in answered]
             if len(found) > 1:
-                head = between(env, world, state).join(found[:-1])
-                return head + last(env, world, state) + found[-1]
-            return found[0] if found else empty(env, world, state)
+                head = between(env, static, state).join(found[:-1])
+                return head + last(env, static, state) + found[-1]
+            return found[0] if found else empty(env, static, state)
 
         return Compiled(tell, [part, query, *joints])
 
@@ -168,11 +168,11 @@ class Narration:
         query = Query(steps[0], inner, used, changing, inner != scope)
         if len(steps) > 1:
 
-            def answers(env: Env, world: World, state: State) -> list[Env]:
+            def answers(env: Env, static: StaticFacts, state: State) -> list[Env]:
                 found = [env]
                 for step in steps:
-                    found = [more for one in found for more in step(one, world, state)]
-                    world.spend(len(found))
+                    found = [more for one in found for more in step(one, static, state)]
+                    static.spend(len(found))
                 return found
 
             query.answers = answers
@@ -199,9 +199,9 @@ class Narration:
         signatures = self._signatures[types]
         rows = self._rows(name, bound, len(parameters), signatures)
 
-        def extend(env: Env, world: World, state: State) -> list[Env]:
+        def extend(env: Env, static: StaticFacts, state: State) -> list[Env]:
             found = []
-            for row in rows(tuple([env[i] for i in at]), world, state):
+            for row in rows(tuple([env[i] for i in at]), static, state):
                 # A variable may not stand for what another one stands for already.
                 more = env
                 for i in fresh:
@@ -216,8 +216,8 @@ class Narration:
         if len(fresh) == 1 and not repeated:
             only = fresh[0]
             return (
-                lambda env, world, state: [
-                    (*env, row[only]) for row in rows(tuple([env[i] for i in at]), world, state) if row[only] not in env
+                lambda env, static, state: [
+                    (*env, row[only]) for row in rows(tuple([env[i] for i in at]), static, state) if row[only] not in env
                 ],
                 inner,
             )
@@ -225,21 +225,21 @@ class Narration:
 
     def _rows(
         self, name: str, bound: tuple[int, ...], arity: int, signatures: Signatures
-    ) -> Callable[[Row, World, State], Iterable[Row]]:
+    ) -> Callable[[Row, StaticFacts, State], Iterable[Row]]:
         """Rows of a predicate with given objects at the ``bound`` positions, in TextWorld's order."""
         if self._changes(name):
             return self._changing(name + SAID if name in self.apart else name, bound, arity, signatures)
         if self.domain.predicates.get(name) != arity or name == "=":
-            return lambda key, world, state: ()
+            return lambda key, static, state: ()
         mentioned = object()
 
-        def fixed(key: Row, world: World, state: State) -> Iterable[Row]:
-            kept = world.kept.get(mentioned)
+        def fixed(key: Row, static: StaticFacts, state: State) -> Iterable[Row]:
+            kept = static.kept.get(mentioned)
             if kept is None:
-                kept = world.kept[mentioned] = {}
+                kept = static.kept[mentioned] = {}
             rows = kept.get(key)
             if rows is None:
-                rows = kept[key] = _ordered(world.lookup(name, bound, key), ranks(world, signatures))
+                rows = kept[key] = _ordered(static.lookup(name, bound, key), ranks(static, signatures))
             return rows
 
         return fixed
@@ -253,20 +253,20 @@ class Narration:
 
     def _changing(
         self, name: str, bound: tuple[int, ...], arity: int, signatures: Signatures
-    ) -> Callable[[Row, World, State], Iterable[Row]]:
+    ) -> Callable[[Row, StaticFacts, State], Iterable[Row]]:
         if len(bound) == arity:
 
-            def check(key: Row, world: World, state: State) -> Iterable[Row]:
+            def check(key: Row, static: StaticFacts, state: State) -> Iterable[Row]:
                 if (name, *key) not in state.facts:
                     return ()
-                return _ordered((key,), ranks(world, signatures))
+                return _ordered((key,), ranks(static, signatures))
 
             return check
         self.lookups.add((name, bound))
 
-        def look(key: Row, world: World, state: State) -> Iterable[Row]:
+        def look(key: Row, static: StaticFacts, state: State) -> Iterable[Row]:
             rows = state.slots.get((name, bound, key))
-            return _ordered(rows, ranks(world, signatures)) if rows else ()
+            return _ordered(rows, ranks(static, signatures)) if rows else ()
 
         return look
 
@@ -300,7 +300,7 @@ class Compiled:
     ):
         parts = list(parts)
         self.constant = text if isinstance(text, str) else None
-        self.tell: Teller = (lambda env, world, state: text) if isinstance(text, str) else text
+        self.tell: Teller = (lambda env, static, state: text) if isinstance(text, str) else text
         self.used: frozenset[Placeholder] = used.union(*[part.used for part in parts])
         self.changing: bool = any(part.changing for part in parts)
         self.open: bool = any(part.open for part in parts)
@@ -325,10 +325,10 @@ class _Ranks(dict[Row, tuple[int, ...]]):
         return found
 
 
-def ranks(world: World, signatures: Signatures) -> _Ranks:
-    found = world.kept.get(signatures)
+def ranks(static: StaticFacts, signatures: Signatures) -> _Ranks:
+    found = static.kept.get(signatures)
     if found is None:
-        found = world.kept[signatures] = _Ranks(world.types, signatures)
+        found = static.kept[signatures] = _Ranks(static.types, signatures)
     return found  # type: ignore[return-value]
 
 
@@ -355,10 +355,10 @@ def _joined(parts: list[Compiled]) -> Compiled:
     pieces: list[Any] = [part.tell if part.constant is None else part.constant for part in merged]
     if len(merged) == 3 and merged[1].constant is None and merged[0].constant and merged[2].constant:
         one, tell, three = pieces
-        return Compiled(lambda env, world, state: one + tell(env, world, state) + three, merged)
+        return Compiled(lambda env, static, state: one + tell(env, static, state) + three, merged)
     return Compiled(
-        lambda env, world, state: "".join(
-            [piece if isinstance(piece, str) else piece(env, world, state) for piece in pieces]
+        lambda env, static, state: "".join(
+            [piece if isinstance(piece, str) else piece(env, static, state) for piece in pieces]
         ),
         merged,
     )
@@ -370,10 +370,10 @@ def _choice(rule: str, alternatives: list[tuple[Query | None, Compiled]]) -> Com
         return alternatives[0][1]
     tests = [(None if query is None else query.answers, compiled.tell) for query, compiled in alternatives]
 
-    def tell(env: Env, world: World, state: State) -> str:
+    def tell(env: Env, static: StaticFacts, state: State) -> str:
         for answers, text in tests:
-            if answers is None or answers(env, world, state):
-                return text(env, world, state)
+            if answers is None or answers(env, static, state):
+                return text(env, static, state)
         raise GameError(f"grammar: no alternative of rule {rule} applies")
 
     parts: list[Compiled | Query] = [compiled for _, compiled in alternatives]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gagpo.envs.alfworld.native.formulas import Quantified
 from gagpo.envs.alfworld.native.logic import Entry
 from gagpo.envs.alfworld.native.narration import Env
-from gagpo.envs.alfworld.native.world import Binding, Fact, Row, Slot
+from gagpo.envs.alfworld.native.state import Binding, Fact, Row, Slot
 
 Change = tuple[Fact, tuple[Slot, ...], int]  # a fact, its slots, what it weighs in the state key
 NOTHING: frozenset[Fact] = frozenset()

@@ -1,4 +1,4 @@
-"""The facts of one problem: a :class:`World` of those that never change and a :class:`State` of those that do."""
+"""The facts of one problem: a :class:`StaticFacts` of those that never change and a :class:`State` of those that do."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class State:
             self.slots[slot] = rows[:at] + rows[at + 1 :]
 
 
-class World:
+class StaticFacts:
     """Objects, their names and the facts that no action changes.
 
     types: object -> type. members: type -> its objects, subtypes included. rows: predicate -> rows that never change.
@@ -203,12 +203,12 @@ def ground(atoms: Iterable[Atom], binding: Binding) -> list[Fact]:
     return [(atom.predicate, *[binding.get(name, name) for name in atom.args]) for atom in atoms]
 
 
-def unify(atom: Atom, row: Row, types: Mapping[str, str], world: World) -> Binding | None:
+def unify(atom: Atom, row: Row, types: Mapping[str, str], static: StaticFacts) -> Binding | None:
     """The binding of ``types``' variables under which ``atom`` is ``row``, or None; types are checked."""
     binding: Binding = {}
     for name, value in zip(atom.args, row, strict=True):
         if name in types:
-            if binding.setdefault(name, value) != value or value not in world.members.get(types[name], ()):
+            if binding.setdefault(name, value) != value or value not in static.members.get(types[name], ()):
                 return None
         elif name != value:
             return None
