@@ -7,9 +7,8 @@ from pathlib import Path
 
 from gagpo.envs.alfworld.engine import BrokenGame, Scene, Snapshot, read_game
 from gagpo.envs.alfworld.native.formulas import GameError
-from gagpo.envs.alfworld.native.grounding import GroundGame
+from gagpo.envs.alfworld.native.grounding import Change, GroundGame, Operator
 from gagpo.envs.alfworld.native.logic import TASK, read_logic
-from gagpo.envs.alfworld.native.operators import Change, Operator
 from gagpo.envs.alfworld.native.pddl import read_problem
 from gagpo.envs.alfworld.native.state import Fact
 

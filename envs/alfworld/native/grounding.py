@@ -6,13 +6,100 @@ import hashlib
 from bisect import insort
 from collections.abc import Iterable
 
-from gagpo.envs.alfworld.native.conditions import Case, Match, Step, cases, plan
-from gagpo.envs.alfworld.native.formulas import Atom, GameError, PddlProblem
+from gagpo.envs.alfworld.native.formulas import Atom, Case, GameError, Match, PddlProblem, Quantified, Step, cases, plan
 from gagpo.envs.alfworld.native.history import can_show
 from gagpo.envs.alfworld.native.logic import Branch, Entry, Logic, lookups, mentioned
-from gagpo.envs.alfworld.native.narration import SAID
-from gagpo.envs.alfworld.native.operators import Change, FactWatch, Operator, Place, SharedOperators
+from gagpo.envs.alfworld.native.narration import SAID, Env
 from gagpo.envs.alfworld.native.state import Binding, Fact, Row, Slot, State, StaticFacts, ground, slots_of, unify
+
+Change = tuple[Fact, tuple[Slot, ...], int]  # a fact, its slots, what it weighs in the state key
+NO_FACTS: frozenset[Fact] = frozenset()
+
+
+class Operator:
+    """A ground action. What it changes is worked out when it is first carried out (``ready``).
+
+    env: the objects of its parameters, with holes where it is shared between places.
+    need, forbid: changing facts that must be true, or false, beyond those it is found by. parts: "for all" conditions.
+    """
+
+    __slots__ = (
+        "add", "binding", "command", "conditional", "decides", "entry", "env", "forbid", "leaves", "moves", "need",
+        "parts", "ready", "remove", "walks",
+    )  # fmt: skip
+
+    def __init__(self, entry: Entry, binding: Binding, env: Env, command: str):
+        self.entry = entry
+        self.binding = binding
+        self.command = command
+        self.env = env
+        self.need: frozenset[Fact] = NO_FACTS
+        self.forbid: frozenset[Fact] = NO_FACTS
+        self.parts: tuple[Quantified, ...] = ()
+        self.ready = False
+        self.add: tuple[Change, ...] = ()
+        self.remove: tuple[Change, ...] = ()
+        self.conditional: tuple[tuple[frozenset[Fact], frozenset[Fact], bool, Change], ...] = ()
+        self.leaves = False  # it also removes the fact that made the place
+        self.moves = False  # it may change what can be done
+        self.walks = False  # it may change the place
+        self.decides = False  # it may win or lose the game
+
+
+class FactWatch:
+    """Operators that depend on which rows a slot holds. need, forbid: facts without which the slot need not be read."""
+
+    __slots__ = ("binding", "entry", "forbid", "known", "need", "slot")
+
+    def __init__(self, entry: Entry, binding: Binding, slot: Slot):
+        self.entry = entry
+        self.binding = binding
+        self.slot = slot
+        self.need: frozenset[Fact] = NO_FACTS
+        self.forbid: frozenset[Fact] = NO_FACTS
+        self.known: dict[Row, list[Operator]] = {}
+
+
+class Place:
+    """What can be done where the agent is; ``leaving`` is the change of going away.
+
+    free: command -> operator that needs nothing else. order: its commands, sorted. checked: operators with conditions.
+    """
+
+    __slots__ = ("binding", "checked", "free", "leaving", "order", "watches")
+
+    def __init__(self) -> None:
+        self.free: dict[str, Operator] = {}
+        self.order: list[str] = []
+        self.checked: list[Operator] = []
+        self.watches: list[FactWatch] = []
+        self.leaving: Change | None = None
+        self.binding: dict[int, Binding] = {}
+
+    def put(self, operator: Operator) -> None:
+        if operator.need or operator.forbid or operator.parts:
+            self.checked.append(operator)
+        else:
+            self.free.setdefault(operator.command, operator)
+
+
+class SharedOperators:
+    """Operators that many places have in common. pointless: fact -> those that only bring about what it says."""
+
+    __slots__ = ("checked", "free", "pointless")
+
+    def __init__(self) -> None:
+        self.free: dict[str, Operator] = {}
+        self.checked: list[Operator] = []
+        self.pointless: dict[Fact, set[Operator]] = {}
+
+    def put(self, operator: Operator, only: Fact | None) -> None:
+        if operator.need or operator.forbid or operator.command in self.free:
+            self.checked.append(operator)
+        else:
+            self.free[operator.command] = operator
+        if only is not None:
+            self.pointless.setdefault(only, set()).add(operator)
 
 
 class GroundGame:
@@ -39,7 +126,7 @@ class GroundGame:
         self.relevant = self._relevant()
         self.salt = int.from_bytes(hashlib.blake2b(salt, digest_size=16).digest(), "big")
         self._weights: dict[Fact, int] = {}
-        self.start = State(set(), {})
+        self.start = State()
         self.start_key = self.salt
         for fact in sorted(static.initial):
             for each in self._forms(fact, True):

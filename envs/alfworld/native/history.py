@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from gagpo.envs.alfworld.native.conditions import Match, plan
-from gagpo.envs.alfworld.native.formulas import Atom
+from gagpo.envs.alfworld.native.formulas import Atom, Match, plan
 from gagpo.envs.alfworld.native.grammar import Condition
 from gagpo.envs.alfworld.native.logic import ConditionalEffect, Logic, Schema
 from gagpo.envs.alfworld.native.state import Binding, Fact, State, StaticFacts, ground, unify
@@ -92,4 +91,4 @@ def _solutions(
 ) -> Iterator[Binding]:
     """Bindings that facts that never change allow; variables that occur in none of ``atoms`` stay open."""
     steps = plan(atoms, variables.items(), binding, fluents)
-    return static.solutions(tuple(step for step in steps if isinstance(step, Match)), dict(binding), State(set(), {}))
+    return static.solutions(tuple(step for step in steps if isinstance(step, Match)), dict(binding), State())

@@ -9,8 +9,18 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gagpo.envs.alfworld.native.conditions import Case, Match, Step, cases, plan
-from gagpo.envs.alfworld.native.formulas import Action, Atom, Effect, GameError, PddlDomain
+from gagpo.envs.alfworld.native.formulas import (
+    Action,
+    Atom,
+    Case,
+    Effect,
+    GameError,
+    Match,
+    PddlDomain,
+    Step,
+    cases,
+    plan,
+)
 from gagpo.envs.alfworld.native.grammar import (
     Call,
     Condition,
