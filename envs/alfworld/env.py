@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from gagpo.base.errors import InvalidArgument
-from gagpo.envs.alfworld.engine import Scene
+from gagpo.envs.alfworld.engine import NOTHING_HAPPENS, Scene
 from gagpo.envs.alfworld.expert.expert import Expert
-from gagpo.envs.alfworld.expert.memory import NOTHING_HAPPENS
 from gagpo.envs.alfworld.games.catalogue import TASK_TYPES
 from gagpo.envs.alfworld.games.folder import load_tasks, official_root
 from gagpo.envs.alfworld.games.gamefile import GAME

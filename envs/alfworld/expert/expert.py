@@ -12,7 +12,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gagpo.envs.alfworld.expert.memory import NOTHING_HAPPENS, Memory, kind_of
+from gagpo.envs.alfworld.engine import NOTHING_HAPPENS
+from gagpo.envs.alfworld.expert.memory import Memory, kind_of
 from gagpo.envs.alfworld.expert.places import COUNTED
 from gagpo.envs.alfworld.expert.wording import HouseholdGoal, read_goal
 from gagpo.envs.alfworld.games.catalogue import USUAL_PLACES

@@ -1,18 +1,16 @@
-"""The native ALFWorld engine: plays ``game.tw-pddl`` files without TextWorld, with the same words."""
+"""The native ALFWorld engine: plays ``game.tw-pddl`` files without TextWorld, with the same texts."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from pathlib import Path
 
-from gagpo.envs.alfworld.engine import BrokenGame, Scene, Snapshot, read_game
+from gagpo.envs.alfworld.engine import NOTHING_HAPPENS, BrokenGame, Scene, Snapshot, read_game
 from gagpo.envs.alfworld.native.formulas import GameError
 from gagpo.envs.alfworld.native.grounding import Change, GroundGame, Operator
 from gagpo.envs.alfworld.native.logic import TASK, read_logic
 from gagpo.envs.alfworld.native.pddl import read_problem
 from gagpo.envs.alfworld.native.state import Fact
-
-NOTHING_HAPPENS = "Nothing happens."
 
 
 def compile_game(domain: str, grammar: str, problem: str) -> GroundGame:
@@ -26,32 +24,23 @@ def compile_game(domain: str, grammar: str, problem: str) -> GroundGame:
 
 
 class Position:
-    """The start of a game, worked out once and copied by every episode."""
-
-    __slots__ = ("applicable", "commands", "game", "intro", "key", "place", "scene_key", "state", "won")
+    """The start of a game, computed once and copied by every episode."""
 
     def __init__(self, game: GroundGame):
         self.game = game
         self.state = game.start
         self.key = game.start_key
-        self.scene_key = f"{self.key:032x}"
         self.intro = game.logic.intro.tell((), game.static, self.state).replace(TASK, game.task)
         self.place, self.applicable, self.commands = game.applicable(self.state)
         self.won = game.won(self.state)
 
 
 class Games:
-    """Compiled games by file; of more than ``keep`` the least recently played is dropped.
-
-    A changed file (by size and time) is compiled again.
-    """
+    """A cache of ``keep`` compiled games, least recently used dropped first. A changed file is compiled again."""
 
     def __init__(self, keep: int = 512):
         self._keep = keep
         self._positions: OrderedDict[tuple[str, int, int], Position] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._positions)
 
     def start(self, path: Path) -> Position:
         """The start of the game in ``path``; raises :class:`BrokenGame`."""
@@ -64,8 +53,7 @@ class Games:
         if position is None:
             data = read_game(path)
             try:
-                game = compile_game(data["pddl_domain"], data["grammar"], data["pddl_problem"])
-                position = Position(game)
+                position = Position(compile_game(data["pddl_domain"], data["grammar"], data["pddl_problem"]))
             except GameError as error:
                 raise BrokenGame(f"{path}: {error}") from None
             self._positions[name] = position
@@ -76,13 +64,13 @@ class Games:
         return position
 
 
-SHARED = Games()  # of all engines in this process: they play a game in turn, and each only reads what is compiled
+SHARED = Games()  # of all engines in this process
 
 
 class NativeEngine:
     """Plays one ``game.tw-pddl`` file at a time, a thousand times as fast as TextWorld.
 
-    games: cache of compiled games. Engines that share it must be used from one thread.
+    games: compiled games. Engines that share them must run in one thread.
     """
 
     def __init__(self, games: Games = SHARED):
@@ -91,7 +79,7 @@ class NativeEngine:
         self._path = Path()
 
     def reset(self, game: Path) -> Scene:
-        """Start ``game``, which may be the same as before; raises :class:`BrokenGame`."""
+        """Start ``game``; raises :class:`BrokenGame`."""
         game = Path(game)
         position = self.games.start(game)
         self._game = position.game
@@ -101,11 +89,11 @@ class NativeEngine:
         self._place = position.place
         self._applicable = position.applicable
         self._commands = position.commands
-        self._won = won = position.won
-        return Scene(position.intro, position.commands.copy(), won, won, int(won), position.scene_key)
+        self._won = position.won
+        return self._scene(position.intro)
 
     def step(self, command: str) -> Scene:
-        """Carry out any string; one that is not an admissible command changes nothing."""
+        """Carry out ``command``; one that is not admissible changes nothing."""
         game = self._playing()
         operator = self._applicable.get(command.strip())
         if operator is None:
@@ -115,11 +103,10 @@ class NativeEngine:
                 text = self._carry_out(game, operator)
             except GameError as error:
                 raise BrokenGame(f"{self._path}: command {command.strip()!r}: {error}") from None
-        won = self._won
-        return Scene(text, self._commands.copy(), won, won, 1 if won else 0, f"{self._key:032x}")
+        return self._scene(text)
 
     def snapshot(self) -> Snapshot:
-        """How the state differs from the start of the game."""
+        """The differences between the state and the start of the game."""
         now, start = self._state.facts, self._playing().start.facts
         return {"new": sorted(map(list, now - start)), "gone": sorted(map(list, start - now))}
 
@@ -136,11 +123,15 @@ class NativeEngine:
             self._key ^= weight
         game.static.refill()
         self._place, self._applicable, self._commands = game.applicable(state)
-        self._won = won = game.won(state)
-        return Scene("", self._commands.copy(), won, won, int(won), f"{self._key:032x}")
+        self._won = game.won(state)
+        return self._scene("")
 
     def close(self) -> None:
         self._game = None
+
+    def _scene(self, text: str) -> Scene:
+        won = self._won
+        return Scene(text, self._commands.copy(), won, won, int(won), f"{self._key:032x}")
 
     def _playing(self) -> GroundGame:
         if self._game is None:
@@ -190,7 +181,7 @@ class NativeEngine:
 def _with_conditional(
     operator: Operator, facts: set[Fact], add: tuple[Change, ...], remove: tuple[Change, ...]
 ) -> tuple[tuple[Change, ...], tuple[Change, ...]]:
-    """Changes with those whose conditions hold; what is both added and removed is added."""
+    """``add`` and ``remove`` with the conditional changes that happen; a fact both added and removed is added."""
     happening = [
         (a, change) for need, forbid, a, change in operator.conditional if need <= facts and forbid.isdisjoint(facts)
     ]

@@ -1,10 +1,11 @@
-"""One game made ready to play: what can be done where, found on first use and kept for all later episodes."""
+"""Ground actions of one game, found when a place is first visited and kept for all later episodes."""
 
 from __future__ import annotations
 
 import hashlib
 from bisect import insort
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from gagpo.envs.alfworld.native.formulas import Atom, Case, GameError, Match, PddlProblem, Quantified, Step, cases, plan
 from gagpo.envs.alfworld.native.history import can_show
@@ -16,65 +17,64 @@ Change = tuple[Fact, tuple[Slot, ...], int]  # a fact, its slots, what it weighs
 NO_FACTS: frozenset[Fact] = frozenset()
 
 
+@dataclass(slots=True, eq=False)
 class Operator:
-    """A ground action. What it changes is worked out when it is first carried out (``ready``).
+    """A ground action.
 
-    env: the objects of its parameters, with holes where it is shared between places.
-    need, forbid: changing facts that must be true, or false, beyond those it is found by. parts: "for all" conditions.
+    env: the objects of its parameters, with blanks where it is shared between places.
+    need, forbid: changing facts that must be true, or false, beyond those it was found by.
+    parts: its universal conditions.
+    ready: the fields below are filled in; this happens when it is first carried out.
+    leaves: it also removes the fact that the place stands for.
+    moves: it may change which commands are admissible.
+    decides: it may change whether the game is won.
     """
 
-    __slots__ = (
-        "add", "binding", "command", "conditional", "decides", "entry", "env", "forbid", "leaves", "moves", "need",
-        "parts", "ready", "remove", "walks",
-    )  # fmt: skip
-
-    def __init__(self, entry: Entry, binding: Binding, env: Env, command: str):
-        self.entry = entry
-        self.binding = binding
-        self.command = command
-        self.env = env
-        self.need: frozenset[Fact] = NO_FACTS
-        self.forbid: frozenset[Fact] = NO_FACTS
-        self.parts: tuple[Quantified, ...] = ()
-        self.ready = False
-        self.add: tuple[Change, ...] = ()
-        self.remove: tuple[Change, ...] = ()
-        self.conditional: tuple[tuple[frozenset[Fact], frozenset[Fact], bool, Change], ...] = ()
-        self.leaves = False  # it also removes the fact that made the place
-        self.moves = False  # it may change what can be done
-        self.walks = False  # it may change the place
-        self.decides = False  # it may win or lose the game
+    entry: Entry
+    binding: Binding
+    env: Env
+    command: str
+    need: frozenset[Fact] = NO_FACTS
+    forbid: frozenset[Fact] = NO_FACTS
+    parts: tuple[Quantified, ...] = ()
+    leaves: bool = False
+    ready: bool = False
+    add: tuple[Change, ...] = ()
+    remove: tuple[Change, ...] = ()
+    conditional: tuple[tuple[frozenset[Fact], frozenset[Fact], bool, Change], ...] = ()
+    moves: bool = False
+    decides: bool = False
 
 
+@dataclass(slots=True, eq=False)
 class FactWatch:
-    """Operators that depend on which rows a slot holds. need, forbid: facts without which the slot need not be read."""
+    """Operators for the rows of one slot, which is read only when ``need`` is true and ``forbid`` is false."""
 
-    __slots__ = ("binding", "entry", "forbid", "known", "need", "slot")
-
-    def __init__(self, entry: Entry, binding: Binding, slot: Slot):
-        self.entry = entry
-        self.binding = binding
-        self.slot = slot
-        self.need: frozenset[Fact] = NO_FACTS
-        self.forbid: frozenset[Fact] = NO_FACTS
-        self.known: dict[Row, list[Operator]] = {}
+    entry: Entry
+    binding: Binding
+    slot: Slot
+    need: frozenset[Fact] = NO_FACTS
+    forbid: frozenset[Fact] = NO_FACTS
+    known: dict[Row, list[Operator]] = field(default_factory=dict)
 
 
+@dataclass(slots=True, eq=False)
 class Place:
-    """What can be done where the agent is; ``leaving`` is the change of going away.
+    """What can be done where the agent is.
 
-    free: command -> operator that needs nothing else. order: its commands, sorted. checked: operators with conditions.
+    free: command -> operator without further conditions.
+    order: the commands of ``free``, sorted.
+    checked: operators with conditions.
+    leaving: the change of going away.
+    binding: id of an entry with loose variables -> their values here.
     """
 
-    __slots__ = ("binding", "checked", "free", "leaving", "order", "watches")
-
-    def __init__(self) -> None:
-        self.free: dict[str, Operator] = {}
-        self.order: list[str] = []
-        self.checked: list[Operator] = []
-        self.watches: list[FactWatch] = []
-        self.leaving: Change | None = None
-        self.binding: dict[int, Binding] = {}
+    free: dict[str, Operator] = field(default_factory=dict)
+    order: list[str] = field(default_factory=list)
+    checked: list[Operator] = field(default_factory=list)
+    watches: list[FactWatch] = field(default_factory=list)
+    leaving: Change | None = None
+    binding: dict[int, Binding] = field(default_factory=dict)
 
     def put(self, operator: Operator) -> None:
         if operator.need or operator.forbid or operator.parts:
@@ -83,15 +83,13 @@ class Place:
             self.free.setdefault(operator.command, operator)
 
 
+@dataclass(slots=True, eq=False)
 class SharedOperators:
-    """Operators that many places have in common. pointless: fact -> those that only bring about what it says."""
+    """Operators that many places have in common. pointless: fact -> operators whose only effect is to add it."""
 
-    __slots__ = ("checked", "free", "pointless")
-
-    def __init__(self) -> None:
-        self.free: dict[str, Operator] = {}
-        self.checked: list[Operator] = []
-        self.pointless: dict[Fact, set[Operator]] = {}
+    free: dict[str, Operator] = field(default_factory=dict)
+    checked: list[Operator] = field(default_factory=list)
+    pointless: dict[Fact, set[Operator]] = field(default_factory=dict)
 
     def put(self, operator: Operator, only: Fact | None) -> None:
         if operator.need or operator.forbid or operator.command in self.free:
@@ -103,9 +101,10 @@ class SharedOperators:
 
 
 class GroundGame:
-    """A problem compiled for play. Share it between episodes; nothing of an episode is kept here.
+    """A problem compiled for play, shared between episodes.
 
-    start: the state in which it begins. salt: number that stands in the state key for all that never changes.
+    start: the first state.
+    salt: the part of the state key that stands for everything static.
     """
 
     def __init__(self, logic: Logic, problem: PddlProblem, task: str, salt: bytes):
@@ -139,7 +138,7 @@ class GroundGame:
         self.trigger_slot: Slot = (logic.trigger or "", (), ())
 
     def _relevant(self) -> frozenset[str]:
-        """Predicates that play, goal or text depend on; facts of others (``checked``) are as good as absent."""
+        """Predicates that preconditions, goal or texts depend on; facts of others (``checked``) are dropped."""
         logic = self.logic
         found = set(logic.governing) | self.goal_predicates | logic.mentioned | logic.denied
         size = -1
@@ -154,7 +153,7 @@ class GroundGame:
     # Facts ------------------------------------------------------------------------------------------------------------
 
     def change(self, fact: Fact) -> Change:
-        """A change of ``fact``. Traces of the past that can never show weigh nothing."""
+        """The change of ``fact``. A trace of the past that no text can show has weight 0 in the state key."""
         weight = self._weights.get(fact)
         if weight is None:
             digest = hashlib.blake2b(" ".join(fact).encode(), digest_size=16).digest()
@@ -166,7 +165,7 @@ class GroundGame:
         return fact, slots_of(fact, self.indexes), weight
 
     def _forms(self, fact: Fact, planned: bool) -> list[Change]:
-        """A fact as the planner knows it (where ``planned``) and, where that may differ, as the text does."""
+        """The changes of a fact for the planner (if ``planned``) and, where they may disagree, for the text."""
         if fact[0] not in self.relevant:
             return []
         forms = [fact] if planned else []
@@ -180,7 +179,7 @@ class GroundGame:
     # Places -----------------------------------------------------------------------------------------------------------
 
     def place(self, row: Row, alone: bool) -> Place:
-        """What can be done where the trigger's fact with ``row`` is true; ``alone``: no other such fact is."""
+        """What can be done where the trigger's fact with ``row`` is true; ``alone``: it is the only such fact."""
         place = self.places.get((row, alone))
         if place is None:
             place = self.places[row, alone] = Place()
@@ -189,7 +188,6 @@ class GroundGame:
             place.checked += self.everywhere.checked
             place.leaving = self.change((self.logic.trigger or "", *row))
             for tree in self.logic.trees:
-                # Where there is one place alone, what differs from place to place in the leaving only is shared.
                 binding = unify(tree.trigger, row, tree.types, self.static)
                 if binding is not None:
                     self._enter(place, tree.root, binding)
@@ -202,9 +200,8 @@ class GroundGame:
         return place
 
     def _enter(self, place: Place, branch: Branch, binding: Binding) -> None:
-        """Follow ``branch`` as far as facts that never change lead, and put what is found into ``place``."""
+        """Put the operators and watches of ``branch`` that static facts allow into ``place``."""
         for entry in branch.entries:
-            # Without a guard the action is complete; with one it waits for rows of the guard's slot.
             if entry.restricted and not self._permitted(entry.before_bans, binding):
                 continue
             guard = entry.guard
@@ -228,7 +225,7 @@ class GroundGame:
         return not any(fact[1:] in self.static.rows.get(fact[0], ()) for fact in ground(bans, binding))
 
     def _enter_shared(self, place: Place, entry: Entry, begun: Binding) -> None:
-        """Enter operators that differ between places only in where the agent leaves from."""
+        """Add the operators that differ between places only in where the agent leaves from."""
         tight = {name: value for name, value in begun.items() if name not in entry.loose}
         name = (entry, tuple(tight.values()))
         shared = self._shared.get(name)
@@ -248,7 +245,7 @@ class GroundGame:
         place.binding[id(entry)] = begun
 
     def _only_effect(self, operator: Operator) -> Fact | None:
-        """The one fact a shared operator adds, where it does nothing else but to remove its trigger."""
+        """The one fact that a shared operator adds, if it does nothing else but remove its trigger."""
         entry = operator.entry
         literals = [outcome.literal for outcome in entry.schema.outcomes]
         added = set(ground([literal for literal in literals if not literal.negated], operator.binding))
@@ -257,7 +254,7 @@ class GroundGame:
         return added.pop() if len(added) == 1 and not others else None
 
     def expand(self, watch: FactWatch, row: Row, state: State) -> list[Operator]:
-        """The operators of a watch for one row of its slot."""
+        """The operators of a watch for one row of its slot, kept in ``known`` where no later lookup can change them."""
         entry = watch.entry
         guard = entry.guard
         assert isinstance(guard, Match)
@@ -278,7 +275,7 @@ class GroundGame:
         return found
 
     def operator(self, entry: Entry, binding: Binding) -> Operator | None:
-        """The operator of a complete binding, or None where what never changes rules it out."""
+        """The operator of a complete binding, or None if static facts rule it out."""
         if entry.restricted and not self.static.allowed(entry.case, binding):
             return None
         bare = entry.loose and not entry.loose & binding.keys()
@@ -296,7 +293,7 @@ class GroundGame:
         return operator
 
     def _does_something(self, entry: Entry, binding: Binding) -> bool:
-        """Whether the planner keeps this action: it drops those whose every effect is already a precondition."""
+        """Whether the planner keeps this action: it drops those whose effects are all preconditions already."""
         given = set(ground(entry.fluent_positive, binding))
         missing = set(ground(entry.fluent_negative, binding))
         added: set[Fact] = set()
@@ -307,20 +304,20 @@ class GroundGame:
             (removed if outcome.literal.negated else added).update(ground((outcome.literal,), binding))
         return bool(added - given or removed - added - missing)
 
-    # What operators do ------------------------------------------------------------------------------------------------
+    # Effects ----------------------------------------------------------------------------------------------------------
 
     def prepare(self, operator: Operator) -> None:
-        """Work out what ``operator`` changes."""
+        """Fill in the effects of ``operator``."""
         entry, binding = operator.entry, operator.binding
         given = ground(entry.fluent_positive, binding)
         missing = ground(entry.fluent_negative, binding)
-        sure: dict[Fact, bool] = {}  # added (True) or removed whatever else is true
+        sure: dict[Fact, bool] = {}  # unconditionally added (True) or removed
         unsure: list[tuple[frozenset[Fact], frozenset[Fact], Fact, bool]] = []
         for outcome in entry.schema.outcomes:
             literal = outcome.literal
             if literal.predicate not in self.relevant or (operator.leaves and literal.negation == entry.trigger):
                 continue
-            ignored = missing if literal.negated else given  # the planner drops what a precondition says already
+            ignored = missing if literal.negated else given  # the planner drops effects that are preconditions
             if outcome.always and not outcome.variables:
                 fact = (literal.predicate, *[binding.get(name, name) for name in literal.args])
                 if fact not in ignored:
@@ -328,7 +325,7 @@ class GroundGame:
                 continue
             for condition in outcome.cases:
                 for inner, need, forbid in self._conditions(condition, outcome.variables, binding):
-                    # What hangs on facts that change is decided when the action is carried out.
+                    # Conditions on changing facts are checked when the action is carried out.
                     fact = (literal.predicate, *[inner.get(name, name) for name in literal.args])
                     if fact in ignored:
                         continue
@@ -342,7 +339,7 @@ class GroundGame:
     def _conditions(
         self, case: Case, variables: tuple[tuple[str, str], ...], binding: Binding
     ) -> Iterable[tuple[Binding, frozenset[Fact], frozenset[Fact]]]:
-        """Bindings of an effect's variables that facts that never change allow, with the changing facts it hangs on."""
+        """Bindings that static facts allow for an effect, each with the changing facts that it needs and forbids."""
         fluents = self.static.domain.fluents
         fixed = [atom for atom in case.positive if atom.predicate not in fluents]
         positive = [atom for atom in case.positive if atom.predicate in fluents]
@@ -367,7 +364,7 @@ class GroundGame:
             if fact not in sure:
                 conditional.append((need, forbid, added, self.change(fact)))
         for fact in {fact for _, _, fact, _ in unsure if fact not in sure}:
-            # Text hears of every effect that is listed for a fact, whether it happens or not, of removals last.
+            # TextWorld's text applies every effect on a fact, whether its condition holds or not, removals last.
             gone = any(f == fact and not added for _, _, f, added in unsure)
             (remove if gone else add).extend(self._forms(fact, False))
             sure[fact] = not gone
@@ -378,11 +375,10 @@ class GroundGame:
         operator.conditional = tuple(conditional)
         touched = {fact[0] for fact in sure} | ({self.logic.trigger} if operator.leaves else set())
         operator.moves = not touched.isdisjoint(self.logic.governing)
-        operator.walks = self.logic.trigger in touched
         operator.decides = not touched.isdisjoint(self.goal_predicates)
 
     def applicable(self, state: State) -> tuple[Place, dict[str, Operator], list[str]]:
-        """The place, command -> operator for all that can be done in ``state``, and the sorted commands."""
+        """The place, command -> operator for everything admissible in ``state``, and the sorted commands."""
         rows = state.slots.get(self.trigger_slot, ())
         if len(rows) == 1:
             place = self.places.get((rows[0], True)) or self.place(rows[0], True)
@@ -398,7 +394,7 @@ class GroundGame:
                 found[operator.command] = operator
                 insort(order, operator.command)
         for watch in place.watches:
-            # Most watches hold no row now; operators for a row are made once and then only looked at.
+            # Most slots are empty; the operators of a row are made once.
             held = slots.get(watch.slot)
             if not held or not watch.need <= facts or not watch.forbid.isdisjoint(facts):
                 continue
@@ -419,10 +415,9 @@ class GroundGame:
         return all(self.static.holds(part, operator.binding, state) for part in operator.parts)
 
     def _merged(self, rows: tuple[Row, ...]) -> Place:
-        """What can be done with no place or with several at once."""
+        """What can be done at several places at once, or at none."""
         merged = Place()
         for place in [self.place(row, False) for row in rows] or [self.everywhere]:
-            # The first place that offers a command is the one that answers it.
             for command, operator in place.free.items():
                 merged.free.setdefault(command, operator)
             merged.checked += place.checked

@@ -1,8 +1,8 @@
-"""Which traces of the past can still show in the text, and so belong into the state key.
+"""Which traces of the past a text can show, and so belong in the state key.
 
-TextWorld's text remembers what was undone: after a cup was taken from a shelf, ``not_inreceptacle cup shelf`` is a fact
-until the cup is put back there. The shipped grammar asks for it together with other facts that mostly cannot be true at
-the same time. A trace that can never show is left out, so that situations with the same future have the same key.
+TextWorld keeps facts that were made false: after a cup is taken from a shelf, ``not_inreceptacle cup shelf`` is true
+until the cup is put back. The shipped grammar asks for such a trace along with other facts that mostly exclude it. A
+trace that can never show is left out of the key, so that states with the same future have the same key.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gagpo.envs.alfworld.native.state import Binding, Fact, State, StaticFacts, 
 
 
 def can_show(logic: Logic, static: StaticFacts, undone: Fact) -> bool:
-    """Whether a text can ever depend on the trace that ``undone`` leaves (a fact that was true and is not)."""
+    """Whether a text can ever depend on the trace of ``undone``, a fact that was true and is not."""
     trace = f"not_{undone[0]}"
     for query in logic.queries:
         for condition in query:
@@ -51,8 +51,8 @@ def _atom(condition: Condition) -> Atom:
 def _exclude(logic: Logic, static: StaticFacts, fact: Fact, undone: Fact) -> bool:
     """Whether ``fact`` is never true while the trace of ``undone`` is there.
 
-    It is so at the start (there are no traces then), and stays so if whatever brings about ``fact`` brings about
-    ``undone`` as well, and whatever undoes ``undone`` undoes ``fact``.
+    At the start there are no traces. It stays so if every action that adds ``fact`` also adds ``undone``, and every
+    action that removes ``undone`` also removes ``fact``.
     """
     if undone[0] in logic.apart:
         return False
@@ -62,7 +62,7 @@ def _exclude(logic: Logic, static: StaticFacts, fact: Fact, undone: Fact) -> boo
 
 
 def _effects(logic: Logic, static: StaticFacts, fact: Fact, negated: bool) -> Iterator[tuple[set[Fact], set[Fact]]]:
-    """What the actions that add ``fact`` (or remove it, where ``negated``) are sure to add and to remove."""
+    """The facts that each action adding ``fact`` (or removing it, if ``negated``) always adds and removes."""
     for schema in logic.schemas:
         for outcome in schema.outcomes:
             if outcome.literal.predicate == fact[0] and outcome.literal.negated == negated:
@@ -75,7 +75,7 @@ def _instances(
     sure = [other.literal for other in schema.outcomes if other.always and not other.variables]
     fluents = logic.domain.fluents
     for case in schema.cases:
-        # Only what never changes is asked for: the rest may have been true at some time.
+        # Only static facts are required: the others may have been true at some time.
         variables = dict((*schema.action.parameters, *case.variables, *outcome.variables))
         binding = unify(outcome.literal, fact[1:], variables, static)
         if binding is None:
@@ -89,6 +89,6 @@ def _instances(
 def _solutions(
     static: StaticFacts, atoms: Iterable[Atom], variables: dict[str, str], binding: Binding, fluents: frozenset[str]
 ) -> Iterator[Binding]:
-    """Bindings that facts that never change allow; variables that occur in none of ``atoms`` stay open."""
+    """Bindings that static facts allow; variables that occur in none of ``atoms`` stay unbound."""
     steps = plan(atoms, variables.items(), binding, fluents)
     return static.solutions(tuple(step for step in steps if isinstance(step, Match)), dict(binding), State())

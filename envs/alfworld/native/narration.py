@@ -209,14 +209,12 @@ class Narration:
 
         if len(fresh) == 1 and not repeated:
             only = fresh[0]
-            return (
-                lambda env, static, state: [
-                    (*env, row[only])
-                    for row in rows(tuple([env[i] for i in at]), static, state)
-                    if row[only] not in env
-                ],
-                inner,
-            )
+
+            def extend_by_one(env: Env, static: StaticFacts, state: State) -> list[Env]:
+                key = tuple([env[i] for i in at])
+                return [(*env, row[only]) for row in rows(key, static, state) if row[only] not in env]
+
+            return extend_by_one, inner
         return extend, inner
 
     def _rows(
