@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NoReturn
 
-from gagpo.envs.alfworld.native.expression import Entity, Expression, expression
+from gagpo.envs.alfworld.native.expression import Expression, expression
 from gagpo.envs.alfworld.native.formulas import GameError
 
 Placeholder = tuple[str, str]  # name and type: ("r", "receptacle")
@@ -297,12 +295,7 @@ def _value(source: str) -> Value:
     try:
         return Value(source, *expression(source))
     except GameError as error:
-        fault = str(error)
-
-    def compute(variables: Mapping[str, Entity]) -> NoReturn:
-        raise GameError(fault)
-
-    return Value(source, (), compute, fault)
+        return Value(source, (), lambda variables: None, str(error))
 
 
 def _call(text: str, start: int) -> tuple[Call, int] | None:

@@ -285,7 +285,7 @@ def _read_action(rest: list[Node], domain: PddlDomain) -> Action:
 
 
 class _Conditions:
-    """Reads conditions and effects over known ``names``; ``lenient`` also allows objects that only a problem defines."""
+    """Reads conditions and effects over ``names``; ``lenient`` also allows objects that only a problem defines."""
 
     def __init__(self, domain: PddlDomain, names: Iterable[str], lenient: bool = False):
         self.domain = domain

@@ -9,7 +9,7 @@ import pytest
 from gagpo.envs.alfworld.engine import BrokenGame, read_game, read_json
 from gagpo.envs.alfworld.games import folder as games_module
 from gagpo.envs.alfworld.games.catalogue import TASK_TYPES
-from gagpo.envs.alfworld.games.folder import NoGames, find_games, load_tasks, official_root
+from gagpo.envs.alfworld.games.folder import NoGames, find_games, official_root
 from gagpo.envs.alfworld.games.gamefile import GAME, TRAJECTORY
 from gagpo.envs.tasks import EmptySplit
 
@@ -35,7 +35,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_ids_are_paths_below_the_split(root: Path) -> None:
-    tasks = load_tasks(root, "train")
+    tasks = find_games(root, "train").tasks
     assert tasks.ids == ["a-Mug-None-Shelf-7/trial_1", "b-Mug-None-Shelf-7/trial_2"]
     task = tasks["a-Mug-None-Shelf-7/trial_1"]
     assert (task.type, task.split) == (TASK_TYPES[5], "train")
@@ -52,8 +52,8 @@ def test_only_solvable_whole_games_of_the_wanted_types_count(root: Path) -> None
     write(train / "c-AppleSliced" / "trial")
     write(train / "c" / "other", task_type="pick_and_place_with_movable_recep")
     (write(train / "c" / "no game")).unlink()
-    assert len(load_tasks(root, "train")) == 2
-    assert load_tasks(root, "train", [TASK_TYPES[5]]).ids == ["a-Mug-None-Shelf-7/trial_1"]
+    assert len(find_games(root, "train").tasks) == 2
+    assert find_games(root, "train", [TASK_TYPES[5]]).tasks.ids == ["a-Mug-None-Shelf-7/trial_1"]
 
 
 def alfworlds(folder: Path, task_types: list[str]) -> set[str]:
@@ -111,7 +111,7 @@ def test_the_rules_are_alfworlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_untouched_game_is_read_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = load_tasks(root, "train")
+    first = find_games(root, "train").tasks
     read: list[Path] = []
 
     def counting(path: Path) -> tuple:
@@ -119,16 +119,16 @@ def test_an_untouched_game_is_read_once(root: Path, monkeypatch: pytest.MonkeyPa
         return read_json(path)
 
     monkeypatch.setattr(games_module, "read_json", counting)
-    assert load_tasks(root, "train").hash == first.hash
+    assert find_games(root, "train").tasks.hash == first.hash
     assert read == []
     changed = root / "train" / "b-Mug-None-Shelf-7" / "trial_2" / GAME
     changed.write_text(json.dumps(CONTENT | {"grammar": "another"}))
-    assert load_tasks(root, "train").hash != first.hash
+    assert find_games(root, "train").tasks.hash != first.hash
     assert read == [changed]
 
 
 def test_a_broken_memory_is_no_harm(root: Path, tmp_path: Path) -> None:
-    expected = load_tasks(root, "train").hash
+    expected = find_games(root, "train").tasks.hash
     (manifest,) = (tmp_path / "data" / "alfworld" / "manifests").iterdir()
     for content in (
         "",
@@ -139,7 +139,7 @@ def test_a_broken_memory_is_no_harm(root: Path, tmp_path: Path) -> None:
         '{"format": 0, "games": {}}',
     ):
         manifest.write_text(content)
-        assert load_tasks(root, "train").hash == expected
+        assert find_games(root, "train").tasks.hash == expected
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_a_broken_game_is_named_with_the_place(root: Path, content: bytes, place
     path = root / "train" / "b-Mug-None-Shelf-7" / "trial_2" / GAME
     path.write_bytes(content)
     with pytest.raises(BrokenGame, match=place) as caught:
-        load_tasks(root, "train")
+        find_games(root, "train").tasks
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -174,18 +174,18 @@ def test_a_broken_trajectory_is_named(root: Path, content: str) -> None:
     path = root / "train" / "b-Mug-None-Shelf-7" / "trial_2" / TRAJECTORY
     path.write_text(content)
     with pytest.raises(BrokenGame, match=TRAJECTORY):
-        load_tasks(root, "train")
+        find_games(root, "train").tasks
 
 
 def test_a_missing_folder_is_an_error_with_advice(root: Path) -> None:
     with pytest.raises(NoGames, match="alfworld-download"):
-        load_tasks(root, "valid_seen")
+        find_games(root, "valid_seen").tasks
 
 
 def test_an_empty_split_is_an_error_when_a_task_is_needed(root: Path) -> None:
     (root / "valid_seen").mkdir()
     with pytest.raises(EmptySplit, match="No solvable game"):
-        load_tasks(root, "valid_seen").require()
+        find_games(root, "valid_seen").tasks.require()
 
 
 def test_released_games_lie_where_alfworld_puts_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from gagpo.envs.alfworld.games.catalogue import (
 )
 from gagpo.envs.alfworld.games.draws import Draws
 from gagpo.envs.alfworld.games.gamefile import GAME, pddl_problem
-from gagpo.envs.alfworld.games.generate import DEFAULT_COUNTS, SPLITS, UnsolvedGame, files_of, generate, wanted
+from gagpo.envs.alfworld.games.generate import DEFAULT_COUNTS, SPLITS, UnsolvedGame, files_of, generate, list_jobs
 from gagpo.envs.alfworld.games.scenes import Scenario, furnish, mangle, pose, spoken_names
 from gagpo.envs.alfworld.games.shipped import shipped
 
@@ -90,7 +90,7 @@ def test_another_process_makes_the_same_files() -> None:
     code = (
         "import hashlib; from gagpo.envs.alfworld.games.generate import *\n"
         "from gagpo.envs.alfworld.games.generate import files_of\n"
-        "jobs = wanted('small', {'train': 6, 'valid_seen': 6, 'valid_unseen': 6}, TASK_TYPES)[::-1]\n"
+        "jobs = list_jobs('small', {'train': 6, 'valid_seen': 6, 'valid_unseen': 6}, TASK_TYPES)[::-1]\n"
         "files = sorted(str(files_of('small', 5, job)) for job in jobs)\n"
         "print(hashlib.sha256(''.join(files).encode()).hexdigest())"
     )
@@ -105,7 +105,7 @@ def test_another_process_makes_the_same_files() -> None:
         ).stdout
         for hash_seed in ("1", "2")
     }
-    jobs = wanted("small", {"train": 6, "valid_seen": 6, "valid_unseen": 6}, TASK_TYPES)
+    jobs = list_jobs("small", {"train": 6, "valid_seen": 6, "valid_unseen": 6}, TASK_TYPES)
     here = hashlib.sha256("".join(sorted(str(files_of("small", 5, job)) for job in jobs)).encode()).hexdigest()
     assert answers == {here + "\n"}
 
@@ -119,7 +119,7 @@ def what_matters(problem: Scenario) -> tuple:
 @pytest.mark.parametrize("size", SIZES)
 def test_splits_share_no_problem_and_no_unseen_room(size: str) -> None:
     problems = {
-        split: [pose(shipped(), 0, size, *job) for job in wanted(size, None, TASK_TYPES, [split])] for split in SPLITS
+        split: [pose(shipped(), 0, size, *job) for job in list_jobs(size, None, TASK_TYPES, [split])] for split in SPLITS
     }
     contents = {split: set(map(what_matters, each)) for split, each in problems.items()}
     assert {split: len(each) for split, each in contents.items()} == DEFAULT_COUNTS
@@ -137,9 +137,9 @@ def test_splits_share_no_problem_and_no_unseen_room(size: str) -> None:
 
 
 def test_counts_are_balanced_over_the_types() -> None:
-    jobs = wanted("small", {"train": 20}, TASK_TYPES[:3], ["train"])
+    jobs = list_jobs("small", {"train": 20}, TASK_TYPES[:3], ["train"])
     assert sorted(Counter(kind for _, kind, _ in jobs).values()) == [6, 7, 7]
-    assert set(wanted("small", {"train": 8}, TASK_TYPES[:3], ["train"])) <= set(jobs)
+    assert set(list_jobs("small", {"train": 8}, TASK_TYPES[:3], ["train"])) <= set(jobs)
 
 
 @pytest.mark.parametrize(("size", "least", "most"), [("small", 6, 9), ("full", 20, 48), ("varied", 3, 48)])
@@ -153,7 +153,7 @@ def test_rooms_have_the_promised_size(size: str, least: int, most: int) -> None:
 
 
 def alfred_problems(split: str = "train", count: int = 240) -> list[Scenario]:
-    return [pose(shipped(), 0, "alfred", *job) for job in wanted("alfred", {split: count}, TASK_TYPES, [split])]
+    return [pose(shipped(), 0, "alfred", *job) for job in list_jobs("alfred", {split: count}, TASK_TYPES, [split])]
 
 
 def test_rooms_as_in_alfred_have_its_furniture_and_its_numbers_of_things() -> None:
@@ -199,7 +199,7 @@ def test_varied_rooms_fill_the_gap_between_the_other_two_and_things_lie_anywhere
     rooms = [furnish(0, "varied", room.first_scene + scene) for room in ROOMS.values() for scene in range(30)]
     counts = [len(layout.receptacles) for layout in rooms]
     assert min(counts) < 10 and max(counts) > 30 and sum(10 <= count < 20 for count in counts) > 30
-    problems = [pose(shipped(), 0, "varied", *job) for job in wanted("varied", {"train": 120}, TASK_TYPES, ["train"])]
+    problems = [pose(shipped(), 0, "varied", *job) for job in list_jobs("varied", {"train": 120}, TASK_TYPES, ["train"])]
     usual, at_target = [], 0
     for problem in problems:
         places = {place.id: place.type for place in problem.layout.receptacles}
@@ -211,7 +211,7 @@ def test_varied_rooms_fill_the_gap_between_the_other_two_and_things_lie_anywhere
 
 @pytest.mark.parametrize("size", SIZES)
 def test_nothing_is_solved_before_it_began(size: str) -> None:
-    for job in wanted(size, {"train": 60}, TASK_TYPES, ["train"]):
+    for job in list_jobs(size, {"train": 60}, TASK_TYPES, ["train"]):
         problem = pose(shipped(), 2, size, *job)
         places = {place.id: place.type for place in problem.layout.receptacles}
         lying = [places[thing.place] for thing in problem.things if thing.type == problem.wanted]

@@ -117,7 +117,7 @@ def test_one_engine_plays_many_games_in_turn_and_forgets_the_oldest(tmp_path):
     for _ in range(2):
         for number, game in enumerate(games):
             assert engine.reset(game).observation.endswith(f"Your task is to: tidy up {number}.")
-    assert len(engine.games) == 2
+    assert len(engine.games._positions) == 2
     assert len({id(position.game.logic) for position in engine.games._positions.values()}) == 1
 
 
