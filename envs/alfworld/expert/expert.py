@@ -37,11 +37,7 @@ class Expert:
     """
 
     def __init__(
-        self,
-        introduction: str,
-        admissible: Sequence[str] | None = None,
-        hasty: bool = False,
-        orderly: bool = False,
+        self, introduction: str, admissible: Sequence[str] | None = None, hasty: bool = False, orderly: bool = False
     ):
         self.memory = Memory(introduction)
         self.goal = read_goal(self.memory.task, {kind_of(name) for name in self.memory.receptacles})
@@ -164,9 +160,9 @@ class Expert:
         return self._put(self.memory.origin[held]) if held in self.memory.origin else "inventory"
 
     def _put(self, place: str) -> str:
-        return self._reach(place) or self._put_command(self.memory.holding, place)
-
-    def _put_command(self, held: str, place: str) -> str:
+        if step := self._reach(place):
+            return step
+        held = self.memory.holding
         new, old = f"move {held} to {place}", f"put {held} in/on {place}"
         if self._admissible is not None:
             return old if old in self._admissible else new

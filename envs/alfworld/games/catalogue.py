@@ -195,8 +195,3 @@ def room_of_scene(scene: int) -> Room:
         if room.first_scene <= scene < room.first_scene + SCENES_PER_ROOM:
             return room
     raise InvalidArgument(f"there is no scene {scene}; scenes are 1-30, 201-230, 301-330 and 401-430")
-
-
-def is_unseen(scene: int) -> bool:
-    """Whether ``scene`` is not used for training."""
-    return scene - room_of_scene(scene).first_scene < UNSEEN_PER_ROOM

@@ -76,12 +76,14 @@ def find_games(root: Path, split: str, task_types: Collection[str] = TASK_TYPES)
             f"there is no folder {folder}. Name a folder that holds one folder of games per split (the released games: "
             "run `alfworld-download`), or leave `games` out to have games generated"
         )
-    cache = _cache_file(folder)
-    known = _remembered(cache)
+    name = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
+    cache = data_root() / "alfworld" / "manifests" / f"{name}.json"
+    known = _cached(cache)
     rows: dict[str, TrialRow] = {}
     skipped: dict[str, list[str]] = {}
     tasks: list[Task] = []
-    for id in _trials(folder):
+    trials = [path for path, _, files in os.walk(folder) if TRAJECTORY in files]
+    for id in sorted(Path(path).relative_to(folder).as_posix() for path in trials):
         reason = "with movable receptacles or slicing" if "movable" in id or "Sliced" in id else ""
         if not reason:
             row = rows[id] = _row(folder / id, known.get(id), task_types)
@@ -96,12 +98,6 @@ def find_games(root: Path, split: str, task_types: Collection[str] = TASK_TYPES)
         cache.parent.mkdir(parents=True, exist_ok=True)
         write_text(cache, json.dumps({"format": _FORMAT, "games": rows}))
     return found
-
-
-def _trials(folder: Path) -> list[str]:
-    """The folders below ``folder`` that hold a trajectory, sorted, as paths relative to it."""
-    held = (path for path, _, files in os.walk(folder) if TRAJECTORY in files)
-    return sorted(Path(path).relative_to(folder).as_posix() for path in held)
 
 
 def _row(trial: Path, known: TrialRow | None, task_types: Collection[str]) -> TrialRow:
@@ -152,12 +148,7 @@ def _verdict(path: Path) -> tuple[bool | None, str]:
     return True, read_game(path)["digest"]
 
 
-def _cache_file(folder: Path) -> Path:
-    name = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
-    return data_root() / "alfworld" / "manifests" / f"{name}.json"
-
-
-def _remembered(cache: Path) -> dict[str, TrialRow]:
+def _cached(cache: Path) -> dict[str, TrialRow]:
     fields = {"trajectory", "game", "type", "solvable", "digest"}
     try:
         data = json.loads(cache.read_text(encoding="utf-8"))

@@ -166,19 +166,12 @@ def files_of(size: str, seed: int, job: Job, phrasing: Phrasing = DEFAULT) -> Ga
 def _make(root: Path, size: str, render_job: Callable[[Job], GameFiles], jobs: list[Job]) -> list[MadeGame]:
     for old in root.glob(".*.part"):  # left by a killed process; this one holds the lock
         shutil.rmtree(old, ignore_errors=True)
-    made: list[MadeGame] = []
-    missing: list[Job] = []
-    for job in jobs:
-        game = _found(root, job, render_job(job))
-        if game is None:
-            missing.append(job)
-        else:
-            made.append(game)
+    found = {job: _found(root, job, render_job(job)) for job in jobs}
+    missing = sum(game is None for game in found.values())
     if missing:
-        log.warning("making %d %s ALFWorld games in %s (done once)", len(missing), size, root)
+        log.warning("making %d %s ALFWorld games in %s (done once)", missing, size, root)
     engine = NativeEngine()
-    made += [_make_one(root, job, render_job(job), engine) for job in missing]
-    return sorted(made, key=lambda game: (game.split, game.task_type, game.index))
+    return [game or _make_one(root, job, render_job(job), engine) for job, game in found.items()]
 
 
 def _found(root: Path, job: Job, files: GameFiles) -> MadeGame | None:

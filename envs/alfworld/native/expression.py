@@ -73,7 +73,8 @@ def _compile(node: ast.expr) -> Expression:
         constant = node.value
         return lambda variables: constant
     if isinstance(node, ast.Name):
-        return _variable(node.id)
+        name = node.id
+        return lambda variables: variables[name]
     if isinstance(node, ast.Attribute) and node.attr in Entity.__slots__:
         owner, attribute = _compile(node.value), node.attr
         return lambda variables: _attribute(owner(variables), attribute)
@@ -94,15 +95,6 @@ def _compile(node: ast.expr) -> Expression:
         one, two = _compile(node.left), _compile(node.comparators[0])
         return lambda variables: compare(one(variables), two(variables))
     raise GameError(f"{type(node).__name__} is not allowed")
-
-
-def _variable(name: str) -> Expression:
-    def compute(variables: Mapping[str, Entity]) -> Entity:
-        if name not in variables:
-            raise GameError(f"unknown name {name}")
-        return variables[name]
-
-    return compute
 
 
 def _attribute(owner: object, name: str) -> object:

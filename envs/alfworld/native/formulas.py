@@ -160,6 +160,10 @@ class Match:
     fresh: tuple[tuple[int, str, str], ...]
     repeated: tuple[tuple[int, int], ...] = ()
 
+    @property
+    def bound(self) -> tuple[str, ...]:
+        return tuple(name for _, name, _ in self.fresh)
+
 
 @dataclass(frozen=True, slots=True)
 class Pick:
@@ -167,6 +171,10 @@ class Pick:
 
     variable: str
     type: str
+
+    @property
+    def bound(self) -> tuple[str, ...]:
+        return (self.variable,)
 
 
 Step = Match | Pick

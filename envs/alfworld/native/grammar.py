@@ -265,14 +265,13 @@ def _each(text: str, start: int) -> tuple[Each, int] | None:
     if not text.startswith("{", start):
         return None
     position = _skip(text, start + 1)
-    called = _call(text, position)
-    if called is None:
-        statement = _STATEMENT.match(text, position)
-        if statement is None:
-            return None
-        position = statement.end()
+    part: Call | Value
+    if called := _call(text, position):
+        part, position = called
+    elif statement := _STATEMENT.match(text, position):
+        part, position = _value(statement.group()), statement.end()
     else:
-        position = called[1]
+        return None
     given = None
     if bar := _BAR.match(text, position):
         match = _GIVEN.match(text, _skip(text, bar.end()))
@@ -281,12 +280,6 @@ def _each(text: str, start: int) -> tuple[Each, int] | None:
     position = _skip(text, position)
     if not text.startswith("}", position):
         return None
-    part: Call | Value
-    if called is not None:
-        part = called[0]
-    else:
-        assert statement is not None
-        part = _value(statement.group())
     return Each(part, query(given) if given else None), position + 1
 
 

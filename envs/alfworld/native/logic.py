@@ -104,7 +104,7 @@ class Entry:
         self.after: tuple[Step, ...] = steps[at + 1 :]
         self.static_after = len(guards) <= 1
         self.after_fixed: tuple[Step, ...] = steps[at + 1 : guards[1]] if len(guards) > 1 else self.after
-        known = set(trigger.args if trigger else ()) | set(_binds(self.before))
+        known = set(trigger.args if trigger else ()) | {name for step in self.before for name in step.bound}
         known |= {name for atom in (*case.positive, *case.negative) for name in atom.args if name not in self.types}
         self.fluent_positive = tuple(a for a in case.positive if a.predicate in fluents)
         self.fluent_negative = tuple(a for a in case.negative if a.predicate in fluents)
@@ -132,14 +132,6 @@ def _atom(match: Match) -> Atom:
     for first, second in match.repeated:
         names[second] = names[first]
     return Atom(match.predicate, tuple(names[i] for i in range(len(names))))
-
-
-def _binds(steps: tuple[Step, ...]) -> Iterator[str]:
-    for step in steps:
-        if isinstance(step, Match):
-            yield from (name for _, name, _ in step.fresh)
-        else:
-            yield step.variable
 
 
 @dataclass(slots=True, eq=False)

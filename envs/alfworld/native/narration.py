@@ -231,7 +231,7 @@ class Narration:
             cache = static.cache.setdefault(cache_key, {})
             rows = cache.get(key)
             if rows is None:
-                rows = cache[key] = _ordered(static.lookup(name, bound, key), ranks(static, signatures))
+                rows = cache[key] = _ordered(static.lookup(name, bound, key), static, signatures)
             return rows
 
         return fixed
@@ -251,14 +251,14 @@ class Narration:
             def check(key: Row, static: StaticFacts, state: State) -> Iterable[Row]:
                 if (name, *key) not in state.facts:
                     return ()
-                return _ordered((key,), ranks(static, signatures))
+                return _ordered((key,), static, signatures)
 
             return check
         self.lookups.add((name, bound))
 
         def look(key: Row, static: StaticFacts, state: State) -> Iterable[Row]:
             rows = state.slots.get((name, bound, key))
-            return _ordered(rows, ranks(static, signatures)) if rows else ()
+            return _ordered(rows, static, signatures) if rows else ()
 
         return look
 
@@ -287,10 +287,7 @@ class Compiled:
     __slots__ = ("changing", "constant", "open", "size", "tell", "used")
 
     def __init__(
-        self,
-        text: str | Teller,
-        parts: Iterable[Compiled | Query] = (),
-        used: frozenset[Placeholder] = frozenset(),
+        self, text: str | Teller, parts: Iterable[Compiled | Query] = (), used: frozenset[Placeholder] = frozenset()
     ):
         parts = list(parts)
         self.constant = text if isinstance(text, str) else None
@@ -319,15 +316,11 @@ class _Ranks(dict[Row, tuple[int, ...]]):
         return found
 
 
-def ranks(static: StaticFacts, signatures: Signatures) -> _Ranks:
-    found = static.cache.get(signatures)
-    if found is None:
-        found = static.cache[signatures] = _Ranks(static.types, signatures)
-    return found  # type: ignore[return-value]
-
-
-def _ordered(rows: Iterable[Row], ranks: _Ranks) -> Iterable[Row]:
+def _ordered(rows: Iterable[Row], static: StaticFacts, signatures: Signatures) -> Iterable[Row]:
     """Sorted ``rows`` in order of rank, without those of no rank; a row with two ranks comes twice."""
+    ranks = static.cache.get(signatures)
+    if ranks is None:
+        ranks = static.cache[signatures] = _Ranks(static.types, signatures)
     if not any(map(ranks.__getitem__, rows)):
         return rows
     placed = [(rank, row) for row in rows for rank in ranks[row] or (0,) if rank >= 0]

@@ -72,7 +72,9 @@ class StaticFacts:
     def __init__(self, domain: PddlDomain, problem: PddlProblem):
         self.domain = domain
         self.types = problem.objects
-        self.entities = entities(problem)
+        ids = {name for _, *row in problem.facts for name in row} | set(problem.measured)
+        names = spoken_names(ids).items()
+        self.entities = {id: Entity(id, problem.objects.get(id, "object"), spoken) for id, spoken in names}
         self.steps_left = MAX_STEPS
         self.members: dict[str, set[str]] = {name: set() for name in domain.types}
         for name, kind in problem.objects.items():
@@ -227,11 +229,3 @@ def slots_of(fact: Fact, indexes: Indexes) -> tuple[Slot, ...]:
     """The slots a fact belongs to."""
     row = fact[1:]
     return tuple([(fact[0], at, tuple([row[i] for i in at])) for at in indexes.get(fact[0], ())])
-
-
-def entities(problem: PddlProblem) -> dict[str, Entity]:
-    """The objects that occur in facts, as expressions see them."""
-    ids = {name for _, *row in problem.facts for name in row} | set(problem.measured)
-    return {
-        name: Entity(name, problem.objects.get(name, "object"), spoken) for name, spoken in spoken_names(ids).items()
-    }
