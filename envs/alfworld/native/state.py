@@ -73,8 +73,8 @@ class StaticFacts:
         self.domain = domain
         self.types = problem.objects
         ids = {name for _, *row in problem.facts for name in row} | set(problem.measured)
-        names = spoken_names(ids).items()
-        self.entities = {id: Entity(id, problem.objects.get(id, "object"), spoken) for id, spoken in names}
+        spoken = spoken_names(ids)
+        self.entities = {id: Entity(id, self.types.get(id, "object"), text) for id, text in spoken.items()}
         self.steps_left = MAX_STEPS
         self.members: dict[str, set[str]] = {name: set() for name in domain.types}
         for name, kind in problem.objects.items():
