@@ -108,10 +108,7 @@ def content(problem: Scenario) -> tuple:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_splits_share_no_problem_and_no_unseen_room(size: str) -> None:
-    problems = {
-        split: [pose(shipped(), 0, size, *job) for job in list_jobs(size, None, TASK_TYPES, [split])]
-        for split in SPLITS
-    }
+    problems = {split: problems_of(size, None, split) for split in SPLITS}
     contents = {split: set(map(content, each)) for split, each in problems.items()}
     assert {split: len(each) for split, each in contents.items()} == DEFAULT_COUNTS
     assert sum(map(len, contents.values())) == len(set.union(*contents.values()))
