@@ -183,11 +183,8 @@ def test_varied_rooms_are_of_intermediate_size_and_objects_may_lie_in_unusual_pl
     rooms = [furnish(0, "varied", room.first_scene + scene) for room in ROOMS.values() for scene in range(30)]
     counts = [len(layout.receptacles) for layout in rooms]
     assert min(counts) < 10 and max(counts) > 30 and sum(10 <= count < 20 for count in counts) > 30
-    problems = [
-        pose(shipped(), 0, "varied", *job) for job in list_jobs("varied", {"train": 120}, TASK_TYPES, ["train"])
-    ]
     usual, at_target = [], 0
-    for problem in problems:
+    for problem in problems_of("varied", 120):
         places = {place.id: place.type for place in problem.layout.receptacles}
         usual.append(np.mean([places[thing.place] in USUAL_PLACES[thing.type] for thing in problem.things]))
         at_target += any(places[t.place] == problem.target for t in problem.things if t.type == problem.wanted)
