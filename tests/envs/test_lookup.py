@@ -100,7 +100,11 @@ def test_without_a_declared_markov_key_the_state_is_used_where_there_is_one() ->
 @pytest.mark.parametrize(
     ("env_id", "given", "idle"),
     [
-        ("gagpo/ALFWorld-v0", {"games": "official"}, {"size": "full", "seed": 4, "counts": {"train": 9}, "texts": "both"}),
+        (
+            "gagpo/ALFWorld-v0",
+            {"games": "official"},
+            {"size": "full", "seed": 4, "counts": {"train": 9}, "texts": "both"},
+        ),
         ("gagpo/Math-v0", {"data": "problems.jsonl"}, {"size": 9, "test_size": 9, "levels": [1], "families": "all"}),
         ("gagpo/SQL-v0", {"data": "spider"}, {"size": 9, "test_size": 9, "types": "all", "seed": 4}),
         ("gagpo/WebShop-v0", {"data": "files"}, {"products": 9}),

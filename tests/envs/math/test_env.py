@@ -1,6 +1,7 @@
 """gagpo/Math-v0: turns, attempts, feedback, rewards, states, experts, misuse."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -40,17 +41,11 @@ def test_registered_and_accepted_by_gymnasium():
     check_env(MathEnv(), skip_render_check=True)
 
 
-def test_importing_it_needs_neither_torch_nor_sympy_nor_datasets():
+def test_importing_it_loads_neither_torch_nor_sympy_nor_datasets():
     heavy = "{'torch', 'sympy', 'datasets', 'pyarrow'}"
     code = f"import sys, gagpo.envs.math.env, gagpo.envs.math.sources; print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "set()"
-
-
-def test_the_standard_library_keeps_its_math():
-    code = "import gagpo.envs.math.env, math; print(math.isqrt(49), math.__name__)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.split() == ["7", "math"]
 
 
 def test_a_right_answer_ends_the_episode():
@@ -108,8 +103,7 @@ def test_the_instructions_fit_the_settings():
     single = MathEnv(attempts=1, tools=False).instructions
     assert "calc" not in single and "attempts" not in single and r"\boxed{}" in single
     example = full.split("<calc>")[1].split("</calc>")[0]
-    env, _ = started()
-    assert env.step(f"<calc>{example}</calc>")[0] == "Calculator: 35/2"
+    assert started()[0].step(f"<calc>{example}</calc>")[0] == "Calculator: 35/2"
 
 
 def test_attempts_run_out():
@@ -118,18 +112,13 @@ def test_attempts_run_out():
     assert (observation, reward, terminated) == ("Wrong. Attempts left: 1.", 0.0, False) and info["attempts_left"] == 1
     observation, reward, terminated, _, info = env.step(r"\boxed{4}")
     assert (observation, reward, terminated, info["success"]) == ("Wrong.", 0.0, True, False)
+    env.reset(options={"task": TASK})
+    assert [play(env, rf"\boxed{{{answer}}}")[1] for answer in (1, -56)] == [0.0, 1.0]
 
 
-@pytest.mark.parametrize(
-    ("feedback", "answer", "told"),
-    [
-        ("none", "3", "Attempts left: 2."),
-        ("wrong", "3", "Wrong. Attempts left: 2."),
-    ],
-)
-def test_feedback(feedback, answer, told):
-    env, _ = started(feedback=feedback)
-    assert env.step(rf"\boxed{{{answer}}}")[0] == told
+def test_without_feedback_only_the_attempts_left_are_shown():
+    env, _ = started(feedback="none")
+    assert env.step(r"\boxed{3}")[0] == "Attempts left: 2."
 
 
 def test_a_turn_with_neither_call_nor_answer_costs_only_the_turn():
@@ -148,12 +137,6 @@ def test_single_turn_takes_one_response():
     assert env.step("<calc>16 - 72</calc>")[2]  # no tool: a response without an answer
     env.reset(options={"task": TASK})
     assert env.step("16 - 72 = -56. The answer is -56.")[1] == 1.0
-
-
-def test_a_right_answer_pays_one_after_any_number_of_wrong_ones():
-    env, _ = started(attempts=2)
-    assert play(env, r"\boxed{1}")[1] == 0.0
-    assert play(env, r"\boxed{-56}")[1] == 1.0
 
 
 def test_states_are_canonical():
@@ -235,7 +218,7 @@ def test_without_the_calculator_the_expert_shows_its_work():
 
 @given(st.lists(st.text(max_size=80) | st.sampled_from(["<calc>", "</calc>", r"\boxed{", "<calc>" * 500]), max_size=4))
 @settings(deadline=None, max_examples=150)
-def test_garbage_does_no_harm(actions):
+def test_garbage_is_never_rewarded(actions):
     env, _ = started(attempts=1)
     for action in actions:
         _, reward, terminated, truncated, info = env.step(action)
@@ -245,16 +228,13 @@ def test_garbage_does_no_harm(actions):
             break
 
 
-def test_handing_the_question_back_is_no_answer():
+def test_repeating_the_question_is_not_an_answer():
     env = MathEnv(levels=LEVELS, attempts=1)
     for family in ("arithmetic", "fractions"):
         for index in range(30):
-            _, _ = env.reset(options={"task": f"{family}-2-train-{index:06d}"})
-            problem = by_id(env.task.id)
-            expression = (
-                problem.text.removeprefix("What is ").removeprefix("Compute ").removeprefix("Find the value of ")
-            )
-            assert not env.step(rf"\boxed{{{expression.rstrip('?.')}}}")[4]["success"], problem.text
+            text, _ = env.reset(options={"task": f"{family}-2-train-{index:06d}"})
+            expression = re.sub(r"^(What is|Compute|Find the value of) |[?.]$", "", text)
+            assert not env.step(rf"\boxed{{{expression}}}")[4]["success"], text
 
 
 def test_a_bold_letter_is_an_attempt_at_a_question_with_choices(tmp_path):
@@ -315,7 +295,7 @@ def test_problems_from_a_file(tmp_path):
     ("settings_", "message"),
     [
         ({"attempts": 0}, "attempts must be at least 1"),
-        ({"feedback": "loud"}, "no feedback 'loud'; choose from none, wrong"),
+        ({"feedback": "loud"}, "unknown feedback 'loud'; choose from none, wrong"),
         ({"split": "dev"}, "no split 'dev'"),
         ({"extraction": ["last"]}, "no extraction method 'last'"),
         ({"families": "geometry"}, "no family 'geometry'"),
@@ -324,6 +304,6 @@ def test_problems_from_a_file(tmp_path):
         ({"size": -1}, "size and test_size"),
     ],
 )
-def test_bad_settings_are_refused(settings_, message):
+def test_bad_arguments_are_rejected(settings_, message):
     with pytest.raises(ValueError, match=message):
         MathEnv(**settings_)

@@ -1,6 +1,6 @@
-"""Problems from data sets and files: columns, gold answers, splits, bad rows, missing data.
+"""Problems from data sets and files: columns, gold answers, splits, missing data.
 
-The rows are our own, written in the columns of the data set each preset names.
+The rows are our own, in the columns of each preset's data set.
 """
 
 import json
@@ -17,7 +17,7 @@ from gagpo.envs.math.verify.verifier import Verifier
 from gagpo.envs.tasks import EmptySplit
 
 SAMPLES = {
-    # preset: (rows in its columns, the gold answers that must come out)
+    # preset: (rows in its columns, their gold answers)
     "gsm8k": (
         [
             {"question": "Mia bakes 3 trays of 12 rolls. How many rolls?", "answer": "3*12=<<3*12=36>>36\n#### 36"},
@@ -126,11 +126,7 @@ def pool():
         yield pool
 
 
-def test_every_preset_has_a_sample():
-    assert set(SAMPLES) == set(PRESETS)
-
-
-@pytest.mark.parametrize("preset", SAMPLES)
+@pytest.mark.parametrize("preset", PRESETS)
 def test_gold_answers_of_every_preset_score_against_themselves(preset, tmp_path, pool):
     rows, golds = SAMPLES[preset]
     path = write(tmp_path / "sample.jsonl", rows)
@@ -215,7 +211,7 @@ def test_missing_data_set_names_the_command(cache):
     assert """python -c "from datasets import load_dataset; load_dataset('openai/gsm8k', 'main')\"""" in message
 
 
-def test_nothing_listens_where_nothing_is():
+def test_a_closed_port_is_not_reachable():
     assert not tables._reachable("http://127.0.0.1:9")
 
 
@@ -230,7 +226,7 @@ def test_a_file_is_divided_by_content_and_the_same_everywhere(tmp_path):
     assert {shuffled.problem(task.id).text for task in shuffled.tasks("test")} == splits["test"]
 
 
-def test_training_loses_what_is_held_out(tmp_path):
+def test_held_out_problems_are_dropped_from_training(tmp_path):
     held = [{"problem": "What is 1 + 1?", "answer": "2"}]
     train = [{"problem": "What  is 1 + 1?\n", "answer": "2"}, {"problem": "What is 2 + 2?", "answer": "4"}]
     loaded = load({"train": write(tmp_path / "a.jsonl", train), "test": write(tmp_path / "b.jsonl", held)})
@@ -270,9 +266,9 @@ def test_cells_without_a_gold_answer(value, how, message):
         ("gsm9k", "no data 'gsm9k': name a preset .*gsm8k"),
         ("file.txt", "no data 'file.txt'"),
         ({"trian": "gsm8k"}, "no split 'trian'"),
-        ({}, "data is a name, a mapping"),
+        ({}, "data must be a name, a mapping"),
         ({"path": "a.jsonl", "question": "q"}, "no field 'question'; it has path"),
-        ({"path": "a.jsonl", "gold": "magic"}, "no way 'magic'"),
+        ({"path": "a.jsonl", "gold": "magic"}, "unknown gold format 'magic'"),
         ({"test": 3}, "no data 3"),
     ],
 )
@@ -286,6 +282,6 @@ def test_a_missing_file_is_one_line(tmp_path):
         load(str(tmp_path / "none.jsonl"))
 
 
-def test_loading_twice_is_free(tmp_path):
+def test_loading_is_cached(tmp_path):
     path = write(tmp_path / "a.jsonl", SAMPLES["amc"][0])
     assert load({"test": path}) is load({"test": path})
