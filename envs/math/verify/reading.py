@@ -1,4 +1,4 @@
-r"""Reading an answer: from the text between the braces of a box to what it says."""
+r"""Read an answer: from the text in a box to an :class:`~gagpo.envs.math.verify.answers.Answer`."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from gagpo.envs.math.verify.spelling.symbols import variables
 from gagpo.envs.math.verify.spelling.units import unit
 
 MAX_ITEMS = 64
-"""Most items of a sequence, and entries of a matrix, that are compared one by one."""
+"""Maximum number of items of a sequence or entries of a matrix; longer ones are read as formulas."""
 MAX_DEPTH = 16
 """Deepest nesting of brackets of any kind."""
 _MAX_NESTED = 4
-"""Deepest nesting of sequences that are compared item by item."""
+"""Deepest nesting of sequences."""
 
 _BARE_INTEGER = re.compile(r"-?\d{1,300}", re.ASCII)
 _CHOICE = re.compile(
@@ -64,11 +64,11 @@ _UNIT_AFTER = re.compile(
 
 
 class Unreadable(ValueError):
-    """An answer that is empty, too long, nested too deep, or whose braces do not match."""
+    """An answer that is empty, too long, nested too deeply, or has unmatched braces."""
 
 
 def read(answer: str) -> Answer:
-    r"""What ``answer`` says; :class:`Unreadable` when it says nothing.
+    r"""Read ``answer``; raises :class:`Unreadable`.
 
     >>> read(r"$\frac{1}{2}$").value, read("50%").percent, read("(1, 2)").ordered
     (Fraction(1, 2), True, True)
@@ -79,7 +79,7 @@ def read(answer: str) -> Answer:
     """
     if len(answer) > MAX_ANSWER:
         raise Unreadable(f"longer than {MAX_ANSWER} characters")
-    if _BARE_INTEGER.fullmatch(answer):  # by far the most frequent answer needs no tidying
+    if _BARE_INTEGER.fullmatch(answer):  # a shortcut for the most frequent answer
         return Number(Fraction(int(answer)))
     text = normalise.latex(answer)
     if not text:
@@ -110,7 +110,7 @@ def _read(text: str, depth: int) -> Answer:
     choice = _choice(plain)
     if choice is not None:
         return choice
-    if normalise.is_text(text) and re.search(r"[=<>()\[\]]", plain):  # a formula in the wrong wrapper
+    if normalise.is_text(text) and re.search(r"[=<>()\[\]]", plain):  # a formula within \text{}
         return _read(plain, depth + 1)
     if _TIME.fullmatch(plain) or normalise.is_text(text):
         return Words(normalise.words(plain))
@@ -133,7 +133,7 @@ def _named(answer: Answer, stated: relations.Statement) -> Answer:
 
 
 def _formula(text: str) -> Formula:
-    """An expression without its unit."""
+    """An expression, its unit separated."""
     match = _UNIT_AFTER.search(text)
     words = normalise.plain(match[0]) if match else ""
     known = unit(words)
@@ -143,7 +143,7 @@ def _formula(text: str) -> Formula:
 
 
 def _looks_like_words(plain: str) -> bool:
-    """No formula: only letters, spaced numbers and punctuation, with a word of three letters that has a vowel."""
+    """Whether ``plain`` is not a formula: letters, separate numbers and punctuation, and a real word among them."""
     if re.search(r"[\\^_=<>+*/|{}]|\d[a-zA-Z]|[a-zA-Z]\d", plain) or FUNCTION.search(plain.lower()):
         return False
     return any(len(word) >= 3 and set("aeiouyAEIOUY") & set(word) for word in re.findall(r"[^\W\d_]+", plain))
@@ -158,12 +158,12 @@ def _choice(plain: str) -> Choice | None:
     if rest and not (marked and (read_number(rest) or not _NO_CHOICE.match(rest))):
         return None  # f(x), (a) + b, A and B, (A), (B)
     if rest and re.search(r"\(?\b[A-E]\b\)", rest):
-        return None  # more than one letter is no choice
+        return None  # several letters
     return Choice(letter.upper())
 
 
 def _several(text: str, depth: int) -> Answer | None:
-    """What stands in several parts: alternatives, conditions, lists, rows of a matrix; None for what has one part."""
+    """An answer of several parts (alternatives, conditions, lists, rows of a matrix), or None."""
     if r"\pm" in text and text.count(r"\pm") == 1:
         both = tuple(_read(re.sub(r"^\s*\+", "", text.replace(r"\pm", sign)), depth) for sign in "+-")
         return _joined(text, both, ["and"]) if r"\ne" in text else Sequence(both)
@@ -193,7 +193,7 @@ def _several(text: str, depth: int) -> Answer | None:
 
 
 def _joined(text: str, items: tuple[Answer, ...], joints: list[str]) -> Answer:
-    """A list, or the one region that conditions on one variable leave; a comma is "and" where that leaves anything."""
+    """A list, or the region where conditions on one variable hold; a comma means "and" unless that region is empty."""
     conditions = [item for item in items if isinstance(item, Sequence) and item.name and regions.is_region(item)]
     names = {condition.name for condition in conditions}
     if len(conditions) < len(items) or len(names) > 1:
@@ -210,7 +210,7 @@ def _joined(text: str, items: tuple[Answer, ...], joints: list[str]) -> Answer:
 
 
 def _approximated(text: str, exact: str, rounded: str, depth: int) -> Answer:
-    """A value with the decimal it is about: the decimal must be right where that can be seen, or replace a name."""
+    r"""Read ``exact \approx rounded``: the decimal must be correct where that can be checked."""
     if relations.name_of(exact) is not None:
         return _read(f"{exact} = {rounded}", depth)
     answer, about = _read(exact, depth), read_number(normalise.plain(rounded))
@@ -221,7 +221,7 @@ def _approximated(text: str, exact: str, rounded: str, depth: int) -> Answer:
 
 
 def _environment(text: str, depth: int) -> Answer | None:
-    """A system of equations, which is a list of them, or a matrix with a number or formula before it."""
+    """A system of equations, read as a list, or a matrix, perhaps with a factor."""
     if system := _SYSTEM.fullmatch(text):
         body = re.sub(r"&(?=\s*[=<>\\])|(?<==)\s*&", "", system[2])
         lines = [line for line in (line.strip(" ,;") for line in body.split(r"\\")) if line]
@@ -251,7 +251,7 @@ def _times(scale: Answer, factor: str, entry: Answer, text: str) -> Answer:
 
 
 def _composed(text: str, depth: int) -> Answer | None:
-    """A set, a region of the real line, a point, a vector or a matrix in brackets."""
+    """A set, a region of the real line, a point, a vector, or a matrix in brackets."""
     squeezed = normalise.squeeze(text)
     if squeezed in (r"\emptyset", r"\{\}"):
         return NOTHING
@@ -285,7 +285,7 @@ def _composed(text: str, depth: int) -> Answer | None:
 
 
 def _without(whole: str, points: Answer, depth: int) -> Answer | None:
-    """A region without the points of a set or a smaller region."""
+    """A region minus a set of points or another region."""
     region = _read(whole, depth)
     if not isinstance(region, Sequence) or not isinstance(points, Sequence) or not regions.is_region(region):
         return None
@@ -308,7 +308,7 @@ def _unit_vectors(text: str, depth: int) -> Sequence | None:
 
 
 def _brackets(text: str) -> tuple[str, str, str]:
-    """The brackets around the whole of ``text``, empty when there are none, and what is inside."""
+    """The brackets around all of ``text`` (empty if there are none) and their content."""
     text = text.strip()
     if text.startswith(r"\{") and text.endswith(r"\}") and r"\}" not in text[2:-2]:
         return r"\{", r"\}", text[2:-2]
@@ -318,13 +318,13 @@ def _brackets(text: str) -> tuple[str, str, str]:
         return text[0], text[-1], text[1:-1]
     if len(text) > 2 and (text[0] == "]" or text[-1] == "[") and not re.search(r"[()\[\]]", text[1:-1]):
         outward = {"]": "(", "[": "[", "(": "("}, {"[": ")", "]": "]", ")": ")"}
-        if text[0] in outward[0] and text[-1] in outward[1]:  # ]2, 5[ leaves both ends out
+        if text[0] in outward[0] and text[-1] in outward[1]:  # ]2, 5[ excludes both ends
             return outward[0][text[0]], outward[1][text[-1]], text[1:-1]
     return "", "", text
 
 
 def _check_brackets(text: str) -> None:
-    """Braces must match; round and square brackets need not (``B) 12``, half-open intervals). Depth is bounded."""
+    """Check that braces match and bound the depth. Round and square brackets need not match (``B) 12``)."""
     braces = depth = 0
     escaped = False
     for character in text:

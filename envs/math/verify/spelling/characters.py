@@ -1,4 +1,4 @@
-r"""Characters that stand for LaTeX: ``½``, ``√``, ``≤``, ``x₁``, ``10⁻³``."""
+r"""Unicode characters as LaTeX: ``½``, ``√``, ``≤``, ``x₁``, ``10⁻³``."""
 
 from __future__ import annotations
 
@@ -22,15 +22,11 @@ _CHARACTERS = str.maketrans(
         **dict.fromkeys("−–—", "-"),
         "×": r"\times ",
         **dict.fromkeys("·⋅", r"\cdot "),
-        "÷": "/",
-        "⁄": "/",
-        "∕": "/",
+        **dict.fromkeys("÷⁄∕", "/"),
         "π": r"\pi ",
         "∞": r"\infty ",
-        "≤": r"\le ",
-        "⩽": r"\le ",
-        "≥": r"\ge ",
-        "⩾": r"\ge ",
+        **dict.fromkeys("≤⩽", r"\le "),
+        **dict.fromkeys("≥⩾", r"\ge "),
         "≠": r"\ne ",
         "≈": r"\approx ",
         "≡": r"\equiv ",
@@ -44,16 +40,11 @@ _CHARACTERS = str.maketrans(
         "∧": r"\land ",
         "∨": r"\lor ",
         "∅": r"\emptyset ",
-        "⇒": r"\implies ",
-        "⟹": r"\implies ",
+        **dict.fromkeys("⇒⟹", r"\implies "),
         "∴": "",
         "⟨": r"\langle ",
         "⟩": r"\rangle ",
-        "ℝ": r"\mathbb{R}",
-        "ℤ": r"\mathbb{Z}",
-        "ℕ": r"\mathbb{N}",
-        "ℚ": r"\mathbb{Q}",
-        "ℂ": r"\mathbb{C}",
+        **{sign: rf"\mathbb{{{letter}}}" for sign, letter in zip("ℝℤℕℚℂ", "RZNQC", strict=True)},
         "∑": r"\sum ",
         "∏": r"\prod ",
         "∫": r"\int ",
@@ -81,7 +72,7 @@ _SCRIPTS = ((re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+"), "^"), (re.co
 
 
 def to_latex(text: str) -> str:
-    r"""``text`` with its mathematical characters as LaTeX; ``√`` becomes the word ``sqrt``, which has no braces.
+    r"""``text`` with mathematical characters as LaTeX; ``√`` becomes the word ``sqrt``, because it has no braces.
 
     >>> to_latex("10⁻³"), to_latex("x₁ ≤ ½")
     ('10^{-3}', 'x_{1} \\le  \\frac{1}{2}')
