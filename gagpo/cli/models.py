@@ -40,9 +40,8 @@ def plan(
 
     settings = load(config, overrides or [])
     from gagpo.planning.fitting import judge, memory_here  # torch, which a mistake in the settings has not to wait for
-    from gagpo.planning.lengths import Guess, guess_from
+    from gagpo.planning.plan import Guess, guess_from, shape_of
     from gagpo.planning.plan import plan as make_plan
-    from gagpo.planning.plan import shape_of
     from gagpo.runs.run_folder import RunFolder
 
     guess = Guess(prompt_tokens, turns, response_tokens, tokens_per_second)

@@ -77,7 +77,7 @@ def variable(text: str) -> str:
 
 
 def name_of(side: str) -> str | None:
-    r"""The name on one side of an equation: a variable or applied function, empty for a description, None for a formula
+    r"""The name on one side of an equation: a variable or applied function; empty for a description, None for others.
 
     >>> name_of("x"), name_of("f(x)"), name_of(r"\text{Area}"), name_of("2x")
     ('x', 'f(x)', '', None)
