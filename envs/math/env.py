@@ -86,8 +86,8 @@ class MathEnv(TextEnv):
             max_turns = attempts + 8 if tools else attempts
         super().__init__(split, max_turns, expert, render_mode)
         self.data = data if isinstance(data, str) else dict(data)
-        self.families = problems.chosen_families(families)
-        self.levels = problems.chosen_levels(levels)
+        self.families = problems.check_families(families)
+        self.levels = problems.check_levels(levels)
         self.size, self.test_size = size, test_size
         self.on_bad_row = on_bad_row
         self.attempts, self.with_tools, self.feedback = attempts, tools, feedback

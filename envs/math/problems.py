@@ -141,7 +141,7 @@ def _distinct(family: str, level: int, split: str, count: int) -> list[Problem]:
     return list(found.values())
 
 
-def chosen_families(names: Sequence[str] | str) -> tuple[str, ...]:
+def check_families(names: Sequence[str] | str) -> tuple[str, ...]:
     """Validated family names; ``"all"`` or an empty list means every family."""
     names = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
     if names in ([], ["all"], [""]):
@@ -152,7 +152,7 @@ def chosen_families(names: Sequence[str] | str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def chosen_levels(levels: Sequence[int] | int) -> tuple[int, ...]:
+def check_levels(levels: Sequence[int] | int) -> tuple[int, ...]:
     """Validated levels, sorted."""
     levels = [levels] if isinstance(levels, int) else list(levels)
     for level in levels:

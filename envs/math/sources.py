@@ -186,10 +186,10 @@ def _load(data: str, on_bad_row: str) -> LoadedProblems:
     loaded = LoadedProblems()
     for split, source in _parts(json.loads(data)):
         if source.is_file:
-            loaded.add(split, _checked(file_rows(Path(source.path)), source), on_bad_row)
+            loaded.add(split, _check_rows(file_rows(Path(source.path)), source), on_bad_row)
         else:
             for ours, rows in _hub_splits(source, split):
-                loaded.add(ours, _checked(enumerate(rows, 1), source), on_bad_row)
+                loaded.add(ours, _check_rows(enumerate(rows, 1), source), on_bad_row)
     held = [split for split in SPLITS if loaded.problems[split]]
     loaded.advice = f"This data has tasks for: {', '.join(held) or 'no split'}."
     if loaded.skipped:
@@ -231,15 +231,15 @@ def _source(data: object) -> Source:
     )
 
 
-def _checked(rows: Iterable[tuple[int, object]], source: Source) -> Iterator[Problem | BadRow]:
+def _check_rows(rows: Iterable[tuple[int, object]], source: Source) -> Iterator[Problem | BadRow]:
     for number, row in rows:
         try:
-            yield _checked_row(number, row, source)
+            yield _check_row(number, row, source)
         except (ValueError, RecursionError) as error:
             yield BadRow(f"{source.path}, row {number}: {error}")
 
 
-def _checked_row(number: int, row: object, source: Source) -> Problem:
+def _check_row(number: int, row: object, source: Source) -> Problem:
     if isinstance(row, Exception):
         raise row
     if not isinstance(row, Mapping):

@@ -123,7 +123,7 @@ def doctor(
     require_device(device or "cpu")
     import torch
 
-    from gagpo.planning.doctor.examine import conclusion, examine, of_verdict
+    from gagpo.planning.doctor.examine import conclusion, examine, names_with
 
     chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
     say(f"gagpo doctor --device {chosen} --processes {processes} --engine {engine} --dtype {dtype}")
@@ -131,9 +131,9 @@ def doctor(
         chosen, engine, dtype, learn, lambda finding: say(*finding.lines()), processes=processes, runs=runs
     )
     say(conclusion(findings))
-    failed = of_verdict(findings, "failed")
+    failed = names_with(findings, "failed")
     if as_json:
-        about = {"warnings": of_verdict(findings, "warning"), "skipped": of_verdict(findings, "skipped")}
+        about = {"warnings": names_with(findings, "warning"), "skipped": names_with(findings, "skipped")}
         print_json({"ok": not failed, "failed": failed, **about, "findings": [vars(finding) for finding in findings]})
     if failed:
         raise typer.Exit(1)

@@ -32,7 +32,7 @@ from gagpo.envs.math.verify.answers import (
 from gagpo.envs.math.verify.numerals import SIGNIFICANT_DIGITS, agrees, read_number
 from gagpo.envs.math.verify.spelling import brackets, normalise
 from gagpo.envs.math.verify.spelling.symbols import variables
-from gagpo.envs.math.verify.unevaluated import left_to_do
+from gagpo.envs.math.verify.unevaluated import unevaluated_operations
 
 Reason = Literal["match", "mismatch", "no_answer", "unparsable", "timeout"]
 
@@ -45,7 +45,7 @@ Symbolic = Callable[[str, str, bool], bool]
 """Whether gold answer and prediction, as LaTeX, are equal; the flag allows unevaluated arithmetic."""
 
 
-def not_here(gold: str, prediction: str, unevaluated: bool) -> bool:
+def needs_algebra(gold: str, prediction: str, unevaluated: bool) -> bool:
     """The ``symbolic`` of a process without computer algebra."""
     raise NeedsAlgebra
 
@@ -107,14 +107,14 @@ def same(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
 
 def _equal(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
     wanted, given = to_latex(gold), to_latex(prediction)
-    left = left_to_do(wanted, given)
+    left = unevaluated_operations(wanted, given)
     if left - {"root"} if isinstance(gold, Number) else left:  # a long decimal may stand for a root
         return False
     return symbolic(wanted, given, False)
 
 
 def same_numbers(gold: Number, prediction: Number) -> bool:
-    if not _may_be_one(gold.name, prediction.name):
+    if not _same_name(gold.name, prediction.name):
         return False
     if prediction.division and not gold.division:
         return False
@@ -139,7 +139,7 @@ def same_numbers(gold: Number, prediction: Number) -> bool:
     return asked_for and _close(gold, prediction)
 
 
-def _may_be_one(name: str, other: str) -> bool:
+def _same_name(name: str, other: str) -> bool:
     """Whether two names may mean the same: one is missing, equal, ``y`` and ``y(t)``, or ``y`` and ``f(x)``."""
     if not name or not other or name == other:
         return True
@@ -186,7 +186,7 @@ _EQUALITY = re.compile(r"=|\\equiv(?![a-zA-Z])")
 
 
 def _same_formulas(gold: Formula, prediction: Number | Formula, symbolic: Symbolic) -> bool:
-    if not _may_be_one(gold.name, prediction.name):
+    if not _same_name(gold.name, prediction.name):
         return False
     wanted, given = gold, prediction
     # One side may leave the name out, except where the equation of a curve is asked for.
@@ -247,7 +247,7 @@ def _same_vectors(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
 
 
 def _same_sequences(gold: Sequence, prediction: Sequence, symbolic: Symbolic) -> bool:
-    if len(gold.items) != len(prediction.items) or not _may_be_one(gold.name, prediction.name):
+    if len(gold.items) != len(prediction.items) or not _same_name(gold.name, prediction.name):
         return False
     wanted, given = _coordinates(gold), _coordinates(prediction)
     if wanted and given:

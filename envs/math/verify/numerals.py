@@ -172,12 +172,12 @@ def _with_unit(number: Number, rest: str, currency: str) -> Number | None:
         return replace(number, unit=known)
     # A noun says what was counted ("12 apples"); without a space, letters could be variables.
     noun = rest[0].isspace() and not FUNCTION.search(words)
-    if noun and all(map(_counted, re.sub(r"\s+(\^|(?=squared))", r"\1", words.lower()).split())):
+    if noun and all(map(_is_noun, re.sub(r"\s+(\^|(?=squared))", r"\1", words.lower()).split())):
         return replace(number, unit=unit(currency)) if currency else number
     return None
 
 
-def _counted(word: str) -> bool:
+def _is_noun(word: str) -> bool:
     """Whether ``word`` may belong to the name of what is counted."""
     return word not in _NO_NOUNS and _NOUN.fullmatch(word) is not None
 

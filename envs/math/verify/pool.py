@@ -84,15 +84,15 @@ class VerifyPool:
 
     def _decide(self, request: tuple[str, str, float]) -> Reason | None:
         """The verdict, or None if two attempts ended without an answer although CPU time was left."""
-        with self._taken(1) as (child,):
+        with self._reserve(1) as (child,):
             reason = self._ask(child, request)
         if reason is None:  # perhaps the answer was not the cause: try again, alone
-            with self._taken(self.workers) as children:
+            with self._reserve(self.workers) as children:
                 reason = self._ask(children[0], request)
         return reason
 
     @contextmanager
-    def _taken(self, count: int) -> Iterator[list[Child]]:
+    def _reserve(self, count: int) -> Iterator[list[Child]]:
         with self._alone:
             children = [self._idle.get() for _ in range(count)]
         try:
@@ -118,7 +118,7 @@ class VerifyPool:
     def close(self) -> None:
         """End all processes after their current comparisons. Safe to call twice; later comparisons start new ones."""
         if os.getpid() == self._owner:
-            with self._taken(self.workers) as children:
+            with self._reserve(self.workers) as children:
                 for child in children:
                     child.close()
 

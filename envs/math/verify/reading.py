@@ -117,14 +117,14 @@ def _read(text: str, depth: int) -> Answer:
     if depth < _MAX_NESTED:
         found = _several(text, depth + 1)
         if found is None and stated is not None and not stated.lefts:
-            return _named(_read(stated.value, depth + 1), stated)
-        found = found or relations.solved(text, lambda end: _read(end, depth + 1)) or _composed(text, depth + 1)
+            return _with_name(_read(stated.value, depth + 1), stated)
+        found = found or relations.solved(text, lambda end: _read(end, depth + 1)) or _delimited(text, depth + 1)
         if found is not None:
             return found
     return Words(normalise.words(plain)) if _looks_like_words(plain) else _formula(text)
 
 
-def _named(answer: Answer, stated: relations.Statement) -> Answer:
+def _with_name(answer: Answer, stated: relations.Statement) -> Answer:
     if isinstance(answer, Number | Formula):
         return replace(answer, name=stated.name)
     if stated.contained and isinstance(answer, Sequence) and regions.is_region(answer):
@@ -166,13 +166,13 @@ def _several(text: str, depth: int) -> Answer | None:
     """An answer of several parts (alternatives, conditions, lists, rows of a matrix), or None."""
     if r"\pm" in text and text.count(r"\pm") == 1:
         both = tuple(_read(re.sub(r"^\s*\+", "", text.replace(r"\pm", sign)), depth) for sign in "+-")
-        return _joined(text, both, ["and"]) if r"\ne" in text else Sequence(both)
+        return _join(text, both, ["and"]) if r"\ne" in text else Sequence(both)
     if r"\begin" in text:
         return _environment(text, depth)
     if r"\approx" in text:
         exact, *rounded = brackets.split(text, _APPROXIMATELY)[0]
         if exact and len(rounded) == 1 and rounded[0]:
-            return _approximated(text, exact, rounded[0], depth)
+            return _approximation(text, exact, rounded[0], depth)
     if named := _NAMED_TUPLE.fullmatch(text):
         names = [relations.variable(name) for name in named[1].split(",")]
         values = brackets.split(named[2][1:-1], relations.SEPARATOR)[0]
@@ -189,10 +189,10 @@ def _several(text: str, depth: int) -> Answer | None:
     if r"\ne" in parts[0] and not any(map(relations.is_relation, parts[1:])):  # x \ne 2, 3
         name = parts[0].partition(r"\ne")[0]
         parts[1:] = [rf"{name} \ne {part}" for part in parts[1:]]
-    return _joined(text, tuple(_read(part, depth) for part in parts), joints)
+    return _join(text, tuple(_read(part, depth) for part in parts), joints)
 
 
-def _joined(text: str, items: tuple[Answer, ...], joints: list[str]) -> Answer:
+def _join(text: str, items: tuple[Answer, ...], joints: list[str]) -> Answer:
     """A list, or the region where conditions on one variable hold; a comma means "and" unless that region is empty."""
     conditions = [item for item in items if isinstance(item, Sequence) and item.name and regions.is_region(item)]
     names = {condition.name for condition in conditions}
@@ -209,7 +209,7 @@ def _joined(text: str, items: tuple[Answer, ...], joints: list[str]) -> Answer:
     return regions.union(conditions, name) if {*joints} <= {",", ";"} else Relation(text)
 
 
-def _approximated(text: str, exact: str, rounded: str, depth: int) -> Answer:
+def _approximation(text: str, exact: str, rounded: str, depth: int) -> Answer:
     r"""Read ``exact \approx rounded``: the decimal must be correct where that can be checked."""
     if relations.name_of(exact) is not None:
         return _read(f"{exact} = {rounded}", depth)
@@ -240,17 +240,17 @@ def _environment(text: str, depth: int) -> Answer | None:
         entries = [[_read(f"{factor}({entry})" if factor else entry, depth) for entry in row] for row in rows]
     else:
         scale = _read(factor, depth)
-        entries = [[_times(scale, factor, _read(entry, depth), entry) for entry in row] for row in rows]
+        entries = [[_product(scale, factor, _read(entry, depth), entry) for entry in row] for row in rows]
     return Matrix(tuple(map(tuple, entries)))
 
 
-def _times(scale: Answer, factor: str, entry: Answer, text: str) -> Answer:
+def _product(scale: Answer, factor: str, entry: Answer, text: str) -> Answer:
     if isinstance(scale, Number) and isinstance(entry, Number):
         return Number(scale.value * entry.value)
     return Formula(f"({factor}) ({text.strip()})")
 
 
-def _composed(text: str, depth: int) -> Answer | None:
+def _delimited(text: str, depth: int) -> Answer | None:
     """A set, a region of the real line, a point, a vector, or a matrix in brackets."""
     squeezed = normalise.squeeze(text)
     if squeezed in (r"\emptyset", r"\{\}"):
@@ -261,7 +261,7 @@ def _composed(text: str, depth: int) -> Answer | None:
         return regions.half_line(">", Number(Fraction(0)), "") if line["sign"] else regions.real_line()
     whole, *rest = brackets.split(text, _MINUS)[0]
     if len(rest) == 1 and whole and rest[0]:
-        return _without(whole, _read(rest[0], depth), depth)
+        return _difference(whole, _read(rest[0], depth), depth)
     unions = brackets.split(text, _CUP)[0]
     if len(unions) > 1 and all(unions):
         return Sequence(tuple(_read(part, depth) for part in unions), r"\cup", r"\cup")
@@ -284,7 +284,7 @@ def _composed(text: str, depth: int) -> Answer | None:
     return Sequence(items, opening, closing)
 
 
-def _without(whole: str, points: Answer, depth: int) -> Answer | None:
+def _difference(whole: str, points: Answer, depth: int) -> Answer | None:
     """A region minus a set of points or another region."""
     region = _read(whole, depth)
     if not isinstance(region, Sequence) or not isinstance(points, Sequence) or not regions.is_region(region):

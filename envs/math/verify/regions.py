@@ -63,7 +63,7 @@ def intersection(regions: list[Sequence], name: str) -> Sequence | None:
     left = pieces(regions[0])
     try:
         for region in regions[1:]:
-            met = [_meet(one, other) for one in left for other in pieces(region)]
+            met = [_intersect(one, other) for one in left for other in pieces(region)]
             left = [piece for piece in met if piece]
     except _NeedsAlgebra:
         return None
@@ -97,14 +97,14 @@ def _value(end: Answer) -> Fraction | float | None:
     return end.value if isinstance(end, Number) else None
 
 
-def _meet(one: Sequence, other: Sequence) -> Sequence | None:
+def _intersect(one: Sequence, other: Sequence) -> Sequence | None:
     """The intersection of two intervals."""
-    low, opening = _inner((one.items[0], one.opening), (other.items[0], other.opening), 1)
-    high, closing = _inner((one.items[1], one.closing), (other.items[1], other.closing), -1)
+    low, opening = _inner_end((one.items[0], one.opening), (other.items[0], other.opening), 1)
+    high, closing = _inner_end((one.items[1], one.closing), (other.items[1], other.closing), -1)
     return interval(low, high, opening, closing)
 
 
-def _inner(one: tuple[Answer, str], other: tuple[Answer, str], sign: int) -> tuple[Answer, str]:
+def _inner_end(one: tuple[Answer, str], other: tuple[Answer, str], sign: int) -> tuple[Answer, str]:
     """The inner of two lower ends (``sign`` 1) or upper ends (-1), with its bracket."""
     first, second = _value(one[0]), _value(other[0])
     if one[0] == other[0] or (first is not None and first == second):

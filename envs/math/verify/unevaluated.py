@@ -46,14 +46,14 @@ _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _TERM_END = re.compile(r"[-+=<>,;:&|)\]}]|\\(?:le|ge|ne|in|to|pm|mp|rfloor|rceil)(?![a-zA-Z])")
 
 
-def left_to_do(gold: str, prediction: str) -> frozenset[str]:
+def unevaluated_operations(gold: str, prediction: str) -> frozenset[str]:
     r"""The unevaluated operations of ``prediction`` (normalised LaTeX) that ``gold`` does not contain.
 
-    >>> sorted(left_to_do(r"\frac{\pi}{4}", r"\int_0^1 \frac{1}{1+x^2} dx"))
+    >>> sorted(unevaluated_operations(r"\frac{\pi}{4}", r"\int_0^1 \frac{1}{1+x^2} dx"))
     ['integral']
-    >>> sorted(left_to_do(r"\sqrt{7}", r"8\sin\frac{\pi}{7}\sin\frac{2\pi}{7}\sin\frac{3\pi}{7}"))
+    >>> sorted(unevaluated_operations(r"\sqrt{7}", r"8\sin\frac{\pi}{7}\sin\frac{2\pi}{7}\sin\frac{3\pi}{7}"))
     ['sin']
-    >>> left_to_do(r"\tan x", r"\frac{\sin x}{\cos x}"), left_to_do(r"\ln 8", r"3 \ln 2")
+    >>> unevaluated_operations(r"\tan x", r"\frac{\sin x}{\cos x}"), unevaluated_operations(r"\ln 8", r"3 \ln 2")
     (frozenset(), frozenset())
     """
     left = _operations(prediction, of_variables=False)
@@ -73,7 +73,7 @@ def _operations(latex: str, of_variables: bool) -> frozenset[str]:
         if of_variables or not variables(match[1] or match[2]):
             found.add("absolute value")
     for match in _FUNCTION.finditer(text):
-        name, arguments = _applied(text, match["name"], match.end())
+        name, arguments = _function_call(text, match["name"], match.end())
         if of_variables or not variables(arguments):
             found.add(name)
     for match in _POWER.finditer(text):
@@ -88,7 +88,7 @@ def _operations(latex: str, of_variables: bool) -> frozenset[str]:
     return frozenset(found)
 
 
-def _applied(text: str, name: str, position: int) -> tuple[str, str]:
+def _function_call(text: str, name: str, position: int) -> tuple[str, str]:
     """The canonical name of the function that ends at ``position``, and its arguments with base or degree."""
     name = re.sub(rf"^(?:arc|ar|a)(?={_TRIGONOMETRIC})", "arc", name)
     name = _SYNONYMS.get(name, name)

@@ -44,7 +44,7 @@ def unfinished(tree: Any) -> frozenset[str]:
     if any(isinstance(node, sympy.core.relational.Relational) for node in nodes):
         return frozenset()
     kinds = {kind for node in nodes for kind in _kinds(node)}
-    if any(map(_idle, nodes)):
+    if any(map(_has_dummies, nodes)):
         kinds.add("dummy")
     return frozenset(kinds - _ARITHMETIC if equation else kinds)
 
@@ -79,7 +79,7 @@ def _coordinate(name: str, point: int) -> Any:
     return -size if point == 2 else size
 
 
-def _idle(node: Any) -> bool:
+def _has_dummies(node: Any) -> bool:
     r"""Whether a part of a formula contains variables but does not depend on them: ``0x``, ``x^0``, ``\frac{x}{x}``."""
     import sympy
 
@@ -104,7 +104,7 @@ def _kinds(node: Any) -> Iterator[str]:
     elif isinstance(node, sympy.MatPow | sympy.Inverse | sympy.Transpose):
         yield "matrix"
     elif isinstance(node, sympy.Add):
-        if _terms_go_together(node):
+        if _has_like_terms(node):
             yield "sum"
     elif isinstance(node, sympy.Mul):
         yield from _kinds_of_product(node)
@@ -112,23 +112,23 @@ def _kinds(node: Any) -> Iterator[str]:
         yield from _kinds_of_power(node)
     root = _is_root(node)
     if node.is_Function or (root and not node.free_symbols):
-        simple = _evaluated(node)
+        simple = _evaluate(node)
         kept = any(map(_is_root, sympy.preorder_traversal(simple))) if root else simple.has(node.func)
         if not kept and simple != sympy.E:
             yield "root of a power" if root else str(node.func)
 
 
-def _terms_go_together(node: Any) -> bool:
+def _has_like_terms(node: Any) -> bool:
     """Whether two terms of a sum can be combined, perhaps after expanding a bracket.
 
     A completed square is finished: ``(x - 3)^2 + 4`` has no terms with x to combine.
     """
     import sympy
 
-    terms = [_evaluated(term) for term in _terms(node)]
+    terms = [_evaluate(term) for term in _terms(node)]
     seen: set[Any] = set()
     for term in terms:
-        parts = {part.as_coeff_Mul()[1] for part in sympy.Add.make_args(_multiplied_out(term))}
+        parts = {part.as_coeff_Mul()[1] for part in sympy.Add.make_args(_expand(term))}
         if _is_square(term):
             parts = {part for part in parts if part.free_symbols}
         if parts & seen:
@@ -138,7 +138,7 @@ def _terms_go_together(node: Any) -> bool:
     return len({*kinds}) < len(kinds) or (0 in terms and not node.has(sympy.I))  # 0 + 2i is a usual form
 
 
-def _multiplied_out(term: Any) -> Any:
+def _expand(term: Any) -> Any:
     """A number or variable times a bracket, or a number times a power of one, expanded; other terms unchanged."""
     product = _Product(term)
     sums = [factor for factor in product.factors if factor.is_Add or (factor.is_Pow and factor.base.is_Add)]
@@ -203,7 +203,7 @@ def _kinds_of_product(node: Any) -> Iterator[str]:
     bases = [base for base, exponent in powers if base.is_Symbol and exponent.is_Integer]
     if len({*bases}) < len(bases) and any(base in bases and exponent != 1 for base, exponent in powers):
         yield "power"
-    top, bottom = (sympy.Mul(*map(_evaluated, part)) for part in (product.factors, product.denominators))
+    top, bottom = (sympy.Mul(*map(_evaluate, part)) for part in (product.factors, product.denominators))
     shared = top.free_symbols & bottom.free_symbols
     polynomial = shared and top.is_polynomial(*shared) and bottom.is_polynomial(*shared)
     if polynomial and sympy.gcd(top, bottom).free_symbols:
@@ -214,7 +214,7 @@ def _content(factor: Any) -> int:
     """The largest integer that divides every term of a sum."""
     if not factor.is_Add:
         return 1
-    parts = [_Product(_evaluated(term)) for term in _terms(factor)]
+    parts = [_Product(_evaluate(term)) for term in _terms(factor)]
     return 1 if any(part.divisors for part in parts) else math.gcd(*(math.prod(part.numbers) for part in parts))
 
 
@@ -250,6 +250,6 @@ def _is_root(node: Any) -> bool:
     return node.is_Pow and node.base != sympy.E and node.exp.is_Rational and not node.exp.is_Integer
 
 
-def _evaluated(node: Any) -> Any:
+def _evaluate(node: Any) -> Any:
     """``node`` with SymPy's automatic simplifications, which the parser leaves out."""
-    return node.func(*map(_evaluated, node.args)) if node.args else node
+    return node.func(*map(_evaluate, node.args)) if node.args else node

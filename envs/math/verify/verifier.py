@@ -13,7 +13,7 @@ from typing import Protocol
 
 from gagpo.base.errors import GagpoError
 from gagpo.envs.math.verify.answers import Answer, Choice, canonical
-from gagpo.envs.math.verify.compare import NeedsAlgebra, Reason, not_here, same
+from gagpo.envs.math.verify.compare import NeedsAlgebra, Reason, needs_algebra, same
 from gagpo.envs.math.verify.extract import METHODS, Extraction, check_methods, extract
 from gagpo.envs.math.verify.pool import VERIFIERS
 from gagpo.envs.math.verify.reading import Unreadable, read
@@ -103,7 +103,7 @@ class Verifier:
         except Unreadable:
             return Verdict("unparsable", found.text, found.method, found.text[:80])
         try:
-            reason: Reason = "match" if same(wanted, given, not_here) else "mismatch"
+            reason: Reason = "match" if same(wanted, given, needs_algebra) else "mismatch"
         except NeedsAlgebra:
             reason = self.pool.compare(gold, found.text)
         return Verdict(reason, found.text, found.method, canonical(given))

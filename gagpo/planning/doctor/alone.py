@@ -28,7 +28,7 @@ from gagpo.distributed.sharding import Reader, sampled_from, shard
 from gagpo.eval.runs import saved_evaluation
 from gagpo.learning.packing import Packing
 from gagpo.learning.update import Updater
-from gagpo.planning.doctor.machine import ITERATIONS, Check, Finding, Machine, judged, some_rows
+from gagpo.planning.doctor.machine import ITERATIONS, Check, Finding, Machine, pass_or_fail, random_rows
 from gagpo.planning.memory import GB, peak
 from gagpo.planning.plan import Guess, plan
 from gagpo.runs.run_folder import RunFolder, versions
@@ -97,7 +97,7 @@ def check_disk(machine: Machine) -> Finding:
     values = {"folder": str(machine.runs), "free_gb": free, "write_mb_per_second": speed}
     summary = f"{free:.0f} GB free for {machine.runs}, writes {speed:,.0f} MB/s"
     if not same:
-        return judged(False, f"a file in {place} reads back changed", values, "replace the disk")
+        return pass_or_fail(False, f"a file in {place} reads back changed", values, "replace the disk")
     problems = []
     if free < DISK_GB:
         problems.append("a checkpoint takes 12 bytes a parameter, and two are kept: name a larger disk with --runs")
@@ -109,11 +109,11 @@ def check_disk(machine: Machine) -> Finding:
 def check_device(machine: Machine) -> Finding:
     """Check that the devices compute correctly and that no other process uses their memory."""
     if not machine.on_gpu:
-        return judged(product_is_right("cpu"), "cpu", {}, "a product of small whole numbers is wrong")
+        return pass_or_fail(product_is_right("cpu"), "cpu", {}, "a product of small whole numbers is wrong")
     count = torch.cuda.device_count()
     if count < machine.processes:
         line = f"{count} GPUs for {machine.processes} processes"
-        return judged(False, line, {"gpus": count}, f"say --processes {count}, or see CUDA_VISIBLE_DEVICES")
+        return pass_or_fail(False, line, {"gpus": count}, f"say --processes {count}, or see CUDA_VISIBLE_DEVICES")
     devices = [machine.device] if machine.processes == 1 else [f"cuda:{number}" for number in range(machine.processes)]
     names, wrong, held, half = [], [], [], True
     for device in devices:
@@ -130,7 +130,7 @@ def check_device(machine: Machine) -> Finding:
     summary = "; ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
     values = {"gpus": names}
     if wrong:
-        return judged(False, f"{summary}: {'; '.join(wrong)}", values, "leave it out: CUDA_VISIBLE_DEVICES")
+        return pass_or_fail(False, f"{summary}: {'; '.join(wrong)}", values, "leave it out: CUDA_VISIBLE_DEVICES")
     problems = [f"other processes hold {', '.join(held)}: see nvidia-smi"] if held else []
     if not half:
         problems.append("no bfloat16 here: leave training.precision and engine.dtype at float32")
@@ -170,13 +170,13 @@ def check_log_probabilities(machine: Machine) -> Finding:
     worst, limit = max(gaps.values()), NATS[machine.dtype]
     summary = f"engine and trainer differ by {worst:.2g} nats (at most {limit:g}), new weights included"
     advice = "do not train on this: try --engine transformers --dtype float32, and send us this report"
-    return judged(worst <= limit, summary, {**gaps, "limit": limit}, advice)
+    return pass_or_fail(worst <= limit, summary, {**gaps, "limit": limit}, advice)
 
 
 def log_probability_gap(model: torch.nn.Module, engine: Engine, read: PolicyReader | None = None) -> float:
     """The largest difference in nats between log-probabilities of the engine and of the model."""
     worst = 0.0
-    for ids, reported, logits in _scored(model, engine, 1.0, read):
+    for ids, reported, logits in _score(model, engine, 1.0, read):
         own = logits.log_softmax(-1).gather(-1, ids[:, None])[:, 0].cpu().numpy()
         worst = max(worst, float(np.abs(own - reported).max()))
     return worst
@@ -187,18 +187,18 @@ def check_greedy(machine: Machine) -> Finding:
     model, tokenizer = machine.tiny()
     engine = make_engine(machine.engine, model, tokenizer, dtype=machine.dtype)
     behind, count = 0.0, 0
-    for ids, _, logits in _scored(model, engine, 0.0):
+    for ids, _, logits in _score(model, engine, 0.0):
         behind = max(behind, float((logits.max(-1).values - logits.gather(-1, ids[:, None])[:, 0]).max()))
         count += len(ids)
     engine.close()
     limit = NATS[machine.dtype]
     summary = f"{count} tokens at temperature 0, at most {behind:.2g} nats behind the most probable (limit {limit:g})"
     advice = "the engine does not sample what the model says: try --engine transformers, and send us this report"
-    return judged(behind <= limit, summary, {"behind": behind, "limit": limit}, advice)
+    return pass_or_fail(behind <= limit, summary, {"behind": behind, "limit": limit}, advice)
 
 
 @torch.no_grad()
-def _scored(
+def _score(
     model: torch.nn.Module, engine: Engine, temperature: float, read: PolicyReader | None = None
 ) -> Iterator[tuple[Tensor, np.ndarray, Tensor]]:
     """For each response its sampled ids, the engine's log-probabilities and the model's logits."""
@@ -227,7 +227,7 @@ def check_memory(machine: Machine) -> Finding:
     optimizer, algorithm = torch.optim.AdamW(model.parameters()), load_algorithm("cispo")
     updater = Updater(model, optimizer, algorithm, packing=Packing(tokens), device=machine.device)
     count = 2 * ROWS
-    rows, credit, rng = some_rows(count), Credit(np.ones(count), np.full(count, 32)), np.random.default_rng(0)
+    rows, credit, rng = random_rows(count), Credit(np.ones(count), np.full(count, 32)), np.random.default_rng(0)
     torch.cuda.reset_peak_memory_stats(machine.device)
     for _ in range(2):
         updater.update(rows, credit, rng)
@@ -238,7 +238,7 @@ def check_memory(machine: Machine) -> Finding:
     values = {"measured": measured, "planned": planned, "off": off}
     summary = f"an update took {measured / 1e6:.0f} MB, the plan says {planned / 1e6:.0f} ({100 * off:+.0f} %)"
     advice = f"give `gagpo plan` {planned / max(measured, 1):.2f} of this GPU's memory, and send us this report"
-    return judged(abs(off) <= MEMORY, summary, values, advice)
+    return pass_or_fail(abs(off) <= MEMORY, summary, values, advice)
 
 
 def check_learning(machine: Machine) -> Finding:
@@ -259,7 +259,7 @@ def check_learning(machine: Machine) -> Finding:
     summary = f"success {100 * first:.0f} % before, {100 * last:.0f} % after {ITERATIONS} iterations"
     values = {"before": first, "after": last, "success_by_iteration": rates}
     advice = "look at the checks above; where they are ok, send us this report"
-    return judged(last >= first + RISE, summary, values, advice)
+    return pass_or_fail(last >= first + RISE, summary, values, advice)
 
 
 ALONE: tuple[Check, ...] = (

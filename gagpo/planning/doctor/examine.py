@@ -47,7 +47,7 @@ def examine(
     return found
 
 
-def of_verdict(findings: Sequence[Finding], verdict: Verdict) -> list[str]:
+def names_with(findings: Sequence[Finding], verdict: Verdict) -> list[str]:
     """Names of the checks with this verdict."""
     return [finding.name for finding in findings if finding.verdict == verdict]
 
@@ -55,6 +55,6 @@ def of_verdict(findings: Sequence[Finding], verdict: Verdict) -> list[str]:
 def conclusion(findings: Sequence[Finding]) -> str:
     """The last lines of the report."""
     verdicts: tuple[Verdict, ...] = ("skipped", "warning", "failed")
-    names = {verdict: of_verdict(findings, verdict) for verdict in verdicts}
+    names = {verdict: names_with(findings, verdict) for verdict in verdicts}
     lines = [f"{verdict}: {', '.join(some)}" for verdict, some in names.items() if some]
     return "\n".join([*lines, *([] if names["failed"] else ["no check failed"])])

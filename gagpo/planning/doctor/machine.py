@@ -87,7 +87,7 @@ Check = Callable[["Machine"], Finding]
 """A function at the top level of a module, importable in another process."""
 
 
-def judged(ok: bool, summary: str, values: Mapping[str, object], advice: str) -> Finding:
+def pass_or_fail(ok: bool, summary: str, values: Mapping[str, object], advice: str) -> Finding:
     """A finding that is ``ok``, or ``failed`` with ``advice``."""
     return Finding("ok" if ok else "failed", summary, values, "" if ok else advice)
 
@@ -179,7 +179,7 @@ def rank_device(device: str, ranks: Ranks) -> str:
     return ranks.device(device)
 
 
-def some_rows(count: int, length: int = 128, response: int = 32) -> list[Row]:
+def random_rows(count: int, length: int = 128, response: int = 32) -> list[Row]:
     """Rows of random tokens; the last ``response`` are trained on."""
     rng = np.random.default_rng(0)
     place_K = np.arange(length - response, length)

@@ -158,7 +158,7 @@ class CheckProcesses:
         if "ended" in answer:
             status = answer["ended"]
             how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-            return f"{how}: {last_words(self._log(rank))}"
+            return f"{how}: {last_lines(self._log(rank))}"
         return str(answer.get("error", ""))
 
     def _whereabouts(self, rank: int) -> str:
@@ -171,7 +171,7 @@ class CheckProcesses:
         while log.stat().st_size == before and time.monotonic() < until:
             time.sleep(POLL_SECONDS)
         time.sleep(POLL_SECONDS)
-        return place_in(log.read_bytes()[before:].decode("utf-8", "replace"))
+        return innermost_frames(log.read_bytes()[before:].decode("utf-8", "replace"))
 
 
 HANGS = "has not answered"
@@ -184,10 +184,10 @@ def _first(problems: Sequence[str]) -> tuple[str, bool]:
     return f"{who}{problems[first]}", HANGS in problems[first]
 
 
-def place_in(trace: str) -> str:
+def innermost_frames(trace: str) -> str:
     """The innermost frame of a faulthandler trace, and the innermost frame of this package.
 
-    >>> place_in('  File "/t/dist.py", line 9 in all_reduce\\n  File "/x/gagpo/planning/a.py", line 3 in check')
+    >>> innermost_frames('  File "/t/dist.py", line 9 in all_reduce\\n  File "/x/gagpo/planning/a.py", line 3 in check')
     'in all_reduce (dist.py:9), from check (a.py:3)'
     """
     frames = re.findall(r'File "([^"]*)", line (\d+) in (\S+)', trace)
@@ -197,7 +197,7 @@ def place_in(trace: str) -> str:
     return "in " + ", from ".join(words) if words else "at an unknown place"
 
 
-def last_words(log: Path) -> str:
+def last_lines(log: Path) -> str:
     """The last lines of a process's output, joined."""
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     return " | ".join(lines[-3:])[-300:] or "it printed nothing"

@@ -15,7 +15,7 @@ from gagpo.distributed.sharding import shard
 from gagpo.learning.packing import Packing
 from gagpo.learning.update import Updater
 from gagpo.planning.doctor.alone import check_log_probabilities
-from gagpo.planning.doctor.machine import Check, Finding, Machine, judged, some_rows
+from gagpo.planning.doctor.machine import Check, Finding, Machine, pass_or_fail, random_rows
 
 APART = {"float32": 1e-3, "bfloat16": 0.1}  # allowed distance of sharded weights, relative to the length of the update
 STEPS = 2
@@ -30,13 +30,13 @@ def check_ranks(machine: Machine) -> Finding:
     summary = f"{ranks.world_size} ranks over {dist.get_backend_config()}, on {', '.join(dict.fromkeys(devices))}"
     values = {"devices": devices}
     if any(one[2] != ranks.world_size for one in found):
-        return judged(
+        return pass_or_fail(
             False, f"{summary}: they disagree on their number", values, "start all ranks with the same settings"
         )
     shared = machine.on_gpu and len(set(gpus)) < len(gpus)
     summary += f": two of them are on the GPU {max(gpus, key=gpus.count)}" if shared else ""
     advice = "let every rank see all GPUs of its machine: unset CUDA_VISIBLE_DEVICES, or name them all in it"
-    return judged(not shared, summary, values, advice)
+    return pass_or_fail(not shared, summary, values, advice)
 
 
 def gpu_of(device: str) -> str:
@@ -51,7 +51,7 @@ def check_exchanges(machine: Machine) -> Finding:
         wrong.append("host messages")
     summary = f"wrong values from {', '.join(wrong)}" if wrong else "sums, broadcasts, gathers and scatters are exact"
     advice = "set NCCL_P2P_DISABLE=1 and try again: if that helps, turn off IOMMU or ACS"
-    return judged(not wrong, summary, {"wrong": wrong}, advice)
+    return pass_or_fail(not wrong, summary, {"wrong": wrong}, advice)
 
 
 def exchanges(machine: Machine) -> dict[str, bool]:
@@ -86,17 +86,17 @@ def check_sharded_update(machine: Machine) -> Finding:
     """Check that two sharded steps give the weights of one process, in the number format of sampling."""
     ranks, precision = machine.ranks, machine.dtype
     start = weights_of(machine.tiny()[0])
-    together = trained(machine, ranks, precision)
-    apart, limit = distance(trained(machine, Ranks(), precision), together, start), APART[precision]
+    together = updated_weights(machine, ranks, precision)
+    apart, limit = distance(updated_weights(machine, Ranks(), precision), together, start), APART[precision]
     differs = len(set(ranks.gathered(sum(float(tensor.double().abs().sum()) for tensor in together.values())))) > 1
     summary = f"weights of {ranks.world_size} ranks end {apart:.1e} of the way from those of one (at most {limit:g})"
     summary += "; the ranks gather different weights" if differs else ""
     advice = "look at the check of exchanges first; if it is ok, send us this report"
     values = {"apart": apart, "limit": limit}
-    return judged(apart <= limit and not differs, summary, values, advice)
+    return pass_or_fail(apart <= limit and not differs, summary, values, advice)
 
 
-def trained(machine: Machine, ranks: Ranks, precision: str) -> Weights:
+def updated_weights(machine: Machine, ranks: Ranks, precision: str) -> Weights:
     """The weights after two update steps."""
     model = machine.tiny()[0]
     if not ranks.alone:
@@ -114,7 +114,7 @@ def trained(machine: Machine, ranks: Ranks, precision: str) -> Weights:
         ranks=ranks,
     )
     for _ in range(STEPS):
-        updater.update(some_rows(count), credit, rng)
+        updater.update(random_rows(count), credit, rng)
     return weights_of(model)
 
 

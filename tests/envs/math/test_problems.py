@@ -17,8 +17,8 @@ from gagpo.envs.math.problems import (
     SPLITS,
     GeneratedTasks,
     by_id,
-    chosen_families,
-    chosen_levels,
+    check_families,
+    check_levels,
     content_key,
     generate,
     split_of,
@@ -168,12 +168,12 @@ def test_about_a_tenth_is_held_out_twice():
 
 
 def test_choices_are_validated():
-    assert chosen_families("all") == chosen_families([]) == tuple(FAMILIES)
-    assert chosen_families("words, fractions") == ("words", "fractions")
-    assert chosen_levels(3) == (3,) and chosen_levels([2, 1, 2]) == (1, 2)
+    assert check_families("all") == check_families([]) == tuple(FAMILIES)
+    assert check_families("words, fractions") == ("words", "fractions")
+    assert check_levels(3) == (3,) and check_levels([2, 1, 2]) == (1, 2)
     with pytest.raises(ValueError, match="no family 'algebra'; choose from arithmetic"):
-        chosen_families(["algebra"])
+        check_families(["algebra"])
     with pytest.raises(ValueError, match="levels go from 1 to 4"):
-        chosen_levels([0])
+        check_levels([0])
     with pytest.raises(ValueError, match="at least one level"):
-        chosen_levels([])
+        check_levels([])

@@ -186,17 +186,17 @@ def test_an_exchange_that_changes_a_number_is_named(machine, group, monkeypatch,
 
 def test_diverging_sharded_updates_are_found(machine, monkeypatch):
     assert together.check_sharded_update(machine).verdict == "ok"
-    honest, alone_ranks = together.trained, machine.ranks
+    honest, alone_ranks = together.updated_weights, machine.ranks
 
     def apart(machine, ranks, precision):
         weights = honest(machine, ranks, precision)
         return {name: 1.01 * tensor for name, tensor in weights.items()} if ranks is alone_ranks else weights
 
-    monkeypatch.setattr(together, "trained", apart)
+    monkeypatch.setattr(together, "updated_weights", apart)
     assert together.check_sharded_update(machine).verdict == "failed"
-    monkeypatch.setattr(together, "trained", honest)
+    monkeypatch.setattr(together, "updated_weights", honest)
     machine.ranks = FakeRanks(1.0)
-    monkeypatch.setattr(together, "trained", lambda *_: together.weights_of(alone.load(machine)))
+    monkeypatch.setattr(together, "updated_weights", lambda *_: together.weights_of(alone.load(machine)))
     monkeypatch.setattr(alone, "load", lambda machine: machine.tiny()[0], raising=False)
     machine.__dict__["model"] = Machine("cpu", "", "float32", machine.folder).model
     assert "gather different weights" in together.check_sharded_update(machine).summary
