@@ -68,7 +68,7 @@ def is_address(env_id: str) -> bool:
     return env_id.startswith(("http://", "https://"))
 
 
-def playing(env_id: str, kwargs: Mapping[str, Any], split: str | None) -> dict[str, Any]:
+def with_split(env_id: str, kwargs: Mapping[str, Any], split: str | None) -> dict[str, Any]:
     """``kwargs`` with ``split`` (None: the last one), so that only tasks of this split are loaded.
 
     Unchanged if the environment lacks this split or ``kwargs`` already name one.
