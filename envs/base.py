@@ -302,17 +302,17 @@ class TextEnv(gymnasium.Env[str, str]):
         return self._observation if self.render_mode == "ansi" else None
 
     def _choose(self, options: Info) -> Task:
-        wanted = options.pop("task", None)
+        task_id = options.pop("task", None)
         split = options.pop("split", self.split)
         if options:
             raise InvalidArgument(f"unknown reset option {sorted(options)[0]!r}; known options: task, split")
-        if wanted is None:
+        if task_id is None:
             return self.tasks(split).draw(self.np_random)
         for name in dict.fromkeys((split, *self.splits)):
             tasks = self.tasks(name)
-            if wanted in tasks:
-                return tasks[wanted]
-        return self.tasks(split)[wanted]  # raises UnknownTask with advice
+            if task_id in tasks:
+                return tasks[task_id]
+        return self.tasks(split)[task_id]  # raises UnknownTask with advice
 
     def _info(self, outcome: Outcome) -> Info:
         assert self.task is not None

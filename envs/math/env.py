@@ -16,7 +16,6 @@ from gagpo.envs.base import Kwargs, MarkovKey, Outcome, TextEnv
 from gagpo.envs.math import problems
 from gagpo.envs.math.calculator import FUNCTIONS, CalculatorError, calculate
 from gagpo.envs.math.problems import GeneratedTasks, Problem, worked_answer
-from gagpo.envs.math.verify.extract import check_methods
 from gagpo.envs.math.verify.verifier import Verdict, Verifier
 from gagpo.envs.tasks import Task, TaskSet
 
@@ -91,7 +90,7 @@ class MathEnv(TextEnv):
         self.size, self.test_size = size, test_size
         self.on_bad_row = on_bad_row
         self.attempts, self.with_tools, self.feedback = attempts, tools, feedback
-        self.verifier = Verifier(check_methods(extraction))
+        self.verifier = Verifier(extraction)
         self.problem: Problem | None = None
         self._wrong: list[str] = []
         self._results: set[str] = set()

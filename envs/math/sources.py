@@ -142,10 +142,10 @@ class LoadedProblems:
                 self.duplicates += 1
                 continue
             self._taken.add(spelling)
-            wanted = split or split_of(content_key(row.text) or spelling)
+            target = split or split_of(content_key(row.text) or spelling)
             name, number = row.id.rsplit("-", 1)
-            row = replace(row, id=f"{name}-{wanted}-{number}", split=wanted)
-            self.problems[wanted][row.id] = row
+            row = replace(row, id=f"{name}-{target}-{number}", split=target)
+            self.problems[target][row.id] = row
 
     def tasks(self, split: str) -> TaskSet:
         if split not in self._sets:

@@ -10,6 +10,7 @@ import pytest
 from datasets.naming import camelcase_to_snakecase, filename_prefix_for_split
 
 from gagpo.envs.math import sources, tables
+from gagpo.envs.math.problems import SPLITS
 from gagpo.envs.math.sources import PRESETS, Source, gold_of, load
 from gagpo.envs.math.tables import DataMissing
 from gagpo.envs.math.verify.pool import VerifyPool
@@ -28,56 +29,22 @@ SAMPLES = {
     ),
     "math": (
         [
-            {
-                "problem": "Halve $\\frac{2}{7}$.",
-                "solution": r"Half of it is $\boxed{\frac{1}{7}}$.",
-                "level": "Level 1",
-                "type": "Prealgebra",
-            },
-            {
-                "problem": "Solve $x^2=9$.",
-                "solution": r"So $x=\pm3$: $\boxed{-3,3}$.",
-                "level": "Level 2",
-                "type": "Algebra",
-            },
-            {
-                "problem": "Simplify $\\sqrt{50}$.",
-                "solution": r"$\boxed{5\sqrt{2}}$",
-                "level": "Level 3",
-                "type": "Algebra",
-            },
-            {
-                "problem": "Where do they meet?",
-                "solution": r"At $\boxed{\left( 1, \frac{5}{2} \right)}$.",
-                "type": "Geometry",
-            },
+            {"problem": "Halve $\\frac{2}{7}$.", "solution": r"It is $\boxed{\frac{1}{7}}$.", "type": "Prealgebra"},
+            {"problem": "Solve $x^2=9$.", "solution": r"So $x=\pm3$: $\boxed{-3,3}$.", "level": "Level 2"},
+            {"problem": "Simplify $\\sqrt{50}$.", "solution": r"$\boxed{5\sqrt{2}}$", "level": "Level 3"},
+            {"problem": "Where do they meet?", "solution": r"At $\boxed{\left( 1, \frac{5}{2} \right)}$."},
         ],
         [r"\frac{1}{7}", "-3,3", r"5\sqrt{2}", r"\left( 1, \frac{5}{2} \right)"],
     ),
     "math-500": (
         [
-            {
-                "problem": "Convert 5 to base 2.",
-                "solution": "...",
-                "answer": "101_2",
-                "subject": "Number Theory",
-                "level": 2,
-            },
-            {
-                "problem": "Which way is up?",
-                "solution": "...",
-                "answer": r"\text{north}",
-                "subject": "Geometry",
-                "level": 1,
-            },
+            {"problem": "Convert 5 to base 2.", "solution": "...", "answer": "101_2", "subject": "Number Theory"},
+            {"problem": "Which way is up?", "solution": "...", "answer": r"\text{north}", "subject": "Geometry"},
             {"problem": "For which x is x > 2?", "solution": "...", "answer": r"(2,\infty)", "subject": "Algebra"},
         ],
         ["101_2", r"\text{north}", r"(2,\infty)"],
     ),
-    "aime": (
-        [{"id": 0, "problem": "How many lattice paths?", "solution": "...", "answer": "070", "url": "none"}],
-        ["070"],
-    ),
+    "aime": ([{"id": 0, "problem": "How many lattice paths?", "solution": "...", "answer": "070"}], ["070"]),
     "aime-2024": ([{"id": 1, "problem": "Find m + n.", "solution": "...", "answer": "33", "year": 2024}], ["33"]),
     "aime-2025": ([{"problem": "Find the sum of the bases.", "answer": "81", "id": "0"}], ["81"]),
     "amc": (
@@ -96,18 +63,8 @@ SAMPLES = {
     ),
     "olympiadbench": (
         [
-            {
-                "question": "Find the least n.",
-                "final_answer": ["$2^{1009}$"],
-                "is_multiple_answer": False,
-                "subfield": "Algebra",
-            },
-            {
-                "question": "Find all n.",
-                "final_answer": ["$3$", "$5$"],
-                "is_multiple_answer": True,
-                "subfield": "Algebra",
-            },
+            {"question": "Find the least n.", "final_answer": ["$2^{1009}$"], "is_multiple_answer": False},
+            {"question": "Find all n.", "final_answer": ["$3$", "$5$"], "is_multiple_answer": True},
             {"question": "Find all pairs.", "final_answer": ["$(1,2),(2,1)$"], "subfield": "Number Theory"},
         ],
         ["$2^{1009}$", "3, 5", "$(1,2),(2,1)$"],
@@ -141,7 +98,7 @@ def test_gold_answers_of_every_preset_score_against_themselves(preset, tmp_path,
 
 
 def cached(cache, source, splits_):
-    """Put tables into the cache of the datasets library, as if the data set had been fetched once."""
+    """Put tables into the cache of the datasets library."""
     owner, name = source.path.split("/")
     config = source.config or "default"
     folder = cache / f"{owner}___{camelcase_to_snakecase(name)}" / config / "0.0.0" / "0123456789abcdef"
@@ -155,14 +112,8 @@ def cached(cache, source, splits_):
                 writer.write(row)
             writer.finalize()
         splits.add(datasets.SplitInfo(name=split, num_examples=len(rows), dataset_name=name))
-    info = datasets.DatasetInfo(
-        features=table.features,
-        splits=splits,
-        dataset_name=camelcase_to_snakecase(name),
-        config_name=config,
-        version="0.0.0",
-    )
-    info.write_to_directory(str(folder))
+    names = {"dataset_name": camelcase_to_snakecase(name), "config_name": config, "version": "0.0.0"}
+    datasets.DatasetInfo(features=table.features, splits=splits, **names).write_to_directory(str(folder))
 
 
 @pytest.fixture
@@ -189,16 +140,13 @@ def test_a_data_set_of_one_split_is_divided(cache):
     rows = [{"problem": f"What is {a} + {b}?", "answer": str(a + b)} for a in range(20) for b in range(20)]
     cached(cache, source, {"train": rows})
     loaded = load("somebody/sums")
-    sizes = {split: len(loaded.tasks(split)) for split in ("train", "validation", "test")}
+    sizes = {split: len(loaded.tasks(split)) for split in SPLITS}
     assert sum(sizes.values()) == 400 and sizes["train"] > 250 and min(sizes.values()) > 15
 
 
 def test_a_data_set_lacks_the_split_that_is_asked_for(cache):
-    cached(
-        cache,
-        Source("somebody/sums"),
-        {"train": [{"problem": "1+1", "answer": "2"}], "dev": [{"problem": "2", "answer": "2"}]},
-    )
+    rows = [{"problem": "1+1", "answer": "2"}]
+    cached(cache, Source("somebody/sums"), {"train": rows, "dev": rows})
     with pytest.raises(ValueError, match=r"no split 'test'; it has .*train"):
         load({"test": "somebody/sums"})
 
@@ -218,9 +166,7 @@ def test_a_closed_port_is_not_reachable():
 def test_a_file_is_divided_by_content_and_the_same_everywhere(tmp_path):
     rows = [{"question": f"What is {a} * {b}?", "answer": a * b} for a in range(15) for b in range(15)]
     loaded = load(write(tmp_path / "products.jsonl", rows))
-    splits = {
-        split: {loaded.problem(t.id).text for t in loaded.tasks(split)} for split in ("train", "validation", "test")
-    }
+    splits = {split: {loaded.problem(t.id).text for t in loaded.tasks(split)} for split in SPLITS}
     assert sum(map(len, splits.values())) == 225 and all(splits.values())
     shuffled = load(write(tmp_path / "again.jsonl", rows[::-1]))
     assert {shuffled.problem(task.id).text for task in shuffled.tasks("test")} == splits["test"]
@@ -247,7 +193,7 @@ GOLDS = [
 
 
 @pytest.mark.parametrize(("value", "how", "gold"), GOLDS)
-def test_gold_answers_in_their_cells(value, how, gold):
+def test_gold_answers_of_cells(value, how, gold):
     assert gold_of(value, how) == gold
 
 

@@ -267,7 +267,7 @@ def test_a_hub_model_that_is_not_cached_is_one_line(big):
 def test_a_model_that_sft_will_create_has_the_shape_of_its_section(corridor):
     settings = load(corridor(model="not/there"))
     shape = shape_of(settings)
-    assert (shape.layers, shape.width, shape.context) == (1, 32, 128)
+    assert (shape.layers, shape.width, shape.context) == (1, 32, 4096)
 
 
 def test_measurements_replace_guesses():

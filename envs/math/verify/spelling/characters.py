@@ -17,55 +17,29 @@ def _greek(letter: str) -> str:
     return rf"\{name.lower() if letter.islower() else name.capitalize()} "
 
 
+_COMMANDS = (
+    "times:× cdot:·⋅ pi:π infty:∞ le:≤⩽ ge:≥⩾ ne:≠ approx:≈ equiv:≡ pm:± mp:∓ cup:∪ cap:∩ setminus:∖ in:∈ notin:∉ "
+    "land:∧ lor:∨ emptyset:∅ implies:⇒⟹ langle:⟨ rangle:⟩ sum:∑ prod:∏ int:∫"
+)
 _CHARACTERS = str.maketrans(
     {
-        **dict.fromkeys("−–—", "-"),
-        "×": r"\times ",
-        **dict.fromkeys("·⋅", r"\cdot "),
-        **dict.fromkeys("÷⁄∕", "/"),
-        "π": r"\pi ",
-        "∞": r"\infty ",
-        **dict.fromkeys("≤⩽", r"\le "),
-        **dict.fromkeys("≥⩾", r"\ge "),
-        "≠": r"\ne ",
-        "≈": r"\approx ",
-        "≡": r"\equiv ",
-        "±": r"\pm ",
-        "∓": r"\mp ",
-        "∪": r"\cup ",
-        "∩": r"\cap ",
-        "∖": r"\setminus ",
-        "∈": r"\in ",
-        "∉": r"\notin ",
-        "∧": r"\land ",
-        "∨": r"\lor ",
-        "∅": r"\emptyset ",
-        **dict.fromkeys("⇒⟹", r"\implies "),
-        "∴": "",
-        "⟨": r"\langle ",
-        "⟩": r"\rangle ",
+        **{letter: _greek(letter) for letter in "αβγδεζηθικλμνξρστυφχψωΓΔΘΛΞΣΦΨΩ"},
+        **{
+            sign: rf"\{name} " for name, _, signs in (row.partition(":") for row in _COMMANDS.split()) for sign in signs
+        },
         **{sign: rf"\mathbb{{{letter}}}" for sign, letter in zip("ℝℤℕℚℂ", "RZNQC", strict=True)},
-        "∑": r"\sum ",
-        "∏": r"\prod ",
-        "∫": r"\int ",
-        "√": "sqrt",
-        "∛": "cbrt",
-        "°": r"^{\circ}",
-        "℃": r"^{\circ} C",
-        "¢": " cents",
-        "′": "'",
-        "″": '"',
-        "…": "...",
-        "％": "%",
+        **{sign: _fraction(sign) for sign in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅐⅛⅜⅝⅞⅑⅒"},
+        **dict(zip("√∛°℃¢", ("sqrt", "cbrt", r"^{\circ}", r"^{\circ} C", " cents"), strict=True)),
+        **dict(zip("…∴′″％", ("...", "", "'", '"', "%"), strict=True)),
+        **dict.fromkeys("−–—", "-"),
+        **dict.fromkeys("÷⁄∕", "/"),
+        **dict.fromkeys("“”", '"'),
+        **dict.fromkeys("‘’", "'"),
         **dict.fromkeys("\u00a0\u2009\u202f\u3000", " "),
         **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff"),
         **dict(zip("（），；：＝＜＞＋－、", "(),;:=<>+-,", strict=True)),
-        **dict.fromkeys("“”", '"'),
-        **dict.fromkeys("‘’", "'"),
         **dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ₀₁₂₃₄₅₆₇₈₉", "0123456789+-n0123456789", strict=True)),
         **{chr(0xFF10 + digit): str(digit) for digit in range(10)},
-        **{sign: _fraction(sign) for sign in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅐⅛⅜⅝⅞⅑⅒"},
-        **{letter: _greek(letter) for letter in "αβγδεζηθικλμνξρστυφχψωΓΔΘΛΞΣΦΨΩ"},
     }
 )
 _SCRIPTS = ((re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+"), "^"), (re.compile("[₀₁₂₃₄₅₆₇₈₉]+"), "_"))

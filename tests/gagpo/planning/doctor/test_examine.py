@@ -47,6 +47,7 @@ def test_a_healthy_machine_passes_every_check(tmp_path):
     assert conclusion(findings).splitlines()[-1] == "no check failed"
 
 
+@pytest.mark.slow
 def test_a_check_that_raises_crashes_or_hangs_does_not_stop_the_others(monkeypatch):
     monkeypatch.setattr(processes, "CHECK_SECONDS", 3.0)
     findings = examine("cpu", alone=[broken.fine, broken.is_killed, broken.sleeps, broken.fine, broken.raises])
