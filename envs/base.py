@@ -100,8 +100,8 @@ class TextEnv(gymnasium.Env[str, str]):
 
     ``info`` holds ``task``, ``task_type``, ``split``, ``success``, ``valid``, ``turn``, ``state`` and
     ``admissible_actions`` (the last two may be None), and ``expert_action`` when built with ``expert=True``. With
-    ``has_hasty``, ``expert="hasty"`` is an expert that skips the steps between finding and finishing and then stops; its
-    failed episodes are mixed into demonstrations.
+    ``has_hasty``, ``expert="hasty"`` is an expert that skips the steps between finding and finishing and then stops;
+    its failed episodes are mixed into demonstrations.
 
     With ``can_restore``, :meth:`save` returns a token of the current state and :meth:`restore` continues from it. Such
     an environment also implements ``snapshot`` and ``resume``.

@@ -54,11 +54,11 @@ def state_parts(settings: RunSettings, shape: Shape) -> list[Part]:
     count = extra or shape.parameters
     frozen, held_in = base_bytes(settings, shape)
     shares = f"; 1 of {ranks} parts" if ranks > 1 else ""
-    state, phases, note = moments(settings, shape, count)
+    state, note = moments(settings, count)
     parts = [
         Part("weights", (frozen + 4 * extra) / ranks, every, held_in + shares),
         Part("gradients", 4 * count / ranks, ("loss", "backward", "step"), "float32; freed after each step" + shares),
-        Part("optimiser", state / ranks, phases, note + shares),
+        Part("optimiser", state / ranks, every, note + shares),
     ]
     if settings.device != "cpu" and settings.optimizer.name == "adamw":
         note = "the square root of a moment, of all weights"
@@ -117,11 +117,11 @@ def gathered_parts(settings: RunSettings, shape: Shape) -> list[Part]:
     ]
 
 
-def moments(settings: RunSettings, shape: Shape, count: int) -> tuple[float, tuple[str, ...], str]:
-    """Bytes, phases and description of the optimiser's moments of ``count`` parameters."""
+def moments(settings: RunSettings, count: int) -> tuple[float, str]:
+    """Bytes and description of the optimiser's moments of ``count`` parameters."""
     if settings.optimizer.name == "adamw":
-        return 8 * count, PHASES, "Adam's two moments, float32"
-    return (2 + 8 / 256) * count, PHASES, "Adam's two moments, 8 bits"
+        return 8 * count, "Adam's two moments, float32"
+    return (2 + 8 / 256) * count, "Adam's two moments, 8 bits"
 
 
 def adapter(settings: RunSettings, shape: Shape) -> int:

@@ -181,7 +181,7 @@ def plan(
     hours = sampled * settings.training.iterations / rate / 3600 if rate else None
     critic = settings.algorithm.critic
     trained = adapter(settings, shape) or shape.parameters
-    states = 4 * trained + moments(settings, shape, trained)[0]
+    states = 4 * trained + moments(settings, trained)[0]
     if critic is not None and critic.head == "separate":  # saved with frozen weights too
         states += 4 * shape.parameters + (states if settings.lora else states - 4 * trained)
     if settings.training.average:

@@ -62,12 +62,10 @@ def test_the_calculator_answers_and_the_episode_goes_on():
     assert info["valid"] and info["calls"] == 1 and info["attempts_left"] == 3
 
 
-@pytest.mark.parametrize(
-    "call", ["<calc>1/0</calc>", "<calc></calc>", "<calc>16 minus 72</calc>", "<calc>9^9^9^9</calc>"]
-)
-def test_a_failed_call_is_explained_and_invalid(call):
+@pytest.mark.parametrize("expression", ["1/0", "", "16 minus 72", "9^9^9^9"])
+def test_a_failed_call_is_explained_and_invalid(expression):
     env, first = started()
-    observation, reward, terminated, _, info = env.step(call)
+    observation, reward, terminated, _, info = env.step(f"<calc>{expression}</calc>")
     assert observation.startswith("Calculator: ") and (reward, terminated) == (0.0, False)
     assert not info["valid"] and info["state"] == first["state"]
 
@@ -145,11 +143,8 @@ def test_states_are_canonical():
         return play(env, *actions)[4]["state"] if actions else info["state"]
 
     assert state() == state("hm") == state("<calc>1/0</calc>")
-    assert (
-        state("<calc>16 - 72</calc>")
-        == state("So: <calc>-56</calc>")
-        == state("<calc>8 * -7</calc>", "<calc>-56</calc>")
-    )
+    computed = state("<calc>16 - 72</calc>")
+    assert computed == state("So: <calc>-56</calc>") == state("<calc>8 * -7</calc>", "<calc>-56</calc>")
     assert state("<calc>1</calc>", "<calc>2</calc>") == state("<calc>2</calc>", "<calc>1</calc>")
     assert state(r"\boxed{0.5}") == state(r"\boxed{\frac{1}{2}}") == state("The answer is 1/2.")
     assert state(r"\boxed{1}", "<calc>2</calc>") == state("<calc>2</calc>", r"\boxed{1}")
@@ -251,13 +246,10 @@ def test_same_seed_same_task_in_another_process():
         "from gagpo.envs.math.env import MathEnv; env = MathEnv(); "
         "print([env.reset(seed=7)[1]['task'], env.reset()[1]['task'], env.reset()[1]['state']])"
     )
-    outputs = {
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout
-        for _ in range(2)
-    }
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     env = MathEnv()
     here = [env.reset(seed=7)[1]["task"], env.reset()[1]["task"], env.reset()[1]["state"]]
-    assert outputs == {f"{here}\n"}
+    assert other.stdout == f"{here}\n"
 
 
 def test_splits_share_nothing():
