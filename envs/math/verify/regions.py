@@ -17,10 +17,9 @@ def interval(low: Answer, high: Answer, opening: str = "(", closing: str = ")", 
     if not all(isinstance(end, Number | Formula) and not end.name for end in (low, high)):
         return None
     bottom, top = _value(low), _value(high)
-    known = bottom is not None and top is not None
-    if known and (bottom > top or (bottom == top and (opening, closing) != ("[", "]"))):
-        return None
-    return Sequence((low, high), opening, closing, name)
+    if bottom is None or top is None or bottom < top or (bottom == top and (opening, closing) == ("[", "]")):
+        return Sequence((low, high), opening, closing, name)
+    return None
 
 
 def half_line(operator: str, end: Answer, name: str) -> Sequence | None:
