@@ -29,7 +29,6 @@ _REMOTE = ("gagpo/Remote-v0", "gagpo.envs.remote.env:RemoteEnv", "url")
 _ELSEWHERE = {
     "http://": _REMOTE,
     "https://": _REMOTE,
-    "verifiers://": ("gagpo/Verifiers-v0", "gagpo.interop.environments.verifiers:VerifiersEnv", "taskset"),
 }
 """By the prefix of an id: the registered id, the class, and the argument that takes the whole id."""
 

@@ -6,8 +6,9 @@ import json
 from dataclasses import dataclass
 
 from gagpo.envs.alfworld.games.phrasings import plan_with_put, with_put
-from gagpo.envs.alfworld.games.scenes import Scenario, mangle, walkthrough
+from gagpo.envs.alfworld.games.scenes import Scenario, walkthrough
 from gagpo.envs.alfworld.games.shipped import Shipped
+from gagpo.envs.alfworld.names import mangle
 
 GAME = "game.tw-pddl"
 TRAJECTORY = "traj_data.json"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gagpo.envs.alfworld.games.scenes import spoken_names
+from gagpo.envs.alfworld.names import spoken_names
 from gagpo.envs.alfworld.native.expression import Entity
 from gagpo.envs.alfworld.native.formulas import (
     Atom,
