@@ -35,7 +35,7 @@ class CallFormat:
     example: str
 
 
-def said(response: str) -> str:
+def strip_thought(response: str) -> str:
     """A response without the thought at its beginning; nothing is left of an unclosed thought."""
     thought, closed, rest = response.partition("</think>")
     if closed:
@@ -82,13 +82,13 @@ def _mistral(response: str) -> list[str]:
         name, given, arguments = piece.partition("[ARGS]")
         name, _, number = name.partition("[CALL_ID]")
         if given:
-            found.append(spelled(name.strip(), arguments, number.strip()))
+            found.append(call_text(name.strip(), arguments, number.strip()))
         else:
             found += objects(piece) or [piece]
     return found
 
 
-def spelled(name: str, arguments: str, number: str = "") -> str:
+def call_text(name: str, arguments: str, number: str = "") -> str:
     """A call as one text. arguments: JSON, or text that claims to be; empty for none."""
     about = f'"name": {json.dumps(name)}, "id": {json.dumps(number)}'
     return f'{{{about}, "arguments": {arguments.strip() or "{}"}}}'
@@ -103,11 +103,11 @@ def _as_llama(calls: list[ToolCall]) -> str:
 
 
 def _as_mistral(calls: list[ToolCall]) -> str:
-    rows = [{"name": call.name, "arguments": call.arguments, "id": nine(call.id, i)} for i, call in enumerate(calls)]
+    rows = [{"name": call.name, "arguments": call.arguments, "id": call_id(call.id, i)} for i, call in enumerate(calls)]
     return f"{MARK} {_json(rows)}"
 
 
-def nine(given: str, number: int) -> str:
+def call_id(given: str, number: int) -> str:
     """A call's own id if it has nine characters, as Mistral requires, else one for the ``number``-th call."""
     return given if len(given) == 9 else f"call{number:05d}"
 

@@ -13,7 +13,7 @@ from gagpo.agents.engines.base import stop_tokens
 from gagpo.agents.episodes import Ids, Turn
 from gagpo.agents.phrasing import Phrasing
 from gagpo.agents.prompts import STYLES, PromptStyle, admissible_line, message, window
-from gagpo.agents.toolbox import Message, Toolbox, answers, format_of
+from gagpo.agents.toolbox import Message, Toolbox, answer_messages, format_of
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.tools import Tool
 
@@ -87,7 +87,11 @@ class Context:
         if not turns:
             return self._encode(self._render(text))
         last = turns[-1]
-        shown = answers(last.calls, observation, admissible) if self.toolbox else [{"role": "user", "content": text}]
+        shown = (
+            answer_messages(last.calls, observation, admissible)
+            if self.toolbox
+            else [{"role": "user", "content": text}]
+        )
         said_ids, after = self._joined(last.response_ids, self._continuation(shown))
         return np.concatenate([last.prompt_ids, said_ids, self._encode(after)])
 

@@ -38,7 +38,7 @@ class Call(NamedTuple):
     id: str = ""
     answer: str | None = None
 
-    def told(self, observation: str) -> str:
+    def reply(self, observation: str) -> str:
         """The answer to the call if the environment shows ``observation`` after it."""
         return f"{self.error}\n{observation}".strip() if self.error else observation
 
@@ -119,7 +119,7 @@ class Turn:
         """Enter the answer to the first call without one; returns all answers so far as one text."""
         place = next(i for i, call in enumerate(self.calls) if call.answer is None)
         call = self.calls[place]
-        self.calls[place] = call._replace(answer=call.told(observation))
+        self.calls[place] = call._replace(answer=call.reply(observation))
         return "\n".join(one.answer for one in self.calls if one.answer is not None)
 
     @property

@@ -25,7 +25,7 @@ class Shape:
     context: most tokens of a row.
     embeddings: numbers of the input embeddings and of an output layer that is not tied to them.
     linear: numbers of the other linear layers' matrices.
-    written: whether attention has to write its scores out (soft caps, sinks).
+    materialized: whether attention has to compute its scores as a whole matrix (soft caps, sinks).
     """
 
     parameters: int
@@ -40,7 +40,7 @@ class Shape:
     context: int
     embeddings: int
     linear: int
-    written: bool = False
+    materialized: bool = False
 
 
 def key_value_shape(config: PreTrainedConfig) -> tuple[int, int, int]:
@@ -77,6 +77,6 @@ def sizes(config: PreTrainedConfig, trust_remote_code: bool = False) -> Shape:
         context=int(getattr(text, "max_position_embeddings", None) or 4096),
         embeddings=embedded.numel() + (0 if out is None or out.weight is embedded else out.weight.numel()),
         linear=sum(module.weight.numel() for module in matrices),
-        written=bool(getattr(text, "attn_logit_softcapping", None))
+        materialized=bool(getattr(text, "attn_logit_softcapping", None))
         or any(name.endswith("sinks") for name, _ in model.named_parameters()),
     )

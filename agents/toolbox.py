@@ -9,7 +9,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from gagpo.agents.call_formats import FORMATS, CallFormat, find_format, nine, said
+from gagpo.agents.call_formats import FORMATS, CallFormat, find_format, call_id, strip_thought
 from gagpo.agents.episodes import Call
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.tools import CallError, Tool, ToolCall, read_call
@@ -46,12 +46,12 @@ class Toolbox:
 
     def read(self, response: str) -> list[Call]:
         """The calls of a response in order; for a response without calls, one with the error that says so."""
-        texts = self.form.find(said(response))
+        texts = self.form.find(strip_thought(response))
         if not texts:
             return [Call("", f"There is no tool call in this. Call a tool like this: {self.form.example}")]
-        return self.judged(texts)
+        return self.read_calls(texts)
 
-    def judged(self, texts: Sequence[str]) -> list[Call]:
+    def read_calls(self, texts: Sequence[str]) -> list[Call]:
         """Candidates for calls, as a turn holds them; with more than ``MOST_CALLS`` none is made."""
         if len(texts) > MOST_CALLS:
             return [Call("", f"More than {MOST_CALLS} tool calls at once; none was made.")]
@@ -59,9 +59,9 @@ class Toolbox:
         for number, text in enumerate(texts):
             try:
                 call = read_call(text)
-                calls.append(Call(self._action(call), id=nine(call.id, number)))
+                calls.append(Call(self._action(call), id=call_id(call.id, number)))
             except CallError as error:
-                calls.append(Call("", f"Error: {error}.", nine("", number)))
+                calls.append(Call("", f"Error: {error}.", call_id("", number)))
         return calls
 
     def write(self, actions: Sequence[str]) -> str:
@@ -86,14 +86,14 @@ class Toolbox:
         return command
 
 
-def answers(calls: Sequence[Call], observation: str, more: str = "") -> list[Message]:
+def answer_messages(calls: Sequence[Call], observation: str, more: str = "") -> list[Message]:
     """The answers to a turn's calls as messages; a turn without calls is answered with ``observation``.
 
     more: text to append to the last answer.
     """
     called = calls or [Call("", answer=observation)]
     messages = [
-        {"role": "tool", "content": one.answer or "", "tool_call_id": nine(one.id, number)}
+        {"role": "tool", "content": one.answer or "", "tool_call_id": call_id(one.id, number)}
         for number, one in enumerate(called)
     ]
     messages[-1]["content"] += more
@@ -109,7 +109,7 @@ def format_of(template: Template, name: str = "auto") -> CallFormat:
     tool = Tool(_PROBE.name, "?", {"type": "object", "properties": {"word": {"type": "string"}}})
     asked: list[Message] = [{"role": "user", "content": _ASKED}]
     told = _rendered(template, asked, tools=[tool.spec])
-    answered = [*asked, {"role": "assistant", "content": "?"}, *answers([Call("", answer="\u241d")], "")]
+    answered = [*asked, {"role": "assistant", "content": "?"}, *answer_messages([Call("", answer="\u241d")], "")]
     if _PROBE.name not in told or "\u241d" not in _rendered(template, answered):
         raise InvalidArgument(
             "the chat template of this model has no place for tools and their answers, which style tools needs: choose "
@@ -119,13 +119,17 @@ def format_of(template: Template, name: str = "auto") -> CallFormat:
         return find_format(name)
     function = {"name": _PROBE.name, "arguments": _PROBE.arguments}
     call = {"id": _PROBE.id, "type": "function", "function": function}
-    chat = [*asked, {"role": "assistant", "content": "", "tool_calls": [call]}, *answers([Call("", answer="!")], "")]
+    chat = [
+        *asked,
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        *answer_messages([Call("", answer="!")], ""),
+    ]
     begun = told.rpartition(_ASKED)[2]
     shown = _rendered(template, chat, tools=[tool.spec], add_generation_prompt=False)
     response = shown.rpartition(_ASKED)[2].removeprefix(begun)
     for form in (FORMATS["mistral"], FORMATS["hermes"], FORMATS["llama"]):
         # Llama's format comes last, since it needs no marks.
-        if any(_is_probe(text) for text in form.find(said(response))):
+        if any(_is_probe(text) for text in form.find(strip_thought(response))):
             return form
     raise InvalidArgument(
         f"the chat template of this model shows tool calls in none of the formats {', '.join(FORMATS)}: name the "

@@ -16,11 +16,11 @@ from pydantic import JsonValue
 from gagpo.agents.agent import EpisodeState
 from gagpo.agents.api.answer import Answer
 from gagpo.agents.api.client import ApiClient, ContextFull
-from gagpo.agents.call_formats import FORMATS, spelled
+from gagpo.agents.call_formats import FORMATS, call_text
 from gagpo.agents.episodes import Turn
 from gagpo.agents.parsing import parse
 from gagpo.agents.prompts import STYLES, PromptStyle, admissible_line, message, window
-from gagpo.agents.toolbox import Message, Toolbox, answers
+from gagpo.agents.toolbox import Message, Toolbox, answer_messages
 from gagpo.envs.tools import Tool
 
 _THOUGHT = re.compile(r"\A\s*<think>.*?</think>\s*", re.DOTALL)
@@ -170,8 +170,8 @@ class ApiAgent:
             return Turn.of(_whole(answer), action, answer.cut)
         if not answer.calls:
             return Turn.calling(_whole(answer), self.toolbox.read(answer.text), answer.cut)
-        texts = [spelled(call.function.name, call.function.arguments, call.id) for call in answer.calls]
-        calls = self.toolbox.judged(texts)
+        texts = [call_text(call.function.name, call.function.arguments, call.id) for call in answer.calls]
+        calls = self.toolbox.read_calls(texts)
         given = [call.model_dump() | {"type": "function"} for call in answer.calls]
         conversation[-1]["tool_calls"] = given[: len(calls)]  # those that will be answered
         whole = "\n".join([_whole(answer), *(f"<tool_call>\n{text}\n</tool_call>" for text in texts)]).strip()
@@ -184,7 +184,7 @@ class ApiAgent:
         if chat.history == "full":
             before = list(self._conversations.get(state.slot, [])) if turns else []
             if before and (asked := before[-1].get("tool_calls")):
-                shown = answers(turns[-1].calls, state.observation, admissible)
+                shown = answer_messages(turns[-1].calls, state.observation, admissible)
                 return [*before, *(one | {"tool_call_id": call["id"]} for one, call in zip(shown, asked, strict=True))]
             text = message(chat.style, chat.instructions, state.observation, admissible, first=not turns)
         else:

@@ -158,7 +158,7 @@ def is_adapted(model: torch.nn.Module) -> bool:
 
 
 @contextmanager
-def switched_off(model: torch.nn.Module) -> Iterator[None]:
+def disabled(model: torch.nn.Module) -> Iterator[None]:
     """Within the block the model computes without its adapter."""
     layers = list(adapted_layers(model).values())
     for layer in layers:
@@ -223,7 +223,7 @@ def digest(model: torch.nn.Module) -> str:
 # Folders --------------------------------------------------------------------------------------------------------------
 
 
-def stored(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+def adapter_parameters(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     """The adapter's parameters by their names in peft's files."""
     ending = f".{_NAME}.weight"
     return {
@@ -236,14 +236,14 @@ def stored(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
 def save(model: Any, base: Base, folder: Path, tensors: dict[str, Tensor] | None = None) -> None:
     """Write the adapter as peft does, and ``base.json`` with the model that it belongs to.
 
-    tensors: what to write instead of the parameters as they are, by the names of :func:`stored`.
+    tensors: what to write instead of the parameters as they are, by the names of :func:`adapter_parameters`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     config = config_of(model)
     write_config(folder, config.r, config.lora_alpha, sorted(config.target_modules), config.fan_in_fan_out, base)
     (folder / BASE).write_text(json.dumps(asdict(base), indent=1) + "\n", encoding="utf-8")
     if tensors is None:
-        tensors = {name: parameter.detach().cpu().contiguous() for name, parameter in stored(model).items()}
+        tensors = {name: parameter.detach().cpu().contiguous() for name, parameter in adapter_parameters(model).items()}
     save_file(tensors, str(folder / WEIGHTS), metadata={"format": "pt"})
 
 
@@ -267,7 +267,7 @@ def write_config(
     (folder / CONFIG).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
-def beside(model: torch.nn.Module) -> torch.nn.Module:
+def copy_adapter(model: torch.nn.Module) -> torch.nn.Module:
     """The same model with an adapter of its own; the frozen weights are shared."""
     memo: dict[int, object] = {
         id(parameter): parameter for name, parameter in model.named_parameters() if not _is_of_adapter(name)
@@ -292,7 +292,7 @@ def load(model: torch.nn.Module, folder: Path, base: Base | None = None) -> None
         tensors = load_file(str(path))
     except (OSError, SafetensorError) as error:
         raise AdapterError(f"{path} cannot be read: {first_line(error)}") from None
-    own = stored(model)
+    own = adapter_parameters(model)
     if odd := sorted(own.keys() ^ tensors.keys()):
         raise AdapterError(f"{path}: tensor {odd[0]!r} is {'missing' if odd[0] in own else 'not of this model'}")
     for name, parameter in own.items():  # nothing is copied that does not fit or is not finite

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gagpo.agents.engines.adapters import beside, stored
+from gagpo.agents.engines.adapters import adapter_parameters, copy_adapter
 from gagpo.agents.engines.base import NamedTensor, Request, Response, Sampling, config_of
 from gagpo.agents.engines.flat.attention import forward
 from gagpo.agents.engines.flat.packed import PackedRows
@@ -116,13 +116,13 @@ class ParityCheck:
 
     @torch.no_grad()
     def _against_adapter(self, tensors: Iterable[NamedTensor]) -> Iterable[NamedTensor]:
-        own = stored(self.model)
+        own = adapter_parameters(self.model)
         if not isinstance(tensors, list) or all(tensor.data_ptr() == own[name].data_ptr() for name, tensor in tensors):
             self._other = None
             return tensors
         if self._other is None:
-            self._other = beside(self.model)
-        theirs = stored(self._other)
+            self._other = copy_adapter(self.model)
+        theirs = adapter_parameters(self._other)
         for name, tensor in tensors:
             theirs[name].copy_(tensor)
         return tensors

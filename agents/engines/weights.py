@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from gagpo.agents.engines import adapters
-from gagpo.agents.engines.adapters import base_tensors, is_adapted, merged_tensors, stored
+from gagpo.agents.engines.adapters import adapter_parameters, base_tensors, is_adapted, merged_tensors
 from gagpo.agents.engines.base import Engine, NamedTensor
 from gagpo.agents.precision import dtype_of
 from gagpo.base.errors import GagpoError
@@ -36,19 +36,19 @@ def named_tensors(
     """
     named = merged_tensors(model) if merged else model.named_parameters()
     for name, tensor in named:
-        yield name, whole(tensor.detach(), dtype)
+        yield name, gather(tensor.detach(), dtype)
 
 
 def adapter_tensors(model: torch.nn.Module) -> Iterator[NamedTensor]:
     """The adapter's tensors, whole, by their names in peft's files."""
-    for name, tensor in stored(model).items():
-        yield name, whole(tensor.detach())
+    for name, tensor in adapter_parameters(model).items():
+        yield name, gather(tensor.detach())
 
 
 def base_weights(model: torch.nn.Module) -> Iterator[NamedTensor]:
     """What :func:`named_tensors` gives for the model without its adapter."""
     for name, tensor in base_tensors(model):
-        yield name, whole(tensor.detach())
+        yield name, gather(tensor.detach())
 
 
 def checked(tensors: Iterable[NamedTensor], shapes: Mapping[str, tuple[int, ...]]) -> Iterator[NamedTensor]:
@@ -100,7 +100,7 @@ class AdapterShape:
         if not is_adapted(model):
             return None
         config = adapters.config_of(model)
-        shapes = {name: tuple(tensor.shape) for name, tensor in stored(model).items()}
+        shapes = {name: tuple(tensor.shape) for name, tensor in adapter_parameters(model).items()}
         return cls(config.r, config.lora_alpha, tuple(sorted(config.target_modules)), config.fan_in_fan_out, shapes)
 
     def write(self, folder: Path, tensors: Iterable[NamedTensor]) -> None:
@@ -119,7 +119,7 @@ def tensors_for(engine: Engine, model: torch.nn.Module, dtype: torch.dtype | Non
     return named_tensors(model, merged=not engine.shares_weights, dtype=dtype)
 
 
-def whole(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+def gather(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """A sharded tensor with the parts of all ranks, in ``dtype``; any other tensor as it is.
 
     All ranks call it together. Parts in the host's memory are gathered on the GPUs, whose links are faster.

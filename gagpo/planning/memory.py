@@ -201,7 +201,7 @@ def update_parts(settings: RunSettings, shape: Shape, row: int, prompt: int, tur
     if width == 2:
         layer -= tokens * HANDED_ON * shape.width * (1.0 if settings.lora is None else 4 / 3)
     scores = tokens * shape.heads * min(row, tokens)
-    if shape.written and scores <= KEPT_SCORES:
+    if shape.materialized and scores <= KEPT_SCORES:
         layer += WRITTEN * scores
     if settings.device == "cpu" and half:
         layer += _written_scores(shape, tokens, row)
@@ -218,7 +218,7 @@ def update_parts(settings: RunSettings, shape: Shape, row: int, prompt: int, tur
         ]
     else:
         parts = [Part("activations", shape.layers * one + ends, ("loss", "backward"), f"{tokens} tokens; {how}")]
-    if shape.written and scores > KEPT_SCORES:
+    if shape.materialized and scores > KEPT_SCORES:
         block = AGAIN * tokens * shape.heads * min(BLOCK, row)
         parts.append(Part("scores", block, ("loss", "backward"), f"of a block of {BLOCK} queries, written out"))
     if checkpointed:

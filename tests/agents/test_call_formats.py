@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gagpo.agents.call_formats import FORMATS, find_format, objects, said
+from gagpo.agents.call_formats import FORMATS, find_format, objects, strip_thought
 from gagpo.agents.episodes import Turn
 from gagpo.agents.toolbox import MOST_CALLS, Toolbox
 from gagpo.base.errors import InvalidArgument
@@ -24,7 +24,7 @@ CALLS = st.builds(ToolCall, st.sampled_from(["act", "search"]), st.dictionaries(
 
 
 def told(form, response):
-    return [read_call(text) for text in FORMATS[form].find(said(response))]
+    return [read_call(text) for text in FORMATS[form].find(strip_thought(response))]
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -49,7 +49,7 @@ def bucket(count: int, least: int = 1) -> int:
     return least * step * max(1, -(-parts // step))
 
 
-def written_out(
+def materialized_attention(
     query: Tensor, key: Tensor, value: Tensor, visible: Tensor, scale: float, kind: LayerKind, group: int
 ) -> Tensor:
     """Attention without a fused kernel.
@@ -134,7 +134,9 @@ class CausalAttention:
             def block(asked: Tensor, key: Tensor, value: Tensor, begin: int = begin, first: int = first) -> Tensor:
                 count, visible = asked.shape[3], self._seen_of(begin, asked.shape[3], first, key.shape[2], kind.window)
                 flat = asked.reshape(rows, shared, group * count, size)
-                answer = written_out(flat, key, value, visible.repeat(1, group, 1)[:, None], scale, kind, group)
+                answer = materialized_attention(
+                    flat, key, value, visible.repeat(1, group, 1)[:, None], scale, kind, group
+                )
                 return answer.view(rows, shared, group, count, -1)
 
             parts = (query[:, :, :, begin:end], key[:, :, first:last], value[:, :, first:last])

@@ -43,26 +43,26 @@ class Branch:
         return self.path_L[self.before :]
 
 
-def in_order(rows: Sequence[np.ndarray]) -> list[int]:
+def prefix_order(rows: Sequence[np.ndarray]) -> list[int]:
     """Places of the rows in alphabetical order, where each shares its longest prefix with a neighbour."""
     return sorted(range(len(rows)), key=lambda place: rows[place].astype(">i4").tobytes())
 
 
-def common(one: np.ndarray, other: np.ndarray) -> int:
+def common_prefix(one: np.ndarray, other: np.ndarray) -> int:
     """Length of the common prefix of two rows."""
     length = min(len(one), len(other))
     differs = np.flatnonzero(one[:length] != other[:length])
     return int(differs[0]) if len(differs) else length
 
 
-def grow(rows: Sequence[np.ndarray], share: bool = True) -> tuple[np.ndarray, list[Branch]]:
+def build_branches(rows: Sequence[np.ndarray], share: bool = True) -> tuple[np.ndarray, list[Branch]]:
     """The tokens of all rows with common prefixes once, and each row's branch; without ``share``, all in order."""
     parts: list[np.ndarray] = []
     branches: dict[int, Branch] = {}
     previous, path_L, count = np.zeros(0, np.int32), np.zeros(0, np.int64), 0
-    for place in in_order(rows) if share else range(len(rows)):
+    for place in prefix_order(rows) if share else range(len(rows)):
         row = rows[place]
-        before = common(previous, row) if share else 0
+        before = common_prefix(previous, row) if share else 0
         own = len(row) - before
         path_L = np.concatenate([path_L[:before], np.arange(count, count + own)])
         branches[place] = Branch(path_L, own)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from gagpo.agents.engines.base import config_of
-from gagpo.agents.engines.flat.kernels import PLAIN, LayerKind, written_out
+from gagpo.agents.engines.flat.kernels import PLAIN, LayerKind, materialized_attention
 from gagpo.agents.shape import key_value_shape
 
 ROUND = 128  # capacities are multiples of it, so that they are rarely outgrown
@@ -114,6 +114,6 @@ class SlotCache:
         if kind.fused:
             out = scaled_dot_product_attention(query, key, value, attn_mask=visible, scale=scale)
         else:
-            out = written_out(query, key, value, visible, scale, kind, group)
+            out = materialized_attention(query, key, value, visible, scale, kind, group)
         out = out.reshape(rows, self.heads, group, new, size).permute(0, 3, 1, 2, 4).reshape(rows * new, heads, size)
         return out if self._decode else out.index_select(0, self._padded_T)

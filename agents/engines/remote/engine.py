@@ -32,7 +32,7 @@ from gagpo.agents.engines.parity import LogprobGap, ParityCheck, PolicyReader
 from gagpo.agents.engines.ranks import Rank, require_one_gpu, share_of
 from gagpo.agents.engines.remote.client import Order, Terms
 from gagpo.agents.engines.remote.replicas import Replica, ReplicaRouter, ReplicasLost
-from gagpo.agents.engines.remote.server import Server, ServerPlan, StartedLate, StartedServers, answers, planned
+from gagpo.agents.engines.remote.server import Server, ServerPlan, StartedLate, StartedServers, is_up, plan_servers
 from gagpo.agents.engines.remote.transfer import AdapterTransfer, FileTransfer, Round, adapter_name
 from gagpo.agents.engines.vllm_arguments import temperature_of
 from gagpo.agents.engines.weights import AdapterShape, SentBytes, adapter_tensors, base_weights, named_tensors
@@ -141,7 +141,7 @@ class VLLMServerEngine(ModelEngine):
                     sleeps=placement == "colocated",
                     adapter_rank=self._adapter.rank if self._adapter else 0,
                 )
-                plans = planned(plan, replicas, placement, gpus, gpus_each, self.device, place)
+                plans = plan_servers(plan, replicas, placement, gpus, gpus_each, self.device, place)
                 self._start(plans, Path(logs or self._temporary.name), place, start_with)
             addresses = [server.url for server in self._own.all] or share_of(urls, place)
             recover = self._recover if self._own.all else None
@@ -244,7 +244,7 @@ class VLLMServerEngine(ModelEngine):
         self._router.terms = Terms(tuple(self.stops), self._vocabulary, version, adapter)
         for number, server in enumerate(self._own.all):  # ours that ended, and lost ones that are still silent
             lost = self._updates > 1 and not self._router.all[number].alive
-            if not server.running or (lost and not answers(f"{server.url}/health", self._router.silence)):
+            if not server.running or (lost and not is_up(f"{server.url}/health", self._router.silence)):
                 self._restart(number)
         self._sent.total = 0
         passing = self._parity.against(tensors, adapter=self.takes_adapter)

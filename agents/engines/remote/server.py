@@ -130,7 +130,7 @@ def environment(plan: ServerPlan) -> dict[str, str]:
     return {**inherited, **own}
 
 
-def planned(
+def plan_servers(
     plan: ServerPlan,
     replicas: int | None,
     placement: str,
@@ -230,7 +230,7 @@ class Server:
                 raise ModelError(
                     f"a vLLM server ended while it started: {last_error_line(self.log)} (all of it: {self.log})"
                 )
-            if answers(f"{self.url}/health", 2.0):
+            if is_up(f"{self.url}/health", 2.0):
                 return True
             if time.monotonic() > end:
                 return False
@@ -290,7 +290,7 @@ class StartedServers:
         self.all.clear()
 
 
-def answers(url: str, deadline: float) -> bool:
+def is_up(url: str, deadline: float) -> bool:
     """Whether a GET of ``url`` gives 200 within so many seconds."""
     try:
         return bool(httpx2.get(url, timeout=deadline, trust_env=False).status_code == 200)

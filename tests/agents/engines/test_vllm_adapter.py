@@ -24,7 +24,7 @@ def test_vllms_rooms_for_adapters():
 def learn(model, seed):
     rng = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for parameter in adapters.stored(model).values():
+        for parameter in adapters.adapter_parameters(model).values():
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=rng))
 
 

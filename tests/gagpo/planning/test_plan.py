@@ -171,7 +171,7 @@ def test_scores_that_are_written_out_are_counted(big, row, heads):
         vocab_size=300, head_dim=16, sliding_window=4096, max_position_embeddings=2048,
     )  # fmt: skip
     shape = sizes(config)
-    assert shape.written and not shape_of(big).written
+    assert shape.materialized and not shape_of(big).materialized
     settings = with_overrides(big, ["device=cpu", "training.microbatch_tokens=2048", "training.precision=float32"])
     settings = with_overrides(settings, ["training.gradient_checkpointing=false", "context.history=full"])
     torch.manual_seed(0)

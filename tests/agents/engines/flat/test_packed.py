@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gagpo.agents.engines.flat import packed
 from gagpo.agents.engines.flat.attention import hidden_states, is_flat
-from gagpo.agents.engines.flat.packed import PackedRows, PackedTrees, grow
+from gagpo.agents.engines.flat.packed import PackedRows, PackedTrees, build_branches
 from tests.agents.engines.families import FAMILIES, tiny
 
 ROWS = st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=9), min_size=1, max_size=8)
@@ -21,7 +21,7 @@ def arrays(rows):
 @settings(max_examples=200, deadline=None)
 @given(ROWS)
 def test_every_row_is_spelled_along_its_branch_and_nothing_stands_twice(rows):
-    ids_T, branches = grow(arrays(rows))
+    ids_T, branches = build_branches(arrays(rows))
     for row, branch in zip(rows, branches, strict=True):
         assert ids_T[branch.path_L].tolist() == row
     beginnings = {tuple(row[: n + 1]) for row in rows for n in range(len(row))}
@@ -43,7 +43,7 @@ def rows_that_branch(rng, vocabulary):
 
 def apart_and_together(model, rows, blank=0):
     """Hidden states after every token of every row, and all gradients, from packed rows and from trees."""
-    ids_T, branches = grow(rows)
+    ids_T, branches = build_branches(rows)
     blanks = np.full(blank, 1, np.int32)
     paths = torch.as_tensor(np.concatenate([branch.path_L for branch in branches]))
     weight = torch.randn(len(paths), model.config.hidden_size, generator=torch.Generator().manual_seed(3))
@@ -66,7 +66,7 @@ def apart_and_together(model, rows, blank=0):
 def test_a_tree_gives_what_its_rows_give_apart(tiny, monkeypatch, worthwhile, blank):
     monkeypatch.setattr(packed, "WORTHWHILE", worthwhile)  # runs of like size, or one
     rows = rows_that_branch(np.random.default_rng(0), 300)
-    assert sum(branch.own for branch in grow(rows)[1]) < 0.5 * sum(map(len, rows))
+    assert sum(branch.own for branch in build_branches(rows)[1]) < 0.5 * sum(map(len, rows))
     for one, other in zip(*apart_and_together(tiny[0], rows, blank), strict=True):
         assert (other - one).norm() <= 2e-6 * one.norm()
 
@@ -115,7 +115,7 @@ def test_a_ragged_kernel_is_asked_for_the_branches(monkeypatch):
         return torch.cat(out)
 
     monkeypatch.setattr(packed, "attend_ragged", attend_ragged)
-    _, branches = grow(rows_that_branch(np.random.default_rng(3), 300))
+    _, branches = build_branches(rows_that_branch(np.random.default_rng(3), 300))
     layout = PackedTrees(branches, blank=2)
     parts = [torch.randn(layout._tokens, 2, 8, generator=torch.Generator().manual_seed(n)) for n in range(3)]
     ragged = packed._Ragged(layout._asking, layout._tokens, torch.device("cpu"))
@@ -138,7 +138,7 @@ def test_a_card_reads_rows_without_padding_whether_or_not_they_are_windowed_or_s
     monkeypatch.setattr(packed, "attend_ragged", noted)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     rows = rows_that_branch(np.random.default_rng(3), 300)
-    _, branches = grow(rows, share=shared)
+    _, branches = build_branches(rows, share=shared)
     layout = PackedTrees(branches)
     own, read = sum(one.own for one in branches), sum(len(one.path_L) for one in branches if one.own)
     assert (own < read) == shared

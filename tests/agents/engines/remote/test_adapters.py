@@ -20,7 +20,7 @@ def adapted(tiny):
 
 @pytest.fixture
 def servers(adapted):
-    plain = adapters.merge(adapters.beside(adapted[0])).requires_grad_(False)
+    plain = adapters.merge(adapters.copy_adapter(adapted[0])).requires_grad_(False)
     with serving(plain, adapted[1], count=2) as running:
         for fake in running:
             fake.takes_lora = True
@@ -34,7 +34,7 @@ def engine_at(adapted, servers, **more):
 def learn(model, seed):
     rng = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for parameter in adapters.stored(model).values():
+        for parameter in adapters.adapter_parameters(model).values():
             parameter.add_(0.2 * torch.randn(parameter.shape, generator=rng))
 
 
@@ -114,7 +114,7 @@ def test_an_adapter_laid_out_while_the_model_trains_on_is_proved_as_it_was(adapt
 
 
 def test_a_model_beside_another_has_no_weights_of_its_own_but_the_adapter(adapted):
-    twin = adapters.beside(adapted[0])
+    twin = adapters.copy_adapter(adapted[0])
     own, theirs = dict(adapted[0].named_parameters()), dict(twin.named_parameters())
     for name, parameter in theirs.items():
         assert (parameter.data_ptr() == own[name].data_ptr()) == (".lora_" not in name)
