@@ -18,8 +18,7 @@ from gagpo.agents.api.answer import Answer
 from gagpo.agents.api.client import ApiClient, ContextFull
 from gagpo.agents.call_formats import FORMATS, call_text
 from gagpo.agents.episodes import Turn
-from gagpo.agents.parsing import parse
-from gagpo.agents.prompts import STYLES, PromptStyle, admissible_line, message, window
+from gagpo.agents.prompts import PromptStyle, admissible_line, message, parse, style_name, window
 from gagpo.agents.toolbox import Message, Toolbox, answer_messages
 from gagpo.envs.tools import Tool
 
@@ -79,7 +78,7 @@ class ApiAgent:
         """How the model is prompted and sampled from, as plain values; results compare only under equal ones."""
         chat, extra = self.chat, dict(self.client.settings.extra)
         return {
-            "style": next((name for name, known in STYLES.items() if known == chat.style), "own"),
+            "style": style_name(chat.style),
             "history": chat.history,
             "admissible": chat.admissible,
             "reasoning": chat.reasoning,

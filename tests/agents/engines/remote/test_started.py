@@ -240,7 +240,7 @@ def test_a_colocated_server_sleeps_and_wakes_with_the_trainer(tiny, starter):
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_the_ranks_of_a_machine_share_its_gpus_out(tiny, starter, rank):
-    place = Rank(rank=6 + rank, env=8, local=rank, local_env=2)
+    place = Rank(rank=6 + rank, world_size=8, local=rank, local_world_size=2)
     engine = engine_of(tiny, starter, gpus=[0, 1, 2, 3, 4, 5, 6, 7], gpus_each=2, place=place)
     assert [started.plan.devices for started in starter.made] == [[(0, 1), (2, 3)], [(4, 5), (6, 7)]][rank]
     engine.close()
