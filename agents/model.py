@@ -61,8 +61,8 @@ def load_model(
     """The causal language model of a folder, starter or hub name, in eval mode.
 
     Every model is checked when it is loaded. If flat attention does not reproduce its log-probabilities, it reads
-    padded rows with its own attention (see ``is_flat``). A folder with a LoRA adapter in peft's format is loaded as its base
-    model with the adapter merged.
+    padded rows with its own attention (see ``is_flat``). A folder with a LoRA adapter in peft's format is loaded as its
+    base model with the adapter merged.
 
     revision: of a hub model; ``model.config._commit_hash`` is the commit that was loaded.
 

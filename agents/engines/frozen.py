@@ -1,10 +1,10 @@
 """Frozen weights below an adapter in fewer bytes: matrices of linear layers in bfloat16 or in four bits.
 
 With ``training.precision: bfloat16`` a linear layer rounds its weights to bfloat16 anyway, so bfloat16 storage gives
-bit-identical updates. Whole runs are bit-identical if the model was published in bfloat16; otherwise the adapter is
+bit-identical updates. Runs are bit-identical if the model was published in bfloat16; otherwise the adapter is
 merged into the rounded weights for sampling. Four bits are those of QLoRA (Dettmers et al. 2023): normal floats in
-blocks of 64 with 8-bit scales. They change results. Embeddings, gains and a tied output layer stay in float32; with four
-bits an untied output layer is in bfloat16.
+blocks of 64 with 8-bit scales. They change results. Embeddings, gains and a tied output layer stay in float32; with
+four bits an untied output layer is in bfloat16.
 """
 
 from __future__ import annotations

@@ -264,7 +264,7 @@ class TransformersEngine(ModelEngine):
         return forward(self.model, ids, self._cache, keep).float()
 
     def _prefill(self, requests: Sequence[Request], slot_B: np.ndarray, start_B: np.ndarray) -> torch.Tensor:
-        """Read the new part of every prompt, in chunks of similar length; returns logits ``(B, V)`` after the last tokens."""
+        """Read the new part of every prompt, in chunks of similar length; returns logits ``(B, V)`` after them."""
         new_B = np.asarray([len(request.prompt_ids) for request in requests]) - start_B
         order = np.argsort(new_B, kind="stable")
         logits: list[torch.Tensor] = [torch.empty(0)] * len(requests)
