@@ -29,11 +29,9 @@ class EpisodeState:
 class Agent(Protocol):
     def decide(self, states: Sequence[EpisodeState]) -> list[Turn | None]:
         """One turn per state, without its observation; None where the context is full and the episode must end."""
-        ...
 
     def forget(self, slot: int) -> None:
         """Drop what is kept for the episode in ``slot``, which is over or restarts."""
-        ...
 
 
 @runtime_checkable
@@ -42,11 +40,9 @@ class AsyncAgent(Agent, Protocol):
 
     def submit(self, states: Sequence[EpisodeState]) -> list[int]:
         """Start turns for these states; returns the slots whose context is full, which get none."""
-        ...
 
     def collect(self, timeout: float | None) -> Sequence[tuple[int, Turn | None]]:
         """Finished turns by slot, None for a full context; waits like an engine's ``collect``."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -279,25 +279,22 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
 
 
-_TEXT: tuple[str, Callable[[Any], bool]] = ("a text", _is_text)
-_COUNT: tuple[str, Callable[[Any], bool]] = ("a whole number from 0 on", _is_count)
-_NUMBER: tuple[str, Callable[[Any], bool]] = ("a finite number", _is_number)
-_FLAG: tuple[str, Callable[[Any], bool]] = ("true or false", lambda value: isinstance(value, bool))
-_LIST: tuple[str, Callable[[Any], bool]] = ("a list", lambda value: isinstance(value, list))
 _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # by key: what it must be, and the check
-    **dict.fromkeys(("task", "task_type", "split", "observation", "response", "action"), _TEXT),
-    **dict.fromkeys(("group", "sample", "seed", "restarts"), _COUNT),
-    **dict.fromkeys(("success", "valid", "cut"), _FLAG),
-    **dict.fromkeys(("turns", "prompt_ids", "response_ids", "logprobs", "calls"), _LIST),
+    **dict.fromkeys(("task", "task_type", "split", "observation", "response", "action"), ("a text", _is_text)),
+    **dict.fromkeys(("group", "sample", "seed", "restarts"), ("a whole number of at least 0", _is_count)),
+    **dict.fromkeys(("success", "valid", "cut"), ("true or false", lambda x: isinstance(x, bool))),
+    **dict.fromkeys(
+        ("turns", "prompt_ids", "response_ids", "logprobs", "calls"), ("a list", lambda x: isinstance(x, list))
+    ),
     **dict.fromkeys(
         ("state", "environment", "end_observation", "end_state"), ("a text or null", lambda x: x is None or _is_text(x))
     ),
-    "reward": _NUMBER,
-    "temperature": ("a finite number or null", lambda value: value is None or _is_number(value)),
-    "kept": ("true, false or null", lambda value: value is None or isinstance(value, bool)),
-    "outcome": ("terminated, truncated or failed", lambda value: value in ("terminated", "truncated", "failed")),
-    "info": ("an object", lambda value: isinstance(value, dict)),
-    "invalid": ("why a turn is invalid", lambda value: value is None or value in get_args(Invalid)),
+    "reward": ("a finite number", _is_number),
+    "temperature": ("a finite number or null", lambda x: x is None or _is_number(x)),
+    "kept": ("true, false or null", lambda x: x is None or isinstance(x, bool)),
+    "outcome": ("terminated, truncated or failed", lambda x: x in ("terminated", "truncated", "failed")),
+    "info": ("an object", lambda x: isinstance(x, dict)),
+    "invalid": ("why a turn is invalid", lambda x: x is None or x in get_args(Invalid)),
 }
 
 

@@ -106,7 +106,12 @@ class ApiAgent:
                 state, conversation = self._sent.pop(future)
                 if self._asked.get(state.slot) is state:
                     del self._asked[state.slot]
-                    self._take(state, conversation, future, found)
+                    try:
+                        found.append((state.slot, self._turn(state, conversation, future.result())))
+                    except ContextFull:
+                        found.append((state.slot, None))
+                    except Exception as error:
+                        self._fail(error)
                 if self._error is None:
                     self._send()
         if self._error is not None and not found:
@@ -124,6 +129,13 @@ class ApiAgent:
         """Send no more requests."""
         self.client.close()
 
+    def _fail(self, error: Exception) -> None:
+        """Keep the first error, close the client and wait for the requests under way."""
+        if self._error is None:
+            self._error = error
+            self.client.close()
+            wait(self._sent)
+
     def _send(self) -> None:
         """Send waiting requests up to ``concurrency``."""
         specs = self.toolbox.specs if self.toolbox else ()
@@ -133,24 +145,6 @@ class ApiAgent:
             future = self.client.submit(conversation, self.chat.temperature, self.chat.max_tokens, specs)
             self._sent[future] = state, conversation
             future.add_done_callback(self._answered.put)
-
-    def _take(
-        self,
-        state: EpisodeState,
-        conversation: list[Message],
-        future: Future[Answer],
-        found: list[tuple[int, Turn | None]],
-    ) -> None:
-        """Add an answer's turn to ``found``; the first error closes the client and waits for all requests."""
-        try:
-            found.append((state.slot, self._turn(state, conversation, future.result())))
-        except ContextFull:
-            found.append((state.slot, None))
-        except Exception as error:
-            if self._error is None:
-                self._error = error
-                self.client.close()
-                wait(self._sent)
 
     def _turn(self, state: EpisodeState, conversation: list[Message], answer: Answer) -> Turn:
         """The turn of an answer; adds the answer to the conversation."""

@@ -140,11 +140,6 @@ def adapted_layers(model: torch.nn.Module) -> dict[str, Any]:
     return {name: module for name, module in modules if hasattr(module, "base_layer") and hasattr(module, "lora_A")}
 
 
-def config_of(model: Any) -> Any:
-    """peft's config of the adapter."""
-    return model.peft_config[_NAME]
-
-
 def is_adapted(model: torch.nn.Module) -> bool:
     """Whether the model has an adapter."""
     return bool(adapted_layers(model))
@@ -210,9 +205,6 @@ def digest(model: torch.nn.Module) -> str:
     return total.hexdigest()
 
 
-# Folders --------------------------------------------------------------------------------------------------------------
-
-
 def adapter_parameters(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     """The adapter's parameters by their names in peft's files."""
     ending = f".{_NAME}.weight"
@@ -229,7 +221,7 @@ def save(model: Any, base: Base, folder: Path, tensors: dict[str, Tensor] | None
     tensors: written instead of the parameters, by the names of :func:`adapter_parameters`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    config = config_of(model)
+    config = model.peft_config[_NAME]
     write_config(folder, config.r, config.lora_alpha, sorted(config.target_modules), config.fan_in_fan_out, base)
     (folder / BASE).write_text(json.dumps(asdict(base), indent=1) + "\n", encoding="utf-8")
     if tensors is None:

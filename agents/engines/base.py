@@ -96,11 +96,9 @@ class Engine(Protocol):
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
         """One response per request, in order. A prompt must leave room for ``max_tokens`` within ``max_length``."""
-        ...
 
     def submit(self, requests: Sequence[Request], sampling: Sampling) -> None:
         """Start requests, in addition to those under way."""
-        ...
 
     def collect(self, timeout: float | None = None) -> list[Finished]:
         """Wait for at least one finished response; ``[]`` if none is under way.
@@ -108,11 +106,9 @@ class Engine(Protocol):
         timeout: most seconds to work or wait, None for no limit. With 0 an engine in this process advances its
             responses by one token.
         """
-        ...
 
     def release(self, session: int) -> None:
         """Drop a session's cache and its request under way; unknown sessions are ignored."""
-        ...
 
     def load_weights(self, tensors: Iterable[NamedTensor]) -> None:
         """Take new weights, each parameter once by its name, and drop all caches of the old ones.
@@ -122,19 +118,15 @@ class Engine(Protocol):
 
         Raises: WeightsError for unknown or missing names and for other shapes.
         """
-        ...
 
     def sleep(self) -> None:
         """Free the memory of caches and of weights that are not the trainer's; nothing may be under way."""
-        ...
 
     def wake(self) -> None:
         """Allocate the memory again; an engine with its own weights rejects requests until :meth:`load_weights`."""
-        ...
 
     def close(self) -> None:
         """End everything that runs for the engine; may be called twice."""
-        ...
 
 
 def engine_measures(engine: Engine) -> dict[str, float]:

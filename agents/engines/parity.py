@@ -51,11 +51,9 @@ class PolicyReader(Protocol):
 
     def __call__(self, ids_T: Tensor, layout: PackedRows, keep_K: Tensor) -> Tensor:
         """Logits after the tokens at ``keep_K``."""
-        ...
 
     def tensors(self, dtype: str) -> Iterable[NamedTensor]:
         """The weights, gathered in ``dtype`` one by one."""
-        ...
 
 
 class ParityCheck:

@@ -85,8 +85,6 @@ class TransformersEngine(ModelEngine):
         self._session: list[int] = []  # by slot
         self._cached: list[np.ndarray] = []  # by slot: the tokens it holds, without those of a response under way
 
-    # Weights ----------------------------------------------------------------------------------------------------------
-
     def load_weights(self, tensors: Iterable[NamedTensor]) -> None:
         """Take new weights; a shared module has them already, so only the caches are dropped."""
         self._require_idle()
@@ -129,8 +127,6 @@ class TransformersEngine(ModelEngine):
     def under_way(self) -> int:
         return len(self._new) + len(self._rows)
 
-    # Requests ---------------------------------------------------------------------------------------------------------
-
     def submit(self, requests: Sequence[Request], sampling: Sampling) -> None:
         """Add requests, which are read at the next :meth:`collect`."""
         if not requests:
@@ -139,7 +135,7 @@ class TransformersEngine(ModelEngine):
         sessions = [row.request.session for row in (*self._new, *self._rows)]
         sessions += [request.session for request in requests]
         if len(set(sessions)) != len(sessions):
-            raise InvalidArgument("two requests of one call belong to the same session")
+            raise InvalidArgument("two requests belong to the same session")
         self._new += [DecodingRow(request, sampling) for request in requests]
 
     def collect(self, timeout: float | None = None) -> list[Finished]:
@@ -170,8 +166,6 @@ class TransformersEngine(ModelEngine):
         except BaseException:
             self._abandon()
             raise
-
-    # Decoding ---------------------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
     def _step(self) -> None:

@@ -46,7 +46,7 @@ _running: Any = None  # the only vLLM of this process, since its state is global
 class VLLMEngine(ModelEngine):
     """Samples from a copy of ``model``, which :meth:`load_weights` updates.
 
-    vLLM finds cached prefixes by itself, so sessions have no cache. A new engine closes the previous one of the process.
+    vLLM finds cached prefixes by itself. A new engine closes the previous one of the process.
 
     If ``model`` has a LoRA adapter and is not sharded, vLLM gets the weights below it once and the adapter with each
     update. If vLLM does not support the adapter, it gets all weights with the adapter merged.
@@ -106,13 +106,13 @@ class VLLMEngine(ModelEngine):
             try:
                 self.llm = self._start(vllm)
                 self._reload(base_weights(self.model))
-                return self.load_weights(adapter_tensors(self.model))
+                self.load_weights(adapter_tensors(self.model))
+                return
             except (ModelError, ValueError, RuntimeError, NotImplementedError) as error:
                 LOG.warning("vLLM does not support this adapter, so it gets all weights: %s", first_line(error)[:300])
                 self._adapter = None
         self.llm = self._start(vllm)
         self.load_weights(read.tensors(self.dtype) if read else named_tensors(self.model))
-        return None
 
     def _start(self, vllm: Any) -> Any:
         """Start vLLM on a model of this shape with arbitrary weights, in place of the running one."""

@@ -97,7 +97,7 @@ class AdapterShape:
         """The shape of a model's adapter, None without one."""
         if not is_adapted(model):
             return None
-        config = adapters.config_of(model)
+        (config,) = model.peft_config.values()
         shapes = {name: tuple(tensor.shape) for name, tensor in adapter_parameters(model).items()}
         return cls(config.r, config.lora_alpha, tuple(sorted(config.target_modules)), config.fan_in_fan_out, shapes)
 

@@ -104,7 +104,7 @@ def test_one_lost_server_stops_everybody():
 
 
 def test_no_request_follows_an_error_and_what_was_finished_is_handed_over():
-    """An episode is asked about again only after its environment's answer, so an error of ``on_finish`` is the last event."""
+    """An episode's next request follows its environment's answer, so an error of ``on_finish`` is the last event."""
     finished = []
 
     def on_finish(episode):

@@ -1,4 +1,4 @@
-"""Conversations of tool calls: what templates render, what is sampled and trained, and how environments are played so."""
+"""Conversations of tool calls: what templates render, what is sampled and trained, and how episodes are played."""
 
 import importlib.resources
 import re

@@ -1,4 +1,4 @@
-"""Putting agent and environment together: what has no effect is said once, and what is given is built."""
+"""Environments are built from names and arguments, with a warning for arguments without effect."""
 
 from __future__ import annotations
 

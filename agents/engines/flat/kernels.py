@@ -94,17 +94,14 @@ class CausalAttention:
         if not kind.fused:
             return self._written(query, key, value, scale, kind)
         grouped = query.shape[1] != key.shape[1]
-        if kind.window is None and self._small(query):
+        half = query.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu")
+        scores = query.shape[:3].numel() * self.keys
+        if kind.window is None and query.device.type == "cpu" and half and scores <= SMALL_SCORES:
             return self._written_in_half(query, key, value, scale)
         if kind.window is None and not self.most_before:
             return scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=grouped)
         visible = self._seen(kind.window)[:, None]
         return scaled_dot_product_attention(query, key, value, attn_mask=visible, scale=scale, enable_gqa=grouped)
-
-    def _small(self, query: Tensor) -> bool:
-        rows, heads, queries, _ = query.shape
-        half = query.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu")
-        return query.device.type == "cpu" and half and rows * heads * queries * self.keys <= SMALL_SCORES
 
     def _seen(self, window: int | None) -> Tensor:
         """Which keys a query sees: ``(B, Q, L)``, or ``(1, Q, L)`` if all rows are alike."""

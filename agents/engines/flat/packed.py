@@ -167,11 +167,7 @@ class _Padded:
 
     def attend(self, query_THD: Tensor, key_THD: Tensor, value_THD: Tensor, scale: float, kind: LayerKind) -> Tensor:
         # One gather for all runs, so that the backward pass sums a token's gradients once.
-        query, key, value = (
-            _take(query_THD, self.query_T),
-            _take(key_THD, self.key_T),
-            _take(value_THD, self.key_T),
-        )
+        query, key, value = (_take(query_THD, self.query_T), _take(key_THD, self.key_T), _take(value_THD, self.key_T))
         queries = query.split([rows * most for rows, most, _ in self.shapes])
         keys, values = (x.split([rows * longest for rows, _, longest in self.shapes]) for x in (key, value))
         answers = []
@@ -198,11 +194,7 @@ class _Ragged:
         self.most = (max(own), max(length))
 
     def attend(self, query_THD: Tensor, key_THD: Tensor, value_THD: Tensor, scale: float, window: int) -> Tensor:
-        query, key, value = (
-            _take(query_THD, self.query_T),
-            _take(key_THD, self.key_T),
-            _take(value_THD, self.key_T),
-        )
+        query, key, value = (_take(query_THD, self.query_T), _take(key_THD, self.key_T), _take(value_THD, self.key_T))
         edges = (self.query_edges, self.key_edges)
         return _take(attend_ragged(query, key, value, edges, self.most, scale, window), self.answer_T)
 
@@ -232,7 +224,7 @@ def _index(places: np.ndarray, tokens: int, device: torch.device) -> Tensor | No
 
 
 def _take(x_THD: Tensor, index: Tensor | None) -> Tensor:
-    return x_THD if index is None else x_THD.index_take(0, index)
+    return x_THD if index is None else x_THD.index_select(0, index)
 
 
 def _similar_runs(branches: Sequence[Branch]) -> list[Sequence[Branch]]:

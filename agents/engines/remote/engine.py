@@ -166,8 +166,6 @@ class VLLMServerEngine(ModelEngine):
             plans = [replace(one, adapter_rank=0) for one in plans]
             self._own.start(list(map(start_with, plans, files)))
 
-    # Sampling ---------------------------------------------------------------------------------------------------------
-
     def submit(self, requests: Sequence[Request], sampling: Sampling) -> None:
         """Send requests to the servers of their sessions."""
         if not requests:
@@ -192,8 +190,6 @@ class VLLMServerEngine(ModelEngine):
     @property
     def under_way(self) -> int:
         return self._router.under_way
-
-    # Weights ----------------------------------------------------------------------------------------------------------
 
     @property
     def takes_adapter(self) -> bool:  # type: ignore[override]
@@ -220,13 +216,13 @@ class VLLMServerEngine(ModelEngine):
         self._transfer = self._new_transfer()
         if self._adapter is not None:
             try:
-                return self.load_weights(adapter_tensors(self.model))
+                self.load_weights(adapter_tensors(self.model))
+                return
             except (ReplicasLost, ModelError) as error:
                 self._merge_instead(error)
             self._transfer.close()
             self._transfer = self._new_transfer()
         self.load_weights(read.tensors(self.dtype) if read else named_tensors(self.model))
-        return None
 
     def load_weights(self, tensors: Iterable[NamedTensor]) -> None:
         """Send weights to every server, including those that were given up, and check each copy before it is used.
@@ -311,8 +307,6 @@ class VLLMServerEngine(ModelEngine):
             self._router.run(self._router.admit(replica))
         if not any(replica.alive for replica in self._router.all):
             raise ReplicasLost(f"no vLLM server could be brought back: {self._router.last_errors()}")
-
-    # Memory -----------------------------------------------------------------------------------------------------------
 
     def sleep(self) -> None:
         """Free the device of a colocated server, weights included."""

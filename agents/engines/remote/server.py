@@ -15,9 +15,9 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ from gagpo.agents.engines.ranks import Rank, visible_gpu
 from gagpo.agents.engines.remote.transfer import free_port
 from gagpo.agents.engines.vllm_arguments import BACKEND, cpu_arguments, room_for_rank
 from gagpo.agents.model import ModelError
+from gagpo.agents.precision import dtype_of
 from gagpo.base.child import Child, RestartBudget
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.interpreter import command, module_path
@@ -73,11 +74,13 @@ class ServerPlan:
     sleeps: bool = False
     threads: int = 1
     adapter_rank: int = 0
-    more: tuple[str, ...] = field(default=())
+    more: tuple[str, ...] = ()
 
 
 def arguments(plan: ServerPlan) -> list[str]:
     """vLLM's command line, without host and port."""
+    from transformers import AutoConfig
+
     line = ["--model", plan.folder, "--load-format", "dummy", "--skip-tokenizer-init", "--tokens-only"]
     line += ["--dtype", plan.dtype, "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
     line += ["--enable-prefix-caching", "--weight-transfer-config", json.dumps({"backend": BACKEND})]
@@ -89,28 +92,17 @@ def arguments(plan: ServerPlan) -> list[str]:
     if plan.architecture is not None:
         line += ["--hf-overrides", json.dumps({"architectures": [plan.architecture]})]
     if not plan.devices:
-        line += _flags(_on_cpu(plan))
+        config = AutoConfig.from_pretrained(plan.folder).get_text_config()
+        size = dtype_of(plan.dtype).itemsize
+        options = cpu_arguments(config, size, plan.max_length or int(config.max_position_embeddings))
+        for name, value in options.items():
+            flag = name.replace("_", "-")
+            line += [f"--{'' if value else 'no-'}{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
     else:
         line += ["--tensor-parallel-size", str(len(plan.devices))]
         line += ["--gpu-memory-utilization", str(plan.memory or 0.9)]
         line += ["--enable-sleep-mode"] if plan.sleeps else []
     return [*line, *plan.more]
-
-
-def _on_cpu(plan: ServerPlan) -> dict[str, int]:
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(plan.folder).get_text_config()
-    size = 2 if plan.dtype == "bfloat16" else 4
-    return cpu_arguments(config, size, plan.max_length or int(config.max_position_embeddings))
-
-
-def _flags(options: Mapping[str, int]) -> list[str]:
-    line: list[str] = []
-    for name, value in options.items():
-        dashed = name.replace("_", "-")
-        line += [f"--{'' if value else 'no-'}{dashed}"] if isinstance(value, bool) else [f"--{dashed}", str(value)]
-    return line
 
 
 def environment(plan: ServerPlan) -> dict[str, str]:
@@ -148,7 +140,11 @@ def plan_servers(
 
     Raises: InvalidArgument if these do not fit together.
     """
-    count = _count(replicas, placement)
+    if placement not in GPU_SHARE:
+        raise InvalidArgument(f"engine.options.placement is {' or '.join(sorted(GPU_SHARE))}, got {placement!r}")
+    count = 1 if replicas is None else replicas
+    if count < 1 or (placement == "colocated" and count != 1):
+        raise InvalidArgument(f"engine.options.replicas: at least 1, and 1 when colocated, got {count}")
     devices: list[tuple[int, ...]] = [()] * count
     if device.type == "cuda" and placement == "colocated":
         devices = [(visible_gpu(device.index or 0),)]
@@ -163,15 +159,6 @@ def plan_servers(
         devices = [tuple(own[each * n : each * (n + 1)]) for n in range(count)]
     memory, threads = plan.memory or GPU_SHARE[placement], max(1, (os.cpu_count() or 1) // count)
     return [replace(plan, devices=own, memory=memory, threads=threads) for own in devices]
-
-
-def _count(replicas: int | None, placement: str) -> int:
-    if placement not in GPU_SHARE:
-        raise InvalidArgument(f"engine.options.placement is {' or '.join(sorted(GPU_SHARE))}, got {placement!r}")
-    count = 1 if replicas is None else replicas
-    if count < 1 or (placement == "colocated" and count != 1):
-        raise InvalidArgument(f"engine.options.replicas: at least 1, and 1 when colocated, got {count}")
-    return count
 
 
 class Server:

@@ -1,7 +1,7 @@
 """Send weights to vLLM servers as safetensors files, in a folder that trainer and servers both see.
 
-On one machine a folder in memory (``/dev/shm``) is fast. With a LoRA adapter, the weights below it are sent once and the
-adapter alone with each update.
+On one machine a folder in memory (``/dev/shm``) is fast. With a LoRA adapter, the weights below it are sent once and
+the adapter alone with each update.
 """
 
 from __future__ import annotations
@@ -110,9 +110,7 @@ class FileTransfer:
         place = self._folder / version.replace(":", "-")
         names = []
         with durable.replacing_folder(place, flushed=False) as unfinished:
-            for number, part in enumerate(
-                _parts(checked(tensors, self._shapes), self._dtype)
-            ):  # one part is held at a time
+            for number, part in enumerate(_parts(checked(tensors, self._shapes), self._dtype)):
                 names.append(f"{number:04d}.safetensors")
                 save_file(part, str(unfinished / names[-1]), metadata={"format": "pt"})
         self.close()

@@ -87,12 +87,7 @@ def test_a_cache_filled_in_two_parts_equals_one_pass(parts, random):
     cache.reserve(len(parts), 20)
     with torch.no_grad():
         cache.plan(np.array(slots), np.zeros(len(parts), int), first)
-        forward(
-            model,
-            torch.cat([row[:n] for row, n in zip(rows, first, strict=True)]),
-            cache,
-            torch.tensor([0]),
-        )
+        forward(model, torch.cat([row[:n] for row, n in zip(rows, first, strict=True)]), cache, torch.tensor([0]))
         cache.plan(np.array(slots), first, second)
         ids = torch.cat([row[n:] for row, n in zip(rows, first, strict=True)])
         logits = forward(model, ids, cache, torch.arange(int(second.sum())))
