@@ -1,4 +1,4 @@
-"""From responses to actions: what is no action is None, never an exception."""
+"""Responses are parsed into actions; invalid ones give None, never an exception."""
 
 import pytest
 from hypothesis import given, settings

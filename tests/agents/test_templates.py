@@ -1,4 +1,4 @@
-"""Conversations stay what was read and written, token for token, under the templates of public model families."""
+"""Prompts extend earlier tokens under the chat templates of public model families."""
 
 from dataclasses import replace
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Prefix trees: what rows have in common is read once, and values and gradients are those of the rows apart."""
+"""Prefix trees: shared prefixes are read once, with the values and gradients of separate rows."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def arrays(rows):
 
 @settings(max_examples=200, deadline=None)
 @given(ROWS)
-def test_every_row_is_spelled_along_its_branch_and_nothing_stands_twice(rows):
+def test_branches_hold_the_rows_and_shared_tokens_once(rows):
     ids_T, branches = build_branches(arrays(rows))
     for row, branch in zip(rows, branches, strict=True):
         assert ids_T[branch.path_L].tolist() == row
@@ -31,7 +31,7 @@ def test_every_row_is_spelled_along_its_branch_and_nothing_stands_twice(rows):
 
 
 def rows_that_branch(rng, vocabulary):
-    """Groups with one prompt each: tries that part at different turns, one that begins another, two that are equal."""
+    """Groups of rows with one prompt: some differ from later tokens on, one is a prefix of another, two are equal."""
     rows = []
     for _ in range(2):
         prompt = rng.integers(5, vocabulary, 12)
@@ -63,7 +63,7 @@ def apart_and_together(model, rows, blank=0):
 
 @pytest.mark.parametrize("blank", [0, 5])
 @pytest.mark.parametrize("worthwhile", [1, 2**16])
-def test_a_tree_gives_what_its_rows_give_apart(tiny, monkeypatch, worthwhile, blank):
+def test_trees_give_the_results_of_separate_rows(tiny, monkeypatch, worthwhile, blank):
     monkeypatch.setattr(packed, "WORTHWHILE", worthwhile)  # runs of like size, or one
     rows = rows_that_branch(np.random.default_rng(0), 300)
     assert sum(branch.own for branch in build_branches(rows)[1]) < 0.5 * sum(map(len, rows))
@@ -90,7 +90,7 @@ def tiny_of(family):
     return model
 
 
-def test_half_precision_is_as_near_as_rows_apart(tiny):
+def test_trees_are_as_exact_in_half_precision_as_rows(tiny):
     rows = rows_that_branch(np.random.default_rng(2), 300)
     exact, _ = apart_and_together(tiny[0], rows)
     with torch.autocast("cpu", torch.bfloat16):
@@ -99,8 +99,8 @@ def test_half_precision_is_as_near_as_rows_apart(tiny):
         assert (other - whole).norm() <= 2 * (one - whole).norm() + 0.01 * whole.norm()
 
 
-def test_a_ragged_kernel_is_asked_for_the_branches(monkeypatch):
-    """The GPU's kernel by its documentation: queries are the last of a row's keys, and see none after themselves."""
+def test_the_ragged_kernel_gets_the_branches(monkeypatch):
+    """Against the kernel's documentation: queries are the last of a row's keys, with causal attention."""
 
     def attend_ragged(query, key, value, edges, most, scale, window):
         out = []
@@ -127,8 +127,8 @@ def test_a_ragged_kernel_is_asked_for_the_branches(monkeypatch):
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_card_reads_rows_without_padding_whether_or_not_they_are_windowed_or_share(monkeypatch, shared):
-    """There is no card: tensors say that they are on one, and the kernel notes how it is asked."""
+def test_a_gpu_reads_rows_without_padding(monkeypatch, shared):
+    """Mock only: tensors claim to be on a GPU, and the kernel records its arguments."""
     asked = []
 
     def noted(query, key, value, edges, most, scale, window):

@@ -130,7 +130,7 @@ class FakeServer:
         if fault == "hang":
             self.free.wait(60)
         elif fault == "huge":
-            return 200, '{"x": "' + "x" * 50_000_000 + '"}'
+            return 200, '{"x": "' + "x" * 5_000_000 + '"}'
         elif fault == "empty":
             answer["choices"] = []
         elif fault == "no tokens":
