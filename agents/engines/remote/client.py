@@ -53,7 +53,7 @@ class UnsuitableServer(ReplicaError):
     """The server does not offer or allow a required call."""
 
 
-class RequestRefused(GagpoError, ValueError):
+class RequestRefused(ReplicaError, ValueError):
     """The server rejects the request as invalid."""
 
 
@@ -118,7 +118,7 @@ class Client:
         self._http = open_http(proxies=False)
 
     async def generate(self, request: Request, sampling: Sampling, terms: Terms) -> Response:
-        """Ask for one response. Raises: ReplicaError or RequestRefused."""
+        """Ask for one response. Raises: ReplicaError."""
         most = sampling.limit(request)
         limit = ANSWER_BYTES + TOKEN_BYTES * most
         answer = await self._ask("POST", self.generating, _question(request, sampling, terms), self.deadline, limit)

@@ -166,20 +166,20 @@ class ReplicaRouter:
         faults: Sequence[ReplicaError | None],
         questions: Sequence[Request],
         sampling: Sampling,
-    ) -> list[list[Response] | Exception]:
+    ) -> list[list[Response] | ReplicaError]:
         """The responses of all servers without a fault, in use or not, and the errors of the others."""
 
-        async def one(replica: Replica, fault: ReplicaError | None) -> list[Response] | Exception:
+        async def one(replica: Replica, fault: ReplicaError | None) -> list[Response] | ReplicaError:
             assert self.terms is not None
             if fault is not None:
                 return fault
             try:
                 calls = [replica.client.generate(question, sampling, self.terms) for question in questions]
                 return await asyncio.gather(*calls)
-            except (ReplicaError, RequestRefused) as error:
+            except ReplicaError as error:
                 return error
 
-        async def all_of_them() -> list[list[Response] | Exception]:
+        async def all_of_them() -> list[list[Response] | ReplicaError]:
             return await asyncio.gather(*map(one, replicas, faults))
 
         return self.run(all_of_them())
@@ -189,7 +189,7 @@ class ReplicaRouter:
         for replica in [one for one in self.all if one.alive]:
             try:
                 self.run(replica.client.order(*order, deadline))
-            except (ReplicaError, RequestRefused) as error:
+            except ReplicaError as error:
                 self.take_out(replica, str(error))
                 self.report_loss(replica, sum(one.alive for one in self.all))
 
@@ -224,7 +224,7 @@ class ReplicaRouter:
 
     async def _respond(self, request: Request, sampling: Sampling) -> Response:
         """Ask until a server responds, all servers refuse, or after :data:`MOST_TRIES`."""
-        fault: ReplicaError | RequestRefused | None = None
+        fault: ReplicaError | None = None
         refused: dict[int, RequestRefused] = {}  # by number of the server
         for attempt in range(MOST_TRIES):
             replica = await self._assign(request, refused)
@@ -243,7 +243,7 @@ class ReplicaRouter:
                 await self._record_fault(replica, error, begun)
             else:
                 for number, refusal in refused.items():
-                    await self._record_fault(self.all[number], ReplicaError(str(refusal)))
+                    await self._record_fault(self.all[number], refusal)
                 return response
         raise ReplicasLost(f"no server answered a request in {MOST_TRIES} tries; the last time: {fault}")
 
@@ -342,7 +342,7 @@ class ReplicaRouter:
         elif isinstance(fault, ReplicaUnreachable):
             try:
                 await replica.client.healthy(self.silence)
-            except (ReplicaError, RequestRefused) as error:
+            except ReplicaError as error:
                 await self._give_up(replica, error)
 
     async def _give_up(self, replica: Replica, fault: Exception) -> None:
@@ -389,7 +389,7 @@ class ReplicaRouter:
             try:
                 await replica.client.healthy(self.silence / CHECKS)
                 heard = asyncio.get_running_loop().time()
-            except (ReplicaError, RequestRefused) as error:
+            except ReplicaError as error:
                 if asyncio.get_running_loop().time() - heard >= self.silence:
                     await self._give_up(replica, ReplicaTimeout(f"it was silent for {self.silence:g} s: {error}"))
 

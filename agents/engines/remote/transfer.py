@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 from gagpo.agents.engines.adapters import base_tensors
 from gagpo.agents.engines.base import NamedTensor
-from gagpo.agents.engines.remote.client import Client, ReplicaError, RequestRefused
+from gagpo.agents.engines.remote.client import Client, ReplicaError
 from gagpo.agents.engines.weights import AdapterShape, checked
 from gagpo.agents.precision import dtype_of
 from gagpo.base import durable
@@ -55,8 +55,6 @@ class Round:
                 await ask(self._clients[place])
             except ReplicaError as fault:
                 self.faults[place] = fault
-            except RequestRefused as error:
-                self.faults[place] = ReplicaError(str(error))
 
         async def at_once() -> None:
             await asyncio.gather(*(one(place) for place, fault in enumerate(self.faults) if fault is None))
@@ -67,8 +65,8 @@ class Round:
 async def _start(client: Client, deadline: float) -> None:
     try:
         await client.order("/start_weight_update", None, deadline)
-    except (ReplicaError, RequestRefused):
-        with contextlib.suppress(ReplicaError, RequestRefused):
+    except ReplicaError:
+        with contextlib.suppress(ReplicaError):
             await client.order("/finish_weight_update", None, deadline)
         await client.order("/start_weight_update", None, deadline)
 
