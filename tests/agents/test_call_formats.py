@@ -28,7 +28,7 @@ def told(form, response):
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(calls=st.lists(CALLS, min_size=1, max_size=3))
 def test_written_calls_are_read_back(form, calls):
     response = FORMATS[form].write(calls)

@@ -30,7 +30,7 @@ def test_actions(parser, response, action):
     assert parse(response, parser) == action
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(st.text(max_size=300), st.sampled_from(sorted(PARSERS)))
 def test_any_text_is_parsed_or_refused(response, parser):
     action = parse(response, parser)
