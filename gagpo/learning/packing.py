@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gagpo.agents.engines.flat.attention import is_flat
-from gagpo.agents.engines.flat.packed import PackedRows, PackedTrees, common, grow, in_order
+from gagpo.agents.engines.flat.packed import PackedRows, PackedTrees, build_branches, common_prefix, prefix_order
 from gagpo.learning.batch import Row
 from gagpo.objectives import Layout
 from gagpo.settings import RunSettings
@@ -127,10 +127,10 @@ class Packing:
     def _cut_trees(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
         part: list[Row] = []
         read = reach = 0
-        for place in in_order([row.read_L for row in rows]):
+        for place in prefix_order([row.read_L for row in rows]):
             row = rows[place]
             # A row adds the tokens that it does not share with the one before it.
-            own = row.length - common(part[-1].read_L, row.read_L) if part else row.length
+            own = row.length - common_prefix(part[-1].read_L, row.read_L) if part else row.length
             if part and (read + own > self.tokens or reach + row.length > REACH * self.tokens):
                 yield part
                 part, read, reach, own = [], 0, 0, row.length
@@ -155,7 +155,7 @@ class Packing:
             if len(group) == 1 or self.size(group) <= fair:
                 shares.append(group)
                 continue
-            ordered = [group[place] for place in in_order([row.read_L for row in group])]
+            ordered = [group[place] for place in prefix_order([row.read_L for row in group])]
             groups += [ordered[: len(ordered) // 2], ordered[len(ordered) // 2 :]]
         return shares
 
@@ -163,8 +163,8 @@ class Packing:
         """Tokens that are read of these rows together."""
         if not self.trees:
             return sum(row.length for row in rows)
-        ordered = [rows[place].read_L for place in in_order([row.read_L for row in rows])]
-        return sum(map(len, ordered)) - sum(common(a, b) for a, b in itertools.pairwise(ordered))
+        ordered = [rows[place].read_L for place in prefix_order([row.read_L for row in rows])]
+        return sum(map(len, ordered)) - sum(common_prefix(a, b) for a, b in itertools.pairwise(ordered))
 
     def micro_batch(self, rows: Sequence[Row]) -> MicroBatch:
         """Lay the rows on the flat token axis."""
@@ -205,7 +205,7 @@ class Packing:
 
     def _lay_out(self, rows: Sequence[Row]) -> tuple[np.ndarray, PackedTrees, list[np.ndarray]]:
         """Tokens, the attention layout, and the flat position of every token of every row."""
-        ids_T, branches = grow([row.read_L for row in rows], share=self.trees)
+        ids_T, branches = build_branches([row.read_L for row in rows], share=self.trees)
         paths = [branch.path_L for branch in branches]
         if not (self.trees or self.rounded):  # the only layout that models without flat attention can read
             return ids_T, PackedRows([row.length for row in rows]), paths

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from gagpo.agents.engines.spans import span
-from gagpo.agents.engines.weights import whole
+from gagpo.agents.engines.weights import gather
 from gagpo.algorithms import Algorithm
 from gagpo.credit import Credit
 from gagpo.distributed.ranks import Ranks
@@ -298,13 +298,13 @@ class Updater:
     def _step(self) -> float:
         """Clip the gradient and step; its norm before clipping."""
         length = torch.nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
-        norm = float(whole(length))
+        norm = float(gather(length))
         if not np.isfinite(norm):
             raise NonFiniteLoss(f"the gradient's norm is {norm}", [])
         torch.nn.utils.clip_grads_with_norm_(self.parameters, self.max_grad_norm, length)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        if not torch.isfinite(whole(torch.nn.utils.get_total_norm(self.parameters))):
+        if not torch.isfinite(gather(torch.nn.utils.get_total_norm(self.parameters))):
             raise NonFiniteWeights("a parameter became NaN or infinite in this step; lower the learning rate", [])
         return norm
 

@@ -193,7 +193,7 @@ def update_parts(settings: RunSettings, shape: Shape, row: int, prompt: int, tur
     if width == 2:
         layer -= tokens * BFLOAT16_SAVING * shape.width * (1.0 if settings.lora is None else 4 / 3)
     scores = tokens * shape.heads * min(row, tokens)
-    if shape.written and scores <= KEPT_SCORES:
+    if shape.materialized and scores <= KEPT_SCORES:
         layer += KEPT_SCORE * scores
     if settings.device == "cpu" and half and scores <= SMALL_SCORES:
         layer += 2 * scores  # a CPU keeps few attention scores in half precision
@@ -210,7 +210,7 @@ def update_parts(settings: RunSettings, shape: Shape, row: int, prompt: int, tur
         ]
     else:
         parts = [Part("activations", shape.layers * one + ends, ("loss", "backward"), f"{tokens} tokens; {how}")]
-    if shape.written and scores > KEPT_SCORES:
+    if shape.materialized and scores > KEPT_SCORES:
         block = RECOMPUTED_SCORE * tokens * shape.heads * min(BLOCK, row)
         parts.append(Part("scores", block, ("loss", "backward"), f"of a block of {BLOCK} queries, written out"))
     if checkpointed:

@@ -12,7 +12,6 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from gagpo.agents.context import Context
-from gagpo.agents.engines.base import Tokenizer
 from gagpo.agents.episodes import Episode
 from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.prompts import STYLES
@@ -167,7 +166,7 @@ def environment_of(settings: RunSettings) -> TextEnv:
     return make_env(environment.id, environment.kwargs)
 
 
-def context_of(settings: RunSettings, tokenizer: Tokenizer) -> Context:
+def context_of(settings: RunSettings, tokenizer: PreTrainedTokenizerBase) -> Context:
     """What the learner reads and writes in the only environment of the settings."""
     chosen, env = settings.context, environment_of(settings)
     return Context(

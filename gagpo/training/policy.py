@@ -89,6 +89,6 @@ def _load(settings: RunSettings, saved: Checkpoint | None, commit: str | None) -
     if settings.algorithm.kl.coefficient <= 0:
         return TrainedPolicy(model, tokenizer, base)
     if base is not None:
-        return TrainedPolicy(model, tokenizer, base, model, functools.partial(adapters.switched_off, model))
+        return TrainedPolicy(model, tokenizer, base, model, functools.partial(adapters.disabled, model))
     reference = load(settings.model, settings.engine.dtype, revision=commit).requires_grad_(False)
     return TrainedPolicy(model, tokenizer, base, reference)

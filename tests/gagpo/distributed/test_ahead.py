@@ -7,8 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from gagpo.agents.engines.base import Request, Sampling
-from gagpo.agents.engines.idle import IdleEngine
+from gagpo.agents.engines.base import IdleEngine, Request, Sampling
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.episodes import Episode, Turn, read_episodes
 from gagpo.agents.model import load_model, load_tokenizer
