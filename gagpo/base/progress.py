@@ -1,4 +1,4 @@
-"""Progress of long work: a bar with rate and time left on a terminal, a plain line now and then in a pipe."""
+"""Progress of long work: a bar on a terminal, a line now and then in a pipe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PLAIN_EVERY = 15.0  # seconds between the lines of a pipe
 
 
 class Meter(Protocol):
-    """What :func:`track` hands out: ``advance`` by an amount, or ``reach`` a count of a total known only now."""
+    """The result of :func:`track`: ``advance`` by an amount, or ``reach`` a count of a new total."""
 
     def advance(self, amount: int = 1, note: str = "") -> None: ...
 

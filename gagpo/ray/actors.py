@@ -1,4 +1,4 @@
-"""What a rank asks of Ray: vLLM servers on other nodes."""
+"""vLLM servers that a rank starts on other nodes through Ray."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _numbers = itertools.count()
 
 
 class RayPlace(LocalPlacement):
-    """What a rank in a Ray cluster is given: its environments on its own node, vLLM servers wherever there is room."""
+    """Placement in a Ray cluster: environments on the rank's node, vLLM servers on any node with free GPUs."""
 
     def __init__(self, settings: RunSettings, folder: Path):
         self._cluster = settings.cluster
@@ -42,7 +42,7 @@ class RayPlace(LocalPlacement):
 
     def _place_server(self, plan: ServerPlan) -> tuple[Callable[..., Any], Callable[[], None]]:
         kind = ray.remote(_PlacedHost).options(
-            name=f"gagpo-server-{_unique()}",
+            name=f"gagpo-server-{ray.get_runtime_context().get_actor_id() or 'driver'}-{next(_numbers)}",
             num_cpus=self._cluster.cpus,
             num_gpus=len(plan.devices),
             scheduling_strategy="SPREAD",
@@ -57,9 +57,7 @@ class RayPlace(LocalPlacement):
                     raise error.cause from None
                 raise
             except GetTimeoutError:
-                raise HostLost(
-                    f"its actor did not answer within {deadline:g} s; is there room in the cluster?"
-                ) from None
+                raise HostLost(f"its actor did not answer in {deadline:g} s; is the cluster full?") from None
             except RayActorError as error:
                 raise HostLost(first_line(error)) from None
 
@@ -71,7 +69,3 @@ class _PlacedHost(ServerHost):
 
     def __init__(self) -> None:
         super().__init__(ray.util.get_node_ip_address(), tuple(int(gpu) for gpu in ray.get_gpu_ids()))
-
-
-def _unique() -> str:
-    return f"{ray.get_runtime_context().get_actor_id() or 'driver'}-{next(_numbers)}"
