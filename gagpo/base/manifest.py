@@ -64,9 +64,7 @@ def verify(folder: Path) -> None:
         if text != _text(entries) or not all(_DIGEST.fullmatch(value) for value in entries.values()):
             raise ValueError
     except OSError as error:
-        raise ManifestError(
-            f"{path} cannot be read ({error.strerror}): the files next to it cannot be checked"
-        ) from None
+        raise ManifestError(f"{path} cannot be read ({error.strerror}): the folder cannot be checked") from None
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ManifestError(f"{path} is damaged: it is not a list of files with their SHA-256") from None
     compare(folder, entries)

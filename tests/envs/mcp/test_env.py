@@ -96,7 +96,7 @@ WRONG = {
     ": the same as line 1": '{"question": "a", "answer": "b"}\n{"question": "a", "answer": "b"}',
     "no split 'dev'": '{"question": "a", "answer": "b", "split": "dev"}',
     "the id 'x' already": '{"question": "a", "answer": "b", "id": "x"}\n{"question": "b", "answer": "b", "id": "x"}',
-    "no JSON object": "[" * 100_000,
+    "not a JSON object": "[" * 100_000,
 }
 
 

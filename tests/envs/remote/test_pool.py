@@ -258,7 +258,7 @@ def test_a_lost_server_is_one_line():
         server.socket.close()
         server.opened[0].close()
         pool.step(0, "go")
-        with pytest.raises(ServerFailed, match="was not reached for 1 s") as caught:
+        with pytest.raises(ServerFailed, match="was not reached within 1 s") as caught:
             pool.wait(PATIENCE)
     assert "\n" not in str(caught.value)
     with pytest.raises(ServerFailed, match=r"http://127\.0\.0\.1:9/"):

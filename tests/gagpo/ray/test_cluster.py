@@ -40,7 +40,7 @@ def test_without_ray_the_extra_is_named(monkeypatch, tmp_path):
     from gagpo.runs.run_folder import RunFolder
 
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingPackage, match="install the extra ray"):
+    with pytest.raises(MissingPackage, match=r"gagpo\[ray\]"):
         train_on("local", RunFolder.new(tmp_path / "run", settings_of()), print)
 
 
