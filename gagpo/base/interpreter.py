@@ -1,7 +1,7 @@
 """Start this Python again, so that no file in the working directory can replace a module.
 
-Python puts that directory before its own library for ``-m``, ``-c`` and processes of ``multiprocessing``. Every process
-of this package is started through this module.
+Python puts that directory before its own library for ``-m`` and ``-c``. Every process of this package is started
+through this module.
 """
 
 from __future__ import annotations
@@ -9,19 +9,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from multiprocessing.context import SpawnContext
 
 _RUN = "import json, runpy, sys; sys.path[:] = json.loads(sys.argv.pop(1)); runpy.run_module(sys.argv.pop(1), None, "
 _RUN += "'__main__', True)"
 
 
 def command(*words: str) -> list[str]:
-    """The command line of another interpreter, whose ``multiprocessing`` is safe too."""
+    """The command line of another interpreter."""
     return [sys.executable, "-P", *words]
 
 
@@ -34,19 +28,3 @@ def module_path() -> list[str]:
     """This interpreter's ``sys.path`` as absolute paths, with the working directory (an empty entry) moved last."""
     named = [os.path.abspath(place) for place in sys.path if place]
     return named if len(named) == len(sys.path) else [*named, os.getcwd()]
-
-
-@contextmanager
-def spawning() -> Iterator[SpawnContext]:
-    """``multiprocessing`` with the start method ``spawn``; within the context its processes start safely."""
-    import multiprocessing
-
-    name = "PYTHONSAFEPATH"  # its command line cannot take -P
-    before = os.environ.get(name)
-    os.environ[name] = "1"
-    try:
-        yield multiprocessing.get_context("spawn")
-    finally:
-        os.environ.pop(name)
-        if before is not None:
-            os.environ[name] = before

@@ -36,7 +36,7 @@ class Rank:
         """
         from gagpo.distributed.errors import RankFailed, RankLost
         from gagpo.distributed.ranks import joined
-        from gagpo.ray.actors import RayPlace
+        from gagpo.ray.server import RayPlace
         from gagpo.runs.run_folder import RunFolder
         from gagpo.settings import parse
         from gagpo.settings.core_schema import parse_yaml

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from gagpo.agents.engines.ranks import Rank
 from gagpo.agents.engines.remote.server import Server, ServerPlan, StartedLate
 from gagpo.agents.model import ModelError
-from gagpo.base.errors import GagpoError
+from gagpo.base.errors import GagpoError, first_line
+from gagpo.collecting.placement import LocalPlacement
+from gagpo.settings import EngineSettings, RunSettings
 
 
 class HostLost(GagpoError, RuntimeError):
@@ -19,13 +24,16 @@ class HostLost(GagpoError, RuntimeError):
 
 
 ASK_SECONDS = 30.0  # for an answer that takes no work
+_numbers = itertools.count()
 
 
 class ServerHost:
     """Runs in an actor: starts a server with the config it is sent, on the GPUs of the actor."""
 
-    def __init__(self, address: str, gpus: tuple[int, ...] = ()):
-        self._address, self._gpus = address, gpus
+    def __init__(self) -> None:
+        import ray
+
+        self._address, self._gpus = ray.util.get_node_ip_address(), tuple(int(gpu) for gpu in ray.get_gpu_ids())
         self._folder = tempfile.TemporaryDirectory(prefix="gagpo-vllm-")
         self._server: Server | None = None
 
@@ -94,3 +102,48 @@ class PlacedServer:
         """End the server; idempotent."""
         self._end()
         self._ask, self._end = None, lambda: None
+
+
+class RayPlace(LocalPlacement):
+    """Placement in a Ray cluster: environments on the rank's node, vLLM servers on any node with free GPUs."""
+
+    def __init__(self, settings: RunSettings, folder: Path):
+        self._cluster = settings.cluster
+        self._folder = folder
+
+    def engine_arguments(self, settings: EngineSettings) -> Mapping[str, Any]:
+        shared = super().engine_arguments(settings)
+        if settings.name != "vllm-server" or settings.options.get("urls"):
+            return shared
+        if "folder" not in settings.options:
+            shared = {**shared, "folder": str(self._folder / "weights")}
+        if settings.options.get("placement") == "colocated":
+            return shared  # next to the rank, on its own device
+        place = Rank(Rank.of(os.environ).rank)  # the cluster finds GPUs for each server
+        return {**shared, "place": place, "start_with": lambda plan, log: PlacedServer(plan, self._place_server)}
+
+    def _place_server(self, plan: ServerPlan) -> tuple[Callable[..., Any], Callable[[], None]]:
+        import ray
+        from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+
+        kind = ray.remote(ServerHost).options(
+            name=f"gagpo-server-{ray.get_runtime_context().get_actor_id() or 'driver'}-{next(_numbers)}",
+            num_cpus=self._cluster.cpus,
+            num_gpus=len(plan.devices),
+            scheduling_strategy="SPREAD",
+        )
+        actor = kind.remote()
+
+        def ask(method: str, *arguments: Any, deadline: float) -> Any:
+            try:
+                return ray.get(getattr(actor, method).remote(*arguments), timeout=deadline)
+            except RayTaskError as error:
+                if isinstance(error.cause, ModelError):
+                    raise error.cause from None
+                raise
+            except GetTimeoutError:
+                raise HostLost(f"its actor did not answer in {deadline:g} s; is the cluster full?") from None
+            except RayActorError as error:
+                raise HostLost(first_line(error)) from None
+
+        return ask, lambda: ray.kill(actor)

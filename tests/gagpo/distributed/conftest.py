@@ -33,11 +33,11 @@ def free_port():
         return taken.getsockname()[1]
 
 
-def start_ranks(command, env=2, **more):
+def start_ranks(command, count=2, **more):
     """The processes of ``command``, as torchrun would start them."""
-    place = {"WORLD_SIZE": env, "LOCAL_WORLD_SIZE": env, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    place = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     processes = []
-    for rank in range(env):
+    for rank in range(count):
         names = {**place, "RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": 1, **more}
         environment = {**os.environ, **{name: str(value) for name, value in names.items()}}
         processes.append(

@@ -107,7 +107,7 @@ def test_a_run_asks_its_placement(corridor, outside, tmp_path):
 
 def test_a_cluster_gives_what_its_settings_ask_for(tmp_path):
     pytest.importorskip("ray")
-    from gagpo.ray.actors import RayPlace
+    from gagpo.ray.server import RayPlace
 
     placement = RayPlace(settings_of(), tmp_path)
     with placement.open_pool(settings_of()) as pool:
