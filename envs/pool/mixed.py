@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import Self
+from dataclasses import asdict
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.pool.slots import Counters, Event, Pool
@@ -15,7 +15,7 @@ from gagpo.envs.tasks import split_task
 SLICE_SECONDS = 0.005  # to wait for one environment before checking the others
 
 
-class MixedPool:
+class MixedPool(Pool):
     """A pool for each environment; task names begin with the environment's. For one thread only.
 
     The pools may be used directly while no request is outstanding here. They are closed with this one.
@@ -70,7 +70,7 @@ class MixedPool:
 
     @property
     def counters(self) -> Counters:
-        each = [pool.counters.as_dict() for pool in self.pools.values()]
+        each = [asdict(pool.counters) for pool in self.pools.values()]
         return Counters(**{name: sum(one[name] for one in each) for name in each[0]})
 
     @property
@@ -82,12 +82,6 @@ class MixedPool:
         with ExitStack() as stack:
             for pool in self.pools.values():
                 stack.callback(pool.close)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def _enter(self, slot: int, env: str, what: str) -> Pool:
         """Assign ``slot`` to the pool of ``env``."""

@@ -12,9 +12,8 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol, Self
 
 from gagpo.base.errors import InvalidArgument
@@ -69,9 +68,6 @@ class Counters:
     failures: int = 0
     steps: int = 0
     resets: int = 0
-
-    def as_dict(self) -> dict[str, int]:
-        return asdict(self)
 
 
 @dataclass(eq=False, slots=True)
@@ -157,19 +153,21 @@ class Pool(Protocol):
     def processes(self) -> list[int]:
         """The process ids of the running workers on this machine."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(self, *exception: object) -> None: ...
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
 
-class BasePool(ABC):
+class BasePool(Pool):
     """The bookkeeping of a pool; a subclass sends requests to holders and delivers answers. For one thread only.
 
     max_restarts: how often one episode may start over.
     """
 
     def __init__(self, holders: Sequence[Holder], max_restarts: int = 0):
-        self.counters = Counters()
+        self._counters = Counters()
         self._holders = holders
         self._max_restarts = max_restarts
         self._numbers = itertools.count()
@@ -256,26 +254,14 @@ class BasePool(ABC):
         self._ready.clear()
         self._outstanding = 0
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+    @property
+    def counters(self) -> Counters:
+        return self._counters
 
     @property
     def outstanding(self) -> int:
         return self._outstanding
 
-    # What a subclass implements ---------------------------------------------------------------------------------------
-
-    @property
-    @abstractmethod
-    def processes(self) -> list[int]: ...
-
-    @abstractmethod
-    def flush(self) -> None: ...
-
-    @abstractmethod
     def _collect(self, end: float, block: bool) -> None:
         """Deliver the answers that have come, and replace holders that died or missed a deadline.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
@@ -19,7 +18,9 @@ class Rank:
 
     def address(self) -> tuple[str, int]:
         """This node's address for the others, and a free port on it."""
-        return _own_address(), free_port("")
+        import ray
+
+        return str(ray.util.get_node_ip_address()), free_port("")
 
     def process(self) -> tuple[int, str]:
         """The id of this process, and Ray's id of its node."""
@@ -66,13 +67,3 @@ class Rank:
 def send_signal(process: int, number: int) -> None:
     """``os.kill``, as a function that Ray can run on another node."""
     os.kill(process, number)
-
-
-def _own_address() -> str:
-    """This node's address as Ray knows it, which other nodes can reach."""
-    try:
-        import ray
-
-        return str(ray.util.get_node_ip_address())
-    except ImportError:
-        return socket.gethostbyname(socket.gethostname())

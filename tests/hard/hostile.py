@@ -94,7 +94,7 @@ def _flood(env: str, kwargs: dict[str, Any], count: int, rng: random.Random) -> 
                     sent[event.slot] = _action(event, rng)
                     pool.step(event.slot, sent[event.slot])
         if pool.counters.errors + pool.counters.crashes + pool.counters.hangs != len(tally.faults):
-            tally.add(env, Outcome(FAULT, f"other faults: {pool.counters.as_dict()}"))
+            tally.add(env, Outcome(FAULT, f"other faults: {pool.counters}"))
     tally.seconds = time.monotonic() - begin
     return tally
 

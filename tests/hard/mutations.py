@@ -1,4 +1,4 @@
-"""Mutated files of every kind that is read: each is read, or refused in one line, and never a traceback."""
+"""Mutated files of every kind that is read: each is read or refused in one line, without a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole run in a Ray cluster of two nodes, whose actors are killed at random: nothing is lost, everything counted."""
+"""A run in a Ray cluster of two nodes whose actors are killed at random: nothing is lost."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""An MCP server as a child: answers, deadlines, bounded output, and nothing that outlives it."""
+"""An MCP server as a child process: answers, deadlines, limits, and clean-up."""
 
 import os
 import threading

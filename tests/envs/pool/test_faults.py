@@ -1,4 +1,4 @@
-"""Real processes are killed, stopped, hung and fed garbage; no episode may be lost and no process left."""
+"""Workers are killed, stopped, hung and fed garbage: no episode is lost and no process is left."""
 
 from __future__ import annotations
 

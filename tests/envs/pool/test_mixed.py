@@ -1,4 +1,4 @@
-"""Pools of several environments as one: every request has its answer, and one environment's faults are its own."""
+"""Pools of several environments as one: every request is answered, and faults stay in one environment."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Environments on a server, played by one process: what is waited for at once, and what no server can do to it."""
+"""Environments on a server: concurrency, faults, deadlines, and lost servers."""
 
 import json
 import threading
@@ -86,7 +86,7 @@ def test_envs_run_while_the_caller_does_something_else():
         assert stepped.wait(PATIENCE)
 
 
-def test_a_env_that_hangs_costs_its_own_episode_alone():
+def test_an_env_that_hangs_costs_its_own_episode_alone():
     def answer(message, state):
         if message["type"] == "step" and state["seed"] == 1:
             return None

@@ -1,4 +1,4 @@
-"""Damage to the list of files is the list's own: no healthy file is blamed."""
+"""A damaged manifest is reported as such, and no other file is blamed."""
 
 import os
 import random

@@ -1,8 +1,7 @@
-"""Two processes that train together, and how their run is compared with that of one."""
+"""Two processes that train together, and a comparison of their run with that of one."""
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from gagpo.distributed.launch import free_port
 from gagpo.learning import logprobs
 from gagpo.learning.steps import optimizer
 from gagpo.runs import checkpoint as checkpoints
@@ -25,12 +25,6 @@ WORKER = Path(__file__).with_name("worker.py")
 GENTLE = {"optimizer": {"learning_rate": 1e-3}, "evaluation": {"tasks": 2, "before": False}}
 """Small steps, with a larger epsilon than usual: AdamW makes whole ones of gradients that are nothing but rounding."""
 EPSILON = 1e-6
-
-
-def free_port():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
 
 
 def start_ranks(command, count=2, **more):

@@ -1,4 +1,4 @@
-"""Ranks that train while the first one samples for all: every task in its turn, no turn too old, one batch for all."""
+"""Ranks train while the first one samples for all: task order, staleness, batches."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Whole runs of several processes from the command line: started by the settings or by torchrun, killed, stopped."""
+"""Runs of several processes from the command line: started by settings or torchrun, killed, interrupted."""
 
 import os
 import signal

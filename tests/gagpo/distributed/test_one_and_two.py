@@ -1,4 +1,4 @@
-"""Two ranks do what one process does, in weights, states, numbers and results; and each goes on from the other."""
+"""Two ranks give the weights, states, metrics and results of one process, and either resumes the other's run."""
 
 import pytest
 

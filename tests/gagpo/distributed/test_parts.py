@@ -1,4 +1,4 @@
-"""The parts that need no second process: dealing, packing, background work, states on disk."""
+"""Parts that need no second process: dealing, packing, background jobs, states on disk."""
 
 import random
 import threading

@@ -1,4 +1,4 @@
-"""Ranks that stop, die, are started again or sit on hosts of their own: real processes that meet again and again."""
+"""Ranks that stop, die, restart or run on separate hosts, as real processes."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What the driver tells ranks, what a rank is given, and that nothing of Ray is there without the flag."""
+"""Placement in a Ray cluster with fake actors, and no import of Ray without the flag."""
 
 import subprocess
 import sys
