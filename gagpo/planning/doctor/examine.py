@@ -38,10 +38,10 @@ def examine(
     found = []
     with tempfile.TemporaryDirectory(prefix="gagpo-doctor-", ignore_cleanup_errors=True) as folder:
         machine = Machine(device, engine, dtype, Path(folder), runs, processes)
-        for checks, env in ((wanted, 1), (together, processes)):
-            if env == 1 and checks is together:
+        for checks, count in ((wanted, 1), (together, processes)):
+            if count == 1 and checks is together:
                 continue
-            for finding in run_checks(machine, checks, env):
+            for finding in run_checks(machine, checks, count):
                 found.append(finding)
                 report(finding)
     return found

@@ -24,12 +24,12 @@ from tests.gagpo.distributed.conftest import EPSILON, WORKER, start_ranks, train
 AHEAD = {"workers": 1, "ahead": 1, "lockstep": False}
 
 
-def train_in(env, jobs, folder):
+def train_in(count, jobs, folder):
     """Train every (config, folder) with so many ranks; what they said."""
     listed = folder / "jobs.json"
     runs = [[str(config), str(place), None] for config, place in jobs]
     listed.write_text(json.dumps({"epsilon": EPSILON, "runs": runs}))
-    ranks = start_ranks([WORKER, listed], env)
+    ranks = start_ranks([WORKER, listed], count)
     try:
         outputs = [process.communicate(timeout=400)[0] for process in ranks]
     except subprocess.TimeoutExpired:
