@@ -148,7 +148,7 @@ GARBAGE = {
     "shape": "did not return (observation, reward, terminated, truncated, info)",
     "unpicklable": "info['open'] holds function",
     "bigint": "info['big'] is an integer of more than 64 bits",
-    "huge": "at most",
+    "huge": "the limit is",
 }
 
 
