@@ -1,4 +1,4 @@
-"""Playing an environment that breaks on request, through a pool."""
+"""Play an environment that breaks on request, through a pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""However a pool, its caller or a worker ends, no process is left."""
+"""No process is left, however a pool, its caller or a worker ends."""
 
 from __future__ import annotations
 

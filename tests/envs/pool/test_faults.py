@@ -1,4 +1,4 @@
-"""Real processes are killed, stopped, hung and fed garbage; no episode may be lost and no process left."""
+"""Workers are killed, stopped, hung and fed garbage: no episode is lost and no process is left."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ GARBAGE = {
     "shape": "did not return (observation, reward, terminated, truncated, info)",
     "unpicklable": "info['open'] holds function",
     "bigint": "info['big'] is an integer of more than 64 bits",
-    "huge": "at most",
+    "huge": "the limit is",
 }
 
 

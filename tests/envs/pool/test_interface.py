@@ -1,4 +1,4 @@
-"""What a caller of the pool sees when nothing breaks, and how it is told of its own mistakes."""
+"""The pool's interface without faults, and its errors for invalid calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that train while the first one samples for all: every task in its turn, no turn too old, one batch for all."""
+"""Ranks train while the first one samples for all: task order, staleness, batches."""
 
 import json
 import subprocess
@@ -23,12 +23,12 @@ from tests.gagpo.distributed.conftest import EPSILON, WORKER, start_ranks, train
 AHEAD = {"workers": 1, "ahead": 1, "lockstep": False}
 
 
-def train_in(env, jobs, folder):
+def train_in(count, jobs, folder):
     """Train every (config, folder) with so many ranks; what they said."""
     listed = folder / "jobs.json"
     runs = [[str(config), str(place), None] for config, place in jobs]
     listed.write_text(json.dumps({"epsilon": EPSILON, "runs": runs}))
-    ranks = start_ranks([WORKER, listed], env)
+    ranks = start_ranks([WORKER, listed], count)
     try:
         outputs = [process.communicate(timeout=400)[0] for process in ranks]
     except subprocess.TimeoutExpired:

@@ -98,7 +98,7 @@ def test_moments_of_one_byte_are_taken_up_as_they_were(tmp_path):
             taken = fresh.state[two][key]
             assert torch.equal(value, taken) if isinstance(value, torch.Tensor) else value == taken, key
     exact = torch.optim.AdamW(other.parameters())
-    with pytest.raises(StateError, match="which is of no parameter of this run"):
+    with pytest.raises(StateError, match="which belongs to no parameter of this run"):
         fill_optimizer(exact, names_of(other, None), tmp_path / "states", Ranks())
 
 

@@ -282,7 +282,7 @@ def test_a_state_that_is_none_is_named(corridor, tmp_path, state):
     assert len(str(caught.value)) < 1000
 
 
-NO_FILES = '{"format": "gagpo manifest 1", "files": 3}'
+NO_FILES = '{"format": "gagpo manifest 2", "files": 3}'
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import typer
 
+from gagpo.base import child
 from gagpo.base.errors import InvalidArgument
-from gagpo.base.interpreter import command
 from gagpo.planning.doctor import examine as examination
 from gagpo.planning.doctor import processes
 from gagpo.planning.doctor.examine import conclusion, examine
@@ -74,9 +74,7 @@ def test_the_rank_that_failed_is_named(monkeypatch):
 
 
 def test_ranks_that_cannot_be_started_are_reported_once(monkeypatch):
-    monkeypatch.setattr(
-        processes, "module_command", lambda *_: command("-c", "import sys; sys.exit('no such library')")
-    )
+    monkeypatch.setattr(child, "_BOOT", "import sys; sys.exit('no such library')")
     (found,) = examine("cpu", alone=[], together=[broken.fine, broken.raises], processes=2)
     assert found.verdict == "failed"
     assert found.summary == "processes could not be started: rank 0 of 2: ended with status 1: no such library"
@@ -116,7 +114,7 @@ def test_the_command_reports_failures_and_their_status(monkeypatch, capsys):
 def test_a_process_ends_with_its_parent_even_during_a_check(tmp_path):
     crew = processes.CheckProcesses(Machine("cpu", "transformers", "float32", tmp_path), [broken.sleeps], 1)
     assert crew.start() == ""
-    (process,) = crew._running
-    process.stdin.close()
-    assert process.wait(60) == 1
+    (started,) = crew._children
+    started.pipe.close()
+    assert started._process.wait(60) == 1
     crew.kill()
