@@ -11,7 +11,7 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.credit.episode import Grpo
 from gagpo.credit.registry import CreditSettings, Level, Option, without_key
 from gagpo.credit.turns import StateKey, Turns
-from gagpo.credit.turns.graph_value import EXACT, graph_value, next_state
+from gagpo.credit.turns.graph import EXACT, graph_value, next_state
 from gagpo.credit.turns.grouping import (
     EPSILON,
     generalised_advantage,
@@ -96,7 +96,7 @@ class Gagpo(CreditSettings):
 
         Averaged is the discounted return-to-go ``G`` (``proxy="return"``), the episode's undiscounted net return
         (``proxy="outcome"``), or what follows on the group's merged graph (``proxy="graph"``, see
-        :func:`gagpo.credit.turns.graph_value.graph_value`). With ``leave_one_out`` a turn's own visit is left out of
+        :func:`gagpo.credit.turns.graph.graph_value`). With ``leave_one_out`` a turn's own visit is left out of
         its mean; a state visited once then keeps its own value, so that it gives no advantage in either way.
         """
         if self.proxy == "graph":

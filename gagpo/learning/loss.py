@@ -18,7 +18,7 @@ from gagpo.credit import Credit
 from gagpo.credit.assign import first_tokens
 from gagpo.learning.forward import Outputs
 from gagpo.learning.packing import MicroBatch
-from gagpo.learning.steps.skipped_steps import NonFiniteLoss
+from gagpo.learning.skipped_steps import NonFiniteLoss
 from gagpo.objectives import (
     Controls,
     Correction,

@@ -17,14 +17,13 @@ from gagpo.algorithms import Algorithm
 from gagpo.credit import Credit
 from gagpo.distributed.ranks import Ranks
 from gagpo.learning.batch import Row, Supervision, mini_batches, normaliser_of
-from gagpo.learning.critic import Critic
-from gagpo.learning.forward import Networks, Scope
+from gagpo.learning.forward import Critic, Networks, Scope
 from gagpo.learning.logprobs import Entropy
 from gagpo.learning.loss import OldLogprobs, micro_batch_loss, nonfinite_error, score, with_columns
 from gagpo.learning.metrics import StepLog
 from gagpo.learning.packing import MicroBatch, Packing
 from gagpo.learning.sharded_batches import rank_batches, token_columns
-from gagpo.learning.steps.skipped_steps import NonFiniteLoss, NonFiniteWeights, Skips
+from gagpo.learning.skipped_steps import NonFiniteLoss, NonFiniteWeights, Skips
 from gagpo.objectives import Controls, Normaliser
 from gagpo.objectives.policy import LOG_RATIO_LIMIT, Metrics
 

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.credit import BadTurns, Turns, graphgpo_advantage, milegpo_advantage
-from gagpo.credit.graphgpo import Graphgpo, step_reward
-from gagpo.credit.milegpo import Milegpo
+from gagpo.credit.graphgpo import Graphgpo, Milegpo, step_reward
 from gagpo.credit.turns.graph import RolloutGraph
 
 S, A, B, X, Y, WON = range(6)

@@ -7,7 +7,7 @@ import torch
 from gagpo.credit import turns_for
 from gagpo.envs.pool import WorkerPool
 from gagpo.learning.batch import build_rows
-from gagpo.learning.steps.skipped_steps import NonFiniteLoss
+from gagpo.learning.skipped_steps import NonFiniteLoss
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
 from gagpo.training.trainer import Trainer

@@ -8,8 +8,8 @@ import torch
 from gagpo.collecting.distributed_rollout import require_fitting
 from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.states import StateError, fill_optimizer, names_of, optimizer_tensors, write
-from gagpo.learning.steps import optimizer as optimizers
-from gagpo.learning.steps.optimizer import (
+from gagpo.learning import optimizer as optimizers
+from gagpo.learning.optimizer import (
     make_optimizer,
     moment_bytes,
     parameter_groups,

@@ -9,7 +9,7 @@ import torch
 from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Credit
 from gagpo.learning.batch import build_rows, mini_batches
-from gagpo.learning.critic import Critic
+from gagpo.learning.forward import Critic
 from gagpo.learning.packing import Packing
 from gagpo.learning.update import Updater
 from gagpo.objectives import Correction

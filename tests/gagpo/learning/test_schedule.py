@@ -2,7 +2,7 @@
 
 import pytest
 
-from gagpo.learning.steps.optimizer import rate_scale
+from gagpo.learning.optimizer import rate_scale
 from gagpo.settings import OptimizerSettings
 
 

@@ -10,7 +10,7 @@ import torch
 from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Credit
 from gagpo.learning.batch import build_rows
-from gagpo.learning.steps.skipped_steps import NonFiniteLoss
+from gagpo.learning.skipped_steps import NonFiniteLoss
 from gagpo.learning.update import Updater
 from gagpo.objectives import Correction
 from gagpo.runs import checkpoint as checkpoints
