@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.credit.episode import Grpo
-from gagpo.credit.registry import CreditSettings, Level, Option, without_key
+from gagpo.credit.registry import CreditSettings, Level
 from gagpo.credit.turns import StateKey, Turns
 from gagpo.credit.turns.graph import EXACT, graph_value, next_state
 from gagpo.credit.turns.grouping import (
@@ -138,8 +138,3 @@ def _compared(turns: Turns, norm: Norm, scope: Literal["task", "batch"]) -> tupl
         state_N = turns.states(scope)
         return state_N, int(state_N.max()) + 1
     return turns.group_index_N, turns.groups
-
-
-def value_proxy(turns: Turns, **options: Option) -> np.ndarray:
-    """GAGPO's value of each turn's state, float64[N]; see :meth:`Gagpo.value`."""
-    return Gagpo.model_validate(without_key(options)).value(turns)

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from gagpo.credit.registry import CreditSettings, Level, Option, without_key
+from gagpo.credit.registry import CreditSettings, Level
 from gagpo.credit.turns import StateKey, Turns
 from gagpo.credit.turns.grouping import EPSILON, centre, group_mean, group_std, return_to_go, standardise
 from gagpo.credit.turns.similarity import similar_states
@@ -57,8 +57,3 @@ class Gigpo(CreditSettings):
         if self.norm == "mean":
             return centre(return_N, state_N, states)
         return standardise(return_N, state_N, states)
-
-
-def step_advantage(turns: Turns, **options: Option) -> np.ndarray:
-    """The step term of GiGPO's advantage, float64[N]; see :meth:`Gigpo.step_advantage`."""
-    return Gigpo.model_validate(without_key(options)).step_advantage(turns)

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from gagpo.credit.registry import CreditSettings, Level, Option
+from gagpo.credit.registry import CreditSettings, Level
 from gagpo.credit.reinforce import response_tokens, whiten
 from gagpo.credit.turns import BadTurns, Turns
 from gagpo.credit.turns.grouping import generalised_advantage
@@ -64,16 +64,6 @@ class PpoTurn(CreditSettings):
         """The same before whitening."""
         value_N = _checked(value, turns.turns, "turn")
         return _advantage_and_target(turns.net_reward_N, value_N, turns.last_N, self.gamma, self.lam)
-
-
-def ppo_token_advantage(turns: Turns, value_K: np.ndarray, **options: Option) -> tuple[np.ndarray, np.ndarray]:
-    """PPO's advantages and value targets, float64[K] each, not whitened."""
-    return PpoToken.model_validate(options).estimate(turns, value_K)
-
-
-def ppo_turn_advantage(turns: Turns, value_N: np.ndarray, **options: Option) -> tuple[np.ndarray, np.ndarray]:
-    """Turn-level PPO's advantages and value targets, float64[N] each, not whitened."""
-    return PpoTurn.model_validate(options).estimate(turns, value_N)
 
 
 def _advantage_and_target(

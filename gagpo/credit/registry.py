@@ -7,7 +7,7 @@ point of the group ``gagpo.credits``; or its place, ``module:Class``, in the nam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -21,7 +21,6 @@ from gagpo.credit.turns import Turns
 
 Level = Literal["episode", "turn", "token"]
 Measure = Literal["", "entropy", "energy"]
-Option = bool | int | float | str | None
 
 
 class CreditSettings(Options):
@@ -111,27 +110,6 @@ def names() -> list[str]:
 def find(name: str) -> type[CreditSettings]:
     """The class of the credit ``name``; ValueError names the nearest credits where there is none of that name."""
     return CREDITS.find(name)
-
-
-def function_of(name: str) -> Callable[..., np.ndarray]:
-    """The credit ``name`` as a function of turns and, as keywords, its options."""
-    credit = find(name)
-
-    def advantage(turns: Turns, **options: Option) -> np.ndarray:
-        return credit.model_validate(without_key(options)).advantage(turns)
-
-    advantage.__doc__ = credit.__doc__
-    return advantage
-
-
-def without_key(options: dict[str, Option]) -> dict[str, Option]:
-    """The options of a credit that is called on turns: those have their states' numbers, and a key would do nothing."""
-    if "key" in options:
-        raise InvalidArgument(
-            "the states of these turns are numbered already: leave key out, and number them by it with "
-            "Turns.from_episodes(key=...)"
-        )
-    return options
 
 
 def make(value: Any) -> CreditSettings:

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from gagpo.credit import BadTurns, gagpo_advantage, turn_numbers, turns_from_tokens
+from gagpo.credit import BadTurns, turn_numbers, turns_from_tokens
+from gagpo.credit.gagpo import Gagpo
 from gagpo.objectives import Layout
 
 PAGE = Path(__file__).parents[2] / "docs" / "interop.md"
@@ -77,7 +78,7 @@ def test_padding_changes_nothing():
     wide = turns_from_tokens(
         np.pad(TOKENS, ((0, 0), (0, 5)), constant_values=77), np.pad(MASK, ((0, 0), (0, 5))), [1.0, 2.0, 3.0], [0, 0, 0]
     )
-    assert gagpo_advantage(wide).tolist() == gagpo_advantage(plain).tolist()
+    assert Gagpo().advantage(wide).tolist() == Gagpo().advantage(plain).tolist()
 
 
 def test_rows_that_do_not_fit_are_refused():

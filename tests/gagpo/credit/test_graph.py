@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gagpo.agents.episodes import Episode, Turn
-from gagpo.credit import BadTurns, Turns, graphgpo_advantage, milegpo_advantage
+from gagpo.credit import BadTurns, Turns
 from gagpo.credit.graphgpo import Graphgpo, Milegpo, step_reward
 from gagpo.credit.turns.graph import RolloutGraph
 
@@ -83,7 +83,7 @@ def test_options_of_the_released_recipe(example):
     )
     graph = RolloutGraph.of(fined)
     assert step_reward(graph, Graphgpo(penalised=True)) == pytest.approx(step_reward(graph, Graphgpo()) - 0.1)
-    rows, episodes = (graphgpo_advantage(fined, step_weight=0.0, statistics=kind) for kind in ("turn", "episode"))
+    rows, episodes = (Graphgpo(step_weight=0.0, statistics=kind).advantage(fined) for kind in ("turn", "episode"))
     per_row = np.array([10.0, 10, 0, 0, 0, 0, 0]) - 0.1  # an episode's rewards, less the turn's own penalty alone
     assert rows == pytest.approx((per_row - per_row.mean()) / (per_row.std(ddof=1) + 1e-6))
     assert not np.allclose(rows, episodes)
@@ -110,9 +110,9 @@ def rollouts(draw) -> Turns:
 @settings(deadline=None, max_examples=100)
 @given(rollouts(), st.floats(0, 2))
 def test_identities(turns, eta):
-    graph_only, whole = milegpo_advantage(turns, eta=0.0), milegpo_advantage(turns, eta=1.0)
-    assert graph_only == pytest.approx(graphgpo_advantage(turns), abs=1e-12)
-    between = milegpo_advantage(turns, eta=eta)
+    graph_only, whole = Milegpo(eta=0.0).advantage(turns), Milegpo(eta=1.0).advantage(turns)
+    assert graph_only == pytest.approx(Graphgpo().advantage(turns), abs=1e-12)
+    between = Milegpo(eta=eta).advantage(turns)
     assert between == pytest.approx((1 - eta) * graph_only + eta * whole, abs=1e-9)
     graph = RolloutGraph.of(turns)
     for credit in (Milegpo(), Milegpo(**WEBSHOP), Milegpo(weighted=False), Milegpo(contextual=False)):
@@ -159,9 +159,9 @@ def test_without_end_states_each_failure_ends_somewhere_of_its_own(example):
 
 def test_what_the_graph_needs(example):
     with pytest.raises(BadTurns, match="give success_E"):
-        graphgpo_advantage(Turns([0], [0], [0], state_N=[0]))
+        Graphgpo().advantage(Turns([0], [0], [0], state_N=[0]))
     with pytest.raises(BadTurns, match="give state_N"):
-        graphgpo_advantage(Turns([0], [0], [0], success_E=[True]))
+        Graphgpo().advantage(Turns([0], [0], [0], success_E=[True]))
     with pytest.raises(BadTurns, match="end_state_E must have 1 entries"):
         Turns([0], [0], [0], end_state_E=[1, 2])
 

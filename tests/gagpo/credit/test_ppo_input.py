@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gagpo.credit import BadTurns, Turns, advantages, ppo_turn_advantage
+from gagpo.credit import BadTurns, Turns, advantages
 from gagpo.credit.ppo import PpoToken, PpoTurn
 from gagpo.credit.reinforce import ReinforcePlusPlus
 
@@ -22,7 +22,7 @@ def test_values_must_be_there_fit_and_be_finite(settings, length, what):
 
 def test_advantages_are_whitened_and_targets_stay_as_they_are():
     value = np.array([0.5, 0.25])
-    plain, target = ppo_turn_advantage(TURNS, value)
+    plain, target = PpoTurn().estimate(TURNS, value)
     white = advantages(TURNS, PpoTurn(), value)
     assert target == pytest.approx(plain + value) and white.target == pytest.approx(target)
     assert white.advantage.mean() == pytest.approx(0)

@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 
 from gagpo.algorithms import Algorithm, load
-from gagpo.credit import Turns, advantages, gagpo_advantage, graphgpo_advantage, step_advantage, value_proxy
+from gagpo.credit import Turns, advantages
 from gagpo.credit.empirical_bayes import (
     EmpiricalBayes,
     ridge_without_own_episode,
     shrunk_without_own,
     variance_ratio,
 )
+from gagpo.credit.gagpo import Gagpo
+from gagpo.credit.graphgpo import Graphgpo
 from gagpo.credit.weighted_sum import WeightedSum
 
 
@@ -41,7 +43,7 @@ def some_turns(seed: int = 0, episodes: int = 12, longest: int = 6, width: int =
 
 def test_a_sum_is_that_of_its_parts_in_units_of_their_deviation():
     turns = some_turns()
-    step, value = graphgpo_advantage(turns, episode_weight=0.0), gagpo_advantage(turns, proxy="graph", lam=0.0)
+    step, value = Graphgpo(episode_weight=0.0).advantage(turns), Gagpo(proxy="graph", lam=0.0).advantage(turns)
     assert WeightedSum().advantage(turns) == pytest.approx(step / step.std() + value / value.std())
 
 
@@ -94,7 +96,7 @@ def test_no_episode_is_in_its_own_value():
         state_N=turns.state_N,
         feature_NF=turns.feature_NF,
     )
-    fixed = [ridge_without_own_episode(t.feature_NF, value_proxy(t), t.episode_N, 3.0) for t in (turns, changed)]
+    fixed = [ridge_without_own_episode(t.feature_NF, Gagpo().value(t), t.episode_N, 3.0) for t in (turns, changed)]
     assert fixed[0].shape == credit.value(turns).shape
     target = [np.where(own, x, 1.0) for x in (0.0, 50.0)]
     before, after = (ridge_without_own_episode(turns.feature_NF, y, turns.episode_N, 3.0) for y in target)
@@ -126,12 +128,6 @@ def test_turns_without_words_are_valued_by_task_and_state():
     turns = some_turns(7)
     bare = Turns(turns.reward_N, turns.episode_N, turns.group_E, state_N=turns.state_N)
     assert np.isfinite(EmpiricalBayes().advantage(bare)).all()
-
-
-@pytest.mark.parametrize("function", [gagpo_advantage, graphgpo_advantage, value_proxy, step_advantage])
-def test_a_key_that_would_do_nothing_is_refused(function):
-    with pytest.raises(ValueError, match=r"numbered already: leave key out.*from_episodes\(key="):
-        function(some_turns(), key="state")
 
 
 def test_credit_that_follows_states_warns_of_keys_that_are_none():
