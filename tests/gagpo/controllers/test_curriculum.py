@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from gagpo.base.errors import GagpoError
-from gagpo.controllers.curriculum import BySuccess, Curriculum, TaskRecord, Uniform, make
+from gagpo.controllers.curriculum import CURRICULA, BySuccess, Curriculum, TaskRecord, Uniform
 from gagpo.envs.tasks import Task, TaskSet
 
 TASKS = TaskSet("train", [Task(f"t{number:02d}", "train") for number in range(12)])
@@ -70,7 +70,7 @@ def test_one_of_your_own_is_named_by_its_place(monkeypatch, tmp_path):
         "        return tasks.ids[-1 - index * self.step % len(tasks)]\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = make({"name": "orders:Backwards", "step": 2})
+    found = CURRICULA.make({"name": "orders:Backwards", "step": 2})
     assert found.task(TASKS, 1, 0, TaskRecord()) == "t09" and found.model_dump()["step"] == 2
 
 
@@ -78,7 +78,7 @@ def test_one_that_chooses_nothing_says_what_to_write():
     class Idle(Curriculum):
         name: str = "idle"
 
-    with pytest.raises(GagpoError, match=r"curriculum idle chooses no task: .* a method task\(tasks, index"):
+    with pytest.raises(GagpoError, match=r"curriculum idle does not choose tasks: add a method task\(tasks, index"):
         Idle().task(TASKS, 0, 0, TaskRecord())
 
 
@@ -90,10 +90,10 @@ def test_one_that_chooses_nothing_says_what_to_write():
         ("by_sucess", "nearest: by_success"),
         ({"name": "by_success", "again": 2}, "curriculum by_success: again: .*less than or equal to 1"),
         ({"name": "uniform", "window": 2}, "curriculum uniform has no option 'window'"),
-        ("os:path", "is no curriculum"),
+        ("os:path", "is not a curriculum: derive the class from gagpo.controllers.Curriculum"),
         ("nowhere:Thing", "there is no module 'nowhere'"),
     ],
 )
 def test_wrong_ones_are_explained(value, said):
     with pytest.raises(ValueError, match=said):
-        make(value)
+        CURRICULA.make(value)
