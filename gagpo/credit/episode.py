@@ -1,4 +1,4 @@
-"""Credit that is the same for every turn of an episode: its return against the returns of its task group."""
+"""Episode-level credits: an episode's return compared with the returns of its task group."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gagpo.credit.turns.dispersion import Dispersion, group_dispersion
 from gagpo.credit.turns.grouping import centre, group_mean, group_std, standardise
 
 SMALLEST = 1e-8
-"""AGPO's smallest dispersion; below it there is none."""
+"""Smallest dispersion that AGPO divides by."""
 
 
 class Grpo(CreditSettings):
@@ -21,7 +21,7 @@ class Grpo(CreditSettings):
 
     A group of one, or with equal returns, gives 0.
 
-    reward: an episode's number: the ``sum`` of its rewards less penalties, or its ``success`` as 0/1 (APMPO).
+    reward: R is the ``sum`` of the episode's rewards less penalties, or its ``success`` as 0/1 (APMPO).
     ddof: 1 for the sample deviation, 0 for the population's (APMPO).
 
     >>> Grpo().advantage(Turns([1, 0, 0], [0, 1, 1], [0, 0])).round(3).tolist()
@@ -58,10 +58,9 @@ class Rloo(CreditSettings):
 
 
 class MaxRl(CreditSettings):
-    """``(y - p)/p`` with an episode's success y, 0 or 1, and the task group's rate of it p (arXiv 2602.02710).
+    """``(y - p)/p``, y the episode's success as 0/1 and p the task group's success rate (arXiv 2602.02710).
 
-    In expectation the gradient of ``sum_k pass@k / k`` up to the group's size, which is that of ``log p`` in the limit.
-    A group without success, or with nothing else, gives 0.
+    Its expectation is the gradient of ``sum_k pass@k / k`` up to the group's size. Groups of equal outcomes give 0.
 
     >>> MaxRl().advantage(Turns([1, 0, 0, 0], [0, 1, 2, 3], [0] * 4, success_E=[True, False, False, False])).tolist()
     [3.0, -1.0, -1.0, -1.0]
@@ -77,7 +76,7 @@ class MaxRl(CreditSettings):
 
 
 class RejectionSampling(CreditSettings):
-    """1 for the episodes that solved their task, which are imitated, and 0 for all others (ReST-EM, arXiv 2312.06585).
+    """1 for episodes that solved their task, 0 for all others (ReST-EM, arXiv 2312.06585).
 
     >>> RejectionSampling().advantage(Turns([1, 0], [0, 1], [0, 0], success_E=[True, False])).tolist()
     [1.0, 0.0]
@@ -93,8 +92,7 @@ class AgpoAdaptive(CreditSettings):
     """``(R - mean)/max(dispersion, 1e-8)`` over the task group (arXiv 2605.20722).
 
     dispersion: ``std`` (sample), ``mad`` (median absolute deviation * 1.4826) or ``iqr`` (interquartile range / 1.349).
-    Equal returns give 0. A robust dispersion is 0 as soon as most of a group agrees; dividing by 1e-8 would then give
-    advantages of 1e8, so that such a group falls back to its standard deviation (our choice).
+        A robust dispersion is 0 where most of a group agrees; such a group uses its standard deviation (our choice).
     """
 
     name: Literal["agpo_adaptive"] = "agpo_adaptive"
@@ -112,9 +110,8 @@ class AgpoAdaptive(CreditSettings):
 class AgpoAsymmetric(CreditSettings):
     """``(R - mean)/sqrt(var + delta^2) + 1[R < 0] * bonus`` with R = +1 for a success, -1 otherwise (arXiv 2605.05826).
 
-    ``var`` is the population variance of the task group. A group that failed wholly gives ``bonus``, one that succeeded
-    wholly gives 0, a rare success weighs most. ``delta`` and ``bonus`` are not published; these reproduce the curves
-    that the paper describes.
+    ``var`` is the population variance of the task group. A group that always failed gives ``bonus``, one that always
+    succeeded 0. The paper does not give ``delta`` and ``bonus``; the defaults reproduce its curves.
     """
 
     name: Literal["agpo_asymmetric"] = "agpo_asymmetric"
