@@ -1,4 +1,4 @@
-"""GraphGPO: a transition is worth how near it comes to success on the task group's rollout graph (2605.26684)."""
+"""GraphGPO and MileGPO: step rewards from distances on the task group's rollout graph (2605.26684, 2608.19803)."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from pydantic import Field
 from gagpo.credit.registry import CreditSettings, Level
 from gagpo.credit.turns import StateKey, Turns
 from gagpo.credit.turns.graph import RolloutGraph, largest, success_rate
-from gagpo.credit.turns.grouping import centre, standardise
+from gagpo.credit.turns.grouping import normalise
 
 TOLERANCE = 1e-12
-"""Fractions meet the thresholds exactly; sums of floats miss them by less than this."""
+"""Tolerance of comparisons with a threshold that exact fractions would meet."""
 
 TRAP_SCORE = 0.1
-"""A state that only failures visit is a trap from this score on."""
+"""Smallest score of a trap."""
 
 
 class Graphgpo(CreditSettings):
     """``w_step Norm(r_G) + w_episode Norm(Z)``, ``r_G(u -> v) = reward gamma^d(v, g)`` (arXiv 2605.26684).
 
-    ``d(v, g)`` is the fewest observed transitions from v to success, so that the last step of a success gives
-    ``reward``; ``Z`` is the sum of the episode's rewards less penalties. r_G is normalised over all transitions from
-    one state, Z over the task group; single ones and ties give 0.
+    ``d(v, g)`` is the number of transitions on the shortest observed path from v to success; the last step of a success
+    gives ``reward``. ``Z`` is the episode's net return. r_G is normalised over all transitions from one state, Z over
+    the task group; single transitions and ties give 0.
 
-    gamma: .2 in MileGPO's runs; the released recipe has .1 on ALFWorld. norm: ``mean_std`` divides by the sample
-    deviation, ``mean`` does not (WebShop). unreachable: a state from which success was never reached returns ``zero``,
-    or counts as one step ``farther`` than the farthest that was (the released recipe). penalised: an invalid action's
-    penalty is taken off the step's return too (the released recipe). statistics: of Z over ``episode``, or over turn
-    rows, each with its episode's rewards less its own penalty alone (``turn``, the released recipe).
+    gamma: .2 in MileGPO's runs.
+    norm: ``mean_std`` divides by the sample deviation, ``mean`` does not (WebShop).
+    unreachable: a state that never led to success is worth ``zero``, or is one step ``farther`` than the farthest that
+        did.
+    penalised: subtract the penalty of an invalid action from r_G too.
+    statistics: of Z over each ``episode``, or over each ``turn``, less that turn's penalty alone.
 
-    The released recipe, whole: ``gamma=.1`` (WebShop .2), ``unreachable=farther``, ``penalised=True``,
-    ``statistics=turn``.
+    The released recipe: ``gamma=.1`` (WebShop .2), ``unreachable=farther``, ``penalised=True``, ``statistics=turn``.
     """
 
     level: ClassVar[Level] = "turn"
@@ -70,18 +70,16 @@ def step_reward(graph: RolloutGraph, settings: Graphgpo) -> np.ndarray:
 
 
 def within_state(graph: RolloutGraph, value_N: np.ndarray, norm: str) -> np.ndarray:
-    """Values of transitions against those of all transitions from the same state, float64[N]."""
-    normalise = standardise if norm == "mean_std" else centre
-    return normalise(value_N, graph.source_N, graph.nodes)
+    """Normalise over all transitions from the same state, float64[N]."""
+    return normalise(value_N, graph.source_N, graph.nodes, norm)
 
 
 def episode_advantage(turns: Turns, norm: str, statistics: str) -> np.ndarray:
-    """Episodes' net returns against those of their task group, at each turn, float64[N]; see :class:`Graphgpo`."""
-    normalise = standardise if norm == "mean_std" else centre
+    """``Norm(Z)`` of :class:`Graphgpo` at each turn, float64[N]."""
     if statistics == "turn":
         paid_E = np.bincount(turns.episode_N, turns.reward_N, turns.episodes)
-        return normalise(paid_E[turns.episode_N] - turns.penalty_N, turns.group_index_N, turns.groups)
-    return np.asarray(normalise(turns.return_E, turns.group_index_E, turns.groups)[turns.episode_N])
+        return normalise(paid_E[turns.episode_N] - turns.penalty_N, turns.group_index_N, turns.groups, norm)
+    return np.asarray(normalise(turns.return_E, turns.group_index_E, turns.groups, norm)[turns.episode_N])
 
 
 class Milegpo(Graphgpo):
@@ -89,14 +87,15 @@ class Milegpo(Graphgpo):
 
     A_M normalises ``r_M = r_G + reward lam (delta+ - delta-)``,
     ``delta± = max(gamma_potential w± Phi±(s') - w± Phi±(s), 0)``, with the potentials
-    ``Phi±(s) = max_v S±(v) omega^d(s, v)`` of milestones (+) and traps (-).
+    ``Phi±(s) = max_v S±(v) omega^d(s, v)`` of milestones (+) and traps (-), whose scores S are :meth:`milestones` and
+    :meth:`traps`. The defaults are those of the ALFWorld runs; the WebShop runs use ``norm=mean``,
+    ``retain_coverage=0.5``, ``rest=0.5``, ``eta=1`` and ``retain_branches=True``.
 
-    Milestone scores: :meth:`milestones`; trap scores: :meth:`traps`. The defaults are those of the ALFWorld runs; the
-    WebShop runs have ``norm=mean``, ``retain_coverage=0.5``, ``rest=0.5``, ``eta=1``, ``retain_branches=True``.
-    w_success, w_coverage, w_degree: parts of a milestone's score; w_failure, w_revisits: of a trap's. a_distance,
-    a_success, a_failure: parts of an edge's local progress. w_branch, w_progress, w_context: how branch credit and
-    progress raise a milestone's score. retain_coverage, retain_branches: when a milestone is retained; others keep the
-    share ``rest``. contextual=False: scores are not raised, none is dropped. weighted=False: all targets weigh 1.
+    w_success, w_coverage, w_degree: weights in a milestone's score; w_failure, w_revisits: in a trap's.
+    a_distance, a_success, a_failure: weights in an edge's local progress.
+    w_branch, w_progress, w_context: weights of branch credit and progress, which raise a milestone's score.
+    retain_coverage, retain_branches: which milestones are retained; the others keep the share ``rest``.
+    contextual=False: leave milestone scores as they are. weighted=False: all scores are 1.
     """
 
     level: ClassVar[Level] = "turn"
@@ -130,28 +129,26 @@ class Milegpo(Graphgpo):
         graph_N = within_state(graph, reward_N, self.norm)
         mile_N = within_state(graph, reward_N + self.bonus(graph), self.norm)
         episode_N = episode_advantage(turns, self.norm, self.statistics)
-        return np.asarray(
-            self.step_weight * (graph_N + self.eta * (mile_N - graph_N)) + self.episode_weight * episode_N
-        )
+        step_N = graph_N + self.eta * (mile_N - graph_N)
+        return np.asarray(self.step_weight * step_N + self.episode_weight * episode_N)
 
     def bonus(self, graph: RolloutGraph) -> np.ndarray:
         """``r_M - r_G`` of each transition, float64[N]; within ``reward lam [-w_traps, w_milestones]``."""
         gains = []
         for score_V, weight in ((self.milestones(graph), self.w_milestones), (self.traps(graph), self.w_traps)):
-            # What a transition gains in potential; what it loses is no merit of the other kind.
+            # Only gains in potential count, not losses.
             potential_V = weight * graph.spread(score_V, self.omega)
             ahead_N, here_N = potential_V[graph.target_N], potential_V[graph.source_N]
             gains.append(np.maximum(self.gamma_potential * ahead_N - here_N, 0.0))
         return np.asarray(self.reward * self.lam * (gains[0] - gains[1]))
 
     def milestones(self, graph: RolloutGraph) -> np.ndarray:
-        """Score of each node as a milestone, float64[V], the largest of a task group 1; 0 for nodes that are none.
+        """Milestone score of each node, float64[V], divided by the task group's largest; 0 for other nodes.
 
-        Milestones are the states of successful trajectories, the sink excepted:
-        ``S0(v) = w_success max(p+(v) - p+, 0) + w_coverage m(v) + w_degree C(v)``, raised to
-        ``S0 (1 + w_context (w_branch b(v) + w_progress psi(v)))`` where the milestone is retained, ``rest S0``
-        elsewhere. Retained are those with local progress, with a coverage of ``retain_coverage``, or with branch credit
-        where ``retain_branches``.
+        Milestones are the states of successful trajectories, except the sink. They score
+        ``S0(v) = w_success max(p+(v) - p+, 0) + w_coverage m(v) + w_degree C(v)``, times
+        ``1 + w_context (w_branch b(v) + w_progress psi(v))`` if retained and times ``rest`` if not. A milestone is
+        retained for local progress, a coverage m of ``retain_coverage`` or, with ``retain_branches``, branch credit.
         """
         visits, rate_V = graph.visits, success_rate(graph.turns)[graph.group_V]
         found_V = visits.successful > 0
@@ -172,10 +169,10 @@ class Milegpo(Graphgpo):
         return _over_largest(score_V, graph)
 
     def traps(self, graph: RolloutGraph) -> np.ndarray:
-        """Score of each node as a trap, float64[V], the largest of a task group 1; 0 for nodes that are none.
+        """Trap score of each node, float64[V], divided by the task group's largest; 0 for other nodes.
 
-        Traps are states that only failures visit, two of them or one again and again, whose score
-        ``w_failure max(p-(v) - p-, 0) + w_revisits m-(v) revisits/visitors`` is at least .1.
+        Traps are states that only failures visit, at least two of them or one repeatedly, and that score at least .1:
+        ``w_failure max(p-(v) - p-, 0) + w_revisits m-(v) revisits/visitors``.
         """
         visits, rate_V = graph.visits, success_rate(graph.turns)[graph.group_V]
         failures_V = (np.bincount(graph.turns.group_index_E) - _successes(graph))[graph.group_V]
@@ -190,7 +187,7 @@ class Milegpo(Graphgpo):
     def branch_credit(self, graph: RolloutGraph) -> np.ndarray:
         """``b(v)``: the largest positive branch credit among the edges into v, float64[V], in [0, 1].
 
-        An edge's is its share of successes less the mean of the other edges' from its source, over the task's largest.
+        Branch credit is an edge's success share less the mean of its siblings, divided by the task's largest.
         """
         share_M = graph.uses.success_share
         beside_M, others_M = graph.beside_M(share_M)
@@ -203,8 +200,8 @@ class Milegpo(Graphgpo):
     def progress(self, graph: RolloutGraph) -> np.ndarray:
         """``psi(v)``: the largest positive local progress among the edges into v that a success used, float64[V].
 
-        An edge's is ``a_distance (d(u) - d(v)) + a_success (p+(v) - p+) - a_failure l``, with ``l`` how far its share
-        of failures lies above that of its siblings (of v above the group's where it has none); over the task's largest.
+        Progress is ``a_distance (d(u) - d(v)) + a_success (p+(v) - p+) - a_failure l``, divided by the task's largest.
+        ``l`` is the edge's failure share less its siblings' mean (without siblings, v's less the task's), at least 0.
         """
         visits, uses = graph.visits, graph.uses
         rate_M = success_rate(graph.turns)[graph.group_V[graph.source_M]]
@@ -228,7 +225,7 @@ def _successes(graph: RolloutGraph) -> np.ndarray:
 
 
 def _degree(graph: RolloutGraph) -> np.ndarray:
-    """Edges in and out of each node over the largest such number among the success-visited ones, float64[V]."""
+    """Edges in and out of each node, divided by the largest number at a node that a success visited, float64[V]."""
     degree_V = np.bincount(graph.source_M, minlength=graph.nodes) + np.bincount(graph.target_M, minlength=graph.nodes)
     largest_G = graph.highest(np.where(graph.visits.successful > 0, degree_V, 0), graph.group_V)
     return np.asarray(degree_V / np.maximum(largest_G, 1.0)[graph.group_V])

@@ -6,7 +6,7 @@ A credit of your own is found in one of three ways: by ``@register`` on its clas
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 import numpy as np
 from pydantic import BeforeValidator, SerializeAsAny

@@ -1,10 +1,9 @@
-"""The optimiser of a run: which one, which parameters decay, and how learning rates rise, stay and fall."""
+"""The optimiser of a run, its parameter groups and its learning rate schedule."""
 
 from __future__ import annotations
 
 import importlib.util
 import warnings
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -13,40 +12,35 @@ from gagpo.objectives.imitation import fall
 from gagpo.settings import OptimizerSettings, SettingsError
 
 Group = dict[str, Any]
-"""Parameters and the options of their own, as torch's optimisers take them."""
+"""A parameter group of a torch optimiser."""
 
 EPSILON = 1e-8
-"""AdamW's, added to the root of the second moment."""
+"""AdamW's epsilon."""
 
 
 def require_optimizer(settings: OptimizerSettings) -> None:
-    """SettingsError, before anything is loaded, where the optimiser's package is not installed."""
+    """Raise SettingsError if the optimiser's package is not installed."""
     if settings.name == "adamw8bit" and importlib.util.find_spec("bitsandbytes") is None:
         raise SettingsError(
-            "optimizer.name=adamw8bit needs bitsandbytes, which is not installed: pip install 'gagpo[8bit]', or set "
-            "optimizer.name=adamw"
+            "optimizer.name=adamw8bit requires bitsandbytes: pip install 'gagpo[8bit]', or set optimizer.name=adamw"
         )
 
 
 def make_optimizer(groups: list[Group], settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """The optimiser over the groups of :func:`parameter_groups`, and of a critic.
-
-    ``adamw8bit`` is bitsandbytes' own: moments of one byte, in blocks of 256 that share a scale (Dettmers et al.,
-    "8-bit Optimizers via Block-wise Quantization", 2022). Tensors below 4,096 numbers keep float32 moments.
-    """
+    """Make the optimiser. ``adamw8bit`` (bitsandbytes) keeps the moments of small tensors in float32."""
     options: Group = {"weight_decay": settings.weight_decay, "betas": settings.betas, "eps": EPSILON}
     if settings.name == "adamw":
         return torch.optim.AdamW(groups, **options)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about kernels of its own that are not used here
+        warnings.simplefilter("ignore")  # about unused kernels
         import bitsandbytes
-    kind: Any = getattr(bitsandbytes.optim, "AdamW8bit")  # noqa: B009, which the package does not export
+    kind: Any = getattr(bitsandbytes.optim, "AdamW8bit")  # noqa: B009, the package does not export it
     made: torch.optim.Optimizer = kind(groups, **options)
     return made
 
 
 def moment_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """Bytes of all moments of all ranks, as they are or, before the first step, as they will be at most."""
+    """Bytes of all moments on all ranks; before the first step, an upper bound."""
     held = [x for state in optimizer.state.values() for x in state.values() if isinstance(x, torch.Tensor)]
     if held:
         return sum(x.numel() * x.element_size() for x in held)
@@ -55,34 +49,19 @@ def moment_bytes(optimizer: torch.optim.Optimizer) -> int:
 
 
 def parameter_groups(model: torch.nn.Module, settings: OptimizerSettings) -> list[Group]:
-    """The trained parameters; with weight decay, gains and biases (everything but matrices) in a group without it."""
+    """The trained parameters; weight decay applies to matrices alone."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     rate = settings.learning_rate
     if not settings.weight_decay:
         return [{"params": trained, "lr": rate}]
     return [
-        {"params": list(_of_shape(trained, matrices=True)), "lr": rate},
-        {"params": list(_of_shape(trained, matrices=False)), "lr": rate, "weight_decay": 0.0},
+        {"params": [parameter for parameter in trained if parameter.ndim >= 2], "lr": rate},
+        {"params": [parameter for parameter in trained if parameter.ndim < 2], "lr": rate, "weight_decay": 0.0},
     ]
 
 
-def _of_shape(parameters: Iterable[torch.nn.Parameter], matrices: bool) -> Iterable[torch.nn.Parameter]:
-    return (parameter for parameter in parameters if (parameter.ndim >= 2) == matrices)
-
-
-# How rates rise, stay and fall ---------------------------------------------------------------------------------------
-
-
 def rate_scale(settings: OptimizerSettings, iteration: int, iterations: int) -> float:
-    """Share of the highest rate in ``iteration`` (counted from 0) of ``iterations``.
-
-    It rises over the warm-up; a linear or cosine schedule then falls from 1 towards 0 after the last one.
-    """
+    """Factor of the learning rate in ``iteration`` (from 0) of ``iterations``: linear warm-up, then the schedule."""
     if iteration < settings.warmup:
-        return _risen(iteration, settings.warmup)
+        return min(1.0, (iteration + 1) / settings.warmup)
     return fall(settings.schedule, (iteration - settings.warmup) / max(1, iterations - settings.warmup))
-
-
-def _risen(step: int, steps: int) -> float:
-    """Share of the highest rate, reached with the last of ``steps``."""
-    return min(1.0, (step + 1) / steps) if steps else 1.0

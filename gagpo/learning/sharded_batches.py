@@ -1,6 +1,6 @@
-"""A mini-batch shared among the ranks by tokens, and columns put together from all ranks.
+"""Distributes mini-batches over ranks by tokens, and gathers token columns from them.
 
-Every rank knows all rows, so each computes the shares of all ranks and nothing is sent.
+Every rank knows all rows and computes the shares of all ranks, without communication.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from gagpo.learning.packing import MicroBatch, Packing
 
 
 def rank_batches(rows: Sequence[Row], packing: Packing, ranks: Ranks) -> list[MicroBatch]:
-    """This rank's micro-batches of ``rows``; of one rank, all of them.
+    """This rank's micro-batches of ``rows``.
 
-    Sharded weights are gathered by all ranks together, layer after layer. So all make as many forward passes: who has
-    fewer micro-batches than another reads padding after its own, the shortest of ``rows``.
+    All ranks gather sharded weights together and must make the same number of forward passes. Ranks with fewer
+    micro-batches read padding, the shortest of ``rows``.
     """
     cuts = [list(packing.cut(shard)) for shard in shard_rows(rows, packing, ranks.world_size)]
     own = [packing.micro_batch(part) for part in cuts[ranks.rank]]
@@ -33,18 +33,15 @@ def rank_batches(rows: Sequence[Row], packing: Packing, ranks: Ranks) -> list[Mi
     return [*own, *[replace(padding, padding=True)] * missing]
 
 
-def shard_rows(rows: Sequence[Row], packing: Packing, env: int) -> list[list[Row]]:
-    """The rows of each rank: the largest share first, each to the rank with the fewest tokens so far.
-
-    No rank reads more tokens than another by more than the largest of :meth:`Packing.shares`.
-    """
-    if env == 1:
+def shard_rows(rows: Sequence[Row], packing: Packing, world_size: int) -> list[list[Row]]:
+    """The rows of each rank: :meth:`Packing.shares`, largest first, each to the rank with the fewest tokens so far."""
+    if world_size == 1:
         return [list(rows)]
-    loads = [(0, rank) for rank in range(env)]
-    shards: list[list[Row]] = [[] for _ in range(env)]
-    sized = [(packing.size(share), share) for share in packing.shares(rows, env)]
+    loads = [(0, rank) for rank in range(world_size)]
+    shards: list[list[Row]] = [[] for _ in range(world_size)]
+    sized = [(packing.size(share), share) for share in packing.shares(rows, world_size)]
     for size, share in sorted(sized, key=lambda one: -one[0]):
-        load, rank = heapq.heappop(loads)  # ties go to the lower rank, on every rank alike
+        load, rank = heapq.heappop(loads)  # ties go to the lower rank
         shards[rank] += share
         heapq.heappush(loads, (load + size, rank))
     return shards
@@ -58,15 +55,15 @@ def token_columns(
     device: torch.device | str,
     ranks: Ranks,
 ) -> list[np.ndarray]:
-    """What ``read`` finds of the response tokens of all ranks' micro-batches, float64[tokens] for each thing it finds.
+    """The columns that ``read`` returns, gathered from all ranks' micro-batches, float64[tokens] each.
 
-    Tokens stand in the order of the turns; those in no micro-batch are 0.
+    Tokens that are not in any micro-batch are 0.
     """
     columns: list[np.ndarray] = []
     for made in batches:
         found = read(made.to(device))
         columns = columns or [np.zeros(tokens) for _ in found]
-        if made.padding:  # read only because the other ranks read
+        if made.padding:
             continue
         for column, values in zip(columns, found, strict=True):
             column[made.token_K.numpy()] = values.double().cpu().numpy()

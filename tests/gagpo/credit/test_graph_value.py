@@ -71,7 +71,7 @@ def test_an_episode_that_was_cut_off_can_be_valued_by_where_it_stood():
 
 def test_what_has_no_fixed_point_is_refused():
     for wrong in ({"gamma": 1.0}, {"leave_one_out": True}):
-        with pytest.raises(ValueError, match="set gamma below 1 and leave_one_out=false"):
+        with pytest.raises(ValueError, match="requires gamma below 1 and leave_one_out=false"):
             Gagpo(proxy="graph", **wrong)
 
 

@@ -12,7 +12,7 @@ TURNS = Turns([0, 1], [0, 0], [0], tokens_N=[2, 3])
 
 @pytest.mark.parametrize(("settings", "length", "what"), [(PpoTurn(), 2, "turn"), (PpoToken(), 5, "response token")])
 def test_values_must_be_there_fit_and_be_finite(settings, length, what):
-    with pytest.raises(BadTurns, match=f"give its value of every {what}"):
+    with pytest.raises(BadTurns, match=f"give its value of each {what}"):
         advantages(TURNS, settings)
     with pytest.raises(BadTurns, match=rf"one per {what}, shape \({length},\); got \(4,\)"):
         advantages(TURNS, settings, np.zeros(4))

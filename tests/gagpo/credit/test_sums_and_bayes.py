@@ -57,15 +57,15 @@ def test_one_key_serves_all_parts_and_survives_being_written_down():
     algorithm = load("graph_sum", {"credit": {"key": "history"}})
     assert [part.key for part in algorithm.credit.credits] == ["history", "history"]
     assert Algorithm.model_validate(algorithm.model_dump(mode="json")) == algorithm
-    with pytest.raises(ValueError, match="one key serves all credits of a sum: set key=state beside credits"):
+    with pytest.raises(ValueError, match="all credits of a sum share one key: set key=state next to credits"):
         load("graph_sum", {"credit": {"credits": [{"name": "gagpo", "key": "state"}]}})
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"credits": ["ppo_turn"]}, "ppo_turn needs a critic"),
-        ({"credits": ["reinforce_plus_plus"]}, "is one of tokens"),
+        ({"credits": ["ppo_turn"]}, "ppo_turn, which needs a critic"),
+        ({"credits": ["reinforce_plus_plus"]}, "is token-level"),
         ({"credits": []}, "at least 1 item"),
     ],
 )
@@ -140,6 +140,6 @@ def test_credit_that_follows_states_warns_of_keys_that_are_none():
         action_N=[0, 0, 0, 0, 1],
     )
     for name in ("graphgpo", "milegpo", "graph_value", "graph_sum"):
-        with pytest.warns(UserWarning, match=r"follows states, and its key is none.*key=state, or, where"):
+        with pytest.warns(UserWarning, match=r"follows states, but its key does not identify them.*key=state, or, if"):
             assert advantages(turns, load(name).credit).stats["aliasing"] == 1.0
     assert "aliasing" in advantages(turns, load("gagpo").credit).stats  # said, and no reason to warn: it averages

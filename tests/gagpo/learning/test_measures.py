@@ -70,7 +70,7 @@ def test_a_loss_that_is_not_finite_says_how_many_steps_were_taken(trainer):
 
     made.learner.updater._accumulate = poisoned
     before = [parameter.clone() for parameter in made.learner.model.parameters()]
-    with pytest.raises(NonFiniteLoss, match=r"old_logprob .* is -inf; 2 steps of this update had been taken before"):
+    with pytest.raises(NonFiniteLoss, match=r"old_logprob .* is -inf; 2 steps of this update were taken before"):
         made.run()
     assert not all(torch.equal(a, b) for a, b in zip(before, made.learner.model.parameters(), strict=True))
     assert not made.learner.model.training
@@ -86,7 +86,7 @@ def test_an_infinite_log_probability_stops_the_run_before_the_first_step(trainer
 
     made.learner.learn = poisoned
     before = [parameter.clone() for parameter in made.learner.model.parameters()]
-    with pytest.raises(NonFiniteLoss, match="is -inf; the weights were left as they were"):
+    with pytest.raises(NonFiniteLoss, match="is -inf; no step was taken"):
         made.run()
     assert all(torch.equal(a, b) for a, b in zip(before, made.learner.model.parameters(), strict=True))
 
