@@ -63,7 +63,7 @@ class AveragedWeights:
             self._average[place] = own
 
     def _local(self) -> list[Tensor]:
-        return [_local(parameter) for parameter in self.parameters]
+        return [local(parameter) for parameter in self.parameters]
 
 
 def kept(iteration: int) -> float:
@@ -71,7 +71,7 @@ def kept(iteration: int) -> float:
     return (iteration - 1) / (iteration + ETA)
 
 
-def _local(parameter: torch.nn.Parameter) -> Tensor:
+def local(parameter: torch.nn.Parameter) -> Tensor:
     """The parameter's values; of a sharded one, those on this rank."""
     tensor = parameter.detach()
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gagpo.objectives.imitation import fall
+from gagpo.objectives.imitation import decay
 from gagpo.settings import OptimizerSettings, SettingsError
 
 Group = dict[str, Any]
@@ -64,4 +64,4 @@ def rate_scale(settings: OptimizerSettings, iteration: int, iterations: int) -> 
     """Factor of the learning rate in ``iteration`` (from 0) of ``iterations``: linear warm-up, then the schedule."""
     if iteration < settings.warmup:
         return min(1.0, (iteration + 1) / settings.warmup)
-    return fall(settings.schedule, (iteration - settings.warmup) / max(1, iterations - settings.warmup))
+    return decay(settings.schedule, (iteration - settings.warmup) / max(1, iterations - settings.warmup))

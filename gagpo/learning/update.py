@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from gagpo.agents.engines.spans import span
 from gagpo.agents.engines.weights import whole
 from gagpo.algorithms import Algorithm
+from gagpo.controllers.average import local
 from gagpo.credit import Credit
 from gagpo.distributed.ranks import Ranks
 from gagpo.learning.batch import Row, Supervision, mini_batches, normaliser_of
@@ -21,8 +21,7 @@ from gagpo.learning.forward import Critic, Networks, Scope
 from gagpo.learning.logprobs import Entropy
 from gagpo.learning.loss import OldLogprobs, micro_batch_loss, nonfinite_error, score, with_columns
 from gagpo.learning.metrics import StepLog
-from gagpo.learning.packing import MicroBatch, Packing
-from gagpo.learning.sharded_batches import rank_batches, token_columns
+from gagpo.learning.packing import MicroBatch, Packing, rank_batches, token_columns
 from gagpo.learning.skipped_steps import NonFiniteLoss, NonFiniteWeights, Skips
 from gagpo.objectives import Controls, Normaliser
 from gagpo.objectives.policy import LOG_RATIO_LIMIT, Metrics
@@ -327,8 +326,7 @@ class Updater:
 
     def _trained(self) -> list[Tensor]:
         """The trained weights, or this rank's shards."""
-        trained = [parameter.detach() for parameter in self.model.parameters() if parameter.requires_grad]
-        return [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in trained]
+        return [local(parameter) for parameter in self.model.parameters() if parameter.requires_grad]
 
     # Without a step ---------------------------------------------------------------------------------------------------
 

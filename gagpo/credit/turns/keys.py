@@ -57,8 +57,13 @@ def state_ids(episodes: Sequence[Episode], key: StateKey) -> tuple[np.ndarray, n
 
 def _ids_of_one_env(episodes: Sequence[Episode], key: StateKey) -> tuple[np.ndarray, np.ndarray]:
     key = resolved(episodes, key)
-    if key == "state":
-        _require_states(episodes)
+    for number, episode in enumerate(episodes if key == "state" else ()):
+        for place, turn in enumerate(episode.turns):
+            if turn.state is None:
+                raise BadTurns(
+                    f"key='state' requires the environment's state, and turn {place} of episode {number} "
+                    f"(task {episode.task!r}) has none: use key='observation'"
+                )
     if key == "history":
         keys, ends = list(_histories(episodes)), [("end of episode", number) for number in range(len(episodes))]
     elif key in ("observation", "state"):
@@ -71,16 +76,6 @@ def _ids_of_one_env(episodes: Sequence[Episode], key: StateKey) -> tuple[np.ndar
         raise BadTurns(f"unknown key {key!r}; choose auto, state, observation or history")
     ids = intern([*keys, *ends])
     return ids[: len(keys)], ids[len(keys) :]
-
-
-def _require_states(episodes: Sequence[Episode]) -> None:
-    for number, episode in enumerate(episodes):
-        for place, turn in enumerate(episode.turns):
-            if turn.state is None:
-                raise BadTurns(
-                    f"key='state' needs the environment's state, and turn {place} of episode {number} "
-                    f"(task {episode.task!r}) has none: use key='observation'"
-                )
 
 
 def _histories(episodes: Sequence[Episode]) -> Iterable[Hashable]:

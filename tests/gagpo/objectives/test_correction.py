@@ -157,7 +157,7 @@ def test_the_cell():
     assert load("grpo", {"correction": "token"}).correction.cap == 2.0
     assert load("grpo", {"correction": {"name": "sequence", "high": 5}}).correction.high == 5
     assert load("grpo", load("grpo", {"correction": "sequence"}).model_dump()).correction.name == "sequence"
-    with pytest.raises(ValueError, match="cap is an option of correction token, and the correction is sequence"):
+    with pytest.raises(ValueError, match="cap requires correction token .got sequence."):
         load("grpo", {"correction": {"name": "sequence", "cap": 4}})
     whole = load("grpo", {"correction": {"name": "icepop"}})
     assert load("grpo", whole.model_dump(mode="json")) == whole and whole.correction.token_range == (0.5, 5.0)
