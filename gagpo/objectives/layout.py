@@ -52,9 +52,7 @@ class Layout:
         """
         row_K = turn_K if row_K is None else row_K
         if turn_K.ndim != 1 or turn_K.shape != row_K.shape:
-            raise InvalidArgument(
-                f"turn_K and row_K must be flat and of one length, got {_shape(turn_K)}, {_shape(row_K)}"
-            )
+            raise InvalidArgument(f"turn_K and row_K must be flat and equally long: {_shape(turn_K)}, {_shape(row_K)}")
         if turn_K.numel() == 0:
             raise InvalidArgument("the batch has no response tokens")
         number_K, turn_tokens_M = _number(turn_K)

@@ -1,4 +1,4 @@
-"""The table of algorithms: its files, its cells, and the combinations that are refused."""
+"""The table of algorithms: presets, changed cells, and invalid combinations."""
 
 import itertools
 
@@ -33,7 +33,7 @@ def test_a_row_is_its_name_or_its_cells(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_settings_survive_being_written_down(name):
+def test_settings_round_trip(name):
     algorithm = load(name)
     assert Algorithm.model_validate(algorithm.model_dump()) == algorithm
     assert Algorithm.model_validate(yaml.safe_load(yaml.safe_dump(algorithm.model_dump(mode="json")))) == algorithm
@@ -76,7 +76,7 @@ def test_a_preset_is_not_changed_by_its_use():
     assert before == PRESETS
 
 
-def test_critics_come_and_go_with_their_credit():
+def test_critics_follow_the_credit():
     assert load("ppo_token").critic.head == "shared"
     assert load("ppo_token", {"critic": {"head": "separate"}}).critic.head == "separate"
     assert load("ppo_turn", {"credit": "gagpo"}).critic is None
@@ -115,7 +115,7 @@ def test_critics_come_and_go_with_their_credit():
         ("ppo_token", {"critic": None}, "credit ppo_token requires a critic"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_reason_in_one_line(name, changes, reason):
+def test_invalid_combinations_are_rejected_with_a_one_line_reason(name, changes, reason):
     with pytest.raises(ValueError, match=reason) as caught:
         load(name, changes)
     assert "\n" not in str(caught.value)

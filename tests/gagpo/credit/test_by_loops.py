@@ -1,4 +1,4 @@
-"""Every credit against loops that follow the papers' formulas, on random batches, and what must not change it."""
+"""Credits against loops that follow the papers' formulas, on random batches, and their invariances."""
 
 import dataclasses
 import math
@@ -338,7 +338,7 @@ def test_adding_a_group_changes_no_other(name, turns):
 @pytest.mark.parametrize("name", [name for name in ONE_PER_CREDIT if name != "rejection_sampling"])
 @settings(deadline=None, max_examples=10)
 @given(turns=batches())
-def test_equal_rewards_teach_nothing(name, turns):
+def test_equal_rewards_give_no_advantage(name, turns):
     """All episodes alike: one turn each, the same reward. Asymmetric AGPO alone tells all-wrong from all-right.
 
     Successes are imitated by rejection sampling, whatever the others did.

@@ -1,4 +1,4 @@
-"""Episode-level credits: worked numbers, hand-computed cases, and the statistics beneath them."""
+"""Episode-level credits: worked numbers, hand-computed cases and group statistics."""
 
 import math
 

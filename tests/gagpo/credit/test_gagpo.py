@@ -48,7 +48,7 @@ def test_lambda_one_is_the_mean_only_step_advantage(example):
     assert Gagpo(lam=1.0, norm="none").advantage(example) == pytest.approx(Gigpo(norm="mean").step_advantage(example))
 
 
-def test_states_met_once_give_no_advantage(example):
+def test_states_visited_once_give_no_advantage(example):
     lonely = Turns(example.reward_N, example.episode_N, example.group_E, state_N=np.arange(11))
     for lam in (0.0, 0.5, 1.0):
         assert np.array_equal(Gagpo(lam=lam).advantage(lonely), np.zeros(11))

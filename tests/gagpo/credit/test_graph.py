@@ -1,4 +1,4 @@
-"""GraphGPO and MileGPO: the worked example, and what holds for every rollout graph."""
+"""GraphGPO and MileGPO: worked examples and identities of every rollout graph."""
 
 import numpy as np
 import pytest
@@ -53,7 +53,7 @@ def test_worked_example_on_webshop(example):
     assert advantage[[0, 2, 5]] == pytest.approx([9.6377, -4.8188, -4.8188], abs=5e-5)
 
 
-def test_distances_are_those_of_the_shortest_way(example):
+def test_distances_are_shortest_paths(example):
     graph = RolloutGraph.of(example)
     assert graph.distance_V[graph.source_N].tolist() == [2, 1, 2, np.inf, np.inf, 2, np.inf]
     assert graph.distance_V[graph.sink_G].tolist() == [0]
@@ -143,7 +143,7 @@ def test_a_group_without_success_has_no_goal(turns):
     assert (graph.visits.revisits[Milegpo().traps(graph) > 0] > 0).all()
 
 
-def test_without_end_states_each_failure_ends_somewhere_of_its_own(example):
+def test_without_end_states_each_failure_has_its_own_end_node(example):
     known = RolloutGraph.of(example)
     unknown = RolloutGraph.of(
         Turns(
@@ -157,7 +157,7 @@ def test_without_end_states_each_failure_ends_somewhere_of_its_own(example):
     assert unknown.target_N[4] != unknown.target_N[6] and len(unknown.source_M) == len(known.source_M)
 
 
-def test_what_the_graph_needs(example):
+def test_missing_columns_are_named(example):
     with pytest.raises(BadTurns, match="give success_E"):
         Graphgpo().advantage(Turns([0], [0], [0], state_N=[0]))
     with pytest.raises(BadTurns, match="give state_N"):
@@ -166,7 +166,7 @@ def test_what_the_graph_needs(example):
         Turns([0], [0], [0], end_state_E=[1, 2])
 
 
-def test_ends_of_episodes_are_states_like_others():
+def test_end_states_are_nodes_like_others():
     turns = [Turn("hall", "go", "go", state="h"), Turn("attic", "go", "go", state="a")]
     back = Episode("t", turns=list(turns), end_observation="hall", end_state="h")
     lost = Episode("t", turns=list(turns[:1]))

@@ -1,4 +1,4 @@
-"""Graph value: small chains by hand, and what holds for the fixed point of every group."""
+"""Graph value: small chains by hand, and the fixed point of random groups."""
 
 import numpy as np
 import pytest
@@ -45,18 +45,18 @@ def test_worked_example():
     assert Gagpo().value(turns)[4] == 0
 
 
-def test_a_refused_action_is_a_loop_that_costs_time():
+def test_an_invalid_action_is_a_self_loop():
     turns = turns_of([("a", 0.0), ("a", 0.0), ("a", 1.0)])
     assert graph_value(turns, 0.5)[0] == pytest.approx((1 / 3) / (1 - 0.5 * 2 / 3), abs=1e-12)
 
 
-def test_a_certain_path_has_no_advantage_to_hand_out():
+def test_a_deterministic_path_has_no_advantage():
     turns = turns_of(*[[(f"s{k}", 10.0 * (k == 30)) for k in range(31)]] * 8)
     assert not Gagpo(proxy="graph", lam=0.0).advantage(turns).any()
     assert graph_value(turns, 0.95)[0] == pytest.approx(10 * 0.95**30, abs=1e-9)
 
 
-def test_an_episode_that_was_cut_off_can_be_valued_by_where_it_stood():
+def test_truncated_episodes_bootstrap_from_their_end_state():
     rows = ([("a", 0.0), ("b", 10.0)], [("a", 0.0)])
     cut = turns_of(*rows, truncated_E=[False, True], end_state_E=[9, 1])
     assert graph_value(cut, 0.9)[0] == pytest.approx(4.5)
@@ -69,7 +69,7 @@ def test_an_episode_that_was_cut_off_can_be_valued_by_where_it_stood():
     assert graph_value(elsewhere, 0.9, bootstrap_truncated=True)[0] == pytest.approx(4.5 / (1 - 0.45))
 
 
-def test_what_has_no_fixed_point_is_refused():
+def test_settings_without_a_fixed_point_are_rejected():
     for wrong in ({"gamma": 1.0}, {"leave_one_out": True}):
         with pytest.raises(ValueError, match="requires gamma below 1 and leave_one_out=false"):
             Gagpo(proxy="graph", **wrong)
@@ -103,6 +103,6 @@ def test_it_is_the_fixed_point(turns, gamma):
 
 @settings(deadline=None, max_examples=50)
 @given(rollouts())
-def test_without_meetings_it_is_the_return(turns):
+def test_without_shared_states_it_is_the_return(turns):
     lonely = Turns(turns.reward_N, turns.episode_N, turns.group_E, state_N=np.arange(turns.turns))
     assert graph_value(lonely, 0.95) == pytest.approx(Gagpo().value(lonely), abs=1e-8)

@@ -1,4 +1,4 @@
-"""What a critic's credit and credit per token want."""
+"""Input of credits with a critic and of token-level credits."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ TURNS = Turns([0, 1], [0, 0], [0], tokens_N=[2, 3])
 
 
 @pytest.mark.parametrize(("settings", "length", "what"), [(PpoTurn(), 2, "turn"), (PpoToken(), 5, "response token")])
-def test_values_must_be_there_fit_and_be_finite(settings, length, what):
+def test_missing_misshapen_and_non_finite_values_are_rejected(settings, length, what):
     with pytest.raises(BadTurns, match=f"give its value of each {what}"):
         advantages(TURNS, settings)
     with pytest.raises(BadTurns, match=rf"one per {what}, shape \({length},\); got \(4,\)"):
@@ -20,7 +20,7 @@ def test_values_must_be_there_fit_and_be_finite(settings, length, what):
         advantages(TURNS, settings, np.array([0.0, np.nan, *[0.0] * (length - 2)]))
 
 
-def test_advantages_are_whitened_and_targets_stay_as_they_are():
+def test_advantages_are_whitened_and_targets_are_not():
     value = np.array([0.5, 0.25])
     plain, target = PpoTurn().estimate(TURNS, value)
     white = advantages(TURNS, PpoTurn(), value)
@@ -29,7 +29,7 @@ def test_advantages_are_whitened_and_targets_stay_as_they_are():
     assert white.advantage.std(ddof=1) == pytest.approx(1, abs=1e-4)
 
 
-def test_a_turn_without_tokens_has_nowhere_to_be_paid():
+def test_a_turn_without_tokens_is_rejected():
     turns = Turns([0, 1], [0, 0], [0], tokens_N=[2, 0])
     with pytest.raises(BadTurns, match="turn 1 has none"):
         advantages(turns, ReinforcePlusPlus())

@@ -1,4 +1,4 @@
-"""Credits are found by name, those of other packages among them."""
+"""Finding credits by name, including those of other packages."""
 
 import re
 import subprocess
@@ -47,13 +47,13 @@ def elsewhere(tmp_path, monkeypatch):
     sys.modules.pop("half_credit", None)
 
 
-def test_every_name_is_that_of_its_class():
+def test_names_match_their_classes():
     for name in CREDITS.ours:
         assert find(name)().name == name
     assert names()[: len(CREDITS.ours)] == list(CREDITS.ours)
 
 
-def test_a_credit_of_one_file_elsewhere_is_named_by_its_place(elsewhere):
+def test_a_credit_of_another_file_is_found_by_module_and_class(elsewhere):
     algorithm = load("grpo", {"credit": {"name": "half_credit:Half", "share": 0.25}})
     assert advantages(TURNS, algorithm.credit).advantage_N.tolist() == [2.5, 2.5, 0]
     again = Algorithm.model_validate(yaml.safe_load(yaml.safe_dump(algorithm.model_dump(mode="json"))))
@@ -62,7 +62,7 @@ def test_a_credit_of_one_file_elsewhere_is_named_by_its_place(elsewhere):
     assert run.algorithm.credit.share == 0.5
 
 
-def test_a_credit_that_was_registered_is_named_by_its_name(elsewhere):
+def test_a_registered_credit_is_found_by_name(elsewhere):
     with pytest.raises(ValueError, match="there is no credit 'half'"):
         find("half")
     __import__("half_credit")
@@ -82,7 +82,7 @@ def test_the_example_of_the_documentation_works():
         CREDITS.remove("half")
 
 
-def test_an_installed_package_is_found_by_its_entry_point(elsewhere, offer):
+def test_a_credit_of_an_installed_package_is_found_by_entry_point(elsewhere, offer):
     """In a process of its own, for which the package is installed: its metadata stand beside its file."""
     offer("half_credit", "gagpo.credits", half="half_credit:Half")
     script = f"""
@@ -111,13 +111,13 @@ def test_an_installed_package_is_found_by_its_entry_point(elsewhere, offer):
         (7, "a credit is a name"),
     ],
 )
-def test_what_is_wrong_with_a_credit_is_said_in_one_line(value, reason):
+def test_errors_of_credits_are_one_line(value, reason):
     with pytest.raises(SettingsError, match=reason) as caught:
         parse({**RUN, "algorithm": {"credit": value}}, "run.yaml")
     assert "\n" not in str(caught.value)
 
 
-def test_what_may_not_be_registered():
+def test_invalid_registrations_are_rejected():
     class Nameless(CreditSettings):
         pass
 
@@ -132,7 +132,7 @@ def test_what_may_not_be_registered():
         register(dict)
 
 
-def test_a_credit_that_gives_nothing_says_what_to_write():
+def test_a_credit_without_its_method_names_it():
     class Idle(CreditSettings):
         name: str = "idle"
 
@@ -142,7 +142,7 @@ def test_a_credit_that_gives_nothing_says_what_to_write():
         Idle().advantage_and_target(TURNS, None)
 
 
-def test_a_credit_that_gives_too_few_advantages_is_named():
+def test_a_credit_with_too_few_advantages_is_named():
     class Short(CreditSettings):
         name: str = "short"
 

@@ -38,7 +38,7 @@ def test_similarity_is_that_of_the_longest_common_subsequence(first, second):
 
 @settings(deadline=None)
 @given(st.lists(TEXTS, min_size=1, max_size=8), st.sampled_from([0.5, 0.8, 0.95, 1.0]))
-def test_a_text_joins_the_first_founder_it_is_like(texts, threshold):
+def test_a_text_joins_the_first_similar_group(texts, threshold):
     founders: list[str] = []
     expected = []
     for text in texts:
@@ -50,7 +50,7 @@ def test_a_text_joins_the_first_founder_it_is_like(texts, threshold):
     assert cluster(texts, threshold).tolist() == [seen[text] for text in texts]
 
 
-def test_more_founders_than_were_planned_for():
+def test_many_groups():
     rng = random.Random(0)
     texts = ["".join(rng.choices("abcdefghij", k=30)) for _ in range(50)]
     assert len(set(cluster(texts, 0.95).tolist())) == 50
@@ -65,6 +65,6 @@ def test_gigpo_groups_near_equal_observations_of_one_task_only():
     assert near - exact == pytest.approx([*half, 0, 0])
 
 
-def test_texts_are_needed():
+def test_missing_texts_are_named():
     with pytest.raises(BadTurns, match="give text_N"):
         Gigpo(similarity=0.9).advantage(Turns([0], [0], [0], state_N=[0]))

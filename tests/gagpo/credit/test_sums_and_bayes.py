@@ -1,4 +1,4 @@
-"""Sums of credits in units of their deviation; a fitted value that never sees its own episode."""
+"""Sums of credits, and values fitted without the own episode."""
 
 import doctest
 import importlib
@@ -41,19 +41,19 @@ def some_turns(seed: int = 0, episodes: int = 12, longest: int = 6, width: int =
     )
 
 
-def test_a_sum_is_that_of_its_parts_in_units_of_their_deviation():
+def test_a_sum_adds_parts_divided_by_their_deviation():
     turns = some_turns()
     step, value = Graphgpo(episode_weight=0.0).advantage(turns), Gagpo(proxy="graph", lam=0.0).advantage(turns)
     assert WeightedSum().advantage(turns) == pytest.approx(step / step.std() + value / value.std())
 
 
-def test_a_credit_that_says_nothing_adds_nothing():
+def test_a_credit_without_deviation_adds_nothing():
     turns = some_turns()
     flat = Turns(np.zeros(turns.turns), turns.episode_N, turns.group_E, state_N=turns.state_N, success_E=[False] * 12)
     assert not WeightedSum(credits=["grpo", "graphgpo"]).advantage(flat).any()
 
 
-def test_one_key_serves_all_parts_and_survives_being_written_down():
+def test_parts_share_one_key_and_round_trip():
     algorithm = load("graph_sum", {"credit": {"key": "history"}})
     assert [part.key for part in algorithm.credit.credits] == ["history", "history"]
     assert Algorithm.model_validate(algorithm.model_dump(mode="json")) == algorithm
@@ -74,7 +74,7 @@ def test_what_cannot_be_summed(changes, reason):
         load("graph_sum", {"credit": changes})
 
 
-def test_the_fit_without_an_episode_is_a_fit_without_it():
+def test_leave_one_out_fit_matches_a_separate_fit():
     turns = some_turns(3)
     target_N = np.random.default_rng(1).normal(size=turns.turns)
     found = ridge_without_own_episode(turns.feature_NF, target_N, turns.episode_N, ridge=2.0)
@@ -85,7 +85,7 @@ def test_the_fit_without_an_episode_is_a_fit_without_it():
         assert found[own] == pytest.approx(turns.feature_NF[own] @ weights, abs=1e-9)
 
 
-def test_no_episode_is_in_its_own_value():
+def test_values_do_not_depend_on_the_own_episode():
     """Another outcome of one episode changes the values of the others, and not its own, but for what is estimated."""
     turns, credit = some_turns(5), EmpiricalBayes()
     own = turns.episode_N == 3
@@ -104,7 +104,7 @@ def test_no_episode_is_in_its_own_value():
     assert not np.allclose(before[~own], after[~own])
 
 
-def test_means_are_shrunk_by_what_is_estimated():
+def test_shrinkage_by_hand():
     group, owner = np.repeat([0, 1, 2], 4), np.arange(12)
     clear = np.repeat([-10.0, 0.0, 10.0], 4) + np.tile([-1.0, 1.0, -1.0, 1.0], 3)
     ratio = variance_ratio(clear, group, 3)
@@ -124,13 +124,13 @@ def test_worked_example_of_a_value_by_task(returns, value):
     assert EmpiricalBayes().value(turns) == pytest.approx(value, abs=5e-5)
 
 
-def test_turns_without_words_are_valued_by_task_and_state():
+def test_turns_without_features_are_valued_by_task_and_state():
     turns = some_turns(7)
     bare = Turns(turns.reward_N, turns.episode_N, turns.group_E, state_N=turns.state_N)
     assert np.isfinite(EmpiricalBayes().advantage(bare)).all()
 
 
-def test_credit_that_follows_states_warns_of_keys_that_are_none():
+def test_credits_that_follow_states_warn_of_aliased_keys():
     turns = Turns(
         [0] * 4 + [10],
         [0, 0, 1, 1, 1],

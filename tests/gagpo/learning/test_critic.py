@@ -1,4 +1,4 @@
-"""The learned value: where it is read, what it is trained towards."""
+"""The learned value: where it is read and what it is trained on."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""What the trainer measures for controllers, what it fills in, and what it says when a loss is not finite."""
+"""What the trainer measures for controllers, and the errors of non-finite losses."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def trainer(corridor, tmp_path):
     return make
 
 
-def test_the_kl_that_adaptive_agpo_hears_of_is_measured_after_the_updates(trainer):
+def test_agpo_observes_the_kl_after_the_updates(trainer):
     """With one step on policy the KL before it is 0: measured there, the feedback would be dead."""
     adaptive = trainer(algorithm={"preset": "agpo_adaptive", "kl": {"coefficient": 0.0}})
     adaptive.run()
@@ -43,7 +43,7 @@ def played(made, iteration=0):
         return made.collector.collect(made.sampler.agent(), pool, iteration)
 
 
-def test_its_entropy_is_that_of_the_model_at_temperature_1(trainer):
+def test_agpo_observes_the_entropy_at_temperature_1(trainer):
     """The same responses, whatever temperature they are said to have been sampled at, have the same entropy."""
     made = trainer(algorithm={"preset": "agpo_adaptive", "kl": {"coefficient": 0.0}})
     episodes = played(made).episodes
@@ -91,7 +91,7 @@ def test_an_infinite_log_probability_stops_the_run_before_the_first_step(trainer
     assert all(torch.equal(a, b) for a, b in zip(before, made.learner.model.parameters(), strict=True))
 
 
-def test_lengths_are_the_rollouts(trainer):
+def test_lengths_follow_the_rollout(trainer):
     made = trainer(algorithm="dr_grpo")
     assert made.learner.updater.algorithm.aggregation.length == made.settings.rollout.max_tokens == 3
     assert made.settings.algorithm.aggregation.length is None  # what is written down stays as the user wrote it
