@@ -4,8 +4,8 @@ Source: the behaviour of princeton-nlp/WebShop, ``web_agent_site/envs/web_agent_
 the elements of its templates. The documents are ours: they have the same texts in the same kinds of elements, and
 nothing else. Nothing of this project is imported; search, prices and reward come from outside.
 
-Two switches stand for what ``docs/environments.md`` lists as different on purpose: without ``visited`` products seen before
-are not marked, with ``truthful`` exactly the chosen option is marked as clicked.
+Two switches stand for what ``docs/environments.md`` lists as different on purpose: without ``visited`` products seen
+before are not marked, with ``truthful`` exactly the chosen option is marked as clicked.
 """
 
 import json
