@@ -68,7 +68,7 @@ def shuffled(tasks: TaskSet, index: int, seed: int) -> str:
 
 
 class Uniform(Curriculum):
-    """Plays every task once before any is repeated."""
+    """Each task once before any comes again."""
 
     name: str = Field(default="uniform", description="what it is found by")
 
@@ -77,7 +77,7 @@ class Uniform(Curriculum):
 
 
 class BySuccess(Curriculum):
-    """Repeats tasks that only some episodes of their group solved, along with new tasks.
+    """Replays tasks that only some episodes of their group solved, along with new tasks.
 
     A task is drawn with weight ``max(4 r (1 - r), floor)``, r the success rate of its last group, so tasks that were
     always or never solved are repeated less often.
