@@ -119,10 +119,10 @@ def _of_one_env(
 ) -> tuple[np.ndarray, np.ndarray | None]:
     critic = settings.critic
     advantage, target = settings.advantage_and_target(turns, value) if critic else (settings.advantage(turns), None)
-    wanted = int(turns.tokens_N.sum()) if settings.level == "token" else turns.turns
-    if advantage.shape != (wanted,):
+    count = int(turns.tokens_N.sum()) if settings.level == "token" else turns.turns
+    if advantage.shape != (count,):
         what = "response token" if settings.level == "token" else "turn"
-        raise InvalidArgument(f"credit {settings.name} gave {advantage.shape} advantages for {wanted}, one per {what}")
+        raise InvalidArgument(f"credit {settings.name} gave {advantage.shape} advantages for {count}, one per {what}")
     return advantage, target
 
 

@@ -36,7 +36,7 @@ class StepLog:
     taught: list[float] = field(default_factory=list)
     tokens: int = 0
     read: int = 0
-    begun: float = field(default_factory=time.perf_counter)
+    started: float = field(default_factory=time.perf_counter)
 
     def metrics(self, ranks: Ranks) -> dict[str, float]:
         """Means over the steps and micro-batches of all ranks; empty if no step was taken."""
@@ -54,7 +54,7 @@ class StepLog:
             **{name: mismatch.get(name, 0.0) for name in MISMATCH},
             "loss": float(np.mean(losses)),
             "grad_norm": float(np.mean(self.norms)),
-            "train_tokens_per_second": self.tokens / (time.perf_counter() - self.begun),
+            "train_tokens_per_second": self.tokens / (time.perf_counter() - self.started),
             "train_tokens_read": read / self.tokens,
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -197,7 +198,7 @@ class Turns:
             if isinstance(value, np.ndarray):
                 own[column.name] = value[kept]
             elif value is not None:
-                own[column.name] = [one for one, wanted in zip(value, kept, strict=True) if wanted]
+                own[column.name] = list(itertools.compress(value, kept))
         return Turns(**{**own, "episode_N": renumber(own["episode_N"])})
 
     def paying_success(self, chosen_E: bool | Sequence[bool] = True) -> Turns:

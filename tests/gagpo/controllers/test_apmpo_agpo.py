@@ -157,7 +157,7 @@ def test_each_task_has_its_own_temperature_and_radius():
 
 
 def test_agpo_state_is_stored_by_task_not_by_place():
-    """The batch has lost the first probed task and holds one that was not probed: nobody gets a neighbour's radius."""
+    """The batch lacks the first probed task and has one that was not probed: no task gets another's radius."""
     probe = episodes([1, 0, 0, 0, 1, 1, 1, 1], groups=[0, 0, 0, 0, 1, 1, 1, 1])
     controllers = with_agpo()
     controllers.begin()

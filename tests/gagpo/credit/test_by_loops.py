@@ -183,7 +183,7 @@ def test_hgpo_by_loops(turns, depth, alpha, offset):
         path = paths(turns)[turns.episode_N[turn]]
         place = path.index(turn)
         if place < back:
-            return turn  # no context so deep: nobody's like
+            return turn  # no context so deep: a group of its own
         states = [turns.state_N[path[p]] for p in range(place - back, place + 1)]
         return (turns.group_E[turns.episode_N[turn]], *states)
 

@@ -39,7 +39,7 @@ TURNS = Turns([0, 10, 0], [0, 0, 1], [0, 0])
 
 @pytest.fixture
 def elsewhere(tmp_path, monkeypatch):
-    """A folder outside of this repository with one file: a package that nobody here knows."""
+    """A folder outside of this repository with the module of a credit."""
     (tmp_path / "half_credit.py").write_text(HALF)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
@@ -83,7 +83,7 @@ def test_the_example_of_the_documentation_works():
 
 
 def test_a_credit_of_an_installed_package_is_found_by_entry_point(elsewhere, offer):
-    """In a process of its own, for which the package is installed: its metadata stand beside its file."""
+    """In a separate process in which the package is installed."""
     offer("half_credit", "gagpo.credits", half="half_credit:Half")
     script = f"""
         import sys

@@ -113,7 +113,7 @@ def test_shrinkage_by_hand():
     assert found[0] == pytest.approx((1.0 - 1.0 + 1.0 - 30.0) / (3 + ratio))
     alike = np.tile([-1.0, 1.0, -1.0, 1.0], 3)
     assert variance_ratio(alike, group, 3) == np.inf and not shrunk_without_own(alike, group, owner).any()
-    assert not shrunk_without_own(clear, group, group).any()  # nobody else owns anything
+    assert not shrunk_without_own(clear, group, group).any()  # groups of one owner
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_every_token_is_trained_once_with_its_own_numbers(plans, budget, parts):
 
 
 def test_a_micro_batch_moves_with_all_columns():
-    """To a device that holds nothing, so that whatever stayed behind would show."""
+    """To the meta device, so that tensors left behind would show."""
     episodes = [conversation(([5, 6], [7, 8]), ([9], [10])), conversation(([5], [6, 7]))]
     for episode in episodes:
         episode.temperature = 0.7

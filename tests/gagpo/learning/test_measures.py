@@ -44,7 +44,7 @@ def played(made, iteration=0):
 
 
 def test_agpo_observes_the_entropy_at_temperature_1(trainer):
-    """The same responses, whatever temperature they are said to have been sampled at, have the same entropy."""
+    """The entropy does not depend on the sampling temperature of the responses."""
     made = trainer(algorithm={"preset": "agpo_adaptive", "kl": {"coefficient": 0.0}})
     episodes = played(made).episodes
     turns, found = turns_for(episodes, made.settings.algorithm.credit), []

@@ -98,7 +98,7 @@ def test_packing_does_not_change_any_correction(tiny, rows, correction, way):
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("silent", [(1,), (0, 1, 2, 3)])
 def test_rows_without_advantage_are_not_read(tiny, rows, name, silent, monkeypatch):
-    """Their tokens, turns and rows count in the mean as before; a mini-batch of nothing else is no step."""
+    """Their tokens, turns and rows still count in the mean; a mini-batch without other rows takes no step."""
     algorithm = load_algorithm(name).resolved(16)
     algorithm = algorithm.model_copy(
         update={"kl": algorithm.kl.model_copy(update={"coefficient": 0.0}), "entropy": 0.0}

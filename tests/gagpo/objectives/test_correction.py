@@ -146,8 +146,8 @@ def test_each_tokens_term_is_weighted_and_kl_and_entropy_are_not(gate):
     by_token = [
         policy_loss(new[k : k + 1], old[k : k + 1], advantage[k : k + 1], alone, bare)[0] for k in range(len(TURN))
     ]
-    beside = policy_loss(new, old, 0 * advantage, layout, chosen, **more)[0]
-    expected = (torch.stack(by_token) * weight).mean() + beside
+    rest = policy_loss(new, old, 0 * advantage, layout, chosen, **more)[0]
+    expected = (torch.stack(by_token) * weight).mean() + rest
     loss = policy_loss(new, old, advantage, layout, chosen, weight_K=weight, **more)[0]
     assert loss.item() == pytest.approx(expected.item())
 
