@@ -97,7 +97,7 @@ def test_critics_follow_the_credit():
         ("apmpo", {"gate": "cispo"}, "power does not support gate cispo"),
         ("gmpo", {"credit": "gagpo"}, "credit gagpo has one per turn: set aggregation.per=action"),
         ("gmpo", {"credit": "reinforce_plus_plus"}, "reinforce_plus_plus has one per token"),
-        ("grpo", {"ratio_pool": "sum"}, "set ratio=action or ratio=sequence"),
+        ("grpo", {"ratio_pool": "sum"}, "ratio_pool requires ratio=action or ratio=sequence"),
         ("grpo", {"ratio_gradient": "token"}, "requires ratio=action or ratio=sequence"),
         ("cispo", {"ratio": "sequence", "ratio_gradient": "token"}, "a gate with a ratio gradient"),
         ("apmpo", {"aggregation": "sequence_mean"}, "set aggregation=power"),
