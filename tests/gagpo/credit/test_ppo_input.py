@@ -14,7 +14,7 @@ TURNS = Turns([0, 1], [0, 0], [0], tokens_N=[2, 3])
 def test_missing_misshapen_and_non_finite_values_are_rejected(settings, length, what):
     with pytest.raises(BadTurns, match=f"give its value of each {what}"):
         advantages(TURNS, settings)
-    with pytest.raises(BadTurns, match=rf"one per {what}, shape \({length},\); got \(4,\)"):
+    with pytest.raises(BadTurns, match=rf"one entry per {what}, shape \({length},\); got \(4,\)"):
         advantages(TURNS, settings, np.zeros(4))
     with pytest.raises(BadTurns, match=f"value of {what} 1 is not finite"):
         advantages(TURNS, settings, np.array([0.0, np.nan, *[0.0] * (length - 2)]))

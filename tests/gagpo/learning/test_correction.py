@@ -65,11 +65,9 @@ def test_the_gap_is_always_logged(corridor, tmp_path, correction):
 
 
 def test_number_formats_that_lose_updates_are_rejected(corridor):
-    with pytest.raises(ValueError, match=r"weights in training are always float32.*training\.precision=bfloat16"):
-        load(corridor(), ["dtype=bfloat16"])
     with pytest.raises(ValueError, match="float16 overflows"):
         load(corridor(), ["engine.dtype=float16"])
-    assert load(corridor(), ["dtype=float32"]).engine.dtype == "float32"
+    assert load(corridor(), ["engine.dtype=float32"]).engine.dtype == "float32"
 
 
 def updated(model, rows, correction, minibatches):

@@ -107,7 +107,7 @@ def test_a_missing_package_is_reported_before_loading(corridor, tmp_path, monkey
     monkeypatch.setattr(optimizers.importlib.util, "find_spec", lambda _: None)
     require_optimizer(OptimizerSettings())
     folder = RunFolder.new(tmp_path / "run", load(corridor(optimizer={"name": "adamw8bit"})))
-    with pytest.raises(SettingsError, match=r"needs bitsandbytes, which is not installed: pip install 'gagpo\[8bit\]'"):
+    with pytest.raises(SettingsError, match=r"requires bitsandbytes: pip install 'gagpo\[8bit\]'"):
         Trainer(folder, quiet=True)
     assert not folder.path.exists()
 
