@@ -14,7 +14,7 @@ from gagpo.agents.setup import make_env, tasks_of
 from gagpo.base import durable
 from gagpo.base.errors import GagpoError
 from gagpo.envs import TaskSet, TextEnv
-from gagpo.envs.lookup import playing
+from gagpo.envs.lookup import with_split
 from gagpo.envs.remote.pool import open_pool
 from gagpo.envs.tools import tools_of
 from gagpo.eval.evaluate import choose_panel, evaluate
@@ -91,7 +91,7 @@ class ChosenPanel:
     def of(cls, request: EvaluationRequest) -> ChosenPanel:
         """Raises :class:`gagpo.GagpoError` for an unknown environment or split, and for one without tasks."""
         environment = request.environment or ""
-        kwargs = playing(environment, request.kwargs or {}, request.split)
+        kwargs = with_split(environment, request.kwargs or {}, request.split)
         env = make_env(environment, kwargs)
         tasks = choose_panel(tasks_of(env, request.split or env.splits[-1]), request.tasks)
         return cls(request, kwargs, env, tasks)

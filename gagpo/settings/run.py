@@ -25,7 +25,7 @@ from gagpo.settings.training import (
     RanksSettings,
     TrainingSettings,
 )
-from gagpo.trackers.registry import TRACKERS
+from gagpo.trackers import TRACKERS
 
 DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu")
 """Those of torch that hold numbers, unlike ``meta``; whether one is here is asked when a run begins."""

@@ -28,7 +28,7 @@ from tests.agents.template_families import FAMILIES
 from tests.conftest import TEXTS
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
-FAULTY = "gagpo.envs.testing:gagpo-test/Faulty-v0"
+FAULTY = "tests.envs.faulty:gagpo-test/Faulty-v0"
 
 MISTRAL = (
     "{% set asked = messages|selectattr('role', 'equalto', 'user')|list %}{{ bos_token }}{% for m in messages %}"

@@ -17,7 +17,7 @@ from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.envs.pool import WorkerPool
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
-FAULTY = "gagpo.envs.testing:gagpo-test/Faulty-v0"
+FAULTY = "tests.envs.faulty:gagpo-test/Faulty-v0"
 DOORS = ["door-01", "door-05", "door-03"]
 
 

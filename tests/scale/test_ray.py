@@ -152,7 +152,7 @@ def test_two_ranks_of_which_one_is_killed_are_the_run_on_one_machine(cluster, mo
 
 
 def test_what_the_user_has_to_mend_ends_the_run_at_once(cluster, model, tmp_path):
-    broken = {"id": "gagpo.envs.testing:gagpo-test/Broken-v0", "kwargs": {}}
+    broken = {"id": "tests.envs.faulty:gagpo-test/Broken-v0", "kwargs": {}}
     evaluation = {"splits": ["test"], "before": False}
     settings = settings_of("broken", model, environment=broken, evaluation=evaluation)
     said = []

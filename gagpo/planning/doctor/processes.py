@@ -1,4 +1,4 @@
-"""Processes that run the doctor's checks, so that a check that crashes or hangs ends no other."""
+"""Run the doctor's checks in processes of their own, so one that crashes or hangs does not stop the others."""
 
 from __future__ import annotations
 
@@ -20,75 +20,78 @@ from gagpo.distributed.launch import free_port
 from gagpo.planning.doctor.machine import Check, Finding, Machine, worst_of
 from gagpo.planning.doctor.rank import READY, answer_path
 
-START_SECONDS = 180.0  # to import torch from a cold disk, and for the ranks to meet
+START_SECONDS = 180.0  # to import torch from a cold disk and connect the ranks
 CHECK_SECONDS = 300.0
-GRACE_SECONDS = 3.0  # for the other ranks to answer once one has failed; they may wait for it for ever
+GRACE_SECONDS = 3.0  # for the other ranks after one has failed, because they may wait for it forever
 POLL_SECONDS = 0.05
 Answer = dict[str, Any]
 
 
-def name_of(check: Check, env: int) -> str:
+def name_of(check: Check, count: int) -> str:
     """The name of a check in the report.
 
     >>> def check_log_probabilities(machine): ...
     >>> name_of(check_log_probabilities, 1), name_of(check_log_probabilities, 8)
     ('log probabilities', 'log probabilities of 8')
     """
-    return check.__name__.removeprefix("check_").replace("_", " ") + (f" of {env}" if env > 1 else "")
+    return check.__name__.removeprefix("check_").replace("_", " ") + (f" of {count}" if count > 1 else "")
 
 
-def run_checks(machine: Machine, checks: Sequence[Check], env: int) -> Iterator[Finding]:
-    """The finding of every check, run by ``environment`` processes together.
+def run_checks(machine: Machine, checks: Sequence[Check], count: int) -> Iterator[Finding]:
+    """Run every check in ``count`` processes together and yield its finding.
 
-    After a check that gave no finding, fresh processes run the rest. If they cannot be started, the rest is left out.
+    After a check without a finding, new processes run the rest. If they cannot be started, the rest is left out.
     """
     left = list(checks)
     while left:
-        crew = StepProcesses(machine, left, env)
+        processes = CheckProcesses(machine, left, count)
         try:
-            problem = crew.start()
-            while left and not crew.broken:
-                begun = time.monotonic()
-                finding = Finding("failed", f"processes could not be started: {problem}") if problem else crew.finding()
-                finding.name, finding.seconds = name_of(left.pop(0), env), time.monotonic() - begun
+            problem = processes.start()
+            while left and not processes.broken:
+                start = time.monotonic()
+                failed = Finding("failed", f"processes could not be started: {problem}")
+                finding = failed if problem else processes.finding()
+                finding.name, finding.seconds = name_of(left.pop(0), count), time.monotonic() - start
                 yield finding
                 if problem:
                     return
         finally:
-            crew.kill()
+            processes.kill()
 
 
-class StepProcesses:
-    """``environment`` processes that run ``checks`` in order. broken: a check gave no finding, so the processes are spent."""
+class CheckProcesses:
+    """``count`` processes that run ``checks`` in order.
 
-    def __init__(self, machine: Machine, checks: Sequence[Check], env: int):
-        self.env, self.broken = env, False
+    broken: a check gave no finding, so the processes cannot be used further.
+    """
+
+    def __init__(self, machine: Machine, checks: Sequence[Check], count: int):
+        self.count, self.broken = count, False
         self._machine, self._checks = machine, list(checks)
-        self._folder = Path(tempfile.mkdtemp(prefix=f"processes-{env}-", dir=machine.folder))
+        self._folder = Path(tempfile.mkdtemp(prefix=f"processes-{count}-", dir=machine.folder))
         self._running: list[subprocess.Popen[bytes]] = []
         self._done = 0
 
     def start(self) -> str:
-        """Start the processes and wait until all are ready; why they are not, empty where they are."""
+        """Start the processes and wait until all are ready. Returns the problem, or an empty string."""
         machine = self._machine
         record = {name: getattr(machine, name) for name in ("device", "engine", "dtype", "processes")}
         record |= {"folder": str(machine.folder), "runs": str(machine.runs)}
         addresses = [f"{check.__module__}:{check.__name__}" for check in self._checks]
-        (self._folder / "machine.json").write_text(
-            json.dumps({"machine": record, "checks": addresses}), encoding="utf-8"
-        )
-        shared = {"WORLD_SIZE": self.env, "LOCAL_WORLD_SIZE": self.env, "MASTER_ADDR": "127.0.0.1"}
+        request = json.dumps({"machine": record, "checks": addresses})
+        (self._folder / "machine.json").write_text(request, encoding="utf-8")
+        shared = {"WORLD_SIZE": self.count, "LOCAL_WORLD_SIZE": self.count, "MASTER_ADDR": "127.0.0.1"}
         shared |= {"MASTER_PORT": free_port(), PARENT: os.getpid(), "TORCH_CPP_LOG_LEVEL": "ERROR"}
         ours = (*ENVIRONMENT, "LOCAL_WORLD_SIZE")
         inherited = {name: value for name, value in os.environ.items() if name not in ours}
-        for rank in range(self.env):
-            variables = {**shared, "RANK": rank, "LOCAL_RANK": rank} if self.env > 1 else {}
-            self._running.append(self._begun(rank, {**inherited, **{k: str(v) for k, v in variables.items()}}))
+        for rank in range(self.count):
+            variables = {**shared, "RANK": rank, "LOCAL_RANK": rank} if self.count > 1 else {}
+            self._running.append(self._start(rank, {**inherited, **{k: str(v) for k, v in variables.items()}}))
         problems = self._problems(self._answers(READY, START_SECONDS), START_SECONDS)
         return _first(problems)[0] if problems else ""
 
     def finding(self) -> Finding:
-        """The finding of the next check, the worst of all ranks."""
+        """The finding of the next check, merged over the ranks."""
         answers = self._answers(str(self._done), CHECK_SECONDS)
         self._done += 1
         problems = self._problems(answers, CHECK_SECONDS)
@@ -96,28 +99,28 @@ class StepProcesses:
             return worst_of([Finding(**answer["finding"]) for answer in answers if answer is not None])
         self.broken = True
         summary, hangs = _first(problems)
-        advice = "it hangs in an exchange: NCCL_DEBUG=INFO, NCCL_P2P_DISABLE=1" if hangs else ""
+        advice = "it hangs in a collective: NCCL_DEBUG=INFO, NCCL_P2P_DISABLE=1" if hangs else ""
         values = {"problems": {str(rank): one for rank, one in enumerate(problems) if one}}
         return Finding("failed", summary, values, advice)
 
     def kill(self) -> None:
-        """End the processes, with whatever they have started."""
+        """Kill the processes and their children."""
         for process in self._running:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
         for process in self._running:
-            with contextlib.suppress(subprocess.TimeoutExpired):  # one that the driver holds cannot be waited for
+            with contextlib.suppress(subprocess.TimeoutExpired):  # may be stuck in the driver
                 process.wait(5.0)
             assert process.stdin is not None
             process.stdin.close()
         self._running = []
 
-    def _begun(self, rank: int, variables: dict[str, str]) -> subprocess.Popen[bytes]:
+    def _start(self, rank: int, variables: dict[str, str]) -> subprocess.Popen[bytes]:
         with self._log(rank).open("wb") as file:
             return subprocess.Popen(
                 module_command("gagpo.planning.doctor.rank", str(self._folder)),
                 env=variables,
-                stdin=subprocess.PIPE,  # whose end tells the process that this one is gone
+                stdin=subprocess.PIPE,  # closed when this process ends
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -127,8 +130,8 @@ class StepProcesses:
         return self._folder / f"log-{rank}.txt"
 
     def _answers(self, number: str, seconds: float) -> list[Answer | None]:
-        """The answer of each rank; None of one that has not given any in time."""
-        found: list[Answer | None] = [None] * self.env
+        """The answer of each rank; None for a rank without an answer in time."""
+        found: list[Answer | None] = [None] * self.count
         until = time.monotonic() + seconds
         while None in found and time.monotonic() < until:
             for rank, process in enumerate(self._running):
@@ -145,7 +148,7 @@ class StepProcesses:
         return found
 
     def _problems(self, answers: list[Answer | None], seconds: float) -> list[str]:
-        """Why each rank has no finding, empty for one that has; an empty list where all have one."""
+        """Why each rank has no finding (empty for a rank with one); an empty list if all have one."""
         problems = [self._problem(rank, answer, seconds) for rank, answer in enumerate(answers)]
         return problems if any(problems) else []
 
@@ -155,11 +158,11 @@ class StepProcesses:
         if "ended" in answer:
             status = answer["ended"]
             how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-            return f"{how}: {last_words(self._log(rank))}"
+            return f"{how}: {last_lines(self._log(rank))}"
         return str(answer.get("error", ""))
 
     def _whereabouts(self, rank: int) -> str:
-        """Where in the code a process is that does not answer."""
+        """The place in the code of a process that does not answer."""
         log = self._log(rank)
         before = log.stat().st_size
         with contextlib.suppress(ProcessLookupError):
@@ -168,23 +171,23 @@ class StepProcesses:
         while log.stat().st_size == before and time.monotonic() < until:
             time.sleep(POLL_SECONDS)
         time.sleep(POLL_SECONDS)
-        return place_in(log.read_bytes()[before:].decode("utf-8", "replace"))
+        return innermost_frames(log.read_bytes()[before:].decode("utf-8", "replace"))
 
 
 HANGS = "has not answered"
 
 
 def _first(problems: Sequence[str]) -> tuple[str, bool]:
-    """The problem to report, a crash or an error before a rank that hangs, and whether it hangs."""
+    """The problem to report, preferring a crash or error to a rank that hangs, and whether it is one that hangs."""
     first = min((rank for rank, one in enumerate(problems) if one), key=lambda rank: HANGS in problems[rank])
     who = f"rank {first} of {len(problems)}: " if len(problems) > 1 else ""
     return f"{who}{problems[first]}", HANGS in problems[first]
 
 
-def place_in(trace: str) -> str:
-    """The innermost frame of a stack that faulthandler printed, and the innermost one of this package.
+def innermost_frames(trace: str) -> str:
+    """The innermost frame of a faulthandler trace, and the innermost frame of this package.
 
-    >>> place_in('  File "/t/dist.py", line 9 in all_reduce\\n  File "/x/gagpo/planning/a.py", line 3 in check')
+    >>> innermost_frames('  File "/t/dist.py", line 9 in all_reduce\\n  File "/x/gagpo/planning/a.py", line 3 in check')
     'in all_reduce (dist.py:9), from check (a.py:3)'
     """
     frames = re.findall(r'File "([^"]*)", line (\d+) in (\S+)', trace)
@@ -194,7 +197,7 @@ def place_in(trace: str) -> str:
     return "in " + ", from ".join(words) if words else "at an unknown place"
 
 
-def last_words(log: Path) -> str:
-    """The last lines of what a process printed, on one."""
+def last_lines(log: Path) -> str:
+    """The last lines of a process's output, joined."""
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     return " | ".join(lines[-3:])[-300:] or "it printed nothing"

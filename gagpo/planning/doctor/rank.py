@@ -1,7 +1,7 @@
-"""A process that runs the doctor's checks one after the other: ``python -m gagpo.planning.doctor.rank FOLDER``.
+"""A process that runs the doctor's checks: ``python -m gagpo.planning.doctor.rank FOLDER``.
 
-With the variables of a rank it is one of several. The result of each check is written to a file of its own. The process
-ends after its last check, after the first that raises, or when its standard input ends.
+With the environment variables of a rank it is one of several. Each result is written to a file. The process ends after
+the last check, after the first that raises, or when its standard input closes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from gagpo.base import durable
-from gagpo.distributed.ranks import Ranks, joined
+from gagpo.distributed.ranks import joined
 from gagpo.planning.doctor.machine import Machine, rank_device
 
 READY = "ready"
@@ -29,19 +29,20 @@ MEETING_SECONDS, SILENT_SECONDS = 600.0, 60.0
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    faulthandler.register(signal.SIGUSR1, all_threads=False)  # the parent asks a process that hangs where it is
+    faulthandler.register(signal.SIGUSR1, all_threads=False)  # the parent asks where it hangs
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     asked = json.loads((folder / "machine.json").read_text(encoding="utf-8"))
     with joined(SILENT_SECONDS, MEETING_SECONDS) as ranks:
-        machine = _machine(asked["machine"], ranks)
-        answer = _tried(lambda: setattr(machine, "device", rank_device(machine.device, ranks)))
+        record = asked["machine"]
+        machine = Machine(**{**record, "folder": Path(record["folder"]), "runs": Path(record["runs"]), "ranks": ranks})
+        answer = _try(lambda: setattr(machine, "device", rank_device(machine.device, ranks)))
         _write(folder, READY, ranks.rank, answer)
         for number, address in enumerate(asked["checks"]):
             if "error" in answer:
                 return
             module, _, name = address.partition(":")
-            answer = _tried(lambda m=module, n=name: asdict(getattr(importlib.import_module(m), n)(machine)))
+            answer = _try(lambda m=module, n=name: asdict(getattr(importlib.import_module(m), n)(machine)))
             _write(folder, str(number), ranks.rank, answer)
 
 
@@ -50,12 +51,8 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _machine(record: dict[str, Any], ranks: Ranks) -> Machine:
-    return Machine(**{**record, "folder": Path(record["folder"]), "runs": Path(record["runs"]), "ranks": ranks})
-
-
-def _tried(call: Any) -> dict[str, Any]:
-    """What ``call`` returned, or its error on one line: either is a result."""
+def _try(call: Any) -> dict[str, Any]:
+    """The result of ``call``, or its error in one line."""
     try:
         return {"finding": call()}
     except Exception as error:
@@ -67,7 +64,7 @@ def answer_path(folder: Path, number: str, rank: int) -> Path:
 
 
 def _write(folder: Path, number: str, rank: int, answer: dict[str, Any]) -> None:
-    """Write an answer whole or not at all; what JSON lacks becomes text."""
+    """Write an answer atomically; values that JSON lacks become text."""
     durable.write_text(answer_path(folder, number, rank), json.dumps(answer, default=str))
 
 

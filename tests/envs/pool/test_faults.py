@@ -141,7 +141,7 @@ def test_a_caller_that_is_away_longer_than_the_deadline_finds_its_answers() -> N
 
 
 GARBAGE = {
-    "raise": "RuntimeError: broken on purpose (testing.py",
+    "raise": "RuntimeError: broken on purpose (faulty.py",
     "observation": "the observation is NoneType",
     "surrogate": "not Unicode",
     "reward": "reward is nan",

@@ -20,7 +20,7 @@ from gagpo.envs.pool import Event, Pool, WorkerPool
 from gagpo.envs.testing import CorridorEnv
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
-FAULTY = "gagpo.envs.testing:gagpo-test/Faulty-v0"
+FAULTY = "tests.envs.faulty:gagpo-test/Faulty-v0"
 PATIENCE = 60.0
 
 

@@ -8,7 +8,8 @@ from gagpo.base.errors import GagpoError
 from gagpo.envs.pool import WorkerPool
 from gagpo.envs.pool.mixed import MixedPool
 
-CORRIDOR, FAULTY, SLEEPY = (f"gagpo.envs.testing:gagpo-test/{name}-v0" for name in ("Corridor", "Faulty", "Sleepy"))
+CORRIDOR, SLEEPY = (f"gagpo.envs.testing:gagpo-test/{name}-v0" for name in ("Corridor", "Sleepy"))
+FAULTY = "tests.envs.faulty:gagpo-test/Faulty-v0"
 
 
 def mixed(**workers):

@@ -190,7 +190,7 @@ def test_a_start_that_fails_leaves_its_name_free(corridor, tmp_path, changes, sa
 
 
 def test_an_iteration_in_which_every_episode_fails_stops_the_run_with_the_reason(corridor, tmp_path):
-    broken = {"id": "gagpo.envs.testing:gagpo-test/Broken-v0", "kwargs": {}}
+    broken = {"id": "tests.envs.faulty:gagpo-test/Broken-v0", "kwargs": {}}
     config = corridor(environment=broken, evaluation={"splits": ["test"], "before": False})
     with pytest.raises(NothingToLearn, match="broken on purpose"):
         trained(config, tmp_path / "run")
