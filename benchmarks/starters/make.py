@@ -20,7 +20,7 @@ from benchmarks.starters.recipe import Recipe, load_recipe
 from gagpo.agents.engines.base import Sampling
 from gagpo.agents.episodes import Episode
 from gagpo.agents.model import load_model, load_tokenizer
-from gagpo.agents.setup import language_agent, make_engine, make_world
+from gagpo.agents.setup import language_agent, make_engine, make_env
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.progress import track
 from gagpo.envs.base import Kwargs
@@ -117,7 +117,7 @@ def _variant(
 ) -> list[Episode]:
     """The demonstrations in one variant of the environment, the ``number``-th."""
     settings, sft, extras = recipe.settings, sft_of(recipe.settings), recipe.extras
-    names = shown_tasks(settings, make_world(settings.only_world.environment.id, kwargs), count)
+    names = shown_tasks(settings, make_env(settings.only_environment.environment.id, kwargs), count)
     hasty, corrected = round((sft.mistakes or 0.0) * len(names)), round(extras.corrected * len(names))
     agent = StubbornExpert(sft.noise, extras.stubborn)
     label = f"{LABEL} {number}" if number else LABEL
@@ -145,7 +145,7 @@ def learner(recipe: Recipe, kwargs: Kwargs) -> CorrectedAgent:
     engine = make_engine(sampler.name, load_model(base), load_tokenizer(base), **sampler.arguments())
     agent = language_agent(
         engine,
-        make_world(settings.only_world.environment.id, kwargs),
+        make_env(settings.only_environment.environment.id, kwargs),
         Sampling(settings.rollout.temperature, settings.rollout.max_tokens),
         style=context.style,
         history=context.history,

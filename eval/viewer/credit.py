@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gagpo.credit import CreditSettings, Turns, advantages, intern, value_proxy
+from gagpo.credit import CreditSettings, Turns, advantages, intern
 from gagpo.credit.episode import Grpo
 from gagpo.credit.gagpo import Gagpo
 from gagpo.eval.viewer.records import EpisodeRecord
@@ -47,7 +47,7 @@ class Recredit:
         turns = turns.paying_success([(one.environment or "") in self.success_only for one in episodes])
         credits: dict[str, CreditSettings] = {"gagpo": self.gagpo, "grpo": Grpo()}
         rows = {name: advantages(turns, credit).advantage_N for name, credit in credits.items()}
-        value_N, state_N = value_proxy(turns, gamma=self.gagpo.gamma), turns.states()
+        value_N, state_N = Gagpo(gamma=self.gagpo.gamma).value(turns), turns.states()
         found, start = [], 0
         for one in episodes:
             place = slice(start, start + len(one.turns))

@@ -15,10 +15,14 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar, cast
 
+from pydantic import ValidationError
+
 from gagpo.base.errors import InvalidArgument, MissingPackage
 from gagpo.base.nearest import hint
+from gagpo.base.options import Options, by_name, explain
 
 Found = TypeVar("Found")
+Made = TypeVar("Made", bound=Options)
 
 
 class Registry(Generic[Found]):
@@ -100,6 +104,34 @@ class Registry(Generic[Found]):
                 raise InvalidArgument(f"{what}: module {module!r} has no {attribute!r}")
             found = getattr(found, part)
         return cast(Found, found)
+
+
+class OptionsRegistry(Registry[type[Made]]):
+    """Classes of options by name, each derived from ``base``."""
+
+    def __init__(self, kind: str, group: str, ours: Mapping[str, str], base: type[Made]):
+        super().__init__(kind, group, ours, self.check)
+        self.base = base
+
+    def check(self, thing: Any, what: str) -> None:
+        """:class:`InvalidArgument` for a thing that is not a class derived from ``base``."""
+        if not isinstance(thing, type) or not issubclass(thing, self.base):
+            package = self.base.__module__.rpartition(".")[0]
+            raise InvalidArgument(f"{what} is not a {self.kind}: derive the class from {package}.{self.base.__name__}")
+
+    def make(self, value: Any) -> Made:
+        """Options from a name or from ``{"name": ..., option: value}``; :class:`InvalidArgument` says what is wrong."""
+        if isinstance(value, self.base):
+            return value
+        value = by_name(value)
+        if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
+            known = hint("", list(self.known()))
+            raise InvalidArgument(f"a {self.kind} is a name, or options with a name among them; {known}")
+        found = self.find(value["name"])
+        try:
+            return found.model_validate(dict(value))
+        except ValidationError as error:
+            raise InvalidArgument(explain(error, found.model_fields, f"{self.kind} {value['name']}")) from None
 
 
 def _place(thing: object) -> str:

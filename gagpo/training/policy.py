@@ -14,7 +14,7 @@ import torch
 from gagpo.agents.engines import adapters, frozen
 from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.learning.forward import checkpoint_activations
-from gagpo.learning.steps.optimizer import require_optimizer
+from gagpo.learning.optimizer import require_optimizer
 from gagpo.runs.checkpoint import AVERAGE, Checkpoint
 from gagpo.settings import RunSettings, SettingsError
 from gagpo.settings.machine import require_device

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from gagpo.learning.steps.optimizer import moment_bytes
+from gagpo.learning.optimizer import moment_bytes
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import CheckpointError
 from gagpo.settings import TrainingSettings

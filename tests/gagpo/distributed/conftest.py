@@ -13,8 +13,7 @@ import yaml
 from safetensors.torch import load_file
 
 from gagpo.distributed.launch import free_port
-from gagpo.learning import logprobs
-from gagpo.learning.steps import optimizer
+from gagpo.learning import logprobs, optimizer
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load

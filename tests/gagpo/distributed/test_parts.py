@@ -15,8 +15,7 @@ from gagpo.distributed.background import Background, Overdue
 from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.states import StateError, fill_optimizer, names_of, optimizer_tensors, write
 from gagpo.learning.batch import Row
-from gagpo.learning.packing import Packing
-from gagpo.learning.sharded_batches import rank_batches, shard_rows
+from gagpo.learning.packing import Packing, rank_batches, shard_rows
 from gagpo.objectives.layout import Normaliser
 
 
