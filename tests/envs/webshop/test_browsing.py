@@ -73,5 +73,5 @@ def test_a_hasty_one_takes_the_first():
 
 def test_who_shops_changes_no_panel():
     assert type(make()).material({}) == type(make()).material({"shopper": "browsing"})
-    with pytest.raises(InvalidArgument, match="'knowing' or 'browsing', got 'odd'"):
+    with pytest.raises(InvalidArgument, match="must be 'knowing' or 'browsing', got 'odd'"):
         make(shopper="odd")

@@ -319,7 +319,7 @@ def wander(shop, task, seed, steps=60):
 @pytest.fixture
 def forgetful(monkeypatch):
     """A shop that forgets nearly everything at once, so that shoppers push each other's pages out."""
-    for module, name in ((pages, "REMEMBERED_PAGES"), (store, "REMEMBERED_PRODUCTS"), (search, "REMEMBERED_QUERIES")):
+    for module, name in ((pages, "CACHED_PAGES"), (store, "CACHED_PRODUCTS"), (search, "CACHED_QUERIES")):
         monkeypatch.setattr(module, name, 2)
     return Shop(store.Store(generated_store().folder))
 

@@ -81,7 +81,7 @@ def test_a_catalogue_has_a_bounded_number_of_goals(tmp_path, monkeypatch):
 
 
 def test_an_empty_catalogue_is_refused(tmp_path):
-    with pytest.raises(CatalogueError, match=r"items_shuffle\.json: holds no usable product"):
+    with pytest.raises(CatalogueError, match=r"items_shuffle\.json: has no usable product"):
         build(tmp_path, [])
 
 
@@ -109,7 +109,7 @@ def test_a_damaged_store_is_refused_with_advice(tmp_path):
     folder = build(tmp_path, [row("B1")]).folder
     with (folder / "products.bin").open("ab") as file:
         file.write(b"more")
-    with pytest.raises(CatalogueError, match=r"not a usable store .* delete it"):
+    with pytest.raises(CatalogueError, match=r"not a usable store .* delete the folder"):
         Store(folder)
     (folder / "manifest.json").write_text("{}")
     with pytest.raises(CatalogueError, match="not a usable store"):
@@ -220,7 +220,7 @@ def test_any_damage_to_a_built_store_is_one_line_that_names_the_file(tmp_path):
                 Store(folder)
             message = str(error.value)
             assert message.startswith(f"{folder}") and path.name in message and "\n" not in message
-            assert "delete it and it is built anew" in message
+            assert "delete the folder to rebuild it" in message
             path.write_bytes(whole)
     assert len(Store(folder)) == 2
 
@@ -228,13 +228,13 @@ def test_any_damage_to_a_built_store_is_one_line_that_names_the_file(tmp_path):
 def test_a_large_store_tells_damaged_rows_when_it_comes_to_them(tmp_path, monkeypatch):
     """Hashes of large stores are not compared: opening would read every page of them."""
     folder = build(tmp_path, [row("B1")]).folder
-    monkeypatch.setattr(store_module, "HASHED", 0)
+    monkeypatch.setattr(store_module, "MAX_HASHED", 0)
     for name in ("products.bin", "goals-synthetic.bin"):
         path = folder / name
         whole = path.read_bytes()
         path.write_bytes(b"\xff" + whole[1:])
         store = Store(folder)
-        with pytest.raises(CatalogueError, match=rf"{name}, row 1: .*delete it"):
+        with pytest.raises(CatalogueError, match=rf"{name}, row 1: .*delete the folder"):
             store.product(0) if name == "products.bin" else store.goal("B1-s0")
         path.write_bytes(whole)
 

@@ -364,7 +364,7 @@ def test_serving_pages_prints_the_address_and_stays_until_interrupted(monkeypatc
 
 
 def test_only_the_webshop_has_pages():
-    with pytest.raises(InvalidArgument, match="only gagpo/WebShop-v0 has pages for people, not 'gagpo/Math-v0'"):
+    with pytest.raises(InvalidArgument, match="requires gagpo/WebShop-v0, got 'gagpo/Math-v0'"):
         serve_pages("gagpo/Math-v0", {})
-    with pytest.raises(InvalidArgument, match="takes no argument 'prodcts'; known: split"):
+    with pytest.raises(InvalidArgument, match="has no argument 'prodcts'; choose from split"):
         serve_pages("gagpo/WebShop-v0", {"prodcts": 3})
