@@ -1,4 +1,4 @@
-"""Run a function in a fresh interpreter: what a cold start costs, and what another process would have said."""
+"""Run a function in a fresh interpreter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from gagpo.base.errors import GagpoError
 from gagpo.base.interpreter import command, module_path
 
-# Standard output is for the result alone: whatever the function prints goes to standard error.
+# Standard output carries only the result; what the function prints goes to standard error.
 _BOOT = """
 import importlib, json, os, sys
 result = os.fdopen(os.dup(1), "w")
@@ -26,14 +26,18 @@ result.close()
 
 
 class FreshProcessFailed(GagpoError, RuntimeError):
-    """The function raised, its process died, or it took too long; the message holds its last words."""
+    """The function raised, its process died, or it took too long; the message contains its last line of output."""
 
 
 def call(function: str, *arguments: Any, timeout: float, hash_seed: int | None = None) -> Any:
     """Call ``function`` ("module:name") with JSON ``arguments`` in a fresh interpreter, and return its JSON result.
 
-    The interpreter finds modules where this one does. ``hash_seed`` fixes the order of its sets of strings. Raises
-    :class:`FreshProcessFailed`; after ``timeout`` seconds the process is killed with all it started.
+    The interpreter has the same module path. After ``timeout`` seconds, the process and its children are killed.
+
+    hash_seed: fixes the order of sets of strings.
+
+    Raises:
+        FreshProcessFailed: no result.
     """
     order = None if hash_seed is None else {**os.environ, "PYTHONHASHSEED": str(hash_seed)}
     process = subprocess.Popen(

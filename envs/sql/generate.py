@@ -1,4 +1,4 @@
-"""Generated questions: unlimited and seeded, each about a small database of its own."""
+"""Generates seeded questions, each about its own small database."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ _ROWS = 12
 def generated(
     split: str, size: int, types: tuple[str, ...], seed: int, made_up: bool = False
 ) -> tuple[TaskSet, dict[str, Question]]:
-    """``size`` questions of a split, each about a database of its own.
+    """Generate ``size`` questions of a split, each about its own database.
 
-    The rows of a database depend on its split, so no database and no result is shared; in ``unseen`` the tables are
-    others too. made_up: each question has tables of its own, all of whose names are made up.
+    The rows depend on the split, so splits share no database and no result. ``unseen`` also has other tables.
+
+    made_up: each question has its own tables, with made-up names.
     """
     listed = [UNSEEN] if split == "unseen" else [name for name in DOMAINS if name != UNSEEN]
     questions = {}
@@ -46,7 +47,7 @@ def _question(rng: random.Random, name: str, kind: str, split: str, number: int,
 
 
 def rows(domain: Domain, stem: str) -> tuple[list[Row], list[Row]]:
-    """The rows of both tables, drawn from ``stem``; amounts differ, so that every superlative has one answer."""
+    """The rows of both tables, seeded by ``stem``; amounts are unique, so that every superlative has one answer."""
     rng = random.Random(f"rows {stem}")
     names = rng.sample(domain.parents, k=min(4, len(domain.parents)))
     parents = [(i + 1, name, rng.randint(*domain.size_range)) for i, name in enumerate(names)]
@@ -60,7 +61,7 @@ def rows(domain: Domain, stem: str) -> tuple[list[Row], list[Row]]:
 
 
 def tables(domain: Domain, parents: Sequence[Row], children: Sequence[Row]) -> tuple[Table, ...]:
-    """A database of these rows."""
+    """A database with these rows."""
     key, text, number = ("id", "INTEGER PRIMARY KEY"), "TEXT NOT NULL", "INTEGER NOT NULL"
     link = (domain.link, f"{number} REFERENCES {domain.parent}(id)")
     columns = (key, ("name", text), (domain.category, text), (domain.amount, number), link)

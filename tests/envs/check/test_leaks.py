@@ -43,12 +43,12 @@ class LeakyEnv(CorridorEnv):
     ("leak", "words"),
     [
         ("", ""),
-        ("state", "the key of the true state"),
+        ("state", "contains the state key"),
         ("actions", "lists all 5 admissible actions"),
-        ("answer", "every first observation holds the answer"),
+        ("answer", "every first observation contains the answer"),
     ],
 )
-def test_a_env_of_ours_that_tells_too_much_is_named(leak: str, words: str) -> None:
+def test_an_environment_that_leaks_is_named(leak: str, words: str) -> None:
     (finding,) = check(lambda: LeakyEnv(leak), episodes=3, only=["nothing leaks"])
     assert finding.ok == (not leak) and finding.judged
     assert words in finding.detail
@@ -63,5 +63,5 @@ def test_a_function_is_checked_in_this_process() -> None:
     found = {finding.name: finding for finding in check(CorridorEnv, episodes=2)}
     assert [finding for finding in found.values() if not finding.ok] == []
     assert "2 instances; it cannot be built in another process" in found["same in every process"].detail
-    with pytest.raises(InvalidArgument, match="env_kwargs belong to an id"):
+    with pytest.raises(InvalidArgument, match="env_kwargs require an id"):
         check(CorridorEnv, {"max_turns": 3})

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gagpo.envs.sql.database import columns_of, made
+from gagpo.envs.sql.database import columns_of, create
 from gagpo.envs.sql.env import SQLEnv
 from gagpo.envs.sql.generate import TYPES, generated
 from gagpo.envs.sql.mutate import mutants
@@ -135,7 +135,7 @@ def test_right_queries_that_are_written_otherwise_pay(played):
 def test_databases_tell_all_mutants_apart_and_a_constant(seed):
     for question in [*questions(200, seed=seed), *questions(60, "unseen", seed)]:
         with ExitStack() as opened:
-            databases = [opened.enter_context(closing(made(source))) for source in suite(question)]
+            databases = [opened.enter_context(closing(create(source))) for source in suite(question)]
             gold = [answer(database, question.gold) for database in databases]
             assert len(gold) >= 3 and all(gold) and any(result != gold[0] for result in gold[1:])
             assert all(value not in (0, None) for result in gold for row in result for value in row)

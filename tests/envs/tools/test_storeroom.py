@@ -72,7 +72,7 @@ def test_what_cannot_be_done_is_invalid_and_says_why(form, action, told):
 
 
 def test_an_unknown_form_is_refused():
-    with pytest.raises(InvalidArgument, match="form is tools or text, got 'lines'"):
+    with pytest.raises(InvalidArgument, match="form must be 'tools' or 'text', got 'lines'"):
         StoreroomEnv("lines")
 
 
