@@ -14,12 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, TypedDict
 
-from filelock import FileLock
-
-from gagpo.base import durable
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.webshop.catalogue import ATTRIBUTES, HUMANS, PRODUCTS
-from gagpo.envs.webshop.store import LOCK_TIMEOUT
+from gagpo.envs.webshop.store import build_once
 
 VERSION = 1
 FEWEST, MOST = 10, 100_000
@@ -195,13 +192,7 @@ def generated_folder(root: Path, products: int = 1_000, seed: int = 0) -> Path:
     if not FEWEST <= products <= MOST:
         raise InvalidArgument(f"products must be between {FEWEST} and {MOST}, got {products}")
     folder = root / f"generated-{products}-{seed}-v{VERSION}"
-    if not folder.is_dir():
-        root.mkdir(parents=True, exist_ok=True)
-        with FileLock(root / f"{folder.name}.lock", LOCK_TIMEOUT):
-            if not folder.is_dir():
-                with durable.replacing_folder(folder) as unfinished:
-                    write_catalogue(unfinished, products, seed)
-    return folder
+    return build_once(folder, lambda unfinished: write_catalogue(unfinished, products, seed))
 
 
 def write_catalogue(folder: Path, products: int, seed: int = 0) -> None:

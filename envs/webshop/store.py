@@ -156,15 +156,14 @@ class Store:
 
     def _lucene_index(self) -> Path:
         """The folder of the index with Lucene's text lengths, built if missing."""
-        folder = self.folder.with_name(f"{self.folder.name}-lucene")
-        with FileLock(f"{folder}.lock", LOCK_TIMEOUT):
-            if not folder.is_dir():
-                builder = IndexBuilder()
-                for number in range(len(self)):
-                    builder.add(searched_text(_unpack(self._products[number]).tidy()))
-                with durable.replacing_folder(folder) as unfinished:
-                    builder.save(unfinished, rounded=True)
-        return folder
+
+        def build(folder: Path) -> None:
+            builder = IndexBuilder()
+            for number in range(len(self)):
+                builder.add(searched_text(_unpack(self._products[number]).tidy()))
+            builder.save(folder, rounded=True)
+
+        return build_once(self.folder.with_name(f"{self.folder.name}-lucene"), build)
 
     def _advice(self, kind: str) -> str:
         number = self.manifest["exact_goals" if self.exact else "goals"][kind]
@@ -181,27 +180,35 @@ def open_store(folder: Path, exact: bool = False) -> Store:
     return Store(folder, exact)
 
 
+def build_once(folder: Path, build: Callable[[Path], None]) -> Path:
+    """Return ``folder``, filled by ``build`` if missing; other processes that need it wait.
+
+    build: called with a temporary folder, which is renamed afterwards.
+
+    Raises:
+        TimeoutError: another process holds the lock for an hour.
+    """
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{folder}.lock", LOCK_TIMEOUT):
+            if not folder.is_dir():
+                with durable.replacing_folder(folder) as unfinished:
+                    build(unfinished)
+    return folder
+
+
 def store_for(sources: Sources, root: Path, seed: int = 0, tagger: Tagger | None = None) -> Path:
     """The folder of the store for ``sources`` below ``root``, built if missing.
 
-    A file with the same path, size and modification time counts as unchanged. Processes that need the same store wait
-    for the one that builds it.
+    A file with the same path, size and modification time counts as unchanged.
 
     Raises:
         CatalogueError: bad data.
-        TimeoutError: another process holds the lock for an hour.
     """
     tagger = tagger or default_tagger()
     stamps = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in sources.paths]
     key = hashlib.sha256(json.dumps([FORMAT, seed, tagger.name, stamps]).encode()).hexdigest()[:16]
-    folder = root / f"store-{key}"
-    if not (folder / "manifest.json").is_file():
-        root.mkdir(parents=True, exist_ok=True)
-        with FileLock(root / f"store-{key}.lock", LOCK_TIMEOUT):
-            if not (folder / "manifest.json").is_file():
-                with durable.replacing_folder(folder) as unfinished:
-                    _build(unfinished, sources, seed, tagger)
-    return folder
+    return build_once(root / f"store-{key}", lambda folder: _build(folder, sources, seed, tagger))
 
 
 def _build(folder: Path, sources: Sources, seed: int, tagger: Tagger) -> None:

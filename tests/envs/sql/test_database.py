@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from gagpo.envs.sql.database import BadDatabase, Bounds, Cost, Database, QueryFailed, made, show
+from gagpo.envs.sql.database import BadDatabase, Bounds, Cost, Database, QueryFailed, create, show
 
 PEOPLE = (("people", (("name", "TEXT NOT NULL"),), (("Ann",), ("Bo",))),)
 
@@ -196,7 +196,7 @@ def test_the_cost_of_a_query_is_known_and_counts_no_seconds_of_others(database):
     small, large = (database.run(f"SELECT COUNT(*) FROM people a, people b WHERE b.id < {n}").cost for n in (9, 900))
     assert 0 < small.steps < 100_000 < large.steps < 10_000_000 and small.size == large.size == 104
     assert large == Cost(large.steps, large.seconds, 104) and 0 <= small.seconds <= large.seconds
-    bounds = Bounds(steps=10, seconds=1.0, size=20).beside(Cost(steps=1000, seconds=0.5, size=7))
+    bounds = Bounds(steps=10, seconds=1.0, size=20).extended(Cost(steps=1000, seconds=0.5, size=7))
     assert bounds == Bounds(steps=4010, seconds=3.0, size=34)
 
 
@@ -206,7 +206,7 @@ def test_a_database_in_memory(tmp_path):
     assert database.run("SELECT name FROM people").rows == [("Ann",), ("Bo",)]
     with pytest.raises(QueryFailed, match="only SELECT"):
         database.run("DELETE FROM people")
-    made(PEOPLE).execute("DELETE FROM people")  # a copy of its own
+    create(PEOPLE).execute("DELETE FROM people")  # a copy of its own
     assert database.run("SELECT COUNT(*) FROM people").rows == [(2,)]
 
 

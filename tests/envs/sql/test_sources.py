@@ -78,7 +78,7 @@ def test_bird(tmp_path, monkeypatch):
         ("{}", "must hold a list"),
         ("[1]", "row 0: not an object"),
         ('[{"db_id": "concert", "query": "SELECT 1"}]', "key 'question' must be a text"),
-        ('[{"db_id": "../../etc", "question": "q", "query": "SELECT 1"}]', "is no folder's name"),
+        ('[{"db_id": "../../etc", "question": "q", "query": "SELECT 1"}]', "is not a folder name"),
         ('[{"db_id": "gone", "question": "q", "query": "SELECT 1"}]', "there is no database"),
     ],
 )
@@ -135,7 +135,7 @@ def test_bad_rows_of_every_kind_can_be_skipped(spider, caplog):
     with pytest.raises(BadSource, match="row 0: not an object"):
         SQLEnv(data=spider).tasks("train")
     assert SQLEnv(data=spider, on_bad_row="skip").tasks("train").ids == ["train-000004"]
-    assert "4 bad rows were skipped; the first: " in caplog.text
+    assert "skipped 4 bad rows; the first: " in caplog.text
     with pytest.raises(InvalidArgument):
         SQLEnv(data=spider, on_bad_row="drop")
 
@@ -186,16 +186,16 @@ def test_the_rows_beyond_ten_thousand_count_too(large):
     env.close()
 
 
-def test_a_gold_query_is_run_once_and_remembered(spider, monkeypatch):
+def test_a_gold_query_is_run_once_and_its_cost_stored(spider, monkeypatch):
     asked = []
     cost = QueryProcess.cost
     monkeypatch.setattr(QueryProcess, "cost", lambda *arguments: asked.append(arguments[2]) or cost(*arguments))
     queries = ["SELECT name FROM singer", "SELECT age FROM singer"]
     hashes = {ask(spider, *queries).tasks("train").hash for _ in range(3)}
     assert asked == queries and len(hashes) == 1
-    book = golds._Book()
-    assert len(book.known) == 2
-    book._path.write_text("[1\n{}\n" + book._path.read_text()[:-20] + '\n["x", ["y", 1, 2]]\n')
+    costs = golds._Costs()
+    assert len(costs.known) == 2
+    costs._path.write_text("[1\n{}\n" + costs._path.read_text()[:-20] + '\n["x", ["y", 1, 2]]\n')
     ask(spider, *queries).tasks("train")
     assert asked == [*queries, queries[1]]  # a broken line is asked again
     connection = sqlite3.connect(spider / "database" / "concert" / "concert.sqlite")

@@ -1,4 +1,4 @@
-"""The expert that knows the instruction alone: it opens results in their order and buys the first that fits."""
+"""The expert that knows only the instruction: it opens results in order and buys the first that fits."""
 
 import gymnasium
 import pytest

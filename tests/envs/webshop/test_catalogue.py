@@ -40,7 +40,7 @@ def test_doubles_nan_and_long_asins_are_left_out_and_counted(tmp_path):
 
 
 def test_option_values_are_trimmed_spaced_and_lower_cased(tmp_path):
-    """And nothing else is done to them: doubled values stay doubled, an option without values stays."""
+    """Repeated values and options without values are kept."""
     fields = {"Color": [{"value": " Red/Blue ", "image": None}, {"value": "RED/BLUE"}], "Nothing": None, "Size": []}
     (product,) = products(tmp_path, [row("B1", customization_options=fields)])
     assert product.options == {"color": ("red | blue", "red | blue"), "size": ()}

@@ -1,8 +1,6 @@
 import gc
 import json
 import random
-import subprocess
-import sys
 
 import gymnasium
 import psutil
@@ -16,7 +14,7 @@ import gagpo.envs  # noqa: F401 (registers the environments)
 from gagpo.envs.tasks import UnknownTask
 from gagpo.envs.webshop.env import WebShopEnv, parse_action
 from gagpo.envs.webshop.rows import CatalogueError
-from tests.envs.webshop.shelf import options, row, write_files
+from tests.envs.webshop.shelf import options, row, run_script, write_files
 
 pytestmark = pytest.mark.usefixtures("shop_data")
 
@@ -320,25 +318,19 @@ def test_two_processes_play_the_same_episode(tmp_path):
         "        *step, info = env.step(info['expert_action']); told.append([step, info['state']])\n"
         "print(json.dumps(told))"
     )
-    runs = [
-        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True).stdout
-        for _ in range(2)
-    ]
-    assert json.loads(runs[0]) == json.loads(runs[1])
+    assert json.loads(run_script(script)) == json.loads(run_script(script))
 
 
-def test_importing_the_suite_does_not_import_the_shop():
-    script = (
-        "import sys, envs; print([m for m in ('bm25s', 'flask', 'selenium', 'spacy', 'torch') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-def test_playing_as_text_needs_neither_web_nor_model_libraries(tmp_path):
-    script = (
-        "import sys, gymnasium, envs; env = gymnasium.make('gagpo/WebShop-v0'); env.reset(seed=0)\n"
-        "print([m for m in ('flask', 'selenium', 'spacy', 'torch', 'bs4', 'jinja2') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "[]"
+@pytest.mark.parametrize(
+    ("code", "unused"),
+    [
+        ("pass", ["bm25s", "flask", "selenium", "spacy", "torch"]),
+        (
+            "gymnasium.make('gagpo/WebShop-v0').reset(seed=0)",
+            ["flask", "selenium", "spacy", "torch", "bs4", "jinja2"],
+        ),
+    ],
+)
+def test_neither_importing_nor_playing_as_text_loads_web_or_model_libraries(code, unused):
+    script = f"import sys, gymnasium, envs; {code}; print([name for name in {unused} if name in sys.modules])"
+    assert run_script(script).strip() == "[]"
