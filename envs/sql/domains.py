@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class Domain:
     """Two tables with the columns ``id`` and ``name``; each row of ``child`` belongs to a row of ``parent``.
 
-    child_word, parent_word: words for a row in a question.
+    child_word, parent_word: words for one row in a question; the table's name is the plural.
     link: column of the child with the parent's id.
     category, categories: column of the child, and its values.
     amount, amount_range: numeric column of the child, and its range.
@@ -31,10 +31,6 @@ class Domain:
     size_range: tuple[int, int]
     parents: tuple[str, ...]
     children: tuple[str, ...]
-
-    @property
-    def plural(self) -> str:
-        return self.child  # tables are named by the plural
 
 
 _PEOPLE = (

@@ -77,14 +77,14 @@ def tables(domain: Domain, parents: Sequence[Row], children: Sequence[Row]) -> t
 def _count(rng: random.Random, d: Domain, parents: Sequence[Row], children: Sequence[Row]) -> tuple[str, str, str]:
     value = rng.choice(sorted({row[2] for row in children}))
     base = f"SELECT COUNT(*) FROM {d.child}"
-    return f"How many {d.plural} have the {d.category} {value}?", f"{base} WHERE {d.category} = '{value}'", base
+    return f"How many {d.child} have the {d.category} {value}?", f"{base} WHERE {d.category} = '{value}'", base
 
 
 def _extreme(rng: random.Random, d: Domain, parents: Sequence[Row], children: Sequence[Row]) -> tuple[str, str, str]:
     word, function = rng.choice([("highest", "MAX"), ("lowest", "MIN"), ("average", "AVG")])
     value = rng.choice(sorted({row[2] for row in children}))
     base = f"SELECT {function}({d.amount}) FROM {d.child}"
-    text = f"What is the {word} {d.amount} of the {d.plural} with {d.category} {value}?"
+    text = f"What is the {word} {d.amount} of the {d.child} with {d.category} {value}?"
     return text, f"{base} WHERE {d.category} = '{value}'", base
 
 
@@ -105,12 +105,12 @@ def _join(rng: random.Random, d: Domain, parents: Sequence[Row], children: Seque
     name = rng.choice([parent[1] for parent in parents if any(row[4] == parent[0] for row in children)])
     base = f"SELECT COUNT(*) FROM {d.child}"
     gold = f"{base} JOIN {d.parent} ON {d.child}.{d.link} = {d.parent}.id WHERE {d.parent}.name = '{name}'"
-    return f"How many {d.plural} belong to the {d.parent_word} {name}?", gold, base
+    return f"How many {d.child} belong to the {d.parent_word} {name}?", gold, base
 
 
 def _group(rng: random.Random, d: Domain, parents: Sequence[Row], children: Sequence[Row]) -> tuple[str, str, str]:
     gold = f"SELECT {d.category}, COUNT(*) FROM {d.child} GROUP BY {d.category}"
-    return f"How many {d.plural} are there of each {d.category}?", gold, f"SELECT COUNT(*) FROM {d.child}"
+    return f"How many {d.child} are there of each {d.category}?", gold, f"SELECT COUNT(*) FROM {d.child}"
 
 
 def _above(rng: random.Random, d: Domain, parents: Sequence[Row], children: Sequence[Row]) -> tuple[str, str, str]:
@@ -118,7 +118,7 @@ def _above(rng: random.Random, d: Domain, parents: Sequence[Row], children: Sequ
     bound = amounts[rng.randrange(3, len(amounts) - 3)]
     word, sign = rng.choice([("above", ">"), ("below", "<")])
     base = f"SELECT name FROM {d.child}"
-    text = f"List the names of the {d.plural} with {d.amount} {word} {bound}."
+    text = f"List the names of the {d.child} with {d.amount} {word} {bound}."
     return text, f"{base} WHERE {d.amount} {sign} {bound}", base
 
 

@@ -20,6 +20,7 @@ from gagpo.envs.sql.database import GOLD, MAX_SQL, BadDatabase, Bounds, Columns,
 
 MEMORY = 2 * 2**30
 """Address space of a query process, in bytes."""
+_TARGET = "gagpo.envs.sql.worker:main"
 
 
 class QueryProcess:
@@ -34,7 +35,7 @@ class QueryProcess:
     def __init__(self, memory: int = MEMORY) -> None:
         # Importing the packages' __init__ would take a second.
         bare = ("gagpo", "gagpo.envs")
-        self._child = Child("gagpo.envs.sql.worker:main", name="a query process", memory=memory, bare=bare)
+        self._child = Child(_TARGET, name="a query process", memory=memory, bare=bare)
 
     def tables(self, source: Source) -> Columns:
         return cast(Columns, self._ask(Bounds(), "tables", source))

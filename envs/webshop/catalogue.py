@@ -103,10 +103,6 @@ class Sources:
     attributes: Path
     humans: Path | None
 
-    @property
-    def paths(self) -> list[Path]:
-        return [path for path in (self.products, self.attributes, self.humans) if path]
-
 
 def find_sources(data: Path) -> Sources:
     """The data files in the folder ``data``, or next to ``data`` if it is a product file.

@@ -206,7 +206,8 @@ def store_for(sources: Sources, root: Path, seed: int = 0, tagger: Tagger | None
         CatalogueError: bad data.
     """
     tagger = tagger or default_tagger()
-    stamps = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in sources.paths]
+    paths = [path for path in (sources.products, sources.attributes, sources.humans) if path]
+    stamps = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
     key = hashlib.sha256(json.dumps([FORMAT, seed, tagger.name, stamps]).encode()).hexdigest()[:16]
     return build_once(root / f"store-{key}", lambda folder: _build(folder, sources, seed, tagger))
 
