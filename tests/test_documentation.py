@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from gagpo.algorithms import PRESETS, Algorithm, load
 from gagpo.cli.main import app
 from gagpo.credit import find
-from gagpo.settings import RunSettings, page
+from gagpo.settings import RunSettings
 from gagpo.settings import load as load_run
 from tests.gagpo.planning.test_recipes import SHAPES
 
@@ -103,10 +103,11 @@ def test_every_page_that_the_code_names_exists():
 
 
 def test_the_settings_page_is_what_the_code_makes():
-    assert read(DOCS / "settings.md") == page.page(), "run python -m gagpo.settings.page > docs/settings.md"
+    assert read(DOCS / "settings.md") == tool("settings_page").page(), "python .ci/settings_page.py > docs/settings.md"
 
 
 def test_every_setting_has_a_sentence():
+    page = tool("settings_page")
     silent = [
         f"{path}.{name}".strip(".")
         for path, model in page.sections(RunSettings)
@@ -114,6 +115,15 @@ def test_every_setting_has_a_sentence():
         if not page.meaning(name, field)
     ]
     assert silent == []
+
+
+def test_every_setting_that_a_page_names_exists():
+    sections = dict(tool("settings_page").sections(RunSettings))
+    dotted = re.compile(rf"(?<![\w.])({'|'.join(name for name in sections if name.isidentifier())})\.([a-z_]+)\b")
+    for path in (*TOP, *DOCS.glob("*.md")):
+        for code in re.findall(r"`([^`\n]+)`", read(path)):
+            for section, key in dotted.findall(code):
+                assert key in sections[section].model_fields or key in ("py", "md"), f"{path.name}: {section}.{key}"
 
 
 def test_the_table_of_presets_is_the_codes():

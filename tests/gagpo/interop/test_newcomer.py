@@ -72,7 +72,7 @@ def test_each_env_is_copied_from_its_page(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("environment", newcomer.ENVIRONMENTS_TRIED)
+@pytest.mark.parametrize("env", newcomer.ENVIRONMENTS_TRIED)
 def test_the_envs_of_the_pages_visibly_learn(tmp_path, env, seed):
     newcomer.write_env(env, tmp_path)
     row = newcomer.learn(env, seed, tmp_path)
