@@ -1,4 +1,4 @@
-"""What an observation shows: it holds neither the state's key, nor the good actions, nor the answer."""
+"""Observations that contain the state key, the admissible actions or the answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gagpo.envs.testing import CorridorEnv
 
 
 class LeakyEnv(CorridorEnv):
-    """A corridor that tells too much."""
+    """A corridor that reveals too much."""
 
     def __init__(self, leak: str, **kwargs: Any):
         super().__init__(**kwargs)
@@ -54,7 +54,7 @@ def test_an_environment_that_leaks_is_named(leak: str, words: str) -> None:
     assert words in finding.detail
 
 
-def test_an_environment_without_tasks_is_told_what_is_missing() -> None:
+def test_an_environment_without_tasks_fails() -> None:
     (finding,) = check("CartPole-v1", episodes=1)
     assert not finding.ok and "no method tasks(split)" in finding.detail
 

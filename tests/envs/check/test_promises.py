@@ -1,4 +1,4 @@
-"""The checker passes honest environments and names each broken promise of dishonest ones."""
+"""The checker passes a correct environment and names the broken promise of each faulty one."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def complaints(lie: str, **settings: Any) -> dict[str, str]:
     return {finding.name: finding.detail for finding in findings if not finding.ok}
 
 
-def test_an_honest_environment_passes_every_check() -> None:
+def test_a_correct_environment_passes_every_check() -> None:
     findings = check("gagpo.envs.testing:gagpo-test/Corridor-v0", episodes=4)
     assert [finding.name for finding in findings] == list(PROMISES)
     assert [finding for finding in findings if not finding.ok] == []

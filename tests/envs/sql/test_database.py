@@ -1,4 +1,4 @@
-"""Queries of an untrusted author: nothing is written, nothing hangs, nothing depends on chance."""
+"""Untrusted queries: read-only, bounded and deterministic."""
 
 import sqlite3
 import time
@@ -78,7 +78,7 @@ def test_reading(database):
         "SELECT ?",
     ],
 )
-def test_what_is_not_plain_reading_is_refused(database, path, sql):
+def test_everything_except_reading_is_rejected(database, path, sql):
     before = path.read_bytes()
     with pytest.raises(QueryFailed) as failed:
         database.run(sql)
@@ -95,7 +95,7 @@ def test_what_is_not_plain_reading_is_refused(database, path, sql):
         "SELECT a.name FROM people a, people b, people c ORDER BY a.name || b.name || c.name",
     ],
 )
-def test_what_takes_too_long_ends_at_the_same_step_everywhere(database, sql):
+def test_a_long_query_ends_at_the_same_step_everywhere(database, sql):
     begun = time.process_time()
     for _ in range(2):
         with pytest.raises(QueryFailed, match=r"takes too long|full"):
@@ -181,7 +181,7 @@ def test_a_result_is_bounded_before_it_is_whole(database):
     assert len(database.run(wide, Bounds(size=100_000), limit=3).rows) == 3
 
 
-def test_what_is_refused_is_named(database):
+def test_the_rejected_function_is_named(database):
     for sql, told in {
         "SELECT soundex(sqlite_version())": "the function sqlite_version is not available",
         "SELECT name FROM sqlite_master": "only reading the tables of this database is allowed",

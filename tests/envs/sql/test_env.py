@@ -130,7 +130,7 @@ def test_invented_tables_are_only_in_the_training_split():
     assert len(set.union(*shown)) == 2 * len(shown)  # each question has two tables that no other has
 
 
-def test_every_invented_question_can_be_told_from_usual_mistakes():
+def test_invented_questions_have_hidden_databases_and_an_expert():
     for question in generated("train", 60, TYPES, 5, made_up=True)[1].values():
         assert len(suite(question)) >= 3
         env = SQLEnv(tables="invented", size=60, seed=5, expert=True)

@@ -1,4 +1,4 @@
-"""Spider and BIRD: the formats, gold queries that are run before they are played, and bounds that leave them room."""
+"""Spider and BIRD: formats, checks of gold queries, and bounds of queries."""
 
 import json
 import sqlite3
@@ -119,7 +119,7 @@ def verdict(env, number=0, answer=None):
         ("WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t) SELECT n FROM t", "the result is too large"),
     ],
 )
-def test_a_gold_query_that_could_not_be_answered_is_named_before_it_is_played(spider, gold, told, monkeypatch):
+def test_a_bad_gold_query_is_reported_with_its_row(spider, gold, told, monkeypatch):
     monkeypatch.setattr(golds, "GOLD", replace(golds.GOLD, size=1_000_000))
     env = ask(spider, "SELECT name FROM singer", gold)
     with pytest.raises(BadSource, match=rf"train_spider\.json, row 1: the gold query fails: {told}"):
@@ -236,7 +236,7 @@ def test_large_integers_are_compared_to_the_last_digit(spider):
 
 
 @pytest.mark.parametrize("key", ["question", "query", "evidence", "difficulty", "db_id"])
-def test_half_a_character_is_refused_with_its_row_and_key(spider, key):
+def test_a_lone_surrogate_is_reported_with_its_row_and_key(spider, key):
     rows = json.loads((spider / "train_spider.json").read_text())
     rows[1][key] = "SELECT '\ud800' FROM singer"
     (spider / "train_spider.json").write_text(json.dumps(rows))

@@ -62,7 +62,7 @@ def test_a_hasty_buyer_finds_the_product_and_takes_it_as_it_is():
     assert 0.3 < sum(rewards) / len(rewards) < 0.95
 
 
-def test_the_expert_searches_with_the_instructions_words_and_clicks_what_it_sees():
+def test_the_expert_searches_with_words_of_the_instruction_and_clicks_visible_labels():
     env = make(expert=True)
     for task in env.tasks("test").ids[:40]:
         observation, info = env.reset(options={"task": task})
@@ -223,7 +223,7 @@ def test_equal_states_have_equal_keys_and_others_have_not():
     assert again["state"] == first["state"]
 
 
-def test_the_state_key_tells_tasks_apart_but_not_environments():
+def test_the_state_key_depends_on_the_task_but_not_on_the_instance():
     env, other = make(), make()
     ids = env.tasks("test").ids
     keys = [env.reset(options={"task": task})[1]["state"] for task in ids[:2]]
@@ -252,7 +252,7 @@ def test_misuse_is_answered_with_advice():
         make().reset(options={"task": "00000-s0"})
 
 
-def test_results_per_page_shortens_what_is_seen():
+def test_results_per_page_shortens_the_observation():
     long, short = make(), make(results_per_page=3)
     for env in (long, short):
         env.reset(seed=0)

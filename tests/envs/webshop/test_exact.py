@@ -18,7 +18,7 @@ def test_exact_is_the_published_environment_and_nothing_else():
         gymnasium.make("gagpo/WebShopBrowser-v0", exact=True)
 
 
-def test_exact_tells_products_seen_before_and_where_that_leads(tmp_path):
+def test_exact_marks_products_seen_before(tmp_path):
     """By default, a page depends only on its address."""
     data = write_files(tmp_path, [row("B1"), row("B2", "blue shirt")])
     for exact, mark in ((True, "clicked button"), (False, "button")):
@@ -33,7 +33,7 @@ def test_exact_tells_products_seen_before_and_where_that_leads(tmp_path):
         assert "[clicked" not in env.step("search[shirt]")[0]
 
 
-def test_what_is_marked_as_clicked_is_what_is_chosen(tmp_path):
+def test_only_chosen_options_are_marked_as_clicked(tmp_path):
     """The published marks miss quotes and non-ASCII letters, and mark equal values of other options."""
     choices = options(a=['24" x 36"', "same"], b=["café", "same"])
     data = write_files(tmp_path, [row("B1", customization_options=choices)])
@@ -75,7 +75,7 @@ def test_labels_with_brackets_are_offered_and_can_be_clicked_unless_exact(tmp_pa
         assert env.step("click[x [m]]")[-1]["valid"] is False
 
 
-def test_the_expert_says_nothing_that_an_exact_shop_cannot_read(tmp_path):
+def test_the_expert_avoids_labels_that_an_exact_shop_cannot_parse(tmp_path):
     choices = options(size=["x [l]", "s"])
     data = write_files(tmp_path, [row("B1", customization_options=choices)])
     env = WebShopEnv(data=data, exact=True, expert=True)

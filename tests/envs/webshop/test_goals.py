@@ -143,7 +143,7 @@ def test_every_process_has_the_same_goals(tmp_path):
         assert run_script(script, seed, tmp_path / "data", tmp_path / f"again-{seed}").split() == expected
 
 
-def test_a_digest_tells_goals_and_catalogues_apart():
+def test_digests_differ_between_goals_and_catalogues():
     first, second = numbered(2)
     assert digest_of(first, "a") == digest_of(first, "a") != digest_of(second, "a")
     assert digest_of(first, "a") != digest_of(first, "b")

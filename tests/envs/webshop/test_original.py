@@ -172,7 +172,7 @@ def test_walks_among_the_oddest_rows_are_the_published_ones_byte_for_byte(tmp_pa
         comparison.walk(rng, 20, WORDS)
 
 
-def test_buying_in_the_generated_shop_pays_what_the_published_rule_pays(generated):
+def test_rewards_in_the_generated_shop_follow_the_published_rule(generated):
     """Random purchases and the expert's, of the wanted product and others."""
     folder, rows, attributes = generated
     comparison = Comparison(folder, without_list_descriptions(rows), attributes, exact=True)

@@ -66,7 +66,7 @@ def test_goals_by_task_id(tmp_path):
         store.goal("")
 
 
-def test_the_manifest_tells_what_was_left_out(tmp_path):
+def test_the_manifest_counts_skipped_rows(tmp_path):
     store = build(tmp_path, [row("B1"), row("B1"), row("nan")])
     assert store.manifest["left_out"] == {"double": 1, "nameless": 1}
     assert (store.manifest["products"], store.manifest["tagger"]) == (1, "rule-1")
@@ -124,7 +124,7 @@ def _build_and_tell(data: Path, root: Path, results: multiprocessing.SimpleQueue
     results.put((str(folder), len(builds), len(Store(folder))))
 
 
-def test_of_several_processes_one_builds_and_all_get_the_store(tmp_path):
+def test_one_of_several_processes_builds_the_store(tmp_path):
     (tmp_path / "data").mkdir()
     write_catalogue(tmp_path / "data", 300)
     context = multiprocessing.get_context("fork")
@@ -222,7 +222,7 @@ def test_any_damage_to_a_built_store_is_one_line_that_names_the_file(tmp_path):
     assert len(Store(folder)) == 2
 
 
-def test_a_large_store_tells_damaged_rows_when_it_comes_to_them(tmp_path, monkeypatch):
+def test_a_large_store_reports_a_damaged_row_when_it_is_read(tmp_path, monkeypatch):
     """Hashes of large stores are not compared, because opening would read the whole files."""
     folder = build(tmp_path, [row("B1")]).folder
     monkeypatch.setattr(store_module, "MAX_HASHED", 0)
