@@ -37,9 +37,8 @@ def spider(tmp_path):
     database(root / "database" / "concert" / "concert.sqlite")
     one = {"db_id": "concert", "question": "Names by age?", "query": "SELECT name FROM singer ORDER BY age DESC"}
     (root / "train_spider.json").write_text(json.dumps([one, one, {**one, "question": "Names, oldest first?"}]))
-    (root / "dev.json").write_text(
-        json.dumps([{**one, "question": "How many?", "query": "SELECT count(*) FROM singer"}])
-    )
+    dev = [{**one, "question": "How many?", "query": "SELECT count(*) FROM singer"}]
+    (root / "dev.json").write_text(json.dumps(dev))
     return root
 
 
@@ -61,9 +60,8 @@ def test_bird(tmp_path, monkeypatch):
     root = tmp_path / "bird"
     database(root / "dev_databases" / "concert" / "concert.sqlite")
     one = {"question_id": 7, "db_id": "concert", "question": "Who is old?", "evidence": "old means age > 35"}
-    (root / "dev.json").write_text(
-        json.dumps([{**one, "SQL": "SELECT name FROM singer WHERE age > 35", "difficulty": "simple"}])
-    )
+    one |= {"SQL": "SELECT name FROM singer WHERE age > 35", "difficulty": "simple"}
+    (root / "dev.json").write_text(json.dumps([one]))
     monkeypatch.setenv("SQL_DATA", str(root))
     env = SQLEnv(split="validation", expert=True)
     text, info = env.reset(seed=0)
@@ -222,16 +220,12 @@ def test_comparisons_by_name(spider, comparison, right):
     env.close()
 
 
-def test_the_order_of_a_subquery_is_not_asked_for(spider):
-    env = ask(spider, "SELECT name FROM singer WHERE age IN (SELECT age FROM singer ORDER BY abs(age), id)")
+def test_the_order_of_a_subquery_is_free_and_large_integers_are_exact(spider):
+    subquery = "SELECT name FROM singer WHERE age IN (SELECT age FROM singer ORDER BY abs(age), id)"
+    env = ask(spider, subquery, "SELECT 9223372036854775807")
     assert verdict(env, 0, "SELECT name FROM singer ORDER BY age DESC") == "right"
-    env.close()
-
-
-def test_large_integers_are_compared_to_the_last_digit(spider):
-    env = ask(spider, "SELECT 9223372036854775807")
-    assert verdict(env, 0, "SELECT 9223372036854775807 - 500") == "wrong"
-    assert verdict(env, 0, "SELECT 9223372036854775806 + 1") == "right"
+    assert verdict(env, 1, "SELECT 9223372036854775807 - 500") == "wrong"
+    assert verdict(env, 1, "SELECT 9223372036854775806 + 1") == "right"
     env.close()
 
 

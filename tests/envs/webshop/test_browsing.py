@@ -44,7 +44,7 @@ def test_it_opens_the_results_one_after_the_other():
         assert opened == list(results[: len(opened)])
 
 
-def test_the_knowing_expert_skips_results_with_equal_titles():
+def test_the_knowing_expert_opens_only_the_goal_product():
     knowing, browsing = make(expert=True), make(shopper="browsing", expert=True)
     counts = [
         (len(episode(knowing, task)[0]), len(episode(browsing, task)[0]))
