@@ -139,7 +139,7 @@ MATHS = [{"problem": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(8
 )
 def test_every_step_can_be_restored_in_every_process(env_id: str, settings: dict[str, Any]) -> None:
     small = {"counts": {"train": 4, "valid_seen": 2, "valid_unseen": 2}} if "ALFWorld" in env_id else {}
-    (built, found) = check(env_id, {**small, **settings}, episodes=4, only=["construction", "put back"])
+    (built, found) = check(env_id, {**small, **settings}, episodes=4, only=["construction", "restore"])
     assert built.ok and found.ok and found.judged, found.detail
     assert "and another process" in found.detail
 
@@ -147,7 +147,7 @@ def test_every_step_can_be_restored_in_every_process(env_id: str, settings: dict
 def test_problems_of_a_file_can_be_restored(tmp_path: Path) -> None:
     path = tmp_path / "problems.jsonl"
     path.write_text("\n".join(json.dumps(row) for row in MATHS), encoding="utf-8")
-    (_, found) = check("gagpo/Math-v0", {"data": str(path)}, episodes=4, only=["construction", "put back"])
+    (_, found) = check("gagpo/Math-v0", {"data": str(path)}, episodes=4, only=["construction", "restore"])
     assert found.ok and found.judged, found.detail
 
 
@@ -160,5 +160,5 @@ def test_questions_of_a_file_can_be_restored(tmp_path: Path) -> None:
     for name in ("train_spider", "dev"):
         (folder.parents[1] / f"{name}.json").write_text(json.dumps(rows), encoding="utf-8")
         rows = [{**rows[0], "question": "Whose names?"}]
-    (_, found) = check("gagpo/SQL-v0", {"data": str(folder.parents[1])}, only=["construction", "put back"])
+    (_, found) = check("gagpo/SQL-v0", {"data": str(folder.parents[1])}, only=["construction", "restore"])
     assert found.ok and found.judged, found.detail

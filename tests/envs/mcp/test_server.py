@@ -87,7 +87,7 @@ def test_a_server_that_talks_on_leaves_no_thread_behind():
     ("lie", "words"),
     [
         ("many", "more than 64 tools"),
-        ("name", "a tool's name is of letters"),
+        ("name", "a tool's name must consist of"),
         ("schema", "a description of more than 20,000 characters"),
         ("double", "lists the tool 'echo' twice"),
         ("shape", "did not start"),
