@@ -60,18 +60,21 @@ def make_engine(name: str, model: torch.nn.Module, tokenizer: Any, **options: An
     return factory(model, tokenizer, **options)
 
 
-def language_agent(
-    engine: Engine,
-    env: gagpo.envs.TextEnv,
-    sampling: Sampling,
+def make_context(
+    tokenizer: Any,
+    env: gagpo.envs.TextEnv | None,
     *,
     style: str = "plain",
     history: int | str = "full",
     admissible: bool = False,
     template: Mapping[str, Any] | None = None,
     calls: str = "auto",
-) -> LanguageAgent:
-    """A language agent with the instructions and tools of ``env`` in the given prompt style."""
-    instructions, tools = getattr(env, "instructions", ""), tools_of(env)
-    context = Context(engine.tokenizer, STYLES[style], instructions, history, admissible, template, tools, calls)
-    return LanguageAgent(engine, context, sampling)
+) -> Context:
+    """How a model is prompted in ``env``: with its instructions and tools, in the given style."""
+    instructions = getattr(env, "instructions", "")
+    return Context(tokenizer, STYLES[style], instructions, history, admissible, template, tools_of(env), calls)
+
+
+def language_agent(engine: Engine, env: gagpo.envs.TextEnv, sampling: Sampling, **context: Any) -> LanguageAgent:
+    """A language agent for ``env``. context: options of :func:`make_context`."""
+    return LanguageAgent(engine, make_context(engine.tokenizer, env, **context), sampling)

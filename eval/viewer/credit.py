@@ -66,8 +66,8 @@ def for_run(folder: Path) -> Recredit:
     credit = settings.algorithm.credit
     return Recredit(
         credit if isinstance(credit, Gagpo) else Gagpo(),
-        {env.name: env.invalid_penalty for env in settings.all_environments},
-        {env.name for env in settings.all_environments if env.reward == "success"},
+        {env.name: settings.invalid_penalty for env in settings.all_environments},
+        {env.name for env in settings.all_environments if settings.reward == "success"},
     )
 
 

@@ -14,7 +14,7 @@ from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.rollout import Clock
 from gagpo.base.errors import InvalidArgument
 from gagpo.collecting.collector import Collection
-from gagpo.collecting.first_rank import collection_bytes, collection_of
+from gagpo.collecting.ahead import collection_bytes, collection_of
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.run_folder import RunFolder
 from tests.agents.engines.remote.fake_server import serving

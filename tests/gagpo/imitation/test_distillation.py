@@ -1,4 +1,4 @@
-"""Distillation is the gradient of the divergence that it is named for, and the teacher reads what it should."""
+"""Distillation has the gradient of its divergence, and the teacher gets the right prompts."""
 
 import math
 
@@ -130,7 +130,7 @@ def test_a_better_model_is_a_good_teacher(corridor, tmp_path):
 def test_a_teacher_with_another_tokenizer_is_refused(corridor, tmp_path):
     algorithm = {**ALONE, "distillation": {"teacher": "starter:maths"}}
     folder = RunFolder.new(tmp_path / "run", load_run(corridor(algorithm=algorithm)))
-    with pytest.raises(SettingsError, match=r"teacher=starter:maths has another tokenizer than .*same tokenizer"):
+    with pytest.raises(SettingsError, match=r"teacher=starter:maths and .* have different tokenizers .*same tokenizer"):
         Trainer(folder, quiet=True)
     assert not folder.path.exists()
 

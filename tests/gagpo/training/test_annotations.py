@@ -1,4 +1,4 @@
-"""What training writes into its episode files: the very numbers that the update was made from."""
+"""Episode files contain the numbers that the update was computed from."""
 
 from dataclasses import replace
 
