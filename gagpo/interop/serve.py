@@ -23,10 +23,13 @@ def serve(
     max_message: int = 1 << 20,
     step_deadline: float = 60.0,
 ) -> None:
-    """Serve ``env_id`` until interrupted; port 0 takes a free one. Says the address on standard output once it is up.
+    """Serve ``env_id`` until interrupted; print the address on standard output once it accepts connections.
 
-    max_message: bytes of one message. A client that vanishes without a word is noticed within 40 seconds. Pages of
-    other sites are refused; at a loopback address so is any other host name.
+    A client that disappears is noticed within 40 seconds. Requests from other sites' pages are rejected; at a loopback
+    address, so are requests for any other host name.
+
+    port: 0 takes a free one.
+    max_message: largest message in bytes.
     """
     try:
         import uvicorn
