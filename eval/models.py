@@ -21,8 +21,8 @@ from gagpo.agents.setup import language_agent, make_engine, make_env
 from gagpo.agents.starters import find, folder_of, is_starter
 from gagpo.envs.lookup import find_spec
 from gagpo.envs.tools import tools_of
+from gagpo.eval.evaluate import ChosenPanel, EvaluationOutcome, Player
 from gagpo.eval.journal import Journal, weights_identity
-from gagpo.eval.panel import ChosenPanel, EvaluationOutcome, Player
 from gagpo.eval.request import MAX_TOKENS, PREFIX, WEIGHTLESS, EvaluationRequest, names_of, settings_like
 from gagpo.eval.results import EvalResult
 from gagpo.runs.reading import in_one_line

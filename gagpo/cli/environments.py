@@ -67,8 +67,10 @@ def serve(
 
         serve_pages(env, values(kwargs), host=host, port=port)
         return
-    from gagpo.interop.scaffold import write_package
-    from gagpo.interop.serve import serve as run
+    from gagpo.interop.scaffold import require_openenv, write_package
+
+    require_openenv()
+    from gagpo.interop.openenv import serve as run
 
     if package is not None:
         say("\n".join(map(str, write_package(env, values(kwargs), package))))

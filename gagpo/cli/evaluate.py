@@ -14,7 +14,7 @@ from gagpo.cli.options import Json, Kwargs, Quiet, TrustRemoteCode, print_json, 
 
 if TYPE_CHECKING:
     from gagpo.agents.api.settings import ApiSettings
-    from gagpo.eval.panel import EvaluationOutcome
+    from gagpo.eval.evaluate import EvaluationOutcome
     from gagpo.eval.results import EvalResult
 
 PREFIX = "openai:"

@@ -69,6 +69,14 @@ def _taken_by(name: str, folder: Path) -> str:
     return "an installed package" if found is not None and not here else ""
 
 
+def require_openenv() -> None:
+    """MissingPackage if OpenEnv is not installed."""
+    try:
+        import gagpo.interop.openenv  # noqa: F401
+    except ImportError as error:
+        raise MissingPackage(f"gagpo serve needs OpenEnv ({error}); install the extra openenv") from None
+
+
 def write_package(env_id: str, kwargs: Kwargs | None, folder: Path) -> list[Path]:
     """Write a folder for ``openenv validate``, ``docker build`` and ``openenv push``; return its files.
 
@@ -78,10 +86,9 @@ def write_package(env_id: str, kwargs: Kwargs | None, folder: Path) -> list[Path
         InvalidArgument: ``folder`` is not empty.
         MissingPackage: OpenEnv is not installed.
     """
-    try:
-        from gagpo.interop.openenv import open_env, short_name
-    except ImportError as error:
-        raise MissingPackage(f"gagpo serve needs OpenEnv ({error}); install the extra openenv") from None
+    require_openenv()
+    from gagpo.interop.openenv import open_env, short_name
+
     if folder.exists() and any(folder.iterdir()):
         raise InvalidArgument(f"{folder} is not empty: choose a new folder")
     env = open_env(env_id, kwargs, workers=0)

@@ -75,7 +75,7 @@ class Player:
 
 @pytest.mark.skipif(SERVER is None, reason="GAGPO_SERVER_PYTHON names no Python with OpenEnv's server")
 def test_its_taskset_plays_our_server():
-    code = "from gagpo.interop.serve import serve; serve('gagpo.envs.testing:gagpo-test/Corridor-v0', port=0)"
+    code = "from gagpo.interop.openenv import serve; serve('gagpo.envs.testing:gagpo-test/Corridor-v0', port=0)"
     server = subprocess.Popen([SERVER, "-c", code], stdout=subprocess.PIPE, text=True)
     try:
         url = server.stdout.readline().split(" at ")[1].strip()
