@@ -33,4 +33,4 @@ def add_to(app: typer.Typer) -> None:
     """Add the examples to every command; KeyError for a command without."""
     for command in app.registered_commands:
         name = command.name or getattr(command.callback, "__name__", "")
-        command.epilog = "\n\n".join(["For example:", *EXAMPLES[name]])
+        command.epilog = "\n\n".join(["For example:", *EXAMPLES[str(name)]])

@@ -148,7 +148,7 @@ def test_only_a_folder_of_its_own_is_replaced(tmp_path, make_groups):
     assert (site / "thesis.txt").read_text() == "all of it"
     assert (site / "data" / "index.js").read_text() == "export default 1\n"
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(BadResult, match="is no folder"):
+    with pytest.raises(BadResult, match="is not a folder"):
         export([run], tmp_path / "file")
     out = tmp_path / "out"
     out.mkdir()  # an empty one is as good as none
