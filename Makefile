@@ -20,7 +20,7 @@ help:
 	@echo "make test-hard  kills, lost ranks, damages, mutations, hostile actions and queries for hours; SCALE=0.01 for minutes"
 	@echo "make test-vllm  vLLM's tests, in an environment of their own"
 	@echo "make test-interop  the doors to OpenEnv, Inspect, TRL, verl and verifiers"
-	@echo "make budgets  lines, words, settings and commands next to their limits"
+	@echo "make budgets    lines, words, settings and commands next to their limits"
 	@echo "make bench      environment and credit benchmarks"
 
 train: $(VENV)/.base
@@ -28,7 +28,8 @@ train: $(VENV)/.base
 	$(VENV)/bin/gagpo train $(CONFIG) --auto $(SET)
 
 test: $(VENV)/.dev lint
-	$(PY) -m pytest -m "not slow" -n $(JOBS) --dist worksteal
+	$(PY) -m pytest -m "not slow" -n $(JOBS) --dist worksteal && times > .pytest_cache/times
+	@$(PY) .ci/budgets.py --times .pytest_cache/times
 
 test-slow: $(VENV)/.dev
 	$(PY) -m pytest -m slow

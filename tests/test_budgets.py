@@ -64,10 +64,8 @@ def test_commands_are_those_that_can_be_typed():
     assert {"plain", "configs", "configs show-one"} <= set(budgets.commands(app))
 
 
-def test_the_seconds_of_all_tests_are_summed(tmp_path):
-    path = tmp_path / "junit.xml"
-    path.write_text('<testsuites><testsuite><testcase time="1.5"/><testcase time="2"/></testsuite></testsuites>')
-    assert budgets.test_seconds(path) == 3.5
+def test_the_minutes_are_those_of_the_children():
+    assert budgets.child_minutes("9m0.000s 0m0.000s\n1m30.000s 0m30.000s\n") == 2.0
 
 
 def test_a_limit_that_is_exceeded_is_marked():
