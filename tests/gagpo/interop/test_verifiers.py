@@ -164,7 +164,8 @@ def test_a_game_is_played_to_its_end_by_its_own_command(tmp_path):
 def test_the_defaults_play_at_once(tmp_path):
     """`vf-eval environments`, resolved by its own command: a plain chat in a process of this machine."""
     (tmp_path / "environments.py").write_text(
-        "from gagpo.interop.verifiers import TasksetEnv, EnvironmentTaskset\n\n__all__ = ['TasksetEnv', 'EnvironmentTaskset']\n"
+        "from gagpo.interop.verifiers import TasksetEnv, EnvironmentTaskset\n\n"
+        "__all__ = ['TasksetEnv', 'EnvironmentTaskset']\n"
     )
     command = [str(Path(sys.executable).with_name("vf-eval")), "environments", "--env.taskset.env-id", CORRIDOR]
     path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[3])])
