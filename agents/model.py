@@ -175,7 +175,7 @@ def refuse_remote_code(name: str, revision: str | None = None) -> None:
     if "AutoModelForCausalLM" in own_code:
         raise ModelError(
             f"model {name} brings code of its own ({own_code['AutoModelForCausalLM']}), which is not run by default: "
-            "read it, then set trust_remote_code=true"
+            "read it, then set trust_remote_code=true (--trust-remote-code for gagpo eval and export)"
         )
 
 

@@ -17,12 +17,7 @@ from gagpo.settings import SettingsError, load
 
 @dataclass(frozen=True)
 class EpisodeCredit:
-    """Credit of one episode, one number per turn.
-
-    advantages: by the name of the algorithm.
-    values: value of the turn's state.
-    states: number of the turn's state; equal numbers are the same state.
-    """
+    """Credit of one episode, one number per turn: advantages by algorithm, state values, state numbers."""
 
     advantages: dict[str, list[float]]
     values: list[float]
@@ -31,11 +26,10 @@ class EpisodeCredit:
 
 @dataclass(frozen=True)
 class Recredit:
-    """Gives GAGPO's and GRPO's credit to batches of saved episodes.
+    """Computes GAGPO's and GRPO's credit of saved episodes.
 
-    gagpo: options of GAGPO; its state key decides which turns count as the same state.
-    penalty: what a turn without a valid action costs, by environment; ``""`` in a run of one.
-    success_only: the environments in which training pays for success alone.
+    penalty: penalty of an invalid turn by environment, ``""`` in a run of one.
+    success_only: environments whose training reward is success only.
     """
 
     gagpo: Gagpo = field(default_factory=Gagpo)
@@ -58,7 +52,7 @@ class Recredit:
 
 
 def for_run(folder: Path) -> Recredit:
-    """Credit with the run's own options, if it has settings of ours and uses GAGPO."""
+    """Credit with the run's own options if it uses GAGPO."""
     try:
         settings = load(folder / "config.yaml")
     except SettingsError:
@@ -72,7 +66,7 @@ def for_run(folder: Path) -> Recredit:
 
 
 def columns(episodes: Sequence[EpisodeRecord], key: str, penalty: Mapping[str, float]) -> Turns:
-    """Saved episodes as the columns that credit is computed from; an environment without states uses observations."""
+    """Saved episodes as columns for credit; environments without states use observations as states."""
     pairs = [(one.environment or "", turn) for one in episodes for turn in one.turns]
     stateless = {env for env, turn in pairs if turn.state is None}
     keyed = {env for env, _ in pairs if key in ("auto", "state")} - stateless

@@ -48,7 +48,9 @@ def run_checks(machine: Machine, checks: Sequence[Check], count: int) -> Iterato
             problem = processes.start()
             while left and not processes.broken:
                 begun = time.monotonic()
-                finding = Finding("failed", f"processes could not be started: {problem}") if problem else processes.finding()
+                finding = (
+                    Finding("failed", f"processes could not be started: {problem}") if problem else processes.finding()
+                )
                 finding.name, finding.seconds = name_of(left.pop(0), count), time.monotonic() - begun
                 yield finding
                 if problem:

@@ -13,8 +13,8 @@ from gagpo.agents.episodes import Episode, Turn, read_episodes
 from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.rollout import Clock
 from gagpo.base.errors import InvalidArgument
-from gagpo.collecting.collector import Collection
 from gagpo.collecting.ahead import collection_bytes, collection_of
+from gagpo.collecting.collector import Collection
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.run_folder import RunFolder
 from tests.agents.engines.remote.fake_server import serving

@@ -99,7 +99,7 @@ def test_a_finding_is_shown_with_its_advice():
 
 
 def test_the_command_reports_failures_and_their_status(monkeypatch, capsys):
-    from gagpo.cli.models import doctor
+    from gagpo.cli.planning import doctor
 
     monkeypatch.setattr(examination, "run_checks", lambda *_: [Finding("failed", "x", name="disk"), Finding("ok", "y")])
     with pytest.raises(typer.Exit) as ended:
