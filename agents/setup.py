@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def make_env(env_id: str, kwargs: Mapping[str, Any] | None = None) -> gagpo.envs.TextEnv:
-    """The environment ``env_id`` in this process; it warns of arguments without effect.
+    """Make the environment ``env_id`` in this process, with a warning for arguments without effect.
 
     Raises: InvalidArgument for an unknown id, naming known ones, and for wrong arguments.
     """
@@ -40,7 +40,7 @@ def make_env(env_id: str, kwargs: Mapping[str, Any] | None = None) -> gagpo.envs
 
 
 def tasks_of(env: gagpo.envs.TextEnv, split: str) -> gagpo.envs.TaskSet:
-    """The tasks of ``split``; InvalidArgument names the existing splits if ``environment`` has no such split."""
+    """The tasks of ``split``. Raises: InvalidArgument naming the existing splits if ``env`` has no such split."""
     splits = getattr(env, "splits", ())
     if splits and split not in splits:
         raise InvalidArgument(f"{type(env).__name__} has no split {split!r}; choose one of {', '.join(splits)}")

@@ -25,7 +25,7 @@ from gagpo.envs.lookup import find_spec
 
 CODE = """
 import contextlib, json, sys
-from gagpo.interop.serve import serve
+from gagpo.interop.openenv import serve
 
 with contextlib.suppress(KeyboardInterrupt):
     serve(sys.argv[1], **json.loads(sys.argv[2]))

@@ -1,4 +1,4 @@
-"""Two or more evaluations of the same panel side by side: differences, paired intervals, corrected p-values."""
+"""Compare evaluations of the same panel: differences, paired intervals, corrected p-values."""
 
 from __future__ import annotations
 
@@ -15,20 +15,17 @@ from gagpo.eval.summary import p_value, panel_facts, plain, with_interval
 
 
 class DifferentPanels(GagpoError, ValueError):
-    """Results that cannot be compared; the message says in what their panels differ."""
+    """Results of different panels, which cannot be compared."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One result against the baseline.
+    """One result compared with the baseline.
 
-    label: the name of the result.
     rise: its success rate minus the baseline's.
-    p: p-value of the paired test.
+    p: of the paired test named ``test``.
     p_holm: ``p`` corrected for all comparisons of the table.
-    test: the name of the test.
-    gained: number of tasks solved more often than by the baseline.
-    lost: number of tasks solved less often than by the baseline.
+    gained, lost: number of tasks solved more or less often than by the baseline.
     """
 
     label: str
@@ -47,7 +44,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Results by label, the first being the baseline, and one difference for each of the others."""
+    """Results by label, the baseline first, and a difference for each of the others."""
 
     results: dict[str, EvalResult]
     differences: tuple[Difference, ...]
@@ -57,7 +54,7 @@ class Comparison:
         return next(iter(self.results))
 
     def record(self) -> dict[str, object]:
-        """JSON-ready values; what ``--json`` prints."""
+        """JSON-ready values."""
         return {
             "baseline": self.baseline,
             "results": {label: result.summary() for label, result in self.results.items()},
@@ -65,7 +62,7 @@ class Comparison:
         }
 
     def lines(self, width: int = WIDTH) -> list[str]:
-        """The tables as ASCII lines of at most ``width`` columns, and how the numbers were made."""
+        """The tables as ASCII lines of at most ``width`` columns."""
         first = self.results[self.baseline]
         results = [
             [label, with_interval(result.success), plain(result.mean_turns), str(result.failed)]
@@ -90,7 +87,7 @@ class Comparison:
 
 
 def compare_results(results: Mapping[str, EvalResult]) -> Comparison:
-    """Compare every result with the first. Raises :class:`DifferentPanels`, or ValueError for fewer than two."""
+    """Compare every result with the first; raises :class:`DifferentPanels`."""
     if len(results) < 2:
         raise InvalidArgument(f"a comparison needs at least two results, got {len(results)}")
     (baseline, first), *others = results.items()
@@ -115,7 +112,7 @@ def _difference(label: str, first: EvalResult, other: EvalResult, p: float, p_ho
 
 
 def require_same_panel(label: str, first: EvalResult, other_label: str, other: EvalResult) -> None:
-    """Raise :class:`DifferentPanels` unless both results are of the same tasks under the same conditions."""
+    """Raise :class:`DifferentPanels` unless both results have the same tasks and conditions."""
     difference = first.panel.difference(other.panel)
     if difference is None and [task.task for task in first.tasks] != [task.task for task in other.tasks]:
         difference = "their task ids differ although the hashes agree; one file has been edited"
@@ -124,10 +121,10 @@ def require_same_panel(label: str, first: EvalResult, other_label: str, other: E
 
 
 def compare_files(paths: Sequence[Path], split: str | None = None) -> Comparison:
-    """Load result files and compare them with the first; each is named by as much of its path as tells them apart.
+    """Load results and compare them with the first; each is named by the shortest unique end of its path.
 
-    A run folder stands for the last evaluation of its weights, not of their average, on ``split`` (by default on the
-    first split that it was evaluated on).
+    paths: result files, or run folders, which stand for :meth:`gagpo.eval.runs.Run.last`.
+    split: of run folders.
     """
     return compare_results(dict(zip(_names(paths), (_load(path, split) for path in paths), strict=True)))
 

@@ -1,4 +1,4 @@
-"""Learning curves as a PNG: one line per method, the mean over its seeds, with the range of the seeds as a band."""
+"""Learning curves as a PNG: one line per method, the mean over its seeds, with a band for their range."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 METRIC = "success_rate"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's palette, which can be told apart with every common colour blindness, without yellow."""
+"""Okabe and Ito's colour-blind safe palette, without yellow."""
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 X_KEYS = {"iteration": "iteration", "turns": "turns_total"}
@@ -34,13 +34,7 @@ Line = tuple[list[float], list[float]]
 
 @dataclass(frozen=True)
 class Band:
-    """Several seeds summed up on the stretch of x that all of them cover.
-
-    x: float64[K], rising.
-    mean: float64[K], over the seeds.
-    low: float64[K], the lowest seed.
-    high: float64[K], the highest seed.
-    """
+    """Mean, lowest and highest value over seeds, float64[K], on the range of x that all seeds cover."""
 
     x: np.ndarray
     mean: np.ndarray
@@ -50,11 +44,10 @@ class Band:
 
 @dataclass(frozen=True)
 class ChartPanel:
-    """One picture of the figure.
+    """One plot of the figure.
 
-    title: its title.
     lines: one line per seed, by label.
-    intervals: the intervals of the points of ``lines``; None for a panel whose points are not evaluations.
+    intervals: of the points in ``lines``; None if they are not evaluations.
     """
 
     title: str
@@ -63,9 +56,9 @@ class ChartPanel:
 
 
 def band(lines: Sequence[Line], pointwise: bool = False) -> Band | None:
-    """Bring one line per seed onto a common x (linear in between) and sum them up; None if they share no x.
+    """Interpolate one line per seed onto a common x and aggregate them; None if they share no x.
 
-    pointwise: take the k-th points of all lines together, at their mean x, if all lines have equally many points.
+    pointwise: aggregate the k-th points of all lines, at their mean x, if all have equally many.
     """
     lines = [line for line in lines if line[0]]
     if not lines:
@@ -81,17 +74,17 @@ def band(lines: Sequence[Line], pointwise: bool = False) -> Band | None:
 
 
 def training_lines(runs: Sequence[Run], x: str, smooth: int = 1) -> list[Line]:
-    """The success rate in training, one line per run, as a trailing mean over ``smooth`` iterations."""
+    """The success rate in training of each run, as a trailing mean over ``smooth`` iterations."""
     lines = [run.series(METRIC, X_KEYS[x]) for run in runs]
     return [(xs, trailing_mean(ys, smooth)) for xs, ys in lines]
 
 
 def evaluation_points(runs: Sequence[Run], split: str, x: str) -> list[tuple[list[float], list[Interval]]]:
-    """Where each run was evaluated on ``split``, and its success rates there."""
+    """The x of each run's evaluations on ``split``, and their success rates."""
     found = []
     for run in runs:
         points: dict[float, Interval] = {}
-        for one in run.trained(split):  # of two evaluations at one x the later one counts
+        for one in run.trained(split):  # the later of two evaluations at one x counts
             place = None if one.iteration is None else run.at(one.iteration, X_KEYS[x])
             if place is not None:
                 points[place] = one.result.success
@@ -100,7 +93,7 @@ def evaluation_points(runs: Sequence[Run], split: str, x: str) -> list[tuple[lis
 
 
 def chart_panels(groups: Mapping[str, Sequence[Run]], x: str, smooth: int) -> list[ChartPanel]:
-    """The panel of the training iterations, and one for each split that was evaluated at least twice."""
+    """A plot of training, and one for each split that was evaluated at least twice."""
     panels: list[ChartPanel] = []
     training = {label: training_lines(group, x, smooth) for label, group in groups.items()}
     if any(line[0] for lines in training.values() for line in lines):
@@ -116,10 +109,7 @@ def chart_panels(groups: Mapping[str, Sequence[Run]], x: str, smooth: int) -> li
 
 
 def plot_curves(groups: Mapping[str, Sequence[Run]], output: Path, x: str = "iteration", smooth: int = 1) -> Path:
-    """Draw runs, grouped by label, into one PNG and return its path.
-
-    The first panel shows success in training; each split that was evaluated at least twice has a panel of its own. Runs
-    of one label are seeds of one method.
+    """Draw runs by label into one PNG; return its path. Runs of one label are seeds of one method.
 
     x: ``iteration`` or ``turns``.
     smooth: window of the trailing mean, in iterations.
@@ -144,7 +134,7 @@ def plot_curves(groups: Mapping[str, Sequence[Run]], output: Path, x: str = "ite
 
 
 def empty_figure(width: float, height: float) -> Figure:
-    """An empty figure, sizes in inches: no global state, no display, whatever the user's matplotlibrc says."""
+    """An empty figure, sizes in inches, without matplotlib's global state."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -154,7 +144,7 @@ def empty_figure(width: float, height: float) -> Figure:
 
 
 def write_png(figure: Figure, output: Path) -> Path:
-    """Write the whole file or nothing; equal figures give equal files."""
+    """Write the file whole or not at all; equal figures give equal files."""
     output.parent.mkdir(parents=True, exist_ok=True)
     with durable.replacing(output, flushed=False) as part:
         figure.savefig(part, format="png", metadata={"Software": None})
@@ -162,7 +152,7 @@ def write_png(figure: Figure, output: Path) -> Path:
 
 
 def plain_axes(axis: Axes) -> None:
-    """Axes that are fainter than the data."""
+    """Style axes fainter than the data."""
     for side in ("top", "right"):
         axis.spines[side].set_visible(False)
     for side in ("left", "bottom"):
@@ -174,12 +164,12 @@ def plain_axes(axis: Axes) -> None:
 
 
 def literal(text: str) -> str:
-    """``text`` without formulas: matplotlib sets what stands between two dollar signs as one."""
+    """``text`` with dollar signs escaped, which matplotlib reads as formulas."""
     return text.replace("$", r"\$")
 
 
 def _legend(groups: Mapping[str, Sequence[Run]], panels: Sequence[ChartPanel]) -> str:
-    """What lines, bands and whiskers stand for, as far as there are any."""
+    """What lines, bands and whiskers mean."""
     seeds = {len(group) for group in groups.values()}
     parts = []
     if max(seeds) > 1:
@@ -191,7 +181,7 @@ def _legend(groups: Mapping[str, Sequence[Run]], panels: Sequence[ChartPanel]) -
 
 
 def _missing(lines: Mapping[str, Sequence[Line]]) -> str:
-    """How many seeds a panel shows, if it lacks some of those that the legend counts."""
+    """How many seeds a panel shows, if some are missing."""
     drawn = {(sum(bool(x) for x, _ in seeds), len(seeds)) for seeds in lines.values()}
     partly = [(some, of) for some, of in sorted(drawn) if 0 < some < of]
     return f" ({partly[0][0]} of {partly[0][1]} seeds)" if partly else ""
@@ -222,7 +212,7 @@ def _draw_panel(axis: Axes, panel: ChartPanel, styles: Mapping[str, tuple[str, s
 
 
 def _label_ends(axis: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
-    """Write each line's label next to its end, moved apart where labels would overlap."""
+    """Write each line's label next to its end without overlap."""
     low, high = axis.get_ylim()
     step = (high - low) * 0.062
     right = max((x for x, _, _, _ in ends), default=0.0)

@@ -1,24 +1,36 @@
-"""The panel runner: plays every task of a fixed panel exactly as often as asked."""
+"""Play every task of a fixed panel a fixed number of times."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 from gagpo.agents.agent import Agent
-from gagpo.agents.episodes import Episode
-from gagpo.agents.rollout import Clock, Job, group_jobs, rollout
+from gagpo.agents.episodes import Episode, write_episodes
+from gagpo.agents.prompts import STYLES
+from gagpo.agents.rollout import Clock, group_jobs, rollout
+from gagpo.agents.setup import make_env, tasks_of
+from gagpo.base import durable
+from gagpo.base.errors import GagpoError
 from gagpo.base.progress import track
+from gagpo.envs import TextEnv
+from gagpo.envs.lookup import with_split
 from gagpo.envs.pool import Pool
+from gagpo.envs.remote.pool import open_pool
 from gagpo.envs.tasks import TaskSet
+from gagpo.envs.tools import tools_of
 from gagpo.eval.journal import Journal
+from gagpo.eval.request import EvaluationRequest
 from gagpo.eval.results import EvalResult, Panel
 from gagpo.runs.reading import in_one_line
 
-PANEL_SEED = 20_260_101  # the episodes' seeds belong to the panel, not to the run that is measured
+PANEL_SEED = 20_260_101  # the seeds of the episodes depend on the panel, not on the run that is measured
 
 
 def choose_panel(tasks: TaskSet, count: int | None = None) -> TaskSet:
-    """The whole split, or ``count`` tasks spread evenly over its sorted ids; raises ``EmptySplit`` if empty."""
+    """The whole split, or ``count`` tasks evenly spaced over its sorted ids; ``EmptySplit`` if empty."""
     tasks.require()
     if count is None or count >= len(tasks):
         return tasks
@@ -43,54 +55,150 @@ def evaluate(
     journal: Journal | None = None,
     rollout: Callable[..., tuple[list[Episode], Clock]] = rollout,
 ) -> tuple[EvalResult, list[Episode]]:
-    """Play every task with ``agent``; returns the result and the episodes, in the panel's order.
+    """Play every task with ``agent``; return the result and the episodes in the panel's order.
 
-    The seeds are fixed by the panel and ``seed``, so every model meets the same episodes.
+    The panel and ``seed`` fix the seeds, so every model plays the same episodes.
 
-    pool: runs the environment.
-    environment, kwargs: what ``pool`` runs; printed with the result.
-    model, temperature: what plays; printed with the result. The temperature is None if no tokens are sampled.
+    environment, kwargs: of the environment in ``pool``; part of the result.
+    model: name of the agent; part of the result.
+    temperature: part of the result; None if no tokens are sampled.
     tries: episodes of each task.
     concurrency: episodes at once.
-    lockstep: the agent answers all episodes that are ready together.
-    journal: open; its episodes are not played again, and every other one is written to it as it ends.
-    rollout: plays the jobs over a pool; a trainer of several ranks has one that distributes them.
+    lockstep: the agent answers all episodes that are ready in one batch.
+    journal: its episodes are not played again; new ones are appended as they end.
+    rollout: plays the jobs on the pool; training on several ranks passes one that distributes them.
     """
     tasks.require()
     conditions = dict(getattr(agent, "conditions", {}))
     with in_one_line():
         panel = Panel(environment, tasks.split, tasks.hash, len(tasks), tries, dict(kwargs), seed, conditions)
     jobs = group_jobs(tasks.ids, tries, PANEL_SEED + seed, f"panel {tasks.split}")
+    played = dict(journal.episodes) if journal else {}
+    missing = [job for job in jobs if (job.task, job.sample) not in played]
     with track(f"evaluating on {tasks.split}", len(jobs), "episodes", quiet) as meter:
+        for _ in range(len(jobs) - len(missing)):
+            meter.advance()
 
-        def play(missing: Sequence[Job], on_finish: Callable[[Episode], None]) -> list[Episode]:
-            return rollout(agent, pool, missing, concurrency=concurrency, lockstep=lockstep, on_finish=on_finish)[0]
+        def finished(episode: Episode) -> None:
+            if journal:
+                journal.append(episode)
+            meter.advance()
 
-        episodes = play_missing(jobs, journal, play, meter.advance)
+        new, _ = rollout(agent, pool, missing, concurrency=concurrency, lockstep=lockstep, on_finish=finished)
+    played |= {(episode.task, episode.sample): episode for episode in new}
+    episodes = [played[job.task, job.sample] for job in jobs]
     return EvalResult.from_episodes(episodes, panel, model, temperature), episodes
 
 
-def play_missing(
-    jobs: Sequence[Job],
-    journal: Journal | None,
-    play: Callable[[Sequence[Job], Callable[[Episode], None]], list[Episode]],
-    on_finish: Callable[[], None],
-) -> list[Episode]:
-    """The episodes of ``jobs``, in order; those that ``journal`` holds are not played again.
+class NothingMeasured(GagpoError):
+    """Every episode failed in its environment, so there is no success rate."""
 
-    journal: every new episode is written to it as it ends.
-    play: plays the missing jobs.
-    on_finish: called once for each episode, those of the journal first.
+
+@dataclass(frozen=True)
+class Player:
+    """An agent and how to play a panel with it.
+
+    name: the model's name in the result.
+    identity: tells it from any other player, as plain JSON values.
+    temperature: part of the result; None if no tokens are sampled.
+    kwargs: arguments of its environments.
+    lockstep: it answers all episodes that are ready in one batch.
+    concurrency: default number of episodes at once.
+    session: a context around all episodes, called with the journal and the number of episodes.
     """
-    played = dict(journal.episodes) if journal else {}
-    missing = [job for job in jobs if (job.task, job.sample) not in played]
 
-    def finished(episode: Episode) -> None:
-        if journal:
-            journal.append(episode)
-        on_finish()
+    agent: Agent
+    name: str
+    identity: Mapping[str, object]
+    temperature: float | None
+    kwargs: Mapping[str, object]
+    lockstep: bool = True
+    concurrency: int = 256
+    session: Callable[[Journal | None, int], AbstractContextManager[None]] = lambda journal, episodes: nullcontext()
 
-    for _ in range(len(jobs) - len(missing)):
-        on_finish()
-    played |= {(episode.task, episode.sample): episode for episode in play(missing, finished)}
-    return [played[job.task, job.sample] for job in jobs]
+
+@dataclass(frozen=True)
+class EvaluationOutcome:
+    """A result with its episodes.
+
+    episodes: in the order of the panel.
+    journal: the file that keeps the episodes, if any.
+    usage: requests, tokens and dollars at a server, including those before an interruption.
+    """
+
+    result: EvalResult
+    episodes: list[Episode]
+    journal: Path | None = None
+    usage: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def failure(self) -> str:
+        """The error of the first failed episode; empty if none failed."""
+        return next((str(one.info.get("error", "")) for one in self.episodes if one.outcome == "failed"), "")
+
+
+@dataclass(frozen=True)
+class ChosenPanel:
+    """A completed request with its environment and tasks."""
+
+    request: EvaluationRequest
+    kwargs: dict[str, object]
+    env: TextEnv
+    tasks: TaskSet
+
+    @classmethod
+    def of(cls, request: EvaluationRequest) -> ChosenPanel:
+        """GagpoError for an unknown environment or split, or a split without tasks."""
+        environment = request.environment or ""
+        kwargs = with_split(environment, request.kwargs or {}, request.split)
+        env = make_env(environment, kwargs)
+        tasks = choose_panel(tasks_of(env, request.split or env.splits[-1]), request.tasks)
+        return cls(request, kwargs, env, tasks)
+
+    def play(self, player: Player) -> EvaluationOutcome:
+        """Play the panel; episodes in the journal are not played again.
+
+        Raises:
+            NothingMeasured: every episode failed in its environment. The journal is deleted.
+        """
+        request, material = self.request, self.env.material(player.kwargs)
+        tools = tools_of(self.env)
+        key = {
+            **request.facts(),
+            **({"tools": [tool.spec for tool in tools]} if tools else {}),
+            **player.identity,
+            "kwargs": material,
+            "panel": self.tasks.hash,
+            "prompts": asdict(STYLES[request.context.style]),
+            "instructions": getattr(self.env, "instructions", ""),
+        }
+        with (
+            Journal(request.journals, key) if request.journals is not None else nullcontext() as journal,
+            open_pool(request.environment or "", player.kwargs, workers=request.workers) as pool,
+            player.session(journal, len(self.tasks) * request.tries),
+        ):
+            result, episodes = evaluate(
+                player.agent,
+                pool,
+                self.tasks,
+                environment=request.environment or "",
+                kwargs=material,
+                model=player.name,
+                temperature=player.temperature,
+                tries=request.tries,
+                seed=request.seed,
+                concurrency=request.concurrency or player.concurrency,
+                lockstep=player.lockstep,
+                quiet=request.quiet,
+                journal=journal,
+            )
+        if request.episodes is not None:
+            with durable.replacing(request.episodes) as temporary:
+                write_episodes(temporary, episodes)
+        outcome = EvaluationOutcome(result, episodes, journal.path if journal else None)
+        if result.failed == result.episodes:
+            if outcome.journal:
+                outcome.journal.unlink()
+            count = f"all {result.episodes} episodes" if result.episodes > 1 else "the only episode"
+            raise NothingMeasured(f"{request.environment}: {count} failed in the environment: {outcome.failure}")
+        return outcome

@@ -1,7 +1,6 @@
-"""Is this run learning, and if not, why: the numbers of its iterations in plain sentences.
+"""Health of a run: whether it learns, and if not, why, in sentences from the metrics of its iterations.
 
-Pure functions of the rows that training logs; nothing here reads a file or knows a model. A rule whose numbers were not
-logged says nothing.
+A rule whose metrics were not logged gives no finding.
 """
 
 from __future__ import annotations
@@ -17,48 +16,38 @@ from gagpo.runs.register import environments_of, of_environment
 Row = Mapping[str, float]
 Level = Literal["good", "watch", "bad"]
 Rule = Callable[[Sequence[Row]], "HealthFinding | None"]
-RECENT = 5  # iterations that a sentence is about
+RECENT = 5  # iterations that a finding is about
 
 
 @dataclass(frozen=True)
 class HealthFinding:
-    """One sentence about a run.
-
-    level: ``bad`` needs action, ``watch`` a look, ``good`` is as it should be.
-    sentence: what was seen, and what to do about it.
-    """
+    """One sentence about a run; level ``bad`` needs action, ``watch`` a look."""
 
     level: Level
     sentence: str
 
 
 def health(rows: Sequence[Row]) -> list[HealthFinding]:
-    """What the last iterations say, worst first, of the whole and of each environment of several; empty without rows."""
+    """Findings about the last iterations, overall and for each of several environments, worst first."""
     if not rows:
         return []
-    found = [finding for rule in RULES for finding in [rule(rows)] if finding is not None]
+    found = [finding for rule in RULES if (finding := rule(rows))]
     for env in environments_of(rows[-1]):
-        own = [_of_env(row, env) for row in rows]
-        told = [finding for rule in RULES for finding in [rule(own)] if finding is not None]
-        found += [replace(one, sentence=f"{env}: {one.sentence}") for one in told]
+        end = of_environment("", env)
+        own = [{name.removesuffix(end): value for name, value in row.items() if name.endswith(end)} for row in rows]
+        of_env = [finding for rule in RULES if (finding := rule(own))]
+        found += [replace(one, sentence=f"{env}: {one.sentence}") for one in of_env]
     order = {"bad": 0, "watch": 1, "good": 2}
     return sorted(found, key=lambda one: order[one.level])
 
 
-def _of_env(row: Row, env: str) -> dict[str, float]:
-    """What was logged of one environment by itself, by the metrics' own names."""
-    end = of_environment("", env)
-    return {name.removesuffix(end): value for name, value in row.items() if name.endswith(end)}
-
-
 def health_line(rows: Sequence[Row]) -> str:
-    """The worst finding in one line, for the trainer to print; empty when nothing is amiss."""
-    amiss = [one for one in health(rows) if one.level != "good"]
-    return "; ".join(one.sentence for one in amiss[:2])
+    """The two worst findings in one line; empty if all are good."""
+    return "; ".join(one.sentence for one in health(rows)[:2] if one.level != "good")
 
 
 def sentences(rows: Sequence[Row]) -> list[str]:
-    """Every finding as a sentence, those that need action marked."""
+    """Every finding as a sentence, marked by its level."""
     marks = {"bad": "Act: ", "watch": "Look: ", "good": ""}
     return [marks[one.level] + one.sentence for one in health(rows)]
 
@@ -72,9 +61,8 @@ def recent(rows: Sequence[Row], key: str, count: int = RECENT) -> float:
 def answer_task_information(pairs: Sequence[tuple[str, str]]) -> float:
     """Mutual information between task and answer in nats, at least 0, from one (task, answer) pair per turn.
 
-    The plug-in estimate less Miller and Madow's correction for small samples (Miller 1955), so that answers drawn from
-    one pool for all tasks give about 0. One task alone has no information to carry: NaN would not be a number to log,
-    so it is 0 then too.
+    The plug-in estimate minus Miller and Madow's correction for small samples (Miller 1955), so that answers that do
+    not depend on the task give about 0. A single task gives 0.
 
     >>> answer_task_information([("a", "x")] * 50 + [("b", "y")] * 50)  # doctest: +ELLIPSIS
     0.68...
@@ -95,13 +83,11 @@ def answer_task_information(pairs: Sequence[tuple[str, str]]) -> float:
 
 @dataclass(frozen=True)
 class Limit:
-    """A rule about one metric that has two limits.
+    """A rule about the recent mean of one metric.
 
-    metric: whose recent mean is judged.
     seen: the sentence, with the mean in it.
-    advice: what to do when it is bad.
-    bad: the limit beyond which it needs action.
-    watch: the limit beyond which it needs a look. Low values are bad if this is above ``bad``.
+    advice: added if the mean is bad.
+    bad, watch: the limits. Low values are bad if ``watch`` is above ``bad``.
     """
 
     metric: str
@@ -168,7 +154,7 @@ LIMITS = (
 
 
 def entropy(rows: Sequence[Row]) -> HealthFinding | None:
-    """A policy without entropy samples the same try again and again; one whose entropy rises forgets."""
+    """A policy without entropy repeats itself; rising entropy means that it forgets."""
     first, last = recent(rows[:RECENT], "entropy"), recent(rows, "entropy")
     if math.isnan(last):
         return None
@@ -185,11 +171,11 @@ INVALID = {
     "invalid_cut": "cut off at the token limit: raise rollout.max_tokens or check that the vocabulary spells actions",
     "invalid_refused": "refused by the environment: the model does not use its commands",
 }
-"""What leads to invalid actions, and what to do about it, by metric."""
+"""Causes of invalid actions and advice, by metric."""
 
 
 def invalid(rows: Sequence[Row]) -> HealthFinding | None:
-    """Turns without an action that the environment accepts, and what most of them lack."""
+    """Turns without an action that the environment accepts, and their main cause."""
     share = recent(rows, "invalid_rate")
     if math.isnan(share):
         return None
@@ -197,17 +183,13 @@ def invalid(rows: Sequence[Row]) -> HealthFinding | None:
     if share <= 0.2:
         return HealthFinding("good", sentence)
     leading = max(INVALID, key=lambda name: -1.0 if math.isnan(kind := recent(rows, name)) else kind)
-    if leading == "invalid_refused" and recent(rows, "success_rate") > 0.5:  # a model that wins uses the commands
+    if leading == "invalid_refused" and recent(rows, "success_rate") > 0.5:  # a model that succeeds knows the commands
         return HealthFinding("watch", f"{sentence}, most refused by the environment: they cost turns")
     return HealthFinding("bad" if share > 0.5 else "watch", f"{sentence}, most {INVALID[leading]}")
 
 
 def collapse(rows: Sequence[Row]) -> HealthFinding | None:
-    """Answers that no longer depend on the task: ``answer_task_information``, in nats, near nothing.
-
-    A policy may earn more than before with one fixed routine; then what it says carries no information about the task
-    it was given.
-    """
+    """Answers that do not depend on the task: ``answer_task_information`` near 0, even while the reward rises."""
     first, last = recent(rows[:RECENT], "answer_task_information"), recent(rows, "answer_task_information")
     if math.isnan(last):
         return None
@@ -218,9 +200,9 @@ def collapse(rows: Sequence[Row]) -> HealthFinding | None:
 
 
 def gradient(rows: Sequence[Row]) -> HealthFinding | None:
-    """A gradient that jumps to ten times what nine iterations in ten had announces a step that breaks the model.
+    """A gradient of ten times its 90th percentile, which precedes a step that breaks the model.
 
-    Their median would not do: where most groups teach nothing it is next to 0, and every lesson a jump.
+    The median would be near 0 if most groups have no gradient.
     """
     values = sorted(row["grad_norm"] for row in rows[:-1] if math.isfinite(row.get("grad_norm", math.nan)))
     last = rows[-1].get("grad_norm", math.nan)
@@ -233,7 +215,7 @@ def gradient(rows: Sequence[Row]) -> HealthFinding | None:
 
 
 def progress(rows: Sequence[Row]) -> HealthFinding | None:
-    """Success now against success at the start."""
+    """Recent success compared with the first iterations."""
     if len(rows) < 2 * RECENT:
         return None
     first, last = recent(rows[:RECENT], "success_rate"), recent(rows, "success_rate")
@@ -246,7 +228,7 @@ def progress(rows: Sequence[Row]) -> HealthFinding | None:
 
 
 def counted(metric: str, seen: str) -> Rule:
-    """A rule about what should never happen: the number of times that it happened lately."""
+    """A rule about an event that should never happen, with its recent count."""
 
     def rule(rows: Sequence[Row]) -> HealthFinding | None:
         count = recent(rows, metric) * min(RECENT, len(rows))

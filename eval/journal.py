@@ -1,7 +1,7 @@
-"""The journal of an evaluation: every finished episode is written as it ends, so that a killed evaluation can resume.
+"""The journal of an evaluation: finished episodes on disk, so that a killed evaluation can resume.
 
-One file holds the episodes of one model on one panel under one set of settings. Their hash is in the file's name and
-their text in its first line. A line that a kill has torn is cut off when the file is opened again.
+A file holds the episodes of one model, panel and settings: their hash is in its name, their text in its first line. A
+line torn by a kill is cut off when the file is opened again.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ FORMAT = "gagpo journal 2"
 
 
 class JournalError(GagpoError):
-    """A journal that cannot be used: it belongs to another evaluation, is in use, or is not a journal."""
+    """A journal belongs to another evaluation, is in use, or is not a journal."""
 
 
 class Journal:
-    """Episodes by (task, sample), and what was spent on them; for one process at a time, and all its threads.
+    """Episodes by (task, sample), and what was spent on them; for one process at a time, with any threads.
 
         with Journal(Path("evals"), {"model": "qwen", "panel": ...}) as journal:
             journal.append(episode)
@@ -72,7 +72,7 @@ class Journal:
         self._open.close()
 
     def append(self, episode: Episode) -> None:
-        """Write a finished episode to the disk, unless it is there already."""
+        """Write a finished episode to disk, unless it is there already."""
         place = (episode.task, episode.sample)
         with self._lock:
             if place not in self.episodes:
@@ -80,13 +80,13 @@ class Journal:
                 self.episodes[place] = episode
 
     def note_spent(self, amounts: Mapping[str, float]) -> None:
-        """Add to what was spent. It survives a kill of this process, but not a power failure."""
+        """Add to the amounts spent. Survives a kill of this process, but not a power failure."""
         with self._lock:
             self._write({"spent": dict(amounts)}, flushed=False)
             self._add(amounts)
 
     def spent(self, name: str) -> float:
-        """The sum of an amount (``cost``, ``requests``, ...)."""
+        """The sum of an amount, such as ``cost`` or ``requests``."""
         return self._spent[name]
 
     def _add(self, amounts: Mapping[str, float]) -> None:
@@ -104,7 +104,7 @@ class Journal:
             raise naming(error, self.path) from None
 
     def _read(self) -> int:
-        """Read the file; the length of its whole lines, in bytes."""
+        """Read the file; return the length of its whole lines in bytes."""
         length = 0
         for record, end in _whole_lines(self._file):
             if not length and record != {"format": FORMAT, "key": self.key}:
@@ -120,13 +120,13 @@ class Journal:
         return length
 
     def _torn_head(self) -> bool:
-        """Whether the file ends within its first line."""
+        """Whether the first line is incomplete."""
         self._file.seek(0)
         return b"\n" not in self._file.read(1 << 20)
 
 
 def weights_identity(folder: Path) -> str:
-    """A hash of the names, sizes and times of a model folder's files; it changes when the folder is written again."""
+    """A hash of the names, sizes and times of a model folder's files."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     facts = [[str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
@@ -161,11 +161,10 @@ def _episode(record: dict[str, Any], place: str) -> Episode:
 
 
 def _whole_lines(file: BinaryIO) -> Iterator[tuple[dict[str, Any], int]]:
-    """The records up to the first torn line, and where each ends."""
+    """The records up to the first torn line, each with its end; a line is a record and its checksum."""
     file.seek(0)
     end = 0
     for line in file:
-        # A line is a record and its checksum.
         text, _, check = line.rpartition(b" ")
         if not line.endswith(b"\n") or check.strip() != b"%08x" % zlib.crc32(text):
             return

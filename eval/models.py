@@ -1,26 +1,36 @@
-"""Evaluating a run, a model folder, a hub model, a model behind a server, the random agent or the expert."""
+"""Evaluate a run, a model folder, a hub model, a model behind a server, the random agent or the expert."""
 
 from __future__ import annotations
 
 import inspect
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gagpo.agents.agent import ExpertAgent, LanguageAgent, RandomAgent
+from gagpo.agents.api.agent import ApiAgent, ChatSettings
+from gagpo.agents.api.answer import Usage
+from gagpo.agents.api.client import ApiClient, ApiError
+from gagpo.agents.api.settings import ApiSettings
 from gagpo.agents.engines.base import Sampling
+from gagpo.agents.prompts import STYLES
 from gagpo.agents.setup import language_agent, make_engine, make_env
 from gagpo.agents.starters import find, folder_of, is_starter
 from gagpo.envs.lookup import find_spec
-from gagpo.eval import served
-from gagpo.eval.journal import weights_identity
-from gagpo.eval.panel import ChosenPanel, EvaluationOutcome, Player
-from gagpo.eval.request import MAX_TOKENS, WEIGHTLESS, EvaluationRequest, names_of, settings_like
+from gagpo.envs.tools import tools_of
+from gagpo.eval.evaluate import ChosenPanel, EvaluationOutcome, Player
+from gagpo.eval.journal import Journal, weights_identity
+from gagpo.eval.request import MAX_TOKENS, PREFIX, WEIGHTLESS, EvaluationRequest, names_of, settings_like
 from gagpo.eval.results import EvalResult
 from gagpo.runs.reading import in_one_line
 from gagpo.runs.run_folder import RunFolder, named
 from gagpo.settings import EngineSettings, RunSettings, SettingsError, load
 from gagpo.settings.machine import require_device, require_model
+
+EPISODES_AT_ONCE = 16  # at a server
 
 
 def evaluate(model: str, **options: Any) -> EvalResult:
@@ -55,28 +65,22 @@ def measure(request: EvaluationRequest) -> EvaluationOutcome:
     if has_weights:
         require_device(_device(request, run))
     panel = ChosenPanel.of(request)
-    return served.play(panel) if request.served else panel.play(_player(panel, run, which, like))
+    return _play_served(panel) if request.served else panel.play(_player(panel, run, which, like))
 
 
 def measure_all(request: EvaluationRequest) -> dict[str, EvaluationOutcome]:
-    """As :func:`measure`, for every environment of a run, or of what it is measured ``like``; ``""`` is the only one.
+    """As :func:`measure`, for every environment of a run or of ``like``, by name; ``""`` for a single one.
 
-    Each environment has files of its own, with its name before their ending. A request that names an environment is
-    about that one.
+    A request that names an environment measures only that one. Each environment has a file of episodes of its own.
     """
-    names = [] if request.environment else _names_of(request)
-    return {name: measure(_for_env(request, name)) for name in names} or {"": measure(request)}
-
-
-def _names_of(request: EvaluationRequest) -> list[str]:
-    """The names of the environments that a request without one is about; an empty list if there are not several."""
-    settings = settings_like(request.like) or (None if request.served else _run_of(request.model)[0])
-    return names_of(settings) if settings else []
-
-
-def _for_env(request: EvaluationRequest, name: str) -> EvaluationRequest:
-    episodes = request.episodes and file_of_environment(request.episodes, name)
-    return replace(request, environment=name, episodes=episodes)
+    settings = None
+    if not request.environment:
+        settings = settings_like(request.like) or (None if request.served else _run_of(request.model)[0])
+    outcomes = {}
+    for name in names_of(settings) if settings else []:
+        episodes = request.episodes and file_of_environment(request.episodes, name)
+        outcomes[name] = measure(replace(request, environment=name, episodes=episodes))
+    return outcomes or {"": measure(request)}
 
 
 def file_of_environment(path: Path, env: str) -> Path:
@@ -85,7 +89,7 @@ def file_of_environment(path: Path, env: str) -> Path:
 
 
 def _run_of(model: str) -> tuple[RunSettings | None, str | None]:
-    """The settings of the run that ``model`` names, if any, and the checkpoint that is asked for, if any."""
+    """The settings of the run that ``model`` names, and the checkpoint after its ``@``; None for what is missing."""
     if is_starter(model):
         return load(find(model).settings), None
     path, which = named(Path(model))
@@ -97,7 +101,7 @@ def _device(request: EvaluationRequest, run: RunSettings | None) -> str:
 
 
 def _player(panel: ChosenPanel, run: RunSettings | None, which: str | None, like: RunSettings | None) -> Player:
-    """The random agent, the expert, or a model in this process; which: the checkpoint of ``run`` that is asked for."""
+    """The random agent, the expert, or a model in this process, with the checkpoint ``which`` of ``run``."""
     request, kwargs = panel.request, panel.kwargs
     if request.model == "random":
         if hasattr(panel.env, "sample_action"):  # an environment that does not list its actions
@@ -126,7 +130,7 @@ def _folder(request: EvaluationRequest, run: RunSettings | None, which: str | No
         return request.model
     if request.revision is not None:
         raise SettingsError(
-            f"{request.model} is a run, which has no revision {request.revision!r}: name a checkpoint with @"
+            f"revision {request.revision!r} does not apply to the run {request.model}: name a checkpoint with @"
         )
     if is_starter(request.model):
         return folder_of(request.model)
@@ -135,20 +139,20 @@ def _folder(request: EvaluationRequest, run: RunSettings | None, which: str | No
 
 
 def _require_expert(environment: str, kwargs: dict[str, object], task: str) -> None:
-    """SettingsError unless the environment, built with an expert, says what the expert would do first."""
+    """SettingsError unless the environment has an expert."""
     env = make_env(environment, kwargs)
     try:
         _, info = env.reset(seed=0, options={"task": task})
     finally:
         env.close()
     if info.get("expert_action") is None:
-        raise SettingsError(f"{environment} has no expert: evaluate `random` or a model there")
+        raise SettingsError(f"{environment} has no expert: evaluate `random` or a model instead")
 
 
 def _language_agent(
     folder: str, commit: str | None, panel: ChosenPanel, run: RunSettings | None, like: RunSettings | None
 ) -> LanguageAgent:
-    """The model, loaded. Only the request lets its own code run: a run's settings may be somebody else's."""
+    """The loaded model. Only the request allows its own code to run: a run folder may come from somebody else."""
     from gagpo.agents.model import load_model, load_tokenizer
 
     request, settings = panel.request, run or like
@@ -161,3 +165,60 @@ def _language_agent(
     engine = make_engine(sampler.name, model, tokenizer, **sampler.arguments())
     sampling = Sampling(temperature, request.max_tokens or MAX_TOKENS)
     return language_agent(engine, panel.env, sampling, **dict(request.context))
+
+
+# A model behind a server ----------------------------------------------------------------------------------------------
+
+
+def _play_served(panel: ChosenPanel) -> EvaluationOutcome:
+    """Evaluate ``openai:NAME`` at ``request.server``, by default OpenAI's own."""
+    request = panel.request
+    api, context = request.server or ApiSettings(request.model.removeprefix(PREFIX)), request.context
+    chat = ChatSettings(
+        STYLES[context.style],
+        getattr(panel.env, "instructions", ""),
+        context.history,
+        context.admissible,
+        request.reasoning,
+        request.sampling_temperature,
+        request.max_tokens or MAX_TOKENS,
+    )
+    client = ApiClient(api)
+    agent = ApiAgent(client, chat, request.concurrency or EPISODES_AT_ONCE, tools_of(panel.env))
+    player = Player(
+        agent,
+        f"{PREFIX}{api.model}",
+        {"server": api.base_url, "extra": dict(api.extra)},
+        chat.temperature,
+        panel.kwargs,
+        lockstep=False,
+        concurrency=EPISODES_AT_ONCE,
+        session=partial(_billed, agent),
+    )
+    return replace(panel.play(player), usage=vars(client.spent))
+
+
+@contextmanager
+def _billed(agent: ApiAgent, journal: Journal | None, episodes: int) -> Iterator[None]:
+    """Record requests and costs in the journal, so that limits hold across interruptions; close the agent at the end.
+
+    An error says how many of the ``episodes`` are kept.
+    """
+    client = agent.client
+    if journal is not None:
+        # The cost of a request that was interrupted is unknown.
+        counts = {one.name: int(journal.spent(one.name)) for one in fields(Usage) if one.name != "cost"}
+        client.spent = Usage(**counts, cost=journal.spent("cost"))
+        client.record = partial(_note, journal)
+    try:
+        yield
+    except ApiError as error:
+        kept = len(journal.episodes) if journal else 0
+        advice = f"; {kept} of {episodes} episodes are kept, repeat the command to continue" if journal else ""
+        raise type(error)(f"{error}{advice}") from None
+    finally:
+        agent.close()
+
+
+def _note(journal: Journal, change: Usage) -> None:
+    journal.note_spent({name: amount for name, amount in vars(change).items() if amount})

@@ -1,7 +1,4 @@
-"""What is asked of an evaluation: the model, the tasks, the prompts, and where the episodes go.
-
-The command line and Python both make one :class:`EvaluationRequest`. A journal's key is made from it too.
-"""
+"""The request of an evaluation, from the command line or Python: model, tasks, prompts, files."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import ContextSettings, RunSettings, SettingsError, load
 
-PREFIX = "openai:"  # of a model behind a server
+PREFIX = "openai:"  # marks a model behind a server
 TEMPERATURE, MAX_TOKENS = 0.4, 512
 WEIGHTLESS = ("random", "expert")
 
@@ -28,30 +25,29 @@ NotNegative = Annotated[int, Field(ge=0)]
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
 class EvaluationRequest:
-    """One evaluation. An option that is None is taken from ``like``, else from the model's own run, else its default.
+    """One evaluation. An option that is None is taken from ``like``, else from the model's run, else its default.
 
-    model: a run folder (``runs/X``, ``runs/X@20`` for the checkpoint of iteration 20, ``runs/X@best`` for the one that
-        training found best), ``starter:NAME``, a model folder, a hub name, ``random``, ``expert``, or ``openai:NAME``
-        for a model behind a server.
-    environment: environment id, or the name of one of the several environments of a run or config.
-    split: the split to play; the environment's last one by default.
+    model: a run folder (``runs/X``, ``runs/X@20`` for iteration 20, ``runs/X@best``), ``starter:NAME``, a model folder,
+        a hub name, ``random``, ``expert``, or ``openai:NAME`` for a model behind a server.
+    environment: environment id, or the name of one of several environments of a run or config.
+    split: the split to play; by default the environment's last.
     kwargs: arguments of the environment.
-    like: a run or config that says what is not given here, the number of tasks included.
-    tasks: number of tasks, evenly spaced over the split; the whole split by default.
+    like: a run or config that gives the options that are None, including ``tasks``.
+    tasks: number of tasks, evenly spaced over the split; by default all.
     tries: episodes of each task.
-    temperature: sampling temperature, 0.4 by default; ``server`` leaves it to the server of ``openai:NAME``.
-    max_tokens: most tokens of a response, 512 by default.
-    context: how the model is prompted; its style is ``plain`` by default, ``tags`` at a server.
-    seed: other episodes of the same tasks.
+    temperature: 0.4 by default; ``server`` leaves it to the server of ``openai:NAME``.
+    max_tokens: token limit of a response, 512 by default.
+    context: how the model is prompted; the style is ``plain`` by default, ``tags`` at a server.
+    seed: seed of the episodes.
     workers: number of environment processes.
     concurrency: episodes at once, 256 by default, 16 at a server.
-    device: where the weights go; the run's own, or ``cpu``.
-    revision: revision of a hub model; the result names its commit.
-    trust_remote_code: run the code that a hub model, or a run's model, brings along. Read it first.
-    server: where ``openai:NAME`` is asked, and at what price.
-    reasoning: whether ``openai:NAME`` sees its earlier thoughts again.
-    episodes: a file for the episodes, one JSON object a line.
-    journals: a folder in which finished episodes are kept, so that the same request continues after an interruption.
+    device: by default the run's, else ``cpu``.
+    revision: revision of a hub model; the result gives its commit.
+    trust_remote_code: run code that comes with the model. Read it first.
+    server: URL, prices and limits of ``openai:NAME``.
+    reasoning: whether ``openai:NAME`` sees its earlier reasoning.
+    episodes: file for the episodes, one JSON object per line.
+    journals: folder for finished episodes, so that the same request can resume.
     quiet: no progress bar.
     """
 
@@ -80,7 +76,7 @@ class EvaluationRequest:
 
     @model_validator(mode="after")
     def _of_one_kind(self) -> EvaluationRequest:
-        """Refuse options that say nothing about this kind of model."""
+        """Reject options that do not apply to this kind of model."""
         elsewhere = {"device": self.device, "template": self.context.template or None, "revision": self.revision}
         here = {"server": self.server, "temperature": self.temperature if self.temperature == "server" else None}
         for name, value in (elsewhere if self.served else here).items():
@@ -95,14 +91,14 @@ class EvaluationRequest:
 
     @property
     def sampling_temperature(self) -> float | None:
-        """The temperature to ask for; None where the server has its own."""
+        """The temperature to request; None for the server's own."""
         return None if isinstance(self.temperature, str) else self.temperature
 
     def completed(self, run: RunSettings | None, like: RunSettings | None) -> EvaluationRequest:
-        """The request with every option that decides panel and prompts filled in from ``like`` and the own ``run``.
+        """The request with the options of panel and prompts filled in from ``like`` and the model's ``run``.
 
         Raises:
-            SettingsError: nothing names an environment, or nothing says which of several is meant.
+            SettingsError: the environment is not given, or it is unclear which of several is meant.
         """
         several = [one for one in (run, like) if one is not None and one.environments]
         run, like = self._in_one_env(run), self._in_one_env(like)
@@ -128,7 +124,7 @@ class EvaluationRequest:
         return replace(self, context=context, **found)  # type: ignore[arg-type]
 
     def _in_one_env(self, settings: RunSettings | None) -> RunSettings | None:
-        """The settings of a run of several environments as if it had only the one that is asked for."""
+        """The settings of a run, reduced to the requested one of its environments."""
         if settings is None or not settings.environments:
             return settings
         if self.environment in names_of(settings):
@@ -140,7 +136,7 @@ class EvaluationRequest:
         return settings.alone(alike[0])
 
     def facts(self) -> dict[str, object]:
-        """The options that decide what an episode is, as plain JSON values: for the key of a journal."""
+        """The options that an episode depends on, as plain JSON values, for the key of a journal."""
         names = {"model", "environment", "split", "seed", "temperature", "max_tokens", "reasoning", "context"}
         facts: dict[str, object] = TypeAdapter(EvaluationRequest).dump_python(self, mode="json", include=names)
         return facts
@@ -152,7 +148,7 @@ def names_of(settings: RunSettings) -> list[str]:
 
 
 def misplaced(option: str, model: str) -> str:
-    """The complaint about an option that says nothing about this kind of model."""
+    """The error message for an option that does not apply to this kind of model."""
     if model.startswith(PREFIX):
         return f"{option} is for a model in this process, and {model} is behind a server"
     return f"{option} is for a model behind a server ({PREFIX}MODEL), and {model} is not"

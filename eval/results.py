@@ -1,7 +1,7 @@
-"""One evaluation: which panel was played, what became of every try, and the numbers that follow from it.
+"""The result of an evaluation: its panel, every try, and the numbers computed from them.
 
-The file keeps each try's facts; every rate and interval is computed from them, so that two files can be compared task
-by task. No date and no machine in it: equal evaluations give equal files.
+A result file stores each try, so that two files can be compared task by task. It holds no date and no machine: equal
+evaluations give equal files.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from gagpo.eval.statistics import Interval, cluster_bootstrap, clustered_wilson,
 from gagpo.runs.reading import BadResult, Document, parse, read_text, shortened, validated
 
 FORMAT = "gagpo evaluation 1"
-SHOWN = 120  # characters of a value in a complaint about panels
+SHOWN = 120  # characters of a value in an error about panels
 CHECKED = ConfigDict(allow_inf_nan=False)
 
 
 def _plain_json(value: object) -> object:
-    """As a file would give it back, so that a panel equals the one read from its own file."""
+    """The value as read back from a file, so that a panel equals the one in its own file."""
     try:
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
@@ -60,18 +60,16 @@ JsonObject = Annotated[dict[str, object], BeforeValidator(_plain_json)]
 
 @dataclass(frozen=True, config=CHECKED)
 class Panel:
-    """What was played, and under which conditions: decides which results can be compared.
+    """What was played and how. Only results of the same panel can be compared.
 
     environment: environment id.
-    split: name of the split.
     split_hash: ``TaskSet.hash`` of the tasks played.
     tasks: number of tasks.
-    tries: episodes of each task; may differ between results that are compared.
+    tries: episodes of each task; compared results may differ in it.
     kwargs: arguments of the environment. Those that only choose tasks, such as the seed of generated ones, may differ.
-    seed: of the episodes.
-    conditions: how a language model was prompted and sampled from (style, history, temperature and so on); empty for an
-        agent without a prompt. A condition that only one of two results knows, such as the dtype of local weights, may
-        differ.
+    seed: seed of the episodes.
+    conditions: how a language model was prompted and sampled (style, history, temperature and so on); empty for an
+        agent without a prompt. A condition that only one result has, such as the dtype of local weights, may differ.
     """
 
     environment: StrictStr
@@ -84,21 +82,21 @@ class Panel:
     conditions: JsonObject = Field(default_factory=dict)
 
     def difference(self, other: Panel) -> str | None:
-        """The first fact in which the two panels differ, in words, or None; the number of tries may differ."""
+        """The first difference between two panels in words, or None; the number of tries may differ."""
         for name in ("environment", "split", "split_hash", "kwargs", "tasks", "seed"):
             mine, theirs = getattr(self, name), getattr(other, name)
             if name == "kwargs" and mine != theirs:
-                # Which tasks they are is said by their hash, whatever was asked for to get them.
+                # The hash identifies the tasks, whatever arguments chose them.
                 chosen = choosing(self.environment)
                 mine, theirs = ({k: v for k, v in kwargs.items() if k not in chosen} for kwargs in (mine, theirs))
             if mine != theirs:
-                return _apart(name.replace("_", " "), mine, theirs)
+                return _differs(name.replace("_", " "), mine, theirs)
         mine, theirs = self.conditions, other.conditions
         names = [name for name in sorted(mine.keys() & theirs.keys()) if mine[name] != theirs[name]]
-        return ", ".join(_apart(name, mine[name], theirs[name]) for name in names) or None
+        return ", ".join(_differs(name, mine[name], theirs[name]) for name in names) or None
 
 
-def _apart(name: str, mine: object, theirs: object) -> str:
+def _differs(name: str, mine: object, theirs: object) -> str:
     return f"{name} {shortened(mine, SHOWN)} against {shortened(theirs, SHOWN)}"
 
 
@@ -106,7 +104,8 @@ def _apart(name: str, mine: object, theirs: object) -> str:
 class Try:
     """One episode in short. A failed one is never a success.
 
-    invalid: turns without a valid action; cut: turns whose response ended at the token limit, whatever was in it.
+    invalid: turns without a valid action.
+    cut: turns whose response ended at the token limit.
     """
 
     success: StrictBool
@@ -129,12 +128,11 @@ class Try:
     @classmethod
     def _no_failed_success(cls, value: str, info: ValidationInfo) -> str:
         if value == "failed" and info.data.get("success"):
-            raise ValueError("terminated or truncated, for the try is a success")
+            raise ValueError("terminated or truncated, because the try is a success")
         return value
 
     @classmethod
     def of(cls, episode: Episode) -> Try:
-        """The facts of an episode that count."""
         answer = episode.info.get("answer")
         return cls(
             success=bool(episode.success) and episode.outcome != "failed",
@@ -150,7 +148,7 @@ class Try:
 
 @dataclass(frozen=True, config=CHECKED)
 class TaskResult:
-    """Every try at one task, in order."""
+    """The tries of one task, in order."""
 
     task: StrictStr
     task_type: StrictStr
@@ -167,9 +165,12 @@ def _by_name(tasks: tuple[TaskResult, ...]) -> tuple[TaskResult, ...]:
 
 @dataclass(frozen=True, config=CHECKED)
 class EvalResult:
-    """The outcome of a panel. ``answers`` says whether the environment hands over answers that can be voted on.
+    """The result of a panel.
 
-    temperature: None for an agent that samples no tokens. tasks: sorted by their ids.
+    temperature: None for an agent that samples no tokens.
+    tasks: sorted by id.
+    answers: whether the environment reports answers, for a majority vote.
+    level: confidence level of the intervals.
     """
 
     panel: Panel
@@ -183,9 +184,10 @@ class EvalResult:
     def from_episodes(
         cls, episodes: Iterable[Episode], panel: Panel, model: str, temperature: float | None, level: float = 0.95
     ) -> EvalResult:
-        """Sum up a finished panel; ValueError unless every task was played exactly ``panel.tries`` times.
+        """The result of finished episodes. A failed episode counts as a try without success.
 
-        A failed episode stays in every denominator and counts as no success, whatever it had earned so far.
+        Raises:
+            InvalidArgument: a task was not played exactly ``panel.tries`` times.
         """
         by_task: dict[str, list[Episode]] = defaultdict(list)
         for episode in episodes:
@@ -202,11 +204,11 @@ class EvalResult:
         )
         return cls(panel, model, None if temperature is None else float(temperature), tasks, answers, level)
 
-    # What follows from the tries --------------------------------------------------------------------------------------
+    # Numbers ----------------------------------------------------------------------------------------------------------
 
     @property
     def counts(self) -> tuple[list[int], list[int]]:
-        """Successes and tries of every task, in the order of ``tasks``: the arguments of the paired statistics."""
+        """Successes and tries of every task, in the order of ``tasks``."""
         return [one.successes for one in self.tasks], [len(one.tries) for one in self.tasks]
 
     @property
@@ -223,7 +225,7 @@ class EvalResult:
 
     @property
     def success(self) -> Interval:
-        """Success rate over all tries, failed ones included, with its interval over tasks."""
+        """Success rate over all tries with its interval over tasks."""
         return clustered_wilson(*self.counts, self.level)
 
     @property
@@ -242,31 +244,28 @@ class EvalResult:
 
     @property
     def mean_reward(self) -> Interval:
-        """Mean reward of an episode, with a bootstrap interval over tasks.
-
-        Penalties are excluded; a failed episode counts with what it had earned.
-        """
+        """Mean reward of an episode without penalties, with a bootstrap interval over tasks."""
         rewards = [math.fsum(one.reward for one in task.tries) for task in self.tasks]
         return cluster_bootstrap(rewards, self.counts[1], self.level)
 
     @property
     def mean_turns(self) -> float:
-        """Mean turns of the episodes that did not fail; NaN when all failed."""
+        """Mean turns of the episodes that did not fail; NaN if all failed."""
         return self._over_tries(lambda one: one.turns * (one.outcome != "failed"), lambda one: one.outcome != "failed")
 
     @property
     def invalid_rate(self) -> float:
-        """Share of all turns without a valid action; NaN when no turn was played."""
+        """Share of turns without a valid action; NaN without turns."""
         return self._over_tries(lambda one: one.invalid, lambda one: one.turns)
 
     @property
     def cut_rate(self) -> float:
-        """Share of all turns whose response ended at the token limit; NaN when no turn was played."""
+        """Share of turns whose response ended at the token limit; NaN without turns."""
         return self._over_tries(lambda one: one.cut, lambda one: one.turns)
 
     @property
     def failed(self) -> int:
-        """Episodes whose environment broke for good; they count as no success."""
+        """Episodes that failed in their environment."""
         return sum(one.outcome == "failed" for one in self.every_try)
 
     @property
@@ -276,17 +275,17 @@ class EvalResult:
 
     @property
     def restarts(self) -> int:
-        """How often a broken environment made an episode start over."""
+        """How often an episode started over because its environment broke."""
         return sum(one.restarts for one in self.every_try)
 
     @property
     def pass_at_k(self) -> dict[int, float]:
-        """Mean over tasks of the unbiased pass@k, for k = 1, 2, 4, ... and all tries; empty with one try per task."""
+        """Mean unbiased pass@k over tasks, for k = 1, 2, 4, ... and all tries; empty with one try per task."""
         return self._over_tasks(lambda task, k: pass_at_k(len(task.tries), task.successes, k))
 
     @property
     def majority_at_k(self) -> dict[int, float]:
-        """Mean over tasks of majority@k; empty with one try per task or without answers to vote on."""
+        """Mean majority@k over tasks; empty with one try per task or without answers."""
         if not self.answers:
             return {}
         return self._over_tasks(
@@ -300,7 +299,7 @@ class EvalResult:
         return {k: math.fsum(of_k(task, k) for task in self.tasks) / len(self.tasks) for k in ks}
 
     def summary(self) -> dict[str, object]:
-        """Every number above as JSON-ready values (NaN as None); what ``--json`` prints."""
+        """Every number above as JSON-ready values, NaN as None."""
         return {
             "success_rate": _finite(self.success.value),
             "success": {key: _finite(value) for key, value in self.success.record().items()},
@@ -324,7 +323,7 @@ class EvalResult:
     # Files ------------------------------------------------------------------------------------------------------------
 
     def to_json(self) -> str:
-        """The whole result as ASCII text; :meth:`from_json` gives back an equal one."""
+        """The result as ASCII text; :meth:`from_json` returns an equal one."""
         record = {
             "format": FORMAT,
             "panel": asdict(self.panel),
@@ -339,7 +338,7 @@ class EvalResult:
 
     @classmethod
     def from_json(cls, text: str, name: str = "result") -> EvalResult:
-        """Read :meth:`to_json`; :class:`BadResult` names ``name`` and the key that is missing or wrong."""
+        """Read :meth:`to_json`; a :class:`BadResult` tells ``name`` and the wrong key."""
         document = parse(text, name)
         head = validated(ResultHead, document, name)
         result = validated(cls, document, name)
@@ -349,22 +348,22 @@ class EvalResult:
         return result
 
     def save(self, path: Path) -> None:
-        """Write the file whole, down to the disk, or not at all."""
+        """Write the file whole and flushed, or not at all."""
         path.parent.mkdir(parents=True, exist_ok=True)
         durable.write_text(path, self.to_json())
 
     @classmethod
     def load(cls, path: Path) -> EvalResult:
-        """Read a file of :meth:`save`; :class:`BadResult` says what is wrong with it."""
+        """Read a file of :meth:`save`; :class:`BadResult` if it is wrong."""
         return cls.from_json(read_text(path), str(path))
 
     def _over_tries(self, top: Callable[[Try], float], bottom: Callable[[Try], float]) -> float:
-        """Sum of one number over the sum of another; NaN where there is nothing to divide by."""
+        """Sum of one number over the sum of another; NaN if that is 0."""
         below = sum(bottom(one) for one in self.every_try)
         return sum(top(one) for one in self.every_try) / below if below else math.nan
 
     def _contradiction(self, successes: int) -> str | None:
-        """Where the panel or the summary says something else than the tasks that are listed."""
+        """Where panel or summary contradict the listed tasks; None if they agree."""
         panel, listed = self.panel, len(self.tasks)
         if panel.tasks != listed:
             return f"'panel.tasks' must be {listed}, the number of tasks listed, got {panel.tasks}"
@@ -379,13 +378,13 @@ class EvalResult:
 
 
 class ResultSummary(Document):
-    """What of a file's summary is checked; the rest follows from the tries."""
+    """The part of a file's summary that is checked; the rest follows from the tries."""
 
     successes: int
 
 
 class ResultHead(Document):
-    """What a file holds besides the result."""
+    """The keys of a file that are not part of the result."""
 
     format: Literal["gagpo evaluation 1"]
     summary: ResultSummary
@@ -396,7 +395,7 @@ def _finite(value: float) -> float | None:
 
 
 def whole(results: Iterable[EvalResult]) -> Interval:
-    """Success rate over all tries of several panels, with its interval over all their tasks."""
+    """Success rate over all tries of several panels with its interval over tasks."""
     listed = list(results)
     successes = [count for result in listed for count in result.counts[0]]
     tries = [count for result in listed for count in result.counts[1]]

@@ -1,4 +1,4 @@
-"""Reading a run folder: its metrics, evaluations and settings, tolerant of a run that was killed at any instant."""
+"""Read a run folder (metrics, evaluations, settings), including that of a killed run."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.base.regular_file import read_bytes
 from gagpo.eval.results import EvalResult
 from gagpo.runs.metrics import read_metrics
-from gagpo.runs.reading import BadResult
+from gagpo.runs.reading import BadResult, read_text
 from gagpo.runs.register import environments_of
 from gagpo.settings.core_schema import parse_yaml
 
 LABEL = re.compile(r"(?:(before|after|average)|iteration-(\d{1,9}))-(.+)", re.DOTALL)
 SEED = re.compile(r"[-_.](?:seed|s)[-_]?\d+$")
+SECRET = re.compile(r"(?i)api_?key|secret|passw|credential|authorization|token$")
+URL_LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+HIDDEN = "(not shown)"
+MOST_VALUES = 20_000  # of a settings file; YAML aliases can multiply without end
 STAGES = ("before", "iteration", "after", "average", "")
 
 
@@ -26,10 +30,8 @@ class Evaluation:
     """One evaluation of a run.
 
     label: the name of its file, such as ``after-valid_unseen``.
-    stage: before, iteration, after or average; empty for a label of another form.
-    split: the split that was played.
-    iteration: iterations done when it was made, 0 before training; None where the label does not tell.
-    result: what came out.
+    stage: before, iteration, after or average; empty for any other label.
+    iteration: iterations done before it; None if the label does not tell.
     """
 
     label: str
@@ -41,11 +43,10 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Run:
-    """What a run folder holds.
+    """The content of a run folder.
 
-    folder: where it is.
-    metrics: one mapping of numbers per iteration, in order; an iteration repeated after a resume appears once.
-    broken_lines: number of lines of ``metrics.jsonl`` that were torn or held no object.
+    metrics: one mapping per iteration, in order; an iteration repeated after a resume appears once.
+    broken_lines: number of unreadable lines in ``metrics.jsonl``.
     evaluations: from before training to after it.
     """
 
@@ -60,12 +61,12 @@ class Run:
 
     @property
     def label(self) -> str:
-        """The name without a final seed (``-seed3``, ``_s3``)."""
+        """The name without a seed at its end (``-seed3``, ``_s3``)."""
         return SEED.sub("", self.name)
 
     @property
     def algorithm(self) -> str:
-        """The name of its algorithm (or of its credit); empty where the settings do not tell."""
+        """The name of its algorithm or credit; empty if unknown."""
         try:
             settings = parse_yaml(read_bytes(self.folder / "config.yaml").decode())
         except (OSError, ValueError):
@@ -78,11 +79,11 @@ class Run:
 
     @property
     def envs(self) -> list[str]:
-        """The names of its environments, if it has several, from its metrics."""
+        """The names of its environments if it has several."""
         return environments_of(dict.fromkeys(key for row in self.metrics for key in row))
 
     def series(self, key: str, x: str = "iteration") -> tuple[list[float], list[float]]:
-        """``(x, y)`` of every iteration that has both numbers, x rising strictly."""
+        """``(x, y)`` of every iteration that has both, x strictly rising."""
         xs: list[float] = []
         ys: list[float] = []
         for row in self.metrics:
@@ -92,7 +93,7 @@ class Run:
         return xs, ys
 
     def at(self, iteration: int, x: str) -> float | None:
-        """The value of ``x`` (such as ``turns_total``) after ``iteration``; 0 before the first; None if unknown."""
+        """The value of ``x``, such as ``turns_total``, after ``iteration``; None if unknown."""
         if iteration == 0:
             return 0.0
         if x == "iteration":
@@ -101,13 +102,13 @@ class Run:
         return found[-1] if found else None
 
     def trained(self, split: str) -> list[Evaluation]:
-        """The evaluations on ``split`` of the weights that were trained, in order, without those of their average."""
+        """The evaluations on ``split`` in order, without those of averaged weights."""
         return [one for one in self.evaluations if one.split == split and one.stage not in ("average", "")]
 
     def last(self, split: str | None = None) -> Evaluation | None:
-        """The run's result: the last evaluation of its weights, not of their average; None where there is none.
+        """The last evaluation on ``split``, by default the first of :meth:`splits`; not of averaged weights.
 
-        split: the first of :meth:`splits` by default. In a folder without evaluations of a named stage, the last file.
+        Without evaluations of a known stage, the last file.
         """
         wanted = split or next(iter(self.splits()), None)
         found = self.trained(wanted) if wanted else []
@@ -121,11 +122,7 @@ class Run:
 
 
 def load_run(folder: Path) -> Run:
-    """Read a run folder; missing metrics or evaluations are empty.
-
-    Raises:
-        BadResult: the folder is no run, or a file in it cannot be read.
-    """
+    """Read a run folder; :class:`BadResult` if it is not a run or a file cannot be read."""
     folder = Path(folder)
     if not folder.is_dir():
         raise BadResult(f"{folder}: not a run folder (no such folder)")
@@ -141,16 +138,13 @@ def load_run(folder: Path) -> Run:
 
 
 def saved_evaluation(run: Path, label: str) -> EvalResult | None:
-    """The evaluation ``evals/LABEL.json`` of a run folder; None where it was not made."""
+    """The evaluation ``evals/LABEL.json`` of a run folder; None if it does not exist."""
     path = run / "evals" / f"{label}.json"
     return EvalResult.load(path) if path.exists() else None
 
 
 def read_label(label: str) -> tuple[str, str, int | None]:
-    """Stage, split and iteration of ``before-SPLIT``, ``iteration-0010-SPLIT``, ``after-SPLIT`` or ``average-SPLIT``.
-
-    A label of another form has no stage.
-    """
+    """Stage, split and iteration of a label such as ``iteration-0010-SPLIT``; the stage of other labels is empty."""
     match = LABEL.fullmatch(label)
     stage, iteration, split = match.groups() if match else ("", None, "")
     return stage or ("iteration" if match else ""), split, int(iteration) if iteration else None
@@ -163,31 +157,26 @@ def _evaluation(label: str, last: int | None, result: EvalResult) -> Evaluation:
 
 
 def final_results(run: Path, panels: Iterable[str]) -> dict[str, EvalResult]:
-    """The evaluations after training, by panel; without those that were not made."""
+    """The evaluations after training, by panel, as far as they exist."""
     found = {panel: saved_evaluation(run, f"after-{panel}") for panel in panels}
     return {panel: result for panel, result in found.items() if result is not None}
 
 
 def named_runs(runs: Sequence[str | Path]) -> list[tuple[str, Path]]:
-    """The label, empty where none is given, and the folder of each ``LABEL=FOLDER`` or plain folder."""
+    """Label (empty if not given) and folder of each ``LABEL=FOLDER`` or plain folder."""
     found = []
     for text in map(str, runs):
         label, separator, folder = text.partition("=")
         if not separator or Path(text).is_dir():  # a folder may have a "=" in its name
             label, folder = "", text
         elif not label.strip():
-            raise InvalidArgument(f"{text!r} names no label: write LABEL=FOLDER or just the folder")
+            raise InvalidArgument(f"{text!r} has no label: write LABEL=FOLDER or just the folder")
         found.append((label.strip(), Path(folder)))
     return found
 
 
 def group_runs(runs: Sequence[str | Path]) -> dict[str, list[Run]]:
-    """Load run folders and group them by label: the one given with ``LABEL=FOLDER``, else :attr:`Run.label`.
-
-    Raises:
-        BadResult: a folder is no run.
-        InvalidArgument: an empty label.
-    """
+    """Load run folders and group them by their given label, else by :attr:`Run.label`."""
     groups: dict[str, list[Run]] = {}
     for label, folder in named_runs(runs):
         run = load_run(folder)
@@ -195,8 +184,31 @@ def group_runs(runs: Sequence[str | Path]) -> dict[str, list[Run]]:
     return groups
 
 
+def shown_settings(path: Path) -> object:
+    """The content of a YAML file with secrets replaced; :class:`BadResult` for a file that cannot be read."""
+    count = 0
+
+    def shown(value: object) -> object:
+        nonlocal count
+        count += 1
+        if count > MOST_VALUES:
+            raise BadResult(f"{path}: more than {MOST_VALUES:,} values are too many for the settings of a run")
+        if isinstance(value, dict):
+            return {key: HIDDEN if SECRET.search(str(key)) else shown(inner) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [shown(inner) for inner in value]
+        return URL_LOGIN.sub(HIDDEN, value) if isinstance(value, str) else value
+
+    text = read_text(path)
+    try:
+        document = parse_yaml(text)
+    except ValueError as error:
+        raise BadResult(f"{path}: not YAML ({' '.join(str(error).split())[:200]})") from None
+    return shown(document)
+
+
 def trailing_mean(values: Sequence[float], window: int) -> list[float]:
-    """Mean of each value and up to ``window - 1`` before it.
+    """Mean of each value and up to ``window - 1`` values before it.
 
     >>> trailing_mean([1, 2, 3, 6], 2)
     [1.0, 1.5, 2.5, 4.5]

@@ -1,9 +1,7 @@
 """The statistics of success rates: intervals, paired tests, means over seeds, pass@k and majority@k.
 
-Pure functions of numbers. Student's t and the binomial test are scipy's, imported where they are used.
-
-The unit of sampling is the task. Several tries at one task are not independent evidence about new tasks, so intervals
-and tests are taken over tasks, never over tries.
+The unit of sampling is the task: several tries at one task are not independent evidence about new tasks, so intervals
+and tests are over tasks, never over tries. scipy is imported where it is used.
 """
 
 from __future__ import annotations
@@ -22,13 +20,7 @@ from gagpo.base.errors import InvalidArgument
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate with a confidence interval.
-
-    value: the estimate; NaN where there is no data.
-    low: the lower bound.
-    high: the upper bound.
-    level: the probability that the interval covers the true value, strictly between 0 and 1.
-    """
+    """An estimate with its confidence interval at ``level``, strictly between 0 and 1; NaN without data."""
 
     value: float
     low: float
@@ -44,10 +36,12 @@ class Interval:
 
 
 def wilson(successes: float, trials: float, level: float = 0.95) -> Interval:
-    """Wilson's score interval for a proportion (Wilson 1927), always within [0, 1] and never of width 0.
+    """Wilson's score interval for a proportion (Wilson 1927), within [0, 1] and never of width 0.
 
-    ``trials`` may be a non-integer effective sample size. No trials at all give the interval [0, 1] around NaN.
-    Raises ValueError unless ``0 <= successes <= trials`` and ``0 < level < 1``.
+    trials: may be a non-integer effective sample size; 0 gives the interval [0, 1] around NaN.
+
+    Raises:
+        InvalidArgument: unless ``0 <= successes <= trials`` and ``0 < level < 1``.
     """
     if not 0.0 <= successes <= trials:
         raise InvalidArgument(f"successes must lie between 0 and the number of trials, got {successes} of {trials}")
@@ -57,18 +51,18 @@ def wilson(successes: float, trials: float, level: float = 0.95) -> Interval:
     rate = successes / trials
     centre = (rate + z * z / (2 * trials)) / (1 + z * z / trials)
     half = z / (1 + z * z / trials) * math.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials * trials))
-    # At the ends the bound equals the rate exactly; rounding must not push it past.
+    # Rounding must not push a bound past the rate.
     low = 0.0 if successes == 0 else max(0.0, min(rate, centre - half))
     high = 1.0 if successes == trials else min(1.0, max(rate, centre + half))
     return Interval(rate, low, high, level)
 
 
 def clustered_wilson(successes: Sequence[int], tries: Sequence[int], level: float = 0.95) -> Interval:
-    """Wilson's interval when task i was tried ``tries[i]`` times and solved ``successes[i]`` times.
+    """Wilson's interval for task i solved in ``successes[i]`` of ``tries[i]`` tries.
 
-    The number of trials is replaced by the effective one, ``p (1 - p) / var(p)``, with the between-task variance of the
-    ratio estimator (Korn & Graubard 1998; Dean & Pagano 2015), kept between the number of tasks and the number of
-    tries. One try per task gives :func:`wilson` exactly.
+    Uses the effective number of trials, ``p (1 - p) / var(p)``, with the between-task variance of the ratio estimator
+    (Korn & Graubard 1998; Dean & Pagano 2015), clipped to between the number of tasks and the number of tries. One try
+    per task gives :func:`wilson` exactly.
     """
     solved, tried = _per_task(successes, tries)
     tasks, total = len(tried), float(tried.sum())
@@ -92,15 +86,11 @@ def paired_difference(
 ) -> Interval:
     """The rise of the success rate from ``before`` to ``after``, each ``(successes, tries)`` over the same tasks.
 
-    The two Wilson intervals are combined by their distances to the rates ("square and add") less the correlation of
-    the per-task rates, which is lowered by a continuity correction when positive: Newcombe (1998, method 10), in the
-    form of Zou & Donner (2008). Within [-1, 1], and never of width 0.
+    Combines two Wilson intervals ("square and add") with the correlation of the per-task rates, which is lowered by a
+    continuity correction if positive: Newcombe (1998, method 10), in the form of Zou & Donner (2008). Within [-1, 1]
+    and never of width 0.
     """
-    (solved_a, tried_a), (solved_b, tried_b) = _per_task(*before), _per_task(*after)
-    if len(tried_a) != len(tried_b):
-        raise InvalidArgument(
-            f"a paired difference needs the same tasks on both sides, got {len(tried_a)}, {len(tried_b)}"
-        )
+    solved_a, tried_a, solved_b, tried_b = _paired(before, after)
     if not len(tried_a):
         return Interval(math.nan, -1.0, 1.0, level)
     first = clustered_wilson(before[0], before[1], level)
@@ -128,7 +118,7 @@ def mcnemar(lost: int, gained: int) -> float:
 
 
 def sign_flip_test(differences: Sequence[int]) -> float:
-    """Exact two-sided p that per-task differences have no direction: the sign of each is a fair coin (Fisher 1935).
+    """Exact two-sided p under random signs of per-task differences (Fisher 1935).
 
     differences: whole numbers, such as counts of solved tries. With one try per task this is McNemar's exact test.
     """
@@ -138,10 +128,10 @@ def sign_flip_test(differences: Sequence[int]) -> float:
     values //= np.gcd.reduce(values)
     sizes = np.abs(values)
     total = int(sizes.sum())
-    chance = np.zeros(2 * total + 1)  # of every sum from -total to total, one difference after another
+    chance = np.zeros(2 * total + 1)  # probability of every sum from -total to total
     chance[total] = 1.0
     for size in sizes:
-        chance = (np.roll(chance, size) + np.roll(chance, -size)) / 2  # nothing wraps: no sum exceeds the total
+        chance = (np.roll(chance, size) + np.roll(chance, -size)) / 2  # never wraps: no sum exceeds the total
     sums = np.abs(np.arange(-total, total + 1))
     return min(1.0, float(chance[sums >= abs(values.sum())].sum()))
 
@@ -150,25 +140,20 @@ def paired_test(
     before: tuple[Sequence[int], Sequence[int]], after: tuple[Sequence[int], Sequence[int]]
 ) -> tuple[float, str]:
     """p-value and name of the exact test for ``(successes, tries)`` before and after on the same tasks."""
-    (solved_a, tried_a), (solved_b, tried_b) = _per_task(*before), _per_task(*after)
-    if len(tried_a) != len(tried_b):
-        raise InvalidArgument(
-            f"a paired test needs the same tasks on both sides, got {len(tried_a)} and {len(tried_b)}"
-        )
+    solved_a, tried_a, solved_b, tried_b = _paired(before, after)
     if bool((tried_a == 1).all()) and bool((tried_b == 1).all()):
         return mcnemar(int((solved_a > solved_b).sum()), int((solved_b > solved_a).sum())), "exact McNemar"
-    # Rates over a common denominator are whole numbers, which keeps the test exact.
+    # Over a common denominator rates are whole numbers, which keeps the test exact.
     common = math.lcm(*(int(n) for n in {*tried_a.tolist(), *tried_b.tolist()}))
     scaled = np.rint(solved_b * (common / tried_b)) - np.rint(solved_a * (common / tried_a))
     return sign_flip_test([int(one) for one in scaled]), "sign flips over tasks"
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values adjusted for all of them being looked at, in the given order (Holm 1979)."""
+    """p-values corrected for multiple comparisons, in the given order (Holm 1979)."""
     adjusted = [0.0] * len(p_values)
     running = 0.0
     for rank, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
-        # The smallest is multiplied by all, the next by one less; none falls below the one before it.
         running = max(running, min(1.0, (len(p_values) - rank) * p_values[index]))
         adjusted[index] = running
     return adjusted
@@ -184,10 +169,10 @@ def cluster_bootstrap(
     samples: int = 2000,
     seed: int = 0,
 ) -> Interval:
-    """Percentile interval of ``sum(numerators) / sum(denominators)`` under resampling of whole tasks (Efron 1979).
+    """Bootstrap percentile interval of ``sum(numerators) / sum(denominators)`` over tasks (Efron 1979).
 
-    Entry i sums over the tries of task i (say, rewards and episodes, or invalid and all turns); without denominators
-    each counts 1, which gives the mean. The generator is private: equal arguments give equal intervals.
+    Entry i sums over the tries of task i; without denominators each counts 1, which gives the mean. Equal arguments
+    give equal intervals.
     """
     top = np.asarray(numerators, dtype=float)
     bottom = np.ones_like(top) if denominators is None else np.asarray(denominators, dtype=float)
@@ -199,7 +184,7 @@ def cluster_bootstrap(
     rng = np.random.default_rng(seed)
     draws = []
     for start in range(0, samples, 200):
-        # Whole tasks are drawn with replacement; draws without any try have no ratio.
+        # Draws without a try have no ratio.
         picks = rng.integers(0, len(top), size=(min(200, samples - start), len(top)))
         below = bottom[picks].sum(axis=1)
         draws.append(top[picks].sum(axis=1)[below > 0] / below[below > 0])
@@ -208,7 +193,7 @@ def cluster_bootstrap(
 
 
 def mean_over_seeds(values: Sequence[float], level: float = 0.95) -> Interval:
-    """Mean of one number per seed with Student's t interval; a single seed has an infinite one."""
+    """Mean of one number per seed with Student's t interval, infinite for a single seed."""
     data = np.asarray(values, dtype=float)
     if data.ndim != 1 or not len(data) or not np.isfinite(data).all():
         raise InvalidArgument("a mean over seeds needs at least one finite number per seed")
@@ -223,10 +208,10 @@ def mean_over_seeds(values: Sequence[float], level: float = 0.95) -> Interval:
 
 
 def paired_t(differences: Sequence[float]) -> float:
-    """Two-sided p of Student's paired t test that the mean difference is zero (Student 1908).
+    """Two-sided p of Student's paired t test for a mean difference of zero (Student 1908).
 
-    Without spread p is 1 for differences of zero and NaN otherwise. Success rates are counts of few tasks, so equal
-    differences occur by chance and say nothing about the spread.
+    Without spread p is 1 for differences of zero and NaN otherwise: success rates are counts of few tasks, so equal
+    differences occur by chance.
 
     Raises:
         InvalidArgument: fewer than two differences.
@@ -242,10 +227,7 @@ def paired_t(differences: Sequence[float]) -> float:
 
 
 def area_under_curve(x: Sequence[float], y: Sequence[float]) -> float:
-    """Area under the straight lines through (x, y), divided by the width: the curve's mean height.
-
-    ``x`` must rise strictly; a single point has its own height.
-    """
+    """Mean height of the piecewise linear curve through (x, y); ``x`` must rise strictly."""
     across, up = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     if across.shape != up.shape or across.ndim != 1 or not len(across):
         raise InvalidArgument(f"a curve needs as many x as y, at least one; got shapes {across.shape} and {up.shape}")
@@ -261,9 +243,7 @@ def area_under_curve(x: Sequence[float], y: Sequence[float]) -> float:
 
 
 def pass_at_k(tries: int, successes: int, k: int) -> float:
-    """Probability that k of the ``tries``, drawn without replacement, hold a success; unbiased for k fresh tries.
-
-    ``1 - C(n - c, k) / C(n, k)`` (Chen et al. 2021, arXiv 2107.03374).
+    """Unbiased pass@k, ``1 - C(n - c, k) / C(n, k)`` (Chen et al. 2021, arXiv 2107.03374).
 
     Raises:
         InvalidArgument: unless ``1 <= k <= tries`` and ``0 <= successes <= tries``.
@@ -275,13 +255,12 @@ def pass_at_k(tries: int, successes: int, k: int) -> float:
 
 
 def majority_at_k(answers: Sequence[Hashable | None], right: Sequence[bool], k: int) -> float:
-    """Probability that the most frequent of k answers, drawn without replacement from all, is right.
+    """Probability that the most frequent of k answers, drawn without replacement, is right.
 
-    Computed exactly from multivariate hypergeometric counts. For k = 1 it is the success rate of the tries that answer.
+    Exact, from multivariate hypergeometric counts. A tie is broken by a fair draw.
 
     answers: one per try; None abstains and never wins.
-    right: whether that try was judged right. All right tries count as one answer, however they are written. A tie is
-        broken by a fair draw.
+    right: whether the try was judged right. All right tries count as one answer, however written.
 
     Raises:
         InvalidArgument: unless ``1 <= k <= len(answers) == len(right)``.
@@ -300,12 +279,12 @@ def majority_at_k(answers: Sequence[Hashable | None], right: Sequence[bool], k: 
 
 
 def _others(wrong: Sequence[int], abstaining: int, votes: int, room: int) -> dict[int, int]:
-    """Ways to draw ``room`` other answers, none more than ``votes`` times, by the number that reach ``votes``."""
-    # Abstentions and answers too rare to reach the votes can be drawn freely: one pool (Vandermonde's identity).
+    """Ways to draw ``room`` other answers, each at most ``votes`` times, by how many of them reach ``votes``."""
+    # Abstentions and answers too rare to reach the votes form one pool (Vandermonde's identity).
     free = abstaining + sum(count for count in wrong if count < votes)
     ways: dict[tuple[int, int], int] = {(x, 0): math.comb(free, x) for x in range(min(free, room) + 1)}
     for count in (count for count in wrong if count >= votes):
-        # One more answer that can reach the votes, drawn x times after everything drawn so far.
+        # Draw one more answer x times.
         grown: dict[tuple[int, int], int] = {}
         for (drawn, ties), number in ways.items():
             for x in range(min(votes, room - drawn) + 1):
@@ -315,7 +294,7 @@ def _others(wrong: Sequence[int], abstaining: int, votes: int, room: int) -> dic
     return {ties: number for (drawn, ties), number in ways.items() if drawn == room}
 
 
-# Shared small parts ---------------------------------------------------------------------------------------------------
+# Shared parts ---------------------------------------------------------------------------------------------------------
 
 
 def _two_sided(level: float) -> float:
@@ -340,9 +319,18 @@ def _per_task(successes: Sequence[int], tries: Sequence[int]) -> tuple[np.ndarra
     return solved, tried
 
 
+def _paired(
+    before: tuple[Sequence[int], Sequence[int]], after: tuple[Sequence[int], Sequence[int]]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    sides = (*_per_task(*before), *_per_task(*after))
+    if len(sides[0]) != len(sides[2]):
+        raise InvalidArgument(f"both sides need the same tasks, got {len(sides[0])} and {len(sides[2])}")
+    return sides
+
+
 def _correlation(a: np.ndarray, b: np.ndarray) -> float:
     spread = float(a.std() * b.std())
     shared = float(((a - a.mean()) * (b - b.mean())).mean())
-    if shared > 0:  # without it, equal results on a few tasks would prove that there is no difference
+    if shared > 0:  # otherwise equal results on a few tasks would give an interval of width 0
         shared = max(0.0, shared - 1 / (2 * len(a)))
     return shared / spread if spread > 1e-12 else 0.0

@@ -1,7 +1,6 @@
-"""Many runs as one table: means over seeds with intervals, paired tests against a baseline, curves and cost.
+"""Many runs in one table: means over seeds with intervals, paired tests against a baseline, and cost.
 
-A run is summed up in one row of numbers (:class:`RunRow`), read from its folder or from a file of such rows, one JSON
-object a line, as ``lab/results/*.jsonl`` keeps them.
+Each run is a row of numbers (:class:`RunRow`), from its folder or from a file of rows such as ``lab/results/*.jsonl``.
 """
 
 from __future__ import annotations
@@ -26,15 +25,11 @@ from gagpo.runs.register import Display, shown_in
 
 
 class RunRow(Document):
-    """One run in numbers; rates lie between 0 and 1.
+    """One run in numbers.
 
-    split_hash: the tasks that ``before`` and ``after`` were measured on.
-    tasks: number of tasks.
     tries: episodes of each task.
-    before: success rate before training.
-    after: success rate after training.
-    reward_before: mean reward of an episode before training.
-    reward_after: mean reward of an episode after training.
+    before, after: success rate before and after training, from 0 to 1.
+    reward_before, reward_after: mean reward of an episode.
     area: mean success rate in training, over environment turns.
     tokens_total: response tokens sampled.
     seconds: time of the iterations, without evaluations.
@@ -61,11 +56,11 @@ class RunRow(Document):
 
 @dataclass(frozen=True)
 class Method:
-    """The seeds of one label.
+    """The runs of one label.
 
     rows: one per seed.
-    gap: success after training minus the baseline's, equal seeds paired; None if no seed is shared.
-    p: p of the paired t test over those seeds; None if fewer than two are shared.
+    gap: success after training minus the baseline's, paired by seed; None if no seed is shared.
+    p: of the paired t test over the shared seeds; None if there are fewer than two.
     p_holm: ``p`` corrected for all methods of the table.
     """
 
@@ -76,7 +71,7 @@ class Method:
     p_holm: float | None = None
 
     def mean(self, key: str) -> Interval:
-        """Mean of a number over the seeds, NaN where a seed lacks it."""
+        """Mean of a number over the seeds; NaN if a seed lacks it."""
         values = [getattr(row, key) for row in self.rows]
         if any(value is None for value in values):
             return Interval(math.nan, math.nan, math.nan)
@@ -84,24 +79,24 @@ class Method:
 
     @property
     def rise(self) -> Interval | None:
-        """Success after training less before, over the seeds."""
+        """Success after training minus before; None if a seed was not measured before."""
         rises = [row.after - row.before for row in self.rows if row.before is not None]
         return mean_over_seeds(rises) if len(rises) == len(self.rows) else None
 
 
 BEFORE = "before"
-"""The baseline that is each run's own model before training."""
+"""Baseline: each run's own model before training."""
 
-SPARED = ("minutes", "1,000 tokens", "reward after", "area %", "seeds")
+MOVABLE = ("minutes", "1,000 tokens", "reward after", "area %", "seeds")
 """Columns that move to a second table on a narrow terminal, in this order."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """Methods side by side.
+    """Methods to compare.
 
     methods: the baseline first.
-    baseline: the label that differences are taken to, or ``before``.
+    baseline: its label, or ``before``.
     """
 
     methods: tuple[Method, ...]
@@ -112,7 +107,7 @@ class Study:
         """Group rows by label; the first label is the baseline unless one is named.
 
         Raises:
-            InvalidArgument: there are no rows, or the rows cannot stand in one table.
+            InvalidArgument: there are no rows, or they cannot be compared.
         """
         labels = _labels(rows, baseline)
         baseline = labels[0] if baseline is None else baseline
@@ -139,7 +134,7 @@ class Study:
         return cls(tuple(methods), baseline)
 
     def table(self) -> Table:
-        """A row a method, best mean success first."""
+        """One row per method, best mean success first."""
         several = any(method.gap for method in self.methods) or len(self.methods) > 1
         every = [row for method in self.methods for row in method.rows]
         graded = any(abs(row.reward_after - row.after) > 0.005 for row in every)
@@ -149,7 +144,6 @@ class Study:
         header += [*(["reward after"] if graded else []), "1,000 tokens", *(["minutes"] if timed else [])]
         rows = []
         for method in sorted(self.methods, key=lambda one: -one.mean("after").value):
-            # What only some studies have is a column of those alone, as in the header.
             cells = [method.label, str(len(method.rows)), spread(method.mean("area")), spread(method.mean("after"))]
             if several:
                 cells.append(spread(method.gap, signed=True) if method.gap else "")
@@ -163,7 +157,7 @@ class Study:
         return Table(header, rows)
 
     def notes(self) -> list[str]:
-        """What was measured, and how the numbers came about."""
+        """What was measured, and what the numbers mean."""
         row = self.methods[0].rows[0]
         starts = sorted({percent(r.before) for method in self.methods for r in method.rows if r.before is not None})
         tested = any(method.p is not None for method in self.methods)
@@ -182,13 +176,13 @@ class Study:
         if "difference" in header:
             notes.append(f"difference: in points, to {self.baseline}")
         below = ["", *(line for note in notes for line in textwrap.wrap(ascii_only(note), width))]
-        spared: list[str] = []
-        while not table.without(*spared).fits(width) and len(spared) < len(SPARED):
-            spared.append(SPARED[len(spared)])
-        if not spared or not table.without(*spared).fits(width):
+        moved: list[str] = []
+        while not table.without(*moved).fits(width) and len(moved) < len(MOVABLE):
+            moved.append(MOVABLE[len(moved)])
+        if not moved or not table.without(*moved).fits(width):
             return [*table.lines(width), *below]
-        rest = table.without(*(name for name in header[1:] if name not in spared))
-        return [*table.without(*spared).lines(width), "", *rest.lines(width), *below]
+        rest = table.without(*(name for name in header[1:] if name not in moved))
+        return [*table.without(*moved).lines(width), "", *rest.lines(width), *below]
 
     def markdown(self) -> list[str]:
         """The table in Markdown."""
@@ -209,13 +203,13 @@ class Study:
 
 
 def _labels(rows: Sequence[RunRow], baseline: str | None) -> list[str]:
-    """The labels of rows that can stand in one table, the baseline first."""
+    """The labels, the baseline first; InvalidArgument for rows that cannot be compared."""
     if not rows:
-        raise InvalidArgument("there is no finished run: a run counts once it was evaluated after training")
+        raise InvalidArgument("there is no finished run: a run needs its evaluation after training")
     panels = {(row.split, row.split_hash) for row in rows}
     if len(panels) > 1:
         measured = ", ".join(f"{split} ({code})" for split, code in sorted(panels))
-        raise InvalidArgument(f"runs measured on different tasks cannot stand in one table: {measured}")
+        raise InvalidArgument(f"runs measured on different tasks cannot be compared: {measured}")
     labels = list(dict.fromkeys(row.label for row in rows))
     if baseline == BEFORE and BEFORE not in labels:
         for row in rows:
@@ -228,7 +222,7 @@ def _labels(rows: Sequence[RunRow], baseline: str | None) -> list[str]:
 
 
 def spread(interval: Interval, signed: bool = False) -> str:
-    """``72.2 ± 5.2`` in per cent, without the second part where one seed gives no interval."""
+    """``72.2 ± 5.2`` in per cent; without the second part for a single seed."""
     if math.isnan(interval.value):
         return ""
     half = (interval.high - interval.low) / 2
@@ -243,11 +237,11 @@ def study_of(
     baseline: str | None = None,
     split: str | None = None,
 ) -> Study:
-    """Runs by label, and files of rows, as one study.
+    """One study of runs by label and of files of rows.
 
     Raises:
         BadResult: a file holds no rows.
-        InvalidArgument: the runs cannot stand in one table.
+        InvalidArgument: the runs cannot be compared.
     """
     rows = [row for path in files for row in read_rows(path)]
     for label, group in groups.items():
@@ -259,8 +253,8 @@ def study_of(
 def row_of(label: str, run: Run, number: int = 1, split: str | None = None, stage: str = "after") -> RunRow | None:
     """One run in numbers, or None before its final evaluation.
 
-    number: its seed where the folder's name tells none.
-    stage: ``after``, or ``average`` for the average of its weights.
+    number: the seed if the folder's name tells none.
+    stage: ``after``, or ``average`` for the averaged weights.
     """
     split = split or next(iter(run.splits()), None)
     stages = {one.stage: one.result for one in run.evaluations if one.split == split}
@@ -290,11 +284,11 @@ def row_of(label: str, run: Run, number: int = 1, split: str | None = None, stag
 
 
 def read_rows(path: Path) -> list[RunRow]:
-    """The rows of a file, one JSON object a line; :class:`BadResult` names line and key of a bad one."""
+    """The rows of a file, one JSON object per line; :class:`BadResult` tells line and key of a bad one."""
     lines = read_text(path).splitlines()
     rows = [read_as(RunRow, line, f"{path}, line {i}") for i, line in enumerate(lines, 1) if line.strip()]
     if not rows:
-        raise BadResult(f"{path}: holds no row")
+        raise BadResult(f"{path}: holds no rows")
     return rows
 
 

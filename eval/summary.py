@@ -1,4 +1,4 @@
-"""Results as text: shares, intervals, p-values, and one whole result in lines."""
+"""Results as text: rates, intervals, p-values, and the lines of a whole result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gagpo.eval.statistics import Interval
 
 
 def percent(value: float, signed: bool = False) -> str:
-    """A share as per cent with one decimal, or ``-`` where there is none.
+    """A share in per cent with one decimal, or ``-`` for NaN.
 
     >>> percent(0.305), percent(0.04, signed=True), percent(float("nan"))
     ('30.5', '+4.0', '-')
@@ -23,7 +23,7 @@ def percent(value: float, signed: bool = False) -> str:
 
 
 def plain(value: float, digits: int = 1) -> str:
-    """A number with so many decimals, or ``-`` where there is none."""
+    """A number with ``digits`` decimals, or ``-`` for NaN."""
     return "-" if math.isnan(value) else f"{value:.{digits}f}"
 
 
@@ -43,7 +43,7 @@ def p_value(value: float) -> str:
 
 
 def number(value: float, share: bool = False) -> str:
-    """A number in three digits, in per cent when it is a share.
+    """A number with three digits, in per cent if it is a share.
 
     >>> number(0.3051, share=True), number(12345.6), number(0.000312), number(2.0)
     ('30.5 %', '12,346', '0.000312', '2')
@@ -54,7 +54,7 @@ def number(value: float, share: bool = False) -> str:
 
 
 def panel_facts(result: EvalResult) -> list[tuple[str, str]]:
-    """The panel and the model."""
+    """Environment, split and model of a result."""
     panel = result.panel
     kwargs = ", ".join(f"{key}={value!r}" for key, value in sorted(panel.kwargs.items()))
     tries = "once each" if panel.tries == 1 else f"{panel.tries} times each"
@@ -67,7 +67,7 @@ def panel_facts(result: EvalResult) -> list[tuple[str, str]]:
 
 
 def _cut(result: EvalResult) -> str:
-    """How many responses were cut at the token limit, if any."""
+    """The share of responses cut at the token limit; empty without any."""
     if not any(one.cut for one in result.every_try):
         return ""
     most = result.panel.conditions.get("max_tokens")
@@ -75,7 +75,7 @@ def _cut(result: EvalResult) -> str:
 
 
 def environment_lines(results: Mapping[str, EvalResult], width: int = WIDTH) -> list[str]:
-    """The success of one model in several environments, and in all of them together."""
+    """A table of one model's success in several environments."""
     rows = [[name, one.panel.split, str(one.panel.tasks), with_interval(one.success)] for name, one in results.items()]
     tasks = str(sum(one.panel.tasks for one in results.values()))
     rows.append(["the whole", "", tasks, with_interval(whole(results.values()))])
@@ -83,7 +83,7 @@ def environment_lines(results: Mapping[str, EvalResult], width: int = WIDTH) -> 
 
 
 def result_lines(result: EvalResult, width: int = WIDTH) -> list[str]:
-    """The whole result: panel, success with its interval, task types, and what went wrong."""
+    """The whole result: panel, success, task types, failures, pass@k."""
     level = f"{100 * result.level:g} %"
     reward = result.mean_reward
     pairs = [
@@ -92,10 +92,7 @@ def result_lines(result: EvalResult, width: int = WIDTH) -> list[str]:
         ("mean reward", f"{plain(reward.value, 3)} [{plain(reward.low, 3)}, {plain(reward.high, 3)}]"),
         ("mean turns", plain(result.mean_turns)),
         ("invalid %", f"{percent(result.invalid_rate)} of turns{_cut(result)}"),
-        (
-            "not ended",
-            f"{result.truncated} at the limit of turns or context, {result.failed} failed, {result.restarts} restarts",
-        ),
+        ("not ended", f"{result.truncated} truncated, {result.failed} failed, {result.restarts} restarts"),
     ]
     lines = facts(pairs, width)
     if any(result.by_type):

@@ -1,4 +1,4 @@
-"""A run in the terminal while it trains: curves, health in plain words, where the time goes, the last episodes."""
+"""A run in the terminal while it trains: curves, health, time and the last episodes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float], width: int, low: float | None = None, high: float | None = None) -> str:
-    """The last ``width`` values as one line of blocks, with gaps where a value is not finite.
+    """The last ``width`` values as one line of blocks; a value that is not finite is a gap.
 
     >>> sparkline([0, 1, 2, 4], 10)
     '▁▃▅█'
@@ -51,7 +51,7 @@ def screen(run: Run, width: int = 100, episodes: Sequence[str] = ()) -> Renderab
     if rows:
         head.append(f"  iteration {last['iteration']:.0f}", style="default")
     parts: list[RenderableType] = [head]
-    for one in run.evaluations:  # each with its interval
+    for one in run.evaluations:
         rate = one.result.success
         parts.append(
             Text(f"{ascii_only(one.label)}: {100 * rate.value:.1f} % [{100 * rate.low:.1f}, {100 * rate.high:.1f}]")
@@ -61,7 +61,7 @@ def screen(run: Run, width: int = 100, episodes: Sequence[str] = ()) -> Renderab
     room = max(8, width - max(len(metric.caption) for metric in shown) - 11)
     for metric in shown:
         values = run.series(metric.name)[1]
-        if values:  # success alone is drawn on its whole scale
+        if values:  # only success is drawn on a fixed scale
             limits = (0.0, 1.0) if metric.name == "success_rate" else (None, None)
             line = Text(sparkline(values, room, *limits), style="cyan")
             curves.add_row(metric.caption, line, number(values[-1], metric.share))
@@ -70,7 +70,7 @@ def screen(run: Run, width: int = 100, episodes: Sequence[str] = ()) -> Renderab
                 line = Text(sparkline(values, room, *limits), style="cyan")
                 curves.add_row(f"  {env[:24]}", line, number(values[-1], metric.share))
     parts.append(curves)
-    for sentence in sentences(rows):  # red to act on, yellow to look at
+    for sentence in sentences(rows):
         style = "red" if sentence.startswith("Act") else "yellow" if sentence.startswith("Look") else "green"
         parts.append(Text(f"* {sentence}", style=style))
     parts += [Text(line) for line in (_time(run), *episodes) if line]
@@ -78,7 +78,7 @@ def screen(run: Run, width: int = 100, episodes: Sequence[str] = ()) -> Renderab
 
 
 def _time(run: Run) -> str:
-    """Where the wall time of the last iterations went."""
+    """Shares of the wall time of the last ten iterations."""
     spent = {part.caption: math.fsum(run.series(part.name)[1][-10:]) for part in shown_in(Display.TIME)}
     whole = math.fsum(spent.values())
     if whole <= 0:
@@ -87,7 +87,7 @@ def _time(run: Run) -> str:
 
 
 def last_episodes(folder: Path, count: int = 3) -> list[str]:
-    """The last episodes of the newest file, one line each: task, outcome and the last three actions."""
+    """The last episodes of the newest file, one line each."""
     files = sorted((folder / "episodes").glob("*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
     if not files:
         return []
@@ -105,7 +105,7 @@ def last_episodes(folder: Path, count: int = 3) -> list[str]:
 
 @contextmanager
 def redrawn(console: Console) -> Iterator[Callable[[RenderableType], None]]:
-    """Redraws the screen in place on a terminal; prints it once per change in a pipe."""
+    """A function that redraws the screen on a terminal, or prints it in a pipe."""
     if not console.is_terminal:
         yield console.print
         return
@@ -117,24 +117,19 @@ def watch(
     folder: Path,
     *,
     every: float = 2.0,
-    once: bool = False,
-    done: Callable[[], bool] | None = None,
+    done: Callable[[], bool] = lambda: False,
     console: Console | None = None,
 ) -> None:
-    """Follow ``folder`` until ``done`` (or Ctrl-C), redrawing when its numbers change.
-
-    every: seconds between looks.
-    once: show it once and return.
+    """Show ``folder`` until ``done``, redrawing every ``every`` seconds if the run has written.
 
     Raises:
-        BadResult: there is no run. One that has logged nothing yet is waited for.
+        BadResult: there is no run. One that has not logged yet is waited for.
     """
     console = console or Console()
     before: tuple[int, ...] | None = None
     with redrawn(console) as show:
         while True:
-            # Asked before looking, so that the last state is drawn too.
-            over = once or (done is not None and done())
+            over = done()  # before reading, so that the last state is drawn too
             state = _state(folder)
             if state != before:
                 before = state
@@ -150,6 +145,6 @@ def watch(
 
 
 def _state(folder: Path) -> tuple[int, ...]:
-    """Times that change whenever the run has written."""
+    """Modification times of what the run writes."""
     watched = [folder / "metrics.jsonl", folder / "evals", folder / "episodes"]
     return tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in watched)

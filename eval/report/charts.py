@@ -1,4 +1,4 @@
-"""Small line charts as inline SVG, with the colours of the page's light and dark themes."""
+"""Line charts as inline SVG in the colours of the page's theme."""
 
 from __future__ import annotations
 
@@ -12,18 +12,13 @@ from gagpo.eval.report.page import render
 from gagpo.eval.summary import number
 
 RIGHT, TOP, BOTTOM = 8, 10, 20  # margins in user units, which are pixels at natural size
-LETTER = 6.6  # width of a letter of an axis, generously
-SMALL, WIDE, NARROW = (320, 150), (940, 300), (360, 230)  # pictures; of a large chart the page shows the one that fits
+LETTER = 6.6  # upper bound of the width of an axis letter
+SMALL, WIDE, NARROW = (320, 150), (940, 300), (360, 230)  # sizes; a large chart is drawn wide and narrow
 
 
 @dataclass(frozen=True)
 class Series:
-    """One line.
-
-    name: shown in the legend.
-    x, y: its points.
-    ranges: (low, high) of each point; the points become marks with whiskers.
-    """
+    """One line; with ``ranges``, (low, high) of each point, its points are marks with whiskers."""
 
     name: str
     x: Sequence[float]
@@ -32,14 +27,12 @@ class Series:
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round numbers from ``low`` to ``high``, at most ``most`` of them, spaced by 1, 2 or 5 times a power of ten.
+    """At most ``most`` round numbers from ``low`` to ``high``, spaced by 1, 2 or 5 times a power of ten.
 
     >>> ticks(0, 37)
     [0.0, 10.0, 20.0, 30.0]
     """
-    if not high > low:
-        return [low]
-    if (high - low) / most < 1e-300:  # a power of ten below it is no float any more
+    if not (high - low) / most > 1e-300:  # below, powers of ten underflow
         return [low]
     power = math.floor(math.log10((high - low) / most))
     for step in (factor * 10.0**exponent for exponent in (power, power + 1, power + 2) for factor in (1, 2, 5)):
@@ -51,7 +44,7 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
 
 
 def tick_texts(values: Sequence[float], share: bool) -> list[str]:
-    """Numbers of an axis with enough digits to tell them apart.
+    """Axis labels with enough digits to tell them apart.
 
     >>> tick_texts([0.0, 0.2], share=True), tick_texts([1.0001, 1.0002], share=False)
     (['0 %', '20 %'], ['1.0001', '1.0002'])
@@ -64,9 +57,9 @@ def tick_texts(values: Sequence[float], share: bool) -> list[str]:
 
 
 def line_chart(caption: str, series: Sequence[Series], share: bool = False, large: bool = False) -> Markup:
-    """A figure of one or more lines over iterations; empty when none has a point.
+    """A figure of lines over iterations; empty if no line has a point.
 
-    share: drawn from 0 to 1, in per cent.
+    share: the values are shares, labelled in per cent.
     large: as wide as the page, with a second drawing for small screens.
     """
     series = [one for one in series if len(one.x)]
@@ -107,12 +100,7 @@ def _drawing(series: Sequence[Series], share: bool, width: int, height: int) -> 
 
 @dataclass(frozen=True)
 class _Frame:
-    """Maps numbers to places in the picture.
-
-    xs, ys: limits of the axes.
-    left, right: edges of the plot area.
-    height: of the picture.
-    """
+    """Maps numbers to pixels: axis limits ``xs`` and ``ys``, the plot area from ``left`` to ``right``."""
 
     xs: tuple[float, float]
     ys: tuple[float, float]

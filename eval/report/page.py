@@ -1,4 +1,4 @@
-"""The HTML of a report: templates that escape everything, and texts made safe to read. One file, no script."""
+"""The HTML of a report: templates that escape everything, without scripts."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-LONGEST_TEXT = 6000  # characters of one text; a model may answer with a hundred thousand
+LONGEST_TEXT = 6000  # characters shown of one text
 
 
 def text(value: object, longest: int = LONGEST_TEXT) -> Markup:
-    """Any text as safe HTML: markup escaped, invisible and direction-changing characters made visible, length capped.
+    """Any text as safe HTML: escaped, invisible characters made visible, length capped.
 
     >>> str(text("<b>" + chr(27) + chr(0x202e)))
     '&lt;b&gt;\\\\x1b\\\\u202e'
     """
-    whole = value if isinstance(value, Markup) else str(value)
-    if isinstance(whole, Markup):  # shown already
-        return whole
+    if isinstance(value, Markup):
+        return value
+    whole = str(value)
     shown = "".join(map(_visible, whole[:longest]))
     more = len(whole) - longest
     rest = Markup('<span class="more"> … {} more characters</span>').format(f"{more:,}") if more > 0 else Markup("")
@@ -28,7 +28,7 @@ def text(value: object, longest: int = LONGEST_TEXT) -> Markup:
 
 
 def render(template: str, **values: Any) -> Markup:
-    """One of the templates, filled in; a missing value is an error."""
+    """A template with values filled in; a missing value is an error."""
     return Markup(_environment().get_template(template).render(values))
 
 
@@ -38,7 +38,7 @@ def _environment() -> Environment:
         loader=PackageLoader("gagpo.eval.report", "templates"), autoescape=True, undefined=StrictUndefined
     )
     environment.filters["shown"] = text
-    # Long names of task types may break at their underscores.
+    # Long task types may wrap at underscores.
     environment.filters["breakable"] = lambda value: Markup(str(value).replace("_", "_<wbr>"))
     return environment
 

@@ -1,4 +1,4 @@
-"""A run as one HTML page: what was run, what it achieved with what certainty, how it went, what it looks like."""
+"""A run as one HTML page: settings, results with intervals, curves, diagnostics and sample episodes."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup
 
+from gagpo.agents.episodes import read_episodes
 from gagpo.base import durable
 from gagpo.eval.compare import Comparison, DifferentPanels, compare_results
 from gagpo.eval.curves import plot_curves
 from gagpo.eval.report.charts import Series, line_chart
-from gagpo.eval.report.dialogues import dialogue, sample_episodes
 from gagpo.eval.report.page import render
 from gagpo.eval.results import EvalResult, whole
-from gagpo.eval.runs import Evaluation, Run, load_run
-from gagpo.eval.secrets import shown_settings
+from gagpo.eval.runs import Evaluation, Run, load_run, shown_settings
 from gagpo.eval.statistics import Interval
 from gagpo.eval.summary import number, p_value, percent, with_interval
 from gagpo.runs.reading import BadResult, read_record
@@ -25,25 +25,24 @@ from gagpo.runs.register import Display, find, of_environment, shown_in
 from gagpo.settings.core_schema import write_yaml
 
 STAGES = ("before", "after", "average")
-"""The columns of a table: a model before training, after it, and the average of its weights."""
+"""The columns of a table: before training, after it, and averaged weights."""
 
-Cell = str | dict[str, str]  # a text, or the parts of one with its range or an alarm
+Cell = str | dict[str, str]  # text, or text with a range or an alarm
 
 
 def write_report(run_folder: str | Path) -> Path:
-    """Write ``report.html`` and ``curves.png`` into a run folder and return the page's path.
+    """Write ``report.html`` and ``curves.png`` into a run folder; return the path of the page.
 
-    The page needs no other file and no network; everything from a model or a file is escaped. Parts without data are
-    left out.
+    The page needs no other file and no network, and escapes all text from models and files.
 
     Raises:
-        BadResult: the folder is no run, or an evaluation in it is broken.
+        BadResult: the folder is not a run, or an evaluation in it is broken.
     """
     folder = Path(run_folder)
     run = load_run(folder)
     try:
         plot_curves({run.label: [run]}, folder / "curves.png")
-    except ValueError:  # a run of a single evaluation has no curve
+    except ValueError:  # there is no curve with a single evaluation
         (folder / "curves.png").unlink(missing_ok=True)
     page = render(
         "report.html",
@@ -67,7 +66,7 @@ def write_report(run_folder: str | Path) -> Path:
 
 
 def before_and_after(run: Run, split: str) -> list[Evaluation]:
-    """The evaluations that a table of ``split`` shows: before, after and average, or whichever exist."""
+    """The evaluations in the table of ``split``: before, after and average, else the last."""
     of_split = [one for one in run.evaluations if one.split == split]
     ends = [one for one in of_split if one.stage in STAGES]
     return ends or of_split[-1:]
@@ -77,7 +76,7 @@ def before_and_after(run: Run, split: str) -> list[Evaluation]:
 
 
 def _whole(run: Run) -> dict[str, object] | None:
-    """The success on each of several panels before and after training, and on all of them together."""
+    """The success before and after training on each of several panels and overall."""
     found = {split: {one.stage: one.result for one in before_and_after(run, split)} for split in _all_splits(run)}
     panels = {split: results for split, results in found.items() if {"before", "after"} <= results.keys()}
     if not run.envs or len(panels) < 2:
@@ -91,7 +90,7 @@ def _whole(run: Run) -> dict[str, object] | None:
 
 
 def _headline(run: Run) -> dict[str, str] | None:
-    """The first split that was evaluated before and after training: a sentence, and one about the average weights."""
+    """Numbers of the first split that was evaluated before and after training."""
     for split in run.splits():
         found = {one.stage: one for one in before_and_after(run, split)}
         if {"before", "after"} <= found.keys():
@@ -123,7 +122,7 @@ def _compare(pair: Sequence[Evaluation]) -> Comparison | str:
 
 
 def _result(split: str, shown: list[Evaluation]) -> dict[str, object]:
-    """One table of a split: a column for each evaluation, and how they compare."""
+    """The table of a split, one column per evaluation, and the comparison."""
     results = [one.result for one in shown]
     rows: list[list[Cell]] = [
         ["success", *(_rate(result.success) for result in results)],
@@ -135,7 +134,7 @@ def _result(split: str, shown: list[Evaluation]) -> dict[str, object]:
         ["failed (count as no success)", *(_alarm(result.failed) for result in results)],
         ["restarted", *(_alarm(result.restarts) for result in results)],
     ]
-    for name in ("pass_at_k", "majority_at_k"):  # a row for each k of the last evaluation
+    for name in ("pass_at_k", "majority_at_k"):
         columns: list[dict[int, float]] = [getattr(result, name) for result in results]
         title = name.replace("_at_k", "@")
         rows += [[f"{title}{k}", *(_percent(column.get(k, math.nan)) for column in columns)] for k in columns[-1]]
@@ -152,7 +151,7 @@ def _result(split: str, shown: list[Evaluation]) -> dict[str, object]:
 
 
 def _rises(compared: Comparison) -> list[dict[str, str]]:
-    """For each result but the first, its label and how it compares; p is corrected if there are several."""
+    """Label and comparison of each result but the first."""
     corrected = ", Holm's correction" if len(compared.differences) > 1 else ""
     texts = [
         f"{_points(one.rise)}; {one.gained} tasks better, {one.lost} worse; "
@@ -174,7 +173,7 @@ def _panel(result: EvalResult) -> str:
 
 
 def _task_types(run: Run) -> list[dict[str, object]]:
-    """A table for each split whose tasks have types."""
+    """One table per split whose tasks have types."""
     tables = (_types_of(split, before_and_after(run, split)) for split in _all_splits(run))
     return [table for table in tables if table]
 
@@ -200,7 +199,7 @@ def _types_of(split: str, shown: list[Evaluation]) -> dict[str, object] | None:
 def _curves(run: Run) -> Markup:
     series = [Series("training", *run.series("success_rate"))] if run.metrics else []
     for split in run.splits():
-        # Of evaluations after as many iterations the last one stands.
+        # The last evaluation of an iteration counts.
         points = {one.iteration: one.result.success for one in run.trained(split)}
         known = sorted((at, rate) for at, rate in points.items() if at is not None)
         if known:
@@ -234,7 +233,6 @@ def _charts(run: Run) -> list[Markup]:
 def _numbers(run: Run) -> list[list[str]]:
     rows = []
     for key in sorted({key for row in run.metrics for key in row} - {"iteration"}):
-        # First, last, mean, lowest, highest, and what it is.
         metric, values = find(key), run.series(key)[1]
         shown = (values[0], values[-1], math.fsum(values) / len(values), min(values), max(values))
         rows.append([key, *(number(value, metric.share) for value in shown), metric.hint])
@@ -262,7 +260,7 @@ def _samples(run: Run) -> list[dict[str, object]]:
 
 
 def _episode_files(run: Run) -> list[Path]:
-    """The episodes behind the first table of results, or the first two files where no evaluation tells which."""
+    """The episodes of the first table of results, else the first two files."""
     folder = run.folder / "episodes"
     labels = [one.label for split in _all_splits(run)[:1] for one in before_and_after(run, split)]
     named = [folder / f"{label}.jsonl" for label in labels]
@@ -273,7 +271,7 @@ def _episode_files(run: Run) -> list[Path]:
 
 
 def _what(run: Run) -> dict[str, object]:
-    """Splits, versions and settings, as far as they can be read, and a complaint for each that cannot."""
+    """Splits, versions and settings, and an error for each that cannot be read."""
     panels = {one.split: one.result.panel for one in run.evaluations}
     complaints: list[str] = []
     versions: list[list[str]] = []
@@ -298,9 +296,9 @@ def _what(run: Run) -> dict[str, object]:
 
 
 def _flat(record: Mapping[str, object], above: str = "") -> dict[str, str]:
-    """Nested objects as one, with dotted keys."""
+    """Nested objects as one with dotted keys."""
     flat: dict[str, str] = {}
-    for key, value in record.items():  # what is no object is shown as it is, or as JSON
+    for key, value in record.items():
         if isinstance(value, dict):
             flat |= _flat(value, f"{above}{key}.")
         else:
@@ -333,3 +331,44 @@ def _plain(value: float) -> str:
 
 def _alarm(count: int) -> Cell:
     return {"text": str(count), "alarm": "alarm"} if count else "0"
+
+
+MOST_TURNS = 100  # turns shown of one episode
+
+
+def sample_episodes(path: Path, each: int = 2) -> tuple[list[dict[str, Any]], str]:
+    """The first ``each`` successes and failures of an episodes file, and an error if a line is broken."""
+    wins: list[dict[str, Any]] = []
+    losses: list[dict[str, Any]] = []
+    try:
+        for record in read_episodes(path):
+            if not isinstance(record, dict):
+                return wins + losses, f"{path.name}: a line holds no JSON object"
+            group = wins if record.get("success") is True and record.get("outcome") != "failed" else losses
+            if len(group) < each:
+                group.append(record)
+            if len(wins) == len(losses) == each:
+                break
+    except (ValueError, RecursionError) as error:
+        return wins + losses, f"{path.name} is broken: {str(error)[:200]}"
+    except OSError as error:
+        return [], f"{path.name} cannot be read: {error.strerror}"
+    return wins + losses, ""
+
+
+def dialogue(record: Mapping[str, Any]) -> Markup:
+    """One episode record as HTML. A missing or wrongly typed part is never an error."""
+    listed = record.get("turns")
+    turns = [turn for turn in listed if isinstance(turn, dict)] if isinstance(listed, list) else []
+    won = record.get("success") is True and record.get("outcome") != "failed"
+    outcome = record.get("outcome")
+    return render(
+        "dialogue.html",
+        won=won,
+        ended="" if won or outcome == "terminated" else str(outcome),
+        count=len(turns),
+        task=record.get("task", "unnamed task"),
+        kind=record.get("task_type") or "",
+        turns=turns[:MOST_TURNS],
+        more=max(0, len(turns) - MOST_TURNS),
+    )

@@ -1,1 +1,1 @@
-"""What an agent did, turn by turn: one static folder of pages that open from disk, in any browser."""
+"""Static pages that show episodes turn by turn."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gagpo.credit import CreditSettings, Turns, advantages, intern, value_proxy
+from gagpo.credit import CreditSettings, Turns, advantages, intern
 from gagpo.credit.episode import Grpo
 from gagpo.credit.gagpo import Gagpo
 from gagpo.eval.viewer.records import EpisodeRecord
@@ -17,12 +17,7 @@ from gagpo.settings import SettingsError, load
 
 @dataclass(frozen=True)
 class EpisodeCredit:
-    """Credit of one episode, one number per turn.
-
-    advantages: by the name of the algorithm.
-    values: value of the turn's state.
-    states: number of the turn's state; equal numbers are the same state.
-    """
+    """Credit of one episode, one number per turn: advantages by algorithm, state values, state numbers."""
 
     advantages: dict[str, list[float]]
     values: list[float]
@@ -31,11 +26,10 @@ class EpisodeCredit:
 
 @dataclass(frozen=True)
 class Recredit:
-    """Gives GAGPO's and GRPO's credit to batches of saved episodes.
+    """Computes GAGPO's and GRPO's credit of saved episodes.
 
-    gagpo: options of GAGPO; its state key decides which turns count as the same state.
-    penalty: what a turn without a valid action costs, by environment; ``""`` in a run of one.
-    success_only: the environments in which training pays for success alone.
+    penalty: penalty of an invalid turn by environment, ``""`` in a run of one.
+    success_only: environments whose training reward is success only.
     """
 
     gagpo: Gagpo = field(default_factory=Gagpo)
@@ -47,7 +41,7 @@ class Recredit:
         turns = turns.paying_success([(one.environment or "") in self.success_only for one in episodes])
         credits: dict[str, CreditSettings] = {"gagpo": self.gagpo, "grpo": Grpo()}
         rows = {name: advantages(turns, credit).advantage_N for name, credit in credits.items()}
-        value_N, state_N = value_proxy(turns, gamma=self.gagpo.gamma), turns.states()
+        value_N, state_N = Gagpo(gamma=self.gagpo.gamma).value(turns), turns.states()
         found, start = [], 0
         for one in episodes:
             place = slice(start, start + len(one.turns))
@@ -58,7 +52,7 @@ class Recredit:
 
 
 def for_run(folder: Path) -> Recredit:
-    """Credit with the run's own options, if it has settings of ours and uses GAGPO."""
+    """Credit with the run's own options if it uses GAGPO."""
     try:
         settings = load(folder / "config.yaml")
     except SettingsError:
@@ -72,7 +66,7 @@ def for_run(folder: Path) -> Recredit:
 
 
 def columns(episodes: Sequence[EpisodeRecord], key: str, penalty: Mapping[str, float]) -> Turns:
-    """Saved episodes as the columns that credit is computed from; an environment without states uses observations."""
+    """Saved episodes as columns for credit; environments without states use observations as states."""
     pairs = [(one.environment or "", turn) for one in episodes for turn in one.turns]
     stateless = {env for env, turn in pairs if turn.state is None}
     keyed = {env for env, _ in pairs if key in ("auto", "state")} - stateless

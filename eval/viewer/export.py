@@ -1,6 +1,6 @@
-"""Writing the viewer's folder: the pages, an index of all runs, and the episodes in shards that are read when needed.
+"""Write the viewer's folder: pages, an index of all runs, and episodes in shards that are loaded on demand.
 
-Pages opened from disk may load scripts but not data, so every data file is a script that passes on one JSON value.
+Pages opened from disk may load scripts but not data, so every data file is a script that passes one JSON value.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from gagpo.eval.viewer.index import (
     EpisodeEntry,
     EpisodeFile,
     GroupEntry,
-    described,
+    describe_file,
     index,
     reading_order,
 )
 from gagpo.eval.viewer.records import EpisodeRecord, read_episode_file
 from gagpo.runs.reading import BadResult
 
-MARKER = ".gagpo-view"  # a folder that has it was written by this file, and may be replaced by it
+MARKER = ".gagpo-view"  # marks a folder that may be replaced
 SHARD = 600_000  # characters of one shard, about
 OUTCOMES = ("terminated", "truncated", "failed")
 
@@ -38,10 +38,8 @@ OUTCOMES = ("terminated", "truncated", "failed")
 class Exporter:
     """Writes one folder about several runs; a second :meth:`write` writes only what changed.
 
-    runs: run folders.
-    output: the folder to write.
-    live: the pages look for news every few seconds.
-    problems: what else could not be read, to be shown.
+    live: the pages reload every few seconds.
+    problems: further read errors to show.
     """
 
     def __init__(self, runs: Sequence[Path], output: Path, live: bool = False, problems: Sequence[str] = ()):
@@ -50,7 +48,7 @@ class Exporter:
         self.known: dict[Path, tuple[tuple[int, int], EpisodeFile]] = {}
 
     def write(self) -> Path:
-        """The path of the page to open. Raises :class:`BadResult` when a folder is no run or has no episodes."""
+        """Write and return the page to open; :class:`BadResult` if a folder is not a run or has no episodes."""
         runs = [load_run(folder) for folder in self.folders]
         files = [sorted((run.folder / "episodes").glob("*.jsonl")) for run in runs]
         if not any(files) and not self.live:
@@ -71,7 +69,7 @@ class Exporter:
         (self.output / MARKER).write_text(FORMAT + "\n", encoding="ascii")
         for page in resources.files("gagpo.eval.viewer").joinpath("page").iterdir():
             target = self.output / page.name
-            # A page that is there stays: a server may be handing it out.
+            # An existing page stays: a server may be sending it.
             if page.name.endswith((".html", ".css", ".js")) and not (self.known and target.exists()):
                 target.write_bytes(page.read_bytes())
 
@@ -80,7 +78,7 @@ class Exporter:
         stamp = (state.st_mtime_ns, state.st_size)
         if path in self.known and self.known[path][0] == stamp:
             return self.known[path][1]
-        source = described(run, path.stem)
+        source = describe_file(run, path.stem)
         try:
             episodes, source.problems = read_episode_file(path)
         except BadResult as error:
@@ -92,7 +90,6 @@ class Exporter:
         shard: list[dict[str, object]] = []
         size = 0
         for group in groups:
-            # Its entries go into the index, its episodes into the shard, which is written when it is large enough.
             credit = [next(credited) for _ in group]
             differ = [_differences(one) if len(group) > 1 else [] for one in credit]
             record: dict[str, object] = {"episodes": [_shown(*of) for of in zip(group, credit, differ, strict=True)]}
@@ -118,10 +115,10 @@ class Exporter:
 
 
 def export(runs: Sequence[Path], output: Path, problems: Sequence[str] = ()) -> Path:
-    """Write the folder once, whole or not at all, replacing one written before; see :class:`Exporter`.
+    """Write the folder whole or not at all, replacing one written before; see :class:`Exporter`.
 
     Raises:
-        BadResult: ``output`` holds anything else; it is left as it is.
+        BadResult: ``output`` holds other files.
     """
     require_replaceable(output)
     with durable.replacing_folder(output.resolve(), flushed=False) as part:
@@ -130,20 +127,22 @@ def export(runs: Sequence[Path], output: Path, problems: Sequence[str] = ()) -> 
 
 
 def require_replaceable(folder: Path) -> None:
-    """Raise :class:`BadResult` unless ``folder`` is absent, empty or has the marker of a viewer's folder."""
+    """Raise :class:`BadResult` unless ``folder`` is absent, empty or was written by the viewer."""
     if folder.is_dir():
         if (folder / MARKER).is_file() or not any(folder.iterdir()):
             return
-        raise BadResult(f"{folder} is not empty and no viewer's folder (no {MARKER} in it); name another with --out")
+        raise BadResult(
+            f"{folder} is not empty and was not written by the viewer (no {MARKER}); choose another with --out"
+        )
     if folder.exists() or folder.is_symlink():
-        raise BadResult(f"{folder} is no folder; name another with --out")
+        raise BadResult(f"{folder} is not a folder; choose another with --out")
 
 
 # The parts of a file --------------------------------------------------------------------------------------------------
 
 
 def _grouped(episodes: Sequence[EpisodeRecord]) -> list[list[EpisodeRecord]]:
-    """Episodes of one task and group number together, in the order of the file."""
+    """Episodes by task and group number, in the order of the file."""
     groups: dict[tuple[int, str], list[EpisodeRecord]] = {}
     for one in episodes:
         groups.setdefault((one.group, one.task), []).append(one)
@@ -151,7 +150,7 @@ def _grouped(episodes: Sequence[EpisodeRecord]) -> list[list[EpisodeRecord]]:
 
 
 def _credited(recredit: Recredit, episodes: Sequence[EpisodeRecord]) -> Iterator[EpisodeCredit | None]:
-    """Credit of every episode; None for one without turns and for one that failed."""
+    """Credit of every episode; None if it has no turns or failed."""
     usable = [one for one in episodes if one.turns and one.outcome != "failed"]
     found = iter(recredit(usable)) if usable else iter(())
     return (next(found) if one.turns and one.outcome != "failed" else None for one in episodes)
@@ -165,7 +164,7 @@ def _entry(group: Sequence[EpisodeRecord], differ: Sequence[list[bool]], shard: 
 
 
 def _differences(credit: EpisodeCredit | None) -> list[bool]:
-    """Whether the two algorithms give a turn advantages of different signs: above, near or below zero."""
+    """Whether a turn's advantages under the two algorithms differ in sign (positive, near zero, negative)."""
     rows = list(credit.advantages.values()) if credit else []
     return [_sign(a) != _sign(b) for first, second in pairwise(rows) for a, b in zip(first, second, strict=True)]
 

@@ -1,14 +1,18 @@
-"""The viewer's index: which files of episodes there are, every group and episode in columns, and what runs achieved."""
+"""The viewer's index: the runs and their results, the files of episodes, and every group and episode in columns."""
 
 from __future__ import annotations
 
+import itertools
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 
 from gagpo.eval.health import sentences
-from gagpo.eval.runs import Evaluation, Run, read_label
-from gagpo.eval.viewer.experiments import experiments, settings_that_differ
+from gagpo.eval.runs import HIDDEN, Evaluation, Run, load_run, read_label, shown_settings
+from gagpo.eval.statistics import Interval, mean_over_seeds
+from gagpo.runs.reading import BadResult
 from gagpo.runs.register import Display, shown_in
 
 FORMAT = "gagpo view 2"
@@ -19,10 +23,6 @@ DEAD_ZONE = 0.1  # advantages nearer to zero have no sign
 class GroupEntry:
     """One group in the index.
 
-    task: id of the task.
-    type: type of the task.
-    size: number of episodes.
-    wins: number of successes.
     turns: mean number of turns.
     differ: share of turns whose credit has different signs under the two algorithms.
     shard: number of its shard.
@@ -41,12 +41,7 @@ class GroupEntry:
 
 @dataclass(frozen=True)
 class EpisodeEntry:
-    """One episode in the index.
-
-    flags: success in bit 0, the outcome in bits 1 and 2, left out of training in bit 3.
-    reward: sum of the rewards.
-    turns: number of turns.
-    """
+    """One episode in the index; ``flags`` hold success in bit 0, outcome in bits 1-2, left out of training in bit 3."""
 
     flags: int
     reward: float
@@ -55,7 +50,7 @@ class EpisodeEntry:
 
 @dataclass
 class EpisodeFile:
-    """One episode file, as the index describes it."""
+    """One episode file in the index."""
 
     run: int
     label: str
@@ -69,12 +64,11 @@ class EpisodeFile:
 
     def record(self) -> dict[str, object]:
         """Its entry in the index, without groups and episodes."""
-        names = ("run", "label", "stage", "split", "iteration", "shards")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in ("run", "label", "stage", "split", "iteration", "shards")}
 
 
-def described(run: int, label: str) -> EpisodeFile:
-    """An episode file, described by its name: ``train-0005``, ``after-valid_unseen``, ``iteration-0010-test``."""
+def describe_file(run: int, label: str) -> EpisodeFile:
+    """The entry of an episode file by its name, such as ``train-0005`` or ``after-valid_unseen``."""
     training = re.fullmatch(r"train-(\d{1,9})", label)
     if training:
         return EpisodeFile(run, label, "train", "train", int(training[1]))
@@ -83,7 +77,7 @@ def described(run: int, label: str) -> EpisodeFile:
 
 
 def reading_order(source: EpisodeFile) -> tuple[int, int, int, str]:
-    """A key to sort files by: run after run, from before training to after it."""
+    """Sort key of files: by run, from before training to after it."""
     order = {"before": 0, "train": 1, "iteration": 2, "after": 3, "average": 4, "other": 5}
     return (source.run, order[source.stage], source.iteration or 0, source.label)
 
@@ -91,7 +85,7 @@ def reading_order(source: EpisodeFile) -> tuple[int, int, int, str]:
 def index(
     runs: Sequence[Run], sources: Sequence[EpisodeFile], live: bool = False, problems: Sequence[str] = ()
 ) -> dict[str, object]:
-    """The index, JSON-ready. Each name of a task or type appears once and is referred to by its number."""
+    """The index, JSON-ready. Names of tasks and types appear once and are referred to by number."""
     entries = [entry for source in sources for entry in source.groups]
     tasks = {name: number for number, name in enumerate(dict.fromkeys(entry.task for entry in entries))}
     types = {name: number for number, name in enumerate(dict.fromkeys(entry.type for entry in entries))}
@@ -135,10 +129,7 @@ def _run(run: Run) -> dict[str, object]:
 
 
 def _ends(run: Run, split: str) -> dict[str, object]:
-    """Every evaluation of the weights that were trained, and that of their average.
-
-    The last of the former is the run's result, as in every table.
-    """
+    """Every evaluation of the trained weights, of which the last is the run's result, and that of their average."""
     averages = [one for one in run.evaluations if (one.stage, one.split) == ("average", split)]
     return {
         "trained": [_evaluation(one) for one in run.trained(split)],
@@ -154,3 +145,118 @@ def _evaluation(one: Evaluation) -> dict[str, object]:
         "panel": one.result.panel.split_hash,
         "success": one.result.success.record(),
     }
+
+
+OWN = ("name", "seed")  # settings that differ within an experiment
+DEEPEST, MOST = 8, 2000  # nesting and number of settings read from a file
+LONGEST = 200  # characters of one setting
+
+
+def runs_in(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """The run folders among ``folders`` or directly inside them, and errors of those that cannot be read.
+
+    Raises:
+        BadResult: a folder neither is a run nor holds one.
+    """
+    found: list[Path] = []
+    problems: list[str] = []
+    for folder in folders:
+        if not folder.is_dir():
+            raise BadResult(f"{folder}: not a run folder (no such folder)")
+        if is_run(folder):
+            found.append(folder)
+            continue
+        inside = sorted(one for one in folder.iterdir() if not one.name.startswith(".") and is_run(one))
+        if not inside:
+            raise BadResult(f"{folder}: neither a run folder nor a folder of runs (no metrics.jsonl, no evals/*.json)")
+        for one in inside:
+            try:
+                load_run(one)
+            except BadResult as error:
+                problems.append(str(error))
+            else:
+                found.append(one)
+    if not found:
+        raise BadResult(f"none of the runs can be read: {problems[0]}")
+    return found, problems
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder has metrics or an evaluation."""
+    return (folder / "metrics.jsonl").exists() or any((folder / "evals").glob("*.json"))
+
+
+def experiments(runs: Sequence[Run]) -> list[dict[str, object]]:
+    """Table rows of runs, grouped by their settings without name and seed.
+
+    ``success`` holds the rate by split, with an interval over tasks for one run, over seeds for several.
+    """
+    together: dict[str, list[int]] = {}
+    flat = [_settings(run.folder) for run in runs]
+    for number, settings in enumerate(flat):
+        key = json.dumps([pair for pair in sorted(settings.items()) if pair[0] not in OWN]) if settings else str(number)
+        together.setdefault(key, []).append(number)
+    return [
+        _experiment([runs[n] for n in numbers], [flat[n] for n in numbers], numbers) for numbers in together.values()
+    ]
+
+
+def settings_that_differ(runs: Sequence[Run]) -> dict[str, list[str | None]]:
+    """Settings that differ between ``runs``, with the value in each; None if not set."""
+    flat = [_settings(run.folder) for run in runs]
+    names = dict.fromkeys(name for settings in flat for name in settings)
+    found = {name: [settings.get(name) for settings in flat] for name in names}
+    return {name: values for name, values in found.items() if len(set(values)) > 1}
+
+
+def _experiment(runs: Sequence[Run], settings: Sequence[dict[str, str]], numbers: Sequence[int]) -> dict[str, object]:
+    splits = dict.fromkeys(split for run in runs for split in run.splits())
+    success = {split: [one for run in runs if (one := run.last(split))] for split in splits}
+    return {
+        "name": _name([run.name for run in runs]),
+        "runs": list(numbers),
+        "environment": settings[0].get("environment.id", "") or " + ".join(runs[0].envs),
+        "seeds": [one.get("seed", "") for one in settings],
+        "success": {split: _interval(ends).record() for split, ends in success.items()},
+    }
+
+
+def _interval(ends: Sequence[Evaluation]) -> Interval:
+    if len(ends) == 1:
+        return ends[0].result.success
+    return mean_over_seeds([one.result.success.value for one in ends])
+
+
+def _name(names: Sequence[str]) -> str:
+    """The common beginning of the names without a seed: ``walk`` for ``walk-seed1`` and ``walk-seed2``."""
+    if len(names) == 1:
+        return names[0]
+    alike = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
+    return re.sub(r"[-_.]*(seed|s)?[-_.]*$", "", "".join(letters[0] for letters in alike)) or names[0]
+
+
+def _settings(folder: Path) -> dict[str, str]:
+    """The settings of a run by dotted name, as short texts without secrets."""
+    try:
+        settings = shown_settings(folder / "config.yaml")
+    except BadResult:
+        return {}
+    pairs = _flat(settings, "", 0) if isinstance(settings, dict) else iter(())
+    return {name: text for (name, text), _ in zip(pairs, range(MOST), strict=False)}
+
+
+def _flat(value: object, name: str, depth: int) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict) and value and depth < DEEPEST:
+        for key, inner in value.items():
+            yield from _flat(inner, f"{name}.{key}" if name else str(key), depth + 1)
+    else:
+        yield name, _text(value)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value[:LONGEST]
+    try:
+        return json.dumps(value, default=str)[:LONGEST]
+    except (ValueError, RecursionError, TypeError):
+        return HIDDEN

@@ -1,4 +1,4 @@
-"""Episode files as the viewer reads them: other people's files too, so every line is checked."""
+"""Episode files as the viewer reads them, with every line checked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gagpo.runs.reading import BadResult, Document, read_as
 
 
 class TokensRecord(Document):
-    """A turn token by token: what was newly read, what was answered, and numbers per answered token."""
+    """A turn token by token: tokens read, tokens of the response, and numbers per response token."""
 
     prompt: int = 0
     read: list[str] = Field(default_factory=list)
@@ -24,7 +24,7 @@ class TokensRecord(Document):
 
 
 Sized = Annotated[float, Field(ge=-1e30, le=1e30)]
-"""A number that credit can be computed with: sums and squares of it stay finite."""
+"""A number whose sums and squares stay finite."""
 
 
 def _writable(info: dict[str, Any]) -> dict[str, Any]:
@@ -44,7 +44,7 @@ class CallRecord(Document):
 
 
 class TurnRecord(Document):
-    """One line of an episode; see :class:`gagpo.agents.episodes.Turn`."""
+    """One turn; see :class:`gagpo.agents.episodes.Turn`."""
 
     observation: str
     response: str
@@ -80,17 +80,17 @@ class EpisodeRecord(Document):
 
     @property
     def kind(self) -> str:
-        """The type of its task, with the environment's name where a run has several."""
+        """The task type, with the environment's name in a run of several."""
         return ": ".join(filter(None, (self.environment, self.task_type)))
 
     @property
     def won(self) -> bool:
-        """A failed episode never is."""
+        """Whether it is a success; a failed episode never is."""
         return self.success and self.outcome != "failed"
 
 
 def read_episode_file(path: Path) -> tuple[list[EpisodeRecord], list[str]]:
-    """The episodes of a file, and one complaint for each line that is not an episode, such as a torn last line.
+    """The episodes of a file, and an error for each line that is not an episode, such as a torn last line.
 
     Raises:
         BadResult: the file cannot be read, or none of its lines is an episode.
@@ -99,7 +99,7 @@ def read_episode_file(path: Path) -> tuple[list[EpisodeRecord], list[str]]:
     problems: list[str] = []
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
-            for number, line in enumerate(file, 1):  # a bad line is reported and does not hide the others
+            for number, line in enumerate(file, 1):
                 if not line.strip():
                     continue
                 try:
@@ -117,4 +117,4 @@ def _episode(line: str, where: str) -> EpisodeRecord:
     try:
         return EpisodeRecord.model_validate(json.loads(line))
     except (ValidationError, ValueError, RecursionError, OverflowError):
-        return read_as(EpisodeRecord, line, where)  # for its complaint
+        return read_as(EpisodeRecord, line, where)  # raises the error

@@ -1,4 +1,4 @@
-"""The viewer following a run: a local server that exports again whenever the run has written."""
+"""A local server of the viewer that exports again while the run trains."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ IDLE_SECONDS = 30.0  # after which a silent connection is closed
 
 
 class _Handler(http.server.SimpleHTTPRequestHandler):
-    """Serves the exported files and nothing else, to its own pages only, without caching."""
+    """Serves only the exported files, without caching, and only to its own pages."""
 
     timeout = IDLE_SECONDS
 
     def parse_request(self) -> bool:
-        """Refuse requests of other sites, whatever the method."""
+        """Reject requests from other sites."""
         if not super().parse_request():
             return False
         if reason := refusal({name.lower(): value for name, value in self.headers.items()}, LOOPBACK):
@@ -53,7 +53,7 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
         super().end_headers()
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Nothing: the terminal shows the run."""
+        """Print nothing: the terminal shows the run."""
 
 
 class _Server(http.server.ThreadingHTTPServer):
@@ -67,27 +67,20 @@ class _Server(http.server.ThreadingHTTPServer):
 
 @contextmanager
 def serving(exporter: Exporter, port: int = 0, every: float = 3.0) -> Iterator[str]:
-    """Serve ``exporter``'s folder and write it again every few seconds; gives the address to open.
-
-    port: 0 for any free one.
-    every: seconds between exports.
-    """
+    """Serve ``exporter``'s folder, export again every ``every`` seconds, and yield the address to open."""
     exporter.write()
     handler = functools.partial(_Handler, directory=str(exporter.output))
     server = _Server(("127.0.0.1", port), handler)
     stop = threading.Event()
 
     def refresh() -> None:
-        while not stop.wait(every):  # a half-written file is read the next time
+        while not stop.wait(every):  # a half-written file is read next time
             try:
                 exporter.write()
             except (BadResult, OSError):
                 continue
 
-    threads = [
-        threading.Thread(target=server.serve_forever, daemon=True),
-        threading.Thread(target=refresh, daemon=True),
-    ]
+    threads = [threading.Thread(target=run, daemon=True) for run in (server.serve_forever, refresh)]
     for thread in threads:
         thread.start()
     try:

@@ -1,20 +1,58 @@
-"""The commands that measure: ``eval``, ``compare`` and ``report``."""
+"""The commands ``eval``, ``compare`` and ``report``."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.models import OptionInfo
 
-from gagpo.cli import served
-from gagpo.cli.options import Json, Kwargs, Quiet, print_json, say, values
+from gagpo.cli.options import Json, Kwargs, Quiet, TrustRemoteCode, print_json, say, values
 
 if TYPE_CHECKING:
-    from gagpo.eval.panel import EvaluationOutcome
+    from gagpo.agents.api.settings import ApiSettings
+    from gagpo.eval.evaluate import EvaluationOutcome
     from gagpo.eval.results import EvalResult
+
+PREFIX = "openai:"
+
+
+def _option(help: str, min: float | None = None) -> OptionInfo:
+    option: OptionInfo = typer.Option(help=help, rich_help_panel="A model behind a server (openai:MODEL)", min=min)
+    return option
+
+
+BaseUrl = Annotated[str | None, _option("URL of a compatible server; by default OpenAI's.")]
+KeepReasoning = Annotated[bool | None, _option("Keep the model's reasoning in the conversation.")]
+Concurrency = Annotated[int | None, _option("Concurrent episodes; 16 by default.", min=1)]
+Timeout = Annotated[float | None, _option("Timeout of a request in seconds; 120 by default.", min=0.001)]
+RequestsPerMinute = Annotated[float | None, _option("Requests per minute that the server allows.", min=1)]
+TokensPerMinute = Annotated[float | None, _option("Tokens per minute that the server allows.", min=1)]
+PriceIn = Annotated[float | None, _option("Dollars per million input tokens.", min=0)]
+PriceCached = Annotated[float | None, _option("Dollars per million cached input tokens.", min=0)]
+PriceOut = Annotated[float | None, _option("Dollars per million output tokens.", min=0)]
+LimitCost = Annotated[float | None, _option("Stop at this cost in dollars.", min=0)]
+LimitTokens = Annotated[int | None, _option("Stop after this many tokens.", min=0)]
+KeyVariable = Annotated[str | None, _option("Environment variable with the API key; OPENAI_API_KEY by default.")]
+CompletionTokens = Annotated[bool | None, _option("Send max_completion_tokens instead of max_tokens.")]
+Journals = Annotated[
+    Path | None, _option("Folder for finished episodes, so that the command can resume; evals/ by default.")
+]
+_SETTINGS = {  # fields of ApiSettings by the option that sets them
+    "base_url": "base_url",
+    "key_variable": "key_variable",
+    "timeout": "timeout",
+    "requests_per_minute": "requests_per_minute",
+    "tokens_per_minute": "tokens_per_minute",
+    "price_in": "input_price",
+    "price_cached": "cached_price",
+    "price_out": "output_price",
+    "limit_cost": "limit_cost",
+    "limit_tokens": "limit_tokens",
+}
 
 
 def add_to(app: typer.Typer) -> None:
@@ -33,52 +71,52 @@ def evaluate(
         ),
     ],
     env: Annotated[
-        str | None, typer.Option(help="Environment id, or the name of one of a run's; the run's own, all, by default.")
+        str | None, typer.Option(help="Environment id, or the name of one in a run; by default all of the run's.")
     ] = None,
     split: Annotated[str | None, typer.Option(help="Split to play.")] = None,
     kwargs: Kwargs = None,
     like: Annotated[
         str | None,
-        typer.Option("--like", "--config", help="Take environment, split, panel and prompts from this run or config."),
+        typer.Option("--like", "--config", help="Take environment, split, tasks and prompts from this run or config."),
     ] = None,
-    tasks: Annotated[int | None, typer.Option(min=1, help="Evenly spaced part of the split.")] = None,
+    tasks: Annotated[
+        int | None, typer.Option(min=1, help="Number of tasks, evenly spaced; the whole split by default.")
+    ] = None,
     tries: Annotated[int, typer.Option(min=1, help="Episodes of each task.")] = 1,
-    temperature: Annotated[float | None, typer.Option(min=0, help="0.4, or the run's.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens of a response.")] = None,
+    temperature: Annotated[float | None, typer.Option(min=0, help="Sampling temperature; the run's, else 0.4.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Token limit of a response.")] = None,
     style: Annotated[str | None, typer.Option(help="Prompt style: plain, tags, whole, tools.")] = None,
-    history: Annotated[str | None, typer.Option(help="full, or the number of turns a window shows.")] = None,
+    history: Annotated[str | None, typer.Option(help="Earlier turns in the prompt: full, or a number.")] = None,
     admissible: Annotated[bool | None, typer.Option(help="List the admissible actions.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Other episodes of the same tasks; part of the panel.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the episodes.")] = 0,
     workers: Annotated[int, typer.Option(min=0, help="Environment processes.")] = 2,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...")] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub model.")] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run the code that a model brings along; read it first.")
-    ] = False,
+    trust_remote_code: TrustRemoteCode = False,
     out: Annotated[Path | None, typer.Option(help="Write the result to this file (JSON).")] = None,
     episodes: Annotated[Path | None, typer.Option(help="Write the episodes to this file (JSON lines).")] = None,
     quiet: Quiet = False,
     as_json: Json = False,
-    base_url: served.BaseUrl = None,  # this and the options below are read by gagpo.cli.served, by their names
-    key_variable: served.KeyVariable = None,
-    concurrency: served.Concurrency = None,
-    timeout: served.Timeout = None,
-    requests_per_minute: served.RequestsPerMinute = None,
-    tokens_per_minute: served.TokensPerMinute = None,
-    price_in: served.PriceIn = None,
-    price_cached: served.PriceCached = None,
-    price_out: served.PriceOut = None,
-    limit_cost: served.LimitCost = None,
-    limit_tokens: served.LimitTokens = None,
-    completion_tokens: served.CompletionTokens = None,
-    keep_reasoning: served.KeepReasoning = None,
-    journals: served.Journals = None,
+    base_url: BaseUrl = None,  # this and the options below are read by _server, by name
+    key_variable: KeyVariable = None,
+    concurrency: Concurrency = None,
+    timeout: Timeout = None,
+    requests_per_minute: RequestsPerMinute = None,
+    tokens_per_minute: TokensPerMinute = None,
+    price_in: PriceIn = None,
+    price_cached: PriceCached = None,
+    price_out: PriceOut = None,
+    limit_cost: LimitCost = None,
+    limit_tokens: LimitTokens = None,
+    completion_tokens: CompletionTokens = None,
+    keep_reasoning: KeepReasoning = None,
+    journals: Journals = None,
 ) -> None:
-    """Measure the success rate on a fixed panel; with --out, the same command resumes after an interruption.
+    """Measure the success rate on a fixed set of tasks.
 
-    A model behind a server (openai:MODEL) resumes without --out: finished episodes are kept in --journals.
+    After an interruption the same command resumes: with --out, and for openai:MODEL always (see --journals).
     """
-    server = served.settings(model, context.params)
+    server = _server(model, context.params)
     from gagpo.eval.models import file_of_environment, measure_all, request_of
     from gagpo.eval.request import EvaluationRequest
 
@@ -107,8 +145,31 @@ def evaluate(
         print_json(records.get("", records))
 
 
+def _server(model: str, given: Mapping[str, Any]) -> ApiSettings | None:
+    """How to reach the server of ``openai:MODEL``; None for any other model.
+
+    given: all options of the command, by name.
+
+    Raises:
+        InvalidArgument: an option of a served model is given for another one.
+    """
+    from gagpo.agents.api.settings import ApiSettings
+    from gagpo.base.errors import InvalidArgument
+
+    if not model.startswith(PREFIX):
+        for name in (*_SETTINGS, "concurrency", "completion_tokens", "keep_reasoning", "journals"):
+            if given[name] is not None:
+                option = f"--{name.replace('_', '-')}"
+                raise InvalidArgument(f"{option} is for a model behind a server ({PREFIX}MODEL), and {model} is not")
+        return None
+    chosen = {field: given[name] for name, field in _SETTINGS.items() if given[name] is not None}
+    if given["completion_tokens"]:
+        chosen["token_parameter"] = "max_completion_tokens"
+    return ApiSettings(model.removeprefix(PREFIX), **chosen)
+
+
 def _shown_together(results: Mapping[str, EvalResult]) -> dict[str, dict[str, object]]:
-    """Print the results of all environments; the whole as JSON-ready values."""
+    """Print the results of all environments; return the overall rate as JSON-ready values."""
     from gagpo.base.tables import text_width
     from gagpo.eval.results import whole
     from gagpo.eval.summary import environment_lines
@@ -119,7 +180,7 @@ def _shown_together(results: Mapping[str, EvalResult]) -> dict[str, dict[str, ob
 
 
 def _shown(outcome: EvaluationOutcome, env: str) -> dict[str, object]:
-    """Print what came out; the same as JSON-ready values."""
+    """Print the result; return it as JSON-ready values."""
     from gagpo.base.tables import ascii_only, text_width
     from gagpo.eval.summary import result_lines
 
@@ -138,7 +199,7 @@ def _shown(outcome: EvaluationOutcome, env: str) -> dict[str, object]:
 
 
 def _require_writable(path: Path | None) -> None:
-    """Raise an error that names ``path`` when it cannot be written; better before an hour of playing than after it."""
+    """Raise an error before the evaluation if ``path`` cannot be written after it."""
     from gagpo.base.errors import InvalidArgument
 
     if path is None:
@@ -152,13 +213,11 @@ def _require_writable(path: Path | None) -> None:
 
 
 def compare(
-    results: Annotated[list[Path], typer.Argument(help="Two or more result files, or run folders (their last).")],
-    split: Annotated[
-        str | None, typer.Option(help="Which split of run folders; the first evaluated by default.")
-    ] = None,
+    results: Annotated[list[Path], typer.Argument(help="Two or more result files or run folders.")],
+    split: Annotated[str | None, typer.Option(help="Split to compare in run folders; by default the first.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Compare evaluations on the same panel, task by task, with paired tests."""
+    """Compare evaluations of the same tasks with paired tests."""
     from gagpo.base.tables import text_width
     from gagpo.eval.compare import compare_files
 
@@ -171,15 +230,15 @@ def compare(
 def report(
     runs: Annotated[list[str], typer.Argument(help="Run folders, LABEL=FOLDER, or files of results (JSON lines).")],
     baseline: Annotated[
-        str | None, typer.Option(help="The label to take differences to; before: each run's start.")
+        str | None, typer.Option(help="Label of the baseline; `before` is each run before training.")
     ] = None,
-    split: Annotated[str | None, typer.Option(help="Which split; the first evaluated by default.")] = None,
+    split: Annotated[str | None, typer.Option(help="Split to show; by default the first.")] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table in Markdown.")] = False,
     curves: Annotated[
-        Path | None, typer.Option(help="Draw the learning curves of all runs into this PNG; seeds are averaged.")
+        Path | None, typer.Option(help="Draw the learning curves of all runs into this PNG, averaged over seeds.")
     ] = None,
     x: Annotated[str, typer.Option(help="x axis of --curves: iteration or turns.")] = "iteration",
-    smooth: Annotated[int, typer.Option(min=1, help="For --curves: trailing mean over this many iterations.")] = 1,
+    smooth: Annotated[int, typer.Option(min=1, help="For --curves: mean over this many iterations.")] = 1,
     as_json: Json = False,
 ) -> None:
     """Write a page for each run (curves.png, report.html); for several runs, print one table with paired tests."""
@@ -198,7 +257,7 @@ def report(
         study = study_of(groups, [Path(run) for run in runs if run not in folders], baseline, split)
         say(*(study.markdown() if markdown else study.lines(text_width(most=100))))
         loaded = [run for group in groups.values() for run in group]
-        if len(groups) == len(loaded) > 1 and not markdown:  # one seed each, so only tasks can be paired
+        if len(groups) == len(loaded) > 1 and not markdown:  # one seed each: pair by task
             say("", *compare_files([run.folder for run in loaded], split).lines(text_width()))
     if curves:
         say(str(plot_curves(groups, curves, x, smooth)))

@@ -1,4 +1,4 @@
-"""Two examples of every command, shown at the end of its help."""
+"""Two examples for the help of every command."""
 
 from __future__ import annotations
 
@@ -29,18 +29,8 @@ EXAMPLES: dict[str, tuple[str, str]] = {
 }
 
 
-def add_to(app: typer.Typer, above: str = "") -> None:
-    """Give every command under ``app`` that has a name its examples; KeyError for one without."""
+def add_to(app: typer.Typer) -> None:
+    """Add the examples to every command; KeyError for a command without."""
     for command in app.registered_commands:
         name = command.name or getattr(command.callback, "__name__", "")
-        command.epilog = _shown(EXAMPLES[f"{above} {name}".strip()])
-    for group in app.registered_groups:
-        name = str(group.name)
-        group.epilog = _shown(EXAMPLES[name])
-        if group.typer_instance is not None:
-            add_to(group.typer_instance, name)
-
-
-def _shown(examples: tuple[str, str]) -> str:
-    """A paragraph each: lines of one paragraph are joined."""
-    return "\n\n".join(["For example:", *examples])
+        command.epilog = "\n\n".join(["For example:", *EXAMPLES[str(name)]])

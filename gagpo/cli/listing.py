@@ -1,4 +1,4 @@
-"""The commands that list what can be used here: ``list`` and ``configs``."""
+"""The commands ``list`` and ``configs``."""
 
 from __future__ import annotations
 
@@ -25,10 +25,7 @@ def list_everything(
     models: Annotated[Path, typer.Option(help="Folder of models.")] = Path("data/models"),
     as_json: Json = False,
 ) -> None:
-    """List what can be used here: environments, algorithms, engines, models and runs.
-
-    In a pipe it prints one line each, with the columns separated by tabs.
-    """
+    """List available environments, algorithms, engines, models and runs. In a pipe, columns are separated by tabs."""
     from gagpo.base.tables import Table
 
     listed = everything(runs, models)
@@ -43,12 +40,10 @@ def list_everything(
 
 @dataclass(frozen=True)
 class Listed:
-    """One thing that can be used.
+    """One row of the list.
 
     kind: environment, algorithm, curriculum, engine, model or run.
-    name: how it is named in settings and commands.
-    offers: what an action is in an environment; what a model was measured to reach.
-    package: where it comes from.
+    offers: the actions of an environment, or the results of a model.
     problem: why it cannot be used; empty if it can.
     """
 
@@ -60,10 +55,10 @@ class Listed:
 
 
 def environments() -> list[Listed]:
-    """The suite's environments, and those that installed packages offer as entry points of ``gagpo.environments``.
+    """The suite's environments, and those of entry points in the group ``gagpo.environments``.
 
-    An entry point is named by the environment's id, without its module, and names the module that registers it:
-    ``"Guess-v0" = "guess"``. A package that breaks is listed with its problem and does not affect the others.
+    An entry point maps an id to the module that registers it: ``"Guess-v0" = "guess"``. A package that fails to import
+    is listed with its problem.
     """
     import gymnasium
 
@@ -80,7 +75,7 @@ def environments() -> list[Listed]:
 
 
 def _offers(name: str) -> str:
-    """What an action is in this environment, as far as its class says."""
+    """The kind of actions of an environment."""
     from gagpo.envs.lookup import maker
     from gagpo.envs.tools import tools_of
     from gagpo.envs.tools.env import ToolEnv
@@ -105,7 +100,7 @@ def _problem(module: str, name: str) -> str:
 
 
 def everything(runs: Path = Path("runs"), models: Path = Path("data/models")) -> list[Listed]:
-    """Environments, algorithms, curricula, engines, the models that ship, and the models and runs at hand."""
+    """Environments, algorithms, curricula, engines, shipped models, local models and runs."""
     from gagpo.agents.engines.registry import SERVERS
     from gagpo.algorithms import PRESETS
     from gagpo.controllers.curriculum import CURRICULA
@@ -126,7 +121,7 @@ def everything(runs: Path = Path("runs"), models: Path = Path("data/models")) ->
 
 
 def _starters() -> list[Listed]:
-    """The models that ship with the package, each with its size and its results."""
+    """The shipped models with size and results."""
     from gagpo.agents import starters
     from gagpo.eval.statistics import Interval
     from gagpo.eval.summary import with_interval
@@ -143,7 +138,7 @@ def _starters() -> list[Listed]:
 
 
 def configs(
-    name: Annotated[str | None, typer.Argument(help="Print this config, for example into a file of your own.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Print this config.")] = None,
     as_json: Json = False,
 ) -> None:
     """List the configs that ship with the package, or print one."""

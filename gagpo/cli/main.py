@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gagpo.cli import costs, evaluate, examples, export, interop, listing, models, tools, train, view
+from gagpo.cli import environments, evaluate, examples, listing, planning, train, view
 
 REPORT = "\ngagpo: this is a bug in gagpo. CONTRIBUTING.md says where to report it; send the lines above."
 
@@ -41,7 +41,7 @@ def options(
     """Train language-model agents that act over many turns, evaluate them, and add environments."""
 
 
-for commands in (train, evaluate, view, tools, models, costs, export, interop, listing):
+for commands in (train, evaluate, view, environments, planning, listing):
     commands.add_to(app)
 examples.add_to(app)
 
@@ -59,7 +59,7 @@ def main() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that pools close their workers
     try:
-        status = app(standalone_mode=False)  # typer returns the status of what it handled itself: help, Ctrl-C
+        status = app(standalone_mode=False)  # typer returns a status for help and Ctrl-C
         sys.exit(status if isinstance(status, int) else 0)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -71,8 +71,8 @@ def main() -> None:
 
 
 def _complain(error: Exception) -> int:
-    """Print what went wrong; the exit status."""
-    from gagpo.base.errors import GagpoError  # costs the import of gymnasium, which `--help` need not wait for
+    """Print the error; return the exit status."""
+    from gagpo.base.errors import GagpoError  # imports gymnasium, which `--help` does not need
 
     if isinstance(error, typer.Abort):
         return 130
@@ -101,7 +101,7 @@ def _hint(option: str, parameters: Sequence[Any]) -> None:
     from gagpo.settings.keys import nearest_key
 
     name, _, value = option.lstrip("-").replace("-", "_").partition("=")
-    for word, after in zip(sys.argv, [*sys.argv[1:], ""], strict=True):  # as it was written: --name=value, --name value
+    for word, after in zip(sys.argv, [*sys.argv[1:], ""], strict=True):  # written as --name=value or --name value
         if word.partition("=")[0] == option:
             value = word.partition("=")[2] or after
     if key := nearest_key(RunSettings, name, cutoff=0.7):

@@ -1,4 +1,4 @@
-"""What the commands share: options, and how they print."""
+"""Options and printing shared by the commands."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 Config = Annotated[str, typer.Argument(help="A settings file, or the name of a shipped config.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="section.key=value, as for train.")]
-PromptTokens = Annotated[int, typer.Option(min=1, help="Tokens that one turn shows.")]
-Turns = Annotated[float | None, typer.Option(min=1, help="Of a usual episode; half of the most.")]
-ResponseTokens = Annotated[float | None, typer.Option(min=1, help="Of a usual turn; a quarter of rollout.max_tokens.")]
+TrustRemoteCode = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run code that comes with the model; read it first.")
+]
 Kwargs = Annotated[
-    list[str] | None, typer.Option("--kwargs", "-k", help="An argument of the environment, name=value (YAML); repeat.")
+    list[str] | None, typer.Option("--kwargs", "-k", help="Environment argument, name=value (YAML); repeat for more.")
 ]
 
 
@@ -32,7 +32,7 @@ def values(pairs: list[str] | None) -> dict[str, object]:
     for pair in pairs or []:
         name, equals, text = pair.partition("=")
         if not equals or not name:
-            raise InvalidArgument(f"an argument looks like name=value, got {pair!r}")
+            raise InvalidArgument(f"an argument must be name=value, got {pair!r}")
         try:
             found[name] = parse_yaml(text)
         except NotYaml as error:
@@ -51,7 +51,7 @@ def print_json(record: object) -> None:
 
 
 def print_table(table: Table) -> None:
-    """Print a table in colour, whole lines in a pipe, fitted to a terminal."""
+    """Print a table, fitted to the terminal or 120 columns wide in a pipe."""
     from rich.console import Console
 
     Console(width=None if sys.stdout.isatty() else 120).print(table)

@@ -1,4 +1,4 @@
-"""The commands that make models: ``train`` and ``sft``."""
+"""The commands ``train``, ``sft`` and ``export``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gagpo.cli.options import Json, Kwargs, Quiet, print_json, say, values
+from gagpo.cli.options import Json, Kwargs, Quiet, TrustRemoteCode, print_json, say, values
 
 if TYPE_CHECKING:
     from gagpo.distributed.ranks import Ranks
@@ -20,23 +20,22 @@ if TYPE_CHECKING:
 
 
 def add_to(app: typer.Typer) -> None:
-    """Hang the commands of this file under ``app``."""
+    """Add the commands of this file to ``app``."""
     app.command()(train)
     app.command()(sft)
+    app.command()(export)
 
 
 def train(
     config: Annotated[str | None, typer.Argument(help="A settings file (YAML), or the name of a shipped one.")] = None,
     overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value ...")] = None,
-    resume: Annotated[
-        Path | None, typer.Option(help="Continue the run in this folder; overrides may extend it.")
-    ] = None,
-    runs: Annotated[Path, typer.Option(help="Where run folders are made.")] = Path("runs"),
+    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
+    runs: Annotated[Path, typer.Option(help="Folder for runs.")] = Path("runs"),
     auto: Annotated[
-        bool, typer.Option(help="Continue a run of this name that was interrupted; number the next if it is done.")
+        bool, typer.Option(help="Continue an interrupted run of this name; start a numbered one if it is finished.")
     ] = False,
     ray: Annotated[
-        str | None, typer.Option(help="Train in the Ray cluster at this address; local: one on this machine.")
+        str | None, typer.Option(help="Train in the Ray cluster at this address; local starts one here.")
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Show the run as `gagpo view --follow` does.")] = False,
     kwargs: Kwargs = None,
@@ -47,7 +46,7 @@ def train(
     from gagpo.settings import SettingsError
     from gagpo.training import launch
 
-    values(kwargs)  # refuses what is no name=value
+    values(kwargs)  # checks the form name=value
     changes = [*(overrides or []), *(f"environment.kwargs.{pair}" for pair in kwargs or [])]
     if resume is not None:
         if config is not None and "=" in config:
@@ -61,7 +60,7 @@ def train(
         _train_in_cluster(ray, resumed or launch.new_run(config or "", changes, runs, auto), as_json)
         return
     with launch.open_run(config, changes, runs, resume, auto, quiet, _words(watch, as_json)) as (folder, ranks):
-        if ranks is None:  # the processes that the settings ask for have done it all
+        if ranks is None:  # child processes have trained
             return
         begun, first = time.monotonic(), 0.0
         if resume is not None and ranks.first and folder.finished:
@@ -80,11 +79,11 @@ def train(
     whole = time.monotonic() - begun
     say(f"first point of the curve after {clock_time(first)}, report after {clock_time(whole)} (minutes:seconds)")
     if as_json:
-        print_json(_records(results))
+        print_json({split: result.summary() for split, result in results.items()})
 
 
 def _extended(folder: RunFolder) -> str:
-    """What a user who continues a finished run may have wanted."""
+    """How to extend a finished run."""
     done = folder.settings.training.iterations
     return (
         f"{folder.path} is finished: all {done} iterations are done. "
@@ -93,7 +92,7 @@ def _extended(folder: RunFolder) -> str:
 
 
 def _train_in_cluster(address: str, folder: RunFolder, as_json: bool) -> None:
-    """As the rest of ``train``, with the trainer in a Ray cluster, whose words come here."""
+    """Train in a Ray cluster and print its messages here."""
     from gagpo.ray.driver import train_on
 
     say(f"run folder: {folder.path}")
@@ -105,22 +104,17 @@ def _train_in_cluster(address: str, folder: RunFolder, as_json: bool) -> None:
         raise
     _conclude(folder.path, results)
     if as_json:
-        print_json(_records(results))
-
-
-def _records(results: Mapping[str, EvalResult]) -> dict[str, object]:
-    """The final evaluations as JSON-ready values."""
-    return {split: result.summary() for split, result in results.items()}
+        print_json({split: result.summary() for split, result in results.items()})
 
 
 def _conclude(run: Path, results: Mapping[str, EvalResult]) -> None:
-    """Write the report of a finished run, and say what came of it."""
+    """Write the report of a finished run and print the comparison."""
     from gagpo.eval.report.report import write_report
 
     try:
         page = write_report(run)
     except KeyboardInterrupt:
-        say(f"interrupted; the run is done, and its report is written by: gagpo report {run}")
+        say(f"interrupted; training is finished, write the report with: gagpo report {run}")
         raise
     for split in results:
         if (run / "evals" / f"before-{split}.json").exists():
@@ -135,7 +129,7 @@ def clock_time(seconds: float) -> str:
 
 
 def _train(folder: RunFolder, ranks: Ranks, report: Report, watch: bool, quiet: bool) -> dict[str, EvalResult]:
-    """Train to the end; what is said is said by the first rank."""
+    """Train to the end; only the first rank prints."""
     from gagpo.cli.view import watched
     from gagpo.training import trainer
 
@@ -152,12 +146,12 @@ def _train(folder: RunFolder, ranks: Ranks, report: Report, watch: bool, quiet: 
 
 
 def _words(watch: bool, as_json: bool) -> list[str]:
-    """The options that are passed on to the ranks as they are."""
+    """The options passed on to the ranks."""
     return [word for word, given in (("--watch", watch), ("--json", as_json)) if given]
 
 
 def _compared(run: Path, split: str) -> str:
-    """What came of a run, and of the average of its weights, against the model that it began with."""
+    """The table of a run after training, and its averaged weights, against the model before."""
     from gagpo.base.tables import text_width
     from gagpo.eval.compare import compare_results
     from gagpo.eval.report.report import STAGES
@@ -169,9 +163,9 @@ def _compared(run: Path, split: str) -> str:
 
 
 def sft(
-    config: Annotated[str, typer.Argument(help="Settings with a section sft: a file, or a shipped config.")],
+    config: Annotated[str, typer.Argument(help="A settings file with a section sft, or a shipped config.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value ...")] = None,
-    again: Annotated[bool, typer.Option(help="Make it again even if the folder exists.")] = False,
+    again: Annotated[bool, typer.Option(help="Replace an existing model folder.")] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -190,23 +184,44 @@ def sft(
         raise SettingsError(f"run {settings.name!r} has no section 'sft'")
     machine.require_machine(settings)
     from gagpo.settings.derived import recipe_difference
-    from gagpo.sft.run import sft as make  # imports torch
+    from gagpo.sft.run import sft as make  # torch: slow to import
 
     if (folder / "config.json").exists() and not again:
         if difference := recipe_difference(settings):
             raise SettingsError(
-                f"{settings.model} was made with other settings ({difference}); --again replaces it, or name another "
-                "folder with model=..."
+                f"{settings.model} was made with other settings ({difference}); replace it with --again, or choose "
+                "another folder with model=..."
             )
-        say(f"{settings.model} exists; --again replaces it")
+        say(f"{settings.model} exists; replace it with --again")
     else:
-        _threads(settings.threads)
+        import torch
+
+        torch.set_num_threads(settings.threads or os.cpu_count() or 1)
         say(f"model folder: {make(settings, quiet, say)}")
     if as_json:
         print_json({"model": str(folder)})
 
 
-def _threads(count: int) -> None:
-    import torch
+def export(
+    source: Annotated[str, typer.Argument(help="A run (RUN, RUN@ITERATION), or a file of episodes or a journal.")],
+    out: Annotated[Path, typer.Argument(help="Folder or file to write.")],
+    adapter: Annotated[bool, typer.Option("--adapter", help="Of a run: only the adapter, in peft's format.")] = False,
+    trust_remote_code: TrustRemoteCode = False,
+    form: Annotated[str, typer.Option("--to", help="Of episodes: jsonl or inspect.")] = "jsonl",
+    as_json: Json = False,
+) -> None:
+    """Write a run's model as a Hugging Face folder with a model card, or episodes in another suite's format."""
+    from gagpo.training import export as models
 
-    torch.set_num_threads(count or os.cpu_count() or 1)
+    if models.names_a_run(source):
+        made = models.export(source, out, adapter, trust_remote_code)
+        say(f"{'adapter' if adapter else 'model'} folder: {made}")
+        if as_json:
+            print_json({"folder": str(made)})
+        return
+    from gagpo.interop.export import export as write
+
+    count = write(Path(source), form, out)
+    say(f"{count} episodes: {out}")
+    if as_json:
+        print_json({"episodes": count, "path": str(out)})

@@ -1,4 +1,4 @@
-"""The command ``view``: runs in the browser, and one run in the terminal while it trains."""
+"""The command ``view``: runs in the browser, or one run in the terminal."""
 
 from __future__ import annotations
 
@@ -20,27 +20,26 @@ def add_to(app: typer.Typer) -> None:
 
 
 def view(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or a folder of runs; shown together.")],
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or a folder of runs.")],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder to write; RUN/view by default.")] = None,
     opened: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
     follow: Annotated[bool, typer.Option("--follow", help="Show one run in the terminal while it trains.")] = False,
     web: Annotated[bool, typer.Option("--web", help="With --follow: also serve the pages on this machine.")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of --web; 0 for any free one.")] = 0,
-    once: Annotated[bool, typer.Option("--once", help="With --follow: show it once and end.")] = False,
 ) -> None:
-    """Write pages that show every episode of runs: groups, turns, credit. They open from disk.
+    """Write pages with every episode of runs: groups, turns, credit. They open from disk.
 
-    With several runs, or a folder of runs, the first page is a table of them, and any two can be shown side by side.
+    With several runs, the first page is a table of them, and any two can be compared.
     """
     if follow:
-        _follow(runs, web, port, once)
+        _follow(runs, web, port)
         return
     from gagpo.base.errors import InvalidArgument
-    from gagpo.eval.viewer.experiments import runs_in
     from gagpo.eval.viewer.export import export
+    from gagpo.eval.viewer.index import runs_in
 
-    if web or once:
-        raise InvalidArgument("--web and --once need --follow")
+    if web:
+        raise InvalidArgument("--web needs --follow")
     found, problems = runs_in(runs)
     page = export(found, out or runs[0] / "view", problems)
     say(f"open {page}")
@@ -50,7 +49,7 @@ def view(
         webbrowser.open(page.resolve().as_uri())
 
 
-def _follow(runs: list[Path], web: bool, port: int, once: bool) -> None:
+def _follow(runs: list[Path], web: bool, port: int) -> None:
     from gagpo.base.errors import InvalidArgument
     from gagpo.eval.viewer.export import Exporter
     from gagpo.eval.viewer.serve import serving
@@ -66,13 +65,13 @@ def _follow(runs: list[Path], web: bool, port: int, once: bool) -> None:
         if web:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gagpo-view-")))
             say(f"open {stack.enter_context(serving(Exporter([run], folder, live=True), port))}")
-        watch(run, once=once)
+        watch(run)
 
 
 @contextmanager
-def watched(run: Path, wanted: bool) -> Iterator[None]:
-    """Show ``run`` in the terminal while the body trains it, and its last state at the end."""
-    if not wanted:
+def watched(run: Path, shown: bool) -> Iterator[None]:
+    """Show ``run`` in the terminal while the body trains it."""
+    if not shown:
         yield
         return
     from gagpo.eval.watch import watch
@@ -82,8 +81,8 @@ def watched(run: Path, wanted: bool) -> Iterator[None]:
 
     def look() -> None:
         while not (run / "config.yaml").is_file() and not over.wait(0.2):
-            pass  # the folder is made once everything else has been checked
-        with suppress(BadResult):  # nothing was logged: the trainer's own error says why
+            pass  # the folder is made after the checks
+        with suppress(BadResult):  # nothing was logged: the trainer reports why
             watch(run, every=1.0, done=over.is_set)
 
     thread = threading.Thread(target=look, daemon=True)

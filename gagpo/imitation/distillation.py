@@ -17,8 +17,7 @@ from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.sharding import shard
 from gagpo.learning.batch import Row
 from gagpo.learning.forward import Networks, autocast
-from gagpo.learning.packing import MicroBatch, packing_of
-from gagpo.learning.sharded_batches import rank_batches, token_columns
+from gagpo.learning.packing import MicroBatch, packing_of, rank_batches, token_columns
 from gagpo.objectives.imitation import Distillation, distillation_advantage
 from gagpo.settings import RunSettings, SettingsError
 

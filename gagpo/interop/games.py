@@ -1,4 +1,4 @@
-"""One episode after another in this process, and the rows of a data set that name them: what every adapter needs."""
+"""What every adapter needs: episodes played in this process, and data set rows that name them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ import gymnasium
 
 from gagpo.agents.api.agent import without_thoughts
 from gagpo.agents.episodes import Turn
-from gagpo.agents.parsing import parse
-from gagpo.agents.prompts import admissible_line, message, text_style, window
+from gagpo.agents.prompts import admissible_line, message, parse, text_style, window
 from gagpo.agents.rollout import derive_seed
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import TextEnv
 from gagpo.envs.lookup import find_spec
 
 Kwargs = Mapping[str, Any]
-"""Arguments of an environment's constructor: plain values."""
+"""Arguments of an environment, as plain values."""
 
 
 class TaskRow(TypedDict):
-    """A row of a data set: the episodes made from it share task and start. index: of the task in its split."""
+    """A row of a data set; its episodes share task and seed. ``index`` is the task's index in its split."""
 
     task: str
     task_type: str
@@ -35,7 +34,7 @@ class TaskRow(TypedDict):
 
 @contextmanager
 def opened(env_id: str, kwargs: Kwargs | None = None) -> Iterator[TextEnv]:
-    """The environment itself, for a look at its tasks and texts."""
+    """An environment, to read its tasks and texts."""
     env = gymnasium.make(find_spec(env_id), disable_env_checker=True, **dict(kwargs or {}))
     try:
         yield env.unwrapped  # type: ignore[misc]
@@ -44,9 +43,10 @@ def opened(env_id: str, kwargs: Kwargs | None = None) -> Iterator[TextEnv]:
 
 
 class TextGame:
-    """An environment with the facts of its present episode.
+    """An environment and the state of its current episode.
 
-    reward: sum so far; last_reward: of the last action. success, truncated, done, valid: as the environment says.
+    reward: sum of the rewards so far.
+    last_reward: reward of the last action.
     """
 
     def __init__(self, env_id: str, kwargs: Kwargs | None = None):
@@ -62,14 +62,14 @@ class TextGame:
         self.info: dict[str, Any] = {}
 
     def start(self, task: str, seed: int) -> str:
-        """Begin ``task``; the first observation."""
+        """Start ``task``; return the first observation."""
         self._clear()
         observation, self.info = self.env.reset(seed=seed, options={"task": task})
         self.done = False
         return str(observation)
 
     def act(self, action: str) -> str:
-        """The answer to an action; after the end nothing happens any more, and the answer says so."""
+        """Do ``action``; return the next observation, or a notice if the episode is over."""
         if self.done:
             self.last_reward = 0.0
             return "The episode is over."
@@ -90,10 +90,10 @@ class TextGame:
 
 
 class Conversation:
-    """An episode as chat: user messages out, the assistant's texts in. The environment steps in a thread of its own.
+    """An episode as chat. The environment steps in a thread of its own.
 
     style, history, admissible: as in a run's ``context``; with a window each user message stands alone. A response
-    without an action goes to the environment as an empty one, and its turn is invalid.
+    without an action is an invalid turn with an empty action.
     """
 
     def __init__(self, game: TextGame, style: str = "tags", history: int | str = "full", admissible: bool = False):
@@ -103,14 +103,14 @@ class Conversation:
         self._observation = ""
 
     async def start(self, task: str, seed: int) -> str:
-        """Begin ``task``; the first user message."""
+        """Start ``task``; return the first user message."""
         self._observation = await asyncio.to_thread(self.game.start, task, seed)
         return self._message()
 
     async def answer(self, text: str, cut: bool = False) -> str | None:
-        """Act as the assistant's ``text`` says, thoughts aside; the next user message, None at the end.
+        """Do the action in the assistant's ``text``; return the next user message, None at the end.
 
-        cut: the text ends where the limit of tokens was, not where the model stopped.
+        cut: the text ended at the token limit.
         """
         text = without_thoughts(text)
         action = parse(text, self.style.parser)
@@ -132,7 +132,7 @@ class Conversation:
 def rows(
     env_id: str, kwargs: Kwargs | None = None, split: str = "train", count: int | None = None, seed: int = 0
 ) -> list[TaskRow]:
-    """Rows of the tasks of a split (``count`` of them, spread evenly)."""
+    """Rows of the tasks of a split, or of ``count`` of them, evenly spaced."""
     with opened(env_id, kwargs) as env:
         tasks = env.tasks(split).require()
     ids = tasks.ids

@@ -1,6 +1,6 @@
 """Our environments as Inspect tasks: ``inspect eval gagpo/alfworld --model openai/gpt-5-mini``.
 
-``-T`` takes split, tasks (how many), style, history, admissible, and the environment's own arguments.
+``-T`` takes split, tasks (their number), style, history, admissible and the environment's arguments.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gagpo.interop.games import Conversation, Kwargs, TextGame, opened, rows
 
 @solver
 def play(env_id: str, kwargs: Kwargs, style: str, history: int | str, admissible: bool) -> Solver:
-    """Plays the sample's task to its end, one generation a turn, in our context styles."""
+    """Play the sample's task, one generation per turn."""
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         game = await asyncio.to_thread(TextGame, env_id, kwargs)
@@ -29,7 +29,7 @@ def play(env_id: str, kwargs: Kwargs, style: str, history: int | str, admissible
         try:
             text: str | None = await conversation.start(state.metadata["task"], state.metadata["seed"])
             state.messages = list(head)
-            # A window begins the messages anew in every turn; limits of Inspect end the loop by `completed`.
+            # With a window, every turn has new messages. Inspect's limits set `completed`.
             while text is not None and not state.completed:
                 if history != "full":
                     state.messages = list(head)
@@ -55,7 +55,7 @@ def play(env_id: str, kwargs: Kwargs, style: str, history: int | str, admissible
 
 @scorer(metrics=[mean(), stderr(), ci_wilson(), grouped(mean(), "task_type", all=False)])
 def success() -> Scorer:
-    """1 for a solved task, else 0; with intervals, and by type of task."""
+    """1 for a solved task, else 0; with intervals and by task type."""
 
     async def score(state: TaskState, target: Target) -> Score:
         facts = {"success": False, "reward": 0.0, "turns": 0, **state.metadata}
@@ -69,9 +69,9 @@ def _task(
     env_id: str, split: str | None = None, tasks: int | None = None, style: str = "tags", *,
     history: int | str = "full", admissible: bool = False, **kwargs: Any,
 ) -> Task:  # fmt: skip
-    with opened(env_id, kwargs) as environment:
-        chosen = split or environment.splits[-1]
-        split_hash = environment.tasks(chosen).hash
+    with opened(env_id, kwargs) as game:
+        chosen = split or game.splits[-1]
+        split_hash = game.tasks(chosen).hash
     samples = [Sample(id=row["task"], input=row["task"], metadata=row) for row in rows(env_id, kwargs, chosen, tasks)]
     return Task(
         dataset=MemoryDataset(samples, name=f"{env_id} {chosen}"),
@@ -83,7 +83,7 @@ def _task(
 
 @task
 def env(env_id: str, **options: Any) -> Task:
-    """Any environment: ``inspect eval gagpo/environment -T env_id=guess:Guess-v0``."""
+    """Any environment: ``inspect eval gagpo/env -T env_id=guess:Guess-v0``."""
     return _task(env_id, **options)
 
 

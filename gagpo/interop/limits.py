@@ -1,4 +1,4 @@
-"""What a server answers at all, as ASGI middleware: requests of a bounded size, and none of other sites' pages."""
+"""ASGI middleware: limits the size of a request and rejects requests from other sites' pages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from gagpo.base.origin import SAFETY_HEADERS, refusal
 
 Message = MutableMapping[str, Any]
-"""As ASGI defines it, like a connection's scope."""
+"""An ASGI message or scope."""
 
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -20,9 +20,9 @@ _SAFETY = [(name.lower().encode(), value.encode()) for name, value in SAFETY_HEA
 
 
 class OwnPagesOnly:
-    """Answers 403 to requests under other names than ``hosts`` (None: any), and to those of other sites' pages.
+    """Answers 403 to requests for host names outside ``hosts`` (None: any) and from other sites' pages.
 
-    Every other answer carries :data:`gagpo.base.origin.SAFETY_HEADERS`.
+    Adds :data:`gagpo.base.origin.SAFETY_HEADERS` to every other answer.
     """
 
     def __init__(self, app: App, hosts: Collection[str] | None):
@@ -37,7 +37,7 @@ class OwnPagesOnly:
         reason = refusal(headers, self.hosts)
         if reason and scope["type"] == "websocket":
             await receive()
-            await send({"type": "websocket.close", "code": 1008, "reason": reason})  # before it is accepted: status 403
+            await send({"type": "websocket.close", "code": 1008, "reason": reason})  # not yet accepted: status 403
         elif reason:
             await _refuse(send, 403, reason)
         else:
@@ -54,7 +54,7 @@ def _safely(send: Send) -> Send:
 
 
 class LimitBody:
-    """Answers 413 to a request whose body is longer than ``max_bytes``, announced or not."""
+    """Answers 413 to a request whose body is longer than ``max_bytes``, whatever its Content-Length says."""
 
     def __init__(self, app: App, max_bytes: int):
         self.app = app
@@ -66,7 +66,7 @@ class LimitBody:
             return
         chunks: list[bytes] = []
         size, more = 0, True
-        # Parts are held back until the whole is known to be short enough; then they go on as one.
+        # The body is passed on as one part once it is known to be short enough.
         while more:
             message = await receive()
             if message["type"] == "http.disconnect":

@@ -1,20 +1,22 @@
-"""Any environment of this suite, or a user's own, as an OpenEnv server.
+"""Any environment as an OpenEnv server.
 
-On the wire an observation holds ``text`` and nothing else, because clients paste the whole of it into the prompt.
-What a trainer needs besides stands in ``metadata``, beside ``reward`` and ``done``: ``truncated``, ``success``,
-``valid``, and after a reset ``split`` and ``index``. Keys of states, experts and other entries of ``info`` stay here.
+An observation holds only ``text``, because clients paste the whole observation into the prompt. ``metadata`` holds
+``truncated``, ``success``, ``valid``, and after a reset ``split`` and ``index``. State keys, experts and other entries
+of ``info`` are not sent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Any
 
+import uvicorn
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -34,9 +36,9 @@ from gagpo.interop.games import Kwargs, opened
 from gagpo.interop.limits import LimitBody, OwnPagesOnly
 
 Listing = dict[str, str | int]
-"""What a list says of a split or a task."""
+"""A split or a task in a list."""
 
-LISTED = 1000  # tasks that one answer lists at most; the number of tasks is always the true one
+LISTED = 1000  # most tasks in one answer
 
 
 class TextAction(Action):
@@ -47,7 +49,7 @@ class TextAction(Action):
     @field_validator("action", mode="before")
     @classmethod
     def _as_text(cls, value: object) -> str:
-        """Clients that parse a reply as JSON send the answer 15 as a number; to the environment it is text."""
+        """Accept other JSON values: a client that parses replies sends the answer 15 as a number."""
         text = value if isinstance(value, str) else json.dumps(value)
         return text.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate cannot be sent on
 
@@ -56,17 +58,17 @@ class TextObservation(Observation):
     """What the agent sees."""
 
     text: str
-    metadata: dict[str, object] = Field(default_factory=dict, exclude=True)  # still sent, beside the observation
+    metadata: dict[str, object] = Field(default_factory=dict, exclude=True)  # sent next to the observation
 
 
 class TextAndActions(TextObservation):
-    """What the agent sees when the server was asked to list actions too."""
+    """What the agent sees, with the admissible actions."""
 
     admissible_actions: list[str] | None = None
 
 
 class ActionRefused(HTTPException):
-    """A request that makes no sense now; ``detail`` says why."""
+    """A request that cannot be fulfilled; ``detail`` says why."""
 
     def __str__(self) -> str:
         return str(self.detail)
@@ -74,7 +76,7 @@ class ActionRefused(HTTPException):
 
 @dataclass(frozen=True)
 class OpenEnvEnvironment:
-    """What all sessions of a server share. ``tasks`` holds every split's tasks."""
+    """What all sessions of a server share: the pool, and the tasks of every split."""
 
     name: str
     description: str
@@ -100,10 +102,10 @@ def open_env(
     step_deadline: float = 60.0,
     reset_deadline: float = 300.0,
 ) -> OpenEnvEnvironment:
-    """Start the processes behind a server of ``env_id``; InvalidArgument for arguments that cannot be right."""
+    """Start the worker processes of a server; InvalidArgument for wrong arguments of the environment."""
     arguments = dict(kwargs or {})
     if arguments.pop("expert", False):
-        raise InvalidArgument("a server shows no expert: leave out the argument expert")
+        raise InvalidArgument("a server does not offer an expert: leave out the argument expert")
     with opened(env_id, arguments) as env:
         tasks = {split: env.tasks(split) for split in getattr(env, "splits", ("train", "test"))}
         described = getattr(env, "instructions", "") or (type(env).__doc__ or "").strip().partition("\n\n")[0]
@@ -143,7 +145,7 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
         task: str | None = None,
         **unknown: object,
     ) -> TextObservation:
-        """Start the ``index``-th task of ``split`` (or ``task``, by its id); without either ``seed`` draws one."""
+        """Start the ``index``-th task of ``split``, or ``task`` by its id; without either, ``seed`` draws one."""
         if unknown:
             raise ActionRefused(422, f"unknown reset argument {min(unknown)[:80]!r}; known: seed, split, index, task")
         if seed is not None and (type(seed) is not int or not 0 <= seed < 2**63):
@@ -169,7 +171,7 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
 
     @property
     def state(self) -> State:
-        """Episode id and number of steps; the environment's own state is not for clients."""
+        """Episode id and number of steps."""
         return self._state
 
     def close(self) -> None:
@@ -182,7 +184,7 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
     # TaskProvider -----------------------------------------------------------------------------------------------------
 
     def list_splits(self) -> list[Listing]:
-        """Name, kind, number of tasks and hash of every split: two servers play the same when the hashes agree."""
+        """Name, kind, number of tasks and hash of every split; equal hashes mean equal tasks."""
         return [
             {"name": name, "type": _kind(name), "tasks": len(tasks), "hash": tasks.hash}
             for name, tasks in self.env.tasks.items()
@@ -202,9 +204,8 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
 
     def get_task_range(self, split: str, start: int | None = None, stop: int | None = None) -> list[Listing]:
         tasks = self.env.of(split)
-        places = range(len(tasks))[start:stop][:LISTED]
         ids = tasks.ids
-        return [_described(tasks[ids[place]], place) for place in places]
+        return [_described(tasks[ids[i]], i) for i in range(len(tasks))[start:stop][:LISTED]]
 
     # ------------------------------------------------------------------------------------------------------------------
 
@@ -225,7 +226,7 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
         if time.monotonic() > self.until:
             self.close()
         if self._closed:
-            raise ActionRefused(410, f"the session is over (it may last {self.env.session_seconds:g} s): open another")
+            raise ActionRefused(410, f"the session is over (limit {self.env.session_seconds:g} s): open another")
         try:
             event = await asyncio.wrap_future(getattr(self.env.pool, operation)(self.slot, *arguments))
         except ValueError as error:
@@ -251,7 +252,7 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
 
 
 def _kind(split: str) -> str:
-    """OpenEnv knows three kinds of splits."""
+    """The kind of a split, one of OpenEnv's three."""
     return "train" if split == "train" else "test" if split.startswith("test") else "validation"
 
 
@@ -267,9 +268,10 @@ def make_app(
     max_message: int = 1 << 20,
     hosts: Collection[str] | None = LOOPBACK,
 ) -> FastAPI:
-    """The web application; sessions that nobody has used for ``idle_seconds`` are ended.
+    """The web application.
 
-    hosts: names under which it may be asked; None for any.
+    idle_seconds: time after which an unused session ends.
+    hosts: allowed host names; None for any.
     """
     app = create_app(
         lambda: ServedEnvironment(env),
@@ -286,12 +288,66 @@ def make_app(
 
 
 async def _explain(request: Request, error: Exception) -> JSONResponse:
-    """What is wrong with a request, without what it held: that may be a number which JSON does not have."""
+    """Say what is wrong with a request without repeating its values, which may not be valid JSON (NaN)."""
     assert isinstance(error, RequestValidationError)
     found = [{"loc": list(map(str, one["loc"])), "msg": one["msg"], "type": one["type"]} for one in error.errors()]
     return JSONResponse({"detail": found}, 422)
 
 
 async def _not_repeated(request: Request, error: Exception) -> JSONResponse:
-    """OpenEnv gives back words of a request, such as the ``id`` of a call, and JSON can spell what UTF-8 cannot."""
-    return JSONResponse({"detail": "the request holds text that no answer can repeat, such as a lone surrogate"}, 422)
+    """Answer 422 where OpenEnv would repeat text of the request that UTF-8 cannot encode."""
+    return JSONResponse({"detail": "the request holds text that is not valid Unicode, such as a lone surrogate"}, 422)
+
+
+def serve(
+    env_id: str,
+    kwargs: Kwargs | None = None,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    workers: int = 2,
+    max_sessions: int = 64,
+    admissible: bool = False,
+    session_seconds: float = 3600.0,
+    idle_seconds: float = 600.0,
+    max_message: int = 1 << 20,
+    step_deadline: float = 60.0,
+) -> None:
+    """Serve ``env_id`` until interrupted; print the address on standard output once it accepts connections.
+
+    A client that disappears is noticed within 40 seconds. Requests from other sites' pages are rejected; at a loopback
+    address, so are requests for any other host name.
+
+    port: 0 takes a free one.
+    max_message: largest message in bytes.
+    """
+    with socket.create_server((host, port)) as listener:
+        env = open_env(
+            env_id,
+            kwargs,
+            workers=workers,
+            admissible=admissible,
+            session_seconds=session_seconds,
+            step_deadline=step_deadline,
+        )
+        try:
+            app = make_app(
+                env,
+                max_sessions=max_sessions,
+                idle_seconds=idle_seconds,
+                max_message=max_message,
+                hosts=LOOPBACK if host in LOOPBACK else None,
+            )
+            config = uvicorn.Config(
+                app,
+                log_level="warning",
+                ws_max_size=max_message,
+                ws_ping_interval=20,
+                ws_ping_timeout=20,
+                timeout_keep_alive=30,
+                timeout_graceful_shutdown=5,
+            )
+            print(f"serving {env_id} at http://{host}:{listener.getsockname()[1]}", flush=True)
+            uvicorn.Server(config).run(sockets=[listener])
+        finally:
+            env.pool.close()

@@ -1,4 +1,4 @@
-"""Folders written from the templates of this package: an environment of one's own, and what OpenEnv deploys."""
+"""Folders written from templates: a new environment, and an OpenEnv server to deploy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 
 def class_name(module: str) -> str:
-    """The name of an environment's class by that of its module.
+    """The class name for a module name.
 
     >>> class_name("moon_base")
     'MoonBase'
@@ -31,16 +31,16 @@ def class_name(module: str) -> str:
 def new_environment(name: str, folder: Path = Path()) -> list[Path]:
     """Write ``NAME.py``, ``NAME.yaml`` and ``test_NAME.py``: an environment that passes the checker and learns.
 
-    Raises InvalidArgument for a name that is no module's, or that of another one, and for files that exist.
+    Raises:
+        InvalidArgument: the name is not a module name or is taken, or a file exists.
     """
     return _write("environment", folder, _own_words(name, folder))
 
 
 def new_package(name: str, folder: Path = Path()) -> list[Path]:
-    """Write the folder ``NAME``: the files of :func:`new_environment`, and what makes an installable package of them.
+    """Write the folder ``NAME``: the files of :func:`new_environment` as an installable package.
 
-    Whoever installs it can name the environment by its id alone. Raises InvalidArgument as :func:`new_environment`
-    does.
+    Once installed, the environment's id needs no module. Raises as :func:`new_environment` does.
     """
     words, place = {"dot_github": ".github", **_own_words(name, folder)}, folder / name
     if place.exists():
@@ -50,35 +50,45 @@ def new_package(name: str, folder: Path = Path()) -> list[Path]:
 
 def _own_words(name: str, folder: Path) -> dict[str, str]:
     if not _NAME.fullmatch(name):
-        raise InvalidArgument(f"an environment's name is a module's: small letters, digits and _, got {name!r}")
+        raise InvalidArgument(f"the name must be a module name: lowercase letters, digits and _, got {name!r}")
     if taken := _taken_by(name, folder):
-        raise InvalidArgument(f"{name} is {taken}: another name is needed, say {name[:35]}_env")
+        raise InvalidArgument(f"{name} is {taken}: choose another name, such as {name[:35]}_env")
     return {"my_env": name, "MyEnv": class_name(name)}
 
 
 def _taken_by(name: str, folder: Path) -> str:
-    """What a module of that name in ``folder`` would be taken for, or would take the place of; empty for nothing."""
+    """What a module of that name would conflict with; empty if it does not."""
     if keyword.iskeyword(name):
-        return "a word of Python itself"
+        return "a Python keyword"
     if name in sys.stdlib_module_names:
-        return "a module of Python's own library"
+        return "a module of the standard library"
     if name in _OWN:
-        return "a part of this project"
+        return "a package of this project"
     found = importlib.util.find_spec(name)
     here = found is not None and found.origin is not None and Path(found.origin).parent == folder.resolve()
     return "an installed package" if found is not None and not here else ""
 
 
-def write_package(env_id: str, kwargs: Kwargs | None, folder: Path) -> list[Path]:
-    """Write what ``openenv validate``, ``docker build`` and ``openenv push`` take; returns the files.
-
-    An environment of the user's own (``module:Name-v0``) whose module is one file is copied beside them. Raises
-    InvalidArgument when ``folder`` holds anything, MissingPackage without OpenEnv.
-    """
+def require_openenv() -> None:
+    """MissingPackage if OpenEnv is not installed."""
     try:
-        from gagpo.interop.openenv import open_env, short_name
+        import gagpo.interop.openenv  # noqa: F401
     except ImportError as error:
         raise MissingPackage(f"gagpo serve needs OpenEnv ({error}); install the extra openenv") from None
+
+
+def write_package(env_id: str, kwargs: Kwargs | None, folder: Path) -> list[Path]:
+    """Write a folder for ``openenv validate``, ``docker build`` and ``openenv push``; return its files.
+
+    A user's environment (``module:Name-v0``) is copied into it if its module is a single file.
+
+    Raises:
+        InvalidArgument: ``folder`` is not empty.
+        MissingPackage: OpenEnv is not installed.
+    """
+    require_openenv()
+    from gagpo.interop.openenv import open_env, short_name
+
     if folder.exists() and any(folder.iterdir()):
         raise InvalidArgument(f"{folder} is not empty: choose a new folder")
     env = open_env(env_id, kwargs, workers=0)
@@ -99,7 +109,7 @@ def write_package(env_id: str, kwargs: Kwargs | None, folder: Path) -> list[Path
 
 
 def _write(template: str, folder: Path, words: Mapping[str, str]) -> list[Path]:
-    """Every file of a template, ``.txt`` taken off its name; ``words`` are replaced in names and texts."""
+    """Write every file of a template without its ``.txt`` ending, with ``words`` replaced in names and texts."""
 
     def filled(text: str) -> str:
         for word, own in words.items():

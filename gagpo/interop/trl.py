@@ -2,7 +2,7 @@
 
     trainer = GRPOTrainer(model, args=args, train_dataset=dataset(ID), environment_factory=environment_factory(ID))
 
-The trainer gets one tool, ``act``, that takes the action as text.
+The trainer gets one tool, ``act``, which takes the action as text.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class EnvironmentTools:
-    """What TRL drives: ``reset`` starts the row's task, public methods are tools, ``get_reward`` ends a rollout."""
+    """An environment as TRL drives it: public methods except ``reset`` and ``get_reward`` are tools."""
 
     _env_id: str
     _kwargs: Kwargs
@@ -25,7 +25,7 @@ class EnvironmentTools:
         self._game = TextGame(self._env_id, self._kwargs)
 
     def reset(self, task: str, seed: int = 0, **row: object) -> str:
-        """Start ``task``; the first observation, which TRL appends to the prompt."""
+        """Start ``task``; return the first observation, which TRL appends to the prompt."""
         return self._game.start(task, int(seed))
 
     def act(self, action: str) -> str:
@@ -46,7 +46,7 @@ class EnvironmentTools:
 
 
 def environment_factory(env_id: str, kwargs: Kwargs | None = None) -> type[EnvironmentTools]:
-    """A class whose instances TRL makes and resets. The reward column is named after it."""
+    """A class that TRL instantiates; the reward column is named after it."""
     members = {"_env_id": env_id, "_kwargs": dict(kwargs or {}), "__doc__": f"{env_id} for TRL."}
     name = env_id.rpartition("/")[2].rpartition(":")[2].partition("-")[0]
     return type(name, (EnvironmentTools,), members)
@@ -55,7 +55,7 @@ def environment_factory(env_id: str, kwargs: Kwargs | None = None) -> type[Envir
 def dataset(
     env_id: str, kwargs: Kwargs | None = None, *, split: str = "train", count: int | None = None, seed: int = 0
 ) -> Dataset:
-    """A data set with a prompt, a task and a seed in each row, so that a group shares its start."""
+    """A data set whose rows hold a prompt, a task and a seed, so that a group starts alike."""
     from datasets import Dataset
 
     with opened(env_id, kwargs) as env:

@@ -1,8 +1,7 @@
-"""Our environments as a taskset of verifiers: each task is played turn by turn beside the evaluation, without a server.
+"""Our environments as a taskset of verifiers, played in the process of the evaluation.
 
-verifiers looks tasksets up by the plain name of a module: a file ``environments.py`` on the path that imports
-``TasksetEnv`` and ``EnvironmentTaskset`` from here and names both in its ``__all__`` makes this one known as
-``environments``.
+verifiers finds a taskset by a module name: a file ``environments.py`` on the path that imports ``TasksetEnv`` and
+``EnvironmentTaskset`` and lists both in ``__all__`` is the taskset ``environments``.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ __all__ = ["TasksetEnv", "EnvironmentTaskset"]
 
 
 class EnvironmentConfig(vf.TasksetConfig):
-    """Which environment and which of its tasks; ``style`` is one of ``gagpo.agents.prompts.STYLES``."""
+    """The environment and its tasks; ``style`` is one of ``gagpo.agents.prompts.STYLES``."""
 
-    env_id: str = "gagpo/Math-v0"  # verifiers makes the defaults of all settings before it reads a command line
+    env_id: str = "gagpo/Math-v0"  # verifiers needs a default before it reads the command line
     kwargs: dict[str, Any] = Field(default_factory=dict)
     split: str = "train"
     count: int | None = None
@@ -34,7 +33,7 @@ class EnvironmentConfig(vf.TasksetConfig):
 
 
 class EnvironmentData(vf.TaskData):
-    """One task; ``start`` is the seed of its episodes, so that all rollouts of a task begin alike."""
+    """One task; ``start`` is the seed of all its episodes."""
 
     env_id: str
     kwargs: dict[str, Any]
@@ -44,7 +43,7 @@ class EnvironmentData(vf.TaskData):
 
 
 class EnvironmentTask(vf.Task[EnvironmentData]):
-    """The task of a row; what it is worth is said by the environment."""
+    """The task of a row; the environment gives the reward."""
 
 
 class EnvironmentTaskset(vf.Taskset[EnvironmentTask, EnvironmentConfig]):
@@ -69,13 +68,13 @@ class EnvironmentTaskset(vf.Taskset[EnvironmentTask, EnvironmentConfig]):
 
 
 class TasksetEnvConfig(vf.EnvConfig):
-    """Who plays: a plain chat, in a process on this machine, since the environment is played here and not in a box."""
+    """The agent: a plain chat in a subprocess, because the environment runs in this process."""
 
     player: vf.AgentConfig = vf.AgentConfig(harness=NullHarnessConfig(id="null"), runtime=SubprocessConfig())
 
 
 class TasksetEnv(vf.Env[TasksetEnvConfig]):
-    """Plays the environment's side; the reward is the episode's, and success, length and invalid turns are metrics."""
+    """Plays the environment's side. Metrics are success, turns and invalid turns."""
 
     async def run(self, task: Any, agents: Any) -> None:
         data = task.data

@@ -1,4 +1,4 @@
-"""Our environments in verl: an agent loop that plays one episode token for token, and the rows of its data set.
+"""Our environments in verl: an agent loop, and the rows of its data set.
 
 In verl's settings: ``actor_rollout_ref.rollout.agent.default_agent_loop=gagpo`` and
 ``...agent.agent_loop_config_path=`` a YAML file with ``[{name: gagpo, _target_: gagpo.interop.verl.EnvironmentLoop}]``.
@@ -16,19 +16,17 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutp
 
 from gagpo.agents.context import Context
 from gagpo.agents.episodes import Turn
-from gagpo.agents.parsing import parse
-from gagpo.agents.prompts import text_style
+from gagpo.agents.prompts import parse, text_style
 from gagpo.base.errors import InvalidArgument
 from gagpo.interop.games import Kwargs, TextGame, rows
 
 
 @register("gagpo")
 class EnvironmentLoop(AgentLoopBase):
-    """Plays the episode that a row names. What the model sampled is what is trained: nothing is encoded again.
+    """Plays the episode of a row of :func:`dataset`. Sampled tokens are trained on as they are, never encoded again.
 
-    A row holds ``env_id``, ``task``, ``seed``, and optionally ``env_kwargs`` and ``style``; see :func:`dataset`. The
-    episode ends early, truncated, when the next response no longer fits into ``rollout.response_length``. A first
-    prompt longer than ``rollout.prompt_length`` is an InvalidArgument: cut on its left it would lose what the task is.
+    The episode is truncated when the next response does not fit into ``rollout.response_length``. A first prompt longer
+    than ``rollout.prompt_length`` raises InvalidArgument: verl would cut the task off on its left.
     """
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
@@ -40,8 +38,8 @@ class EnvironmentLoop(AgentLoopBase):
             turns: list[Turn] = []
             limit = self.rollout_config.response_length
             request, scores = uuid4().hex, list[float]()
-            weights: list[int] = []  # the versions of the policy that sampled, where the server says
-            while not game.done:  # a prompt, sampled tokens, a step of the environment
+            weights: list[int] = []  # versions of the policy that sampled, if the server tells
+            while not game.done:
                 prompt = context.prompt(turns, observation)
                 first = turns[0].prompt_ids if turns else prompt
                 if len(first) > self.rollout_config.prompt_length:
@@ -50,7 +48,7 @@ class EnvironmentLoop(AgentLoopBase):
                         f"{self.rollout_config.prompt_length}: set it to the longest prompt of the data set"
                     )
                 room = limit - (len(prompt) - len(first))
-                # What was read between responses counts to the row; a response has what is left of its length.
+                # Observations between responses count towards response_length too.
                 if room <= 0:
                     break
                 out = await self.server_manager.generate(
@@ -77,18 +75,18 @@ class EnvironmentLoop(AgentLoopBase):
 def _output(
     turns: Sequence[Turn], game: TextGame, scores: list[float], weights: list[int], with_logprobs: bool
 ) -> AgentLoopOutput:
-    """The episode as one row: the first prompt, then responses (mask 1) with what was read in between (mask 0)."""
+    """The episode as one row: the first prompt, then responses (mask 1) and the tokens between them (mask 0)."""
     first = len(turns[0].prompt_ids)
     last = turns[-1]
     ids = np.concatenate([last.prompt_ids, last.response_ids])[first:]
     mask, logprobs = np.zeros(len(ids), np.int64), np.zeros(len(ids), np.float32)
-    for turn in turns:  # what was sampled counts, what was read does not
+    for turn in turns:
         begin = len(turn.prompt_ids) - first
         mask[begin : begin + len(turn.response_ids)] = 1
         logprobs[begin : begin + len(turn.response_ids)] = turn.logprobs
-    # Ended by the environment's limit of turns, or by verl's of tokens: both times something was left to play.
+    # Truncated by the environment's limit of turns, or by verl's limit of tokens.
     facts = {"success": game.success, "truncated": game.truncated or not game.done}
-    # The trainers that sample ahead leave out what is too old by these.
+    # Trainers that sample ahead drop rows that are too old.
     versions = {"min_global_steps": min(weights), "max_global_steps": max(weights)} if weights else {}
     return AgentLoopOutput(
         prompt_ids=turns[0].prompt_ids.tolist(),
@@ -109,11 +107,9 @@ def dataset(
     count: int | None = None,
     style: str = "tags",
 ) -> list[dict[str, object]]:
-    """Rows for verl's parquet files: the task is in the row, so that the episodes of a group share their start."""
+    """Rows for verl's parquet files, each with a task and a seed, so that a group starts alike."""
     own = {"env_id": env_id, "env_kwargs": dict(kwargs or {}), "style": style, "agent_name": "gagpo"}
-    empty = [
-        {"role": "user", "content": ""}
-    ]  # verl wants a prompt; the environment's first observation takes its place
+    empty = [{"role": "user", "content": ""}]  # verl requires a prompt; the first observation takes its place
     return [
         {"prompt": empty, "data_source": env_id, "reward_model": {"style": "rule", "ground_truth": ""}, **own, **row}
         for row in rows(env_id, kwargs, split, count)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gagpo.agents.engines import adapters
-from gagpo.agents.engines.weights import whole
+from gagpo.agents.engines.weights import gather
 from gagpo.agents.model import save
 from gagpo.base import durable, manifest
 from gagpo.base.errors import GagpoError
@@ -168,12 +168,12 @@ def copied(model: torch.nn.Module, base: adapters.Base | None, ranks: Ranks) -> 
     Raises:
         CheckpointError: a parameter is not finite.
     """
-    named = adapters.stored(model) if base else model.state_dict(keep_vars=True)
+    named = adapters.adapter_parameters(model) if base else model.state_dict(keep_vars=True)
     tensors: dict[str, torch.Tensor] = {}
     copies: dict[int, torch.Tensor] = {}
     for name, tensor in named.items():
         if id(tensor) not in copies:  # tied weights are one tensor
-            full = whole(tensor.detach())
+            full = gather(tensor.detach())
             copies[id(tensor)] = full.to("cpu", copy=True).contiguous() if ranks.first else full[:0]
         tensors[name] = copies[id(tensor)]
     if not ranks.first:

@@ -24,7 +24,7 @@ from gagpo.settings.training import (
     RanksSettings,
     TrainingSettings,
 )
-from gagpo.trackers.registry import TRACKERS
+from gagpo.trackers import TRACKERS
 
 DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu")
 """Devices of torch that hold numbers, unlike ``meta``; whether this machine has one is checked when a run begins."""

@@ -13,11 +13,10 @@ from gagpo.agents.call_formats import find_format
 from gagpo.agents.context import Context
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.agents.model import load_tokenizer
-from gagpo.agents.phrasing import Phrasing
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import make_env, tasks_of
-from gagpo.agents.toolbox import Toolbox
+from gagpo.agents.toolbox import Phrasing, Toolbox
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.progress import track
 from gagpo.envs.base import Kwargs, TextEnv

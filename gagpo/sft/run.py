@@ -12,7 +12,6 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from gagpo.agents.context import Context
-from gagpo.agents.engines.base import Tokenizer
 from gagpo.agents.episodes import Episode
 from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.setup import make_context
@@ -153,7 +152,7 @@ def texts_of(played: list[tuple[RunSettings, list[Episode]]]) -> list[str]:
     return texts
 
 
-def context_of(settings: RunSettings, tokenizer: Tokenizer) -> Context:
+def context_of(settings: RunSettings, tokenizer: PreTrainedTokenizerBase) -> Context:
     """How the learner is prompted in the run's only environment."""
     return make_context(tokenizer, environment_of(settings), **dict(settings.context))
 

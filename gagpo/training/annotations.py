@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from gagpo.agents.episodes import Episode
-from gagpo.credit import Credit, CreditSettings, Turns, value_proxy
+from gagpo.credit import Credit, CreditSettings, Turns
+from gagpo.credit.gagpo import Gagpo
 
 
 def annotate(
@@ -48,4 +49,4 @@ def _values(turns: Turns, settings: CreditSettings, value_K: np.ndarray | None) 
     if turns.state_N is None:
         return None
     own = {name: getattr(settings, name) for name in ("scope", "leave_one_out", "proxy") if hasattr(settings, name)}
-    return value_proxy(turns, gamma=getattr(settings, "gamma", 1.0), **own)
+    return Gagpo(gamma=getattr(settings, "gamma", 1.0), **own).value(turns)

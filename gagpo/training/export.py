@@ -28,26 +28,29 @@ def names_a_run(source: str) -> bool:
     return Path(source).is_dir() or named(Path(source))[1] is not None
 
 
-def export(source: str, out: Path, adapter: bool = False) -> Path:
-    """Write the model of ``RUN``, ``RUN@ITERATION`` or ``RUN@best`` to a new folder ``out``.
+def export(source: str, out: Path, adapter: bool = False, trust_remote_code: bool = False) -> Path:
+    """Write the model of ``RUN``, ``RUN@ITERATION`` or ``RUN@best`` to the folder ``out``, whole or not at all.
 
-    The folder has weights in float32 with an adapter merged into them, config, tokenizer, chat template and model card.
+    The folder holds float32 weights as safetensors with any adapter merged, config, tokenizer, chat template and a
+    model card.
 
-    adapter: write the adapter alone, in peft's format.
+    adapter: write only the adapter instead, in peft's format.
+    trust_remote_code: run code that comes with the model. The run's own setting is ignored: the run folder may come
+        from somebody else.
 
     Raises:
-        SettingsError: there is no such checkpoint or adapter, or ``out`` exists.
+        SettingsError: there is no such checkpoint or no adapter, or ``out`` exists.
         CheckpointError: the checkpoint is damaged.
     """
     run, which = named(Path(source))
     settings = RunFolder.open(run).settings
     if out.exists():
         raise SettingsError(f"{out} exists; choose a folder that does not exist")
-    from gagpo.agents.engines import adapters  # imports torch
+    from gagpo.agents.engines import adapters  # torch: slow to import
     from gagpo.agents.model import load_model, load_tokenizer, save
     from gagpo.runs import keeping
 
-    saved, trust = keeping.chosen(run, which, settings.training), settings.trust_remote_code
+    saved = keeping.chosen(run, which, settings.training)
     if adapter and not adapters.is_adapter(Path(saved.model)):
         raise SettingsError(f"run {run} trains all weights and has no adapter; export it without --adapter")
     card = model_card(run, saved, adapter)
@@ -55,8 +58,8 @@ def export(source: str, out: Path, adapter: bool = False) -> Path:
         if adapter:
             shutil.copytree(saved.model, folder, dirs_exist_ok=True)
         else:
-            model = load_model(saved.model, trust_remote_code=trust)
-            save(model, load_tokenizer(saved.model, trust_remote_code=trust), folder)
+            model = load_model(saved.model, trust_remote_code=trust_remote_code)
+            save(model, load_tokenizer(saved.model, trust_remote_code=trust_remote_code), folder)
         (folder / CARD).write_text(card, encoding="utf-8")
     return out
 

@@ -73,7 +73,7 @@ def open_run(
     machine.require_machine(settings)
     for env in settings.all_environments:
         find_spec(env.environment.id)
-    if launch.wanted_here(settings.processes):
+    if launch.starts_ranks(settings.processes):
         from gagpo.collecting.distributed_rollout import require_fitting
 
         require_fitting(settings, settings.processes)

@@ -24,11 +24,10 @@ from gagpo.distributed.states import names_of
 from gagpo.envs.base import TextEnv
 from gagpo.imitation.imitation import Imitation, LearningBatch
 from gagpo.learning.batch import Row, build_rows
-from gagpo.learning.critic import Critic
-from gagpo.learning.forward import autocast
+from gagpo.learning.forward import Critic, autocast
+from gagpo.learning.optimizer import make_optimizer, parameter_groups, rate_scale
 from gagpo.learning.packing import packing_of
-from gagpo.learning.steps.optimizer import make_optimizer, parameter_groups, rate_scale
-from gagpo.learning.steps.skipped_steps import NonFiniteLoss
+from gagpo.learning.skipped_steps import NonFiniteLoss
 from gagpo.learning.update import Updater, divergence
 from gagpo.runs.checkpoint import Checkpoint, Snapshot, State, copied
 from gagpo.runs.metrics import Metrics

@@ -14,7 +14,7 @@ import torch
 from gagpo.agents.engines import adapters, frozen
 from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.learning.forward import checkpoint_activations
-from gagpo.learning.steps.optimizer import require_optimizer
+from gagpo.learning.optimizer import require_optimizer
 from gagpo.runs.checkpoint import AVERAGE, Checkpoint
 from gagpo.settings import RunSettings, SettingsError
 from gagpo.settings.machine import require_device
@@ -89,6 +89,6 @@ def _load(settings: RunSettings, saved: Checkpoint | None, commit: str | None) -
     if settings.algorithm.kl.coefficient <= 0:
         return TrainedPolicy(model, tokenizer, base)
     if base is not None:
-        return TrainedPolicy(model, tokenizer, base, model, functools.partial(adapters.switched_off, model))
+        return TrainedPolicy(model, tokenizer, base, model, functools.partial(adapters.disabled, model))
     reference = load(settings.model, settings.engine.dtype, revision=commit).requires_grad_(False)
     return TrainedPolicy(model, tokenizer, base, reference)

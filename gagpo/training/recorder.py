@@ -19,7 +19,7 @@ from gagpo.agents.episodes import Episode
 from gagpo.distributed.ranks import Ranks
 from gagpo.eval.health import health_line
 from gagpo.eval.results import EvalResult
-from gagpo.learning.steps.optimizer import moment_bytes
+from gagpo.learning.optimizer import moment_bytes
 from gagpo.runs import keeping
 from gagpo.runs.checkpoint import CheckpointError, Saver, Snapshot, checkpoints
 from gagpo.runs.metrics import Metrics

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from gagpo.agents.agent import ChatFormat, LanguageAgent
-from gagpo.agents.engines.base import Engine, Sampling, engine_measures
-from gagpo.agents.engines.idle import IdleEngine
+from gagpo.agents.engines.base import Engine, IdleEngine, Sampling, engine_measures
 from gagpo.agents.engines.ranks import Rank
 from gagpo.agents.engines.registry import SERVERS
 from gagpo.agents.episodes import Episode

@@ -161,7 +161,7 @@ def edited(*path, value):
         (edited("tasks", 0, "tries", 0, "outcome", value="won"), "must be one of terminated, truncated, failed"),
         (
             edited("tasks", 0, "tries", 0, "outcome", value="failed"),
-            "outcome' must be terminated or truncated, for the try is a success",
+            "outcome' must be terminated or truncated, because the try is a success",
         ),
         (edited("tasks", 1, "task", value="a"), "key 'tasks' lists a task twice"),
         (edited("summary", "successes", value=4), "key 'summary.successes' must be 2, the successes of the tries"),

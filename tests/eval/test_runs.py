@@ -87,7 +87,7 @@ def test_runs_are_grouped_by_name_without_seed_or_by_label(tmp_path, make_run):
     assert {label: len(runs) for label, runs in group_runs(folders).items()} == {"gagpo": 2, "grpo": 1, "plain": 1}
     named = group_runs([f"ours={folders[0]}", f"ours={folders[2]}"])
     assert {label: len(runs) for label, runs in named.items()} == {"ours": 2}
-    with pytest.raises(ValueError, match="names no label"):
+    with pytest.raises(ValueError, match="has no label"):
         group_runs([f"={folders[0]}"])
 
 

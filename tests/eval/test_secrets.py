@@ -3,8 +3,8 @@
 import pytest
 import yaml
 
-from gagpo.eval.secrets import shown_settings
-from gagpo.eval.viewer.experiments import _settings
+from gagpo.eval.runs import shown_settings
+from gagpo.eval.viewer.index import _settings
 from gagpo.runs.reading import BadResult
 from tests.eval.report.test_report import report
 

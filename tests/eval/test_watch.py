@@ -38,7 +38,7 @@ def test_it_ends_with_the_run_and_waits_for_the_first_numbers(tmp_path, capsys):
     folder = tmp_path / "run"
     folder.mkdir()
     with pytest.raises(BadResult, match="neither metrics"):
-        watch(folder, once=True)
+        watch(folder, done=lambda: True)
     (folder / "config.yaml").write_text("name: run\n")
     looks = []
 

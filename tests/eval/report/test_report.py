@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gagpo.eval.report.charts import Series, line_chart, ticks
-from gagpo.eval.report.dialogues import dialogue, sample_episodes
 from gagpo.eval.report.page import text
-from gagpo.eval.report.report import write_report
+from gagpo.eval.report.report import dialogue, sample_episodes, write_report
 from gagpo.runs.reading import BadResult
 
 HOSTILE = "<script>document.title='taken'</script><img src=http://a.example/x onerror=alert(1)>\"'&\u202e\x1b[31m]]>-->"

@@ -8,8 +8,8 @@ import yaml
 
 from gagpo.eval.runs import load_run
 from gagpo.eval.viewer.credit import Recredit, for_run
-from gagpo.eval.viewer.experiments import runs_in
 from gagpo.eval.viewer.export import Exporter, export
+from gagpo.eval.viewer.index import runs_in
 from gagpo.eval.viewer.records import read_episode_file
 from gagpo.runs.reading import BadResult
 
@@ -112,7 +112,7 @@ def test_no_run_no_episodes_and_a_folder_of_somebody_elses(tmp_path, make_groups
     run = make_groups(tmp_path / "run")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("all of it")
-    with pytest.raises(BadResult, match="is not empty and no viewer's folder"):
+    with pytest.raises(BadResult, match="is not empty and was not written by the viewer"):
         export([run], tmp_path / "mine")
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "all of it"
     for path in (run / "episodes").iterdir():
@@ -143,12 +143,12 @@ def test_only_a_folder_of_its_own_is_replaced(tmp_path, make_groups):
     (site / "data").mkdir(parents=True)
     (site / "data" / "index.js").write_text("export default 1\n")
     (site / "thesis.txt").write_text("all of it")
-    with pytest.raises(BadResult, match="no viewer's folder"):
+    with pytest.raises(BadResult, match="not written by the viewer"):
         export([run], site)
     assert (site / "thesis.txt").read_text() == "all of it"
     assert (site / "data" / "index.js").read_text() == "export default 1\n"
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(BadResult, match="is no folder"):
+    with pytest.raises(BadResult, match="is not a folder"):
         export([run], tmp_path / "file")
     out = tmp_path / "out"
     out.mkdir()  # an empty one is as good as none

@@ -90,20 +90,8 @@ def test_evaluating_a_run_and_comparing_it(inside, finished, tmp_path):
     files = []
     for model in (finished, "random"):
         files.append(tmp_path / f"{len(files)}.json")
-        arguments = [
-            "--env",
-            CORRIDOR,
-            "--split",
-            "test",
-            "-k",
-            "max_turns=16",
-            "--workers",
-            0,
-            "--out",
-            files[-1],
-            "-q",
-        ]
-        done = inside("eval", model, *arguments)
+        arguments = ["--env", CORRIDOR, "--split", "test", "-k", "max_turns=16", "--workers", 0]
+        done = inside("eval", model, *arguments, "--out", files[-1], "-q")
         assert done.returncode == 0, done.stderr
     compared = inside("compare", *files)
     assert compared.returncode == 0 and "McNemar" in compared.stdout, compared.stderr
@@ -150,7 +138,7 @@ WRONG = {
     "an unknown style": (["eval", "random", "--env", CORRIDOR, "--style", "fancy"], "unknown style 'fancy'"),
     "no tasks": (["eval", "random", "--env", CORRIDOR, "--tasks", "0"], "greater than or equal to 1"),
     "a run that is not there": (["eval", "runs/nope", "--env", CORRIDOR], "the folder does not exist"),
-    "pages that follow nothing": (["view", "tests", "--web"], "--web and --once need --follow"),
+    "pages that follow nothing": (["view", "tests", "--web"], "--web needs --follow"),
     "an unknown history": (["eval", "random", "--env", CORRIDOR, "--history", "some"], "history"),
 }
 
@@ -188,8 +176,8 @@ def test_a_checkpoint_of_a_run_is_evaluated_by_its_iteration(inside, finished):
     assert done.returncode == 2 and "no checkpoint of iteration 7; it has [1, 2]" in done.stderr
 
 
-def test_a_run_of_somebody_elses_never_grants_itself_trust(inside, finished, tmp_path, monkeypatch):
-    """Whether a model's own code may run is asked of whoever evaluates it, not of the run's settings."""
+def test_a_run_of_somebody_else_never_grants_itself_trust(inside, finished, tmp_path, monkeypatch):
+    """A model's own code runs only with the user's flag, whatever the run's settings say."""
     run = tmp_path / "run"
     shutil.copytree(finished, run)
     settings = (run / "config.yaml").read_text()
@@ -203,9 +191,13 @@ def test_a_run_of_somebody_elses_never_grants_itself_trust(inside, finished, tmp
 
     monkeypatch.setattr("gagpo.agents.model.load_model", refused)
     model = next((run / "checkpoints").glob("*/model"))
-    for words in ([run], [model, "--like", run], [run, "--trust-remote-code"]):
-        assert inside("eval", *words, "-q").returncode == 2
-    assert trusted == [False, False, True]
+    export = ["export", run, tmp_path / "out"]
+    for words in (["eval", run, "-q"], ["eval", model, "--like", run, "-q"], export):
+        assert inside(*words).returncode == 2
+    assert trusted == [False, False, False]
+    for words in (["eval", run, "-q"], export):
+        assert inside(*words, "--trust-remote-code").returncode == 2
+    assert trusted == [False, False, False, True, True] and not (tmp_path / "out").exists()
 
 
 def test_random_plays_the_panel_of_a_run_and_folders_compare_with_files(inside, finished, tmp_path):
@@ -246,7 +238,7 @@ def test_a_result_that_could_not_be_written_is_refused_before_playing(inside, fi
 
 
 def test_a_env_without_an_expert_is_not_scored_as_one(inside):
-    done = inside("eval", "expert", "--env", "gagpo.envs.testing:gagpo-test/Faulty-v0", "--split", "test", "-q")
+    done = inside("eval", "expert", "--env", "tests.envs.faulty:gagpo-test/Faulty-v0", "--split", "test", "-q")
     assert done.returncode == 2 and "has no expert" in done.stderr
 
 

@@ -36,7 +36,7 @@ for number, words in enumerate(cases):
 """
 MISTAKES = {
     "a key": (["train", "alfworld-first", "rollout.sampels=3"], "unknown key 'rollout.sampels'"),
-    "no argument": (["train", "alfworld-first", "-k", "size"], "an argument looks like name=value, got 'size'"),
+    "no argument": (["train", "alfworld-first", "-k", "size"], "an argument must be name=value, got 'size'"),
     "a config": (["train", "alfworld-frist"], "nearest: alfworld-first"),
     "a device": (["train", "alfworld-first", "device=xpu:99x"], "a device is one of"),
     "a device that is not here": (["train", "alfworld-first", "device=cuda"], "device 'cuda' cannot be used here"),

@@ -19,13 +19,18 @@ def write_run(folder):
     return folder
 
 
-def test_view_writes_next_to_the_run_and_follow_says_what_is_wrong(inside, tmp_path):
+def interrupted(seconds):
+    raise KeyboardInterrupt
+
+
+def test_view_writes_next_to_the_run_and_follow_says_what_is_wrong(inside, tmp_path, monkeypatch):
     write_run(tmp_path / "run")
     for _ in range(2):  # written again
         done = inside("view", "run")
         assert done.returncode == 0 and done.stdout == "open run/view/index.html\n"
         assert (tmp_path / "run" / "view" / "index.html").is_file()
-    seen = inside("view", "run", "--follow", "--once")
+    monkeypatch.setattr("time.sleep", interrupted)
+    seen = inside("view", "run", "--follow")
     assert seen.returncode == 0 and "Act: 90 % of the groups teach nothing" in seen.stdout
 
 
@@ -38,7 +43,7 @@ def test_a_folder_of_runs_is_shown_as_one_and_another_folder_is_left_alone(insid
     (tmp_path / "site" / "data").mkdir(parents=True)
     (tmp_path / "site" / "data" / "index.js").write_text("mine")
     done = inside("view", "runs/one", "--out", "site")
-    assert done.returncode == 2 and "site is not empty and no viewer's folder" in done.stderr
+    assert done.returncode == 2 and "site is not empty and was not written by the viewer" in done.stderr
     assert [path.name for path in (tmp_path / "site").rglob("*.*")] == ["index.js"]
 
 

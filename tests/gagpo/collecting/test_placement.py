@@ -14,11 +14,11 @@ CONFIG = Path(__file__).parents[3] / "configs" / "alfworld-first.yaml"
 
 def test_left_alone_a_run_steps_cheap_envs_itself_and_others_in_processes() -> None:
     run = load(CONFIG)
-    for env, processes in (("Corridor", 0), ("Faulty", 2)):
-        env_settings = EnvironmentSettings(id=f"gagpo.envs.testing:gagpo-test/{env}-v0")
-        run = run.model_copy(update={"environment": env_settings})
+    corridor, faulty = "gagpo.envs.testing:gagpo-test/Corridor-v0", "tests.envs.faulty:gagpo-test/Faulty-v0"
+    for env, task, processes in ((corridor, "door-01", 0), (faulty, "quiet", 2)):
+        run = run.model_copy(update={"environment": EnvironmentSettings(id=env)})
         with LocalPlacement().open_pool(run) as pool:
-            pool.reset(0, "door-01" if env == "Corridor" else "quiet", seed=0)
+            pool.reset(0, task, seed=0)
             assert pool.wait()[0].kind == "reset"
             assert (len(pool.processes) > 0) is (processes > 0)
 

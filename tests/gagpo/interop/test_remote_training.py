@@ -1,4 +1,4 @@
-"""Training in environments that `gagpo serve` serves: the same episodes as here, the same tasks, a run from end to end."""
+"""Training in environments on a `gagpo serve` server: equal episodes, equal tasks, and a whole run."""
 
 import json
 import signal

@@ -62,7 +62,7 @@ def test_a_package_installs_and_its_id_works_alone(tmp_path):
 
 def test_what_makes_no_sense_is_refused(tmp_path):
     for name in ("Moon", "moon base", "../x", "", "1st"):
-        with pytest.raises(InvalidArgument, match="is a module's"):
+        with pytest.raises(InvalidArgument, match="must be a module name"):
             new_environment(name, tmp_path)
     new_environment("moon", tmp_path)
     before = (tmp_path / "moon.py").read_text()
@@ -74,7 +74,7 @@ def test_what_makes_no_sense_is_refused(tmp_path):
 
 @pytest.mark.parametrize("name", ["json", "os", "numpy", "gagpo", "envs", "class", "torch", "test"])
 def test_the_name_of_another_module_is_refused_with_a_suggestion(tmp_path, name):
-    with pytest.raises(InvalidArgument, match=rf"^{name} is .*say {name}_env$"):
+    with pytest.raises(InvalidArgument, match=rf"^{name} is .*such as {name}_env$"):
         new_environment(name, tmp_path)
     assert not list(tmp_path.iterdir())
     assert new_environment(f"{name}_env", tmp_path)

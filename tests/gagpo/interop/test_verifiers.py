@@ -75,7 +75,7 @@ class Player:
 
 @pytest.mark.skipif(SERVER is None, reason="GAGPO_SERVER_PYTHON names no Python with OpenEnv's server")
 def test_its_taskset_plays_our_server():
-    code = "from gagpo.interop.serve import serve; serve('gagpo.envs.testing:gagpo-test/Corridor-v0', port=0)"
+    code = "from gagpo.interop.openenv import serve; serve('gagpo.envs.testing:gagpo-test/Corridor-v0', port=0)"
     server = subprocess.Popen([SERVER, "-c", code], stdout=subprocess.PIPE, text=True)
     try:
         url = server.stdout.readline().split(" at ")[1].strip()
@@ -164,7 +164,8 @@ def test_a_game_is_played_to_its_end_by_its_own_command(tmp_path):
 def test_the_defaults_play_at_once(tmp_path):
     """`vf-eval environments`, resolved by its own command: a plain chat in a process of this machine."""
     (tmp_path / "environments.py").write_text(
-        "from gagpo.interop.verifiers import TasksetEnv, EnvironmentTaskset\n\n__all__ = ['TasksetEnv', 'EnvironmentTaskset']\n"
+        "from gagpo.interop.verifiers import TasksetEnv, EnvironmentTaskset\n\n"
+        "__all__ = ['TasksetEnv', 'EnvironmentTaskset']\n"
     )
     command = [str(Path(sys.executable).with_name("vf-eval")), "environments", "--env.taskset.env-id", CORRIDOR]
     path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[3])])

@@ -7,9 +7,9 @@ import pytest
 
 from gagpo.agents.agent import EpisodeState
 from gagpo.agents.episodes import Episode, Turn
-from gagpo.agents.phrasing import Phrasing
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.setup import make_env
+from gagpo.agents.toolbox import Phrasing
 from gagpo.base.errors import InvalidArgument
 from gagpo.settings import load
 from gagpo.sft import demonstrations as module

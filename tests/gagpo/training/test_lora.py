@@ -89,7 +89,7 @@ def test_switched_off_it_is_the_base_and_on_again_afterwards(model):
     inject(model)
     changed = logprobs(moved(model))
     assert (changed - plain).abs().max() > 1e-3
-    with adapters.switched_off(model):
+    with adapters.disabled(model):
         assert torch.equal(logprobs(model), plain)
     assert torch.equal(logprobs(model), changed)
     assert [name for name, p in model.named_parameters() if p.requires_grad and ".lora_" not in name] == []

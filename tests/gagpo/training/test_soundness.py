@@ -202,7 +202,7 @@ def test_a_start_that_fails_leaves_its_name_free(corridor, tmp_path, changes, sa
 
 
 def test_an_iteration_in_which_every_episode_fails_stops_the_run_with_the_reason(corridor, tmp_path):
-    broken = {"id": "gagpo.envs.testing:gagpo-test/Broken-v0", "kwargs": {}}
+    broken = {"id": "tests.envs.faulty:gagpo-test/Broken-v0", "kwargs": {}}
     config = corridor(environment=broken, evaluation={"splits": ["test"], "before": False})
     with pytest.raises(NothingToLearn, match="broken on purpose"):
         trained(config, tmp_path / "run")
@@ -271,7 +271,7 @@ def test_a_second_interruption_within_an_update_saves_no_half_of_it(corridor, tm
     assert [row["loss"] for row in folder.metrics()] == [row["loss"] for row in whole.metrics()]
 
 
-NO_FILES = '{"format": "gagpo manifest 1", "files": 3}'
+NO_FILES = '{"format": "gagpo manifest 2", "files": 3}'
 
 
 @pytest.mark.parametrize(

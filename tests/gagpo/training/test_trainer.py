@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from gagpo.algorithms import PRESETS
 from gagpo.base import durable
 from gagpo.eval.results import EvalResult
-from gagpo.learning.steps.skipped_steps import NonFiniteLoss
+from gagpo.learning.skipped_steps import NonFiniteLoss
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.register import REGISTER
 from gagpo.runs.run_folder import RunFolder

@@ -1,4 +1,4 @@
-"""The commands ``plan`` and ``doctor``."""
+"""The commands ``plan``, ``profile`` and ``doctor``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gagpo.cli.options import Config, Json, Overrides, PromptTokens, ResponseTokens, Turns, print_json, print_table, say
+from gagpo.cli.options import Config, Json, Overrides, print_json, print_table, say
 
 if TYPE_CHECKING:
     from gagpo.base.tables import Table
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 
 def add_to(app: typer.Typer) -> None:
-    """Hang the commands of this file under ``app``."""
+    """Add the commands of this file to ``app``."""
     app.command()(plan)
+    app.command()(profile)
     app.command()(doctor)
 
 
@@ -24,25 +25,30 @@ def plan(
     config: Config,
     overrides: Overrides = None,
     gpu_memory: Annotated[
-        list[float] | None, typer.Option(min=0.1, help="GB of a GPU; repeat for several. This machine's by default.")
+        list[float] | None,
+        typer.Option(min=0.1, help="Memory of a GPU in GB; repeat for several. By default this machine's."),
     ] = None,
     tokens_per_second: Annotated[
         float | None, typer.Option(min=0.001, help="Response tokens per second of a whole iteration.")
     ] = None,
-    run: Annotated[Path | None, typer.Option(help="A run whose turns, tokens and speed are taken.")] = None,
-    prompt_tokens: PromptTokens = 300,
-    turns: Turns = None,
-    response_tokens: ResponseTokens = None,
+    run: Annotated[Path | None, typer.Option(help="Take turns, tokens and speed from this run.")] = None,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of one observation.")] = 300,
+    turns: Annotated[
+        float | None, typer.Option(min=1, help="Turns of a usual episode; half of the limit by default.")
+    ] = None,
+    response_tokens: Annotated[
+        float | None,
+        typer.Option(min=1, help="Tokens of a usual response; a quarter of rollout.max_tokens by default."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what a run will take of memory, tokens, hours and disk, before anything is loaded."""
+    """Estimate the memory, tokens, hours and disk space of a run without loading a model."""
     from gagpo.settings import load
 
     settings = load(config, overrides or [])
-    from gagpo.planning.fitting import judge, memory_here  # torch, which a mistake in the settings has not to wait for
-    from gagpo.planning.lengths import Guess, guess_from
+    from gagpo.planning.fitting import judge, memory_here  # torch: slow to import, so settings are checked first
+    from gagpo.planning.plan import Guess, guess_from, shape_of
     from gagpo.planning.plan import plan as make_plan
-    from gagpo.planning.plan import shape_of
     from gagpo.runs.run_folder import RunFolder
 
     guess = Guess(prompt_tokens, turns, response_tokens, tokens_per_second)
@@ -59,7 +65,7 @@ def plan(
     for verdict in verdicts:
         say(f"{verdict.gigabytes:.0f} GB: {verdict.advice}")
     if not verdicts:
-        say(f"device {settings.device} is not here: name a GPU's memory with --gpu-memory 80")
+        say(f"device {settings.device} was not found: give a GPU's memory, for example --gpu-memory 80")
     if as_json:
         print_json({**made.record(), "gpus": [vars(verdict) for verdict in verdicts]})
     if verdicts and not any(verdict.fits for verdict in verdicts):
@@ -83,7 +89,7 @@ def _table(model: str, made: MemoryPlan) -> Table:
         for part in on_device
     ]
     sums = [sum(part.bytes for part in on_device if phase in part.phases) for phase in PHASES]
-    rows.append(["together", *(f"{total / GB:.{digits}f}" for total in sums), ""])
+    rows.append(["total", *(f"{total / GB:.{digits}f}" for total in sums), ""])
     return Table(header, rows, title, words=(0, len(header) - 1), total=True)
 
 
@@ -105,12 +111,37 @@ def _lines(made: MemoryPlan, iterations: int) -> list[str]:
     return [*lines, f"hours: {made.hours:,.3g} for {iterations} iterations"]
 
 
+def profile(
+    config: Config,
+    overrides: Overrides = None,
+    iterations: Annotated[int, typer.Option(min=1, help="Iterations to average over, after a first one.")] = 3,
+    as_json: Json = False,
+) -> None:
+    """Train for a few iterations and print where their time goes; nothing is kept."""
+    from gagpo.planning import profile as profiling
+    from gagpo.settings import load
+
+    settings = load(config, overrides or [])
+
+    shares = profiling.profile(settings, iterations)
+    rollout = settings.rollout
+    played = f"{rollout.tasks} x {rollout.samples} episodes"
+    print_table(shares.table(f"{config}: {played}, mean of {iterations} iterations"))
+    last = shares.metrics[-1]
+    say(
+        f"{last['tokens_per_second']:,.0f} response tokens per second; the update read "
+        f"{last.get('train_tokens_read', 0.0):.0%} of the rows' tokens"
+    )
+    if as_json:
+        print_json(shares.record())
+
+
 def doctor(
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1; cuda where there is one by default.")] = "",
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1; by default cuda if available.")] = "",
     engine: Annotated[str, typer.Option(help="The engine to check: transformers or vllm.")] = "transformers",
     dtype: Annotated[str, typer.Option(help="Number format to sample in: float32 or bfloat16.")] = "float32",
-    processes: Annotated[int, typer.Option(min=1, help="Ranks to train with, a GPU each.")] = 1,
-    runs: Annotated[Path, typer.Option(help="Where run folders will be written: this disk is checked.")] = Path("runs"),
+    processes: Annotated[int, typer.Option(min=1, help="Ranks to train with, one GPU each.")] = 1,
+    runs: Annotated[Path, typer.Option(help="Folder for runs; its disk is checked.")] = Path("runs"),
     learn: Annotated[bool, typer.Option(help="Also train for ten iterations, about a minute on a CPU.")] = True,
     as_json: Json = False,
 ) -> None:
@@ -124,7 +155,7 @@ def doctor(
     require_device(device or "cpu")
     import torch
 
-    from gagpo.planning.doctor.examine import conclusion, examine, of_verdict
+    from gagpo.planning.doctor.examine import conclusion, examine, names_with
 
     chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
     say(f"gagpo doctor --device {chosen} --processes {processes} --engine {engine} --dtype {dtype}")
@@ -132,9 +163,9 @@ def doctor(
         chosen, engine, dtype, learn, lambda finding: say(*finding.lines()), processes=processes, runs=runs
     )
     say(conclusion(findings))
-    failed = of_verdict(findings, "failed")
+    failed = names_with(findings, "failed")
     if as_json:
-        about = {"warnings": of_verdict(findings, "warning"), "skipped": of_verdict(findings, "skipped")}
+        about = {"warnings": names_with(findings, "warning"), "skipped": names_with(findings, "skipped")}
         print_json({"ok": not failed, "failed": failed, **about, "findings": [vars(finding) for finding in findings]})
     if failed:
         raise typer.Exit(1)

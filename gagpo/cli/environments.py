@@ -1,0 +1,110 @@
+"""The commands about environments: ``check``, ``serve`` and ``new``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gagpo.cli.options import Json, Kwargs, print_json, print_table, say, values
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands of this file to ``app``."""
+    app.command()(check)
+    app.command()(serve)
+    app.command()(new)
+
+
+def check(
+    env: Annotated[
+        str,
+        typer.Argument(help="Environment id (gagpo/ALFWorld-v0, module:Name-v0), or the URL of an OpenEnv server."),
+    ],
+    kwargs: Kwargs = None,
+    episodes: Annotated[int, typer.Option(min=1, help="Tasks played in each check.")] = 8,
+    as_json: Json = False,
+) -> None:
+    """Check an environment: splits, exact resets, determinism, expert, garbage actions and more."""
+    from gagpo.envs.check.check import check as run
+    from gagpo.envs.check.check import table
+    from gagpo.envs.lookup import is_address
+
+    arguments = values(kwargs)
+    if is_address(env):
+        from gagpo.envs.remote.env import RemoteEnv
+        from gagpo.envs.remote.server import server_at
+
+        server = server_at(env, arguments)
+        findings = run(lambda: RemoteEnv(server), episodes=episodes)
+    else:
+        findings = run(env, arguments, episodes=episodes)
+    print_table(table(findings))
+    broken = [finding.name for finding in findings if not finding.ok]
+    if as_json:
+        print_json({"ok": not broken, "findings": [vars(finding) for finding in findings]})
+    if broken:
+        raise typer.Exit(1)
+
+
+def serve(
+    env: Annotated[str, typer.Argument(help="Environment id: gagpo/ALFWorld-v0, module:Name-v0.")],
+    kwargs: Kwargs = None,
+    host: Annotated[str, typer.Option(help="0.0.0.0 accepts connections from other machines.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any free one.")] = 8000,
+    browser: Annotated[bool, typer.Option("--browser", help="Serve WebShop as web pages for people instead.")] = False,
+    workers: Annotated[int, typer.Option(min=0, help="Environment processes.")] = 2,
+    sessions: Annotated[int, typer.Option(min=1, help="Limit of concurrent sessions.")] = 64,
+    admissible: Annotated[bool, typer.Option(help="Send the admissible actions with each observation.")] = False,
+    session_minutes: Annotated[float, typer.Option(help="Time limit of a session.")] = 60.0,
+    idle_minutes: Annotated[float, typer.Option(help="Time after which an unused session ends.")] = 10.0,
+    package: Annotated[Path | None, typer.Option(help="Write a folder for `openenv push` instead.")] = None,
+) -> None:
+    """Serve an environment over OpenEnv."""
+    if browser:
+        from gagpo.envs.webshop.web.site import serve_pages
+
+        serve_pages(env, values(kwargs), host=host, port=port)
+        return
+    from gagpo.interop.scaffold import require_openenv, write_package
+
+    require_openenv()
+    from gagpo.interop.openenv import serve as run
+
+    if package is not None:
+        say("\n".join(map(str, write_package(env, values(kwargs), package))))
+        return
+    run(
+        env,
+        values(kwargs),
+        host=host,
+        port=port,
+        workers=workers,
+        max_sessions=sessions,
+        admissible=admissible,
+        session_seconds=60 * session_minutes,
+        idle_seconds=60 * idle_minutes,
+    )
+
+
+def new(
+    name: Annotated[str, typer.Argument(help="Module name: lowercase letters, digits and _.")],
+    folder: Annotated[Path, typer.Option(help="Folder to write to.")] = Path(),
+    package: Annotated[
+        bool, typer.Option("--package", help="Write an installable package: pyproject, README, test, workflow.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Write an example environment to start from: a module, a config and a test, ready to train."""
+    from gagpo.interop.scaffold import class_name, new_environment, new_package
+
+    env = f"{class_name(name)}-v0"
+    made = new_package(name, folder) if package else new_environment(name, folder)
+    say("\n".join(map(str, made)))
+    if package:
+        say(f"next: cd {made[0].parent}; pip install -e .; gagpo check {env}; gagpo sft {name}.yaml")
+    else:
+        say(f"next: gagpo check {name}:{env}; gagpo sft {made[1]}; gagpo train {made[1]}")
+    if as_json:
+        print_json({"files": [str(path) for path in made]})
