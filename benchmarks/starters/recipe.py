@@ -58,7 +58,7 @@ class Recipe:
     @property
     def variants(self) -> list[Kwargs]:
         """The arguments of every variant of the environment that demonstrations are played in."""
-        own = self.settings.only_world.environment.kwargs
+        own = self.settings.only_environment.environment.kwargs
         return [{**own, **mixture.kwargs} for mixture in self.extras.mixtures] or [dict(own)]
 
     @property
