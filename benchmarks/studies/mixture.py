@@ -77,7 +77,7 @@ def _row(run: Run, seed: int, player: str, env: str, panel: str, turns: float) -
 
 
 def table(path: Path) -> list[str]:
-    """Of each environment: success before and after, of both players, and the mixture's lead in points over shared seeds."""
+    """For each environment: success before and after of both, and the mixture's lead in points over shared seeds."""
     found = list(read_rows(path))
     rows = []
     for env in dict.fromkeys(row["environment"] for row in found):

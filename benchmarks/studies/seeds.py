@@ -87,7 +87,7 @@ def once(rows: Path, starts: Path, env: str, method: str, rate: float, seed: int
 
 
 def best_rate(rows: Path, env: str, method: str) -> float:
-    """The rate of the largest mean area in the sweep of this environment; of all environments where it was not swept in it."""
+    """The rate with the largest mean area in the sweep of this environment, or of all if this one was not swept."""
     own = [row for row in read_rows(rows) if row["method"] == method and row["environment"] == env]
     found = own or [row for row in read_rows(rows) if row["method"] == method]
     if not found:
