@@ -1,4 +1,4 @@
-"""Who acts: the language agent, and the random and expert agents it is measured against and warmed up with."""
+"""Agents: a language model, uniformly random actions, or the environment's expert."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gagpo.envs.tasks import split_task
 
 @dataclass
 class EpisodeState:
-    """An episode under way: its turns so far, and the observation that waits for a response."""
+    """An episode under way, with the observation to respond to."""
 
     slot: int
     episode: Episode
@@ -28,36 +28,26 @@ class EpisodeState:
 
 class Agent(Protocol):
     def decide(self, states: Sequence[EpisodeState]) -> list[Turn | None]:
-        """One turn per state, None where the context is full and the episode must end.
-
-        A turn says what was responded, see :meth:`gagpo.agents.episodes.Turn.of`; the rollout enters to what.
-        """
-        ...
+        """One turn per state, without its observation; None where the context is full and the episode must end."""
 
     def forget(self, slot: int) -> None:
-        """The episode in ``slot`` is over or starts again."""
-        ...
+        """Drop what is kept for the episode in ``slot``, which is over or restarts."""
 
 
 @runtime_checkable
 class AsyncAgent(Agent, Protocol):
-    """An agent that thinks about many episodes at once and answers each as soon as it knows."""
+    """An agent that works on many episodes at once and returns each turn as soon as it is ready."""
 
     def submit(self, states: Sequence[EpisodeState]) -> list[int]:
-        """Begin to think; gives the slots whose context is full, which get no answer."""
-        ...
+        """Start turns for these states; returns the slots whose context is full, which get none."""
 
     def collect(self, timeout: float | None) -> Sequence[tuple[int, Turn | None]]:
-        """Slots and their turns, as soon as there is one; see :meth:`gagpo.agents.engines.base.Engine.collect`.
-
-        None is for a slot whose context has turned out to be full.
-        """
-        ...
+        """Finished turns by slot, None for a full context; waits like an engine's ``collect``."""
 
 
 @dataclass(frozen=True)
 class ChatFormat:
-    """How a model is prompted in one environment. max_tokens: longest response."""
+    """How a model is prompted in one environment, and the most tokens of a response."""
 
     context: Context
     max_tokens: int
@@ -66,8 +56,7 @@ class ChatFormat:
 class LanguageAgent:
     """A language model that reads observations and writes responses.
 
-    formats: by the environment of an episode, where a run has several, see :func:`gagpo.envs.tasks.in_environment`;
-    empty where all episodes are spoken to in ``context``.
+    formats: by environment, for a run with several; otherwise all episodes use ``context``.
     """
 
     def __init__(
@@ -77,24 +66,23 @@ class LanguageAgent:
         self.context = context
         self.sampling = sampling
         self.formats = dict(formats or {})
-        self._usual = ChatFormat(context, sampling.max_tokens)
-        self._spoken: dict[int, ChatFormat] = {}  # by slot: how its last request was put
+        self._default = ChatFormat(context, sampling.max_tokens)
+        self._used: dict[int, ChatFormat] = {}  # by slot: the format of its last request
 
     @property
     def conditions(self) -> dict[str, JsonValue]:
-        """How the model is spoken to and sampled from, as plain values; a result is only comparable under like ones."""
+        """How the model is prompted and sampled from; results are comparable only under equal conditions."""
         return {
             **self.context.conditions,
             "max_tokens": self.sampling.max_tokens,
             "temperature": self.sampling.temperature,
-            "top_p": self.sampling.top_p,
+            "top_p": 1.0,
             "dtype": self.engine.dtype,
         }
 
     def decide(self, states: Sequence[EpisodeState]) -> list[Turn | None]:
         requests = [self._request(state) for state in states]
-        asked = [request for request in requests if request is not None]
-        responses = iter(self.engine.generate(asked, self.sampling))
+        responses = iter(self.engine.generate([one for one in requests if one is not None], self.sampling))
         return [None if request is None else self._turn(request, next(responses)) for request in requests]
 
     def submit(self, states: Sequence[EpisodeState]) -> list[int]:
@@ -107,31 +95,31 @@ class LanguageAgent:
         return [(request.session, self._turn(request, response)) for request, response in finished]
 
     def _request(self, state: EpisodeState) -> Request | None:
-        """What to ask the engine; None where prompt and response would not fit."""
+        """The request for a state's response; None where prompt and response exceed the context."""
         turns = state.episode.turns
-        chat = self.formats[split_task(state.episode.task)[0]] if self.formats else self._usual
-        self._spoken[state.slot] = chat
+        chat = self.formats[split_task(state.episode.task)[0]] if self.formats else self._default
+        self._used[state.slot] = chat
         prompt_ids = chat.context.prompt(turns, state.observation, state.info.get("admissible_actions"))
         if len(prompt_ids) + chat.max_tokens > self.engine.max_length:
             return None
         if state.episode.temperature is None:
             state.episode.temperature = self.sampling.temperature
         seed = state.episode.seed << 16 | len(turns)
-        most = chat.max_tokens if self.formats else None
-        return Request(state.slot, prompt_ids, seed, state.episode.temperature, most)
+        max_tokens = chat.max_tokens if self.formats else None
+        return Request(state.slot, prompt_ids, seed, state.episode.temperature, max_tokens)
 
     def _turn(self, request: Request, response: Response) -> Turn:
-        turn = self._spoken[request.session].context.turn(response.ids, cut=not response.stopped)
+        turn = self._used[request.session].context.turn(response.ids, cut=not response.stopped)
         turn.prompt_ids, turn.response_ids, turn.logprobs = request.prompt_ids, response.ids, response.logprobs
         return turn
 
     def forget(self, slot: int) -> None:
-        self._spoken.pop(slot, None)
+        self._used.pop(slot, None)
         self.engine.release(slot)
 
 
 class RandomAgent:
-    """Chooses uniformly among the admissible actions; the floor of every comparison.
+    """Chooses uniformly among the admissible actions.
 
     An environment that cannot list its actions is built with ``expert="random"``: it then offers samples of them.
     """
@@ -155,16 +143,16 @@ class RandomAgent:
 
 
 class ExpertAgent:
-    """Follows the environment's expert, and strays from it with probability ``noise`` to show how to recover.
+    """Follows the environment's expert, with mistakes at probability ``noise`` to show how to recover from them.
 
-    The environment must be built with an expert. Half of the stray moves are admissible actions, drawn uniformly; the
-    others begin like the expert's and end like one of those ("take mug 1 from shelf 2"), which is mostly not an action
-    at all. A learner makes such slips and has to see what follows. Stray moves are not trainable.
+    The environment must be built with an expert. Half of the mistakes are admissible actions, drawn uniformly. The
+    others begin like the expert's action and end like an admissible one ("take mug 1 from shelf 2"), as the slips of a
+    learner do, and are rarely valid. Mistakes are not trainable.
     """
 
     def __init__(self, noise: float = 0.0):
         if not 0 <= noise <= 1:
-            raise InvalidArgument(f"noise is a probability, got {noise}")
+            raise InvalidArgument(f"noise must be a probability from 0 to 1 (got {noise})")
         self.noise = noise
 
     def decide(self, states: Sequence[EpisodeState]) -> list[Turn | None]:
@@ -179,7 +167,7 @@ class ExpertAgent:
         return self.move(expert, state, np.random.default_rng([state.episode.seed, len(state.episode.turns)]))
 
     def move(self, expert: str, state: EpisodeState, rng: np.random.Generator) -> Turn:
-        """The expert's action, or a stray one."""
+        """The expert's action, or a mistake."""
         actions = state.info.get("admissible_actions")
         if self.noise and actions and rng.random() < self.noise:
             action = actions[int(rng.integers(len(actions)))]
@@ -193,7 +181,7 @@ class ExpertAgent:
 
 
 def slip(meant: str, other: str, rng: np.random.Generator) -> str:
-    """The first words of ``meant``, a random number of them, and then those of ``other``."""
+    """A random number of the first words of ``meant``, then those of ``other``."""
     words = meant.split(" ")
     kept = int(rng.integers(1, len(words))) if len(words) > 1 else 0
     return " ".join([*words[:kept], *other.split(" ")[kept:]])

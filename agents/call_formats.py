@@ -1,7 +1,6 @@
-"""Formats of tool calls: each finds the calls in a response and writes calls as its model families do.
+"""Formats of tool calls: find candidates for calls in a response, and write calls as a model family does.
 
-A response is untrusted text. The formats only cut candidates out of it, in linear time;
-:func:`gagpo.envs.tools.read_call` checks whether they are calls.
+A response is untrusted text: candidates are cut out in linear time, :func:`gagpo.envs.tools.read_call` checks them.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ _BRACES = re.compile(r'"(?:[^"\\]|\\.)*"?|[{}]', re.DOTALL)  # an unclosed strin
 class CallFormat:
     """One format.
 
-    name: as settings name it.
-    find: the texts of all candidates for calls in a response without its thoughts.
-    write: one or several calls as a response.
-    example: for error messages.
+    name: its name in settings.
+    find: returns the texts of all candidates in a response without its thought.
+    write: renders calls as a response.
+    example: shown in error messages.
     """
 
     name: str
@@ -35,8 +34,8 @@ class CallFormat:
     example: str
 
 
-def said(response: str) -> str:
-    """A response without the thought at its beginning; nothing is left of an unclosed thought."""
+def strip_thought(response: str) -> str:
+    """A response without the thought at its beginning, '' if the thought is not closed."""
     thought, closed, rest = response.partition("</think>")
     if closed:
         return rest
@@ -78,18 +77,18 @@ def _llama(response: str) -> list[str]:
 def _mistral(response: str) -> list[str]:
     _, *rest = response.split(MARK)
     found = []
-    for piece in rest:  # of each mark a list, or a name with its arguments
+    for piece in rest:  # a list, or a name with its arguments
         name, given, arguments = piece.partition("[ARGS]")
         name, _, number = name.partition("[CALL_ID]")
         if given:
-            found.append(spelled(name.strip(), arguments, number.strip()))
+            found.append(call_text(name.strip(), arguments, number.strip()))
         else:
             found += objects(piece) or [piece]
     return found
 
 
-def spelled(name: str, arguments: str, number: str = "") -> str:
-    """A call as one text. arguments: JSON, or text that claims to be; empty for none."""
+def call_text(name: str, arguments: str, number: str = "") -> str:
+    """A call as JSON. arguments: unchecked JSON text, empty for none."""
     about = f'"name": {json.dumps(name)}, "id": {json.dumps(number)}'
     return f'{{{about}, "arguments": {arguments.strip() or "{}"}}}'
 
@@ -103,12 +102,12 @@ def _as_llama(calls: list[ToolCall]) -> str:
 
 
 def _as_mistral(calls: list[ToolCall]) -> str:
-    rows = [{"name": call.name, "arguments": call.arguments, "id": nine(call.id, i)} for i, call in enumerate(calls)]
+    rows = [{"name": call.name, "arguments": call.arguments, "id": call_id(call.id, i)} for i, call in enumerate(calls)]
     return f"{MARK} {_json(rows)}"
 
 
-def nine(given: str, number: int) -> str:
-    """A call's own id if it has nine characters, as Mistral requires, else one for the ``number``-th call."""
+def call_id(given: str, number: int) -> str:
+    """The given id if it has nine characters, as Mistral requires, else one made from the call's number."""
     return given if len(given) == 9 else f"call{number:05d}"
 
 
@@ -127,7 +126,7 @@ FORMATS = {
 
 
 def find_format(name: str) -> CallFormat:
-    """The format of that name; InvalidArgument names the known ones."""
+    """The format called ``name``. Raises: InvalidArgument naming the known ones."""
     if name not in FORMATS:
         raise InvalidArgument(f"unknown call format {name!r:.80}; choose one of auto, {', '.join(FORMATS)}")
     return FORMATS[name]

@@ -11,9 +11,8 @@ from jinja2 import TemplateError
 
 from gagpo.agents.engines.base import stop_tokens
 from gagpo.agents.episodes import Ids, Turn
-from gagpo.agents.phrasing import Phrasing
-from gagpo.agents.prompts import STYLES, PromptStyle, admissible_line, message, window
-from gagpo.agents.toolbox import Message, Toolbox, answers, format_of
+from gagpo.agents.prompts import PromptStyle, admissible_line, message, style_name, window
+from gagpo.agents.toolbox import Message, Phrasing, Toolbox, answer_messages, format_of
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.tools import Tool
 
@@ -29,9 +28,9 @@ class Context:
     admissible: whether the prompt lists the admissible actions, where the environment knows them.
     template: variables of the chat template (``enable_thinking: false``). ``date`` (``YYYY-MM-DD``) replaces today's
         date in templates that print it, so that prompts do not change from day to day.
-    tools: with the style ``tools``, what the environment declares. The template shows the tools, and everything after
-        the first message answers a call, so a template that keeps thoughts between calls keeps them.
-    calls: the model's format of calls; ``auto`` for the one that the template shows.
+    tools: the environment's tools, for the style ``tools``. All messages after the first are answers to calls, so
+        templates that keep thoughts between calls keep them.
+    calls: the model's call format; ``auto`` detects it from the template.
     """
 
     def __init__(
@@ -46,7 +45,7 @@ class Context:
         calls: str = "auto",
     ):
         if history != "full" and not (isinstance(history, int) and history >= 0):
-            raise InvalidArgument(f"history is 'full' or a number of turns >= 0, got {history!r}")
+            raise InvalidArgument(f"history must be 'full' or a number of turns of at least 0 (got {history!r})")
         self.tokenizer = tokenizer
         self.style = style
         self.instructions = instructions
@@ -65,53 +64,53 @@ class Context:
 
     @property
     def conditions(self) -> dict[str, Any]:
-        """What determines the prompts besides the environment, as plain values."""
-        style = next((name for name, known in STYLES.items() if known == self.style), "own")
-        told = {"calls": self.toolbox.form.name, "tools": self.toolbox.digest} if self.toolbox else {}
+        """Settings that determine the prompts, apart from the environment."""
+        calls = {"calls": self.toolbox.form.name, "tools": self.toolbox.digest} if self.toolbox else {}
         return {
-            "style": style,
-            **told,
+            "style": style_name(self.style),
+            **calls,
             "history": self.history,
             "admissible": self.admissible,
             "template": {"date": DATE, **self.template},
         }
 
     def prompt(self, turns: Sequence[Turn], observation: str, actions: Sequence[str] | None = None) -> np.ndarray:
-        """Token ids, int32, of the prompt that follows ``turns`` and shows ``observation``."""
+        """Token ids (int32) of the prompt that shows ``observation`` after ``turns``."""
         admissible = admissible_line(actions) if self.admissible else ""
         if self.history != "full":
-            width = int(self.history)
-            text = window(self.style, self.instructions, turns, observation, admissible, width)
+            text = window(self.style, self.instructions, turns, observation, admissible, int(self.history))
             return self._encode(self._render(text))
         text = message(self.style, self.instructions, observation, admissible, first=not turns)
         if not turns:
             return self._encode(self._render(text))
         last = turns[-1]
-        shown = answers(last.calls, observation, admissible) if self.toolbox else [{"role": "user", "content": text}]
-        said_ids, after = self._joined(last.response_ids, self._continuation(shown))
+        shown = (
+            answer_messages(last.calls, observation, admissible)
+            if self.toolbox
+            else [{"role": "user", "content": text}]
+        )
+        said_ids, after = self._join(last.response_ids, self._continuation(shown))
         return np.concatenate([last.prompt_ids, said_ids, self._encode(after)])
 
     def turn(self, response: Ids, cut: bool = False) -> Turn:
-        """The turn of a sampled response: its text, and the action or calls found in it.
+        """The turn of a sampled response, with the action or calls found in its text.
 
-        With tool calls, special tokens stay in the text, since a mark that begins a call may be one.
+        With tool calls, special tokens stay in the text, since the mark of a call may be one.
         """
         ended = len(response) and int(response[-1]) in self._ends
-        spoken = response[:-1] if ended and self.toolbox else response
-        text = self.tokenizer.decode(spoken, skip_special_tokens=self.toolbox is None)
+        ids = response[:-1] if ended and self.toolbox else response
+        text = self.tokenizer.decode(ids, skip_special_tokens=self.toolbox is None)
         return self.phrasing.read(text, cut)
 
     def response(self, text: str, ended: bool = True) -> Ids:
-        """``text`` as an engine could have sampled it: its tokens, and the end token if ``ended``."""
+        """The tokens of ``text`` as an engine could have sampled it, with the end token if ``ended``."""
         ids = self._encode(text)
         return np.append(ids, np.int32(self.tokenizer.eos_token_id)) if ended else ids
 
     def with_hint(self, prompt_ids: Ids, hint: str) -> Ids:
-        """A prompt of :meth:`prompt` with ``hint`` as the last line of the last user message, int32.
+        """The prompt with ``hint`` added as the last line of its last user message; all other tokens stay the same.
 
-        All other tokens stay the same.
-
-        Raises: InvalidArgument where the prompt does not end in what the chat template puts after a user message.
+        Raises: InvalidArgument if the prompt does not end in what the chat template puts after a user message.
         """
         end_ids = self._encode(self._template([{"role": "user", "content": _MARK}]).split(_MARK, 1)[1])
         begin = len(prompt_ids) - len(end_ids)
@@ -125,18 +124,16 @@ class Context:
     def _continuation(self, shown: Sequence[Message]) -> str:
         """What the template puts between a response and the next one, including the messages ``shown``.
 
-        System message and tools are left out: some templates put them before the last user message, where they would be
-        repeated in every turn.
+        System message and tools are left out: some templates would repeat them before every user message.
         """
         chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARK}]
-        rendered = self._template([*chat, *shown])
-        return rendered.split(_MARK, 1)[1]
+        return self._template([*chat, *shown]).split(_MARK, 1)[1]
 
-    def _joined(self, said_ids: Ids, after: str) -> tuple[Ids, str]:
-        """A response and what the template puts after it, with one end token, the template's.
+    def _join(self, said_ids: Ids, after: str) -> tuple[Ids, str]:
+        """A response and the template's text after it, with a single end token.
 
-        A sampled end token that the template writes too is kept. Another one is replaced by the template's: some models
-        end an answer with ``<|return|>`` and a message of the history with ``<|end|>``.
+        A sampled end token that the template does not write is replaced by the template's: some models end an answer
+        with ``<|return|>`` and a message of the history with ``<|end|>``.
         """
         final = int(said_ids[-1]) if len(said_ids) else -1
         if final not in self._ends:  # cut at its limit
@@ -149,14 +146,14 @@ class Context:
         return said_ids, after
 
     def _render(self, text: str) -> str:
-        """A conversation that begins with the user's ``text``."""
+        """The conversation that begins with the user message ``text``."""
         tools = {"tools": self.toolbox.specs} if self.toolbox else {}
         if not self.style.system:
             return self._template([{"role": "user", "content": text}], **tools)
         try:
             chat = [{"role": "system", "content": self.style.system}, {"role": "user", "content": text}]
             return self._template(chat, **tools)
-        except TemplateError:  # the family has no system role
+        except TemplateError:  # no system role
             return self._template([{"role": "user", "content": f"{self.style.system}\n\n{text}"}], **tools)
 
     def _template(self, chat: Sequence[Mapping[str, Any]], **options: Any) -> str:
@@ -164,7 +161,7 @@ class Context:
         return str(self.tokenizer.apply_chat_template(list(chat), **options))
 
     def _encode(self, text: str) -> np.ndarray:
-        """Encode, with a cache for short texts: environments repeat themselves ("Nothing happens.")."""
+        """Encode, with a cache for short texts, which environments often repeat."""
         ids = self._encoded.get(text)
         if ids is None:
             ids = np.asarray(self.tokenizer.encode(text, add_special_tokens=False), np.int32)
@@ -177,7 +174,7 @@ DATE = "2026-01-01"
 
 
 def template_variables(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Variables for a chat template; the date is fixed under the names that public templates use."""
+    """Variables for a chat template, with the date under the names that public templates use."""
     given = dict(options)
     text = str(given.pop("date", DATE))
     try:

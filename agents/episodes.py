@@ -1,4 +1,4 @@
-"""Episodes made of turns, with the tokens that the engine read and sampled."""
+"""Episodes and their turns, with the tokens that the engine read and sampled."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ _KNOWN_LATER = ("environment", "kept", "end_observation", "end_state")  # writte
 class Call(NamedTuple):
     """One tool call of a turn.
 
-    action: what the environment gets, '' for a call that cannot be made.
-    error: why it cannot be made.
-    id: of the call.
+    action: what the environment gets, '' for an invalid call.
+    error: why the call is invalid.
     answer: what the model gets, None until it is known.
     """
 
@@ -38,8 +37,8 @@ class Call(NamedTuple):
     id: str = ""
     answer: str | None = None
 
-    def told(self, observation: str) -> str:
-        """The answer to the call if the environment shows ``observation`` after it."""
+    def reply(self, observation: str) -> str:
+        """The answer to the call, after which the environment shows ``observation``."""
         return f"{self.error}\n{observation}".strip() if self.error else observation
 
 
@@ -54,20 +53,18 @@ class Turn:
     invalid: why the turn has no valid action, '' if it has one. ``not parsed``: no action in the response. ``refused``:
         the environment did not accept it. ``cut off``: either, in a response that is ``cut``.
     cut: whether the response ended at the token limit without a stop token.
-    state: key of the environment's state at the response; None if the environment has none.
+    state: state key before the action; None if the environment has none.
     trainable: False for a deliberate mistake of an expert, which must not be imitated.
-    expert: what the environment's expert would have done; None if it was not asked or does not know.
-    prompt_ids: everything that the engine read.
-    response_ids: everything that it sampled, including the end token.
-    logprobs: float32, the engine's log-probability of each response token, of the distribution it sampled from.
-    version: of the weights that sampled it, in updates; None where sampling waits for every update.
-    advantage: from credit; None before, and for a turn that was not trained on.
-    value: of the turn's state group, like ``advantage``.
-    group_state: number of the turn's state group in the batch, like ``advantage``.
-    ratios: float32, probability under the trained policy over that of the sampler, for each response token at the last
-        update; empty before.
+    expert: the expert's action; None if unknown.
+    prompt_ids: int32, all tokens that the engine read.
+    response_ids: int32, the sampled tokens, including the end token.
+    logprobs: float32, of each response token under the distribution it was sampled from.
+    version: number of updates of the weights that sampled it; None if sampling waits for every update.
+    advantage, value, group_state: advantage of the turn, value of its state group and the group's number in the batch;
+        None before credit assignment and for turns that were not trained on.
+    ratios: float32, trained policy over sampler, for each response token at the last update; empty before.
     advantages: float32, one per response token if credit differs between them, else empty.
-    calls: the tool calls of the response in order, each with its answer.
+    calls: the tool calls of the response, in order.
     """
 
     observation: str
@@ -92,13 +89,13 @@ class Turn:
 
     @classmethod
     def of(cls, response: str, action: str | None, cut: bool = False) -> Turn:
-        """A turn as an agent gives it, without its observation. action: None if none was found."""
+        """A turn without its observation. action: None if none was found."""
         invalid: Invalid = "" if action is not None else "cut off" if cut else "not parsed"
         return cls("", response, action or "", invalid=invalid, cut=cut)
 
     @classmethod
     def calling(cls, response: str, calls: list[Call], cut: bool = False) -> Turn:
-        """A turn of tool calls as an agent gives it; a call that cannot be made makes it invalid."""
+        """A turn of tool calls without its observation; one invalid call makes the turn invalid."""
         action = "\n".join(call.action for call in calls if call.action)
         turn = cls.of(response, None if any(call.error for call in calls) else action, cut)
         turn.action, turn.calls = action, calls
@@ -106,29 +103,29 @@ class Turn:
 
     @classmethod
     def acting(cls, action: str) -> Turn:
-        """A turn that only does ``action``; several calls are made one after the other."""
+        """A turn whose response is ``action``, which may be several calls, one per line."""
         calls = separate(action)
         return cls.of(action, action) if len(calls) == 1 else cls.calling(action, [Call(call) for call in calls])
 
     @property
     def upcoming(self) -> str | None:
-        """The action of the first call without answer, None if all are answered."""
+        """The action of the first call without an answer, None if all have one."""
         return next((call.action for call in self.calls if call.answer is None), None)
 
     def answer(self, observation: str) -> str:
-        """Enter the answer to the first call without one; returns all answers so far as one text."""
+        """Answer the first call without an answer; returns all answers so far as one text."""
         place = next(i for i, call in enumerate(self.calls) if call.answer is None)
         call = self.calls[place]
-        self.calls[place] = call._replace(answer=call.told(observation))
+        self.calls[place] = call._replace(answer=call.reply(observation))
         return "\n".join(one.answer for one in self.calls if one.answer is not None)
 
     @property
     def valid(self) -> bool:
-        """Whether an action was found and the environment accepted it."""
+        """Whether an action was found and accepted."""
         return not self.invalid
 
     def finish(self, reward: float, accepted: bool) -> None:
-        """Enter the result of an action; a turn without an action stays invalid whatever the environment says."""
+        """Add the result of an action; a turn without an action stays invalid."""
         self.reward += reward
         if not accepted and self.valid:
             self.invalid = "cut off" if self.cut else "refused"
@@ -139,22 +136,17 @@ class Episode:
     """One attempt at a task. Episodes with equal ``group`` share task and start state.
 
     task: id of the task.
-    task_type: its type, as the environment names it.
-    split: its split.
-    group: number of the group.
     sample: number of the episode within the group.
     seed: of the agent's choices.
     temperature: of its responses; None if no language model played.
-    turns: in order.
-    success: whether the task was solved.
-    outcome: ``terminated`` by the environment, ``truncated`` by a turn or context limit, or ``failed`` when the
-        environment broke too often (such an episode is counted and never trained on).
-    restarts: how often a broken worker made the episode start again.
-    kept: whether a trainer learned from it; None if there was no training.
-    end_observation: what the environment showed after the last turn; None if unknown.
-    end_state: key of the state after the last turn; None if unknown.
-    info: the last turn's remaining scalar entries of the environment's info.
-    environment: name of its environment in a run of several, which the task's name begins with; None otherwise.
+    outcome: ``terminated`` by the environment, ``truncated`` by a turn or context limit, or ``failed`` after too many
+        failures of the environment (counted, never trained on).
+    restarts: how often the episode restarted because its worker failed.
+    kept: whether it was trained on; None if there was no training.
+    end_observation: observation after the last turn; None if unknown.
+    end_state: state key after the last turn; None if unknown.
+    info: the other scalar entries of the environment's info at the end.
+    environment: name of its environment in a run with several, also the prefix of ``task``.
     """
 
     task: str
@@ -182,11 +174,9 @@ class Episode:
     def record(self, tokens: bool = False, decode: Decode | None = None) -> dict[str, Any]:
         """The episode as JSON-ready values.
 
-        A refused turn's ``refusal`` is the environment's answer to it, at most ``MOST_REFUSAL`` characters.
-
         tokens: include ids and log-probabilities.
-        decode: returns the text of one id. With it every turn lists its newly read tokens (the last ``MOST_READ``) and
-            its response token by token with log-probabilities.
+        decode: returns the text of one id; if given, turns list their newly read tokens (the last ``MOST_READ``) and
+            their response token by token with log-probabilities.
         """
         turns = []
         read = np.zeros(0, np.int32)
@@ -199,7 +189,7 @@ class Episode:
                 row["refusal"] = answer[:MOST_REFUSAL]
             if turn.cut:
                 row["cut"] = True
-            if turn.calls:  # a single one was answered what the next turn shows
+            if turn.calls:  # the next observation is the answer to a single call
                 kept = [one if len(turn.calls) > 1 else one._replace(answer=None) for one in turn.calls]
                 row["calls"] = [{name: value for name, value in one._asdict().items() if value} for one in kept]
             for name in ("advantage", "value", "group_state", "version"):
@@ -224,10 +214,7 @@ class Episode:
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> Episode:
-        """The episode of a :meth:`record`, with its tokens if they were written.
-
-        Raises: InvalidArgument naming the first wrong key.
-        """
+        """The episode of a :meth:`record`. Raises: InvalidArgument naming the first wrong key."""
         if not isinstance(record, dict):
             raise InvalidArgument("not an object")
         episode = cls(**_checked(record, (*_OF_EPISODE, "restarts", "info")))
@@ -242,7 +229,6 @@ class Episode:
 
 
 def _turn(row: object) -> Turn:
-    """A turn of a record."""
     if not isinstance(row, dict):
         raise InvalidArgument("not an object")
     values = _checked(row, _OF_TURN)
@@ -260,7 +246,7 @@ def _turn(row: object) -> Turn:
             turn.response_ids = np.asarray(ids["response_ids"], np.int32).reshape(-1)
             turn.logprobs = np.asarray(ids["logprobs"], np.float32).reshape(-1)
         except (ValueError, TypeError, OverflowError):
-            raise InvalidArgument("key 'response_ids' and those beside it must be lists of numbers") from None
+            raise InvalidArgument("keys 'prompt_ids', 'response_ids' and 'logprobs' must be lists of numbers") from None
     return turn
 
 
@@ -271,13 +257,13 @@ def _call(row: object) -> Call:
 
 
 def _checked(record: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """The named values of a record; InvalidArgument for a missing or wrong one."""
+    """The named values of a record. Raises: InvalidArgument for a missing or wrong one."""
     for name in names:
-        wanted, holds = _KINDS[name]
+        expected, holds = _KINDS[name]
         if name not in record:
             raise InvalidArgument(f"key {name!r} is missing")
         if not holds(record[name]):
-            raise InvalidArgument(f"key {name!r} must be {wanted}, got {record[name]!r:.40}")
+            raise InvalidArgument(f"key {name!r} must be {expected}, got {record[name]!r:.40}")
     return {name: record[name] for name in names}
 
 
@@ -293,30 +279,27 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
 
 
-_TEXT: tuple[str, Callable[[Any], bool]] = ("a text", _is_text)
-_COUNT: tuple[str, Callable[[Any], bool]] = ("a whole number from 0 on", _is_count)
-_NUMBER: tuple[str, Callable[[Any], bool]] = ("a finite number", _is_number)
-_FLAG: tuple[str, Callable[[Any], bool]] = ("true or false", lambda value: isinstance(value, bool))
-_LIST: tuple[str, Callable[[Any], bool]] = ("a list", lambda value: isinstance(value, list))
-_KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # by key: what is wanted, and its check
-    **dict.fromkeys(("task", "task_type", "split", "observation", "response", "action"), _TEXT),
-    **dict.fromkeys(("group", "sample", "seed", "restarts"), _COUNT),
-    **dict.fromkeys(("success", "valid", "cut"), _FLAG),
-    **dict.fromkeys(("turns", "prompt_ids", "response_ids", "logprobs", "calls"), _LIST),
+_KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # by key: what it must be, and the check
+    **dict.fromkeys(("task", "task_type", "split", "observation", "response", "action"), ("a text", _is_text)),
+    **dict.fromkeys(("group", "sample", "seed", "restarts"), ("a whole number of at least 0", _is_count)),
+    **dict.fromkeys(("success", "valid", "cut"), ("true or false", lambda x: isinstance(x, bool))),
+    **dict.fromkeys(
+        ("turns", "prompt_ids", "response_ids", "logprobs", "calls"), ("a list", lambda x: isinstance(x, list))
+    ),
     **dict.fromkeys(
         ("state", "environment", "end_observation", "end_state"), ("a text or null", lambda x: x is None or _is_text(x))
     ),
-    "reward": _NUMBER,
-    "temperature": ("a finite number or null", lambda value: value is None or _is_number(value)),
-    "kept": ("true, false or null", lambda value: value is None or isinstance(value, bool)),
-    "outcome": ("terminated, truncated or failed", lambda value: value in ("terminated", "truncated", "failed")),
-    "info": ("an object", lambda value: isinstance(value, dict)),
-    "invalid": ("why a turn is invalid", lambda value: value is None or value in get_args(Invalid)),
+    "reward": ("a finite number", _is_number),
+    "temperature": ("a finite number or null", lambda x: x is None or _is_number(x)),
+    "kept": ("true, false or null", lambda x: x is None or isinstance(x, bool)),
+    "outcome": ("terminated, truncated or failed", lambda x: x in ("terminated", "truncated", "failed")),
+    "info": ("an object", lambda x: isinstance(x, dict)),
+    "invalid": ("why a turn is invalid", lambda x: x is None or x in get_args(Invalid)),
 }
 
 
 def _tokens(turn: Turn, before: Ids, decode: Decode) -> dict[str, object]:
-    """One turn token by token. before: all tokens read and sampled before it."""
+    """One turn token by token. before: all tokens read and sampled earlier."""
     known = len(before) if np.array_equal(turn.prompt_ids[: len(before)], before) else 0
     new = turn.prompt_ids[known:]
     row: dict[str, object] = {
@@ -331,13 +314,13 @@ def _tokens(turn: Turn, before: Ids, decode: Decode) -> dict[str, object]:
 
 
 def write_episodes(path: Path, episodes: Iterable[Episode], tokens: bool = False, decode: Decode | None = None) -> None:
-    """Write one JSON object per line for each episode, in ASCII, since a model may write what UTF-8 cannot hold."""
+    """Write one line of JSON per episode, in ASCII because a response may hold half a surrogate pair."""
     with path.open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(episode.record(tokens, decode)) + "\n" for episode in episodes)
 
 
 def read_episodes(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records of :func:`write_episodes`; InvalidArgument names file and line of a broken one."""
+    """Yield the records of :func:`write_episodes`. Raises: InvalidArgument naming file and line of a broken one."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:

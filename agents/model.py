@@ -26,7 +26,7 @@ ALIGNMENT = 64  # bytes; what torch's own allocator gives
 
 
 class ModelError(GagpoError, ValueError):
-    """A model that cannot be used; the message names the folder and what to do."""
+    """A model cannot be used."""
 
 
 def load_tokenizer(name: str, revision: str | None = None, *, trust_remote_code: bool = False) -> Any:
@@ -60,14 +60,13 @@ def load_model(
 ) -> torch.nn.Module:
     """The causal language model of a folder, starter or hub name, in eval mode.
 
-    Every model is checked when it is loaded. One that flat attention does not reproduce reads padded rows with its own
-    attention (see ``is_flat``); one that neither way reproduces is refused. A folder with a LoRA adapter, in peft's
-    format, is loaded as its base model with the adapter merged.
+    Every model is checked when it is loaded. If flat attention does not reproduce its log-probabilities, it reads
+    padded rows with its own attention (see ``is_flat``). A folder with a LoRA adapter in peft's format is loaded as its
+    base model with the adapter merged.
 
-    trust_remote_code: run model code from the repository.
     revision: of a hub model; ``model.config._commit_hash`` is the commit that was loaded.
 
-    Raises: ModelError naming missing, unexpected or mismatched tensors, and parameters that are not finite.
+    Raises: ModelError for files that are missing or damaged, and for a model that neither way reproduces.
     """
     from transformers import AutoModelForCausalLM
 
@@ -85,7 +84,7 @@ def load_model(
         try:
             manifest.verify(path)
         except manifest.ManifestError as error:
-            raise ModelError(f"{error}; make the model anew, or delete its manifest.json if you changed it") from None
+            raise ModelError(f"{error}; make the model again, or delete its manifest.json if you changed it") from None
     if not trust_remote_code:
         refuse_remote_code(name, revision)
     try:
@@ -113,8 +112,8 @@ def load_model(
 def align(model: torch.nn.Module) -> torch.nn.Module:
     """Move parameters and buffers on the CPU to addresses that are multiples of ``ALIGNMENT``, in place.
 
-    Safetensors files are mapped into memory at whatever offset their header leaves. Matrix kernels round differently
-    at another alignment, so the same weights could give other bits after they were saved and loaded.
+    Safetensors files are mapped at the offset that their header leaves, and matrix kernels round differently at another
+    alignment: saved and loaded weights could give other bits.
     """
     for tensor in (*model.parameters(), *model.buffers()):
         if tensor.device.type == "cpu" and tensor.data_ptr() % ALIGNMENT:
@@ -123,7 +122,7 @@ def align(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def with_attention(build: Callable[[str], Any]) -> Any:
-    """A model with flat attention, or with its own eager attention if its code takes no attention functions by name."""
+    """Build a model with flat attention, or with eager attention if its code does not take attention by name."""
     try:
         built = build(attention.NAME)
         model = built[0] if isinstance(built, tuple) else built
@@ -146,9 +145,7 @@ def untrained(config: PreTrainedConfig, **options: object) -> torch.nn.Module:
 
 
 def commit_of(name: str, revision: str | None = None) -> str | None:
-    """The commit of a hub name at ``revision`` (main branch if None); None for a folder or a starter.
-
-    Offline it is the one in the local cache.
+    """The commit of a hub name at ``revision``, offline that of the local cache; None for a folder or a starter.
 
     Raises: ModelError for an unknown name, and for a revision of a folder.
     """
@@ -161,23 +158,23 @@ def commit_of(name: str, revision: str | None = None) -> str | None:
         except (OSError, ValueError) as error:
             raise ModelError(_advice(name, "model", error)) from error
     if revision is not None:
-        raise ModelError(f"model {name} is a folder, which has no revision {revision!r}: leave revision out")
+        raise ModelError(f"model {name} is a folder, which has no revision {revision!r}: remove revision")
     return None
 
 
 def refuse_remote_code(name: str, revision: str | None = None) -> None:
-    """Raise ModelError when the repository of ``name`` has code of its own; never ask on standard input."""
+    """Raise ModelError if the repository has model code of its own; transformers would ask on standard input."""
     from transformers import PretrainedConfig
 
     local = Path(name).is_dir()
     try:
         config, _ = PretrainedConfig.get_config_dict(name, local_files_only=local, revision=revision or "main")
-        wanted = dict(config.get("auto_map") or {})
-    except (OSError, ValueError, TypeError, AttributeError) as error:  # the latter where it is no JSON object
+        own_code = dict(config.get("auto_map") or {})
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise ModelError(_advice(name, "model", error)) from error
-    if "AutoModelForCausalLM" in wanted:
+    if "AutoModelForCausalLM" in own_code:
         raise ModelError(
-            f"model {name} brings code of its own ({wanted['AutoModelForCausalLM']}), which is not run by default: "
+            f"model {name} brings code of its own ({own_code['AutoModelForCausalLM']}), which is not run by default: "
             "read it, then set trust_remote_code=true (--trust-remote-code for gagpo eval and export)"
         )
 
@@ -192,25 +189,25 @@ def require_whole(name: str, model: torch.nn.Module, info: dict[str, Any]) -> No
                 "another architecture; save it again with save_pretrained"
             )
     if info["mismatched_keys"]:
-        first, stored, wanted = min(info["mismatched_keys"])
-        raise ModelError(f"model {name}: tensor {first!r} has shape {tuple(stored)}, its config says {tuple(wanted)}")
+        first, stored, expected = min(info["mismatched_keys"])
+        raise ModelError(f"model {name}: tensor {first!r} has shape {tuple(stored)}, its config says {tuple(expected)}")
     require_finite(name, model)
 
 
 def require_finite(name: str, model: torch.nn.Module) -> None:
-    """Raise ModelError naming the first parameter with a NaN or an infinity."""
+    """Raise ModelError naming the first parameter that is not finite."""
     for parameter_name, parameter in model.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
             raise ModelError(f"model {name}: parameter {parameter_name} is not finite: the weights are damaged")
 
 
 def choose_path(name: str, model: torch.nn.Module) -> str:
-    """Choose flat attention or padded rows for the model; returns why not flat, '' for flat.
+    """Choose flat attention or padded rows for the model; returns why it is not flat, '' if it is.
 
-    Raises: ModelError when neither gives the model's log-probabilities.
+    Raises: ModelError if neither gives the model's log-probabilities.
     """
     settable = model._can_set_attn_implementation()  # type: ignore[operator]
-    reason = attention_check.flat_error(model) if settable else "attention of its own, which cannot be replaced"
+    reason = attention_check.flat_error(model) if settable else "its attention cannot be replaced"
     if not reason:
         return ""
     if settable:
@@ -230,13 +227,13 @@ def save(
     folder: Path,
     tensors: dict[str, torch.Tensor] | None = None,
 ) -> None:
-    """Write an ordinary Hugging Face folder: weights as safetensors, config, tokenizer.
+    """Write a Hugging Face folder: weights as safetensors, config, tokenizer.
 
-    tensors: what to write instead of the model's weights; tied ones are one tensor.
+    tensors: to write instead of the model's weights; tied ones are one tensor.
     """
     from transformers.utils import logging
 
-    logging.disable_progress_bar()  # one bar per checkpoint would hide the run's own lines
+    logging.disable_progress_bar()  # one bar per checkpoint would hide the run's output
     model.save_pretrained(folder, state_dict=tensors)  # type: ignore[operator]
     tokenizer.save_pretrained(str(folder))
 

@@ -9,7 +9,7 @@ from gagpo.base.errors import InvalidArgument
 
 NAMES = ("float32", "bfloat16")
 KERNELS = {"LRU_CACHE_CAPACITY": "128", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128"}
-"""How many compiled kernels torch and oneDNN keep on a CPU in half precision, one per size of each product."""
+"""Compiled kernels that torch and oneDNN keep on a CPU in half precision, one per size of each product."""
 
 
 def require_known(name: str) -> None:
@@ -31,9 +31,9 @@ def dtype_of(name: str) -> Any:
 
 
 def bound_kernels() -> None:
-    """Limit the compiled kernels that torch and oneDNN keep; their default of 1,024 takes more than a gigabyte.
+    """Limit the compiled kernels that torch and oneDNN keep; the default of 1,024 takes more than a gigabyte.
 
-    It affects processes that have not yet computed in half precision, and respects variables that are set already.
+    Call it before the first computation in half precision. Variables that are set already stay.
     """
     for name, count in KERNELS.items():
         os.environ.setdefault(name, count)

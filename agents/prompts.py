@@ -1,15 +1,52 @@
-"""Prompt styles: how observations become messages, and which part of a response is the action."""
+"""Prompt styles: how observations become messages, and which part of a response is the action.
+
+A response is untrusted text: it is searched, never evaluated.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gagpo.agents.parsing import PARSERS
 from gagpo.base.errors import InvalidArgument
 
 CALLS = "calls"
+MAX_ACTION = 2000  # characters; no environment has longer actions
+_TAG = re.compile(r"<action>((?:(?!</?action>).)*)</action>", re.DOTALL | re.IGNORECASE)
+
+
+def _line(response: str) -> str | None:
+    """The response itself if it is one line."""
+    text = response.strip()
+    return text if text and "\n" not in text and len(text) <= MAX_ACTION else None
+
+
+def _tag(response: str) -> str | None:
+    """The contents of the last ``<action>`` element if it is one line."""
+    found = _TAG.findall(response)
+    return _line(found[-1]) if found else None
+
+
+def _whole(response: str) -> str | None:
+    """The whole response; the environment reads it."""
+    return response if response.strip() else None
+
+
+PARSERS: dict[str, Callable[[str], str | None]] = {"line": _line, "tag": _tag, "whole": _whole}
+RESPONSES = {"line": "{}", "whole": "{}", "tag": "<action>{}</action>"}  # by parser: a response that is only an action
+
+
+def parse(response: str, parser: str) -> str | None:
+    """The action in ``response``; None if there is none (an invalid turn, for which the environment gets '').
+
+    >>> parse("<think>the mug is hot</think><action> go to sinkbasin 1 </action>", "tag")
+    'go to sinkbasin 1'
+    >>> parse("I would rather not", "tag") is None
+    True
+    """
+    return PARSERS[parser](response)
 
 
 @dataclass(frozen=True)
@@ -20,8 +57,8 @@ class PromptStyle:
     turn: later user messages of a full conversation; fields ``observation``, ``admissible``.
     windowed: the single user message of a windowed context; fields ``instructions``, ``task`` (the first observation),
         ``done`` (number of earlier turns), ``history``, ``observation``, ``admissible``.
-    parser: name in ``gagpo.agents.parsing.PARSERS``, or ``calls`` for tool calls, see :mod:`gagpo.agents.toolbox`.
-    system: system message, None for none.
+    parser: name in :data:`PARSERS`, or ``calls`` for tool calls, see :mod:`gagpo.agents.toolbox`.
+    system: system message.
     """
 
     opening: str
@@ -36,7 +73,7 @@ class PromptStyle:
 
     @property
     def calls(self) -> bool:
-        """Whether actions are tool calls, which every message after the first answers."""
+        """Whether actions are tool calls; messages after the first are then their answers."""
         return self.parser == CALLS
 
 
@@ -84,15 +121,20 @@ STYLES = {
 
 
 def text_style(name: str) -> PromptStyle:
-    """The style of that name; InvalidArgument for one with tool calls, or an unknown one."""
+    """The style called ``name``. Raises: InvalidArgument for an unknown one and for one with tool calls."""
     texts = [known for known, style in STYLES.items() if not style.calls]
     if name not in texts:
         raise InvalidArgument(f"unknown style {name!r:.80}; choose one of {', '.join(texts)}")
     return STYLES[name]
 
 
+def style_name(style: PromptStyle) -> str:
+    """The name of a style, ``own`` for one that is not in :data:`STYLES`."""
+    return next((name for name, known in STYLES.items() if known == style), "own")
+
+
 def admissible_line(actions: Sequence[str] | None) -> str:
-    """The admissible actions as a line to append, '' where they are unknown."""
+    """The admissible actions as a line to append, '' if unknown."""
     return f"\nAdmissible actions: {', '.join(actions)}." if actions else ""
 
 
@@ -111,7 +153,7 @@ def window(
     shown = turns[max(0, len(turns) - width) :] if width else []
     history = "".join(f"{turn.observation}\n> {turn.action}\n" for turn in shown)
     task = turns[0].observation if turns else observation
-    if len(shown) == len(turns):  # the history or the observation has the task's text already
+    if len(shown) == len(turns):  # history or observation show the task already
         task = ""
     fields = {"instructions": instructions, "task": task, "done": len(turns), "history": history}
     return style.windowed.format(observation=observation, admissible=admissible, **fields).strip()

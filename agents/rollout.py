@@ -1,4 +1,4 @@
-"""Rollouts: many episodes at once over a pool of environments, played by one agent."""
+"""Rollouts: one agent plays many episodes at once over a pool of environments."""
 
 from __future__ import annotations
 
@@ -20,12 +20,9 @@ POLL_SECONDS = 0.005  # wait for the agent before the pool is checked again
 class Job:
     """One episode to play. Jobs of a group share task and environment seed.
 
-    task: id of the task.
-    group: number of its group.
     sample: number of the episode within the group.
-    seed: of the agent's own choices.
-    environment_seed: of the environment.
-    temperature: of this episode's responses; None for the agent's own.
+    seed: of the agent's choices.
+    temperature: of the responses; None for the agent's own.
     """
 
     task: str
@@ -34,11 +31,6 @@ class Job:
     seed: int
     environment_seed: int
     temperature: float | None = None
-
-
-def episode_of(job: Job) -> Episode:
-    """The episode of a job before its first turn."""
-    return Episode(task=job.task, group=job.group, sample=job.sample, seed=job.seed, temperature=job.temperature)
 
 
 @dataclass
@@ -51,7 +43,7 @@ class Clock:
 
 
 def derive_seed(*parts: object) -> int:
-    """A 48-bit seed that depends on every part and on nothing else, the same in every process."""
+    """A 48-bit seed determined by the parts, the same in every process."""
     digest = hashlib.blake2b("\0".join(map(str, parts)).encode(), digest_size=6).digest()
     return int.from_bytes(digest, "big")
 
@@ -65,12 +57,11 @@ def group_jobs(
 ) -> list[Job]:
     """``samples`` jobs for each task; the k-th task forms group k.
 
-    samples: one number, or one for each task.
     label: gives different rollouts different seeds.
-    temperatures: one for each task, None for the agent's own.
+    temperatures: one for each task; None for the agent's own.
     """
     jobs = []
-    for group, task in enumerate(tasks):  # a group shares the environment's seed
+    for group, task in enumerate(tasks):
         shared = derive_seed(seed, label, group, task) % 2**31
         temperature = None if temperatures is None else float(temperatures[group])
         for sample in range(samples if isinstance(samples, int) else samples[group]):
@@ -90,11 +81,10 @@ def rollout(
 ) -> tuple[list[Episode], Clock]:
     """Play every job; returns the episodes in the order of the jobs.
 
-    concurrency: most episodes under way at once; a finished one makes room for the next job.
-    lockstep: gather all live episodes before the agent answers. Batches, and with them floating-point sums and sampled
-        tokens, are then a function of the jobs alone, so a run can be repeated bit for bit. Otherwise each episode goes
-        on as soon as its environment or the agent has answered.
-    on_finish: called with every finished episode.
+    concurrency: most episodes under way; a finished one is replaced by the next job.
+    lockstep: wait for all live episodes before the agent answers, so that batches, and with them floating-point sums
+        and sampled tokens, depend on the jobs alone and a run repeats bit for bit. Otherwise each episode continues as
+        soon as its environment or the agent has answered.
     """
     loop = RolloutLoop(agent, pool, jobs, concurrency, on_finish)
     loop.play(lockstep)
@@ -103,7 +93,7 @@ def rollout(
 
 @dataclass
 class RolloutLoop:
-    """The episodes under way, which wait for the pool (``waiting``) or for the agent (``ready``)."""
+    """Episodes under way, which wait for the pool (``waiting``) or for the agent (``ready``)."""
 
     agent: Agent
     pool: Pool
@@ -111,11 +101,11 @@ class RolloutLoop:
     concurrency: int
     on_finish: Callable[[Episode], None] | None
     clock: Clock = field(default_factory=Clock)
-    states: dict[int, EpisodeState] = field(default_factory=dict)  # by slot, which is the job's place
+    states: dict[int, EpisodeState] = field(default_factory=dict)  # by slot, the index of the job
     done: dict[int, Episode] = field(default_factory=dict)
     waiting: set[int] = field(default_factory=set)
     ready: list[int] = field(default_factory=list)
-    over: dict[int, str] = field(default_factory=dict)  # why the episode of a slot ended; it is not finished yet
+    over: dict[int, str] = field(default_factory=dict)  # by slot: outcome of an episode that is not finished yet
     upcoming: int = 0
 
     def play(self, lockstep: bool) -> None:
@@ -138,7 +128,7 @@ class RolloutLoop:
 
     def play_in_batches(self, lockstep: bool) -> None:
         """The agent answers all ready episodes before the pool is checked again."""
-        while self._begin():  # the environments' turn, then the agent's
+        while self._begin():
             since = time.perf_counter()
             with span("environments"):
                 while self.waiting and (lockstep or not self.ready):
@@ -156,13 +146,13 @@ class RolloutLoop:
                 self._act(slot, turn)
 
     def play_async(self, agent: AsyncAgent) -> None:
-        """Ready episodes go to the agent at once, and its answers go back at once.
+        """Exchange episodes between agent and pool as soon as either has answered.
 
-        An agent in this process works while it is waited for, so it gets only a moment at a time while the pool has
-        answers under way. If the agent fails, episodes that end with its earlier answers are finished first.
+        An agent in this process only works inside ``collect``, which is therefore kept short while the pool is busy. If
+        the agent fails, episodes that end with its earlier answers are finished first.
         """
         thinking = 0
-        while self._begin():  # the environments' events, the agent's questions, the agent's answers
+        while self._begin():
             since = time.perf_counter()
             if self.waiting:
                 with span("environments"):
@@ -179,7 +169,7 @@ class RolloutLoop:
             if thinking:
                 with self._finishing(), span("prompts and actions"):
                     answers = agent.collect(POLL_SECONDS if self.waiting else None)
-                for slot, turn in answers:  # on to its environment
+                for slot, turn in answers:
                     thinking -= 1
                     self._act(slot, turn)
                 self.pool.flush()
@@ -187,7 +177,7 @@ class RolloutLoop:
 
     @contextmanager
     def _finishing(self) -> Iterator[None]:
-        """If the agent fails in the block, wait for the environments first, since their answers may end episodes."""
+        """If the agent fails in the block, wait for the environments first: their answers may end episodes."""
         try:
             yield
         except Exception:
@@ -197,41 +187,37 @@ class RolloutLoop:
             raise
 
     def _begin(self) -> bool:
-        """Start as many jobs as there is room for; False when all are played."""
-        while self.upcoming < len(self.jobs) and len(self.states) < self.concurrency:  # a job's place is its slot
+        """Start as many jobs as ``concurrency`` allows; False when all are played."""
+        while self.upcoming < len(self.jobs) and len(self.states) < self.concurrency:
             self._start(self.upcoming, self.jobs[self.upcoming])
             self.upcoming += 1
         return bool(self.states)
 
     def _start(self, slot: int, job: Job) -> None:
-        self.states[slot] = EpisodeState(slot, episode_of(job))
+        episode = Episode(job.task, group=job.group, sample=job.sample, seed=job.seed, temperature=job.temperature)
+        self.states[slot] = EpisodeState(slot, episode)
         self.pool.reset(slot, job.task, job.environment_seed)
         self.waiting.add(slot)
 
     def _take_events(self, timeout: float | None) -> None:
-        """Enter the pool's answers; episodes that go on are ready for the agent."""
-        for event in self.pool.wait(timeout):  # enter it; then its episode is over or ready
+        """Apply the pool's answers; episodes that go on are ready for the agent."""
+        for event in self.pool.wait(timeout):
             self.waiting.discard(event.slot)
-            outcome = enter(self.states[event.slot], event)
+            outcome = apply_event(self.states[event.slot], event)
             if event.kind == "restarted":
                 self.agent.forget(event.slot)
             if outcome:
                 self.over[event.slot] = outcome
-            elif (action := self._upcoming(event.slot)) is not None:
-                self._step(event.slot, action)
+            elif (turns := self.states[event.slot].episode.turns) and turns[-1].upcoming is not None:
+                self._step(event.slot, turns[-1].upcoming)
             else:
                 self.ready.append(event.slot)
 
     def _leave_over(self) -> None:
-        """Finish ended episodes in the order of slots, so that timing does not decide the engine's cache layout."""
+        """Finish ended episodes in the order of slots, so that the engine's cache layout does not depend on timing."""
         while self.over:
             slot = min(self.over)
             self._finish(slot, self.over.pop(slot))
-
-    def _upcoming(self, slot: int) -> str | None:
-        """The action of the turn's next call, None if the environment has answered all."""
-        turns = self.states[slot].episode.turns
-        return turns[-1].upcoming if turns else None
 
     def _take_ready(self) -> list[int]:
         """The slots that are ready, in order."""
@@ -239,7 +225,7 @@ class RolloutLoop:
         return slots
 
     def _act(self, slot: int, turn: Turn | None) -> None:
-        """Complete an agent's turn and send its action to the pool; without a turn the episode ends."""
+        """Complete a turn and send its action to the pool; without a turn, end the episode."""
         if turn is None:
             self._finish(slot, "truncated")
             return
@@ -273,8 +259,8 @@ class RolloutLoop:
 _KNOWN = {"task", "task_type", "split", "turn", "success", "valid", "state", "admissible_actions", "expert_action"}
 
 
-def enter(state: EpisodeState, event: Event) -> str | None:
-    """Enter an event into its episode; returns the outcome if it ended the episode."""
+def apply_event(state: EpisodeState, event: Event) -> str | None:
+    """Apply an event to its episode; returns the outcome if the episode has ended."""
     episode = state.episode
     if event.kind == "failed":
         episode.info["error"] = event.error

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def make_env(env_id: str, kwargs: Mapping[str, Any] | None = None) -> gagpo.envs.TextEnv:
-    """The environment ``env_id`` in this process; it warns of arguments without effect.
+    """Make the environment ``env_id`` in this process, with a warning for arguments without effect.
 
     Raises: InvalidArgument for an unknown id, naming known ones, and for wrong arguments.
     """
@@ -40,7 +40,7 @@ def make_env(env_id: str, kwargs: Mapping[str, Any] | None = None) -> gagpo.envs
 
 
 def tasks_of(env: gagpo.envs.TextEnv, split: str) -> gagpo.envs.TaskSet:
-    """The tasks of ``split``; InvalidArgument names the existing splits if ``environment`` has no such split."""
+    """The tasks of ``split``. Raises: InvalidArgument naming the existing splits if ``env`` has no such split."""
     splits = getattr(env, "splits", ())
     if splits and split not in splits:
         raise InvalidArgument(f"{type(env).__name__} has no split {split!r}; choose one of {', '.join(splits)}")
@@ -60,26 +60,21 @@ def make_engine(name: str, model: torch.nn.Module, tokenizer: Any, **options: An
     return factory(model, tokenizer, **options)
 
 
-def language_agent(
-    engine: Engine,
-    env: gagpo.envs.TextEnv,
-    sampling: Sampling,
+def make_context(
+    tokenizer: Any,
+    env: gagpo.envs.TextEnv | None,
     *,
     style: str = "plain",
     history: int | str = "full",
     admissible: bool = False,
     template: Mapping[str, Any] | None = None,
     calls: str = "auto",
-) -> LanguageAgent:
-    """A language agent with the instructions and tools of ``environment`` in the given prompt style."""
-    about = Context(
-        engine.tokenizer,
-        STYLES[style],
-        getattr(env, "instructions", ""),
-        history,
-        admissible,
-        template,
-        tools_of(env),
-        calls,
-    )
-    return LanguageAgent(engine, about, sampling)
+) -> Context:
+    """How a model is prompted in ``env``: with its instructions and tools, in the given style."""
+    instructions = getattr(env, "instructions", "")
+    return Context(tokenizer, STYLES[style], instructions, history, admissible, template, tools_of(env), calls)
+
+
+def language_agent(engine: Engine, env: gagpo.envs.TextEnv, sampling: Sampling, **context: Any) -> LanguageAgent:
+    """A language agent for ``env``. context: options of :func:`make_context`."""
+    return LanguageAgent(engine, make_context(engine.tokenizer, env, **context), sampling)

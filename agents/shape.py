@@ -1,4 +1,4 @@
-"""The sizes of a model, from its config."""
+"""Sizes of a model, from its config."""
 
 from __future__ import annotations
 
@@ -13,19 +13,13 @@ if TYPE_CHECKING:
 class Shape:
     """A model's sizes.
 
-    parameters: numbers in all.
-    layers: number of transformer layers.
     width: of the hidden state.
-    heads: of queries.
-    key_value_heads: of keys and values.
-    head_size: numbers of a head.
-    feed_forward: width of one feed-forward part.
-    experts: feed-forward parts that one token passes.
-    vocabulary: number of tokens.
+    feed_forward: width of one feed-forward block.
+    experts: feed-forward blocks that one token passes.
     context: most tokens of a row.
-    embeddings: numbers of the input embeddings and of an output layer that is not tied to them.
-    linear: numbers of the other linear layers' matrices.
-    written: whether attention has to write its scores out (soft caps, sinks).
+    embeddings: parameters of the input embeddings and of an untied output layer.
+    linear: parameters of the other linear layers' matrices.
+    materialized: whether attention has to compute its scores as a whole matrix (soft caps, sinks).
     """
 
     parameters: int
@@ -40,7 +34,7 @@ class Shape:
     context: int
     embeddings: int
     linear: int
-    written: bool = False
+    materialized: bool = False
 
 
 def key_value_shape(config: PreTrainedConfig) -> tuple[int, int, int]:
@@ -51,7 +45,7 @@ def key_value_shape(config: PreTrainedConfig) -> tuple[int, int, int]:
 
 
 def sizes(config: PreTrainedConfig, trust_remote_code: bool = False) -> Shape:
-    """Sizes of the causal language model of a config; parameters are counted on a model without storage."""
+    """Sizes of the causal language model of a config, counted on the meta device."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -77,6 +71,6 @@ def sizes(config: PreTrainedConfig, trust_remote_code: bool = False) -> Shape:
         context=int(getattr(text, "max_position_embeddings", None) or 4096),
         embeddings=embedded.numel() + (0 if out is None or out.weight is embedded else out.weight.numel()),
         linear=sum(module.weight.numel() for module in matrices),
-        written=bool(getattr(text, "attn_logit_softcapping", None))
+        materialized=bool(getattr(text, "attn_logit_softcapping", None))
         or any(name.endswith("sinks") for name, _ in model.named_parameters()),
     )

@@ -20,7 +20,7 @@ MANIFEST, SETTINGS = manifest.NAME, "recipe.yaml"
 
 
 class StarterError(GagpoError, ValueError):
-    """A starter that is not there or is damaged; the message names it and says what to do."""
+    """A starter is missing or damaged."""
 
 
 @dataclass(frozen=True)
@@ -44,33 +44,33 @@ class Starter:
 
 def root() -> Path:
     """The folder that holds a folder per starter."""
-    return Path(__file__).parents[1] / "starters"  # beside this package, as it is imported: gagpo/starters
+    return Path(__file__).parents[1] / "starters"
 
 
 def names() -> list[str]:
-    """The starters that come with this package, sorted."""
+    """The names of all starters, sorted."""
     return sorted(path.parent.name for path in root().glob(f"*/{MANIFEST}"))
 
 
 def is_starter(model: str) -> bool:
-    """Whether ``model`` names a starter, one that exists or not."""
+    """Whether ``model`` names a starter, existing or not."""
     return model.startswith(PREFIX)
 
 
 def folder_of(model: str) -> str:
-    """The checked folder that ``starter:NAME`` stands for; any other name as it is. Raises :class:`StarterError`."""
+    """The verified folder of ``starter:NAME``; any other name as it is. Raises: StarterError."""
     return str(find(model).folder) if is_starter(model) else model
 
 
 def find(model: str) -> Starter:
-    """The starter called ``model`` (``starter:NAME``), every file of it compared with its SHA-256.
+    """The starter called ``model`` (``starter:NAME``), verified by SHA-256.
 
-    Raises :class:`StarterError` for an unknown name and for a missing, damaged or surplus file.
+    Raises: StarterError for an unknown name and for a missing, damaged or surplus file.
     """
     name = model.removeprefix(PREFIX)
     if name not in names():
         known = ", ".join(PREFIX + known for known in names()) or "none"
-        raise StarterError(f"there is no starter {name!r}; this package has {known}")
+        raise StarterError(f"there is no starter {name!r}; choose one of {known}")
     starter = read(root() / name)
     try:
         manifest.compare(starter.folder, starter.manifest["files"])
@@ -80,7 +80,7 @@ def find(model: str) -> Starter:
 
 
 def read(folder: Path) -> Starter:
-    """The starter in ``folder``, unchecked but for its manifest."""
+    """The starter in ``folder``, of which only the manifest is checked."""
     path = folder / MANIFEST
     try:
         found = json.loads(path.read_text(encoding="utf-8"))

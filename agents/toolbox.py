@@ -1,33 +1,34 @@
-"""An environment's tools in one model's format: shown by its chat template, read from its responses."""
+"""Tools of an environment in a model's call format, and how responses and turns become each other."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from jinja2 import TemplateError
 
-from gagpo.agents.call_formats import FORMATS, CallFormat, find_format, nine, said
-from gagpo.agents.episodes import Call
+from gagpo.agents.call_formats import FORMATS, CallFormat, call_id, find_format, strip_thought
+from gagpo.agents.episodes import Call, Turn
+from gagpo.agents.prompts import RESPONSES, PromptStyle, parse
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.tools import CallError, Tool, ToolCall, read_call
 from gagpo.envs.tools.tool import ACT, find_tool
 
 MOST_CALLS = 16  # of one response
-Message = dict[str, Any]  # of a chat: role, content, and what a call or its answer has besides
+Message = dict[str, Any]  # of a chat
 Template = Callable[..., str]  # renders messages, with ``tools`` and ``add_generation_prompt``, as one text
 
 _PROBE = ToolCall("probe_tool", {"word": "\u241e"}, "probe0000")
-_ASKED = "\u241f"
+_QUESTION = "\u241f"
 
 
 class Toolbox:
-    """What can be called in an environment, and how a model writes it.
+    """The tools of an environment and the model's call format.
 
-    tools: those that the environment declares. A text environment declares none; its one tool is ``act(command)``.
-    form: the format of the model's calls.
+    tools: of the environment; a text environment has none and gets the single tool ``act(command)``.
     """
 
     def __init__(self, tools: Sequence[Tool], form: CallFormat):
@@ -41,34 +42,31 @@ class Toolbox:
 
     @property
     def digest(self) -> str:
-        """Digest of everything that a model is told of the tools."""
+        """Digest of everything that a model sees of the tools."""
         return hashlib.sha256(json.dumps(self.specs, sort_keys=True).encode()).hexdigest()[:16]
 
     def read(self, response: str) -> list[Call]:
-        """The calls of a response in order; for a response without calls, one with the error that says so."""
-        texts = self.form.find(said(response))
+        """The calls of a response in order; for a response without calls, one that holds the error."""
+        texts = self.form.find(strip_thought(response))
         if not texts:
             return [Call("", f"There is no tool call in this. Call a tool like this: {self.form.example}")]
-        return self.judged(texts)
+        return self.read_calls(texts)
 
-    def judged(self, texts: Sequence[str]) -> list[Call]:
-        """Candidates for calls, as a turn holds them; with more than ``MOST_CALLS`` none is made."""
+    def read_calls(self, texts: Sequence[str]) -> list[Call]:
+        """The calls of candidate texts; more than ``MOST_CALLS`` of them are an error."""
         if len(texts) > MOST_CALLS:
             return [Call("", f"More than {MOST_CALLS} tool calls at once; none was made.")]
         calls = []
         for number, text in enumerate(texts):
             try:
                 call = read_call(text)
-                calls.append(Call(self._action(call), id=nine(call.id, number)))
+                calls.append(Call(self._action(call), id=call_id(call.id, number)))
             except CallError as error:
-                calls.append(Call("", f"Error: {error}.", nine("", number)))
+                calls.append(Call("", f"Error: {error}.", call_id("", number)))
         return calls
 
     def write(self, actions: Sequence[str]) -> str:
-        """The environment's actions as one response, for a demonstration.
-
-        Actions that are not calls of an environment with tools stay as they are.
-        """
+        """A response that does ``actions``, for demonstrations; actions that are not calls stay as they are."""
         if self._is_text:
             return self.form.write([ToolCall(ACT.name, {"command": action}) for action in actions])
         try:
@@ -77,7 +75,7 @@ class Toolbox:
             return "\n".join(actions)
 
     def _action(self, call: ToolCall) -> str:
-        """What the environment gets; in a text environment the command, whose arguments are checked here."""
+        """What the environment gets: the call, or in a text environment the checked command."""
         if not self._is_text:
             return call.text
         command = str(find_tool(self.tools, call.name).fit(call.arguments).command).strip()
@@ -86,31 +84,27 @@ class Toolbox:
         return command
 
 
-def answers(calls: Sequence[Call], observation: str, more: str = "") -> list[Message]:
-    """The answers to a turn's calls as messages; a turn without calls is answered with ``observation``.
-
-    more: text to append to the last answer.
-    """
-    called = calls or [Call("", answer=observation)]
+def answer_messages(calls: Sequence[Call], observation: str, more: str = "") -> list[Message]:
+    """The answers to a turn's calls as messages, ``more`` appended to the last; without calls, one answer."""
+    calls = calls or [Call("", answer=observation)]
     messages = [
-        {"role": "tool", "content": one.answer or "", "tool_call_id": nine(one.id, number)}
-        for number, one in enumerate(called)
+        {"role": "tool", "content": one.answer or "", "tool_call_id": call_id(one.id, number)}
+        for number, one in enumerate(calls)
     ]
     messages[-1]["content"] += more
     return messages
 
 
 def format_of(template: Template, name: str = "auto") -> CallFormat:
-    """The format in which a chat template shows calls, or the named one of ``FORMATS``.
+    """The call format of a chat template, or the one called ``name``.
 
-    Raises: InvalidArgument if the template has no place for tools or their answers, or shows calls in an unknown
-        format.
+    Raises: InvalidArgument if the template does not render tools or their answers, or uses an unknown format.
     """
     tool = Tool(_PROBE.name, "?", {"type": "object", "properties": {"word": {"type": "string"}}})
-    asked: list[Message] = [{"role": "user", "content": _ASKED}]
-    told = _rendered(template, asked, tools=[tool.spec])
-    answered = [*asked, {"role": "assistant", "content": "?"}, *answers([Call("", answer="\u241d")], "")]
-    if _PROBE.name not in told or "\u241d" not in _rendered(template, answered):
+    question: list[Message] = [{"role": "user", "content": _QUESTION}]
+    prompt = _render(template, question, tools=[tool.spec])
+    answered = [*question, {"role": "assistant", "content": "?"}, *answer_messages([Call("", answer="\u241d")], "")]
+    if _PROBE.name not in prompt or "\u241d" not in _render(template, answered):
         raise InvalidArgument(
             "the chat template of this model has no place for tools and their answers, which style tools needs: choose "
             "style tags, or give the model's folder a chat_template.jinja that has one"
@@ -119,13 +113,12 @@ def format_of(template: Template, name: str = "auto") -> CallFormat:
         return find_format(name)
     function = {"name": _PROBE.name, "arguments": _PROBE.arguments}
     call = {"id": _PROBE.id, "type": "function", "function": function}
-    chat = [*asked, {"role": "assistant", "content": "", "tool_calls": [call]}, *answers([Call("", answer="!")], "")]
-    begun = told.rpartition(_ASKED)[2]
-    shown = _rendered(template, chat, tools=[tool.spec], add_generation_prompt=False)
-    response = shown.rpartition(_ASKED)[2].removeprefix(begun)
-    for form in (FORMATS["mistral"], FORMATS["hermes"], FORMATS["llama"]):
-        # Llama's format comes last, since it needs no marks.
-        if any(_is_probe(text) for text in form.find(said(response))):
+    called = {"role": "assistant", "content": "", "tool_calls": [call]}
+    chat = [*question, called, *answer_messages([Call("", answer="!")], "")]
+    rendered = _render(template, chat, tools=[tool.spec], add_generation_prompt=False)
+    response = rendered.rpartition(_QUESTION)[2].removeprefix(prompt.rpartition(_QUESTION)[2])
+    for form in (FORMATS["mistral"], FORMATS["hermes"], FORMATS["llama"]):  # llama last, because it needs no marks
+        if any(_is_probe(text) for text in form.find(strip_thought(response))):
             return form
     raise InvalidArgument(
         f"the chat template of this model shows tool calls in none of the formats {', '.join(FORMATS)}: name the "
@@ -141,9 +134,31 @@ def _is_probe(text: str) -> bool:
     return (call.name, call.arguments) == (_PROBE.name, _PROBE.arguments)
 
 
-def _rendered(template: Template, chat: Sequence[Mapping[str, Any]], **options: Any) -> str:
-    """The rendered chat, '' where the template refuses it."""
+def _render(template: Template, chat: Sequence[Mapping[str, Any]], **options: Any) -> str:
+    """The rendered chat, '' if the template refuses it."""
     try:
         return template(chat, **options)
     except (TemplateError, TypeError, ValueError, KeyError):
         return ""
+
+
+@dataclass(frozen=True)
+class Phrasing:
+    """Reads and writes responses in a prompt style. toolbox: for a style with tool calls."""
+
+    style: PromptStyle
+    toolbox: Toolbox | None = None
+
+    def read(self, response: str, cut: bool = False) -> Turn:
+        """The turn of ``response``, with the action or the calls found in it."""
+        if self.toolbox is not None:
+            return Turn.calling(response, self.toolbox.read(response), cut)
+        return Turn.of(response, parse(response, self.style.parser), cut)
+
+    def write(self, turn: Turn) -> str:
+        """The shortest response of this style with the actions of ``turn``."""
+        if not turn.action:
+            return ""
+        if self.toolbox is None:
+            return RESPONSES[self.style.parser].format(turn.action)
+        return self.toolbox.write([call.action for call in turn.calls if call.action] or [turn.action])

@@ -1,4 +1,4 @@
-"""Text environments as ``gymnasium.Env``s. Importing this package registers them; it never imports torch."""
+"""Text environments as ``gymnasium.Env``s. Importing this package registers them, without importing torch."""
 
 import gymnasium
 
@@ -9,7 +9,7 @@ __all__ = ["EmptySplit", "Outcome", "Task", "TaskSet", "Text", "TextEnv", "Unkno
 
 
 def _register(name: str, entry_point: str) -> None:
-    # The passive checker knows only Gymnasium's own spaces, and the order enforcer repeats what TextEnv checks itself.
+    # The passive checker accepts Gymnasium's own spaces only, and TextEnv itself enforces the order of calls.
     gymnasium.register(f"gagpo/{name}", entry_point=entry_point, disable_env_checker=True, order_enforce=False)
 
 

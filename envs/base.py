@@ -1,8 +1,7 @@
-"""The contract of every environment: a ``gymnasium.Env`` with text in and text out.
+"""The interface of every environment: a ``gymnasium.Env`` with text observations and text actions.
 
-Subclass :class:`TextEnv` and write three methods (``tasks``, ``begin``, ``act``); exact task reset, turn limit,
-seeding, ``info`` and misuse errors are taken care of here. Any other ``gymnasium.Env`` that keeps the same contract
-works too.
+A subclass of :class:`TextEnv` implements ``tasks``, ``begin`` and ``act``. The base class handles task selection, the
+turn limit, seeding, ``info`` and misuse. Any other ``gymnasium.Env`` with the same interface works too.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from gagpo.envs.saved import CannotRestore, SavedEpisode
 from gagpo.envs.tasks import Task, TaskSet
 from gagpo.envs.tools import Tool
 
-Info = dict[str, Any]  # what an environment says besides its observation: plain data
-Kwargs = Mapping[str, Any]  # what an environment is built with
+Info = dict[str, Any]  # plain data that comes with an observation
+Kwargs = Mapping[str, Any]  # constructor arguments of an environment
 
-MarkovKey = Literal["observation", "state"]  # what of an answer tells where the environment is
+MarkovKey = Literal["observation", "state"]  # the entry that identifies the state of the environment
 
-SAMPLES = 16  # actions that an environment without a list of them offers to a random player
+SAMPLES = 16  # actions offered to a random policy where the valid ones cannot be listed
 
 
 class Text(gymnasium.Space[str]):
     """All strings of at most ``max_length`` characters, in any script.
 
-    ``gymnasium.spaces.Text`` admits only a fixed character set, which natural text leaves at once.
+    ``gymnasium.spaces.Text`` is limited to a fixed character set.
 
     >>> "Zoë's café, 100 % naïve" in Text()
     True
@@ -51,7 +50,7 @@ class Text(gymnasium.Space[str]):
         return isinstance(x, str) and len(x) <= self.max_length
 
     def sample(self, mask: object = None, probability: object = None) -> str:
-        """A random string of at most 32 characters; masks have no meaning here and are refused."""
+        """Draw a random string of at most 32 characters. Masks are not supported."""
         if mask is not None or probability is not None:
             raise InvalidArgument("a Text space cannot be masked: sample() takes no mask or probability")
         length = int(self.np_random.integers(0, min(32, self.max_length) + 1))
@@ -70,15 +69,15 @@ class Text(gymnasium.Space[str]):
 
 @dataclass
 class Outcome:
-    """What the environment answers to the start of an episode or to one action.
+    """Response of the environment to the start of an episode or to an action.
 
     observation: the text the agent sees next.
-    reward: paid for this action (ignored at the start).
-    terminated: the episode is over by the rules of the environment (not by the turn limit).
-    success: the task is solved; only meaningful when the episode is over.
-    valid: the action was understood and could be carried out; an invalid one may be penalised by a trainer.
-    state: key of the exact environment state (equal keys = equal futures), or None where the environment cannot tell.
-    admissible_actions: every action that would be valid now, or None where they cannot be listed.
+    reward: for this action; ignored at the start.
+    terminated: the episode is over by the rules of the environment, not by the turn limit.
+    success: the task is solved; only meaningful at the end of the episode.
+    valid: the action was understood and carried out; trainers may penalise invalid ones.
+    state: key of the exact state (equal keys, equal futures), or None if unknown.
+    admissible_actions: all valid actions, or None where they cannot be listed.
     extras: further entries for ``info``.
     """
 
@@ -93,41 +92,39 @@ class Outcome:
 
 
 class TextEnv(gymnasium.Env[str, str]):
-    """Base of the suite's environments.
+    """Base class of the environments.
 
-    A subclass names its tasks with :meth:`tasks`, starts one with :meth:`begin` and answers an action with :meth:`act`.
-    ``reset(seed=s, options={"task": id})`` starts exactly that task; without a task one is drawn from ``split`` by
-    ``self.np_random``. After ``max_turns`` actions the episode is truncated.
+    A subclass lists its tasks in :meth:`tasks`, starts one in :meth:`begin` and carries out an action in :meth:`act`.
+    ``reset(seed=s, options={"task": id})`` starts that task; without a task, ``self.np_random`` draws one from
+    ``split``. After ``max_turns`` actions the episode is truncated.
 
-    ``info`` always holds ``task``, ``task_type``, ``split``, ``success``, ``valid``, ``turn``, ``state`` and
-    ``admissible_actions`` (the last two may be None), and ``expert_action`` when built with ``expert=True``. Where an
-    environment has it (``has_hasty``), ``expert="hasty"`` is a player who knows the ways but skips what the task asks
-    between finding and finishing, and who then believes to be done: the other half of a mixed lot of demonstrations.
+    ``info`` holds ``task``, ``task_type``, ``split``, ``success``, ``valid``, ``turn``, ``state`` and
+    ``admissible_actions`` (the last two may be None), and ``expert_action`` when built with ``expert=True``. With
+    ``has_hasty``, ``expert="hasty"`` is an expert that skips the steps between finding and finishing and then stops;
+    its failed episodes are mixed into demonstrations.
 
-    Where an environment can be put back (``can_restore``), :meth:`save` gives a token of where the episode stands, and
-    :meth:`restore` goes on from there. Such an environment writes two more methods, ``snapshot`` and ``resume``.
+    With ``can_restore``, :meth:`save` returns a token of the current state and :meth:`restore` continues from it. Such
+    an environment also implements ``snapshot`` and ``resume``.
+
+    immaterial: arguments that do not change the tasks.
+    choosing: arguments that only select tasks, so the hash of the tasks covers them.
+    markov_key: see :func:`gagpo.envs.lookup.markov_key`.
+    instructions: description of the actions for an instruction-tuned model.
+    tools: tools that are called by name; without any, an action is a text (:mod:`gagpo.envs.tools.env`).
     """
 
     metadata: Info = {"render_modes": ["ansi"]}  # noqa: RUF012 (declared so by gymnasium.Env)
     splits: ClassVar[tuple[str, ...]] = ("train", "test")
-    immaterial: ClassVar[frozenset[str]] = frozenset(
-        {"expert", "render_mode", "split"}
-    )  # arguments that change no task
-    choosing: ClassVar[frozenset[str]] = frozenset()  # arguments that only choose tasks, whose hash then says it all
+    immaterial: ClassVar[frozenset[str]] = frozenset({"expert", "render_mode", "split"})
+    choosing: ClassVar[frozenset[str]] = frozenset()
     has_hasty: ClassVar[bool] = False
-    markov_key: ClassVar[MarkovKey | None] = (
-        None  # which key of an answer is a Markov state; None: see lookup.markov_key
-    )
-    can_restore: bool = False  # whether it can be put back into any state that it was in
-    instructions: ClassVar[str] = ""  # what an instruction-tuned model must be told about the actions
-    tools: Sequence[Tool] = ()  # what is called by name; without any, an action is a text. See gagpo.envs.tools.env
+    markov_key: ClassVar[MarkovKey | None] = None
+    can_restore: bool = False
+    instructions: ClassVar[str] = ""
+    tools: Sequence[Tool] = ()
 
     def __init__(
-        self,
-        split: str = "train",
-        max_turns: int = 50,
-        expert: bool | str = False,
-        render_mode: str | None = None,
+        self, split: str = "train", max_turns: int = 50, expert: bool | str = False, render_mode: str | None = None
     ):
         if split not in self.splits:
             raise InvalidArgument(
@@ -152,70 +149,72 @@ class TextEnv(gymnasium.Env[str, str]):
         self._observation = ""
         self._valid = True
 
-    # What a subclass writes -------------------------------------------------------------------------------------------
+    # Implemented by subclasses ----------------------------------------------------------------------------------------
 
     def tasks(self, split: str) -> TaskSet:
-        """The tasks of ``split``, sorted by id, with content digests; raises ValueError for an unknown split."""
+        """The tasks of ``split``, sorted by id, with content digests. Raises ValueError for an unknown split."""
         raise NotImplementedError
 
     def begin(self, task: Task) -> Outcome:
-        """Start ``task``; every random choice comes from ``self.np_random``."""
+        """Start ``task``. Every random choice comes from ``self.np_random``."""
         raise NotImplementedError
 
     def act(self, action: str) -> Outcome:
-        """Carry out ``action``, which is any string whatsoever; an unknown one is answered, never raised about."""
+        """Carry out ``action``. It may be any string; for an unknown one, return an outcome instead of raising."""
         raise NotImplementedError
 
     def expert_action(self) -> str | None:
-        """The expert's next action in the present situation, or None where there is none or it believes to be done."""
+        """The expert's next action, or None without an expert or when the expert has finished."""
         return None
 
     def sample_action(self, rng: np.random.Generator) -> str:
-        """An action that somebody without any idea might try; environments that cannot list their actions offer this."""
+        """Draw an action for a random policy, where the valid actions cannot be listed."""
         self.action_space.seed(int(rng.integers(2**31)))
         return self.action_space.sample()
 
     def snapshot(self) -> Any:
-        """What :meth:`resume` needs to know beyond the task, as plain JSON; only for an environment that ``can_restore``."""
+        """What :meth:`resume` needs besides the task, as plain JSON."""
         raise NotImplementedError
 
     def resume(self, snapshot: Any) -> Outcome:
-        """Go on from a ``snapshot``, right after ``begin`` of its task.
+        """Continue from ``snapshot``; called right after ``begin`` of its task.
 
-        What this returns says how things stand; its ``observation`` and ``valid`` are filled in by the caller. What
-        ``begin`` drew from ``self.np_random`` need not be what it drew then: a snapshot holds what came of it.
+        The caller fills in ``observation`` and ``valid`` of the outcome. ``begin`` may have drawn other random numbers
+        than in the saved episode, so the snapshot must hold what depends on them.
         """
         raise NotImplementedError
 
     @classmethod
     def cheap(cls, kwargs: Kwargs) -> bool:
-        """Whether an environment built so answers whatever is said within milliseconds, so that the pool may step it in
-        the caller's own process, where nothing could end it. Only the suite's own environments are asked."""
+        """Whether every action takes milliseconds, so that the pool may step the environment in the caller's process.
+
+        Only asked of environments of this package: a step there cannot be interrupted.
+        """
         return False
 
     @classmethod
     def without_effect(cls, kwargs: Kwargs) -> frozenset[str]:
-        """Arguments that change nothing beside these others: the size of what is generated where files are given."""
+        """Arguments without effect given the others, such as the number of generated tasks where files are given."""
         return frozenset()
 
     @classmethod
     def material(cls, kwargs: Kwargs) -> dict[str, Any]:
-        """The constructor's arguments that say which problems are played, and how, defaults included.
+        """The constructor arguments that determine the tasks and the rules, defaults included.
 
-        Left out is what has no effect beside the others. Two results are of the same panel where they agree on the
-        hash of the tasks and on all of this but what is ``choosing``.
+        Two results are comparable if the hash of their tasks and all of these except ``choosing`` are equal.
         """
         parameters = inspect.signature(cls).parameters.values()
         defaults = {one.name: one.default for one in parameters if one.default is not one.empty}
         left_out = cls.immaterial | cls.without_effect(kwargs)
         return {name: value for name, value in (defaults | dict(kwargs)).items() if name not in left_out}
 
-    # What Gymnasium calls ---------------------------------------------------------------------------------------------
+    # Called by Gymnasium ----------------------------------------------------------------------------------------------
 
     def reset(self, *, seed: int | None = None, options: Mapping[str, object] | None = None) -> tuple[str, Info]:
-        """Start an episode. ``options`` may name a ``task`` (of any split) or a ``split`` to draw one from.
+        """Start an episode. ``options`` may contain a ``task`` (of any split) or a ``split`` to draw one from.
 
-        Raises ``gagpo.envs.tasks.UnknownTask`` with the nearest ids when the task does not exist.
+        Raises:
+            UnknownTask: for an unknown task, with the nearest ids.
         """
         super().reset(seed=seed)
         self._over = True  # a reset that fails leaves no episode to step
@@ -227,7 +226,12 @@ class TextEnv(gymnasium.Env[str, str]):
         return outcome.observation, self._info(outcome)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
-        """Carry out one action; raises ``ResetNeeded`` after the end of an episode, TypeError if it is not a string."""
+        """Carry out one action.
+
+        Raises:
+            ResetNeeded: after the end of an episode.
+            TypeError: if ``action`` is not a string.
+        """
         if self._over:
             raise ResetNeeded("the episode is over (or none was started): call reset() before step()")
         if not isinstance(action, str):
@@ -240,10 +244,11 @@ class TextEnv(gymnasium.Env[str, str]):
         return outcome.observation, float(outcome.reward), outcome.terminated, truncated, self._info(outcome)
 
     def save(self) -> bytes:
-        """Where the present episode stands: a token for ``restore`` of any environment built alike, in any process.
+        """A token of the current state, for ``restore`` of an environment with the same arguments in any process.
 
-        Raises :class:`~gagpo.envs.saved.CannotRestore` where the environment cannot be put back, ResetNeeded where no
-        episode is under way.
+        Raises:
+            CannotRestore: if the environment does not support it.
+            ResetNeeded: if no episode is running.
         """
         self._require_restorable()
         if self._over or self.task is None:
@@ -257,11 +262,12 @@ class TextEnv(gymnasium.Env[str, str]):
         return saved.pack()
 
     def restore(self, token: bytes) -> tuple[str, Info]:
-        """Put the environment back to where ``token`` was saved; returns what the agent saw there: observation and
-        info.
+        """Restore the state of ``token`` and return its observation and info.
 
-        From there on everything is as it was then, byte for byte, for the same actions. Raises
-        :class:`~gagpo.envs.saved.CannotRestore` for a token of another environment or task, and for a damaged one.
+        The same actions then lead to byte-identical results.
+
+        Raises:
+            CannotRestore: for a token of another environment or task, or a damaged one.
         """
         self._require_restorable()
         self._over = True  # a restore that fails leaves no episode to step
@@ -270,19 +276,18 @@ class TextEnv(gymnasium.Env[str, str]):
             raise CannotRestore(f"the token is of {saved.environment}, this is {type(self).__name__}")
         task = self._choose({"task": saved.task, "split": saved.split})
         if task.digest != saved.digest:
-            raise CannotRestore(f"task {saved.task!r} has other content here than where the token was saved")
+            raise CannotRestore(f"task {saved.task!r} has different content here than where the token was saved")
         if not 0 <= saved.turn < self.max_turns:
-            raise CannotRestore(f"the token is of turn {saved.turn}, and episodes end here after {self.max_turns}")
+            raise CannotRestore(f"the token is of turn {saved.turn}, but episodes end after {self.max_turns} turns")
         self.task, self.turn = task, saved.turn
         self.begin(task)
         try:
             outcome = self.resume(saved.snapshot)
             generator = np.random.PCG64()
-            generator.state = saved.random  # type: ignore[assignment]  # which it checks
+            generator.state = saved.random  # type: ignore[assignment]  # checked by NumPy
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            raise CannotRestore(
-                f"the token is damaged, or of an environment built otherwise: {first_line(error)}"
-            ) from error
+            reason = "the token is damaged, or of an environment with other arguments"
+            raise CannotRestore(f"{reason}: {first_line(error)}") from error
         self.np_random = np.random.Generator(generator)
         outcome.observation, outcome.valid = saved.observation, saved.valid
         self._over = False
@@ -291,23 +296,23 @@ class TextEnv(gymnasium.Env[str, str]):
 
     def _require_restorable(self) -> None:
         if not self.can_restore:
-            raise CannotRestore(f"{type(self).__name__} cannot be put back into a state that it was in (can_restore)")
+            raise CannotRestore(f"{type(self).__name__} does not support save and restore (can_restore is false)")
 
     def render(self) -> str | None:
         return self._observation if self.render_mode == "ansi" else None
 
     def _choose(self, options: Info) -> Task:
-        wanted = options.pop("task", None)
+        task_id = options.pop("task", None)
         split = options.pop("split", self.split)
         if options:
             raise InvalidArgument(f"unknown reset option {sorted(options)[0]!r}; known options: task, split")
-        if wanted is None:
+        if task_id is None:
             return self.tasks(split).draw(self.np_random)
         for name in dict.fromkeys((split, *self.splits)):
             tasks = self.tasks(name)
-            if wanted in tasks:
-                return tasks[wanted]
-        return self.tasks(split)[wanted]  # raises UnknownTask with advice
+            if task_id in tasks:
+                return tasks[task_id]
+        return self.tasks(split)[task_id]  # raises UnknownTask with advice
 
     def _info(self, outcome: Outcome) -> Info:
         assert self.task is not None

@@ -1,6 +1,6 @@
-"""An episode in the middle, as bytes: what :meth:`gagpo.envs.base.TextEnv.save` gives and ``restore`` takes.
+"""The state of a running episode as bytes, for :meth:`gagpo.envs.base.TextEnv.save` and ``restore``.
 
-The bytes are JSON, so that reading a token from anywhere runs nothing.
+The bytes are JSON, so reading an untrusted token executes no code.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from gagpo.base.errors import GagpoError
 
 
 class CannotRestore(GagpoError, RuntimeError):
-    """An environment that cannot be put back into a state, or a token that leads to none."""
+    """The environment does not support ``restore``, or the token is invalid."""
 
 
 @dataclass(frozen=True)
 class SavedEpisode:
-    """Where an episode stands.
+    """The state of a running episode.
 
-    environment: the class that saved it. digest: of the task's content. random: the state of the environment's
-    generator.
-    snapshot: what else the environment needs to know, beyond what the start of the task says; plain JSON.
+    environment: the class that saved it.
+    digest: of the task's content.
+    random: state of the environment's random generator.
+    snapshot: what :meth:`gagpo.envs.base.TextEnv.resume` needs besides the task; plain JSON.
     """
 
     environment: str
@@ -36,12 +37,11 @@ class SavedEpisode:
     snapshot: Any
 
     def pack(self) -> bytes:
-        """The token."""
         return json.dumps(asdict(self), separators=(",", ":")).encode()
 
     @classmethod
     def unpack(cls, token: bytes) -> SavedEpisode:
-        """What a token says; :class:`CannotRestore` where it is none."""
+        """Read a token; raises :class:`CannotRestore` for an invalid one."""
         try:
             found = json.loads(token)
             saved = cls(**found)

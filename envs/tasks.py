@@ -1,6 +1,6 @@
-"""Tasks and their splits: sorted ids with a content digest each, and one hash that names the whole split.
+"""Tasks and splits: sorted ids with content digests, and one hash for the whole split.
 
-A split is a manifest, not a sampling rule: two runs evaluated the same problems exactly when the hashes agree.
+Two runs evaluated the same problems exactly when the hashes of their splits agree.
 """
 
 from __future__ import annotations
@@ -16,21 +16,23 @@ from gagpo.base.nearest import nearest
 
 
 class UnknownTask(GagpoError, KeyError):
-    """A task id that its split does not hold; the message names the nearest ids."""
+    """A task id that is not in its split; the message names the nearest ids."""
 
     def __str__(self) -> str:  # KeyError would show the repr of its argument
         return str(self.args[0])
 
 
 class EmptySplit(GagpoError, ValueError):
-    """A split without a single task: nothing to train on or to evaluate."""
+    """A split without tasks."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One problem. ``digest`` identifies its content; ``source`` says where it is found (a path, an index).
+    """One problem.
 
-    level: how hard it is among its like, higher is harder; 0 where nobody has said.
+    digest: identifies its content.
+    source: where it is stored, such as a path or an index.
+    level: difficulty, higher is harder; 0 if unknown.
     """
 
     id: str
@@ -42,7 +44,7 @@ class Task:
 
 
 def in_environment(env: str, name: str) -> str:
-    """The name of a task, or of a panel, of ``environment`` in a run of several; in a run of one (``""``) its own name.
+    """The name of a task or panel of ``env`` in a run of several environments; unchanged in a run of one (``""``).
 
     >>> in_environment("maths", "sum-3"), in_environment("", "sum-3")
     ('maths.sum-3', 'sum-3')
@@ -51,7 +53,7 @@ def in_environment(env: str, name: str) -> str:
 
 
 def split_task(name: str) -> tuple[str, str]:
-    """Environment and name of what :func:`in_environment` has named in a run of several environments.
+    """Split a name of :func:`in_environment` into environment and own name.
 
     >>> split_task("maths.sum-3")
     ('maths', 'sum-3')
@@ -61,7 +63,7 @@ def split_task(name: str) -> tuple[str, str]:
 
 
 class TaskSet:
-    """The tasks of one split, sorted by id, each exactly once.
+    """The tasks of one split, sorted by id, without duplicates.
 
     >>> tasks = TaskSet("test", [Task("b", "test"), Task("a", "test")])
     >>> [task.id for task in tasks], len(tasks), "a" in tasks
@@ -82,7 +84,7 @@ class TaskSet:
 
     @property
     def hash(self) -> str:
-        """SHA-256 (first 16 hex digits) over the sorted ids and content digests."""
+        """First 16 hex digits of the SHA-256 of the sorted ids and digests."""
         lines = "".join(f"{task.id}\0{task.digest}\n" for task in self._tasks)
         return hashlib.sha256(lines.encode()).hexdigest()[:16]
 
@@ -107,13 +109,13 @@ class TaskSet:
         raise UnknownTask(f"split {self.split!r} has no task {str(task_id)[:200]!r}; {hint}")
 
     def require(self) -> TaskSet:
-        """This set, or :class:`EmptySplit` (with the environment's advice) when it holds no task."""
+        """Return this set; raises :class:`EmptySplit` with the environment's advice if it is empty."""
         if not self._tasks:
             raise EmptySplit(f"split {self.split!r} is empty. {self.advice}".strip())
         return self
 
     def draw(self, rng: np.random.Generator) -> Task:
-        """One task, uniformly."""
+        """Draw a task uniformly."""
         return self.require()._tasks[int(rng.integers(len(self._tasks)))]
 
     def __repr__(self) -> str:

@@ -1,27 +1,18 @@
-"""Small environments for tests: two honest games, and one that breaks in every way that can be asked for."""
+"""A corridor to walk along: the small environment that checks, benchmarks and tests train on."""
 
 from __future__ import annotations
 
-import hashlib
-import os
-import signal
-import socket
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from types import FrameType
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 
-from gagpo.base.child import pack
 from gagpo.envs.base import Kwargs, Outcome, TextEnv
 from gagpo.envs.tasks import Task, TaskSet
 
 
 class CorridorEnv(TextEnv):
-    """Walk ``left`` or ``right`` along a corridor, from a place drawn by the seed, to the door the task names."""
+    """Walk ``left`` or ``right`` along a corridor, from a place drawn by the seed, to the door of the task."""
 
     can_restore = True
 
@@ -61,7 +52,7 @@ class CorridorEnv(TextEnv):
 
 
 class SleepyEnv(CorridorEnv):
-    """A corridor whose steps take their time, as a browser or a simulator does: ``seconds`` each, without computing."""
+    """A corridor whose steps sleep for ``seconds`` each, as if waiting for a browser or a simulator."""
 
     def __init__(self, seconds: float = 0.05, **kwargs: Any):
         super().__init__(**kwargs)
@@ -72,165 +63,7 @@ class SleepyEnv(CorridorEnv):
         return super().act(action)
 
 
-class FaultyEnv(TextEnv):
-    """A corridor without end whose actions break it: an action ``crash`` crashes, ``sleep`` sleeps for ever, ...
-
-    What an action does is written in :meth:`act`. A task's id may end in ``:fault``, which then happens at the reset;
-    after an action ``save fault`` it happens when the episode is saved; and ``broken=fault`` makes the constructor
-    break. With ``marker``, a path, a fault happens only as long as no file is there, and makes it: it happens once.
-    """
-
-    can_restore = True
-    faults: ClassVar[tuple[str, ...]] = (
-        *("crash", "exit", "sleep", "spin", "raise", "observation", "surrogate", "reward", "shape", "unpicklable"),
-        *("huge", "stop", "child", "babble"),
-        *("burst", "brood", "escape", "fork", "orphan", "forge", "bigint"),
-    )
-
-    def __init__(self, broken: str = "", marker: str = "", **kwargs: Any):
-        super().__init__(**kwargs)
-        self.marker = marker
-        if broken:
-            self._fail(broken)
-
-    def tasks(self, split: str) -> TaskSet:
-        names = ["quiet", *(f"at-reset:{fault}" for fault in self.faults)] if split == "train" else ["other"]
-        return TaskSet(split, [Task(name, split, "faulty", digest=name) for name in names])
-
-    def begin(self, task: Task) -> Outcome:
-        self.start = int(self.np_random.integers(1_000_000))
-        self.said: list[str] = []
-        _, _, fault = task.id.partition(":")
-        return self._fail(fault) if fault else self._look()
-
-    def act(self, action: str) -> Outcome:
-        self.said.append(action)
-        if action == "end":
-            return Outcome("The end.", 1.0, terminated=True, success=True)
-        if action.startswith("nap "):
-            time.sleep(float(action.split()[1]))
-        return self._fail(action) if action in self.faults else self._look()
-
-    def snapshot(self) -> dict[str, Any]:
-        _, _, fault = (self.said or [""])[-1].partition("save ")
-        if fault:
-            self._fail(fault)
-        return {"start": self.start, "said": self.said}
-
-    def resume(self, snapshot: dict[str, Any]) -> Outcome:
-        self.start, self.said = snapshot["start"], list(snapshot["said"])
-        return self._look()
-
-    def _look(self) -> Outcome:
-        digest = hashlib.sha256("\n".join(self.said).encode(errors="replace")).hexdigest()[:8]
-        return Outcome(f"start {self.start} turn {len(self.said)} said {digest} process {os.getpid()}")
-
-    def _fail(self, fault: str) -> Outcome:
-        if self.marker:
-            try:
-                os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL))
-            except FileExistsError:
-                return self._look()
-        if fault == "crash":
-            os.kill(os.getpid(), signal.SIGKILL)
-        elif fault == "exit":
-            os._exit(3)
-        elif fault == "sleep":
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                signal.signal(number, signal.SIG_IGN)
-            while True:
-                time.sleep(1000)
-        elif fault == "spin":
-            _never = max(range(10**15))  # holds the interpreter lock throughout
-        elif fault == "stop":
-            os.kill(os.getpid(), signal.SIGSTOP)
-        elif fault == "child":
-            subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
-            os._exit(4)
-        elif fault == "babble":
-            for descriptor in range(3, 64):
-                try:
-                    socket.socket(fileno=os.dup(descriptor)).send(b"nonsense" * 4)
-                except OSError:
-                    continue
-        elif fault == "burst":
-            self._hoard = bytearray(600 * 2**20)
-        elif fault == "brood":  # of children that each take little
-            for _ in range(8):
-                subprocess.Popen([sys.executable, "-c", "import time; x = b'x' * 2**26; time.sleep(1000)"])
-            time.sleep(1000)
-        elif fault == "escape":  # from the process group, and from the parent
-            theirs, ours = os.pipe()
-            if os.fork() == 0:
-                if os.fork() == 0:
-                    os.setsid()
-                    os.write(ours, str(os.getpid()).encode())
-                    time.sleep(1000)
-                os._exit(0)
-            os.wait()
-            return Outcome(f"escaped: {os.read(theirs, 20).decode()}")
-        elif fault == "fork":
-            if os.fork() == 0:
-                return Outcome("I am the child.", 100.0, terminated=True, success=True)
-            time.sleep(0.3)
-        elif fault == "orphan":
-            if os.fork() == 0:
-                time.sleep(1000)
-            os._exit(4)
-        elif fault == "forge":  # answers with a frame of the right form and without meaning
-            serving = next(frame for frame in _callers() if "token" in frame.f_locals)
-            message = {"answer": 42}
-            serving.f_locals["connection"].sendall(pack(message, serving.f_locals["token"]))
-        elif fault == "raise":
-            raise RuntimeError("broken on purpose")
-        outcome = self._look()
-        if fault == "observation":
-            outcome.observation = None  # type: ignore[assignment]
-        elif fault == "surrogate":
-            outcome.observation = "\ud800"
-        elif fault == "reward":
-            outcome.reward = float("nan")
-        elif fault == "unpicklable":
-            outcome.extras["open"] = lambda: None
-        elif fault == "bigint":
-            outcome.extras["big"] = 10**5000
-        elif fault == "huge":
-            outcome.extras["huge"] = "x" * 70_000_000
-        elif fault == "shape":
-            self._shape = True
-        return outcome
-
-    def step(self, action: str) -> Any:
-        result = super().step(action)
-        return result[:4] if self.__dict__.pop("_shape", False) else result
-
-
-class BrokenEnv(FaultyEnv):
-    """No episode of its training split ever begins."""
-
-    def tasks(self, split: str) -> TaskSet:
-        names = [f"at-reset:raise:{number}" for number in range(8)] if split == "train" else ["other"]
-        return TaskSet(split, [Task(name, split, "faulty", digest=name) for name in names])
-
-    def begin(self, task: Task) -> Outcome:
-        if task.split == "train":
-            raise RuntimeError("broken on purpose")
-        return super().begin(task)
-
-
-def _callers() -> Iterator[FrameType]:
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
-for _name, _kind in (
-    ("Corridor", CorridorEnv),
-    ("Sleepy", SleepyEnv),
-    ("Faulty", FaultyEnv),
-    ("Broken", BrokenEnv),
-):
+for _name, _kind in (("Corridor", CorridorEnv), ("Sleepy", SleepyEnv)):
     gymnasium.register(
         f"gagpo-test/{_name}-v0", f"{__name__}:{_kind.__name__}", disable_env_checker=True, order_enforce=False
     )

@@ -16,7 +16,7 @@ from gagpo.base import durable
 from gagpo.base.errors import GagpoError
 from gagpo.base.progress import track
 from gagpo.envs import TextEnv
-from gagpo.envs.lookup import playing
+from gagpo.envs.lookup import with_split
 from gagpo.envs.pool import Pool
 from gagpo.envs.remote.pool import open_pool
 from gagpo.envs.tasks import TaskSet
@@ -150,7 +150,7 @@ class ChosenPanel:
     def of(cls, request: EvaluationRequest) -> ChosenPanel:
         """GagpoError for an unknown environment or split, or a split without tasks."""
         environment = request.environment or ""
-        kwargs = playing(environment, request.kwargs or {}, request.split)
+        kwargs = with_split(environment, request.kwargs or {}, request.split)
         env = make_env(environment, kwargs)
         tasks = choose_panel(tasks_of(env, request.split or env.splits[-1]), request.tasks)
         return cls(request, kwargs, env, tasks)

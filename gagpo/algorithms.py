@@ -1,4 +1,4 @@
-"""The table of algorithms: each is one row, a choice of credit, ratio level, gate, aggregation and controllers."""
+"""The table of algorithms: each combines a credit, a ratio level, a gate, an aggregation and controllers."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from gagpo.objectives.options import (
 )
 
 Cells = dict[str, Any]
-"""A row as plain data: what is written in YAML."""
+"""An algorithm as plain data, as in YAML."""
 
 CLIP = {"name": "clip", "low": 0.2, "high": 0.2}
 SEQUENCE_CLIP = {"name": "clip", "low": 3e-4, "high": 4e-4}
 KL = {"coefficient": 0.01, "estimator": "k3"}
 
 NAMED = ("credit", "gate", "aggregation")
-"""Cells that have a name, which stands for the whole cell where it is written alone."""
+"""Cells that may be written as a name alone."""
 
 
 def _row(
@@ -51,7 +51,7 @@ PRESETS: dict[str, Cells] = {
     "dapo": _row(
         "grpo",
         "token",
-        {"name": "clip", "low": 0.2, "high": 0.28, "dual": 10.0},
+        {**CLIP, "high": 0.28, "dual": 10.0},
         "token_mean",
         controllers={"dynamic_sampling": {"rounds": 10}, "overlong": {}},
     ),
@@ -101,23 +101,19 @@ PRESETS: dict[str, Cells] = {
     "ppo_token": _row("ppo_token", "token", CLIP, "token_mean", kl=KL, critic={}),
     "ppo_turn": _row("ppo_turn", "action", CLIP, "token_mean", kl=KL, critic={}),
     "starpo_s": _row(
-        "ppo_token",
-        "token",
-        {**CLIP, "high": 0.28},
-        "token_mean",
-        controllers={"variance_filter": {}},
-        critic={},
+        "ppo_token", "token", {**CLIP, "high": 0.28}, "token_mean", controllers={"variance_filter": {}}, critic={}
     ),
 }
-"""One row per algorithm: credit, ratio, gate and aggregation; cells that are not named have their defaults."""
+"""The algorithms; other cells have their defaults."""
 
 
 class CriticSettings(Options):
     """The learned value of PPO.
 
-    head: a linear head on the policy's own backbone (``shared``) or on one of its own (``separate``).
-    learning_rate: of the head, and of its backbone where that is separate. clip: how far a value may move from the one
-    it had when the batch was sampled, None for no clip. coefficient: of the value loss beside the policy loss.
+    head: a linear head on the policy's backbone (``shared``) or on a copy of it (``separate``).
+    learning_rate: of the head and of a separate backbone.
+    clip: most change of a value since the batch was sampled; None for no clip.
+    coefficient: of the value loss.
     """
 
     head: Literal["shared", "separate"] = "shared"
@@ -127,10 +123,9 @@ class CriticSettings(Options):
 
 
 class Algorithm(ObjectiveSettings):
-    """One algorithm: the cells of its row, any of which may be set apart from the preset's.
+    """An algorithm: a preset's name, a preset with changed cells (``{"preset": "gagpo", "gate": "sapo"}``), or cells.
 
-    Written as a name (``"sapo"``), as a preset with cells changed (``{"preset": "gagpo", "gate": "sapo"}``), or as
-    cells alone. A combination that cannot work is refused with the reason.
+    Invalid combinations are rejected with a reason.
 
     >>> Algorithm.model_validate({"preset": "gagpo", "credit": {"lam": 0.5}}).credit.lam
     0.5
@@ -146,10 +141,9 @@ class Algorithm(ObjectiveSettings):
     critic: CriticSettings | None = None
 
     def resolved(self, max_tokens: int) -> Algorithm:
-        """The algorithm with the lengths that follow the response limit put in, where they are not set.
+        """Fill in the lengths that follow the response limit ``rollout.max_tokens``, where they are not set.
 
-        Those are ``aggregation.length`` of a constant and ``limit`` and ``buffer`` of ``controllers.overlong``. The
-        trainer calls this once with ``rollout.max_tokens``.
+        Those are ``aggregation.length`` of a constant, and ``limit`` and ``buffer`` of ``controllers.overlong``.
         """
         changed: Cells = {}
         if isinstance(self.aggregation, Constant) and self.aggregation.length is None:
@@ -176,46 +170,43 @@ class Algorithm(ObjectiveSettings):
 
 
 def impossibilities(algorithm: Algorithm) -> list[str]:
-    """Why the cells do not go together; empty where they do."""
+    """The reasons why the cells cannot be combined."""
     credit, gate, aggregation = algorithm.credit, algorithm.gate, algorithm.aggregation
     reasons = []
     if isinstance(aggregation, Geometric | Power):
         if isinstance(gate, Cispo | Dppo | Likelihood):
             reasons.append(
-                f"gate {gate.name} has the value weight * log-probability, which is negative: no "
-                f"{aggregation.name} mean of it exists; use token_mean, sequence_mean, action_mean or constant"
+                f"aggregation {aggregation.name} does not support gate {gate.name}, whose values are negative: use "
+                "token_mean, sequence_mean, action_mean or constant"
             )
         if aggregation.per == "sequence" and credit.level != "episode":
             reasons.append(
-                f"a {aggregation.name} mean over a sequence needs one advantage for all of it, and credit "
-                f"{credit.name} gives each {credit.level} its own: set aggregation.per=action"
+                f"a {aggregation.name} mean over a sequence requires one advantage per sequence, and credit "
+                f"{credit.name} has one per {credit.level}: set aggregation.per=action"
             )
     if algorithm.ratio == "token" and algorithm.ratio_pool != "mean":
-        reasons.append("ratio_pool says how tokens make one ratio: set ratio=action or ratio=sequence")
+        reasons.append("ratio_pool requires ratio=action or ratio=sequence")
     if algorithm.ratio_gradient == "token" and (
         algorithm.ratio == "token" or isinstance(gate, Cispo | Dppo | Likelihood)
     ):
-        reasons.append(
-            "ratio_gradient=token needs ratio=action or ratio=sequence, and a gate whose ratio has a gradient"
-        )
+        reasons.append("ratio_gradient=token requires ratio=action or ratio=sequence, and a gate with a ratio gradient")
     reasons += _imitation_impossibilities(algorithm)
     return reasons + _controller_impossibilities(algorithm) + _critic_impossibilities(credit, algorithm.critic)
 
 
 def _imitation_impossibilities(algorithm: Algorithm) -> list[str]:
     reasons = []
-    taught = algorithm.expert or algorithm.distillation
-    if algorithm.credit_weight == 0 and not taught:
-        reasons.append("credit_weight=0 leaves nothing to learn from: set expert or distillation beside it")
+    if algorithm.credit_weight == 0 and not (algorithm.expert or algorithm.distillation):
+        reasons.append("credit_weight=0 requires expert or distillation")
     if algorithm.critic is not None and (algorithm.distillation or algorithm.replay):
         what = "distillation" if algorithm.distillation else "replay"
-        reasons.append(f"{what} has no value for a critic to learn: take a credit without one")
+        reasons.append(f"{what} does not support a critic: choose a credit without one")
     if algorithm.replay and (algorithm.controllers.apmpo or algorithm.controllers.agpo):
-        reasons.append("replay brings episodes that the controllers apmpo and agpo know nothing of: keep one of them")
+        reasons.append("replay cannot be combined with controllers.apmpo or controllers.agpo")
     if algorithm.distillation and isinstance(algorithm.aggregation, Geometric | Power):
         reasons.append(
-            f"distillation gives each token its own advantage, and a {algorithm.aggregation.name} mean needs one for "
-            "all: use token_mean, sequence_mean, action_mean or constant"
+            f"aggregation {algorithm.aggregation.name} does not support distillation (one advantage per token): use "
+            "token_mean, sequence_mean, action_mean or constant"
         )
     return reasons
 
@@ -225,41 +216,38 @@ def _controller_impossibilities(algorithm: Algorithm) -> list[str]:
     reasons = []
     if apmpo and apmpo.exponent != "fixed" and not isinstance(algorithm.aggregation, Power):
         reasons.append(
-            "controllers.apmpo adapts the exponent of a power mean: set aggregation=power, or "
+            "controllers.apmpo adapts the exponent of a power mean: set aggregation=power or "
             "controllers.apmpo.exponent=fixed"
         )
     if apmpo and apmpo.symmetric and apmpo.radius == "fixed":
-        reasons.append("controllers.apmpo.symmetric follows an adaptive radius, and controllers.apmpo.radius is fixed")
+        reasons.append("controllers.apmpo.symmetric=true requires an adaptive controllers.apmpo.radius (got fixed)")
     if algorithm.controllers.dynamic_sampling and algorithm.controllers.variance_filter:
-        reasons.append(
-            "controllers.dynamic_sampling fills the batch with groups that controllers.variance_filter would thin out "
-            "again: keep one of them"
-        )
+        reasons.append("controllers.dynamic_sampling and controllers.variance_filter exclude each other: keep one")
     adapts_radius = agpo or (apmpo and apmpo.radius != "fixed")
     if adapts_radius and not isinstance(algorithm.gate, Clip | LogClip | Cispo):
-        reasons.append(f"a controller adapts the clip radius, and gate {algorithm.gate.name} has none: use gate=clip")
+        reasons.append(f"a controller adapts the clip radius, which gate {algorithm.gate.name} lacks: set gate=clip")
     if agpo and apmpo and apmpo.radius != "fixed":
-        reasons.append("controllers.agpo and controllers.apmpo both set the clip radius: keep one of them")
+        reasons.append("controllers.agpo and controllers.apmpo both set the clip radius: keep one")
     return reasons
 
 
 def _critic_impossibilities(credit: CreditSettings, critic: CriticSettings | None) -> list[str]:
     if credit.critic and critic is None:
-        return [f"credit {credit.name} needs a learned value: set critic={{}} for its defaults"]
+        return [f"credit {credit.name} requires a critic: set critic={{}} for its defaults"]
     if critic is not None and not credit.critic:
-        return [f"credit {credit.name} has no use for a critic: leave critic out, or use ppo_token or ppo_turn"]
+        return [f"credit {credit.name} does not use a critic: remove critic, or use ppo_token or ppo_turn"]
     return []
 
 
 def row(name: str) -> Cells:
-    """The preset's cells; ValueError names the nearest presets when there is none of that name."""
+    """The cells of a preset; InvalidArgument suggests the nearest names."""
     if name in PRESETS:
         return PRESETS[name]
     raise InvalidArgument(f"there is no algorithm {name!r}; {hint(name, PRESETS)}")
 
 
 def load(name: str, changes: Mapping[str, object] | None = None) -> Algorithm:
-    """The preset ``name`` with cells changed; ValueError says in one line what is wrong.
+    """The preset ``name`` with changed cells; InvalidArgument says in one line what is wrong.
 
     >>> load("gigpo", {"gate": "sapo"}).gate.positive
     1.0
@@ -272,11 +260,10 @@ def load(name: str, changes: Mapping[str, object] | None = None) -> Algorithm:
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Cells:
-    """``base`` with ``changes`` laid over it, cell by cell; a cell that changes its name starts from its defaults."""
+    """Merge ``changes`` into ``base`` by cell; a cell whose name changes starts from its defaults."""
     merged = dict(base)
     for key, change in changes.items():
         old, new = merged.get(key), change
-        # Options are laid over those of a cell of the same name; any other cell is replaced.
         if key in NAMED:
             old, new = by_name(old), by_name(new)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
@@ -287,12 +274,12 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Cells:
 
 
 def _with_fitting_critic(cells: Cells, changes: Mapping[str, object]) -> Cells:
-    """A preset's critic comes and goes with its credit, unless the user speaks of it."""
+    """Add or remove the preset's critic to fit its credit, unless the user sets it."""
     credit = by_name(cells.get("credit"))
     name = credit.get("name") if isinstance(credit, Mapping) else None
     if "critic" not in changes and name is not None:
         cells.pop("critic", None)
-        with contextlib.suppress(ValueError):  # an unknown credit is refused where it is read
+        with contextlib.suppress(ValueError):  # an unknown credit is rejected later
             if find(str(name)).critic:
                 cells["critic"] = {}
     return cells

@@ -1,4 +1,4 @@
-"""An agent whose model runs behind a server: messages in, text out. It has no tokens, so it cannot be trained."""
+"""An agent whose model runs behind a chat server. It sees no tokens, so it cannot be trained."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from pydantic import JsonValue
 from gagpo.agents.agent import EpisodeState
 from gagpo.agents.api.answer import Answer
 from gagpo.agents.api.client import ApiClient, ContextFull
-from gagpo.agents.call_formats import FORMATS, spelled
+from gagpo.agents.call_formats import FORMATS, call_text
 from gagpo.agents.episodes import Turn
-from gagpo.agents.parsing import parse
-from gagpo.agents.prompts import STYLES, PromptStyle, admissible_line, message, window
-from gagpo.agents.toolbox import Message, Toolbox, answers
+from gagpo.agents.prompts import PromptStyle, admissible_line, message, parse, style_name, window
+from gagpo.agents.toolbox import Message, Toolbox, answer_messages
 from gagpo.envs.tools import Tool
 
 _THOUGHT = re.compile(r"\A\s*<think>.*?</think>\s*", re.DOTALL)
@@ -30,15 +29,10 @@ _THOUGHT = re.compile(r"\A\s*<think>.*?</think>\s*", re.DOTALL)
 class ChatSettings:
     """How a model behind a server is prompted and sampled from.
 
-    style: of the prompts.
-    instructions: of the environment.
     history: ``full`` for a conversation that grows by appending, which suits the server's prompt cache, or the number
         of earlier turns that a window shows.
-    admissible: whether prompts list the admissible actions.
-    reasoning: whether the model's reasoning stays in the conversation (``keep``) or not (``drop``). It is part of the
-        episode's responses in both cases.
+    reasoning: ``keep`` or ``drop`` the model's reasoning in the conversation; episodes always include it.
     temperature: None for the server's default.
-    max_tokens: most tokens of a response.
     """
 
     style: PromptStyle
@@ -51,35 +45,35 @@ class ChatSettings:
 
 
 class ApiAgent:
-    """Plays many episodes at once by asking ``client``.
+    """Plays many episodes at once through ``client``.
 
-    The first error ends everything: no further request is sent, and the error is raised when all requests under way are
-    answered and their turns have been handed over. An episode's ``info`` counts its ``requests``, ``prompt_tokens``,
-    ``cached_tokens``, ``completion_tokens``, ``reasoning_tokens`` and ``cost`` (dollars).
+    After the first error no request is sent. It is raised when all requests under way are answered and their turns have
+    been collected. An episode's ``info`` counts its ``requests``, ``prompt_tokens``, ``cached_tokens``,
+    ``completion_tokens``, ``reasoning_tokens`` and ``cost`` (dollars).
 
     concurrency: most requests under way.
-    tools: what the environment declares, for the style ``tools``.
+    tools: of the environment, for the style ``tools``.
     """
 
     def __init__(self, client: ApiClient, chat: ChatSettings, concurrency: int = 16, tools: Sequence[Tool] = ()):
         self.client = client
-        # A server that does not take calls out of the text leaves them there as most models write them.
+        # Servers that do not parse calls leave them in the text, which is in this format for most models.
         self.toolbox = Toolbox(tools, FORMATS["hermes"]) if chat.style.calls else None
         self.chat = chat
         self.concurrency = concurrency
         self._conversations: dict[int, list[Message]] = {}
-        self._asked: dict[int, EpisodeState] = {}  # by slot: what waits for an answer
-        self._waiting: deque[EpisodeState] = deque()  # of those, what is not sent yet
+        self._asked: dict[int, EpisodeState] = {}  # by slot: states without an answer
+        self._waiting: deque[EpisodeState] = deque()  # those of them that are not sent yet
         self._sent: dict[Future[Answer], tuple[EpisodeState, list[Message]]] = {}
         self._answered: queue.SimpleQueue[Future[Answer]] = queue.SimpleQueue()
         self._error: BaseException | None = None
 
     @property
     def conditions(self) -> dict[str, JsonValue]:
-        """How the model is prompted and sampled from, as plain values; results compare only under equal ones."""
+        """How the model is prompted and sampled from; results are comparable only under equal conditions."""
         chat, extra = self.chat, dict(self.client.settings.extra)
         return {
-            "style": next((name for name, known in STYLES.items() if known == chat.style), "own"),
+            "style": style_name(chat.style),
             "history": chat.history,
             "admissible": chat.admissible,
             "reasoning": chat.reasoning,
@@ -96,7 +90,7 @@ class ApiAgent:
         return [found[state.slot] for state in states]
 
     def submit(self, states: Sequence[EpisodeState]) -> list[int]:
-        """Ask about each state; the answer shows whether its context is full."""
+        """Queue the states; a full context is only known from the server's answer."""
         if self._error is not None:
             raise self._error
         self._asked |= {state.slot: state for state in states}
@@ -107,12 +101,17 @@ class ApiAgent:
     def collect(self, timeout: float | None) -> list[tuple[int, Turn | None]]:
         found: list[tuple[int, Turn | None]] = []
         with suppress(queue.Empty):
-            while self._asked:  # take all answers, waiting for the first alone
+            while self._asked:  # wait for the first answer only
                 future = self._answered.get(not found and self._error is None, timeout)
                 state, conversation = self._sent.pop(future)
                 if self._asked.get(state.slot) is state:
                     del self._asked[state.slot]
-                    self._take(state, conversation, future, found)
+                    try:
+                        found.append((state.slot, self._turn(state, conversation, future.result())))
+                    except ContextFull:
+                        found.append((state.slot, None))
+                    except Exception as error:
+                        self._fail(error)
                 if self._error is None:
                     self._send()
         if self._error is not None and not found:
@@ -120,18 +119,25 @@ class ApiAgent:
         return found
 
     def forget(self, slot: int) -> None:
-        """Drop the conversation, and the question if it is not sent."""
+        """Drop the conversation, and the request if it is not sent."""
         self._conversations.pop(slot, None)
         state = self._asked.pop(slot, None)
         if state is not None and state in self._waiting:
             self._waiting.remove(state)
 
     def close(self) -> None:
-        """Send nothing more."""
+        """Send no more requests."""
         self.client.close()
 
+    def _fail(self, error: Exception) -> None:
+        """Keep the first error, close the client and wait for the requests under way."""
+        if self._error is None:
+            self._error = error
+            self.client.close()
+            wait(self._sent)
+
     def _send(self) -> None:
-        """Send what waits, as far as ``concurrency`` allows."""
+        """Send waiting requests up to ``concurrency``."""
         specs = self.toolbox.specs if self.toolbox else ()
         while self._waiting and len(self._sent) < self.concurrency:
             state = self._waiting.popleft()
@@ -140,26 +146,8 @@ class ApiAgent:
             self._sent[future] = state, conversation
             future.add_done_callback(self._answered.put)
 
-    def _take(
-        self,
-        state: EpisodeState,
-        conversation: list[Message],
-        future: Future[Answer],
-        found: list[tuple[int, Turn | None]],
-    ) -> None:
-        """Add the turn of an answer to ``found``; the first error closes the client and waits for what is under way."""
-        try:
-            found.append((state.slot, self._turn(state, conversation, future.result())))
-        except ContextFull:
-            found.append((state.slot, None))
-        except Exception as error:
-            if self._error is None:
-                self._error = error
-                self.client.close()
-                wait(self._sent)
-
     def _turn(self, state: EpisodeState, conversation: list[Message], answer: Answer) -> Turn:
-        """The turn of an answer, which is added to the conversation."""
+        """The turn of an answer; adds the answer to the conversation."""
         _count(state, answer)
         if state.episode.temperature is None:
             state.episode.temperature = self.chat.temperature
@@ -170,27 +158,26 @@ class ApiAgent:
             return Turn.of(_whole(answer), action, answer.cut)
         if not answer.calls:
             return Turn.calling(_whole(answer), self.toolbox.read(answer.text), answer.cut)
-        texts = [spelled(call.function.name, call.function.arguments, call.id) for call in answer.calls]
-        calls = self.toolbox.judged(texts)
-        given = [call.model_dump() | {"type": "function"} for call in answer.calls]
-        conversation[-1]["tool_calls"] = given[: len(calls)]  # those that will be answered
+        texts = [call_text(call.function.name, call.function.arguments, call.id) for call in answer.calls]
+        calls = self.toolbox.read_calls(texts)
+        tool_calls = [call.model_dump() | {"type": "function"} for call in answer.calls]
+        conversation[-1]["tool_calls"] = tool_calls[: len(calls)]  # those that get an answer
         whole = "\n".join([_whole(answer), *(f"<tool_call>\n{text}\n</tool_call>" for text in texts)]).strip()
         return Turn.calling(whole, calls, answer.cut)
 
     def _extended(self, state: EpisodeState) -> list[Message]:
-        """The conversation up to the present observation; it begins with what was sent before."""
+        """The conversation so far with the current observation."""
         chat, turns = self.chat, state.episode.turns
         admissible = admissible_line(state.info.get("admissible_actions")) if chat.admissible else ""
         if chat.history == "full":
             before = list(self._conversations.get(state.slot, [])) if turns else []
             if before and (asked := before[-1].get("tool_calls")):
-                shown = answers(turns[-1].calls, state.observation, admissible)
+                shown = answer_messages(turns[-1].calls, state.observation, admissible)
                 return [*before, *(one | {"tool_call_id": call["id"]} for one, call in zip(shown, asked, strict=True))]
             text = message(chat.style, chat.instructions, state.observation, admissible, first=not turns)
         else:
             before = []
-            width = int(chat.history)
-            text = window(chat.style, chat.instructions, turns, state.observation, admissible, width)
+            text = window(chat.style, chat.instructions, turns, state.observation, admissible, int(chat.history))
         if not before and chat.style.system:
             before = [{"role": "system", "content": chat.style.system}]
         return [*before, {"role": "user", "content": text}]
@@ -205,7 +192,7 @@ def without_thoughts(text: str) -> str:
 
 
 def _whole(answer: Answer) -> str:
-    """Everything that the model wrote, reasoning first."""
+    """The model's reasoning and text."""
     return f"<think>{answer.reasoning}</think>{answer.text}" if answer.reasoning else answer.text
 
 

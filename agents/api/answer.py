@@ -1,4 +1,4 @@
-"""Reading the answer of a chat server and what it cost; anything but the protocol is malformed."""
+"""Read the answers of a chat server and their usage."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pydantic import BaseModel, Field, ValidationError
 
 from gagpo.base.errors import GagpoError
 
-ANSWER_BYTES = 1 << 20  # most bytes of an answer, the model's text aside
-TOKEN_BYTES = 512  # most bytes of each token, however it is written in JSON
+ANSWER_BYTES = 1 << 20  # most bytes of an answer without the model's text
+TOKEN_BYTES = 512  # most bytes of a token in JSON
 MOST_TOKENS = 10**9  # of any answer
 
 Count = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
@@ -19,22 +19,19 @@ Messages = Sequence[Mapping[str, Any]]
 
 
 class MalformedReply(GagpoError):
-    """The answer does not follow the protocol; another attempt may help."""
+    """The answer does not follow the protocol."""
 
 
 @dataclass
 class Usage:
     """Requests, tokens and dollars.
 
-    requests: all that were sent.
-    unanswered: requests whose answers were lost or malformed. Their cost is unknown, so with any of them tokens and
-        cost are lower bounds.
+    unanswered: requests whose answers were lost or malformed. Their cost is unknown: tokens and cost are lower bounds.
     prompt: tokens read.
     completion: tokens written.
     cached: the part of ``prompt`` that the server had cached.
     reasoning: the part of ``completion`` that is not in the answer.
     estimated: answers whose server reported no tokens.
-    cost: dollars.
     """
 
     requests: int = 0
@@ -56,7 +53,7 @@ class Usage:
 
 
 class GivenCall(BaseModel):
-    """A tool call as the server gives it. arguments: the model's JSON as text, not parsed."""
+    """A tool call as the server gives it. arguments: unparsed JSON."""
 
     class Function(BaseModel):
         name: str
@@ -70,11 +67,9 @@ class GivenCall(BaseModel):
 class Answer:
     """The answer of the model.
 
-    text: what it wrote.
     reasoning: what the server gives apart from the text.
-    usage: what it cost.
     cut: whether it ended at the token limit.
-    calls: tool calls that the server has taken out of the text.
+    calls: tool calls that the server has parsed out of the text.
     """
 
     text: str
@@ -114,7 +109,7 @@ class _Completion(BaseModel):
 
 
 def answer_limit(max_tokens: int) -> int:
-    """Most bytes of an honest answer."""
+    """Most bytes of a valid answer."""
     return ANSWER_BYTES + TOKEN_BYTES * max_tokens
 
 
@@ -133,7 +128,7 @@ def read_answer(body: bytes, messages: Messages) -> Answer:
 
 
 def estimate(messages: Messages, said: str) -> Usage:
-    """An estimate of the tokens of a question and its answer, at four characters a token."""
+    """Estimate the tokens of a question and its answer, at four characters a token."""
     return Usage(estimated=1, prompt=sum(len(one["content"]) for one in messages) // 4, completion=len(said) // 4)
 
 
@@ -141,7 +136,7 @@ def _usage(reported: _Reported) -> Usage:
     prompt = reported.prompt_tokens or 0
     cached = (reported.prompt_tokens_details or _Details()).cached_tokens or 0
     reasoning = (reported.completion_tokens_details or _Details()).reasoning_tokens or 0
-    # More from the cache than was read at all would lower the cost of the rest.
+    # More cached than read tokens would lower the cost.
     return Usage(
         prompt=prompt, completion=reported.completion_tokens or 0, cached=min(cached, prompt), reasoning=reasoning
     )

@@ -1,7 +1,7 @@
-"""The client of a chat server: OpenAI's own, with our rate limits, deadlines, bounds and accounts around it.
+"""The client of a chat server: the ``openai`` package with rate limits, deadlines, size limits and cost accounting.
 
-The ``openai`` package speaks the protocol and retries. Each of its attempts goes through one transport, which waits for
-the rate limits, records the request, and reads the answer within its deadline and size.
+The package speaks the protocol and retries. Each attempt goes through a transport that waits for the rate limits,
+records the request, and reads the answer within its deadline and size.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FOR_RETRIES = ("retry-after", "retry-after-ms", "x-should-retry")  # headers th
 
 
 class ApiError(GagpoError):
-    """The server refuses, or does not answer in all attempts; finished episodes are kept."""
+    """The server refuses the request, or all attempts failed."""
 
 
 class ContextFull(ApiError):
@@ -52,11 +52,8 @@ class LimitReached(ApiError):
 class _Question:
     """A question during its attempts.
 
-    messages: the conversation.
-    max_tokens: most tokens of the answer.
-    expected: tokens that question and answer may take together.
+    expected: most tokens of question and answer together.
     usage: of all attempts so far.
-    answer: None until there is one.
     """
 
     messages: Messages
@@ -78,10 +75,11 @@ _asked: ContextVar[_Question] = ContextVar("question")
 
 
 class ApiClient:
-    """Asks one model. ``spent`` is everything so far.
+    """Asks one model.
 
-    record: called with every change of ``spent`` before it is made: with a request before it is sent, and with its cost
-        when it is answered. What it raises ends the request.
+    spent: total usage.
+    record: called with every change of ``spent`` before it is made: before a request is sent, and when it is answered.
+        Its exceptions end the request.
     """
 
     def __init__(self, settings: ApiSettings):
@@ -114,7 +112,7 @@ class ApiClient:
     ) -> Future[Answer]:
         """Ask for the answer to a conversation in which ``tools`` can be called; its usage is that of all attempts.
 
-        It ends in ContextFull, in LimitReached, or in ApiError when all attempts have failed.
+        The future fails with ContextFull, LimitReached, or ApiError after the last attempt.
         """
         fields: dict[str, object] = {self.settings.token_parameter: max_tokens, **self.settings.extra}
         if temperature is not None:
@@ -122,7 +120,7 @@ class ApiClient:
         if tools:
             fields["tools"] = [dict(tool) for tool in tools]
         question = _Question(messages, max_tokens, estimate(messages, "").prompt + max_tokens)
-        with self._lock:  # no question begins after the client is closed
+        with self._lock:
             if self._closed:
                 raise ApiError("the client is closed")
             return asyncio.run_coroutine_threadsafe(self._answer(question, fields), self._loop)
@@ -145,7 +143,7 @@ class ApiClient:
         return replace(question.answer, usage=question.usage)
 
     def close(self) -> None:
-        """Refuse every later question. Requests that were sent are answered or reach their deadline; retries end."""
+        """Reject later questions and stop retries; requests that were sent are answered or reach their deadline."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -174,11 +172,11 @@ class ApiClient:
         advice = f"; {advice.format(key=self.settings.key_variable)}" if advice else ""
         return ApiError(f"{who} refuses: {words}{advice}")
 
-    # Called by the transport, in the loop -----------------------------------------------------------------------------
+    # Called by the transport, in the event loop ----------------------------------------------------------------------
 
     async def begin(self, question: _Question) -> None:
-        """Wait until a request may be sent, and record it. Raises: _Stopped when no more are sent."""
-        while True:  # limits may be reached while one waits
+        """Wait until a request may be sent, and record it. Raises: _Stopped if no more are sent."""
+        while True:  # limits may be reached during the wait
             try:
                 self._check_limits()
             except LimitReached as error:
@@ -196,7 +194,7 @@ class ApiClient:
         """Read an answer and record its cost. Raises: MalformedReply."""
         if status != 200:
             self.spend(question, Usage(unanswered=-1))  # a refusal costs nothing
-            if 200 < status < 300:  # which openai takes for an answer
+            if 200 < status < 300:  # openai would take it for an answer
                 raise MalformedReply(f"status {status} is not an answer")
             return
         answer = read_answer(body, question.messages)
@@ -223,7 +221,7 @@ class ApiClient:
 
 
 class _Transport(httpx2.AsyncBaseTransport):
-    """One attempt: admitted by the client, with a deadline for the whole answer and a limit on its size."""
+    """One attempt, with a deadline for the whole answer and a limit on its size."""
 
     def __init__(self, client: ApiClient):
         self._client = client
@@ -257,7 +255,7 @@ class _Transport(httpx2.AsyncBaseTransport):
 
 
 def _encodable(messages: Messages) -> list[dict[str, Any]]:
-    """The messages without half surrogate pairs, which UTF-8 cannot hold and an environment may send."""
+    """The messages without half surrogate pairs, which UTF-8 cannot encode."""
     found: list[dict[str, Any]] = json.loads(json.dumps(list(messages), ensure_ascii=False).encode(errors="replace"))
     return found
 
@@ -272,21 +270,21 @@ def _key(settings: ApiSettings) -> str:
 
 
 class RateLimiter:
-    """Admits at most so many requests and tokens in any minute."""
+    """Limits requests and tokens in any minute."""
 
     def __init__(self, requests: float | None, tokens: float | None, clock: Callable[[], float] = time.monotonic):
         self._requests, self._tokens, self._clock = requests, tokens, clock
         self._entered: deque[tuple[float, int]] = deque()
 
     def enter(self, tokens: int) -> float:
-        """0 when the request may go now (it is counted then), else the seconds after which to ask again."""
+        """Count the request and return 0 if it may be sent now, else return the seconds to wait before asking again."""
         now = self._clock()
         while self._entered and self._entered[0][0] <= now - 60:
             self._entered.popleft()
         used = sum(count for _, count in self._entered)
         full = self._requests is not None and len(self._entered) >= self._requests
         full |= self._tokens is not None and used + tokens > self._tokens
-        if full and self._entered:  # a single request that is larger than the limit goes alone
+        if full and self._entered:  # a request above the limit is sent alone
             return max(0.001, self._entered[0][0] + 60 - now)
         self._entered.append((now, tokens))
         return 0.0

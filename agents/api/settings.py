@@ -1,4 +1,4 @@
-"""Settings of a model behind a server; importing them imports no client."""
+"""Settings of a model behind a server; they import no client."""
 
 from __future__ import annotations
 
@@ -19,20 +19,18 @@ OPENAI = "https://api.openai.com/v1"
 
 @dataclass(frozen=True)
 class ApiSettings:
-    """A model behind a server: where it is, how patiently it is asked, and its prices.
+    """A model behind a server.
 
     model: its name at the server.
     base_url: of a compatible server; None for OpenAI's own.
     key_variable: environment variable that holds the key; a local server needs none.
     timeout: seconds for one answer, to its last byte.
-    attempts: how often one request is tried.
-    requests_per_minute: what the server allows; None for no limit of ours.
-    tokens_per_minute: what the server allows; None for no limit of ours.
-    input_price: dollars per million tokens read.
+    attempts: most attempts of one request.
+    requests_per_minute, tokens_per_minute: None for no limit.
+    input_price, output_price: dollars per million tokens read and written.
     cached_price: dollars per million tokens that the server had cached; None for the input price.
-    output_price: dollars per million tokens written.
-    limit_cost: dollars after which no more is asked.
-    limit_tokens: tokens, read and written, after which no more is asked.
+    limit_cost: dollars after which no request is sent.
+    limit_tokens: tokens, read and written, after which no request is sent.
     token_parameter: ``max_tokens``, or ``max_completion_tokens`` for models that refuse the former.
     extra: further fields of every request.
     """
@@ -73,7 +71,7 @@ class ApiSettings:
         return (self.base_url or OPENAI).rstrip("/")
 
     def cost(self, usage: Usage) -> float:
-        """Dollars."""
+        """Cost in dollars."""
         cached = self.input_price if self.cached_price is None else self.cached_price
         fresh = usage.prompt - usage.cached
         return (fresh * self.input_price + usage.cached * cached + usage.completion * self.output_price) / 1e6

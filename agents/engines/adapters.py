@@ -1,9 +1,8 @@
-"""Low-rank adapters (LoRA, Hu et al. 2021) inside a model: inject, switch off, merge, save and load.
+"""Low-rank adapters (LoRA, Hu et al. 2021) inside a model: inject, disable, merge, save and load.
 
-An adapted linear layer computes ``W x + (alpha / rank) B A x``. The layers are peft's, put into the model in place, so
-its class and its attention stay as they are. B starts at zero: a new adapter changes nothing. Merged tensors have the
-names of the model without adapter; peft's own merge is not used, since it rounds twice in half precision and packs a
-merged 4-bit matrix into 4 bits again.
+An adapted linear layer computes ``W x + (alpha / rank) B A x``. peft's layers are put into the model in place, so its
+class and attention stay. B starts at zero. peft's own merge is not used, since it rounds twice in half precision and
+packs a merged 4-bit matrix into 4 bits again.
 """
 
 from __future__ import annotations
@@ -35,17 +34,12 @@ _EMPTY = ("modules_to_save", "rank_pattern", "alpha_pattern", "layers_to_transfo
 
 
 class AdapterError(GagpoError, ValueError):
-    """An adapter that cannot be made or used; the message names the key or file and what to do."""
+    """An adapter cannot be made or used."""
 
 
 @dataclass(frozen=True)
 class Base:
-    """The model that an adapter belongs to.
-
-    model: folder or hub name.
-    revision: of a hub model.
-    digest: see :func:`digest`.
-    """
+    """The model that an adapter belongs to: folder or hub name, revision of a hub model, and :func:`digest`."""
 
     model: str
     revision: str | None
@@ -63,12 +57,12 @@ def require_peft() -> None:
 
 
 def inject(model: Any, rank: int, alpha: float, targets: str | Sequence[str], seed: int = 0) -> None:
-    """Put a new adapter into ``model``; from now on only its parameters require gradients.
+    """Put a new adapter into ``model``; only its parameters require gradients then.
 
     targets: ``all-linear`` (every linear layer but the output layer), or endings of names of linear layers.
-    seed: of A's random start.
+    seed: of the initial A.
 
-    Raises: AdapterError for a model without such layers, naming those it has.
+    Raises: AdapterError if the model has no such layers, naming those it has.
     """
     require_peft()
     from peft import LoraConfig, inject_adapter_in_model
@@ -76,13 +70,13 @@ def inject(model: Any, rank: int, alpha: float, targets: str | Sequence[str], se
 
     if is_adapted(model):
         raise AdapterError("the model has an adapter already; merge it first")
-    chosen = _chosen(model, targets)
+    chosen = _target_layers(model, targets)
     transposed = any(isinstance(model.get_submodule(name), Conv1D) for name in chosen)
     config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=chosen, fan_in_fan_out=transposed)  # type: ignore[arg-type]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
-            with _nameless(model):
+            with _hidden_family(model):
                 inject_adapter_in_model(config, model, _NAME)
         except (ValueError, NotImplementedError) as error:
             raise AdapterError(
@@ -93,11 +87,10 @@ def inject(model: Any, rank: int, alpha: float, targets: str | Sequence[str], se
 
 
 @contextmanager
-def _nameless(model: Any) -> Iterator[None]:
-    """Hide the model's family from peft, which gets full names of layers.
+def _hidden_family(model: Any) -> Iterator[None]:
+    """Hide the model's family from peft, which would take ``gate_proj`` and the like for the weights of all experts.
 
-    For families that once had a linear layer per expert, peft reads ``gate_proj`` and its like as all experts' weights,
-    even where dense layers or shared experts have these names.
+    It does so for families that once had a linear layer per expert, even for dense layers and shared experts.
     """
     known = "model_type" in vars(model.config)
     before = model.config.model_type
@@ -110,7 +103,7 @@ def _nameless(model: Any) -> Iterator[None]:
             del model.config.model_type
 
 
-def _chosen(model: Any, targets: str | Sequence[str]) -> list[str]:
+def _target_layers(model: Any, targets: str | Sequence[str]) -> list[str]:
     """Full names of the linear layers that ``targets`` names, in the model's order."""
     from transformers.pytorch_utils import Conv1D
 
@@ -123,17 +116,17 @@ def _chosen(model: Any, targets: str | Sequence[str]) -> list[str]:
     if targets == ALL_LINEAR and linear:
         return linear
     endings = sorted({name.rpartition(".")[2] for name in linear})
-    wanted = [targets] if isinstance(targets, str) else list(targets)
-    for target in wanted or [""]:
-        if not any(_ends(name, target) for name in linear):
+    targets = [targets] if isinstance(targets, str) else list(targets)
+    for target in targets or [""]:
+        if not any(_matches(name, target) for name in linear):
             raise AdapterError(
                 f"lora.targets: {type(model).__name__} has no linear layer {target!r} to adapt; "
                 f"choose {ALL_LINEAR} or some of {', '.join(endings) or 'none'}"
             )
-    return [name for name in linear if any(_ends(name, target) for target in wanted)]
+    return [name for name in linear if any(_matches(name, target) for target in targets)]
 
 
-def _ends(name: str, target: str) -> bool:
+def _matches(name: str, target: str) -> bool:
     return bool(target) and f".{name}".endswith(f".{target}")
 
 
@@ -142,14 +135,9 @@ def _is_of_adapter(name: str) -> bool:
 
 
 def adapted_layers(model: torch.nn.Module) -> dict[str, Any]:
-    """The layers with an adapter, by the names that they have without one."""
+    """The layers with an adapter, by their names in the model without one."""
     modules = model.named_modules()
     return {name: module for name, module in modules if hasattr(module, "base_layer") and hasattr(module, "lora_A")}
-
-
-def config_of(model: Any) -> Any:
-    """peft's config of the model's adapter."""
-    return model.peft_config[_NAME]
 
 
 def is_adapted(model: torch.nn.Module) -> bool:
@@ -158,8 +146,8 @@ def is_adapted(model: torch.nn.Module) -> bool:
 
 
 @contextmanager
-def switched_off(model: torch.nn.Module) -> Iterator[None]:
-    """Within the block the model computes without its adapter."""
+def disabled(model: torch.nn.Module) -> Iterator[None]:
+    """A context in which the model computes without its adapter."""
     layers = list(adapted_layers(model).values())
     for layer in layers:
         layer.enable_adapters(False)
@@ -171,31 +159,28 @@ def switched_off(model: torch.nn.Module) -> Iterator[None]:
 
 
 def base_tensors(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Every parameter of the model without its adapter, once, by its own name; 4-bit ones in float32."""
+    """Every parameter of the model without adapter, once, by its own name; 4-bit ones in float32."""
     for name, parameter in model.named_parameters():
         if not _is_of_adapter(name):
             yield name.replace(".base_layer.", "."), frozen.unpacked(parameter)
 
 
 def merged_tensors(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The same with the adapter added to the weights. The model stays as it is; one sum exists at a time."""
+    """The same with the adapter added to the weights; one sum exists at a time."""
     layers = adapted_layers(model)
-    for name, tensor in base_tensors(model):  # an adapted layer's weight as a sum, any other as it is
+    for name, tensor in base_tensors(model):
         owner, _, last = name.rpartition(".")
-        if last == "weight" and owner in layers:
-            yield name, _sum(layers[owner], tensor)
-        else:
-            yield name, tensor
+        yield name, _sum(layers[owner], tensor) if last == "weight" and owner in layers else tensor
 
 
 @torch.no_grad()
 def _sum(layer: Any, weight: Tensor) -> Tensor:
-    delta: Tensor = layer.get_delta_weight(_NAME)  # float32: a sum with a base in half precision is too
+    delta: Tensor = layer.get_delta_weight(_NAME)  # float32, and so is the sum
     return weight + delta
 
 
 def merge(model: torch.nn.Module) -> torch.nn.Module:
-    """Add the adapter to the weights and remove its layers, in place; a model without one stays as it is."""
+    """Add the adapter to the weights and remove its layers, in place; a model without adapter stays as it is."""
     for name, layer in adapted_layers(model).items():
         plain = layer.get_base_layer()
         whole = _sum(layer, frozen.unpacked(plain.weight))
@@ -212,18 +197,15 @@ def merge(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def digest(model: torch.nn.Module) -> str:
-    """SHA-256 over names, shapes and float32 values of the parameters, adapter aside."""
+    """SHA-256 over names, shapes and float32 values of the parameters without the adapter."""
     total = hashlib.sha256()
-    for name, tensor in base_tensors(model):  # a name belongs to its values
+    for name, tensor in base_tensors(model):
         total.update(f"{name} {tuple(tensor.shape)}\n".encode())
         total.update(tensor.float().contiguous().cpu().numpy().data)
     return total.hexdigest()
 
 
-# Folders --------------------------------------------------------------------------------------------------------------
-
-
-def stored(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+def adapter_parameters(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     """The adapter's parameters by their names in peft's files."""
     ending = f".{_NAME}.weight"
     return {
@@ -236,14 +218,14 @@ def stored(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
 def save(model: Any, base: Base, folder: Path, tensors: dict[str, Tensor] | None = None) -> None:
     """Write the adapter as peft does, and ``base.json`` with the model that it belongs to.
 
-    tensors: what to write instead of the parameters as they are, by the names of :func:`stored`.
+    tensors: written instead of the parameters, by the names of :func:`adapter_parameters`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    config = config_of(model)
+    config = model.peft_config[_NAME]
     write_config(folder, config.r, config.lora_alpha, sorted(config.target_modules), config.fan_in_fan_out, base)
     (folder / BASE).write_text(json.dumps(asdict(base), indent=1) + "\n", encoding="utf-8")
     if tensors is None:
-        tensors = {name: parameter.detach().cpu().contiguous() for name, parameter in stored(model).items()}
+        tensors = {name: parameter.detach().cpu().contiguous() for name, parameter in adapter_parameters(model).items()}
     save_file(tensors, str(folder / WEIGHTS), metadata={"format": "pt"})
 
 
@@ -267,8 +249,8 @@ def write_config(
     (folder / CONFIG).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
-def beside(model: torch.nn.Module) -> torch.nn.Module:
-    """The same model with an adapter of its own; the frozen weights are shared."""
+def copy_adapter(model: torch.nn.Module) -> torch.nn.Module:
+    """A copy of the model that shares the frozen weights but not the adapter."""
     memo: dict[int, object] = {
         id(parameter): parameter for name, parameter in model.named_parameters() if not _is_of_adapter(name)
     }
@@ -280,22 +262,22 @@ def beside(model: torch.nn.Module) -> torch.nn.Module:
 def load(model: torch.nn.Module, folder: Path, base: Base | None = None) -> None:
     """Fill the adapter of ``model`` from ``folder``.
 
-    base: of the model, where it is known already.
+    base: of the model, if known already.
 
     Raises: AdapterError for tensors of another model, and for an adapter that was made on other weights.
     """
-    wanted = _read(folder / BASE).get("digest") if (folder / BASE).exists() else None
-    if wanted is not None and wanted != (base.digest if base else digest(model)):
+    expected = _read(folder / BASE).get("digest") if (folder / BASE).exists() else None
+    if expected is not None and expected != (base.digest if base else digest(model)):
         raise AdapterError(f"the adapter in {folder} was made on other weights than those of its base model now")
     path = folder / WEIGHTS
     try:
         tensors = load_file(str(path))
     except (OSError, SafetensorError) as error:
         raise AdapterError(f"{path} cannot be read: {first_line(error)}") from None
-    own = stored(model)
+    own = adapter_parameters(model)
     if odd := sorted(own.keys() ^ tensors.keys()):
         raise AdapterError(f"{path}: tensor {odd[0]!r} is {'missing' if odd[0] in own else 'not of this model'}")
-    for name, parameter in own.items():  # nothing is copied that does not fit or is not finite
+    for name, parameter in own.items():
         if tensors[name].shape != parameter.shape:
             shape = tuple(parameter.shape)
             raise AdapterError(f"{path}: tensor {name!r} has shape {tuple(tensors[name].shape)}, not {shape}")
@@ -305,12 +287,12 @@ def load(model: torch.nn.Module, folder: Path, base: Base | None = None) -> None
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether the folder holds an adapter and no model."""
+    """Whether the folder holds an adapter rather than a model."""
     return (folder / CONFIG).is_file() and not (folder / "config.json").exists()
 
 
 def base_of(folder: Path) -> tuple[str, str | None]:
-    """Name and revision of the model that an adapter folder belongs to; AdapterError if it names none."""
+    """Name and revision of an adapter's base model. Raises: AdapterError if the folder names none."""
     config = _read(folder / CONFIG)
     name, revision = config.get("base_model_name_or_path"), config.get("revision")
     if not isinstance(name, str) or not name or not isinstance(revision, str | None):
@@ -323,7 +305,7 @@ def base_of(folder: Path) -> tuple[str, str | None]:
 
 
 def read_into(model: torch.nn.Module, folder: Path) -> None:
-    """Give ``model`` the adapter of ``folder``; AdapterError for kinds other than plain LoRA."""
+    """Inject and load the adapter of ``folder``. Raises: AdapterError for anything but plain LoRA."""
     path = folder / CONFIG
     config = _read(path)
     odd = [key for key, allowed in _PLAIN.items() if config.get(key, allowed[0]) not in allowed]
@@ -333,7 +315,7 @@ def read_into(model: torch.nn.Module, folder: Path) -> None:
     rank, alpha, targets = config.get("r"), config.get("lora_alpha"), config.get("target_modules")
     named = isinstance(targets, str) or (isinstance(targets, list) and all(isinstance(one, str) for one in targets))
     if not isinstance(rank, int) or not 1 <= rank <= 2**16 or not isinstance(alpha, int | float) or not named:
-        raise AdapterError(f"{path}: r, lora_alpha or target_modules is not what peft writes there")
+        raise AdapterError(f"{path}: r, lora_alpha or target_modules has a value that peft does not write")
     inject(model, rank, alpha, targets)  # type: ignore[arg-type]
     load(model, folder)
 

@@ -1,8 +1,8 @@
-"""Check that a model gives the same log-probabilities here as in eager attention, one row at a time.
+"""Check that a model gives the log-probabilities of eager attention on single rows.
 
-Two rows of different lengths are read together, as in training, and again in pieces into a cache, as in sampling. State
-that leaks from one row into the next, positions that depend on the batch, or a part that flat attention does not know
-change log-probabilities by nats; rounding changes them by millionths.
+Two rows of different lengths are read together, as in training, and again in pieces into a cache, as in sampling.
+Leaking state, positions that depend on the batch, and unsupported parts of attention change log-probabilities by nats;
+rounding changes them by millionths.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gagpo.agents.engines.flat.slots import SlotCache
 from gagpo.base.errors import first_line
 
 LENGTHS = (5, 11)
-WINDOW = 4  # sliding windows are narrowed to this, since rows this short would not reach them
+WINDOW = 4  # sliding windows are narrowed to this, since the rows are short
 TOLERANCE = {torch.float32: 1e-3}  # of a log-probability; other formats round
 ROUNDED = 0.5
 KNOWN_LAYERS = {"full_attention", "sliding_attention"}
@@ -29,7 +29,7 @@ KNOWN_LAYERS = {"full_attention", "sliding_attention"}
 
 @torch.no_grad()
 def flat_error(model: torch.nn.Module) -> str:
-    """Why the model cannot use flat attention, '' if it can. The model is left as it was."""
+    """Why the model cannot use flat attention, '' if it can."""
     unknown = set(getattr(config_of(model).get_text_config(), "layer_types", None) or ()) - KNOWN_LAYERS
     if unknown:
         return f"layers of kind {', '.join(sorted(unknown))}"
@@ -40,7 +40,7 @@ def flat_error(model: torch.nn.Module) -> str:
 
 @torch.no_grad()
 def padded_error(model: torch.nn.Module) -> str:
-    """Why padded rows in the model's own attention differ from the rows alone, '' if they do not."""
+    """Why padded rows in the model's own attention differ from single rows, '' if they do not."""
     return _compare(model, eager_logprobs(model), {"padded rows": _packed})
 
 
@@ -48,7 +48,7 @@ def _compare(
     model: torch.nn.Module, expected: list[Tensor], ways: dict[str, Callable[[torch.nn.Module], list[Tensor]]]
 ) -> str:
     limit = TOLERANCE.get(next(model.parameters()).dtype, ROUNDED)
-    for way, read in ways.items():  # the first way that fails is the answer
+    for way, read in ways.items():
         try:
             found = read(model)
         except (ValueError, TypeError, RuntimeError, AttributeError, LookupError) as error:
@@ -60,7 +60,7 @@ def _compare(
 
 
 def rows_of(model: torch.nn.Module) -> list[Tensor]:
-    """Two rows of tokens that every vocabulary has."""
+    """Two rows of tokens in every vocabulary."""
     weight = model.get_input_embeddings().weight  # type: ignore[operator]
     rng = np.random.default_rng(0)
     high = min(len(weight), 1000)
@@ -82,7 +82,7 @@ def _packed(model: torch.nn.Module) -> list[Tensor]:
 
 
 def _cached(model: torch.nn.Module) -> list[Tensor]:
-    """Both rows read into a cache in three steps: some tokens, one token each as in decoding, the rest."""
+    """Read both rows into a cache in three steps: some tokens, one token each as in decoding, the rest."""
     rows = rows_of(model)
     cache = SlotCache.of(model)
     cache.reserve(len(rows), max(LENGTHS) + 1)

@@ -1,11 +1,11 @@
-"""The interface of engines, which sample tokens, and their requests and responses."""
+"""The interface of engines, which sample tokens."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -23,20 +23,16 @@ class Sampling:
 
     temperature: >= 0; 0 takes the most probable token. Log-probabilities are those of the tempered distribution.
     max_tokens: most tokens of one response.
-    top_p: nucleus mass in (0, 1]; training requires 1, since a nucleus is not the distribution that is trained.
     """
 
     temperature: float = 1.0
     max_tokens: int = 512
-    top_p: float = 1.0
 
     def __post_init__(self) -> None:
         if self.temperature < 0:
-            raise InvalidArgument(f"temperature must be >= 0, got {self.temperature}")
+            raise InvalidArgument(f"temperature must be at least 0 (got {self.temperature})")
         if self.max_tokens < 1:
-            raise InvalidArgument(f"max_tokens must be >= 1, got {self.max_tokens}")
-        if not 0 < self.top_p <= 1:
-            raise InvalidArgument(f"top_p must lie in (0, 1], got {self.top_p}")
+            raise InvalidArgument(f"max_tokens must be at least 1 (got {self.max_tokens})")
 
     def temperature_of(self, request: Request) -> float:
         """The temperature of the response to ``request``."""
@@ -51,11 +47,11 @@ class Sampling:
 class Request:
     """One response to sample.
 
-    session: name under which an engine keeps its cache; prompts of one session usually extend each other.
+    session: key of the engine's cache; prompts of one session usually extend each other.
     prompt_ids: int32, the tokens to read.
-    seed: the response is a function of weights, prompt, sampling and seed, whatever else is in the batch.
-    temperature: instead of the sampling's, unless None.
-    max_tokens: instead of the sampling's, unless None.
+    seed: weights, prompt, sampling and seed determine the response, whatever else is in the batch.
+    temperature: overrides the sampling's unless None.
+    max_tokens: overrides the sampling's unless None.
     """
 
     session: int
@@ -69,7 +65,7 @@ class Request:
 class Response:
     """A sampled response.
 
-    ids: int32, its tokens, including the stop token if one was sampled.
+    ids: int32, including the stop token if one was sampled.
     logprobs: float32, one per token.
     stopped: whether a stop token ended it.
     """
@@ -83,99 +79,69 @@ Finished = tuple[Request, Response]
 NamedTensor = tuple[str, "torch.Tensor"]
 
 
-class Tokenizer(Protocol):
-    """The part of a transformers tokenizer that is used here."""
-
-    eos_token_id: int
-
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
-
-    def decode(self, token_ids: Sequence[int] | np.ndarray, *, skip_special_tokens: bool = False) -> str: ...
-
-    def get_added_vocab(self) -> dict[str, int]: ...
-
-    def apply_chat_template(self, conversation: Sequence[Mapping[str, str]], **options: object) -> str: ...
-
-    def save_pretrained(self, save_directory: str) -> object: ...
-
-
 class Engine(Protocol):
     """Samples responses to prompts: in this process, in another, or on another machine.
 
-    Only plain values and named tensors go through these methods. An engine is made by
-    ``factory(model, tokenizer, **options)``, see :mod:`gagpo.agents.engines.registry`.
-
-    tokenizer: of the model.
+    tokenizer: transformers' tokenizer of the model.
     max_length: most tokens of a prompt and its response.
     dtype: what is sampled in, by name.
-    shares_weights: whether the engine samples from the trainer's own module in the trainer's precision, so that its
+    shares_weights: whether it samples from the trainer's own module in the trainer's precision, so that
         log-probabilities are those of the trainer's forward pass.
     """
 
-    tokenizer: Tokenizer
+    tokenizer: Any
     max_length: int
     dtype: str
     shares_weights: bool
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
         """One response per request, in order. A prompt must leave room for ``max_tokens`` within ``max_length``."""
-        ...
 
     def submit(self, requests: Sequence[Request], sampling: Sampling) -> None:
-        """Begin requests, in addition to those under way; :meth:`collect` returns what is finished."""
-        ...
+        """Start requests, in addition to those under way."""
 
     def collect(self, timeout: float | None = None) -> list[Finished]:
-        """The finished requests with their responses, as soon as there is one; ``[]`` if none is under way.
+        """Wait for at least one finished response; ``[]`` if none is under way.
 
         timeout: most seconds to work or wait, None for no limit. With 0 an engine in this process advances its
             responses by one token.
         """
-        ...
 
     def release(self, session: int) -> None:
         """Drop a session's cache and its request under way; unknown sessions are ignored."""
-        ...
 
     def load_weights(self, tensors: Iterable[NamedTensor]) -> None:
-        """Take new weights, by the names of the model's parameters, each once; drop all caches of the old ones.
+        """Take new weights, each parameter once by its name, and drop all caches of the old ones.
 
-        An engine with a true attribute ``takes_adapter`` has the weights below a LoRA adapter and takes the adapter's
-        tensors alone, by their names in peft's files: see :func:`gagpo.agents.engines.weights.tensors_for`.
+        With a true attribute ``takes_adapter``, the engine has the weights below a LoRA adapter and takes the adapter's
+        tensors alone, by their names in peft's files.
 
         Raises: WeightsError for unknown or missing names and for other shapes.
         """
-        ...
 
     def sleep(self) -> None:
         """Free the memory of caches and of weights that are not the trainer's; nothing may be under way."""
-        ...
 
     def wake(self) -> None:
-        """Take the memory again after :meth:`sleep`.
-
-        An engine with its own weights needs :meth:`load_weights` next; it refuses requests until then.
-        """
-        ...
+        """Allocate the memory again; an engine with its own weights rejects requests until :meth:`load_weights`."""
 
     def close(self) -> None:
-        """End everything that runs for the engine; closing twice is allowed."""
-        ...
+        """End everything that runs for the engine; may be called twice."""
 
 
 def engine_measures(engine: Engine) -> dict[str, float]:
-    """An engine's own metrics of an iteration, from its method ``measures`` if it has one."""
+    """Metrics of an iteration from the engine's method ``measures``, if it has one."""
     measures: Callable[[], dict[str, float]] | None = getattr(engine, "measures", None)
     return measures() if measures else {}
 
 
 class ModelEngine(Engine):
-    """The common part of engines that sample from a model of this process or from copies of it."""
+    """Base of engines that sample from a model of this process or from copies of it."""
 
     shares_weights = False
     takes_adapter = False
 
-    def __init__(self, model: torch.nn.Module, tokenizer: Tokenizer, max_length: int | None, dtype: str | None):
+    def __init__(self, model: torch.nn.Module, tokenizer: Any, max_length: int | None, dtype: str | None):
         weight = next(model.parameters())
         self.model, self.tokenizer, self.device = model, tokenizer, weight.device
         self.dtype = dtype or name_of(weight.dtype)
@@ -213,16 +179,39 @@ class ModelEngine(Engine):
             )
 
 
+class IdleEngine(ModelEngine):
+    """The engine of a rank that does not sample; it reads weights, since ranks gather sharded ones together."""
+
+    under_way = 0
+
+    def submit(self, requests: Sequence[Request], sampling: Sampling) -> None:
+        """Raise InvalidArgument for any request."""
+        if requests:
+            raise InvalidArgument("this rank does not sample: with rollout.ahead the first rank samples for all")
+
+    def collect(self, timeout: float | None = None) -> list[Finished]:
+        return []
+
+    def load_weights(self, tensors: Iterable[NamedTensor]) -> None:
+        for _ in tensors:
+            pass
+
+    def release(self, session: int) -> None:
+        """Do nothing: no session has a cache."""
+
+    def sleep(self) -> None:
+        """Do nothing: no memory is held."""
+
+    wake = close = sleep
+
+
 def config_of(model: torch.nn.Module) -> PreTrainedConfig:
     """The config of a transformers model."""
     return model.config  # type: ignore[return-value]
 
 
 def context_limit(config: PreTrainedConfig, wanted: int | None = None) -> int:
-    """Most tokens of a row, at most ``wanted``.
-
-    It ends where scaled positions (longrope, dynamic) begin to depend on the row's length.
-    """
+    """Most tokens of a row, at most ``wanted``, and below where scaled positions depend on the row's length."""
     text = config.get_text_config()
     limit = int(getattr(text, "max_position_embeddings", None) or 4096)
     rope = getattr(text, "rope_parameters", None) or {}
@@ -235,7 +224,7 @@ def context_limit(config: PreTrainedConfig, wanted: int | None = None) -> int:
     return min(wanted or limit, limit)
 
 
-def stop_tokens(tokenizer: Tokenizer, model: torch.nn.Module | None = None) -> list[int]:
+def stop_tokens(tokenizer: Any, model: torch.nn.Module | None = None) -> list[int]:
     """The tokens that end a response: the tokenizer's end token, the generation config's and the chat template's."""
     stops = {tokenizer.eos_token_id, turn_end(tokenizer)}
     configured = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
@@ -246,12 +235,12 @@ def stop_tokens(tokenizer: Tokenizer, model: torch.nn.Module | None = None) -> l
 _PROBE = "\u241e"  # stands for an assistant's message; no template alters it
 
 
-def turn_end(tokenizer: Tokenizer) -> int | None:
+def turn_end(tokenizer: Any) -> int | None:
     """The special token that the chat template puts after an assistant's message, None if there is none.
 
-    A model with channels ends each of them with that token, thoughts included, so there it does not end a response.
+    A model with channels ends each channel with that token, so for such a model it is not the end of a response.
     """
-    added = tokenizer.get_added_vocab()
+    added: dict[str, int] = tokenizer.get_added_vocab()
     if "<|channel|>" in added or not getattr(tokenizer, "chat_template", None):
         return None
     chat = [("user", "?"), ("assistant", _PROBE), ("user", "?")]
@@ -263,7 +252,7 @@ def turn_end(tokenizer: Tokenizer) -> int | None:
 
 
 def claim_device(device: torch.device) -> None:
-    """Make ``device`` the current one of this thread; a new thread begins on the first GPU."""
+    """Make ``device`` the current one of this thread; new threads start on the first GPU."""
     if device.type == "cuda":
         import torch
 
@@ -271,7 +260,7 @@ def claim_device(device: torch.device) -> None:
 
 
 def release_memory(device: torch.device) -> None:
-    """Return a GPU's memory that torch has freed and kept to the driver, for another library or process."""
+    """Return memory that torch has freed and cached to the driver, for other libraries and processes."""
     if device.type == "cuda":
         import torch
 

@@ -1,10 +1,10 @@
-"""The frozen weights below an adapter in fewer bytes: matrices of linear layers in bfloat16 or in four bits.
+"""Frozen weights below an adapter in fewer bytes: matrices of linear layers in bfloat16 or in four bits.
 
-With ``training.precision: bfloat16`` a linear layer reads its weights rounded to bfloat16 anyway, so storing them
-rounded changes no bit of an update. It changes no bit of a run if the model was published in bfloat16; otherwise the
-adapter is merged into the rounded weights for sampling. Four bits are those of QLoRA (Dettmers et al. 2023): normal
-floats in blocks of 64 with 8-bit scales; they do change results. Embeddings, gains, and an output layer that shares the
-embeddings' weights stay in float32. With four bits the output layer is in bfloat16.
+With ``training.precision: bfloat16`` a linear layer rounds its weights to bfloat16 anyway, so bfloat16 storage gives
+bit-identical updates. Runs are bit-identical if the model was published in bfloat16; otherwise the adapter is
+merged into the rounded weights for sampling. Four bits are those of QLoRA (Dettmers et al. 2023): normal floats in
+blocks of 64 with 8-bit scales. They change results. Embeddings, gains and a tied output layer stay in float32; with
+four bits an untied output layer is in bfloat16.
 """
 
 from __future__ import annotations
@@ -19,16 +19,13 @@ from torch import Tensor
 
 from gagpo.base.errors import GagpoError
 
-BASES = ("float32", "bfloat16", "4bit")
-"""Values of ``lora.base``."""
-
 
 class FrozenError(GagpoError, ValueError):
-    """Weights cannot be stored as asked; the message says what is missing and what to set."""
+    """Weights cannot be stored as requested."""
 
 
 def require_base(kind: str) -> None:
-    """Raise FrozenError if four bits are asked for and bitsandbytes is not installed."""
+    """Raise FrozenError for four bits without bitsandbytes."""
     if kind == "4bit" and importlib.util.find_spec("bitsandbytes") is None:
         raise FrozenError(
             "lora.base=4bit needs bitsandbytes, which is not installed: pip install 'gagpo[8bit]', or set "
@@ -37,9 +34,9 @@ def require_base(kind: str) -> None:
 
 
 def shrink(model: Any, kind: str) -> None:
-    """Store the linear layers' frozen matrices as ``kind``, in place; the model has its adapter already.
+    """Store the frozen matrices of a model with adapter as ``kind``, in place.
 
-    Raises: FrozenError for four bits in a model whose layers are not torch's own linear ones.
+    Raises: FrozenError for four bits in a model whose layers are not ``torch.nn.Linear``.
     """
     if kind == "float32":
         return
@@ -52,7 +49,7 @@ def shrink(model: Any, kind: str) -> None:
         for name, layer in model.named_modules()
         if isinstance(layer, torch.nn.Linear | Conv1D) and not layer.weight.requires_grad
     ]
-    # One layer at a time, so that only one float32 matrix is held in addition to the small ones.
+    # One layer at a time, so that only one extra float32 matrix is held.
     for name, layer in found:
         if layer.weight is embedded:
             continue
@@ -87,7 +84,7 @@ def is_quantized(layer: torch.nn.Module) -> bool:
 
 
 def unpacked(parameter: Tensor) -> Tensor:
-    """The values of a parameter: a 4-bit one in float32, any other as it is."""
+    """The values of a parameter, float32 for a 4-bit one."""
     state = getattr(parameter, "quant_state", None)
     if state is None:
         return parameter.detach()
@@ -103,7 +100,7 @@ def quantized_layers(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Mod
 
 
 def plain(layer: Any, weight_OI: Tensor) -> torch.nn.Linear:
-    """An ordinary linear layer in bfloat16 with the given weights, to replace a quantized one."""
+    """A bfloat16 linear layer with the given weights, to replace a quantized one."""
     made = torch.nn.Linear(layer.in_features, layer.out_features, bias=False, device="meta")
     made.weight = torch.nn.Parameter(weight_OI.to(torch.bfloat16), requires_grad=False)
     made.bias = layer.bias

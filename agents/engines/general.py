@@ -1,37 +1,37 @@
-"""Sampling from models that flat attention does not fit: recurrent, hybrid, chunked, or with attention of their own.
+"""Sampling from models that flat attention does not support: recurrent, hybrid, or with attention of their own.
 
 Prompts of equal length are read together without padding and decoded with the family's own cache if a check shows that
-it works; otherwise every token reads its row again. This is slow but correct for every causal model.
+it works; otherwise every token reads its row again, which is slow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from gagpo.agents.engines.base import Tokenizer
 from gagpo.agents.engines.flat.attention import is_flat
 from gagpo.agents.engines.transformers import DecodingRow, TransformersEngine
 from gagpo.agents.model import ModelError
 
-CACHES = ("past_key_values", "cache_params")  # names of the state that families return
+CACHES = ("past_key_values", "cache_params")  # names of the states that families return
 PIECES = (3, 2, 2)  # tokens read at a time to check a cache
 TOLERANCE, ROUNDED = 1e-3, 0.5  # nats, in float32 and in formats that round
 
 
 def transformers_engine(
     model: torch.nn.Module,
-    tokenizer: Tokenizer,
+    tokenizer: Any,
     max_length: int | None = None,
     *,
     dtype: str | None = None,
     own: bool = False,
 ) -> TransformersEngine:
-    """The engine on transformers for this model; see :class:`TransformersEngine` for the arguments."""
+    """The transformers engine for this model; arguments as of :class:`TransformersEngine`."""
     kind = TransformersEngine if is_flat(model) else GeneralEngine
     return kind(model, tokenizer, max_length, dtype=dtype, own=own)
 
@@ -65,9 +65,9 @@ class GeneralEngine(TransformersEngine):
         for row in rows:
             by_length.setdefault(len(row.request.prompt_ids), []).append(row)
         logits: dict[int, torch.Tensor] = {}
-        for length, alike in by_length.items():  # groups of rows of one length, of as many as fit
+        for length, alike in by_length.items():
             most = max(1, self.prefill_tokens // length)
-            for begin in range(0, len(alike), most):  # each chunk is read at once
+            for begin in range(0, len(alike), most):
                 chunk = alike[begin : begin + most]
                 ids_BL = self._tensor(np.stack([row.request.prompt_ids for row in chunk]))
                 group = _Group(chunk, ids_BL[:, :0])
@@ -86,7 +86,7 @@ class GeneralEngine(TransformersEngine):
         return torch.stack([logits[id(row)] for row in self._rows])
 
     def _run(self, group: _Group, new_BL: torch.Tensor) -> torch.Tensor:
-        """Read ``new_BL`` after what the group has read; logits ``(B, V)`` after the last."""
+        """Read ``new_BL`` after what the group has read; returns logits ``(B, V)`` after the last."""
         if self._incremental is None:
             self._incremental = self._reads_in_pieces()
         group.ids_BL = torch.cat([group.ids_BL, new_BL], 1)
@@ -99,9 +99,7 @@ class GeneralEngine(TransformersEngine):
         out = self.model(input_ids=new_BL, use_cache=True, **state)
         state |= {name: held for name in CACHES if (held := getattr(out, name, None)) is not None}
         if not state:
-            raise ModelError(
-                f"{type(self.model).__name__} returns no state of what it has read; sample with engine=vllm"
-            )
+            raise ModelError(f"{type(self.model).__name__} returns no cache; sample with engine=vllm")
         logits_BLV: torch.Tensor = out.logits.float()
         return logits_BLV
 
@@ -114,7 +112,7 @@ class GeneralEngine(TransformersEngine):
         state: dict[str, object] = {}
         try:
             parts = [self._step_state(state, piece).log_softmax(-1) for piece in ids.split(PIECES, 1)]
-        except Exception:  # whatever the family's code raises, its cache cannot be used
+        except Exception:  # the family's code may raise anything
             return False
         limit = TOLERANCE if next(self.model.parameters()).dtype == torch.float32 else ROUNDED
         return float((torch.cat(parts, 1) - whole).abs().max()) <= limit

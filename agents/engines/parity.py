@@ -1,8 +1,8 @@
-"""Check that a copy of the weights elsewhere is the model: compare its log-probabilities with the model's.
+"""Check that a copy of the weights elsewhere gives the model's log-probabilities.
 
 The copy answers prompts, and one forward pass of the model reads them with the responses. In float32 every
-log-probability must agree. Half precision moves single ones by tenths of a nat, so there the KL over many tokens is
-compared with that of the first copy, which rounding alone explains.
+log-probability must agree. In half precision single ones differ by tenths of a nat, so the KL over many tokens is
+compared with that of the first copy, which is rounding alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gagpo.agents.engines.adapters import beside, stored
+from gagpo.agents.engines.adapters import adapter_parameters, copy_adapter
 from gagpo.agents.engines.base import NamedTensor, Request, Response, Sampling, config_of
 from gagpo.agents.engines.flat.attention import forward
 from gagpo.agents.engines.flat.packed import PackedRows
@@ -23,14 +23,14 @@ from gagpo.agents.engines.weights import copy_tensors
 from gagpo.agents.model import ModelError, untrained
 
 TOLERANCE = 1e-3  # of a log-probability, in float32
-NOISE, RISE = 2e-3, 4.0  # KL that rounding alone explains; how far above the first copy's a later one may lie
-PROMPTS, EXACT_TOKENS, ROUNDED_TOKENS = 8, 4, 16  # what is compared
-LONGEST = 2048  # tokens of a prompt that are read for the comparison, which is one forward pass for all copies
+NOISE, RISE = 2e-3, 4.0  # KL of rounding alone; factor by which a later copy's may exceed the first one's
+PROMPTS, EXACT_TOKENS, ROUNDED_TOKENS = 8, 4, 16  # compared prompts, and tokens of a response by precision
+LONGEST = 2048  # tokens of a prompt that are read for the comparison
 
 
 @dataclass(frozen=True)
 class LogprobGap:
-    """How far a copy is from its model.
+    """Distance of a copy from its model.
 
     error: largest difference of a log-probability.
     kl: mean KL over tokens, from the sampler to the model.
@@ -43,7 +43,6 @@ class LogprobGap:
 class PolicyReader(Protocol):
     """The policy in training, read by all ranks together.
 
-    device: of this rank.
     precision: what it computes in, by name.
     """
 
@@ -52,23 +51,20 @@ class PolicyReader(Protocol):
 
     def __call__(self, ids_T: Tensor, layout: PackedRows, keep_K: Tensor) -> Tensor:
         """Logits after the tokens at ``keep_K``."""
-        ...
 
     def tensors(self, dtype: str) -> Iterable[NamedTensor]:
-        """The weights as they are, gathered in ``dtype`` one by one."""
-        ...
+        """The weights, gathered in ``dtype`` one by one."""
 
 
 class ParityCheck:
-    """Questions to copies of ``model``, and the comparison of their answers.
+    """Prompts for copies of ``model``, and the comparison of their responses.
 
     dtype: of the copies, by name.
     max_length: longest row.
-    temperature: that the copies sample at. Other than 1, it also reveals a copy that reports log-probabilities of
-        another distribution than it samples from.
-    read: returns the logits of the policy in training where ``model`` has no numbers, as
-        :func:`gagpo.agents.engines.flat.attention.forward` does of a model. Ranks that hold the policy in parts each
-        call it once in an update.
+    temperature: of the copies. Values other than 1 also reveal a copy that reports log-probabilities of another
+        distribution than it samples from.
+    read: returns the logits of a sharded policy in place of ``model``, whose weights are then not used. All ranks call
+        it once in an update.
     """
 
     def __init__(
@@ -91,62 +87,51 @@ class ParityCheck:
         self._first_kl: float | None = None
 
     def against(self, tensors: Iterable[NamedTensor], adapter: bool = False) -> Iterable[NamedTensor]:
-        """The same tensors, which a copy is about to get; it is compared with them from then on.
+        """Compare the next copy with these tensors, which it is about to get; returns the same tensors.
 
-        A model that is trained here holds them. A list of other tensors was copied while training goes on; a second
+        A model that is trained here holds them, unless they are a list that was copied while training goes on: a second
         model takes those. A model that is not trained is filled with them as they pass.
 
         adapter: the tensors are those of the model's adapter alone.
         """
         if self.read is not None:
             return tensors
-        if adapter:
-            return self._against_adapter(tensors)
-        trained = any(parameter.requires_grad for parameter in self.model.parameters())
-        own = {parameter.data_ptr() for parameter in self.model.parameters()}
-        if not trained:
-            return self._filling(tensors)
+        parameters = list(self.model.parameters())
+        if not adapter and not any(parameter.requires_grad for parameter in parameters):
+            return self._fill(tensors)
+        own = {parameter.data_ptr() for parameter in parameters}
         if not isinstance(tensors, list) or all(tensor.data_ptr() in own for _, tensor in tensors):
             self._other = None
-            return tensors
-        if self._other is None:
-            self._other = like(self.model)
-        copy_tensors(self._other, tensors)
+        elif adapter:
+            self._other = self._other or copy_adapter(self.model)
+            theirs = adapter_parameters(self._other)
+            for name, tensor in tensors:
+                theirs[name].data.copy_(tensor)
+        else:
+            self._other = self._other or like(self.model)
+            copy_tensors(self._other, tensors)
         return tensors
 
-    @torch.no_grad()
-    def _against_adapter(self, tensors: Iterable[NamedTensor]) -> Iterable[NamedTensor]:
-        own = stored(self.model)
-        if not isinstance(tensors, list) or all(tensor.data_ptr() == own[name].data_ptr() for name, tensor in tensors):
-            self._other = None
-            return tensors
-        if self._other is None:
-            self._other = beside(self.model)
-        theirs = stored(self._other)
-        for name, tensor in tensors:
-            theirs[name].copy_(tensor)
-        return tensors
-
-    def _filling(self, tensors: Iterable[NamedTensor]) -> Iterator[NamedTensor]:
+    def _fill(self, tensors: Iterable[NamedTensor]) -> Iterator[NamedTensor]:
         own = dict(self.model.named_parameters(remove_duplicate=False))
-        for name, tensor in tensors:  # the copy is made before the tensor is handed on, which may free it
+        for name, tensor in tensors:  # copy before handing the tensor on, which may free it
             if name in own and own[name].shape == tensor.shape and own[name].data_ptr() != tensor.data_ptr():
                 own[name].data.copy_(tensor)
             yield name, tensor
 
     def remember(self, requests: Sequence[Request]) -> None:
-        """Ask the next copies some of these prompts, so that what is checked is what is used."""
+        """Use some of these prompts for the next check."""
         asked = [request.prompt_ids for request in requests[:PROMPTS] if request.session >= 0]
         self._recent = asked or self._recent
 
     def questions(self) -> list[Request]:
-        """The questions to a copy; their sessions are negative."""
+        """The prompts for a copy; their sessions are negative."""
         prompts = self._recent or [np.arange(8, dtype=np.int32)]
         return [Request(-1 - place, ids[: min(self._longest, LONGEST)], place) for place, ids in enumerate(prompts)]
 
     @torch.no_grad()
     def gaps(self, requests: Sequence[Request], copies: Sequence[Sequence[Response]]) -> list[LogprobGap]:
-        """The gap of every copy, by one forward pass over all answers together."""
+        """The gap of every copy, by one forward pass over all responses."""
         rows = [
             np.concatenate([request.prompt_ids, response.ids])
             for responses in copies
@@ -173,7 +158,7 @@ class ParityCheck:
         ]
 
     def judge(self, gap: LogprobGap, who: str = "vLLM") -> None:
-        """Raise ModelError, naming ``who``, for a copy that is not the model."""
+        """Raise ModelError, naming ``who``, if the copy is not the model."""
         name = type(self.model).__name__
         if self.exact:
             if not gap.error <= TOLERANCE:
@@ -192,12 +177,12 @@ class ParityCheck:
 
 
 def like(model: torch.nn.Module) -> torch.nn.Module:
-    """A model of the same class, without adapter, whose weights are arbitrary."""
+    """A model of the same class without adapter, with arbitrary weights."""
     first = next(model.parameters())
     built = untrained(config_of(model), dtype=first.dtype)
     return built.to(first.device).requires_grad_(False).eval()
 
 
 def _gap(difference: np.ndarray) -> LogprobGap:
-    """From the model's log-probabilities minus the copy's, at the tokens that the copy sampled."""
+    """The gap from the model's log-probabilities minus the copy's, at the sampled tokens."""
     return LogprobGap(float(np.abs(difference).max()), float((np.expm1(difference) - difference).mean()))

@@ -1,4 +1,4 @@
-"""What an engine needs to know of its process's rank: which servers and which GPU are its own."""
+"""The servers and the GPU that belong to a rank."""
 
 from __future__ import annotations
 
@@ -15,18 +15,12 @@ if TYPE_CHECKING:
 
 
 _SPANNING = ("tensor_parallel_size", "tensor_parallel", "gpus_each", "gpus")
-"""Options that ask for an engine over several GPUs; the first two are vLLM's name of it, and a likely mistake."""
+"""Options for several GPUs; the first two are vLLM's name and a likely mistake."""
 
 
 @dataclass(frozen=True)
 class Rank:
-    """The place of a process among all of a run and among those on its machine, as torchrun counts them.
-
-    rank: number of the process, from 0.
-    environment: number of processes.
-    local: number of the process on its machine, from 0.
-    local_env: number of processes on its machine.
-    """
+    """A process among all processes of a run and among those on its machine, as torchrun counts them."""
 
     rank: int = 0
     world_size: int = 1
@@ -35,15 +29,15 @@ class Rank:
 
     @classmethod
     def of(cls, variables: Mapping[str, str]) -> Rank:
-        """From torchrun's environment variables; a process without them is alone."""
+        """Read torchrun's environment variables; a process without them is alone."""
         names = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1"))
         return cls(*(int(variables.get(name, usual)) for name, usual in names))
 
 
 def share_of(urls: Sequence[str], place: Rank) -> list[str]:
-    """The servers of one rank. Every rank has its own, so that none waits for another's update.
+    """The servers of one rank; ranks share none, so that they update independently.
 
-    Raises: InvalidArgument for anything but distinct http addresses, and for fewer servers than ranks.
+    Raises: InvalidArgument unless ``urls`` are distinct http addresses, at least one for each rank.
     """
     for url in urls:
         if not isinstance(url, str) or urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
@@ -52,24 +46,24 @@ def share_of(urls: Sequence[str], place: Rank) -> list[str]:
         raise InvalidArgument("engine.options.urls names a server twice")
     if len(urls) < place.world_size:
         raise InvalidArgument(
-            f"engine.options.urls names {len(urls)} servers for {place.world_size} trainer ranks: give one for each, or set "
-            "rollout.ahead=1, with which the first rank uses them all"
+            f"engine.options.urls names {len(urls)} servers for {place.world_size} trainer ranks: give one for each, "
+            "or set rollout.ahead=1, with which the first rank uses them all"
         )
     return list(urls[place.rank :: place.world_size])
 
 
 def visible_gpu(index: int) -> int:
-    """The machine's number of this process's GPU ``index``."""
+    """The number on this machine of the process's GPU ``index``."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     numbers = [part for part in named.split(",") if part.strip().isdigit()]
     return int(numbers[index]) if index < len(numbers) else index
 
 
 def require_one_gpu(name: str, options: Mapping[str, object]) -> None:
-    """Raise InvalidArgument where vLLM on the ranks' own GPUs is asked for more than one of them.
+    """Raise InvalidArgument if vLLM on the ranks' own GPUs is asked for more than one of them.
 
-    vLLM can split a model over processes that others started only if all of them hand it the same requests in the same
-    order. Ranks do not: each plays its own task groups.
+    Split over the ranks' processes, vLLM would need the same requests from all of them, but each rank plays its own
+    task groups.
     """
     asked = [key for key in _SPANNING if options.get(key) not in (None, 1, [], ())]
     if not asked or name not in ("vllm", "vllm-server"):
@@ -87,7 +81,7 @@ def require_one_gpu(name: str, options: Mapping[str, object]) -> None:
 
 
 def require_own_gpu(device: torch.device, place: Rank) -> None:
-    """Raise InvalidArgument where vLLM in this process would sample on another GPU than ``device``."""
+    """Raise InvalidArgument if vLLM in this process would sample on another GPU than ``device``."""
     own = place.local if place.world_size > 1 else 0
     if device.type == "cuda" and (device.index or 0) != own:
         raise InvalidArgument(

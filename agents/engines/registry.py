@@ -1,6 +1,6 @@
-"""Engines by name; see :mod:`gagpo.base.registry` for how a package or a file adds one.
+"""Engines by name; :mod:`gagpo.base.registry` explains how a package or a file adds one.
 
-An engine is a callable ``factory(model, tokenizer, max_length=None, **options)`` that returns an
+An entry is a callable ``factory(model, tokenizer, max_length=None, **options)`` that returns an
 :class:`gagpo.agents.engines.base.Engine`.
 """
 

@@ -1,4 +1,4 @@
-"""Named spans of code, which a profile measures and which cost almost nothing without one."""
+"""Named spans of code, which cost almost nothing unless a profile is running."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 
 class Profile:
-    """Seconds per span, wall clock and CPU, without those of inner spans.
+    """Wall-clock and CPU seconds per span, without those of inner spans.
 
     finish: called at both ends of a span; on a GPU it waits for launched kernels.
     """
@@ -22,13 +22,13 @@ class Profile:
         self._open = threading.local()
 
     def clear(self) -> None:
-        """Start again from zero; open spans are measured whole."""
+        """Reset to zero; open spans are still measured from their start."""
         self.wall.clear()
         self.processor.clear()
 
     @contextmanager
     def running(self) -> Iterator[Profile]:
-        """A context in which spans are measured, in other threads too."""
+        """A context in which the spans of all threads are measured."""
         global _active
         _active = self
         try:
@@ -38,7 +38,7 @@ class Profile:
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
-        inner = self._open.__dict__.setdefault("inner", [])  # time of the spans within each open one
+        inner = self._open.__dict__.setdefault("inner", [])  # time of the inner spans of each open one
         self._finish()
         wall, processor = time.perf_counter(), time.process_time()
         inner.append([0.0, 0.0])

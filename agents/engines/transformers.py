@@ -1,4 +1,4 @@
-"""An engine on transformers: one KV cache slot per session, prompts read once, responses decoded together."""
+"""An engine on transformers: one cache slot per session, prompts read once, responses decoded together."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import copy
 import math
 import time
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
 from gagpo.agents.engines.adapters import merge
-from gagpo.agents.engines.base import Finished, ModelEngine, NamedTensor, Request, Response, Sampling, Tokenizer
+from gagpo.agents.engines.base import Finished, ModelEngine, NamedTensor, Request, Response, Sampling
 from gagpo.agents.engines.flat.attention import forward
 from gagpo.agents.engines.flat.slots import SlotCache
 from gagpo.agents.engines.spans import span
@@ -21,15 +22,14 @@ from gagpo.base.errors import InvalidArgument
 
 
 class DecodingRow:
-    """A response under way: ``count`` tokens are sampled, and all but the last are read."""
+    """A response under way: ``count`` tokens are sampled, all but the last of them read."""
 
-    __slots__ = ("count", "ids", "logprobs", "most", "request", "temperature", "top_p", "uniform")
+    __slots__ = ("count", "ids", "logprobs", "most", "request", "temperature", "uniform")
 
     def __init__(self, request: Request, sampling: Sampling):
         self.request = request
         self.most = sampling.limit(request)
         self.temperature = sampling.temperature_of(request)
-        self.top_p = sampling.top_p
         self.uniform = np.random.Generator(np.random.Philox(request.seed)).random(self.most)
         self.ids = np.zeros(self.most, np.int32)
         self.logprobs = np.zeros(self.most, np.float32)
@@ -45,21 +45,21 @@ class DecodingRow:
 
 
 class TransformersEngine(ModelEngine):
-    """Samples from ``model`` itself where it has the wanted precision, else from a copy that it owns.
+    """Samples from ``model`` itself if it has the given precision, else from a copy.
+
+    Of a prompt, only what differs from the session's cached tokens is read. Live sessions fill the first slots of the
+    cache, so a call for most of them reads the cache in place; a call for few gathers their slots. New requests join
+    those under way at the next token.
 
     dtype: what is sampled in (``float32`` or ``bfloat16``); that of the model if None.
     prefill_tokens: most padded prompt tokens of one forward pass.
-    own: sample from a copy in any case, so that the model can be trained meanwhile.
-
-    Of a session's prompt, only what differs from the cached tokens is read. Live sessions always fill the first slots
-    of the cache, so a call for most of them reads the cache in place; a call for few gathers their slots. Requests that
-    are submitted while others are decoded join them at the next token.
+    own: always sample from a copy, so that the model can be trained meanwhile.
     """
 
     def __init__(
         self,
         model: torch.nn.Module,
-        tokenizer: Tokenizer,
+        tokenizer: Any,
         max_length: int | None = None,
         *,
         dtype: str | None = None,
@@ -83,12 +83,10 @@ class TransformersEngine(ModelEngine):
         self._cache = SlotCache.of(self.model)
         self._slot: dict[int, int] = {}
         self._session: list[int] = []  # by slot
-        self._cached: list[np.ndarray] = []  # by slot: the tokens whose keys and values it holds, decoding aside
-
-    # Weights ----------------------------------------------------------------------------------------------------------
+        self._cached: list[np.ndarray] = []  # by slot: the tokens it holds, without those of a response under way
 
     def load_weights(self, tensors: Iterable[NamedTensor]) -> None:
-        """Take new weights. A shared module has them already, so only the caches are dropped."""
+        """Take new weights; a shared module has them already, so only the caches are dropped."""
         self._require_idle()
         if self._asleep:
             raise InvalidArgument("the engine is asleep: wake it before it takes weights")
@@ -109,7 +107,7 @@ class TransformersEngine(ModelEngine):
             storage.resize_(0)
 
     def wake(self) -> None:
-        """Make room for the weights again; load_weights fills it."""
+        """Allocate the weights again, for :meth:`load_weights` to fill."""
         for storage, size in self._asleep.items():
             storage.resize_(size)
         self._asleep = {}
@@ -129,34 +127,21 @@ class TransformersEngine(ModelEngine):
     def under_way(self) -> int:
         return len(self._new) + len(self._rows)
 
-    # Requests ---------------------------------------------------------------------------------------------------------
-
-    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
-        """One response per request, in order."""
-        self.submit(requests, sampling)
-        mine = set(map(id, requests))
-        found: dict[int, Response] = {}
-        while len(found) < len(mine):  # a token for all, and what that finished
-            self._step()
-            found |= {id(request): response for request, response in self._finished if id(request) in mine}
-        self._finished = [one for one in self._finished if id(one[0]) not in mine]  # others' answers stay
-        return [found[id(request)] for request in requests]
-
     def submit(self, requests: Sequence[Request], sampling: Sampling) -> None:
-        """Begin on requests; they are read at the next :meth:`collect`."""
+        """Add requests, which are read at the next :meth:`collect`."""
         if not requests:
             return
         self._require_room(requests, sampling)
         sessions = [row.request.session for row in (*self._new, *self._rows)]
         sessions += [request.session for request in requests]
         if len(set(sessions)) != len(sessions):
-            raise InvalidArgument("two requests of one call belong to the same session")
+            raise InvalidArgument("two requests belong to the same session")
         self._new += [DecodingRow(request, sampling) for request in requests]
 
     def collect(self, timeout: float | None = None) -> list[Finished]:
         """Decode until a response is finished, or for ``timeout`` seconds; at least one token."""
         end = math.inf if timeout is None else time.monotonic() + timeout
-        while not self._finished and self.under_way:  # at least one token
+        while not self._finished and self.under_way:
             self._step()
             if time.monotonic() >= end:
                 break
@@ -181,8 +166,6 @@ class TransformersEngine(ModelEngine):
         except BaseException:
             self._abandon()
             raise
-
-    # Decoding ---------------------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
     def _step(self) -> None:
@@ -210,11 +193,11 @@ class TransformersEngine(ModelEngine):
         """Sample a token for each of ``rows``; finished rows leave the decoding."""
         uniform_B = np.asarray([row.uniform[row.count] for row in rows])
         temperature_B = np.asarray([row.temperature for row in rows], np.float64)
-        token_B, logprob_B = sample(logits_BV, uniform_B, temperature_B, np.asarray([row.top_p for row in rows]))
+        token_B, logprob_B = sample(logits_BV, uniform_B, temperature_B)
         stopped_B = np.isin(token_B, self.stops)
         ended = set()
         for row, token, logprob, stopped in zip(rows, token_B.tolist(), logprob_B.tolist(), stopped_B, strict=True):
-            row.ids[row.count], row.logprobs[row.count] = token, logprob  # one more token; a last one ends the row
+            row.ids[row.count], row.logprobs[row.count] = token, logprob
             row.count += 1
             if stopped or row.count == row.most:
                 ended.add(id(row))
@@ -229,7 +212,7 @@ class TransformersEngine(ModelEngine):
         self._cached[self._slot[row.request.session]] = row.tokens()
 
     def _read(self, rows: Sequence[DecodingRow]) -> torch.Tensor:
-        """Read the prompts of new rows; logits ``(B, V)`` after them.
+        """Read the prompts of new rows; returns logits ``(B, V)`` after them.
 
         Of equal prompts, the one with most tokens in the cache is read and copied to the others.
         """
@@ -251,9 +234,9 @@ class TransformersEngine(ModelEngine):
         return logits[torch.as_tensor(place_B, device=self.device)]
 
     def _place(self, rows: Sequence[DecodingRow]) -> tuple[np.ndarray, np.ndarray]:
-        """A slot for every session, and how many of its prompt's tokens the slot holds already."""
+        """A slot for every session, and how many tokens of its prompt the slot holds already."""
         slots, starts = [], []
-        for row in rows:  # a new session takes the next slot
+        for row in rows:
             request = row.request
             if request.session not in self._slot:
                 self._slot[request.session] = len(self._session)
@@ -275,12 +258,12 @@ class TransformersEngine(ModelEngine):
         return forward(self.model, ids, self._cache, keep).float()
 
     def _prefill(self, requests: Sequence[Request], slot_B: np.ndarray, start_B: np.ndarray) -> torch.Tensor:
-        """Read the new part of every prompt, in chunks of similar length; logits ``(B, V)`` after the last tokens."""
+        """Read the new part of every prompt, in chunks of similar length; returns logits ``(B, V)`` after them."""
         new_B = np.asarray([len(request.prompt_ids) for request in requests]) - start_B
         order = np.argsort(new_B, kind="stable")
         logits: list[torch.Tensor] = [torch.empty(0)] * len(requests)
         begin = 0
-        while begin < len(order):  # a chunk: as many of the next prompts as fit when padded to the longest
+        while begin < len(order):  # as many prompts as fit when padded to the longest
             end = begin + 1
             while end < len(order) and (end + 1 - begin) * new_B[order[end]] <= self.prefill_tokens:
                 end += 1
@@ -295,7 +278,7 @@ class TransformersEngine(ModelEngine):
         return torch.stack(logits)
 
     def _advance(self) -> torch.Tensor:
-        """Read the last token of every response under way; logits ``(B, V)`` after it."""
+        """Read the last token of every response under way; returns logits ``(B, V)`` after it."""
         rows = self._rows
         slot_B = np.asarray([self._slot[row.request.session] for row in rows])
         position_B = np.asarray([row.read for row in rows])
@@ -304,7 +287,7 @@ class TransformersEngine(ModelEngine):
         if 3 * len(slot_B) < first:
             self._cache.plan(slot_B, position_B, np.ones(len(slot_B), np.int64))
             return self._forward(token_B, np.arange(len(slot_B)))
-        # Cheaper than gathering: all first slots are read, idle ones with a token after what they hold.
+        # Cheaper than gathering: read all first slots, idle ones with a token after what they hold.
         token_S = np.zeros(first, np.int64)
         position_S = np.asarray([len(cached) for cached in self._cached[:first]])
         token_S[slot_B], position_S[slot_B] = token_B, position_B
@@ -312,14 +295,13 @@ class TransformersEngine(ModelEngine):
         return self._forward(token_S, slot_B)
 
 
-def sample(
-    logits_BV: torch.Tensor, uniform_B: np.ndarray, temperature_B: np.ndarray, top_p: float | np.ndarray = 1.0
-) -> tuple[np.ndarray, np.ndarray]:
-    """Sample one token per row by inverting the cumulative distribution at ``uniform_B``; ids and log-probabilities.
+def sample(logits_BV: torch.Tensor, uniform_B: np.ndarray, temperature_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sample one token per row by inverting the cumulative distribution at ``uniform_B``.
 
-    A row with temperature 0 takes its most probable token and reports the log-probability at temperature 1. Reported
-    log-probabilities are those of the whole tempered distribution, also with ``top_p`` below 1. Sums are float64 on a
-    CPU, which adds in sequence, and float32 on a GPU, which adds in a tree and is slow in float64.
+    A row with temperature 0 takes its most probable token and reports the log-probability at temperature 1. Sums are
+    float64 on a CPU, which adds in sequence, and float32 on a GPU, which adds in a tree and is slow in float64.
+
+    Returns ids and log-probabilities of the tempered distribution.
     """
     greedy_B = torch.as_tensor(temperature_B == 0, device=logits_BV.device)
     scale_B = np.where(temperature_B == 0, 1.0, temperature_B)
@@ -327,11 +309,6 @@ def sample(
         logits_BV = logits_BV / torch.as_tensor(scale_B, dtype=logits_BV.dtype, device=logits_BV.device)[:, None]
     logprob_BV = torch.log_softmax(logits_BV, -1)
     probability_BV = (logprob_BV if logits_BV.is_cuda else logprob_BV.double()).exp()
-    if np.min(top_p) < 1:
-        nucleus_B = torch.as_tensor(np.broadcast_to(top_p, len(temperature_B)).copy(), device=logits_BV.device)
-        sorted_BV, order_BV = probability_BV.sort(-1, descending=True)
-        outside_BV = (sorted_BV.cumsum(-1) - sorted_BV >= nucleus_B[:, None]) & (nucleus_B[:, None] < 1)
-        probability_BV = probability_BV.scatter(-1, order_BV, sorted_BV.masked_fill(outside_BV, 0.0))
     cumulative_BV = probability_BV.cumsum(-1)
     uniform = torch.as_tensor(uniform_B, dtype=cumulative_BV.dtype, device=logits_BV.device)
     uniform.clamp_(max=1 - 4 * torch.finfo(uniform.dtype).eps)  # rounded to 1 it would draw a token of probability 0

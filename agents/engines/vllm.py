@@ -1,7 +1,7 @@
-"""An engine on vLLM, in the trainer's own process: paged caches, continuous batching, prefix caching.
+"""An engine on vLLM in the trainer's own process.
 
-vLLM holds a second copy of the weights. It is filled from the trainer's model, never from disk, by the same call that
-updates it after an optimiser step; so a copy that does not agree with the model is found before anything is sampled.
+vLLM holds a second copy of the weights. It is filled from the trainer's model, never from disk, and checked after every
+update before anything is sampled.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from gagpo.agents.engines.base import (
     Request,
     Response,
     Sampling,
-    Tokenizer,
     config_of,
     release_memory,
 )
@@ -39,33 +38,32 @@ from gagpo.base.errors import first_line
 
 LOG = logging.getLogger("gagpo")
 
-GPU_SHARE = 0.4  # of the device's memory, for vLLM's weights and cache together; the trainer needs the rest
+GPU_SHARE = 0.4  # of the device's memory, for vLLM's weights and cache
 
-_running: Any = None  # this process's vLLM; what it sets up is global, so there is never a second
+_running: Any = None  # the only vLLM of this process, since its state is global
 
 
 class VLLMEngine(ModelEngine):
-    """Samples from a copy of ``model``, which :meth:`load_weights` brings up to date.
+    """Samples from a copy of ``model``, which :meth:`load_weights` updates.
 
-    Sessions need no cache of their own: vLLM recognises the blocks of any prompt that it has read before. A process has
-    one engine of this kind; a new one closes the one before.
+    vLLM finds cached prefixes by itself. A new engine closes the previous one of the process.
 
-    Where ``model`` has a LoRA adapter and is whole in this process, vLLM gets the weights below it once and the adapter
-    with each update. Where it takes no adapter, it gets all weights with the adapter merged.
+    If ``model`` has a LoRA adapter and is not sharded, vLLM gets the weights below it once and the adapter with each
+    update. If vLLM does not support the adapter, it gets all weights with the adapter merged.
 
-    max_length: most tokens of a prompt and its response; the model's own limit if None.
-    dtype: of vLLM's copy; the model's own if None.
+    max_length: most tokens of a prompt and its response; the model's limit if None.
+    dtype: of vLLM's copy; the model's if None.
     memory: share of a GPU's memory for vLLM's weights and cache together.
     place: the rank of this process, by default from torchrun's variables; each rank has an engine on its own GPU.
-    read: of a policy in parts, see :class:`gagpo.agents.engines.parity.ParityCheck`; ``model`` then needs no numbers.
+    read: for a sharded policy, see :class:`gagpo.agents.engines.parity.ParityCheck`.
 
-    Raises: ModelError when vLLM is not installed, cannot run the model, or does not reproduce it.
+    Raises: ModelError if vLLM is not installed, cannot run the model, or does not reproduce it.
     """
 
     def __init__(
         self,
         model: torch.nn.Module,
-        tokenizer: Tokenizer,
+        tokenizer: Any,
         max_length: int | None = None,
         *,
         dtype: str | None = None,
@@ -81,10 +79,10 @@ class VLLMEngine(ModelEngine):
         require_own_gpu(self.device, self._rank)
         self._new_params = vllm.SamplingParams
         self._adapter = None if read else AdapterShape.of(model)
-        self._lora: Any = None  # vLLM's request for the adapter of the last weights
+        self._lora: Any = None  # vLLM's request for the current adapter
         self._folder = tempfile.TemporaryDirectory(prefix="gagpo-adapter-")
         self._sent = SentBytes()
-        self._under_way: dict[str, Request] = {}  # by vLLM's name of the request
+        self._under_way: dict[str, Request] = {}  # by vLLM's request id
         self._number = 0
         self._parity = ParityCheck(model, self.dtype, self.max_length, read=read)
         threads = torch.set_num_threads
@@ -99,25 +97,25 @@ class VLLMEngine(ModelEngine):
 
     @property
     def takes_adapter(self) -> bool:  # type: ignore[override]
-        """Whether vLLM has the weights below the adapter, so that it comes alone."""
+        """Whether the adapter is sent alone."""
         return self._adapter is not None
 
     def _begin(self, vllm: Any, read: PolicyReader | None) -> None:
-        """Start vLLM with the model's weights; with merged ones where it takes no adapter."""
+        """Start vLLM and load the model's weights, merged if it does not support the adapter."""
         if self._adapter is not None:
             try:
                 self.llm = self._start(vllm)
                 self._reload(base_weights(self.model))
-                return self.load_weights(adapter_tensors(self.model))
+                self.load_weights(adapter_tensors(self.model))
+                return
             except (ModelError, ValueError, RuntimeError, NotImplementedError) as error:
-                LOG.warning("vLLM takes no adapter, so it gets all weights: %s", first_line(error)[:300])
+                LOG.warning("vLLM does not support this adapter, so it gets all weights: %s", first_line(error)[:300])
                 self._adapter = None
         self.llm = self._start(vllm)
         self.load_weights(read.tensors(self.dtype) if read else named_tensors(self.model))
-        return None
 
     def _start(self, vllm: Any) -> Any:
-        """vLLM on a model of this shape with arbitrary weights, in place of the one that ran before."""
+        """Start vLLM on a model of this shape with arbitrary weights, in place of the running one."""
         global _running
         _end_running()
         with tempfile.TemporaryDirectory() as folder:
@@ -127,7 +125,7 @@ class VLLMEngine(ModelEngine):
                 hf_overrides={"architectures": [type(self.model).__name__]},
                 load_format="dummy",
                 skip_tokenizer_init=True,
-                generation_config="vllm",  # the model's own would add penalties and cut-offs to the sampling
+                generation_config="vllm",  # the model's own may add penalties and cut-offs
                 logprobs_mode="processed_logprobs",
                 dtype=self.dtype,
                 max_model_len=self.max_length,
@@ -139,7 +137,7 @@ class VLLMEngine(ModelEngine):
         return _running
 
     def _memory(self) -> Mapping[str, float]:
-        """vLLM's arguments about memory, for a device that it shares with the trainer."""
+        """vLLM's memory arguments, for a device that it shares with the trainer."""
         if self.device.type != "cpu":
             return {"gpu_memory_utilization": self.memory, "enable_sleep_mode": True}
         return cpu_arguments(config_of(self.model), getattr(torch, self.dtype).itemsize, self.max_length)
@@ -150,7 +148,7 @@ class VLLMEngine(ModelEngine):
         return {"enable_lora": True, "max_loras": 1, "max_lora_rank": room_for_rank(self._adapter.rank)}
 
     def _place(self) -> Mapping[str, str | int]:
-        """vLLM's arguments about the GPU that it samples on, which is the first one unless it is told of ranks."""
+        """vLLM's arguments about its GPU, which is the first one by default."""
         if self.device.type == "cpu" or self._rank.world_size == 1:
             return {}
         return {"distributed_executor_backend": "external_launcher", "tensor_parallel_size": 1}
@@ -160,13 +158,13 @@ class VLLMEngine(ModelEngine):
         return len(self._under_way)
 
     def submit(self, requests: Sequence[Request], sampling: Sampling) -> None:
-        """Hand requests to vLLM, which reads them at its next step."""
+        """Add requests, which vLLM reads at its next step."""
         if not requests:
             return
         self._require_room(requests, sampling)
         self._require_open()
         params = [self._params(request, sampling) for request in requests]
-        for request, own in zip(requests, params, strict=True):  # under a name of its own, however often it is asked
+        for request, own in zip(requests, params, strict=True):
             name = str(self._number)
             self._number += 1
             self._under_way[name] = request
@@ -180,7 +178,7 @@ class VLLMEngine(ModelEngine):
         end = math.inf if timeout is None else time.monotonic() + timeout
         finished: list[Finished] = []
         try:
-            while self._under_way and not finished:  # at least one step
+            while self._under_way and not finished:
                 for output in self.llm.llm_engine.step():
                     if output.finished and output.request_id in self._under_way:
                         finished.append((self._under_way.pop(output.request_id), self._response(output.outputs[0])))
@@ -192,7 +190,7 @@ class VLLMEngine(ModelEngine):
         return finished
 
     def _abort(self, names: list[str]) -> None:
-        """What is left of an interrupted call would be answered by the next."""
+        """Drop requests, which the next call would otherwise answer."""
         self.llm.llm_engine.abort_request(names, internal=False)
         for name in names:
             self._under_way.pop(name, None)
@@ -217,14 +215,14 @@ class VLLMEngine(ModelEngine):
         return Response(ids, logprobs, output.finish_reason == "stop")
 
     def release(self, session: int) -> None:
-        """Drop what the session has under way; cache blocks that nobody uses are overwritten when others need them."""
+        """Drop the session's request under way; vLLM reuses cache blocks by itself."""
         if names := [name for name, request in self._under_way.items() if request.session == session]:
             self._abort(names)
 
     def load_weights(self, tensors: Iterable[NamedTensor]) -> None:
         """Copy weights into vLLM, drop the cache of the old ones, and check the copy.
 
-        Raises: ModelError when vLLM's log-probabilities are not the model's.
+        Raises: ModelError if vLLM's log-probabilities are not the model's.
         """
         self._require_open()
         self._sent.total = 0
@@ -233,8 +231,7 @@ class VLLMEngine(ModelEngine):
             self._use_adapter(self._adapter, tensors)
         else:
             self._reload(tensors)
-        # vLLM wakes in parts: memory for weights (`wake`), the weights, what layers derive from them, then the cache.
-        # Loading takes more memory for a while and does not need the cache, so the cache comes last.
+        # vLLM wakes in parts: memory for weights in `wake`, and the cache only after loading, which needs memory.
         if self._asleep:
             release_memory(self.device)
             self.llm.wake_up(tags=["kv_cache"])
@@ -244,13 +241,13 @@ class VLLMEngine(ModelEngine):
         self._check_parity()
 
     def _reload(self, tensors: Iterable[NamedTensor]) -> None:
-        """Give vLLM all weights, or all that is under an adapter."""
+        """Send all weights, or all below an adapter."""
         sent = self._sent.counted(tensors, getattr(torch, self.dtype).itemsize)
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": sent})
         self.llm.apply_model(repack_heads)
 
     def _use_adapter(self, shape: AdapterShape, tensors: Iterable[NamedTensor]) -> None:
-        """Sample with this adapter from now on. vLLM numbers adapters and keeps the latest one."""
+        """Replace the adapter; vLLM numbers adapters."""
         from vllm.lora.request import LoRARequest
 
         if self._lora is not None:
@@ -276,25 +273,22 @@ class VLLMEngine(ModelEngine):
             self.llm.sleep(level=1 if self.takes_adapter else 2)
 
     def wake(self) -> None:
-        """Take the memory for weights again; :meth:`load_weights` brings them and makes room for the cache.
-
-        vLLM asks the driver for memory, so torch first returns what it has freed and kept.
-        """
+        """Allocate memory for weights; :meth:`load_weights` fills it and allocates the cache."""
         if self.device.type != "cpu":
             release_memory(self.device)
             self.llm.wake_up(tags=["weights"])
 
     def close(self) -> None:
-        """End this process's vLLM, if it is still this engine's."""
+        """End vLLM if it still belongs to this engine."""
         if self.llm is _running:
             _end_running()
 
     def _require_open(self) -> None:
         if self.llm is not _running:
-            raise RuntimeError("this engine is closed: a process has one vLLM, and another has been started since")
+            raise RuntimeError("this engine is closed, because another vLLM engine was started in this process")
 
     def _check_parity(self) -> None:
-        """Compare vLLM's log-probabilities with the model's, on prompts of the last calls where there are any."""
+        """Compare vLLM's log-probabilities with the model's, on recent prompts if there are any."""
         questions = self._parity.questions()
         (gap,) = self._parity.gaps(questions, [self.generate(questions, self._parity.sampling)])
         self._parity.judge(gap)
@@ -308,7 +302,7 @@ def _end_running() -> None:
 
 
 def _import_vllm() -> Any:
-    """The package, set up to run in this process, quietly."""
+    """The package, set up to run quietly in this process."""
     if importlib.util.find_spec("vllm") is None:
         raise ModelError(
             "engine: vllm needs vLLM, which is not installed: pip install 'gagpo[vllm]' with a GPU, "

@@ -25,21 +25,16 @@ MOST_RANK = RANKS[-1]
 
 
 def temperature_of(request: Request, sampling: Sampling) -> float:
-    """The temperature of a request; InvalidArgument for sampling that vLLM does not do exactly."""
+    """The temperature of a request. Raises: InvalidArgument for one that vLLM would change."""
     temperature = sampling.temperature_of(request)
     lowest, highest = TEMPERATURES
     if temperature and not lowest <= temperature <= highest:
         raise InvalidArgument(f"vLLM samples at temperature 0 or in [{lowest}, {highest}], got {temperature}")
-    if sampling.top_p < 1:
-        raise InvalidArgument(
-            f"top_p is {sampling.top_p}: below 1 vLLM reports log-probabilities of the nucleus, not of the whole "
-            "distribution; use the transformers engine"
-        )
     return temperature
 
 
 def room_for_rank(rank: int) -> int:
-    """The lowest rank that vLLM supports and that fits adapters of ``rank``; InvalidArgument if there is none."""
+    """The lowest rank that vLLM supports for adapters of ``rank``. Raises: InvalidArgument if there is none."""
     for room in RANKS:
         if rank <= room:
             return room
@@ -47,12 +42,12 @@ def room_for_rank(rank: int) -> int:
 
 
 def spread(seed: int) -> int:
-    """A 63-bit number in which every bit depends on the whole seed: generators on a CPU use only the lowest 32."""
+    """Hash a seed to 63 bits, since generators on a CPU use only the lowest 32."""
     return int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1)
 
 
 def cpu_arguments(config: PreTrainedConfig, item_bytes: int, max_length: int) -> dict[str, int]:
-    """vLLM's arguments about memory on a CPU, for a model of this config with ``item_bytes`` per number."""
+    """vLLM's arguments about memory on a CPU, for a model with ``item_bytes`` per number."""
     token = 2 * math.prod(key_value_shape(config)) * item_bytes
     return {
         "kv_cache_memory_bytes": max(CPU_CACHE, token * (max_length + 2 * CPU_BLOCK)),
@@ -67,8 +62,8 @@ def cpu_arguments(config: PreTrainedConfig, item_bytes: int, max_length: int) ->
 def repack_heads(model: torch.nn.Module) -> None:
     """Rebuild what the output layers of vLLM's model derive from their weights.
 
-    Reloading does so for every layer that receives weights. An output layer tied to the input embedding receives none;
-    on a CPU it multiplies with a packed copy, which would keep the old weights.
+    Reloading does so for layers that receive weights. An output layer tied to the input embedding receives none, and on
+    a CPU its packed copy would keep the old ones.
     """
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 

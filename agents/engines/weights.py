@@ -1,4 +1,4 @@
-"""Weights on their way to an engine: each tensor once by its name; tensors of another model are refused."""
+"""Send weights to engines: each tensor once, by its name."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from gagpo.agents.engines import adapters
-from gagpo.agents.engines.adapters import base_tensors, is_adapted, merged_tensors, stored
+from gagpo.agents.engines.adapters import adapter_parameters, base_tensors, is_adapted, merged_tensors
 from gagpo.agents.engines.base import Engine, NamedTensor
 from gagpo.agents.precision import dtype_of
 from gagpo.base.errors import GagpoError
 
 
 class WeightsError(GagpoError, ValueError):
-    """Tensors of another model; the message names the first."""
+    """The tensors are those of another model."""
 
 
 def named_tensors(
     model: torch.nn.Module, merged: bool = True, dtype: torch.dtype | None = None
 ) -> Iterator[NamedTensor]:
-    """What :meth:`Engine.load_weights` takes: every parameter once, tied ones under their first name.
+    """Every parameter once, tied ones under their first name, for :meth:`Engine.load_weights`.
 
     Sharded weights are gathered one by one and freed when the next one is read; all ranks read them together.
 
-    merged: add an adapter to the weights it belongs to; false for an engine on this very module.
-    dtype: what sharded weights are gathered in; whole ones stay as they are.
+    merged: add an adapter to its weights; false for an engine on this module.
+    dtype: of gathered weights; others stay as they are.
     """
     named = merged_tensors(model) if merged else model.named_parameters()
     for name, tensor in named:
-        yield name, whole(tensor.detach(), dtype)
+        yield name, gather(tensor.detach(), dtype)
 
 
 def adapter_tensors(model: torch.nn.Module) -> Iterator[NamedTensor]:
-    """The adapter's tensors, whole, by their names in peft's files."""
-    for name, tensor in stored(model).items():
-        yield name, whole(tensor.detach())
+    """The adapter's tensors, gathered, by their names in peft's files."""
+    for name, tensor in adapter_parameters(model).items():
+        yield name, gather(tensor.detach())
 
 
 def base_weights(model: torch.nn.Module) -> Iterator[NamedTensor]:
-    """What :func:`named_tensors` gives for the model without its adapter."""
+    """The same as :func:`named_tensors` for the model without its adapter."""
     for name, tensor in base_tensors(model):
-        yield name, whole(tensor.detach())
+        yield name, gather(tensor.detach())
 
 
 def checked(tensors: Iterable[NamedTensor], shapes: Mapping[str, tuple[int, ...]]) -> Iterator[NamedTensor]:
-    """The tensors as they pass; WeightsError where they are not those of ``shapes``, each once."""
+    """Pass the tensors through. Raises: WeightsError unless they are those of ``shapes``, each once."""
     missing = dict(shapes)
     for name, tensor in tensors:
         shape = missing.pop(name, None)
@@ -71,7 +71,7 @@ class SentBytes:
     total: int = 0
 
     def counted(self, tensors: Iterable[NamedTensor], item: int | None = None) -> Iterator[NamedTensor]:
-        """The same tensors, counted as they pass. item: bytes of a number as it is sent, by default as it is."""
+        """Pass the tensors through and count them. item: bytes of a number when it is sent, if converted."""
         for name, tensor in tensors:
             self.total += tensor.numel() * (item or tensor.element_size())
             yield name, tensor
@@ -81,8 +81,6 @@ class SentBytes:
 class AdapterShape:
     """A LoRA adapter without its numbers.
 
-    rank: of its matrices.
-    alpha: its scale is alpha / rank.
     targets: names of the adapted layers.
     fan_in_fan_out: whether the layers hold their matrices transposed, as GPT-2's do.
     tensors: shapes by the names in peft's files.
@@ -96,15 +94,15 @@ class AdapterShape:
 
     @classmethod
     def of(cls, model: Any) -> AdapterShape | None:
-        """The shape of a model's adapter; None for a model without one."""
+        """The shape of a model's adapter, None without one."""
         if not is_adapted(model):
             return None
-        config = adapters.config_of(model)
-        shapes = {name: tuple(tensor.shape) for name, tensor in stored(model).items()}
+        (config,) = model.peft_config.values()
+        shapes = {name: tuple(tensor.shape) for name, tensor in adapter_parameters(model).items()}
         return cls(config.r, config.lora_alpha, tuple(sorted(config.target_modules)), config.fan_in_fan_out, shapes)
 
     def write(self, folder: Path, tensors: Iterable[NamedTensor]) -> None:
-        """Write the adapter as peft does, for an engine that has the weights below it."""
+        """Write the adapter as peft does, without its base model."""
         held = {name: tensor.detach().cpu().contiguous() for name, tensor in checked(tensors, self.tensors)}
         save_file(held, str(folder / adapters.WEIGHTS), metadata={"format": "pt"})
         # Engines compare the last part of a layer's name; the file of tensors says which layers have an adapter.
@@ -113,16 +111,16 @@ class AdapterShape:
 
 
 def tensors_for(engine: Engine, model: torch.nn.Module, dtype: torch.dtype | None = None) -> Iterator[NamedTensor]:
-    """What ``engine`` takes after an update of ``model``: the adapter alone where it has the rest, else all weights."""
+    """What ``engine`` takes after an update of ``model``: the adapter alone if it has the rest, else all weights."""
     if getattr(engine, "takes_adapter", False) and is_adapted(model):
         return adapter_tensors(model)
     return named_tensors(model, merged=not engine.shares_weights, dtype=dtype)
 
 
-def whole(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """A sharded tensor with the parts of all ranks, in ``dtype``; any other tensor as it is.
+def gather(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Gather a sharded tensor in ``dtype``, by all ranks together; any other tensor is returned as it is.
 
-    All ranks call it together. Parts in the host's memory are gathered on the GPUs, whose links are faster.
+    Parts in the host's memory are gathered on the GPUs, whose links are faster.
     """
     if not isinstance(tensor, DTensor):
         return tensor
@@ -133,11 +131,11 @@ def whole(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 @contextmanager
 def refreshed(engine: Engine, model: torch.nn.Module, sleep: bool = True) -> Iterator[None]:
-    """Change ``model`` within the block; the engine gets the new weights afterwards.
+    """A context in which ``model`` may change; the engine gets the new weights at its end.
 
-    Where the block raises, a sleeping engine stays asleep and refuses requests.
+    If the block raises, a sleeping engine stays asleep and rejects requests.
 
-    sleep: free the engine's memory during the block; it must have nothing under way.
+    sleep: free the engine's memory during the block; nothing may be under way.
     """
     if sleep:
         engine.sleep()
@@ -152,7 +150,7 @@ def copy_tensors(model: torch.nn.Module, tensors: Iterable[NamedTensor]) -> None
     """Copy tensors into the model's parameters by name; a tensor that is the parameter itself is skipped."""
     own = dict(model.named_parameters(remove_duplicate=False))
     missing = {name for name, _ in model.named_parameters()}
-    for name, tensor in tensors:  # each is checked before it is copied
+    for name, tensor in tensors:
         parameter = own.get(name)
         if parameter is None:
             raise WeightsError(f"the engine's model has no parameter {name!r}; weights of another model were sent")

@@ -19,12 +19,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 
 from benchmarks.alfworld.textworld import TextWorldEngine
 from benchmarks.alfworld.variants import VARIANTS, write_variant
 from gagpo.base.errors import InvalidArgument
-from gagpo.base.interpreter import spawning
 from gagpo.envs.alfworld.engine import Scene, read_game
 from gagpo.envs.alfworld.games.generate import generate
 from gagpo.envs.alfworld.native.engine import NativeEngine
@@ -163,8 +163,8 @@ def _played(
         for game, path, variant in jobs:
             yield compare_game(game, path, variant, steps, seed)
         return
-    with spawning() as context:  # TextWorld's planner must not be forked
-        yield from _shared(ProcessPoolExecutor(processes, context), 2 * processes, jobs, steps, seed, patience)
+    context = get_context("spawn")  # TextWorld's planner must not be forked
+    yield from _shared(ProcessPoolExecutor(processes, context), 2 * processes, jobs, steps, seed, patience)
 
 
 def _shared(

@@ -17,12 +17,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from benchmarks.alfworld.textworld import TextWorldEngine
 from gagpo.base.errors import InvalidArgument
-from gagpo.base.interpreter import spawning
 from gagpo.envs.alfworld.games.generate import generate
 from gagpo.envs.alfworld.native.engine import NativeEngine
 
@@ -56,7 +56,7 @@ def bench(
         results: dict[str, list[dict[str, float]]] = {name: [] for name in engines}
         for turn in range(rounds):
             for name in engines:
-                with spawning() as context, context.Pool(1) as pool:
+                with get_context("spawn").Pool(1) as pool:
                     job = (name, files, episodes, turns, reference_steps, seed + turn)
                     results[name].append(pool.apply_async(measure, job).get(timeout=1800))
     report: dict[str, Any] = {"machine": machine(), "games": len(files), "turns": turns, "rounds": rounds}

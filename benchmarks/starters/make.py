@@ -17,26 +17,24 @@ import torch
 from benchmarks.starters.lexicon import lexicon
 from benchmarks.starters.players import CorrectedAgent, StubbornExpert
 from benchmarks.starters.recipe import Recipe, load_recipe
-from gagpo.agents.engines.base import Sampling
 from gagpo.agents.episodes import Episode
 from gagpo.agents.model import load_model, load_tokenizer
-from gagpo.agents.setup import language_agent, make_engine, make_world
+from gagpo.agents.setup import language_agent, make_engine, make_env
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.progress import track
 from gagpo.envs.base import Kwargs
-from gagpo.settings.derived import RECIPE
+from gagpo.settings.derived import RECIPE, refuse_other
+from gagpo.settings.derived import recipe as settings_of
 from gagpo.sft.demonstrations import (
     LABEL,
     expert_episodes,
     hasty_episodes,
-    in_learner_words,
     play,
+    rephrase,
     sft_of,
     shown_tasks,
 )
 from gagpo.sft.fit import fit
-from gagpo.sft.recipe import recipe as settings_of
-from gagpo.sft.recipe import refuse_other
 from gagpo.sft.rows import PROMPT, SKIPPED, labelled_rows, store_rows, tokenize
 from gagpo.sft.run import context_of, prepare, texts_of
 from gagpo.sft.small_model import create, save_folder, train_tokenizer
@@ -108,7 +106,7 @@ def played(recipe: Recipe, quiet: bool = False) -> list[Episode]:
         for number, (kwargs, count) in enumerate(zip(recipe.variants, recipe.counts, strict=True)):
             kept += _variant(recipe, kwargs, count, number, lambda _: meter.advance())
     kept = [episode for episode in kept if episode.turns]
-    in_learner_words(kept, recipe.settings)
+    rephrase(kept, recipe.settings)
     return kept
 
 
@@ -117,7 +115,7 @@ def _variant(
 ) -> list[Episode]:
     """The demonstrations in one variant of the environment, the ``number``-th."""
     settings, sft, extras = recipe.settings, sft_of(recipe.settings), recipe.extras
-    names = shown_tasks(settings, make_world(settings.only_world.environment.id, kwargs), count)
+    names = shown_tasks(settings, make_env(settings.only_environment.environment.id, kwargs), count)
     hasty, corrected = round((sft.mistakes or 0.0) * len(names)), round(extras.corrected * len(names))
     agent = StubbornExpert(sft.noise, extras.stubborn)
     label = f"{LABEL} {number}" if number else LABEL
@@ -141,16 +139,13 @@ def learner(recipe: Recipe, kwargs: Kwargs) -> CorrectedAgent:
     """The base, which plays and is corrected by the expert."""
     settings, extras, base = recipe.settings, recipe.extras, sft_of(recipe.settings).base
     assert base is not None  # the recipe sees to it
-    sampler, context = settings.engine, settings.context
+    sampler = settings.engine
     engine = make_engine(sampler.name, load_model(base), load_tokenizer(base), **sampler.arguments())
     agent = language_agent(
         engine,
-        make_world(settings.only_world.environment.id, kwargs),
-        Sampling(settings.rollout.temperature, settings.rollout.max_tokens),
-        style=context.style,
-        history=context.history,
-        template=context.template,
-        calls=context.calls,
+        make_env(settings.only_environment.environment.id, kwargs),
+        settings.rollout.sampling,
+        **dict(settings.context),
     )
     return CorrectedAgent(agent, extras.takeover, extras.takeover_refused)
 

@@ -17,7 +17,7 @@ import torch
 from benchmarks.starters.recipe import Recipe, load_recipe
 from gagpo.agents import starters
 from gagpo.agents.model import load_model, load_tokenizer, save
-from gagpo.agents.setup import make_world
+from gagpo.agents.setup import make_env
 from gagpo.agents.starters import FORMAT, MANIFEST, SETTINGS
 from gagpo.base import durable
 from gagpo.base.errors import GagpoError
@@ -71,7 +71,7 @@ def ship(
         manifest = {
             "format": FORMAT,
             "name": name,
-            "environment": settings.only_world.environment.id,
+            "environment": settings.only_environment.environment.id,
             "parameters": parameters,
             "files": files,
             "data": {
@@ -92,9 +92,9 @@ def ship(
 
 def data_hashes(recipe: Recipe) -> dict[str, str]:
     """The hash of the training tasks of every variant of the environment that the recipe plays."""
-    hashes, chosen = {}, recipe.settings.only_world.environment
+    hashes, chosen = {}, recipe.settings.only_environment.environment
     for kwargs in recipe.variants:
-        env = make_world(chosen.id, kwargs)
+        env = make_env(chosen.id, kwargs)
         hashes[json.dumps(env.material(kwargs), sort_keys=True)] = env.tasks(chosen.split).hash
         env.close()
     return hashes

@@ -33,7 +33,7 @@ from gagpo.agents.episodes import Episode
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.base.tables import Table
 from gagpo.credit import CreditSettings, advantages, names, turns_for
-from gagpo.credit.registry import find, make
+from gagpo.credit.registry import CREDITS, find
 from gagpo.eval.statistics import mean_over_seeds, paired_t
 
 KEYS = ("observation", "state", "history")
@@ -193,7 +193,7 @@ def credits_of(more: Sequence[str]) -> dict[str, CreditSettings]:
     for label, cell in cells.items():
         keys = KEYS if "key" in find(cell["name"]).model_fields else (None,)
         for key in keys:
-            found[f"{label}@{key}" if key else label] = make({**cell, **({"key": key} if key else {})})
+            found[f"{label}@{key}" if key else label] = CREDITS.make({**cell, **({"key": key} if key else {})})
     return found
 
 

@@ -1,4 +1,4 @@
-"""Game files, and what an engine reports of a game."""
+"""Game files, and the scenes that an engine returns."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Required, TypedDict, cast
 
 from gagpo.base.errors import GagpoError
 
+NOTHING_HAPPENS = "Nothing happens."
 Snapshot = dict[str, list[list[str]]]  # the facts that are ``new`` since the start of the game, and those ``gone``
 
 
@@ -19,14 +20,13 @@ class BrokenGame(GagpoError, ValueError):
 
 @dataclass(frozen=True)
 class Scene:
-    """What an engine reports after a reset or a command.
+    """What an engine returns after a reset or a command.
 
-    observation: the text of the game, byte for byte, banner included.
-    admissible_commands: sorted, each once.
-    won: the task is solved.
+    observation: the text of the game, with its banner.
+    admissible_commands: sorted, without duplicates.
     done: the game is over (in ALFWorld: won).
-    score: 1 when won, else 0.
-    state: key of the exact state (equal keys = equal futures).
+    score: 1 if won, else 0.
+    state: key of the exact state; equal keys have equal futures.
     """
 
     observation: str
@@ -41,7 +41,7 @@ _FIELDS = ("pddl_domain", "grammar", "pddl_problem")
 
 
 class GameData(TypedDict, total=False):
-    """The fields of a game file that are of use here; a file may hold more."""
+    """The fields of a game file that an engine reads; a file may hold more."""
 
     pddl_domain: Required[str]
     grammar: Required[str]
@@ -54,7 +54,7 @@ _LARGEST = 5_000_000  # bytes; the largest released game has 150 kB
 
 
 def read_json(path: Path) -> tuple[object, bytes]:
-    """What a JSON file of a game holds, and its bytes; :class:`BrokenGame` names the file and the place."""
+    """The content of a JSON file of a game, and its bytes; raises :class:`BrokenGame` with file and place."""
     try:
         size = path.stat().st_size
         if size > _LARGEST:
@@ -74,10 +74,7 @@ def read_json(path: Path) -> tuple[object, bytes]:
 
 
 def read_game(path: Path) -> GameData:
-    """The fields of a game file, checked for presence and type, and ``digest``, the SHA-256 of its bytes.
-
-    Raises :class:`BrokenGame`.
-    """
+    """The fields of a game file, with ``digest``, the SHA-256 of its bytes; raises :class:`BrokenGame`."""
     data, content = read_json(path)
     if not isinstance(data, dict):
         raise BrokenGame(f"{path}: a game is a JSON object, found {type(data).__name__}")

@@ -1,4 +1,4 @@
-"""ALFWorld as an environment: household tasks in text, on generated or released games."""
+"""ALFWorld: household tasks in text, on generated or released games."""
 
 from __future__ import annotations
 
@@ -7,42 +7,38 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from gagpo.base.errors import InvalidArgument
-from gagpo.envs.alfworld.engine import Scene
+from gagpo.envs.alfworld.engine import NOTHING_HAPPENS, Scene
 from gagpo.envs.alfworld.expert.expert import Expert
-from gagpo.envs.alfworld.expert.memory import NOTHING_HAPPENS
 from gagpo.envs.alfworld.games.catalogue import TASK_TYPES
-from gagpo.envs.alfworld.games.folder import load_tasks, official_root
+from gagpo.envs.alfworld.games.folder import find_games, official_root
 from gagpo.envs.alfworld.games.gamefile import GAME
-from gagpo.envs.alfworld.games.generate import SPLITS, default_root, generate, wanted
+from gagpo.envs.alfworld.games.generate import SPLITS, default_root, generate, list_jobs
 from gagpo.envs.alfworld.games.phrasings import Phrasing
 from gagpo.envs.alfworld.native.engine import NativeEngine
 from gagpo.envs.base import Kwargs, MarkovKey, Outcome, TextEnv
 from gagpo.envs.tasks import Task, TaskSet
 
-_GENERATED = frozenset({"size", "seed", "counts", "texts"})  # arguments about generated games alone
-
+_GENERATED = frozenset({"size", "seed", "counts", "texts"})  # arguments that apply to generated games only
 BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
 
 
 class ALFWorldEnv(TextEnv):
-    """Six types of household tasks. Reward 1 on success, nothing before.
+    """Six types of household tasks. The reward is 1 on success, else 0; ``info`` also holds the task text as ``goal``.
 
-    ``info`` also holds ``goal`` (the task text). The expert of ``expert=True`` knows only what the agent was shown.
+    The expert of ``expert=True`` knows only what the agent was shown.
 
-    size: of generated rooms: ``small`` (6-9 receptacles), ``full`` (20-48), ``varied`` (anything up to 48; there a
-        third of the games have things anywhere they may lie), or ``alfred`` (furniture, numbers of things and their
-        places as in released games).
-    games: a folder with one folder of games per split, ``official`` for ``$ALFWORLD_DATA/json_2.1.1``, or None to have
-        them generated (once, into ``$GAGPO_DATA/alfworld``) from ``seed`` with ``counts`` games per split.
+    size: generated rooms: ``small`` (6-9 receptacles), ``full`` (20-48), ``varied`` (3-48; in a third of the games
+        objects lie in unusual places) or ``alfred`` (furniture and objects as in released games).
+    games: a folder with one folder of games per split, ``official`` for ``$ALFWORLD_DATA/json_2.1.1``, or None to
+        generate them (once, into ``$GAGPO_DATA/alfworld``) from ``seed`` with ``counts`` games per split.
     task_types: the types to play, all six by default.
-    verb: of generated games, ``move`` ("move O to R"), ``put`` ("put O in/on R") or ``both``, game by game. Nothing
-        shows which of two it is, so unless it is ``move`` the expert is told no admissible commands, finds out, and
-        searches in an order that can be imitated.
-    texts: of generated games, ``template``, ``human`` (as people write) or ``both``.
+    verb: command of generated games: ``move`` ("move O to R"), ``put`` ("put O in/on R") or ``both``, game by game.
+        The agent cannot see which one a game uses. Unless it is ``move``, the expert gets no list of admissible
+        commands, discovers the verb by trying, and searches in a fixed order that can be imitated.
+    texts: task texts of generated games: ``template``, ``human`` (everyday sentences) or ``both``.
     """
 
     splits: ClassVar[tuple[str, ...]] = SPLITS
-    immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial
     choosing: ClassVar[frozenset[str]] = _GENERATED | {"games", "task_types", "verb"}
     has_hasty: ClassVar[bool] = True
     markov_key: ClassVar[MarkovKey] = "state"
@@ -80,7 +76,7 @@ class ALFWorldEnv(TextEnv):
             wording = put if verb == "put" else both
             self.instructions = self.instructions.replace("move OBJECT to RECEPTACLE", wording)  # type: ignore[misc]
         self.games = official_root() if games == "official" else None if games is None else Path(games)
-        wanted(size, self.counts, self.task_types)  # refuses what makes no sense
+        list_jobs(size, self.counts, self.task_types)  # checks the arguments
         self._engine = NativeEngine()
         self._task_sets: dict[str, TaskSet] = {}
         self._expert: Expert | None = None
@@ -89,7 +85,6 @@ class ALFWorldEnv(TextEnv):
 
     @classmethod
     def cheap(cls, kwargs: Kwargs) -> bool:
-        """The engine looks at a bounded number of facts for each command."""
         return True
 
     @classmethod
@@ -100,41 +95,32 @@ class ALFWorldEnv(TextEnv):
         if split not in self.splits:
             raise InvalidArgument(f"ALFWorld has no split {split!r}; choose one of {', '.join(self.splits)}")
         if split not in self._task_sets:
-            self._task_sets[split] = self._generated(split) if self.games is None else self._loaded(split)
+            games = self.games
+            found = self._generated(split) if games is None else find_games(games, split, self.task_types).tasks
+            self._task_sets[split] = found
         return self._task_sets[split]
-
-    def _loaded(self, split: str) -> TaskSet:
-        assert self.games is not None
-        return load_tasks(self.games, split, self.task_types)
 
     def _generated(self, split: str) -> TaskSet:
         root = default_root(self.size, self.seed, self.phrasing)
-        made = generate(
-            self.size,
-            self.seed,
-            self.counts,
-            self.task_types,
-            root,
-            splits=(split,),
-            phrasing=self.phrasing,
-        )
-        folder = str(root / split)
+        made = generate(self.size, self.seed, self.counts, self.task_types, root, (split,), phrasing=self.phrasing)
         tasks = [
-            Task(game.id, split, game.task_type, game.digest, f"{folder}/{game.id}/{GAME}") for game in made[split]
+            Task(game.id, split, game.task_type, game.digest, f"{root}/{split}/{game.id}/{GAME}")
+            for game in made[split]
         ]
         return TaskSet(split, tasks, advice=f"Ask for more than {self.counts.get(split, 0)} games in `counts`.")
 
     def begin(self, task: Task) -> Outcome:
         scene = self._engine.reset(Path(task.source))
         if self.with_expert:
-            self._expert = Expert(scene.observation, self._told(scene), self.hasty, self.phrasing.verb != "move")
+            orderly = self.phrasing.verb != "move"
+            self._expert = Expert(scene.observation, self._shown(scene), self.hasty, orderly)
         self._goal = scene.observation.rpartition("Your task is to: ")[2].strip()
         return self._outcome(scene, scene.observation.removeprefix(BANNER))
 
     def act(self, action: str) -> Outcome:
         scene = self._engine.step(action)
         if self._expert is not None:
-            self._expert.observe(action, scene.observation, self._told(scene))
+            self._expert.observe(action, scene.observation, self._shown(scene))
         return self._outcome(scene, scene.observation)
 
     def snapshot(self) -> dict[str, Any]:
@@ -144,11 +130,11 @@ class ALFWorldEnv(TextEnv):
     def resume(self, snapshot: dict[str, Any]) -> Outcome:
         scene = self._engine.resume(snapshot["game"])
         if self._expert is not None:
-            self._expert.resume(snapshot["expert"], self._told(scene))
+            self._expert.resume(snapshot["expert"], self._shown(scene))
         return self._outcome(scene, scene.observation)
 
-    def _told(self, scene: Scene) -> Sequence[str] | None:
-        """What the expert is told of admissible commands: nothing where it has to find the verb out."""
+    def _shown(self, scene: Scene) -> Sequence[str] | None:
+        """The admissible commands that the expert sees: None where it has to discover the verb."""
         return scene.admissible_commands if self.phrasing.verb == "move" else None
 
     def expert_action(self) -> str | None:

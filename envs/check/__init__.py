@@ -1,1 +1,1 @@
-"""Proofs of an environment's promises, and its speed."""
+"""Checks of an environment's contract."""

@@ -1,9 +1,9 @@
-"""Prove an environment: does it keep the contract that training and evaluation rely on?
+"""Check whether an environment keeps the contract that training and evaluation rely on.
 
     for finding in check("gagpo/Math-v0"):  # or a function that builds an environment
         print(finding.name, finding.ok, finding.detail)
 
-Every check runs, whatever the others found, and says what it saw.
+Every check runs, even if others fail.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from gagpo.envs.pool.wire import describe, plain
 
 @dataclass
 class Finding:
-    """What one check saw. ``detail`` is one line: numbers when ``ok``, else what is wrong and where.
+    """The result of one check.
 
-    judged: False where nothing can be said of this environment; ``detail`` then says why, and ``ok`` is True.
+    detail: one line: numbers if ``ok``, else what is wrong and where.
+    judged: False if the check does not apply to this environment; ``detail`` then gives the reason, and ``ok`` is True.
     """
 
     name: str
@@ -48,37 +49,39 @@ def check(
     deadline: float = 300.0,
     only: Iterable[str] = (),
 ) -> list[Finding]:
-    """Run every check (or ``only`` those named) on ``env``, with ``episodes`` episodes in each that plays.
+    """Run the checks of ``env``.
 
     env: an id, or a function that builds an environment.
-    deadline: seconds that a check may take.
+    episodes: number of episodes in each check that plays.
+    deadline: time limit of each check, in seconds.
+    only: names of the checks to run; by default, all.
 
     Raises:
-        InvalidArgument: for arguments that cannot be right.
-        UnknownEnvironment: for an id that is not registered.
+        InvalidArgument: invalid arguments.
+        UnknownEnvironment: the id is not registered.
     """
     if episodes < 1:
         raise InvalidArgument(f"episodes must be at least 1, got {episodes}")
     wanted = set(only) or set(PROMISES)
     if unknown := sorted(wanted - set(PROMISES)):
-        raise InvalidArgument(f"there is no check {unknown[0]!r}; choose among {', '.join(PROMISES)}")
+        raise InvalidArgument(f"unknown check {unknown[0]!r}; choose from {', '.join(PROMISES)}")
     kwargs = plain(dict(env_kwargs or {}), "env_kwargs")
     if isinstance(env, str):
         subject = Subject(env, find_spec(env), None, kwargs, episodes, seed, deadline)
     elif kwargs:
-        raise InvalidArgument("env_kwargs belong to an id; a function takes none")
+        raise InvalidArgument("env_kwargs require an id; pass them to the environment in the function instead")
     else:
         subject = Subject(getattr(env, "__name__", "environment"), None, env, {}, episodes, seed, deadline)
     findings = []
-    for name, part in PROMISES.items():
-        # Whatever a check raises is a finding; without a construction there is nothing else to find.
+    for name, promise in PROMISES.items():
+        # Any exception is a finding. If the environment cannot be built, the other checks are skipped.
         if name not in wanted:
             continue
         begin = time.perf_counter()
         ok, judged = False, True
         try:
             with _time_limit(deadline):
-                ok, detail = True, part(subject)
+                ok, detail = True, promise(subject)
         except Broken as error:
             detail = str(error)
         except NotJudged as error:
@@ -94,8 +97,8 @@ def check(
 def table(findings: list[Finding]) -> Table:
     """The findings as a table for the terminal."""
     rows = [
-        ["?" if not one.judged else "ok" if one.ok else "NO", one.name, one.detail, f"{one.seconds:.1f}"]
-        for one in findings
+        ["?" if not found.judged else "ok" if found.ok else "NO", found.name, found.detail, f"{found.seconds:.1f}"]
+        for found in findings
     ]
     styles = {"ok": "green", "NO": "bold red", "?": "yellow"}
     return Table(["", "check", "what was seen", "seconds"], rows, words=(0, 1, 2), styles=styles)
@@ -103,13 +106,13 @@ def table(findings: list[Finding]) -> Table:
 
 @contextmanager
 def _time_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError in the body after ``seconds``; without effect outside of the main thread."""
+    """Raise TimeoutError in the body after ``seconds``; has no effect outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def ring(*_: object) -> None:
-        raise TimeoutError(f"it took more than {seconds:g} s")
+        raise TimeoutError(f"took more than {seconds:g} s")
 
     before = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, seconds)

@@ -1,61 +1,59 @@
-"""Run a function in a fresh interpreter: what a cold start costs, and what another process would have said."""
+"""Run a function in a fresh interpreter: to measure a cold start, or to compare with what another process returns."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
-import signal
 import subprocess
-from contextlib import suppress
 from typing import Any
 
+from gagpo.base.child import Child, ChildEnded, ChildFailed, ChildLate, Pipe
 from gagpo.base.errors import GagpoError
-from gagpo.base.interpreter import command, module_path
-
-# Standard output is for the result alone: whatever the function prints goes to standard error.
-_BOOT = """
-import importlib, json, os, sys
-result = os.fdopen(os.dup(1), "w")
-os.dup2(2, 1)
-path, function, arguments = json.load(sys.stdin)
-sys.path[:] = path
-module, _, name = function.partition(":")
-json.dump(getattr(importlib.import_module(module), name)(*arguments), result)
-result.close()
-"""
+from gagpo.envs.pool.wire import describe
 
 
 class FreshProcessFailed(GagpoError, RuntimeError):
-    """The function raised, its process died, or it took too long; the message holds its last words."""
+    """The function raised an error, its process died, or it took too long."""
 
 
 def call(function: str, *arguments: Any, timeout: float, hash_seed: int | None = None) -> Any:
     """Call ``function`` ("module:name") with JSON ``arguments`` in a fresh interpreter, and return its JSON result.
 
-    The interpreter finds modules where this one does. ``hash_seed`` fixes the order of its sets of strings. Raises
-    :class:`FreshProcessFailed`; after ``timeout`` seconds the process is killed with all it started.
+    timeout: seconds after which the process is killed with all it started.
+    hash_seed: fixes the order of its sets of strings.
+
+    Raises:
+        FreshProcessFailed: with the error, or with the exit status.
     """
-    order = None if hash_seed is None else {**os.environ, "PYTHONHASHSEED": str(hash_seed)}
-    process = subprocess.Popen(
-        command("-c", _BOOT),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        env=order,
-        start_new_session=True,
+    child = Child(
+        "gagpo.envs.check.fresh_process:serve",
+        variables=None if hash_seed is None else {**os.environ, "PYTHONHASHSEED": str(hash_seed)},
+        output=subprocess.DEVNULL,
+        start_seconds=timeout,
     )
     try:
-        request = json.dumps([module_path(), function, arguments])
-        output, errors = process.communicate(request, timeout=timeout)
-    except subprocess.TimeoutExpired:
+        answer = json.loads(child.ask(json.dumps([function, arguments]), timeout))
+    except ChildLate:
         raise FreshProcessFailed(f"{function} took more than {timeout:g} s in a fresh process") from None
+    except ChildEnded as error:
+        raise FreshProcessFailed(f"{function} failed in a fresh process: exit status {error.status}") from None
+    except ChildFailed as error:
+        raise FreshProcessFailed(f"{function} failed: {error}") from None
     finally:
-        with suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    if process.returncode:
-        last = (errors.strip().splitlines() or [f"exit status {process.returncode}"])[-1]
-        raise FreshProcessFailed(f"{function} failed in a fresh process: {last[:500]}")
-    return json.loads(output)
+        child.close()
+    if "error" in answer:
+        raise FreshProcessFailed(f"{function} failed in a fresh process: {answer['error']}")
+    return answer["result"]
+
+
+def serve(pipe: Pipe) -> None:
+    """Answer one request of :func:`call`."""
+    pipe.send("ready")
+    function, arguments = json.loads(pipe.receive())
+    module, _, name = function.partition(":")
+    try:
+        answer = json.dumps({"result": getattr(importlib.import_module(module), name)(*arguments)})
+    except Exception as error:
+        answer = json.dumps({"error": describe(error)})
+    pipe.send(answer)

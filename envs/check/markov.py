@@ -1,4 +1,4 @@
-"""The promise of a key: where two turns have the same one, the same action brings the same answer."""
+"""Checks state keys: at equal keys, the same action must have the same result."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ import gymnasium
 from gagpo.envs.base import Info, MarkovKey
 from gagpo.envs.check.subject import NotJudged, Start, Subject, contrast, line, require, sampled_action
 
-_TRIES = 6  # at each task
+_TRIES = 6  # per task
 _TURNS = 30
-_CHOICES = 3  # of the actions at a state: more would seldom be tried twice
+_CHOICES = 3  # actions to choose from in a state, so that some are tried twice
 
 
 def markov(subject: Subject) -> str:
-    """Play every task in several ways and compare what follows equal keys; raises as the other promises do."""
+    """Play every task several times and compare the results of equal actions at equal keys."""
     with closing(subject.make()) as env:
         declared: MarkovKey | None = getattr(env.unwrapped, "markov_key", None)
         require(declared in (None, "observation", "state"), f"markov_key is {declared!r}, not 'observation' or 'state'")
-        met = compared = 0
+        pairs = compared = 0
         for start in subject.starts(env):
             seen: dict[tuple[str, str], str] = {}
             for number in range(_TRIES):
-                for key, action, answer in _played(env, start, declared, number):
-                    before = seen.setdefault((key, action), answer)
-                    compared += before is not answer
-                    told = f"{start.name}: at one {declared or 'state'} {key[:40]!r} {action[:40]!r} has two answers"
-                    require(before == answer, f"{told}: {contrast(before, answer)}")
-            met += len(seen)
-    if not met:
-        raise NotJudged("it gives no state and declares no markov_key: credit by states falls back on observations")
-    return f"by {declared or 'state'}: {met} pairs of key and action, {compared} met again, each answered alike"
+                for key, action, result in _play(env, start, declared, number):
+                    before = seen.setdefault((key, action), result)
+                    compared += before is not result
+                    where = f"{start.name}: at {declared or 'state'} {key[:40]!r}, {action[:40]!r} has two results"
+                    require(before == result, f"{where}: {contrast(before, result)}")
+            pairs += len(seen)
+    if not pairs:
+        raise NotJudged("it has no state and declares no markov_key: credit by states uses observations")
+    return f"by {declared or 'state'}: {pairs} pairs of key and action, {compared} repeated with equal results"
 
 
-def _played(env: gymnasium.Env, start: Start, declared: MarkovKey | None, number: int) -> list[tuple[str, str, str]]:
-    """Key, action and answer of each turn; turns without a key are left out, where none is declared."""
+def _play(env: gymnasium.Env, start: Start, declared: MarkovKey | None, number: int) -> list[tuple[str, str, str]]:
+    """The key, action and result of each turn; without a declared key, turns that have none are left out."""
     rng = random.Random(f"{start.name} {number}")
     observation, info = env.reset(seed=start.seed, options=start.options)
     turns = []
     for _ in range(_TURNS):
         key = observation if declared == "observation" else info.get("state")
-        require(key is not None or declared is None, f"{start.name}: markov_key is 'state', and info has none")
+        require(key is not None or declared is None, f"{start.name}: markov_key is 'state', but info has no state")
         action = _action(env, info, rng)
         observation, reward, terminated, truncated, info = env.step(action)
         if key is not None:
@@ -54,7 +54,7 @@ def _played(env: gymnasium.Env, start: Start, declared: MarkovKey | None, number
 
 
 def _action(env: gymnasium.Env, info: Info, rng: random.Random) -> Any:
-    """One of a few, so that the same is done again where one is again."""
+    """One of a few actions, so that they are repeated in the same state."""
     admissible = info.get("admissible_actions")
     if admissible and rng.random() < 0.5:
         return rng.choice(admissible[:_CHOICES])

@@ -1,7 +1,7 @@
-"""The promises of an environment, each as a function that looks whether it is kept.
+"""The promises of an environment, each with a function that checks it.
 
-A function returns what it saw, raises :class:`Broken` when the promise is not kept, and :class:`NotJudged` where
-nothing can be said about this environment.
+A function returns what it saw. It raises :class:`Broken` if the promise is not kept, and :class:`NotJudged` if it does
+not apply to this environment.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import gymnasium
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
-from gagpo.base.errors import InvalidArgument
 from gagpo.envs.check.fresh_process import call
 from gagpo.envs.check.leaks import leaks
 from gagpo.envs.check.markov import markov
@@ -30,14 +29,13 @@ from gagpo.envs.check.subject import (
     StepResult,
     Subject,
     contrast,
-    played,
     random_action,
+    random_play,
     require,
     walk,
 )
 from gagpo.envs.check.tool_calls import tool_calls
-from gagpo.envs.lookup import portable
-from gagpo.envs.pool import Event, WorkerPool
+from gagpo.envs.pool import WorkerPool
 from gagpo.envs.pool.wire import describe
 from gagpo.envs.tools import separate
 
@@ -65,14 +63,11 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
-# The checks: each returns what it saw, or raises ----------------------------------------------------------------------
-
-
 def _construction(subject: Subject) -> str:
     begin = time.perf_counter()
     with closing(subject.make()) as env:
-        named = callable(getattr(env.unwrapped, "tasks", None))
-        require(named, "it has no method tasks(split), which training and evaluation need: see gagpo.envs.TextEnv")
+        has_tasks = callable(getattr(env.unwrapped, "tasks", None))
+        require(has_tasks, "it has no method tasks(split), which training and evaluation need: see gagpo.envs.TextEnv")
         return f"{type(env.unwrapped).__name__} built in {time.perf_counter() - begin:.2f} s"
 
 
@@ -93,7 +88,7 @@ def _tasks(subject: Subject) -> str:
         ids = [task.id for task in tasks]
         require(ids == sorted(set(ids)), f"the task ids of split {split!r} are not sorted, or not unique")
         require(all(task.split == split for task in tasks), f"a task of split {split!r} names another split")
-        require(tasks.hash == again[split].hash, f"split {split!r} has another hash in another instance")
+        require(tasks.hash == again[split].hash, f"split {split!r} has a different hash in another instance")
         seen.append(f"{split}: {len(ids)} tasks, {tasks.hash}")
     require(any(len(tasks) for tasks in splits.values()), f"every split is empty. {next(iter(splits.values())).advice}")
     return "; ".join(seen)
@@ -107,7 +102,7 @@ def _disjoint(subject: Subject) -> str:
         require(not shared, f"{one} and {two} share {len(shared)} tasks, such as {min(shared, default='')!r}")
         contents = {task.digest: task.id for task in first if task.digest}
         twins = [(contents[task.digest], task.id) for task in second if task.digest in contents]
-        require(not twins, f"{one} and {two} share {len(twins)} contents under two ids, such as {twins[:1]}")
+        require(not twins, f"{one} and {two} share {len(twins)} contents with different ids, such as {twins[:1]}")
     without = sum(not task.digest for tasks in splits.values() for task in tasks)
     return f"{', '.join(splits)}: no id and no content twice" + (f"; {without} tasks have no digest" if without else "")
 
@@ -123,38 +118,36 @@ def _exact_task(subject: Subject) -> str:
                 require(named == asked, f"asked for {asked[0]!r} of {asked[1]}, info says {named}")
                 seen = (observation, info.get("state"))
                 before = first.setdefault(start, seen)
-                require(seen == before, f"{start.name} with one seed starts in two ways: {contrast(before, seen)}")
-                for _ in range(3):  # leave traces
+                require(seen == before, f"{start.name} starts in two ways with one seed: {contrast(before, seen)}")
+                for _ in range(3):  # to leave traces
                     result = env.step(random_action(env, info, random.Random(start.name)))
                     info = result[4]
                     if result[2] or result[3]:
                         break
     splits = {start.task.split for start in starts}
-    return f"{len(starts)} tasks in {len(splits)} splits, twice each, in different order"
+    return f"{len(starts)} tasks in {len(splits)} splits, twice each, in different orders"
 
 
 def _processes(subject: Subject) -> str:
     with closing(subject.make()) as env:
         starts = subject.starts(env)
-        mine = [played(env, start) for start in starts]
-    try:
-        spec = portable(subject.spec) if subject.spec is not None else ""
-    except InvalidArgument:
-        spec = ""
-    if not spec:  # it lives here, or on a server: another instance is the most that can be asked
+        here = [random_play(env, start) for start in starts]
+    number = sum(map(len, here))
+    spec = subject.portable_spec
+    if not spec:
         with closing(subject.make()) as env:
-            _compare(starts, mine, [played(env, start) for start in starts], "in another instance")
-        return f"{sum(map(len, mine))} answers equal in 2 instances; it cannot be built in another process"
+            _compare(starts, here, [random_play(env, start) for start in starts], "in another instance")
+        return f"{number} results equal in 2 instances; it cannot be built in another process"
     plan = [[start.task.id, start.seed] for start in starts]
     for hash_seed in (1, 2):
         arguments = (spec, subject.kwargs, plan)
-        theirs = call("gagpo.envs.check.subject:transcripts", *arguments, timeout=subject.deadline, hash_seed=hash_seed)
-        _compare(starts, mine, theirs, "in another process")
-    return f"{sum(map(len, mine))} answers equal in 3 processes, each with its own order of sets"
+        there = call("gagpo.envs.check.subject:transcripts", *arguments, timeout=subject.deadline, hash_seed=hash_seed)
+        _compare(starts, here, there, "in another process")
+    return f"{number} results equal in 3 processes with different hash seeds"
 
 
-def _compare(starts: list[Start], mine: list[list[str]], theirs: list[list[str]], place: str) -> None:
-    for start, one, two in zip(starts, mine, theirs, strict=True):
+def _compare(starts: list[Start], here: list[list[str]], there: list[list[str]], place: str) -> None:
+    for start, one, two in zip(starts, here, there, strict=True):
         for turn, (line, other) in enumerate(itertools.zip_longest(one, two, fillvalue="(nothing)")):
             where = f"{start.name}, seed {start.seed}, turn {turn} differs {place}"
             require(line == other, f"{where}: {contrast(line, other)}")
@@ -164,11 +157,11 @@ def _expert(subject: Subject) -> str:
     try:
         env = subject.make(expert=True)
     except TypeError:
-        return "none: the environment takes no expert=True"
+        return "none: the environment does not accept expert=True"
     with closing(env):
         turns, solved = 0, 0
         for task in subject.sample(env):
-            # An expert that is silent from the start is none; one that falls silent later has failed.
+            # Without an action at the first task, there is no expert; without one later, the expert has failed.
             _, info = env.reset(seed=subject.seed, options={"task": task.id})
             if info.get("expert_action") is None and not solved:
                 return "none: info['expert_action'] is None"
@@ -176,7 +169,7 @@ def _expert(subject: Subject) -> str:
             while not over:
                 action = info.get("expert_action")
                 require(action is not None, f"the expert gives up task {task.id!r} after {info.get('turn')} turns")
-                for call in separate(str(action)):  # several at once are several steps
+                for call in separate(str(action)):  # one step per call
                     _, _, terminated, truncated, info = env.step(call)
                     over = terminated or truncated
                     turns += 1
@@ -194,7 +187,7 @@ def _chance(subject: Subject) -> str:
         for start in starts:
             *_, (_, last) = walk(env, start)
             solved += bool(last[4]["success"])
-    require(solved < len(starts), f"random actions solve {solved} of {len(starts)} tasks: nothing is left to learn")
+    require(solved < len(starts), f"random actions solve all {len(starts)} tasks: nothing is left to learn")
     return f"random actions solve {solved} of {len(starts)} tasks"
 
 
@@ -206,7 +199,7 @@ def _garbage(subject: Subject) -> str:
     patience = min(30.0, subject.deadline)
     with WorkerPool(subject.name, subject.kwargs, workers=1, step_deadline=patience, max_restarts=0) as pool:
         for name, action in GARBAGE.items():
-            # Each kind in a fresh episode, which must go on afterwards unless it has ended.
+            # Each kind in a new episode, which must continue afterwards unless it has ended.
             pool.reset(0, start.task.id, seed=subject.seed)
             (event,) = pool.wait()
             require(event.kind == "reset", f"reset fails: {event.error}")
@@ -215,14 +208,14 @@ def _garbage(subject: Subject) -> str:
             require(event.kind == "step", f"{name} as an action breaks it: {event.error}")
             require(not event.info.get("success"), f"{name} as an action solves {start.name}")
             if not event.terminated and not event.truncated:
-                pool.step(0, _harmless(event))
+                pool.step(0, str((event.info.get("admissible_actions") or ["ok"])[0]))
                 (event,) = pool.wait()
                 require(event.kind == "step", f"after {name} it breaks: {event.error}")
     return f"{len(GARBAGE)} kinds are answered: {', '.join(GARBAGE)}"
 
 
 def _garbage_here(subject: Subject, start: Start) -> str:
-    """In this process, for an environment that the pool cannot build."""
+    """The check in this process, for an environment that the pool cannot build."""
     with closing(subject.make()) as env:
         for name, action in GARBAGE.items():
             env.reset(seed=start.seed, options=start.options)
@@ -234,30 +227,26 @@ def _garbage_here(subject: Subject, start: Start) -> str:
     return f"{len(GARBAGE)} kinds are answered: {', '.join(GARBAGE)}"
 
 
-def _harmless(event: Event) -> str:
-    return str((event.info.get("admissible_actions") or ["ok"])[0])
-
-
 def _after_the_end(subject: Subject) -> str:
     with closing(subject.make()) as env:
         (start, *_) = subject.starts(env)
-        _refuses_steps(env, "before the first reset")
+        _require_reset_needed(env, "before the first reset")
         length = sum(1 for _ in walk(env, start)) - 1
-        _refuses_steps(env, f"after the end of {start.name}")
+        _require_reset_needed(env, f"after the end of {start.name}")
         env.reset(seed=start.seed, options=start.options)
     return f"a step before the reset or after the end ({length} turns) raises ResetNeeded"
 
 
-def _refuses_steps(env: gymnasium.Env, when: str) -> None:
+def _require_reset_needed(env: gymnasium.Env, when: str) -> None:
     try:
         env.step("look")
     except ResetNeeded:
         return
     except Exception as error:
-        seen = f"raises {describe(error)}"
+        result = f"raises {describe(error)}"
     else:
-        seen = "is answered"
-    raise Broken(f"step() {when} {seen} instead of raising gymnasium.error.ResetNeeded")
+        result = "returns"
+    raise Broken(f"step() {when} {result} instead of raising gymnasium.error.ResetNeeded")
 
 
 def _unknown_task(subject: Subject) -> str:
@@ -269,7 +258,7 @@ def _unknown_task(subject: Subject) -> str:
         except (KeyError, ValueError) as error:
             message = str(error)
         else:
-            raise Broken(f"the unknown task {wanted!r} is not refused")
+            raise Broken(f"the unknown task {wanted!r} raises no error")
         require(wanted[:200] in message, f"the error does not name the unknown task: {message[:200]!r}")
         env.reset(seed=subject.seed, options={"task": known})
     return message[:200]
@@ -286,26 +275,25 @@ def _close(subject: Subject) -> str:
 
 
 def _info(subject: Subject) -> str:
-    answers = 0
+    number = 0
     with closing(subject.make()) as env:
         for start in subject.starts(env):
             offered: list[str] | None = None
             for turn, (action, result) in enumerate(walk(env, start)):
-                # What was offered as admissible must be called valid once it is done.
                 where = f"{start.name}, turn {turn}"
-                answers += 1
-                _check_answer(result, turn, where)
+                number += 1
+                _check_result(result, turn, where)
                 info = result[4]
                 if turn and offered is not None:
                     require(info["valid"], f"{where}: the admissible action {action[:80]!r} is called invalid")
                 offered = info["admissible_actions"]
-    return f"{answers} answers hold {', '.join(_TYPES)}, as plain JSON"
+    return f"{number} results have {', '.join(_TYPES)}, as plain JSON"
 
 
-def _check_answer(result: StepResult, turn: int, where: str) -> None:
+def _check_result(result: StepResult, turn: int, where: str) -> None:
     observation, reward, terminated, truncated, info = result
     require(type(observation) is str, f"{where}: the observation is {type(observation).__name__}, not str")
-    observation.encode()  # text that cannot be written down is none
+    observation.encode()  # raises for lone surrogates
     require(isinstance(reward, int | float) and math.isfinite(reward), f"{where}: the reward is {reward!r}")
     require(type(terminated) is bool and type(truncated) is bool, f"{where}: terminated or truncated is not a bool")
     for key, types in _TYPES.items():
@@ -318,7 +306,7 @@ def _check_answer(result: StepResult, turn: int, where: str) -> None:
     if admissible is not None:
         require(all(type(action) is str for action in admissible), f"{where}: an admissible action is not a string")
         require(len(set(admissible)) == len(admissible), f"{where}: an admissible action is listed twice")
-        require(admissible or terminated or truncated, f"{where}: no action is admissible, yet the episode goes on")
+        require(admissible or terminated or truncated, f"{where}: no action is admissible, but the episode continues")
     try:
         json.dumps(info, allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -334,7 +322,7 @@ PROMISES: dict[str, Callable[[Subject], str]] = {
     "same in every process": _processes,
     "info": _info,
     "equal states": markov,
-    "put back": restoring,
+    "restore": restoring,
     "nothing leaks": leaks,
     "expert": _expert,
     "chance": _chance,

@@ -1,7 +1,7 @@
-"""The promise of an environment that can be put back: from every token on, the same actions bring the same answers.
+"""Checks ``save`` and ``restore``: after a restore, the same actions must have the same results.
 
-An episode is played once, partly as its expert would, and saved before every action. Then it is put back to each of
-these places in turn, in the same instance, in a fresh one and in a fresh process, and played to its end again.
+An episode is played once, partly by its expert, and saved before every action. Then each saved state is restored in the
+same instance, in a new one and in a new process, and the episode is replayed to its end.
 """
 
 from __future__ import annotations
@@ -16,56 +16,53 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import Info
 from gagpo.envs.check.fresh_process import call
 from gagpo.envs.check.subject import NotJudged, Start, Subject, contrast, line, require, sampled_action
-from gagpo.envs.lookup import portable
 from gagpo.envs.saved import CannotRestore
 from gagpo.envs.tools import separate
 
-_TURNS = 20  # of an episode; every turn is played as often as it has turns before it
+_TURNS = 20  # of an episode; replaying takes a quadratic number of steps
 
-Recorded = tuple[list[str], list[str], list[str]]  # tokens as text, actions, and what was seen: one more than actions
+Record = tuple[list[str], list[str], list[str]]
+"""Saved states as text, actions, and the reset's and each step's result as a line."""
 
 
 def restoring(subject: Subject) -> str:
-    """What was seen of the promise; :class:`NotJudged` for an environment that says it cannot be put back."""
-    env, more = _made(subject)
+    """Restore each saved state and compare what follows; :class:`NotJudged` if ``can_restore`` is False."""
+    env, more = _make(subject)
     with closing(env):
         if not getattr(env.unwrapped, "can_restore", False):
-            _refuses(env, subject)
-            raise NotJudged("it says that it cannot be put back into a state (can_restore is False)")
-        require(env is env.unwrapped, f"it is put back without its wrapper {type(env).__name__}: register it bare")
-        recorded = {start: _record(env, start) for start in subject.starts(env)}
-        for start, record in recorded.items():
-            _compare(start, record, _again(env, record), "in the same instance")
+            _require_no_save(env, subject)
+            raise NotJudged("its states cannot be restored (can_restore is False)")
+        require(env is env.unwrapped, f"restoring skips its wrapper {type(env).__name__}: register it without wrappers")
+        records = {start: _record(env, start) for start in subject.starts(env)}
+        for start, record in records.items():
+            _compare(start, record, _replay(env, record), "in the same instance")
     with closing(subject.make(**more)) as env:
-        for start, record in recorded.items():
-            _compare(start, record, _again(env, record), "in a fresh instance")
-    places = f"{sum(len(tokens) for tokens, _, _ in recorded.values())} places"
-    size = max(len(token) for tokens, _, _ in recorded.values() for token in tokens)
-    try:
-        spec = portable(subject.spec) if subject.spec is not None else ""
-    except InvalidArgument:
-        spec = ""
+        for start, record in records.items():
+            _compare(start, record, _replay(env, record), "in a new instance")
+    number = sum(len(tokens) for tokens, _, _ in records.values())
+    size = max(len(token) for tokens, _, _ in records.values() for token in tokens)
+    restored = f"{number} states of at most {size} bytes restored in 2 instances"
+    spec = subject.portable_spec
     if not spec:
-        return f"{places} found again in 2 instances, tokens of at most {size} bytes; no other process can build it"
-    arguments = (spec, {**subject.kwargs, **more}, list(recorded.values()))
-    theirs = call("gagpo.envs.check.restoring:replays", *arguments, timeout=subject.deadline, hash_seed=1)
-    for (start, record), lines in zip(recorded.items(), theirs, strict=True):
-        _compare(start, record, lines, "in a fresh process")
-    return f"{places} found again in 2 instances and another process, tokens of at most {size} bytes"
+        return f"{restored}; it cannot be built in another process"
+    arguments = (spec, {**subject.kwargs, **more}, list(records.values()))
+    replayed = call("gagpo.envs.check.restoring:replays", *arguments, timeout=subject.deadline, hash_seed=1)
+    for (start, record), lines in zip(records.items(), replayed, strict=True):
+        _compare(start, record, lines, "in another process")
+    return f"{restored} and another process"
 
 
-def replays(spec: str, kwargs: Info, recorded: Sequence[Recorded]) -> list[list[list[str]]]:
-    """What is seen from each token of each episode on, in this process."""
+def replays(spec: str, kwargs: Info, records: Sequence[Record]) -> list[list[list[str]]]:
+    """The replays of each record, in this process."""
     with closing(gymnasium.make(EnvSpec.from_json(spec), disable_env_checker=True, **kwargs)) as env:
-        return [_again(env, record) for record in recorded]
+        return [_replay(env, record) for record in records]
 
 
-def _made(subject: Subject) -> tuple[gymnasium.Env, Info]:
-    """The environment with its expert, whose memory is to be put back as well, where it takes one; and the arguments."""
+def _make(subject: Subject) -> tuple[gymnasium.Env, Info]:
+    """The environment, with its expert if it has one, and the added arguments."""
     more = {} if "expert" in subject.kwargs else {"expert": True}
     try:
         return subject.make(**more), more
@@ -73,8 +70,8 @@ def _made(subject: Subject) -> tuple[gymnasium.Env, Info]:
         return subject.make(), {}
 
 
-def _refuses(env: gymnasium.Env, subject: Subject) -> None:
-    """An environment with ``save`` that cannot be put back must say so, and not give a token that leads nowhere."""
+def _require_no_save(env: gymnasium.Env, subject: Subject) -> None:
+    """Without ``can_restore``, ``save`` must raise CannotRestore instead of returning a useless token."""
     save = getattr(env.unwrapped, "save", None)
     if save is None:
         return
@@ -87,17 +84,16 @@ def _refuses(env: gymnasium.Env, subject: Subject) -> None:
     require(False, "can_restore is False, yet save() does not raise CannotRestore")
 
 
-def _record(env: Any, start: Start) -> Recorded:
+def _record(env: Any, start: Start) -> Record:
     rng = random.Random(start.name)
     observation, info = env.reset(seed=start.seed, options=start.options)
     tokens: list[str] = []
     actions: list[str] = []
     seen = [line(observation, info)]
     while len(actions) < _TURNS:
-        # Saved twice: to save changes nothing.
         token = env.save()
         require(type(token) is bytes, f"{start.name}: save() returned {type(token).__name__}, not bytes")
-        require(token == env.save(), f"{start.name}, turn {len(actions)}: saved twice, the tokens differ")
+        require(token == env.save(), f"{start.name}, turn {len(actions)}: two calls of save() differ")
         tokens.append(token.decode("latin-1"))
         actions.append(_action(env, info, rng))
         result = env.step(actions[-1])
@@ -109,17 +105,17 @@ def _record(env: Any, start: Start) -> Recorded:
 
 
 def _action(env: Any, info: Info, rng: random.Random) -> str:
-    """The expert's action or anybody's: one alone would not get far, the other not off the path."""
+    """A mix of the expert's and random actions, to get far and off the expert's path."""
     expert = info.get("expert_action")
     if expert is not None and rng.random() < 0.7:
         return separate(str(expert))[0]
     return str(sampled_action(env, info, rng))
 
 
-def _again(env: Any, record: Recorded) -> list[list[str]]:
-    """What is seen from each token on, for the recorded actions; the last token first, so that none follows its own."""
+def _replay(env: Any, record: Record) -> list[list[str]]:
+    """The results of the recorded actions from each saved state on, restoring the last state first."""
     tokens, actions, _ = record
-    found = []
+    replayed = []
     for place in reversed(range(len(tokens))):
         seen = [line(*env.restore(tokens[place].encode("latin-1")))]
         for action in actions[place:]:
@@ -127,23 +123,17 @@ def _again(env: Any, record: Recorded) -> list[list[str]]:
             seen.append(line(*result))
             if result[2] or result[3]:
                 break
-        found.append(seen)
-    return found[::-1]
+        replayed.append(seen)
+    return replayed[::-1]
 
 
-def _compare(start: Start, record: Recorded, again: list[list[str]], where: str) -> None:
-    *_, seen = record
-    for place, lines in enumerate(again):
-        # At the place itself nothing is paid: what a reset returns is what a restore returns.
-        pairs = itertools.zip_longest(seen[place:], lines, fillvalue="(nothing)")
+def _compare(start: Start, record: Record, replayed: list[list[str]], where: str) -> None:
+    *_, recorded = record
+    for place, lines in enumerate(replayed):
+        pairs = itertools.zip_longest(recorded[place:], lines, fillvalue="(nothing)")
         for turn, (before, now) in enumerate(pairs, place):
-            if turn == place > 0:
-                before = _first(before)
-            told = f"{start.name}: put back to turn {place} {where}, turn {turn} differs"
-            require(before == now, f"{told}: {contrast(before, now)}")
-
-
-def _first(stepped: str) -> str:
-    """The observation and info of what a step returned."""
-    observation, _, _, _, info = json.loads(stepped)
-    return line(observation, info)
+            if turn == place > 0:  # restore() returns observation and info, without the reward of the step
+                observation, _, _, _, info = json.loads(before)
+                before = line(observation, info)
+            place_name = f"{start.name}: restored to turn {place} {where}, turn {turn} differs"
+            require(before == now, f"{place_name}: {contrast(before, now)}")

@@ -1,4 +1,4 @@
-"""The environment under examination: how it is built, where its episodes start, and how it is played at random."""
+"""The environment under test: how it is built, where its episodes start, and random play."""
 
 from __future__ import annotations
 
@@ -14,25 +14,27 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import Info, Kwargs
+from gagpo.envs.lookup import portable
 from gagpo.envs.tasks import Task, TaskSet
 
-LONGEST_EPISODE = 10_000  # turns; an episode that random actions do not end by then has no limit at all
+LONGEST_EPISODE = 10_000  # turns; an episode that random actions do not end by then has no turn limit
 
-
-StepResult = tuple[Any, Any, Any, Any, Info]  # what step() returned, of which nothing is certain yet
+StepResult = tuple[Any, Any, Any, Any, Info]
+"""What ``step()`` returned, before any check."""
 
 
 class Broken(AssertionError):
-    """A promise that the environment does not keep."""
+    """The environment does not keep a promise."""
 
 
 class NotJudged(Exception):
-    """A promise of which nothing can be said for this environment; the message says why."""
+    """A promise does not apply to this environment; the message gives the reason."""
 
 
 class Start(NamedTuple):
-    """Where an episode begins."""
+    """The start of an episode."""
 
     task: Task
     seed: int
@@ -48,15 +50,14 @@ class Start(NamedTuple):
 
 @dataclass
 class Subject:
-    """What is checked, and how.
+    """The environment to check, with the settings of the checks.
 
-    name: what the environment is called.
-    spec: its registration; None where ``build`` makes it.
-    build: makes an environment; None where ``spec`` does.
+    spec: its registration; None if ``build`` makes it.
+    build: makes an environment; None if ``spec`` does.
     kwargs: arguments for ``spec``.
-    episodes: tasks to play in each check.
-    seed: of the choice of tasks and of their episodes.
-    deadline: seconds that a check may take.
+    episodes: number of tasks to play in each check.
+    seed: for the choice of tasks and for their episodes.
+    deadline: time limit of each check, in seconds.
     """
 
     name: str
@@ -68,12 +69,21 @@ class Subject:
     deadline: float
 
     def make(self, **more: object) -> gymnasium.Env:
+        """Build the environment; raises TypeError if it does not accept the arguments."""
         if self.spec is not None:
             return gymnasium.make(self.spec, disable_env_checker=True, **{**self.kwargs, **more})
         assert self.build is not None
         if more:
-            raise TypeError("an environment that is given as a function takes no arguments here")
+            raise TypeError("an environment given as a function takes no arguments")
         return self.build()
+
+    @property
+    def portable_spec(self) -> str:
+        """The registration as JSON; '' if another process cannot build the environment."""
+        try:
+            return portable(self.spec) if self.spec is not None else ""
+        except InvalidArgument:
+            return ""
 
     def splits(self, env: gymnasium.Env) -> dict[str, TaskSet]:
         """The tasks of every split."""
@@ -81,7 +91,7 @@ class Subject:
         return {split: env.unwrapped.tasks(split) for split in names}  # type: ignore[attr-defined]
 
     def sample(self, env: gymnasium.Env) -> list[Task]:
-        """As many tasks as there are episodes to play, from all splits in turn, always the same ones."""
+        """The tasks to play: always the same ones, from all splits in turn."""
         shuffled = []
         for split, tasks in self.splits(env).items():
             choice = list(tasks)
@@ -91,18 +101,18 @@ class Subject:
         return list(itertools.islice(turns, self.episodes))
 
     def starts(self, env: gymnasium.Env) -> list[Start]:
-        """Where the episodes to play begin."""
+        """The starts of the episodes to play."""
         return [Start(task, self.seed + i) for i, task in enumerate(self.sample(env))]
 
 
 def require(condition: object, complaint: str) -> None:
-    """Raise :class:`Broken` with the ``complaint`` unless the ``condition`` holds."""
+    """Raise :class:`Broken` with ``complaint`` unless ``condition`` is true."""
     if not condition:
         raise Broken(complaint)
 
 
 def random_action(env: gymnasium.Env, info: Info, rng: random.Random) -> object:
-    """One of the admissible actions where they are listed, else one of the action space."""
+    """One of the admissible actions if they are listed, else a sample of the action space."""
     admissible = info.get("admissible_actions")
     if admissible:
         return rng.choice(list(admissible))
@@ -111,7 +121,10 @@ def random_action(env: gymnasium.Env, info: Info, rng: random.Random) -> object:
 
 
 def sampled_action(env: gymnasium.Env, info: Info, rng: random.Random, choices: int = 2**32) -> Any:
-    """As :func:`random_action`, but what an environment without a list of actions offers as its own, of so many different."""
+    """Like :func:`random_action`, but prefers ``sample_action`` to the action space.
+
+    choices: number of different seeds for ``sample_action``.
+    """
     sample = getattr(env.unwrapped, "sample_action", None)
     if info.get("admissible_actions") or sample is None:
         return random_action(env, info, rng)
@@ -119,12 +132,11 @@ def sampled_action(env: gymnasium.Env, info: Info, rng: random.Random, choices: 
 
 
 def walk(env: gymnasium.Env, start: Start) -> Iterator[tuple[Any, StepResult]]:
-    """Play an episode at random to its end; yields each action with what step() returned, the reset first."""
+    """Play a random episode; yields each action with what ``step()`` returned, beginning with the reset."""
     rng = random.Random(f"{start.task.id}{start.seed}")
     observation, info = env.reset(seed=start.seed, options=start.options)
     yield "", (observation, 0.0, False, False, info)
     for _ in range(LONGEST_EPISODE):
-        # By the last info, which may list what can be done.
         action = random_action(env, info, rng)
         result = env.step(action)
         yield action, result
@@ -134,31 +146,30 @@ def walk(env: gymnasium.Env, start: Start) -> Iterator[tuple[Any, StepResult]]:
     raise Broken(f"{start.name} did not end within {LONGEST_EPISODE} random actions: give it a turn limit")
 
 
-def transcripts(spec: str, kwargs: Kwargs, plan: list[tuple[str, int]], turns: int = 30) -> list[list[str]]:
-    """The texts of random play from each start of the ``plan``, as :func:`played` gives them, in this process."""
+def transcripts(spec: str, kwargs: Kwargs, plan: list[tuple[str, int]]) -> list[list[str]]:
+    """:func:`random_play` from each (task id, seed) of ``plan``, in this process."""
     with closing(gymnasium.make(EnvSpec.from_json(spec), disable_env_checker=True, **kwargs)) as env:
-        starts = [Start(Task(task, ""), seed) for task, seed in plan]
-        return [played(env, start, turns) for start in starts]
+        return [random_play(env, Start(Task(task, ""), seed)) for task, seed in plan]
 
 
-def played(env: gymnasium.Env, start: Start, turns: int = 30) -> list[str]:
-    """Random play of at most so many turns: action, observation, reward, flags and info of each as one line."""
+def random_play(env: gymnasium.Env, start: Start, turns: int = 30) -> list[str]:
+    """At most ``turns`` turns of random play; one line per turn, with action, observation, reward, flags and info."""
     steps = itertools.islice(walk(env, start), turns + 1)
     return [line(action, *result) for action, result in steps]
 
 
-def line(*seen: object) -> str:
-    """What was seen as one line of text, which is equal only where everything is."""
-    return json.dumps(seen, sort_keys=True, default=_spelled)
+def line(*values: object) -> str:
+    """The values as one line of text, for comparison."""
+    return json.dumps(values, sort_keys=True, default=_to_json)
 
 
-def _spelled(value: object) -> object:
-    """What JSON has no form for: arrays and numbers of NumPy as lists and numbers, everything else by its repr."""
+def _to_json(value: object) -> object:
+    """NumPy arrays and numbers as lists and numbers, anything else as its repr."""
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else repr(value)
 
 
 def contrast(one: object, two: object, width: int = 60) -> str:
-    """The first place where the two differ, with what follows."""
+    """Excerpts from the first difference on."""
     left, right = str(one), str(two)
     place = next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
     begin = max(0, place - 20)

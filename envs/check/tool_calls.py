@@ -1,4 +1,4 @@
-"""Whether an environment's tools can be called: names and schemas that a model can be told, and harm from no call."""
+"""Checks the names and schemas of an environment's tools, and that bad calls do no harm."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ WRONG = {
     "no tool of that name": ToolCall("no_such_tool", {"a": 1}).text,
     "half a surrogate pair": '{"name": "\\ud800"}',
 }
-"""What is a call of no environment; each has to be answered as an invalid action."""
+"""Texts that are not a call of any environment; each must be answered as an invalid action."""
 
 
 def tool_calls(subject: Subject) -> str:
-    """The promise ``tool calls`` of :mod:`gagpo.envs.check.promises`."""
+    """Call every tool with fitting and wrong arguments, and send texts that are not calls."""
     with closing(subject.make()) as env:
         try:
             tools = tools_of(env.unwrapped)
         except GagpoError as error:
-            require(False, f"its tools cannot be told: {describe(error)}")
+            require(False, f"its tools cannot be read: {describe(error)}")
         if not tools:
-            return "none of its own: an action is a text, and style tools plays it with act(command)"
+            return "it declares no tools: an action is a text, and style=tools calls act(command)"
         names = [tool.name for tool in tools]
-        require(len(set(names)) == len(names), f"two of its tools have one name: {', '.join(names)}")
+        require(len(set(names)) == len(names), f"two tools have the same name: {', '.join(names)}")
         for tool in tools:
             try:
                 json.dumps(tool.spec, allow_nan=False).encode()
             except (TypeError, ValueError) as error:
-                require(False, f"the schema of tool {tool.name} is no plain JSON: {error}")
+                require(False, f"the schema of tool {tool.name} is not plain JSON: {error}")
         (start, *_) = subject.starts(env)
         rng, answered = random.Random(subject.seed), 0
         env.reset(seed=start.seed, options=start.options)
@@ -57,11 +57,11 @@ def tool_calls(subject: Subject) -> str:
                 require(not info.get("success"), f"{name} as a call solves {start.name}")
             if terminated or truncated:
                 env.reset(seed=start.seed, options=start.options)
-    return f"{', '.join(names)}: {answered} calls are answered, of which {len(WRONG)} are none"
+    return f"{', '.join(names)}: {answered} calls are answered, {len(WRONG)} of them not valid calls"
 
 
 def _calls(tool: Tool, rng: random.Random) -> list[str]:
-    """Some that may fit, one without arguments, one with a stranger and one whose arguments are of another kind."""
+    """Some calls that may fit, one without arguments, one with an unknown argument, one with wrong types."""
     fitting = [tool.sample(np.random.default_rng(rng.getrandbits(32))) for _ in range(_SAMPLES)]
     strange = ToolCall(tool.name, {**fitting[0].arguments, "no_such_argument": None})
     other = ToolCall(tool.name, {name: [{"a": None}] for name in fitting[0].arguments})

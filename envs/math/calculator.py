@@ -1,4 +1,4 @@
-"""The calculator tool: exact rational arithmetic over a small grammar of its own, bounded in size and in time.
+"""The calculator tool: exact rational arithmetic over a small grammar, bounded in size and time.
 
     sum     := product (("+" | "-") product)*
     product := unary (("*" | "/" | "mod") unary)*
@@ -7,8 +7,8 @@
     atom    := number | name "(" sum ("," sum)* ")" | "(" sum ")"
     number  := digits ("." digits)? | "." digits
 
-``**``, ``×``, ``·``, ``÷``, ``−`` and ``%`` (remainder) are read as their ASCII siblings. Nothing is ever handed to
-Python's ``eval``: what a model wrote is only ever compared with the words of this grammar.
+``**``, ``×``, ``·``, ``÷``, ``−`` and ``%`` (remainder) are read as their ASCII equivalents. Nothing is passed to
+Python's ``eval``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from fractions import Fraction
 
 MAX_LENGTH = 400
-"""Longest expression that is read, in characters."""
+"""Longest expression, in characters."""
 MAX_DEPTH = 40
 """Deepest nesting of brackets, signs and powers."""
 MAX_BITS = 1024
@@ -27,11 +27,11 @@ MAX_BITS = 1024
 
 
 class CalculatorError(ValueError):
-    """An expression that cannot be evaluated; the message is meant for the agent."""
+    """An expression that cannot be evaluated; the agent reads the message."""
 
 
 def calculate(expression: str) -> Fraction:
-    """The exact value of ``expression``; :class:`CalculatorError` says what is wrong with it.
+    """The exact value of ``expression``; raises :class:`CalculatorError`.
 
     >>> calculate("(3 + 4) * 5 / 2")
     Fraction(35, 2)
@@ -41,15 +41,6 @@ def calculate(expression: str) -> Fraction:
     if len(expression) > MAX_LENGTH:
         raise CalculatorError(f"the expression is longer than {MAX_LENGTH} characters")
     return _Reader(expression).read()
-
-
-def show(value: Fraction) -> str:
-    """A result as the tool prints it: an integer, or a fraction in lowest terms.
-
-    >>> show(Fraction(35, 2)), show(Fraction(-4))
-    ('35/2', '-4')
-    """
-    return str(value)
 
 
 def _bounded(value: Fraction) -> Fraction:
@@ -62,7 +53,7 @@ def _power(base: Fraction, exponent: Fraction) -> Fraction:
     if exponent.denominator != 1:
         raise CalculatorError("an exponent must be an integer")
     size = max(base.numerator.bit_length(), base.denominator.bit_length())
-    # A base of one bit (0, 1, -1) never grows; any other base b of s bits has b^n of at least (s - 1) n bits.
+    # Powers of 0, 1 and -1 stay small; for any other base b of s bits, b^n has at least (s - 1) n bits.
     if size > 1 and (size - 1) * abs(exponent) > MAX_BITS:
         raise CalculatorError("the result is too large")
     if base == 0 and exponent < 0:
@@ -70,12 +61,6 @@ def _power(base: Fraction, exponent: Fraction) -> Fraction:
     if size <= 1:
         return base if exponent % 2 else abs(base) if exponent else Fraction(1)
     return _bounded(base ** int(exponent))
-
-
-def _remainder(left: Fraction, right: Fraction) -> Fraction:
-    if right == 0:
-        raise CalculatorError("division by zero")
-    return left - right * (left // right)
 
 
 def _integers(name: str, values: list[Fraction]) -> list[int]:
@@ -100,7 +85,7 @@ def _factorial(value: int) -> int:
 
 
 FUNCTIONS: dict[str, tuple[int | None, Callable[[list[Fraction]], Fraction | int]]] = {
-    # name: (how many arguments, None for one or more; what it computes)
+    # name: (number of arguments, None for one or more; function)
     "abs": (1, lambda v: abs(v[0])),
     "sqrt": (1, lambda v: _root(v[0])),
     "floor": (1, lambda v: math.floor(v[0])),
@@ -129,7 +114,7 @@ def _tokens(expression: str) -> list[str]:
 
 
 class _Reader:
-    """Recursive descent; the depth is counted, so Python's own stack is never in danger."""
+    """Recursive descent with a bounded depth, so Python's stack cannot overflow."""
 
     def __init__(self, expression: str):
         self.tokens = _tokens(expression)
@@ -149,16 +134,15 @@ class _Reader:
 
     def take(self, *wanted: str) -> str:
         token = self.peek()
-        if token and token in wanted:
-            self.position += 1
-            return token
-        return ""
+        if token not in wanted:
+            return ""
+        self.position += 1
+        return token
 
     def expect(self, token: str) -> None:
         if not self.take(token):
-            raise CalculatorError(
-                f"expected {token!r} before {self.peek()[:12]!r}" if self.peek() else f"missing {token!r}"
-            )
+            found = self.peek()[:12]
+            raise CalculatorError(f"expected {token!r} before {found!r}" if found else f"missing {token!r}")
 
     def sum(self) -> Fraction:
         value = self.product()
@@ -170,16 +154,11 @@ class _Reader:
     def product(self) -> Fraction:
         value = self.unary()
         while sign := self.take("*", "/", "mod"):
-            # From left to right, each result bounded before the next.
             right = self.unary()
-            if sign == "mod":
-                value = _bounded(_remainder(value, right))
-            elif sign == "*":
-                value = _bounded(value * right)
-            elif right == 0:
+            if sign != "*" and right == 0:
                 raise CalculatorError("division by zero")
-            else:
-                value = _bounded(value / right)
+            value = value * right if sign == "*" else value / right if sign == "/" else value - right * (value // right)
+            value = _bounded(value)  # before the next factor
         return value
 
     def unary(self) -> Fraction:

@@ -14,11 +14,9 @@ import numpy as np
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import Kwargs, MarkovKey, Outcome, TextEnv
 from gagpo.envs.math import problems
-from gagpo.envs.math.calculator import FUNCTIONS, CalculatorError, calculate, show
-from gagpo.envs.math.problems import GeneratedTasks, Problem
-from gagpo.envs.math.verify.extract import check_methods
+from gagpo.envs.math.calculator import FUNCTIONS, CalculatorError, calculate
+from gagpo.envs.math.problems import GeneratedTasks, Problem, worked_answer
 from gagpo.envs.math.verify.verifier import Verdict, Verifier
-from gagpo.envs.math.worked import worked_answer
 from gagpo.envs.tasks import Task, TaskSet
 
 if TYPE_CHECKING:
@@ -26,29 +24,32 @@ if TYPE_CHECKING:
 
 Feedback = Literal["none", "wrong"]
 
-_GENERATED = frozenset({"families", "levels", "size", "test_size"})  # arguments about generated problems alone
+_GENERATED = frozenset({"families", "levels", "size", "test_size"})  # arguments that only concern generated problems
 _OPEN, _CLOSE = "<calc>", "</calc>"
 
 
 class MathEnv(TextEnv):
     r"""Solve a maths problem in several turns; the whole response of the agent is the action.
 
-    A turn is a call of the calculator, ``<calc>3 * (4 + 5)</calc>``, which is answered by its exact result, or an
-    attempt: a response with a final answer, as a rule ``\boxed{27}``. Where a response holds both, the later one
-    counts; of several calls the first one does, since what follows it was written without its result. The episode
-    ends with the first right answer, after ``attempts`` wrong ones, or after ``max_turns`` turns.
+    A turn is a calculator call such as ``<calc>3 * (4 + 5)</calc>``, or an attempt: a response with a final answer,
+    usually ``\boxed{27}``. If a response contains both, the later one counts. Of several calls the first one counts,
+    because the text after it was written without its result. The episode ends with the first correct answer, after
+    ``attempts`` wrong ones, or after ``max_turns`` turns.
 
-    data: ``"generated"``, the name of a preset, a Hugging Face data set, a file, or a mapping (see
-    :func:`gagpo.envs.math.sources.load`). on_bad_row: ``refuse`` or ``skip`` (and count) rows that cannot be used.
-    families, levels: which generated problems. size, test_size: how many of them the manifests of training and of
-    either held-out split list; every further problem of a split can be named by its id.
-    attempts, tools: ``attempts=1, tools=False`` is the single-turn setting: one response, which must hold the answer.
-    Without tools every turn is an attempt; with tools a turn with neither a call nor an answer costs only the turn.
-    feedback: what a wrong answer is told: ``none`` (only that there is another attempt) or ``wrong``.
-    extraction: how answers are found, in order (see :mod:`gagpo.envs.math.verify.extract`).
+    data: ``"generated"``, a preset, a Hugging Face data set, a file, or a mapping
+        (:func:`gagpo.envs.math.sources.load`).
+    families, levels: of generated problems.
+    size, test_size: generated problems in the training split and in each held-out split. Further problems of a split
+        can be played by id.
+    on_bad_row: ``refuse``, or ``skip`` (and count) rows that cannot be used.
+    attempts: wrong answers after which the episode ends.
+    tools: offer the calculator. Without it every turn is an attempt; with it a turn without call and answer only costs
+        the turn. ``attempts=1, tools=False`` is the single-turn setting.
+    feedback: after a wrong answer: ``wrong``, or ``none`` (only the attempts left).
+    extraction: methods to find answers (:mod:`gagpo.envs.math.verify.extract`).
 
-    ``info`` also holds ``verdict`` (the reason of the last attempt's verdict), ``answer`` (in one spelling, for
-    counting votes), ``attempts_left`` and ``calls``.
+    ``info`` also holds ``verdict`` (of the last attempt), ``answer`` (canonical, for voting), ``attempts_left`` and
+    ``calls``.
     """
 
     splits = problems.SPLITS
@@ -77,19 +78,19 @@ class MathEnv(TextEnv):
         if attempts < 1:
             raise InvalidArgument(f"attempts must be at least 1, got {attempts}")
         if feedback not in get_args(Feedback):
-            raise InvalidArgument(f"no feedback {feedback!r}; choose from {', '.join(get_args(Feedback))}")
+            raise InvalidArgument(f"unknown feedback {feedback!r}; choose from {', '.join(get_args(Feedback))}")
         if size < 0 or test_size < 0:
             raise InvalidArgument(f"size and test_size must not be negative, got {size} and {test_size}")
         if max_turns is None:
             max_turns = attempts + 8 if tools else attempts
         super().__init__(split, max_turns, expert, render_mode)
         self.data = data if isinstance(data, str) else dict(data)
-        self.families = problems.chosen_families(families)
-        self.levels = problems.chosen_levels(levels)
+        self.families = problems.check_families(families)
+        self.levels = problems.check_levels(levels)
         self.size, self.test_size = size, test_size
         self.on_bad_row = on_bad_row
         self.attempts, self.with_tools, self.feedback = attempts, tools, feedback
-        self.verifier = Verifier(check_methods(extraction))
+        self.verifier = Verifier(extraction)
         self.problem: Problem | None = None
         self._wrong: list[str] = []
         self._results: set[str] = set()
@@ -98,7 +99,7 @@ class MathEnv(TextEnv):
 
     @property
     def instructions(self) -> str:  # type: ignore[override]
-        r"""What an instruction-tuned model must be told about its turns; it depends on the settings.
+        r"""Description of the actions for an instruction-tuned model; depends on the arguments.
 
         >>> MathEnv(attempts=1, tools=False).instructions
         'Solve the problem. Work it out step by step and put the final answer in \\boxed{}.'
@@ -118,8 +119,7 @@ class MathEnv(TextEnv):
         return frozenset() if kwargs.get("data", "generated") == "generated" else _GENERATED
 
     def tasks(self, split: str) -> TaskSet:
-        if split not in self.splits:
-            raise InvalidArgument(f"no split {split!r}; choose one of {', '.join(self.splits)}")
+        problems.check_split(split)
         if self.data == "generated":
             return _generated(split, self.families, self.levels, self.size if split == "train" else self.test_size)
         return self._loaded().tasks(split)
@@ -129,11 +129,8 @@ class MathEnv(TextEnv):
 
         return load(self.data, self.on_bad_row)
 
-    def _problem(self, task_id: str) -> Problem:
-        return problems.by_id(task_id) if self.data == "generated" else self._loaded().problem(task_id)
-
     def begin(self, task: Task) -> Outcome:
-        self.problem = self._problem(task.id)
+        self.problem = problems.by_id(task.id) if self.data == "generated" else self._loaded().problem(task.id)
         self._wrong, self._results, self._calls = [], set(), 0
         self._verdict = Verdict("no_answer")
         return self._outcome(self.problem.text)
@@ -165,7 +162,7 @@ class MathEnv(TextEnv):
     def _calculate(self, expression: str) -> Outcome:
         self._calls += 1
         try:
-            result = show(calculate(expression))
+            result = str(calculate(expression))
         except CalculatorError as error:
             return self._outcome(f"Calculator: {error}.", valid=False)
         self._results.add(result)
@@ -178,18 +175,15 @@ class MathEnv(TextEnv):
         if verdict.correct:
             return self._outcome("Right.", reward=1.0, terminated=True, success=True)
         self._wrong.append(verdict.canonical)
-        if len(self._wrong) >= self.attempts:
-            return self._outcome(self._comment(verdict), terminated=True, valid=valid)
-        return self._outcome(f"{self._comment(verdict)} Attempts left: {self._left}.".lstrip(), valid=valid)
+        comment = "No answer found." if verdict.reason == "no_answer" else "Wrong."
+        comment = "" if self.feedback == "none" else comment
+        if self._left <= 0:
+            return self._outcome(comment, terminated=True, valid=valid)
+        return self._outcome(f"{comment} Attempts left: {self._left}.".lstrip(), valid=valid)
 
     @property
     def _left(self) -> int:
         return self.attempts - len(self._wrong)
-
-    def _comment(self, verdict: Verdict) -> str:
-        if self.feedback == "none":
-            return ""
-        return "No answer found." if verdict.reason == "no_answer" else "Wrong."
 
     def _outcome(
         self, text: str, reward: float = 0.0, terminated: bool = False, success: bool = False, valid: bool = True
@@ -203,13 +197,13 @@ class MathEnv(TextEnv):
         return Outcome(text, reward, terminated, success, valid, self._state(), extras=extras)
 
     def _state(self) -> str:
-        """Key of what an agent can know: the problem, the values it has computed, the answers that were wrong."""
+        """Key of what the agent can know: the problem, the computed values, the wrong answers."""
         assert self.problem is not None
         known = [self.problem.text, sorted(self._results), sorted(self._wrong)]
         return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16]
 
     def sample_action(self, rng: np.random.Generator) -> str:
-        """A small number as the answer, or a calculation with two of them."""
+        """A small number as the answer, or a sum of two as a call."""
         one, two = (int(number) for number in rng.integers(0, 100, size=2))
         return f"<calc>{one} + {two}</calc>" if self.with_tools and rng.random() < 0.5 else rf"\boxed{{{one}}}"
 
@@ -217,29 +211,27 @@ class MathEnv(TextEnv):
         self.verifier.close()
 
     def expert_action(self) -> str | None:
-        """The next step of a worked solution as a calculator call, or the whole of it with the boxed answer.
+        """The next step of a worked solution as a calculator call, or the boxed answer after the last step.
 
-        A hasty solver takes the first step's value for the answer, and one wrong answer for the end.
+        The hasty expert answers with the value of the first step, and stops when that is wrong.
         """
         problem = self.problem
         assert problem is not None
         if self.hasty:
             if self._wrong:
                 return None
-            problem = replace(
-                problem, steps=problem.steps[:1], answer=next(iter(problem.steps), ("", problem.answer))[1]
-            )
+            first = problem.steps[:1]
+            problem = replace(problem, steps=first, answer=first[0][1] if first else problem.answer)
         if not self.with_tools:
             return worked_answer(problem)
-        room = self.max_turns - self.turn - 1
-        steps = problem.steps
-        if self._calls < len(steps) and len(steps) - self._calls <= room:
-            return f"<calc>{steps[self._calls][0]}</calc>"
+        turns_left, left = self.max_turns - self.turn - 1, problem.steps[self._calls :]
+        if 0 < len(left) <= turns_left:
+            return f"<calc>{left[0][0]}</calc>"
         return rf"\boxed{{{problem.answer}}}"
 
 
 def _first_call(action: str) -> str | None:
-    """The expression of the first call that is opened and closed, or None; linear in the length of ``action``."""
+    """The expression of the first complete call, or None; takes time linear in the length of ``action``."""
     end = action.find(_CLOSE, action.find(_OPEN))
     start = action.rfind(_OPEN, 0, end) if end >= 0 else -1
     return action[start + len(_OPEN) : end] if start >= 0 else None

@@ -1,7 +1,7 @@
-"""Six families of problems, each in four grades, whose answers are known because the problem is built from them.
+"""Six families of generated problems, each in four levels.
 
-A family is a function ``(random generator, level) -> (text, steps)``. A step is an expression of the calculator's
-grammar; together the steps are a worked solution, and the value of the last one is the answer.
+A family is a function ``(random generator, level) -> (text, steps)``. A step is a calculator expression; the steps are
+a worked solution, and the value of the last one is the answer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from fractions import Fraction
 
-from gagpo.envs.math.stories import GRADES
+from gagpo.envs.math.stories import STORIES
 
 Draft = tuple[str, list[str]]
 LEVELS = (1, 2, 3, 4)
@@ -28,7 +28,7 @@ def _number(value: int) -> str:
 
 
 def _signed(value: int) -> str:
-    """``value`` as the right-hand part of a sum: ``+ 3`` or ``- 3``."""
+    """``value`` as the right-hand side of a sum: ``+ 3`` or ``- 3``."""
     return f"+ {value}" if value >= 0 else f"- {-value}"
 
 
@@ -191,7 +191,7 @@ def _listed(terms: list[int]) -> str:
 
 def words(rng: random.Random, level: int) -> Draft:
     """Short stories: one step at level 1, three and more at level 4."""
-    return rng.choice(GRADES[level])(rng)
+    return rng.choice(STORIES[level])(rng)
 
 
 FAMILIES: dict[str, Callable[[random.Random, int], Draft]] = {

@@ -1,7 +1,7 @@
 """Generated problems: unlimited seeded tasks whose splits cannot overlap.
 
-Which split a problem belongs to is a function of the problem's own text: its numbers and signs, in order, are hashed.
-Two equal problems, and two that differ only in phrasing or in names, are therefore always in the same split.
+The split of a problem is a hash of its numbers and signs, in order. Problems that are equal, or that differ only in
+phrasing or names, are therefore always in the same split.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gagpo.base.errors import InvalidArgument
-from gagpo.envs.math.calculator import calculate, show
+from gagpo.envs.math.calculator import calculate
 from gagpo.envs.math.families import FAMILIES, LEVELS
 from gagpo.envs.tasks import Task, TaskSet, UnknownTask
 
@@ -24,9 +24,18 @@ _CONTENT = re.compile(r"\d+|[-+*/^=()]")
 _ID = re.compile(rf"({'|'.join(FAMILIES)})-([{LEVELS[0]}-{LEVELS[-1]}])-({'|'.join(SPLITS)})-(\d{{6,9}})", re.ASCII)
 
 
+def check_split(split: str) -> None:
+    """Raise InvalidArgument for an unknown split."""
+    if split not in SPLITS:
+        raise InvalidArgument(f"no split {split!r}; choose one of {', '.join(SPLITS)}")
+
+
 @dataclass(frozen=True)
 class Problem:
-    """A question with its gold answer; ``steps`` are (expression, value) pairs of a worked solution, where known."""
+    """A question with its gold answer.
+
+    steps: (expression, value) pairs of a worked solution; empty if unknown.
+    """
 
     id: str
     split: str
@@ -42,8 +51,18 @@ class Problem:
         return Task(self.id, self.split, self.type, hashlib.sha256(content.encode()).hexdigest()[:16], level=level)
 
 
+def worked_answer(problem: Problem) -> str:
+    r"""The steps of the solution, one equation each, and the boxed answer.
+
+    >>> worked_answer(by_id("equations-2-train-000003"))
+    '-112 + 16 = -96; (-96) / 8 = -12. \\boxed{-12}'
+    """
+    steps = "; ".join(f"{expression} = {value}" for expression, value in problem.steps)
+    return (f"{steps}. " if steps else "") + rf"\boxed{{{problem.answer}}}"
+
+
 def content_key(text: str) -> str:
-    """The numbers and signs of a problem, in order; names and phrasing do not count.
+    """The numbers and signs of a problem, in order, without names and phrasing.
 
     >>> content_key("What is 3 + 4?") == content_key("Compute 3 + 4.")
     True
@@ -52,25 +71,25 @@ def content_key(text: str) -> str:
 
 
 def split_of(key: str) -> str:
-    """The split of everything with this content key: a tenth test, a tenth validation, the rest training."""
+    """The split of a content key: a tenth test, a tenth validation, the rest training."""
     tenth = int(hashlib.sha256(key.encode()).hexdigest()[:8], 16) % 10
     return "test" if tenth == 0 else "validation" if tenth == 1 else "train"
 
 
 @functools.lru_cache(maxsize=16_384)
 def generate(family: str, level: int, split: str, index: int) -> Problem:
-    """Problem number ``index`` of a family, level and split: the same one on every machine and in every process."""
+    """Problem number ``index`` of a family, level and split; the same on every machine."""
     rng = random.Random(f"{family}/{level}/{split}/{index}")
     while True:
         text, expressions = FAMILIES[family](rng, level)
         if split_of(content_key(text)) == split:
             break
-    steps = tuple((expression, show(calculate(expression))) for expression in expressions)
+    steps = tuple((expression, str(calculate(expression))) for expression in expressions)
     return Problem(f"{family}-{level}-{split}-{index:06d}", split, family, text, steps[-1][1], steps)
 
 
 def by_id(task_id: str) -> Problem:
-    """The generated problem with this id; :class:`UnknownTask` when the id names none."""
+    """The generated problem with this id; raises :class:`UnknownTask` for an invalid one."""
     match = _ID.fullmatch(task_id)
     if match is None:
         raise UnknownTask(
@@ -81,15 +100,14 @@ def by_id(task_id: str) -> Problem:
 
 
 class GeneratedTasks(TaskSet):
-    """A finite manifest of generated problems that also knows every further problem of its split by id.
+    """A finite set of generated problems that also accepts ids of all further problems of its split.
 
-    The manifest holds ``size`` problems spread evenly over families and levels, no two with the same content. Small
-    families run out (two operands up to 20 make a few hundred problems); then it holds all that were found.
+    It lists ``size`` problems, spread evenly over families and levels, without equal content; fewer where a small
+    family runs out (two operands up to 20 make a few hundred problems).
     """
 
     def __init__(self, split: str, families: Sequence[str], levels: Sequence[int], size: int):
-        if split not in SPLITS:
-            raise InvalidArgument(f"no split {split!r}; choose one of {', '.join(SPLITS)}")
+        check_split(split)
         pairs = [(family, level) for family in families for level in levels]
         tasks: list[Task] = []
         for number, (family, level) in enumerate(pairs):
@@ -110,11 +128,10 @@ class GeneratedTasks(TaskSet):
 
 
 def _distinct(family: str, level: int, split: str, count: int) -> list[Problem]:
-    """The first ``count`` problems with different content; fewer once new ones have become rare."""
+    """The first ``count`` problems with different content; fewer when new ones become rare."""
     found: dict[str, Problem] = {}
     index = newest = 0
     while len(found) < count and index - newest <= 200 + len(found):
-        # Where new content has become rare, enough was tried.
         problem = generate(family, level, split, index)
         key = content_key(problem.text)
         if key not in found:
@@ -124,8 +141,8 @@ def _distinct(family: str, level: int, split: str, count: int) -> list[Problem]:
     return list(found.values())
 
 
-def chosen_families(names: Sequence[str] | str) -> tuple[str, ...]:
-    """Validated family names; ``"all"`` or an empty choice means every family."""
+def check_families(names: Sequence[str] | str) -> tuple[str, ...]:
+    """Validated family names; ``"all"`` or an empty list means every family."""
     names = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
     if names in ([], ["all"], [""]):
         return tuple(FAMILIES)
@@ -135,7 +152,7 @@ def chosen_families(names: Sequence[str] | str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def chosen_levels(levels: Sequence[int] | int) -> tuple[int, ...]:
+def check_levels(levels: Sequence[int] | int) -> tuple[int, ...]:
     """Validated levels, sorted."""
     levels = [levels] if isinstance(levels, int) else list(levels)
     for level in levels:

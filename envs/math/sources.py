@@ -1,8 +1,8 @@
-"""Problems from outside: Hugging Face data sets and local JSONL, CSV or Parquet files.
+"""Problems from Hugging Face data sets and local JSONL, CSV or Parquet files.
 
-A :class:`Source` says where the rows are, which columns hold problem and answer, and how the gold answer stands in its
-column. Presets are sources for the usual benchmarks. Every row is checked; a bad one is named with its row number and
-refused, or skipped and counted.
+A :class:`Source` names the rows, the columns of problem and answer, and the format of the gold answer. Presets are
+sources for common benchmarks. Every row is checked; a bad one raises an error with its row number, or is skipped and
+counted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from gagpo.base.errors import InvalidArgument
-from gagpo.envs.math.problems import SPLITS, Problem, content_key, split_of
+from gagpo.envs.math.problems import SPLITS, Problem, check_split, content_key, split_of
 from gagpo.envs.math.tables import BadRow, file_rows, hub_tables
 from gagpo.envs.math.verify.extract import MAX_ANSWER, extract
 from gagpo.envs.math.verify.verifier import read_gold
@@ -29,20 +29,16 @@ Gold = Literal["plain", "hashes", "boxed"]
 _SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 
 
-def _known_split(split: str) -> None:
-    if split not in SPLITS:
-        raise InvalidArgument(f"no split {split!r}; choose from {', '.join(SPLITS)}")
-
-
 @dataclass(frozen=True)
 class Source:
-    """Where problems come from.
+    """A source of problems.
 
-    path: a Hugging Face data set (``owner/name``) or a local file. config: the data set's configuration, if it has
-    several. splits: this project's split -> the data set's; without it, splits of equal name, or, where the data set
-    has a single one, a division of that one. problem, answer: columns; several names separated by ``|`` are tried in
-    turn. gold: how the answer column holds the gold answer: ``plain`` (it is the answer; of a list, its items),
-    ``hashes`` (what follows ``####``) or ``boxed`` (in the last box).
+    path: a Hugging Face data set (``owner/name``) or a local file.
+    config: the data set's configuration, if it has several.
+    splits: our split -> the data set's. Without it, splits of equal name; a data set with one split is divided.
+    problem, answer: columns; several names separated by ``|`` are tried in order.
+    gold: format of the answer column: ``plain`` (the answer, or a list of answers), ``hashes`` (after ``####``) or
+        ``boxed`` (in the last box).
     """
 
     path: str
@@ -54,9 +50,9 @@ class Source:
 
     def __post_init__(self) -> None:
         if self.gold not in get_args(Gold):
-            raise InvalidArgument(f"no way {self.gold!r} to find gold answers; choose from {', '.join(get_args(Gold))}")
+            raise InvalidArgument(f"unknown gold format {self.gold!r}; choose from {', '.join(get_args(Gold))}")
         for split in self.splits or {}:
-            _known_split(split)
+            check_split(split)
 
     @property
     def is_file(self) -> bool:
@@ -73,24 +69,20 @@ PRESETS: dict[str, Source] = {
     "math": Source(
         "DigitalLearningGmbH/MATH-lighteval", None, _TRAIN_AND_TEST, problem="problem", answer="solution", gold="boxed"
     ),
-    "math-500": Source("HuggingFaceH4/MATH-500", splits={"test": "test"}, problem="problem", answer="answer"),
-    "aime": Source("AI-MO/aimo-validation-aime", splits={"test": "train"}, problem="problem", answer="answer"),
-    "aime-2024": Source("HuggingFaceH4/aime_2024", splits={"test": "train"}, problem="problem", answer="answer"),
-    "aime-2025": Source("math-ai/aime25", splits={"test": "test"}, problem="problem", answer="answer"),
-    "amc": Source("AI-MO/aimo-validation-amc", splits={"test": "train"}, problem="problem", answer="answer"),
-    "minerva": Source("math-ai/minervamath", splits={"test": "test"}, problem="question", answer="answer"),
+    "math-500": Source("HuggingFaceH4/MATH-500", None, {"test": "test"}, problem="problem", answer="answer"),
+    "aime": Source("AI-MO/aimo-validation-aime", None, {"test": "train"}, problem="problem", answer="answer"),
+    "aime-2024": Source("HuggingFaceH4/aime_2024", None, {"test": "train"}, problem="problem", answer="answer"),
+    "aime-2025": Source("math-ai/aime25", None, {"test": "test"}, problem="problem", answer="answer"),
+    "amc": Source("AI-MO/aimo-validation-amc", None, {"test": "train"}, problem="problem", answer="answer"),
+    "minerva": Source("math-ai/minervamath", None, {"test": "test"}, problem="question", answer="answer"),
     "olympiadbench": Source(
-        "Hothan/OlympiadBench",
-        "OE_TO_maths_en_COMP",
-        splits={"test": "train"},
-        problem="question",
-        answer="final_answer",
+        "Hothan/OlympiadBench", "OE_TO_maths_en_COMP", {"test": "train"}, problem="question", answer="final_answer"
     ),
 }
 
 
 def gold_of(value: object, how: str) -> str:
-    r"""The gold answer in a cell of the answer column; ValueError says what is wrong with it.
+    r"""The gold answer in a cell of the answer column; raises InvalidArgument for an unusable one.
 
     >>> gold_of("3 + 4 = <<3+4=7>>7\n#### 1,007", "hashes"), gold_of(r"Thus $\boxed{\frac{1}{2}}$.", "boxed")
     ('1,007', '\\frac{1}{2}')
@@ -123,10 +115,10 @@ def gold_of(value: object, how: str) -> str:
 
 
 class LoadedProblems:
-    """The problems of one or several sources by split, and the bad rows that were skipped.
+    """Problems by split, and the bad rows that were skipped.
 
-    A problem that stands in a held-out split is taken out of training (``duplicates`` counts them), so the splits
-    never overlap; within a split, only the first of several equal problems stays.
+    Of equal problems only the first is kept, held-out splits first, so splits never overlap. ``duplicates`` counts the
+    others.
     """
 
     def __init__(self) -> None:
@@ -138,9 +130,8 @@ class LoadedProblems:
         self._sets: dict[str, TaskSet] = {}
 
     def add(self, split: str | None, rows: Iterable[Problem | BadRow], on_bad_row: str) -> None:
-        """Take rows into ``split``, or each into the split its content belongs to."""
+        """Add rows to ``split``, or each to the split of its content; held-out splits must be added first."""
         for row in rows:
-            # Held-out splits come first, so an equal problem is taken out of training.
             if isinstance(row, BadRow):
                 if on_bad_row == "refuse":
                     raise row
@@ -151,10 +142,10 @@ class LoadedProblems:
                 self.duplicates += 1
                 continue
             self._taken.add(spelling)
-            wanted = split or split_of(content_key(row.text) or spelling)
+            target = split or split_of(content_key(row.text) or spelling)
             name, number = row.id.rsplit("-", 1)
-            row = replace(row, id=f"{name}-{wanted}-{number}", split=wanted)
-            self.problems[wanted][row.id] = row
+            row = replace(row, id=f"{name}-{target}-{number}", split=target)
+            self.problems[target][row.id] = row
 
     def tasks(self, split: str) -> TaskSet:
         if split not in self._sets:
@@ -173,16 +164,17 @@ Data = str | Mapping[str, object]
 
 
 def load(data: Data, on_bad_row: str = "refuse") -> LoadedProblems:
-    """All splits of ``data``, which is one of
+    """Load all splits of ``data``; cached.
 
-    - the name of a preset, a Hugging Face data set (``owner/name``) or a file;
-    - ``preset:path``: a file with the columns of that preset;
-    - a mapping with ``path`` and further fields of :class:`Source`;
-    - a mapping from splits to any of these.
+    data: one of
 
-    A file that is not assigned to a split is divided by a hash of each problem's content: a tenth test, a tenth
-    validation, the rest training. ``on_bad_row`` is ``refuse`` (raise :class:`BadRow`) or ``skip`` (and count).
-    Loading the same data again costs nothing.
+        - a preset, a Hugging Face data set (``owner/name``) or a file;
+        - ``preset:path``: a file with the columns of that preset;
+        - a mapping with ``path`` and further fields of :class:`Source`;
+        - a mapping from splits to any of these.
+
+        A file without a split is divided by content: a tenth test, a tenth validation, the rest training.
+    on_bad_row: ``refuse`` (raise :class:`BadRow`) or ``skip`` (and count).
     """
     if on_bad_row not in ("refuse", "skip"):
         raise InvalidArgument(f"on_bad_row is 'refuse' or 'skip', got {on_bad_row!r}")
@@ -194,10 +186,10 @@ def _load(data: str, on_bad_row: str) -> LoadedProblems:
     loaded = LoadedProblems()
     for split, source in _parts(json.loads(data)):
         if source.is_file:
-            loaded.add(split, _checked(file_rows(Path(source.path)), source), on_bad_row)
+            loaded.add(split, _check_rows(file_rows(Path(source.path)), source), on_bad_row)
         else:
             for ours, rows in _hub_splits(source, split):
-                loaded.add(ours, _checked(enumerate(rows, 1), source), on_bad_row)
+                loaded.add(ours, _check_rows(enumerate(rows, 1), source), on_bad_row)
     held = [split for split in SPLITS if loaded.problems[split]]
     loaded.advice = f"This data has tasks for: {', '.join(held) or 'no split'}."
     if loaded.skipped:
@@ -207,18 +199,15 @@ def _load(data: str, on_bad_row: str) -> LoadedProblems:
 
 
 def _parts(data: object) -> list[tuple[str | None, Source]]:
-    """Sources with the splits they are assigned to (None: unassigned), held-out splits first.
-
-    That order matters: what stands in a held-out split is then taken out of training, not the other way round.
-    """
+    """Sources with their splits (None: unassigned), held-out splits first, so duplicates are dropped from training."""
     if isinstance(data, str) or (isinstance(data, dict) and "path" in data):
         return [(None, _source(data))]
     if not isinstance(data, dict) or not data:
         raise InvalidArgument(
-            f"data is a name, a mapping with a path, or a mapping from splits to those, got {data!r:.80}"
+            f"data must be a name, a mapping with a path, or a mapping from splits to those, got {data!r:.80}"
         )
     for split in data:
-        _known_split(split)
+        check_split(split)
     return [(split, _source(data[split])) for split in reversed(SPLITS) if split in data]
 
 
@@ -242,15 +231,15 @@ def _source(data: object) -> Source:
     )
 
 
-def _checked(rows: Iterable[tuple[int, object]], source: Source) -> Iterator[Problem | BadRow]:
+def _check_rows(rows: Iterable[tuple[int, object]], source: Source) -> Iterator[Problem | BadRow]:
     for number, row in rows:
         try:
-            yield _checked_row(number, row, source)
+            yield _check_row(number, row, source)
         except (ValueError, RecursionError) as error:
             yield BadRow(f"{source.path}, row {number}: {error}")
 
 
-def _checked_row(number: int, row: object, source: Source) -> Problem:
+def _check_row(number: int, row: object, source: Source) -> Problem:
     if isinstance(row, Exception):
         raise row
     if not isinstance(row, Mapping):
@@ -264,7 +253,7 @@ def _checked_row(number: int, row: object, source: Source) -> Problem:
     read_gold(gold)
     for name, value in (("problem", text), ("answer", gold)):
         if any("\ud800" <= character <= "\udfff" for character in value):
-            raise InvalidArgument(f"the {name} holds half of a character (a lone surrogate)")
+            raise InvalidArgument(f"the {name} contains a lone surrogate")
     kinds = (row.get(column) for column in ("type", "subject", "subfield"))
     kind = next((kind[:80] for kind in kinds if kind and isinstance(kind, str)), source.name)
     return Problem(f"{source.name}-{number:06d}", "", kind.lower(), text.strip(), gold)
@@ -279,7 +268,7 @@ def _cell(row: Mapping[str, object], columns: str) -> object:
 
 
 def _hub_splits(source: Source, split: str | None) -> Iterator[tuple[str | None, Iterable[object]]]:
-    """The splits of a Hugging Face data set that are wanted, held-out ones first, with their rows."""
+    """The requested splits of a Hugging Face data set with their rows, held-out ones first."""
     tables = hub_tables(source.path, source.config)
     names = source.splits or {ours: ours for ours in SPLITS if ours in tables}
     if split is not None:

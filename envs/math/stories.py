@@ -1,7 +1,7 @@
-"""Word problems: short stories with numbers, in four grades by the number and kind of the steps they need.
+"""Word problems in four levels, by the number and kind of steps they need.
 
-A story is a function from a random generator to its text and its steps; a step is an expression of the calculator's
-grammar, and the value of the last one is the answer.
+A story is a function from a random generator to its text and its steps. A step is a calculator expression; the value of
+the last one is the answer.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def mixture(rng: random.Random) -> Story:
     return text, [f"{part} + {other}", f"{total} / {part + other}", f"{unit} * {part}", f"{share} + {gift}"]
 
 
-GRADES: dict[int, tuple[Callable[[random.Random], Story], ...]] = {
+STORIES: dict[int, tuple[Callable[[random.Random], Story], ...]] = {
     1: (gets_more, gives_away, together),
     2: (boxes, spends, shares),
     3: (work_days, ages, two_prices),

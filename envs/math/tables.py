@@ -1,8 +1,9 @@
-"""Rows of tables, from local files and from Hugging Face data sets, with errors that say what to do."""
+"""Read rows of local files and Hugging Face data sets."""
 
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import os
 import socket
@@ -22,15 +23,13 @@ class BadRow(GagpoError, ValueError):
 
 
 class DataMissing(GagpoError, ValueError):
-    """A data set that is neither on this machine nor reachable; the message holds the command that fetches it."""
+    """A data set that is neither cached nor reachable; the message contains the command that downloads it."""
 
 
 def file_rows(path: Path) -> Iterator[tuple[int, object]]:
-    """Rows with their numbers, from 1; a row that cannot be read comes as the exception that says why."""
+    """Rows with their numbers, from 1. A row that cannot be read is yielded as its exception."""
     if not path.is_file():
-        raise DataMissing(
-            f"no file {path}: write one JSON object per line with 'problem' and 'answer', or fix the path"
-        )
+        raise DataMissing(f"no file {path}: write one JSON object per line with 'problem' and 'answer'")
     readers = {".parquet": _parquet_rows, ".csv": _csv_rows}
     try:
         yield from readers.get(path.suffix, _json_rows)(path)
@@ -38,16 +37,14 @@ def file_rows(path: Path) -> Iterator[tuple[int, object]]:
         raise BadRow(f"{path}: cannot be read ({error.strerror or _one_line(error)})") from None
 
 
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
+def _one_line(error: BaseException, most: int = 300) -> str:
+    return " ".join(str(error).split())[:most] or type(error).__name__
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, object]]:
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
         rows = csv.DictReader(file)
-        number = 0
-        while True:
-            number += 1
+        for number in itertools.count(1):
             try:
                 yield number, next(rows)
             except StopIteration:
@@ -62,13 +59,13 @@ def _json_rows(path: Path) -> Iterator[tuple[int, object]]:
             file.seek(0)
             try:
                 rows = json.load(file)
-            except (ValueError, RecursionError) as error:  # ValueError: a number of more than 4,300 digits, too
+            except (ValueError, RecursionError) as error:  # ValueError also for a number of more than 4,300 digits
                 raise BadRow(f"{path}: not a JSON array ({_one_line(error)})") from None
             yield from enumerate(rows, 1)
             return
         file.seek(0)
         for number, line in enumerate(file, 1):
-            # A bad line is a row of its own, so that the others keep their numbers.
+            # A bad line counts as a row, so the others keep their numbers.
             if not line.strip():
                 continue
             if len(line) > MAX_LINE:
@@ -93,7 +90,7 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, object]]:
             rows = next(batches).to_pylist()
         except StopIteration:
             return
-        # What a damaged file brings about is of many classes: the library's own, OSError, UnicodeDecodeError.
+        # Damaged files raise errors of many classes.
         except (pyarrow.lib.ArrowException, OSError, ValueError, OverflowError, MemoryError, KeyError) as error:
             place = f" after row {number}" if number else ""
             raise BadRow(f"{path}: not a Parquet file{place} ({_one_line(error)})") from None
@@ -103,35 +100,35 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, object]]:
 
 
 def hub_tables(path: str, config: str | None) -> Mapping[str, Any]:
-    """The tables of a data set by split name: from the cache where they are there, else fetched."""
+    """The tables of a data set by split name, from the cache or else downloaded."""
     try:
         import datasets
     except ImportError:
         raise DataMissing(f"reading {path} needs the datasets package: pip install 'gagpo[data]'") from None
     was_offline, verbosity = datasets.config.HF_HUB_OFFLINE, datasets.logging.get_verbosity()
-    # The cache first: no waiting for the network at every start, and the same rows as the last time.
+    # The cache first: no waiting for the network, and the same rows as last time.
     for offline in (True, False):
         if not offline and (was_offline or not _reachable(datasets.config.HF_ENDPOINT)):
             reason = "offline mode is set" if was_offline else f"no connection to {datasets.config.HF_ENDPOINT}"
             break
         datasets.config.HF_HUB_OFFLINE = offline
-        datasets.logging.set_verbosity_error()  # it would warn that it uses its cache, which is what was asked for
+        datasets.logging.set_verbosity_error()  # else it warns that it uses its cache
         try:
             return dict(datasets.load_dataset(path, config))
         except Exception as error:  # the library raises errors of a dozen unrelated classes here
-            reason = " ".join(str(error).split())[:160] or type(error).__name__
+            reason = _one_line(error, 160)
         finally:
             datasets.config.HF_HUB_OFFLINE = was_offline
             datasets.logging.set_verbosity(verbosity)
     arguments = f"'{path}'" + (f", '{config}'" if config else "")
     raise DataMissing(
-        f"data set {path} is not on this machine and could not be fetched ({reason}); where there is a network, "
-        f'fetch it with: python -c "from datasets import load_dataset; load_dataset({arguments})"'
+        f"data set {path} is not on this machine and could not be downloaded ({reason}); with a network connection, "
+        f'run: python -c "from datasets import load_dataset; load_dataset({arguments})"'
     )
 
 
 def _reachable(endpoint: str) -> bool:
-    """Whether a host answers within three seconds; taken for granted where a proxy stands in between."""
+    """Whether a host accepts a connection within three seconds; assumed behind a proxy."""
     if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
         return True
     address = urllib.parse.urlsplit(endpoint)

@@ -1,1 +1,1 @@
-"""Environments whose tools are those of an MCP server, which runs in its own process."""
+"""Environments with the tools of an MCP server."""

@@ -1,4 +1,4 @@
-"""Questions that are answered with the tools of an MCP server."""
+"""Questions to answer with the tools of an MCP server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gagpo.envs.tasks import Task, TaskSet
 from gagpo.envs.tools import Arguments, CallError, Tool, ToolCall
 from gagpo.envs.tools.env import ToolEnv
 
-MOST_STARTS = 3  # of the server in one episode; after that the environment is broken
+MOST_STARTS = 3  # of the server in one episode, after which the environment is broken
 
 
 class _Answer(Arguments):
@@ -35,10 +35,10 @@ class MCPEnv(ToolEnv):
     ``call`` to read the server's state.
 
     command: a program and its arguments, as a list or one line; ``python`` is this interpreter.
-    tasks: a JSONL file, see :func:`gagpo.envs.mcp.questions.read_questions`.
+    tasks: a JSONL file; see :func:`gagpo.envs.mcp.questions.read_questions`.
     start_seconds: deadline for the start of the server.
-    call_seconds: deadline for a call. A call without an answer in time is invalid, and the server is started again.
-    fresh: start a server for every episode; false for a server that remembers nothing between calls.
+    call_seconds: deadline for a call. A late call is invalid, and the server is restarted.
+    fresh: start a server for every episode; false for a server without state.
     """
 
     splits = SPLITS
@@ -58,10 +58,10 @@ class MCPEnv(ToolEnv):
         super().__init__(max_turns=max_turns, **kwargs)
         words = shlex.split(command) if isinstance(command, str) else list(command)
         if not words or not all(isinstance(word, str) and word for word in words):
-            raise InvalidArgument("command is a program and its arguments, as one line or a list of texts")
+            raise InvalidArgument("command must be a program and its arguments, as one line or a list of texts")
         for name, seconds in (("start_seconds", start_seconds), ("call_seconds", call_seconds)):
             if not 0 < seconds <= 3600:
-                raise InvalidArgument(f"{name} is a number of seconds up to 3600, got {seconds!r}")
+                raise InvalidArgument(f"{name} must be above 0 and at most 3600 seconds, got {seconds!r}")
         self.command = tuple(words)
         self.start_seconds, self.call_seconds, self.fresh = start_seconds, call_seconds, fresh
         self._tasks, self._questions = read_questions(tasks)
@@ -71,7 +71,7 @@ class MCPEnv(ToolEnv):
     def tools(self) -> tuple[Tool, ...]:  # type: ignore[override]
         listed = listed_tools(self.command, self.start_seconds)
         if any(tool.name == ANSWER.name for tool in listed):
-            raise InvalidArgument(f"the server has a tool {ANSWER.name}, which is how answers are given here")
+            raise InvalidArgument(f"the server has a tool {ANSWER.name}: that name is reserved for the answer")
         return (*listed, ANSWER)
 
     def tasks(self, split: str) -> TaskSet:
@@ -89,8 +89,8 @@ class MCPEnv(ToolEnv):
     def call(self, tool: str, arguments: Any) -> Outcome:
         if tool == ANSWER.name:
             solved = self.is_solved(self.question, arguments.text)
-            told = "That is right." if solved else "That is not right."
-            return Outcome(told, float(solved), terminated=True, success=solved)
+            text = "That is right." if solved else "That is not right."
+            return Outcome(text, float(solved), terminated=True, success=solved)
         server = self._started()
         try:
             answer = server.call(tool, arguments, self.call_seconds)
@@ -101,7 +101,7 @@ class MCPEnv(ToolEnv):
         return Outcome(answer.text, valid=not answer.refused)
 
     def is_solved(self, question: ToolQuestion, said: str) -> bool:
-        """Whether ``said`` answers the question."""
+        """Whether the answer ``said`` is right."""
         return same_answer(question.answer, said)
 
     def expert_action(self) -> str | None:

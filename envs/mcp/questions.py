@@ -1,4 +1,4 @@
-"""Questions with answers from a JSONL file: the tasks of an environment of tools."""
+"""Questions with answers from a JSONL file."""
 
 from __future__ import annotations
 
@@ -37,12 +37,7 @@ class _Row(BaseModel):
 
 @dataclass(frozen=True)
 class ToolQuestion:
-    """A question.
-
-    text: what the agent is asked.
-    answer: the right answer.
-    calls: the calls of an expert before it answers; empty if the row has none.
-    """
+    """A question, its answer, and the calls of an expert before it answers."""
 
     text: str
     answer: str
@@ -52,8 +47,8 @@ class ToolQuestion:
 def read_questions(path: str | Path) -> tuple[dict[str, TaskSet], dict[str, ToolQuestion]]:
     """Tasks by split and questions by task id; InvalidArgument names the file and line of an invalid row.
 
-    A row holds ``question`` and ``answer``, and may hold ``id``, ``split`` (without one the content decides: one in
-    five is ``test``) and ``calls``.
+    A row has ``question`` and ``answer``, and optionally ``id``, ``split`` (by default a fifth is ``test``, chosen by
+    content) and ``calls``.
     """
     try:
         lines = regular_file.read_bytes(Path(path)).decode().splitlines()
@@ -73,19 +68,19 @@ def read_questions(path: str | Path) -> tuple[dict[str, TaskSet], dict[str, Tool
         contents[digest] = number
         split = row.split or ("test" if int(digest, 16) % 5 == 0 else "train")
         if split not in SPLITS:
-            raise InvalidArgument(f"{where}: there is no split {split!r:.80}; it is one of {', '.join(SPLITS)}")
+            raise InvalidArgument(f"{where}: unknown split {split!r:.80}; choose from {', '.join(SPLITS)}")
         name = row.id or digest
         if name in questions:
-            raise InvalidArgument(f"{where}: another row has the id {name!r} already")
+            raise InvalidArgument(f"{where}: another row has the id {name!r}")
         tasks[split].append(Task(name, split, "question", digest))
         calls = tuple((call.name, call.arguments) for call in row.calls)
         questions[name] = ToolQuestion(row.question, str(row.answer), calls)
-    advice = f"{path} has no such row: give its rows a split, or more rows"
+    advice = f"{path} has no such row: add rows, or give them a split"
     return {split: TaskSet(split, found, advice) for split, found in tasks.items()}, questions
 
 
 def same_answer(gold: str, said: str) -> bool:
-    """Whether two answers are the same number, or the same words but for case and blanks.
+    """Whether two answers are the same number, or the same words except for case and spaces.
 
     >>> same_answer("12", " 12.0 "), same_answer("Paris", "paris"), same_answer("12", "12 cm")
     (True, True, False)
@@ -104,7 +99,7 @@ def _row(line: str, where: str) -> _Row:
         first = error.errors(include_url=False, include_input=False)[0]
         raise InvalidArgument(f"{where}: key {'.'.join(map(str, first['loc']))!r:.80}: {first['msg']}") from None
     except (ValueError, RecursionError) as error:
-        raise InvalidArgument(f"{where}: no JSON object ({first_line(error)})") from None
+        raise InvalidArgument(f"{where}: not a JSON object ({first_line(error)})") from None
 
 
 def _number(text: str) -> Decimal | None:

@@ -1,4 +1,4 @@
-"""An MCP server as a child process: started, listed, called and killed, each within a deadline."""
+"""An MCP server as a child process, with a deadline for every operation."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from gagpo.base.errors import GagpoError, InvalidArgument, MissingPackage, first
 from gagpo.envs.tools import Tool
 
 MOST_LINE = 4 * 2**20  # bytes of a message
-MOST_ANSWER = 20_000  # characters of an answer that are shown
-MOST_TOOLS, MOST_SCHEMA = 64, 20_000  # tools of a server, characters of what a tool says of itself
+MOST_ANSWER = 20_000  # characters of an answer
+MOST_TOOLS, MOST_SCHEMA = 64, 20_000  # tools of a server, characters of a tool's description and schema
 _INHERITED = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER", "VIRTUAL_ENV")
 _PAGES = 20  # of a list of tools
 _END_SECONDS = 5.0  # for killed processes and threads to end
@@ -37,7 +37,7 @@ class ToolAnswer(NamedTuple):
     """The answer to a call.
 
     text: the answer.
-    refused: the server calls it an error.
+    refused: the server says that the call failed.
     """
 
     text: str
@@ -47,12 +47,11 @@ class ToolAnswer(NamedTuple):
 class ToolServer:
     """A running MCP server.
 
-    The package ``mcp`` speaks the protocol. Its stdio client is not used: it holds lines of any length, and leaves what
-    a server started running when the server ends by itself.
+    The stdio client of ``mcp`` is not used: it does not limit lines, and leaves a dead server's children running.
 
-    command: a program and its arguments; ``python`` is the interpreter that runs this. The program sees few of this
-        process's environment variables, and no API key.
-    start_seconds: until it has listed its tools.
+    command: a program and its arguments; ``python`` is this interpreter. The program gets few of this process's
+        environment variables, and no API key.
+    start_seconds: deadline for the list of its tools.
 
     Raises:
         ServerError: it does not start in time, or its tools cannot be used.
@@ -83,11 +82,11 @@ class ToolServer:
 
     @property
     def process(self) -> int | None:
-        """The id of the server's process, which leads a process group of its own."""
+        """The id of the server's process, which leads a process group."""
         return self._process.pid if self._process is not None else None
 
     def call(self, name: str, arguments: Mapping[str, JsonValue], seconds: float = 10.0) -> ToolAnswer:
-        """The tool's answer; ServerError if none comes in time, after which the server cannot be used."""
+        """The tool's answer; after a ServerError the server cannot be used."""
         work = asyncio.run_coroutine_threadsafe(self._session.call_tool(name, dict(arguments)), self._loop)
         found = self._result(work, seconds, f"answer a call of {name}")
         parts = [part.text if part.type == "text" else f"[{part.type}]" for part in found.content]
@@ -97,7 +96,7 @@ class ToolServer:
         return ToolAnswer(text, bool(found.is_error))
 
     def close(self) -> None:
-        """Kill the server and all that it started; safe to call twice."""
+        """Kill the server and everything it started; idempotent."""
         if self._loop.is_closed():
             return
         self._kill()
@@ -115,7 +114,7 @@ class ToolServer:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def _result(self, work: Future[T], seconds: float, what: str) -> T:
-        """The result of ``work``; whatever it raises is the server's fault."""
+        """The result of ``work``; any error becomes a ServerError."""
         try:
             return work.result(seconds)
         except TookTooLong:
@@ -128,7 +127,7 @@ class ToolServer:
             raise ServerError(f"the MCP server {self._name} did not {what}: {state}") from None
 
     async def _converse(self, listed: Future[Sequence[Any]]) -> None:
-        """Start the server and hold its session open until :meth:`close`, all in one task as its scopes require."""
+        """Start the server and keep its session open until :meth:`close`, in one task as its scopes require."""
         import anyio
         from mcp import ClientSession
         from mcp.shared.message import SessionMessage
@@ -173,12 +172,12 @@ class ToolServer:
                 stream.close()
             self._kill()
             if self._process is not None:
-                self._process._transport.close()  # type: ignore[attr-defined]  # asyncio offers no other way
+                self._process._transport.close()  # type: ignore[attr-defined]  # asyncio has no public method
                 await self._process.wait()
                 await asyncio.sleep(0)  # for the pipes to close
 
     async def _listen(self, process: asyncio.subprocess.Process, heard: Any) -> None:
-        """Hand every line of the server on; one that is longer than ``MOST_LINE`` bytes ends the server."""
+        """Pass on the server's messages; kill it for a line of more than ``MOST_LINE`` bytes."""
         from mcp.shared.message import SessionMessage
         from mcp.types import jsonrpc_message_adapter
 
@@ -212,20 +211,20 @@ def _page(cursor: str | None) -> Any:
 
 
 def _tool(listed: Any) -> Tool:
-    """A listed tool as the environment's own; what it says of itself is shown to a model, and bounded."""
+    """A listed tool as a :class:`Tool`; its description is shown to a model, so its length is limited."""
     description = str(listed.description or "")
     size = len(description) + len(json.dumps(listed.input_schema))
     if size > MOST_SCHEMA:
-        raise ServerError(f"tool {listed.name!r:.80} says more than {MOST_SCHEMA:,} characters of itself")
+        raise ServerError(f"tool {listed.name!r:.80} has a description of more than {MOST_SCHEMA:,} characters")
     try:
         return Tool(listed.name, description, {"type": "object", **listed.input_schema})
     except InvalidArgument as error:
-        raise ServerError(f"an MCP server's tool cannot be offered: {error}") from None
+        raise ServerError(f"a tool of the MCP server cannot be used: {error}") from None
 
 
 @functools.lru_cache(maxsize=32)
 def listed_tools(command: tuple[str, ...], start_seconds: float) -> tuple[Tool, ...]:
-    """The tools of the server that ``command`` starts; it is asked once in a process, and ended."""
+    """The tools of the server that ``command`` starts; cached for this process."""
     server = ToolServer(command, start_seconds)
     server.close()
     return tuple(server.tools)

@@ -1,4 +1,4 @@
-"""Environments in processes of their own, supervised: stepped as they become ready, replaced when they break."""
+"""Environments in supervised worker processes."""
 
 from gagpo.envs.pool.pool import EnvironmentBroken, WorkerPool
 from gagpo.envs.pool.slots import Counters, Event, Pool

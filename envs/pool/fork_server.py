@@ -1,11 +1,11 @@
-"""The fork server: the process that forks the pool's workers.
+"""The fork server: a process that forks the pool's workers.
 
-The training process may hold a model, threads and an unguarded ``__main__``, so it neither forks nor has its script
+The training process may hold a model, threads and an unguarded ``__main__``, so it must not fork, nor have its script
 imported again. It starts one small process, which imports the environment's module, runs its ``preload`` and forks
-workers on request: a worker starts in milliseconds and shares what was loaded.
+workers on request. Workers start in milliseconds and share what was loaded.
 
-The fork server runs no episode, so it cannot hang with one. When the pool's process ends, for whatever reason, it kills
-all workers and everything they started. It also kills a worker whose children take too much memory.
+When the pool's process ends, the fork server kills all workers and everything they started. It also kills a worker
+whose children take too much memory.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from gagpo.envs.lookup import portable
 from gagpo.envs.pool.wire import TOKEN_BYTES, describe, plain
 from gagpo.envs.pool.worker import maker, serve
 
-_ORDER = struct.Struct(f"<cI{TOKEN_BYTES}s")  # what to do, with which worker, and the token of one to be forked
-_STATUS = struct.Struct("<i?")  # how a worker ended, and whether the fork server killed it for its memory
-_WATCH_SECONDS = 0.25  # how often the memory of workers and their children is looked at
+_ORDER = struct.Struct(f"<cI{TOKEN_BYTES}s")  # operation, number of the worker, token of a new one
+_STATUS = struct.Struct("<i?")  # exit code of a worker, and whether the fork server killed it for its memory
+_WATCH_SECONDS = 0.25  # between checks of the workers' memory
 _ANSWER_SECONDS = 30.0
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -42,19 +42,19 @@ class ForkServerLost(GagpoError, RuntimeError):
 
 
 class ForkServer:
-    """Starts and ends worker processes, each known by a number that the caller chooses."""
+    """Starts and ends worker processes by a number that the caller chooses."""
 
     def __init__(self, spec: EnvSpec, kwargs: Kwargs, memory_limit_mb: int | None = None):
         self._settings = (spec, kwargs, memory_limit_mb)
         self._child = Child(
             "gagpo.envs.pool.fork_server:main",
-            # One hash seed: what depends on the order of a set is then the same in every worker and run.
+            # One hash seed, so that the order of sets is the same in every worker and run.
             variables={**dict.fromkeys(_THREADS, "1"), "PYTHONHASHSEED": "0", **os.environ},
-            output=2,  # what environments print must not mix with results on standard output
+            output=2,  # output of environments must not mix with results on standard output
         )
 
     def start(self) -> Pipe:
-        """Start the fork server, unless it was started; ValueError if the settings cannot be sent to it."""
+        """Start the fork server unless it was started; ValueError if the settings cannot be sent to it."""
         if self._child.pipe is None:
             spec, kwargs, memory_limit_mb = self._settings
             settings = (portable(spec), plain(dict(kwargs), "kwargs"), memory_limit_mb)
@@ -66,7 +66,7 @@ class ForkServer:
     def fork(self, number: int, token: bytes) -> socket.socket:
         """Start worker ``number``, whose answers carry the ``token``, and return the connection to it.
 
-        Raises :class:`ForkServerLost`, and ValueError as :meth:`start` does.
+        Raises ForkServerLost.
         """
         control = self.start().socket
         ours, theirs = socket.socketpair()
@@ -79,7 +79,7 @@ class ForkServer:
         return ours
 
     def kill(self, number: int) -> str:
-        """Kill worker ``number`` and all that it started, and say how it ended; raises :class:`ForkServerLost`."""
+        """Kill worker ``number`` and everything it started, and describe how it ended; raises ForkServerLost."""
         try:
             control = self.start().socket
             control.settimeout(_ANSWER_SECONDS)
@@ -91,13 +91,13 @@ class ForkServer:
             raise ForkServerLost("the process that starts workers has ended")
         code, over_limit = _STATUS.unpack(status)
         if over_limit:
-            return "killed because it and what it started took more memory than its limit"
+            return "killed: with its children it took more memory than its limit"
         if code >= 0:
             return f"exit status {code}"
         return f"signal {signal.Signals(-code).name}" if -code in set(signal.Signals) else f"signal {-code}"
 
     def close(self) -> None:
-        """End the fork server and with it all workers; the next fork starts another. Safe to call twice."""
+        """End the fork server and all workers; the next fork starts another. Idempotent."""
         self._child.end(wait=_ANSWER_SECONDS)
 
 
@@ -116,12 +116,11 @@ def main(pipe: Pipe) -> None:
     spec = EnvSpec.from_json(text)
     failure = _preload(spec, kwargs)
     gc.collect()
-    gc.freeze()  # what is loaded stays shared: collections in the workers do not touch it
+    gc.freeze()  # collections in the workers must not touch shared pages
     watch = _MemoryWatch(limit)
     workers: dict[int, int] = {}
     try:
         while os.getppid() == pool:
-            # Between orders the memory of the workers is checked; an order is to kill a worker or to fork one.
             if not select.select([pipe.socket], [], [], watch.seconds)[0]:
                 watch.look(workers)
                 continue
@@ -154,7 +153,7 @@ def main(pipe: Pipe) -> None:
 
 
 class _MemoryWatch:
-    """Kills workers that take too much memory with their children; the system limits each process separately."""
+    """Kills workers that take too much memory with their children; the system limits only single processes."""
 
     def __init__(self, limit_mb: int | None):
         self.seconds = 1.0 if limit_mb is None else _WATCH_SECONDS
@@ -168,17 +167,17 @@ class _MemoryWatch:
             if number not in self._killed and guard.resident_memory(process) > self._most:
                 self._killed.add(number)
                 with suppress(OSError):
-                    os.kill(process, signal.SIGKILL)  # reaped when the pool, which sees its end, asks
+                    os.kill(process, signal.SIGKILL)  # reaped when the pool asks for its status
 
     def killed(self, number: int) -> bool:
         """Whether it killed worker ``number``; forgets the worker."""
-        killed = number in self._killed
-        self._killed.discard(number)
+        if killed := number in self._killed:
+            self._killed.remove(number)
         return killed
 
 
 def _preload(spec: EnvSpec, kwargs: Kwargs) -> str:
-    """Import the environment's module and load what all workers share; return the error's text, or ""."""
+    """Import the environment's module and run its ``preload``; return the error, or an empty string."""
     try:
         assert isinstance(spec.entry_point, str)
         preload = getattr(load_env_creator(spec.entry_point), "preload", None)
@@ -189,24 +188,23 @@ def _preload(spec: EnvSpec, kwargs: Kwargs) -> str:
     return ""
 
 
-def _let_go(connection: socket.socket) -> None:
-    """Close this process's copy of ``connection``; other processes may hold it too."""
-    with suppress(OSError):
-        os.close(connection.detach())
-
-
 def _run_worker(
     connection: socket.socket, token: bytes, spec: EnvSpec, kwargs: Kwargs, failure: str, limit: int | None
 ) -> None:
-    """The life of a forked worker; never returns."""
+    """Run a forked worker; never returns."""
+
+    def release() -> None:
+        with suppress(OSError):
+            os.close(connection.detach())
+
     status = 1
     try:
         os.setpgid(0, 0)
         guard.adopt_orphans()
         if limit is not None:
             guard.limit_memory(limit)
-        # A child that an environment forks must not answer for the worker, nor hide the worker's end.
-        os.register_at_fork(after_in_child=lambda: _let_go(connection))
+        # A fork made by an environment must not answer for the worker, nor hide its end.
+        os.register_at_fork(after_in_child=release)
         serve(Pipe(connection), maker(spec, kwargs), token, failure, limit)
         status = 0
     except BaseException as error:

@@ -1,4 +1,4 @@
-"""The pool's ends of the connections to its workers, and how all of them are closed."""
+"""The pool's connections to its workers."""
 
 from __future__ import annotations
 
@@ -14,38 +14,35 @@ from gagpo.envs.pool.fork_server import ForkServer
 from gagpo.envs.pool.slots import Argument, Assignment, Holder
 from gagpo.envs.pool.wire import Inbox
 
-CLOSE_SECONDS = 5.0  # how long environments may take to close before their worker is killed
+CLOSE_SECONDS = 5.0  # for environments to close before their worker is killed
 _CHUNK = 1 << 16
 
 
 class Link(Holder):
-    """One worker: the requests it has to answer, and the connection to it. Its number outlives its process.
-
-    No method blocks or raises.
-    """
+    """The requests of one worker, and the connection to its current process. No method blocks or raises."""
 
     def __init__(self, number: int, selector: selectors.BaseSelector):
         super().__init__()
         self.number = number
         self._selector = selector
-        self.queue: deque[Assignment] = deque()  # those whose requests are unanswered, oldest first
+        self.queue: deque[Assignment] = deque()  # of unanswered requests, oldest first
 
     def connect(self, connection: socket.socket, token: bytes) -> None:
-        """Connect to a new process, whose messages carry the ``token``."""
+        """Use the connection to a new process, whose messages carry the ``token``."""
         connection.setblocking(False)
         self._connection = connection
         self._inbox = Inbox(token)
         self._unsent = bytearray()
         self._interest = selectors.EVENT_READ
         self._selector.register(connection, self._interest, self)
-        self.process: int | None = None  # the worker's id, known from its first message
+        self.process: int | None = None  # the process id, known from its first message
         self.queue.clear()
-        self.sent = 0  # how much of the queue is sent
-        self.since = time.monotonic()  # no later than this did the worker come to its present request
+        self.sent = 0  # requests of the queue that are sent
+        self.since = time.monotonic()  # the latest time at which the worker began its current request
 
     @property
     def garbled(self) -> bool:
-        """Whether something arrived that is not a message of this worker."""
+        """Whether invalid bytes arrived."""
         return self._inbox.garbled
 
     def request(self, assignment: Assignment, operation: str, *arguments: Argument) -> None:
@@ -53,7 +50,7 @@ class Link(Holder):
         self.queue.append(assignment)
 
     def send(self) -> None:
-        """Write as much of the requests as the socket takes now; the next call writes the rest."""
+        """Write as many bytes of the requests as the socket takes; the next call writes the rest."""
         if not self.outbox and not self._unsent:
             return
         if self.outbox:
@@ -67,18 +64,17 @@ class Link(Holder):
         except BlockingIOError:
             pass
         except OSError:
-            self._unsent.clear()  # the worker is dead, as receiving will tell
+            self._unsent.clear()  # the worker is dead, which receive() reports
         interest = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
         if interest != self._interest:
             self._selector.modify(self._connection, interest, self)
             self._interest = interest
 
     def receive(self) -> tuple[list[object], bool]:
-        """The messages that have arrived, and whether the worker still lives."""
+        """The messages that have arrived, and whether the worker is alive."""
         messages: list[object] = []
         data = b"more"
         with suppress(BlockingIOError):
-            # Until nothing more is there, the worker has ended, or what it sends is no message.
             while data and not self.garbled:
                 try:
                     data = self._connection.recv(_CHUNK)
@@ -91,14 +87,14 @@ class Link(Holder):
         return messages, bool(data) and not self.garbled
 
     def hang_up(self) -> socket.socket:
-        """Tell the worker that no more requests come; it closes its environments, then the connection."""
+        """Tell the worker that no more requests come, so that it closes its environments, then the connection."""
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_WR)
         self._selector.modify(self._connection, selectors.EVENT_READ)
         return self._connection
 
     def close(self) -> None:
-        with suppress(KeyError):  # Resources has unregistered it already
+        with suppress(KeyError):  # Resources may have unregistered it
             self._selector.unregister(self._connection)
         self._connection.close()
 
@@ -109,16 +105,16 @@ class Resources:
     def __init__(self, fork_server: ForkServer):
         self.fork_server = fork_server
         self.selector = selectors.DefaultSelector()
-        self.links: dict[int, Link] = {}  # by worker number, those that have a process
-        self.waker, self.woken = socket.socketpair()  # a byte that is written to the first ends a wait for the workers
+        self.links: dict[int, Link] = {}  # by worker number, those with a process
+        self.waker, self.woken = socket.socketpair()  # a byte written to the first ends a wait
         for end in (self.waker, self.woken):
             end.setblocking(False)
         self.selector.register(self.woken, selectors.EVENT_READ)
         self._owner = os.getpid()
 
     def close(self) -> None:
-        """Let the workers close their environments, then end what is left."""
-        if os.getpid() != self._owner:  # a forked copy of the pool's process owns nothing
+        """Let the workers close their environments, then kill what is left."""
+        if os.getpid() != self._owner:  # a fork of the pool's process owns nothing
             return
         try:
             self._drain(time.monotonic() + CLOSE_SECONDS)
@@ -131,7 +127,7 @@ class Resources:
             self.fork_server.close()
 
     def _drain(self, end: float) -> None:
-        """Say goodbye to the workers that are up, and wait until they have hung up too."""
+        """Hang up on the running workers, and wait until they have closed their connections."""
         open_ = [link.hang_up() for link in self.links.values() if link.process is not None]
         while open_ and time.monotonic() < end:
             for key, _ in self.selector.select(end - time.monotonic()):
@@ -141,8 +137,7 @@ class Resources:
                     data = connection.recv(_CHUNK)
                 except OSError:
                     data = b""
-                # Late answers are dropped.
-                if not data:
+                if not data:  # else a late answer, which is dropped
                     self.selector.unregister(connection)
                     if connection in open_:
                         open_.remove(connection)

@@ -1,4 +1,4 @@
-"""The pools of several environments as one: a task's name begins with its environment."""
+"""The pools of several environments as one."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ import math
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import Self
+from dataclasses import asdict
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.pool.slots import Counters, Event, Pool
 from gagpo.envs.tasks import split_task
 
-SLICE_SECONDS = 0.005  # how long one environment is waited for before the others are checked
+SLICE_SECONDS = 0.005  # to wait for one environment before checking the others
 
 
-class MixedPool:
-    """One pool for each environment; tasks are named by :func:`gagpo.envs.tasks.in_environment`. For one thread only.
+class MixedPool(Pool):
+    """A pool for each environment; task names begin with the environment's. For one thread only.
 
-    Each environment keeps its own processes and deadlines. The pools can be used directly while no request is
-    outstanding here, and are closed with this one.
+    The pools may be used directly while no request is outstanding here. They are closed with this one.
 
-    pools: the pool of each environment, by its name.
+    pools: by the name of their environment.
     """
 
     def __init__(self, pools: Mapping[str, Pool]):
@@ -31,27 +30,22 @@ class MixedPool:
         self._at: dict[int, Pool] = {}  # by slot
 
     def reset(self, slot: int, task: str, seed: int | None = None) -> None:
-        """Start a task of some environment in ``slot``, ending whatever runs there; answered by one event."""
         env, name = split_task(task)
         self._enter(slot, env, f"task {task!r:.80}").reset(slot, name, seed)
 
     def restore(self, slot: int, token: bytes) -> None:
-        """Go on in ``slot`` from a token of :meth:`save`; answered by one event."""
         env, _, inner = token.partition(b"\0")
-        self._enter(slot, env.decode("ascii", "replace"), "a saved place").restore(slot, inner)
+        self._enter(slot, env.decode("ascii", "replace"), "the token").restore(slot, inner)
 
     def save(self, slot: int) -> bytes:
-        """A token of where the episode in ``slot`` stands; see :meth:`Pool.save`."""
         pool = self._pool(slot)
         env = next(name for name, one in self.pools.items() if one is pool)
         return env.encode("ascii") + b"\0" + pool.save(slot)
 
     def step(self, slot: int, action: str) -> None:
-        """Carry out ``action`` in ``slot``; answered by one event."""
         self._pool(slot).step(slot, action)
 
     def release(self, slot: int) -> None:
-        """Give up ``slot`` and whatever runs there; a free slot stays free."""
         if (pool := self._at.pop(slot, None)) is not None:
             pool.release(slot)
 
@@ -59,7 +53,6 @@ class MixedPool:
         end = math.inf if timeout is None else time.monotonic() + timeout
         events: list[Event] = []
         while True:
-            # Every environment gets its requests before any is waited for; none is waited for once there is enough.
             self.flush()
             for pool in self.pools.values():
                 left = 0.0 if len(events) >= at_least else max(0.0, min(SLICE_SECONDS, end - time.monotonic()))
@@ -72,14 +65,12 @@ class MixedPool:
         return sum(pool.outstanding for pool in self.pools.values())
 
     def flush(self) -> None:
-        """Hand all requests to the environments' processes now."""
         for pool in self.pools.values():
             pool.flush()
 
     @property
     def counters(self) -> Counters:
-        """What all environments together have seen."""
-        each = [pool.counters.as_dict() for pool in self.pools.values()]
+        each = [asdict(pool.counters) for pool in self.pools.values()]
         return Counters(**{name: sum(one[name] for one in each) for name in each[0]})
 
     @property
@@ -87,21 +78,15 @@ class MixedPool:
         return [process for pool in self.pools.values() for process in pool.processes]
 
     def close(self) -> None:
-        """Close the pools of all environments, whatever closing one of them does; idempotent."""
+        """Close the pools of all environments, even if closing one fails; idempotent."""
         with ExitStack() as stack:
             for pool in self.pools.values():
                 stack.callback(pool.close)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
     def _enter(self, slot: int, env: str, what: str) -> Pool:
-        """The pool of ``environment``, which has ``slot`` from now on."""
+        """Assign ``slot`` to the pool of ``env``."""
         if env not in self.pools:
-            raise InvalidArgument(f"{what} is of environment {env!r:.40}, and there are {', '.join(self.pools)}")
+            raise InvalidArgument(f"{what} is of environment {env!r:.40}; choose from {', '.join(self.pools)}")
         pool = self.pools[env]
         if self._at.get(slot) is not pool:
             self.release(slot)

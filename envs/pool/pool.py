@@ -1,4 +1,4 @@
-"""Processes that step environments, many episodes each; the caller gets the answers as they come.
+"""A pool of worker processes that step many environments at once.
 
     with WorkerPool("gagpo/ALFWorld-v0", workers=2) as pool:
         for slot, task in enumerate(tasks):
@@ -7,8 +7,8 @@
             for event in pool.wait():
                 pool.step(event.slot, choose(event.observation))
 
-The contract is that of :mod:`gagpo.envs.pool.slots`. A worker that crashes or exceeds a deadline is killed and
-replaced, and the episodes it held start over.
+For the contract see :mod:`gagpo.envs.pool.slots`. A worker that crashes or exceeds a deadline is replaced, and its
+episodes start over.
 """
 
 from __future__ import annotations
@@ -33,33 +33,32 @@ from gagpo.envs.pool.wire import TOKEN_BYTES, describe, plain
 from gagpo.envs.pool.worker import Answer, Host, is_answer, maker
 
 WORKERS = 2  # processes by default
-START_SECONDS = 60.0  # that a worker has at least to import, preload and build its first environment
+START_SECONDS = 60.0  # the least deadline for a worker to build its first environment
 
 
 class EnvironmentBroken(GagpoError, ValueError):
-    """No worker can start: the environment's settings are wrong, or its constructor breaks every time."""
+    """No worker can start: the environment cannot be built."""
 
 
 class WorkerPool(BasePool):
     """Steps environments in worker processes, or in this process if ``workers`` is 0. For one thread only.
 
-    Environments are built in the workers, one per slot in use, and are reused by later episodes. A class may offer
-    ``preload(**kwargs)``, a class method run once before the workers are forked: what it loads is shared by all.
+    Workers build one environment per slot in use, and reuse it for later episodes. An environment's class method
+    ``preload(**kwargs)``, if it has one, runs once before the workers are forked, so that they share what it loads.
 
     env_id: a registered id, or ``"module:Name-v0"`` to import a module that registers it.
     env_kwargs: arguments of the environment, plain data.
-    workers: number of processes. In this process (0) a hanging environment cannot be killed. ``auto`` is 0 for the
-        suite's own environments that cannot hang and are faster than a message to another process
-        (:func:`gagpo.envs.lookup.is_cheap`), else ``WORKERS``.
-    step_deadline: seconds that a step may take once its worker has begun it.
-    reset_deadline: seconds for a request that begins an episode, and (or a minute) for the start of a worker.
-    max_restarts: how often one episode may break before it fails.
-    memory_limit_mb: MiB that a worker may take, with what it starts, beyond what it shares with the others; None for
-        no limit. An allocation beyond it fails, and its episode is charged (Linux only).
+    workers: number of processes. With 0 a hanging environment cannot be killed. ``auto`` is 0 for environments that
+        are faster than a message to another process (:func:`gagpo.envs.lookup.is_cheap`), else 2.
+    step_deadline: seconds for a step.
+    reset_deadline: seconds for a reset or restore, and (at least a minute) for the start of a worker.
+    max_restarts: how often one episode may start over.
+    memory_limit_mb: MiB that a worker and its children may take beyond what it shares with the others; None for no
+        limit. An allocation beyond it fails (Linux only).
 
     Raises:
         ValueError: a setting is out of range.
-        EnvironmentBroken: from ``wait``, or the constructor if ``workers`` is 0: the environment cannot be built.
+        EnvironmentBroken: from ``wait``, or the constructor if ``workers`` is 0.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class WorkerPool(BasePool):
         }
         self._failed_starts = 0  # in a row
         self._start_error = ""
-        self._started = False  # some worker has once built its environment
+        self._started = False  # some worker has built its environment
         self._host: Host | None = None
         self._fork_server = ForkServer(self._spec, self._kwargs, memory_limit_mb)
         if workers:
@@ -114,8 +113,8 @@ class WorkerPool(BasePool):
             link.send()
 
     def wake(self) -> None:
-        """End a ``wait`` early, now or when it begins. May be called from any thread."""
-        with suppress(OSError):  # enough calls are pending, or the pool is closed
+        """End the current or next ``wait`` early. May be called from any thread."""
+        with suppress(OSError):  # many calls are pending, or the pool is closed
             self._resources.waker.send(b"!")
 
     @property
@@ -139,7 +138,6 @@ class WorkerPool(BasePool):
         until = min(end, *map(self._deadline, links)) if block else 0.0
         patience = None if until == math.inf else max(0.0, until - time.monotonic())
         for key, mask in self._resources.selector.select(patience):
-            # Pending writes come first: the answers that are read may add to them.
             if key.data is None:
                 self._woken = bool(self._resources.woken.recv(1 << 12))
                 continue
@@ -155,7 +153,6 @@ class WorkerPool(BasePool):
     def _run_here(self, host: Host, end: float) -> None:
         (here,) = self._holders
         while here.outbox:
-            # A release is not answered, and neither is what was released in the meantime.
             operation, number, *arguments = here.outbox.pop(0)
             message = host.handle((operation, number, *arguments))
             if message is not None and number in here.held:
@@ -172,10 +169,7 @@ class WorkerPool(BasePool):
             self._replace(link, "died")
 
     def _handshake(self, link: Link, message: object) -> bool:
-        """Take a worker's first message: its process id, or why it cannot build its environment.
-
-        Returns whether it was such a message.
-        """
+        """Take a worker's first message: its process id, or an error; return whether it was valid."""
         content = message[0] if type(message) is tuple and len(message) == 1 else None
         if type(content) is int and _leads_group(content):
             link.process = content
@@ -190,10 +184,7 @@ class WorkerPool(BasePool):
         return True
 
     def _answer(self, link: Link, messages: list[object]) -> bool:
-        """Take answers to the worker's oldest requests; return whether all were valid.
-
-        The requests of the first that is invalid, and of the rest, stay.
-        """
+        """Take answers to the worker's oldest requests, up to the first invalid one; return whether all were valid."""
         for message in messages:
             # Answers come in the order of the requests, also for slots that have moved on.
             assignment = link.queue[0]
@@ -206,7 +197,7 @@ class WorkerPool(BasePool):
         return True
 
     def _take(self, assignment: Assignment, message: Answer) -> None:
-        """Turn an answer into an event, or start an episode that broke over."""
+        """Turn an answer into an event, or restart an episode that broke."""
         if assignment.pending == "save":
             assert len(message) == 1
             self._keep(assignment, message[0])
@@ -225,7 +216,7 @@ class WorkerPool(BasePool):
     # Worker processes -------------------------------------------------------------------------------------------------
 
     def _deadline(self, link: Link) -> float:
-        """The time (``time.monotonic``) at which the worker's start, or its current request, has taken too long."""
+        """The deadline (``time.monotonic``) of the worker's start or current request."""
         if link.process is None:
             return link.since + self._deadlines["start"]
         return link.since + self._deadlines[link.queue[0].pending] if link.sent else math.inf
@@ -246,7 +237,7 @@ class WorkerPool(BasePool):
         self._links[link.number] = link
 
     def _end_fork_server(self, error: str) -> None:
-        """End a lost fork server and its workers, which it guards; the next start makes a new one."""
+        """End a lost fork server and its workers; the next start makes a new one."""
         self._count_failed_start(error)
         for process in self.processes:
             with suppress(OSError):
@@ -259,10 +250,9 @@ class WorkerPool(BasePool):
             self._give_up(error)
 
     def _replace(self, link: Link, fault: Literal["died", "hung", "garbled"]) -> None:
-        """Kill a broken worker, start another, and start its episodes over.
+        """Kill a broken worker, start another, and restart its episodes.
 
-        The episode of its current request is charged. Without one, all its episodes are: any may have left something
-        behind that killed it, and restarts must end.
+        The episode of its current request is charged; without one, all its episodes are, so that restarts end.
         """
         del self._links[link.number]
         link.close()
@@ -289,7 +279,7 @@ class WorkerPool(BasePool):
 
 
 def _leads_group(process: int) -> bool:
-    """Whether ``process`` leads a process group other than this one, as a worker does, also a dead one."""
+    """Whether ``process`` leads another process group, as a worker does, even a dead one."""
     try:
         return process > 1 and os.getpgid(process) == process != os.getpgrp()
     except (OSError, OverflowError):

@@ -1,4 +1,4 @@
-"""Many clients of one pool of environments: each holds a slot, one thread talks to the pool."""
+"""A pool of environments with clients in many threads."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from gagpo.envs.pool import Event, WorkerPool
 
 
 class PoolClosed(RuntimeError):
-    """The pool was closed, or its environments cannot be built."""
+    """The pool is closed, or its environments cannot be built."""
 
 
 class SharedPool:
-    """Lets any thread play episodes of one :class:`gagpo.envs.pool.WorkerPool`, which is for one thread only.
+    """A :class:`gagpo.envs.pool.WorkerPool` for many threads: one thread owns it, and clients get futures of events.
 
-    Every request is answered by a ``concurrent.futures.Future`` of one :class:`gagpo.envs.pool.Event`. Arguments are
-    those of the pool. A slot belongs to the client that opened it, until it is released.
+    Arguments are those of the pool. A slot belongs to the client that opened it until it is released.
     """
 
     def __init__(self, env_id: str, env_kwargs: Kwargs | None = None, **options: Any):
@@ -39,20 +38,20 @@ class SharedPool:
         return next(self._slots)
 
     def reset(self, slot: int, task: str, seed: int | None = None) -> Future[Event]:
-        """Start ``task`` in ``slot``, ending what runs there."""
+        """Start ``task`` in ``slot``, ending whatever runs there."""
         return self._ask("reset", slot, task, seed)
 
     def step(self, slot: int, action: str) -> Future[Event]:
-        """Carry out ``action``; the future holds ValueError when no episode runs in ``slot``."""
+        """Carry out ``action``; the future raises ValueError if no episode runs in ``slot``."""
         return self._ask("step", slot, action)
 
     def release(self, slot: int) -> None:
-        """Give up the slot and whatever runs there; its unanswered request is cancelled."""
+        """End whatever runs in the slot, and cancel its unanswered request."""
         self._hand_over("release", slot)
 
     @property
     def closed(self) -> bool:
-        """Whether no request will be answered any more."""
+        """Whether the pool is closed or broken."""
         return self._over is not None
 
     def close(self) -> None:
@@ -106,13 +105,12 @@ class SharedPool:
                 future.set_exception(PoolClosed(str(self._over)))
 
     def _take_requests(self, pool: WorkerPool, waiting: dict[int, Future[Event]]) -> bool:
-        """Hand over what was asked, waiting for a request if no other is under way; False to close."""
+        """Pass requests on to the pool, waiting for one if none is outstanding; False to close."""
         with suppress(queue.Empty):
             block = not waiting
             while True:
                 operation, slot, arguments, future = self._requests.get(block)
                 block = False
-                # A client waits for one event at a time, and for none of a slot that it gave up.
                 if operation == "close":
                     return False
                 if operation == "release":

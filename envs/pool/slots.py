@@ -1,10 +1,10 @@
 """The contract of a pool, and the bookkeeping of its slots.
 
-The contract: **every reset, restore and step is answered by exactly one event.** When a holder (a worker process, a
-server, a host) is lost, its episodes start over at its successor. An environment that raises or returns garbage makes
-only its own episode start over. The event is then ``restarted`` and holds the first observation of the same task with
-the same seed, or of the same token: drop the episode's turns so far. An episode that broke more than ``max_restarts``
-times ends with ``failed``.
+The contract: **every reset, restore and step is answered by exactly one event.** When a holder (a worker process or a
+server) is lost, its episodes start over in its replacement. An environment that raises an error or returns an invalid
+value makes only its own episode start over. The event is then ``restarted`` and holds the first observation of the same
+task and seed, or of the same token: discard the episode's turns so far. An episode that broke more than
+``max_restarts`` times ends with ``failed``.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol, Self
 
 from gagpo.base.errors import InvalidArgument
@@ -24,8 +23,7 @@ from gagpo.envs.saved import CannotRestore
 
 Argument = str | bytes | int | None  # of a request
 FIRST = ("reset", "restore")  # the requests that begin an episode
-
-_COALESCE_SECONDS = 0.001  # a caller who wants many answers is not woken for each
+_COALESCE_SECONDS = 0.001  # so that a caller who waits for many answers is not woken for each
 
 
 class Event(NamedTuple):
@@ -33,13 +31,10 @@ class Event(NamedTuple):
 
     slot: the slot of the request.
     kind: ``reset`` (the first observation), ``restored`` (the observation where the token was saved), ``step``,
-        ``restarted`` (a first observation again: the turns so far are void) or ``failed`` (the episode is over and the
+        ``restarted`` (a first observation again: discard the turns so far) or ``failed`` (the episode is over and the
         slot is free).
-    observation: what the agent sees.
     reward: of the step; 0 at the beginning of an episode.
-    terminated: the episode ended by itself.
-    truncated: the episode was cut off.
-    info: facts about the turn; see :class:`gagpo.envs.base.TextEnv`.
+    info: see :class:`gagpo.envs.base.TextEnv`.
     error: what broke, for ``restarted`` and ``failed``; otherwise empty.
     """
 
@@ -57,13 +52,13 @@ class Event(NamedTuple):
 class Counters:
     """What a pool has counted.
 
-    crashes: workers that died or sent garbage.
+    crashes: workers that died or sent invalid data.
     hangs: workers that missed a deadline.
-    errors: broken answers of an environment.
+    errors: environments that raised an error or returned an invalid value.
     restarts: episodes started over.
     failures: episodes given up.
-    steps: good answers to a step.
-    resets: good answers to a reset or a restore.
+    steps: valid answers to a step.
+    resets: valid answers to a reset or a restore.
     """
 
     crashes: int = 0
@@ -74,78 +69,75 @@ class Counters:
     steps: int = 0
     resets: int = 0
 
-    def as_dict(self) -> dict[str, int]:
-        return asdict(self)
-
 
 @dataclass(eq=False, slots=True)
 class Assignment:
-    """What a slot holds. A reset makes a new one with a new number, so late answers to the old one are dropped.
+    """An episode in a slot. Each has a new number, so late answers to an old one are dropped.
 
-    first: the request that begins its episode: ``reset`` with a task and a seed, or ``restore`` with a token.
+    first: the request that begins it: ``reset`` with a task and a seed, or ``restore`` with a token.
     """
 
     number: int
     slot: int
     first: tuple[str, *tuple[Argument, ...]]
     holder: Holder
-    pending: str = ""  # the operation for whose event the caller waits
+    pending: str = ""  # the operation that is not answered yet
     live: bool = False  # the caller may step
-    charges: int = 0  # how often it broke something
+    charges: int = 0  # how often it broke
     error: str = ""  # why it starts over: now if it is pending, with its next step if it is live
-    saved: bytes | str = ""  # the token that was requested, or why there is none
+    saved: bytes | str = ""  # the requested token, or why there is none
 
 
 class Holder:
-    """What steps the episodes that are assigned to it."""
+    """A worker or server that steps the episodes assigned to it."""
 
     def __init__(self) -> None:
         self.held: dict[int, Assignment] = {}  # by number
         self.outbox: list[Request] = []  # requests not yet sent
 
     def request(self, assignment: Assignment, operation: str, *arguments: Argument) -> None:
-        """Note a request, which goes out with the next flush."""
+        """Queue a request for the next flush."""
         assignment.pending = operation
         self.outbox.append((operation, assignment.number, *arguments))
 
 
 class Pool(Protocol):
-    """What steps environments: processes here, sessions of a server, hosts of a cluster, or several of these as one."""
+    """Steps environments: in worker processes, in sessions of a server, or in several pools combined."""
 
     def reset(self, slot: int, task: str, seed: int | None = None) -> None:
         """Start ``task`` in ``slot`` (any non-negative int), ending whatever runs there; answered by one event."""
 
     def restore(self, slot: int, token: bytes) -> None:
-        """Go on in ``slot`` from where ``token`` was saved, ending whatever runs there; answered by one event.
+        """Continue in ``slot`` from where ``token`` was saved, ending whatever runs there; answered by one event.
 
-        A token that leads nowhere, or an environment that cannot be restored, is answered by ``failed``.
+        An invalid token, or an environment without support for it, is answered by ``failed``.
         """
 
     def save(self, slot: int) -> bytes:
-        """A token of where the episode in ``slot`` stands, for ``restore`` in any slot of any pool of the environment.
+        """Wait for a token of the current state in ``slot``, for ``restore`` in any pool of the environment.
 
-        Waits for it; what else is answered meanwhile comes with the next ``wait``. Raises ValueError if no episode
-        waits for an action there, and :class:`~gagpo.envs.saved.CannotRestore`, which says why there is no token.
+        Other answers that come meanwhile are returned by the next ``wait``. Raises ValueError if no episode waits for
+        an action there, and :class:`~gagpo.envs.saved.CannotRestore` if there is no token.
         """
 
     def step(self, slot: int, action: str) -> None:
         """Carry out ``action`` in ``slot``; answered by one event.
 
-        Raises ValueError when no episode runs there or its last request is not answered yet.
+        Raises ValueError if no episode runs there or its last request is not answered yet.
         """
 
     def release(self, slot: int) -> None:
-        """Give up ``slot`` and whatever runs there; its environment serves the next slot. A free slot stays free."""
+        """End whatever runs in ``slot``; its environment is reused by another slot."""
 
     def wait(self, timeout: float | None = None, at_least: int = 1) -> list[Event]:
-        """The events that have come, as soon as there are ``at_least`` of them.
+        """Wait for ``at_least`` events, and return all that have come.
 
-        Returns earlier after ``timeout`` seconds (None: no limit but the deadlines), or when fewer requests than that
-        are unanswered: ``[]`` at once when nothing is. A larger ``at_least`` costs latency and saves wake-ups.
+        Returns fewer after ``timeout`` seconds (None for no limit), or when no request is outstanding. A larger
+        ``at_least`` costs latency and saves wake-ups.
         """
 
     def flush(self) -> None:
-        """Hand all requests over now, so that they run while the caller does something else."""
+        """Send all requests now, so that they run while the caller does something else."""
 
     def close(self) -> None:
         """Close all environments and end all processes; idempotent."""
@@ -155,25 +147,27 @@ class Pool(Protocol):
 
     @property
     def outstanding(self) -> int:
-        """How many requests are not answered yet."""
+        """Number of requests that are not answered yet."""
 
     @property
     def processes(self) -> list[int]:
-        """The process ids of the workers on this machine that are up."""
+        """The process ids of the running workers on this machine."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(self, *exception: object) -> None: ...
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
 
-class BasePool(ABC):
-    """Keeps the books of a pool; a subclass carries requests to its holders and answers back. For one thread only.
+class BasePool(Pool):
+    """The bookkeeping of a pool; a subclass sends requests to holders and delivers answers. For one thread only.
 
-    max_restarts: how often one episode may break before it fails.
+    max_restarts: how often one episode may start over.
     """
 
     def __init__(self, holders: Sequence[Holder], max_restarts: int = 0):
-        self.counters = Counters()
+        self._counters = Counters()
         self._holders = holders
         self._max_restarts = max_restarts
         self._numbers = itertools.count()
@@ -183,7 +177,7 @@ class BasePool(ABC):
         self._woken = False  # the current wait ends early
         self._closed = False
 
-    # What the caller asks ---------------------------------------------------------------------------------------------
+    # Requests ---------------------------------------------------------------------------------------------------------
 
     def reset(self, slot: int, task: str, seed: int | None = None) -> None:
         self._begin(slot, "reset", task, seed)
@@ -211,7 +205,7 @@ class BasePool(ABC):
     def _begin(self, slot: int, *first: *tuple[str, *tuple[Argument, ...]]) -> None:
         self._require_open()
         if slot < 0:
-            raise InvalidArgument(f"a slot is a non-negative number, got {slot}")
+            raise InvalidArgument(f"a slot must be a non-negative number, got {slot}")
         old = self._assignments.get(slot)
         holder = old.holder if old else min(self._holders, key=lambda holder: len(holder.held))
         self.release(slot)
@@ -260,40 +254,28 @@ class BasePool(ABC):
         self._ready.clear()
         self._outstanding = 0
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+    @property
+    def counters(self) -> Counters:
+        return self._counters
 
     @property
     def outstanding(self) -> int:
         return self._outstanding
 
-    # What a subclass carries ------------------------------------------------------------------------------------------
-
-    @property
-    @abstractmethod
-    def processes(self) -> list[int]: ...
-
-    @abstractmethod
-    def flush(self) -> None: ...
-
-    @abstractmethod
     def _collect(self, end: float, block: bool) -> None:
-        """Deliver what has come, and replace holders that died or are overdue.
+        """Deliver the answers that have come, and replace holders that died or missed a deadline.
 
-        block: wait for something to come, at most until ``end`` (``time.monotonic``).
+        block: wait for an answer, at most until ``end`` (``time.monotonic``).
         """
 
-    # What becomes of an assignment ------------------------------------------------------------------------------------
+    # Answers ----------------------------------------------------------------------------------------------------------
 
     def _require_open(self) -> None:
         if self._closed:
             raise InvalidArgument("the pool is closed")
 
     def _waiting(self, slot: int) -> Assignment:
-        """What ``slot`` holds, if it waits for an action; ValueError otherwise."""
+        """The episode in ``slot``; ValueError unless it waits for an action."""
         assignment = self._assignments.get(slot)
         if assignment is not None and assignment.live:
             return assignment
@@ -305,12 +287,12 @@ class BasePool(ABC):
         raise InvalidArgument(f"the episode in slot {slot} is over: reset it before stepping")
 
     def _keep(self, assignment: Assignment, saved: bytes | str) -> None:
-        """End a ``save``: with its token, or with why there is none. The episode waits for an action, as before."""
+        """Answer a ``save`` with its token or an error; the episode waits for an action, as before."""
         assignment.saved, assignment.pending, assignment.live = saved, "", True
         self._outstanding -= 1
 
     def _deliver(self, assignment: Assignment, event: Event) -> None:
-        """Answer the request of ``assignment``; the first observation of one that starts over is ``restarted``."""
+        """Answer the pending request; if the episode starts over, the event is ``restarted``."""
         if event.kind == "failed":
             self.counters.failures += 1
             self._ready.append(event)
@@ -332,7 +314,7 @@ class BasePool(ABC):
         self._ready.append(event)
 
     def _start_over(self, assignment: Assignment, error: str) -> None:
-        """Answer the pending request by a restart, or by ``failed`` if the episode has broken too often."""
+        """Restart the episode, or answer ``failed`` if it broke too often."""
         if assignment.charges > self._max_restarts:
             self._deliver(assignment, Event(assignment.slot, "failed", "", 0.0, False, False, {}, error))
             return
@@ -341,7 +323,7 @@ class BasePool(ABC):
         assignment.holder.request(assignment, *assignment.first)
 
     def _start_all_over(self, holder: Holder, error: str, charged: Collection[Assignment] = ()) -> None:
-        """Start the episodes of a lost ``holder`` over at its successor; those ``charged`` may have broken it."""
+        """Start the episodes of a lost ``holder`` over; those ``charged`` may have broken it."""
         holder.outbox.clear()
         for assignment in list(holder.held.values()):
             at_fault = assignment in charged

@@ -13,23 +13,22 @@ import numpy as np
 from gagpo.base.child import HEADER, LONGEST_FRAME
 
 TOKEN_BYTES = 8
-_SCALARS = frozenset({str, float, bool, type(None)})  # not int: its size is to be looked at
+_SCALARS = frozenset({str, float, bool, type(None)})  # not int, whose size is limited
 _STRING = frozenset({str})
-_INT_LIMIT = 2**63  # beyond it few formats can hold a number, and from 4,300 digits on Python cannot print it
-
+_INT_LIMIT = 2**63  # few formats hold larger numbers, and Python does not print more than 4,300 digits
 
 Request = tuple[Any, ...]  # the operation, the number of its assignment, and its arguments
 
 
 class Garbage(ValueError):
-    """An environment returned something that its contract does not allow."""
+    """An environment returned a value that its contract does not allow."""
 
 
 def plain(value: Any, place: str = "value") -> Any:
-    """``value`` rebuilt of None, bool, int, float, str, list, tuple and dict with string keys.
+    """``value`` as None, bool, int, float, str, list, tuple and dict with string keys.
 
-    NumPy values become their Python equals and paths become strings; anything else, and an integer beyond 64 bits,
-    raises :class:`Garbage`, which names its ``place``.
+    NumPy values are converted, and paths become strings. Any other value, and an integer of more than 64 bits, raises
+    :class:`Garbage`, which names its ``place``.
     """
     if is_plain(value):
         return value
@@ -55,7 +54,7 @@ def plain(value: Any, place: str = "value") -> Any:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether ``value`` is what :func:`plain` leaves as it is. Raises RecursionError where it is nested too deep."""
+    """Whether :func:`plain` leaves ``value`` as it is. Raises RecursionError if it is nested too deeply."""
     kind = type(value)
     if kind in _SCALARS:
         return True
@@ -67,7 +66,7 @@ def is_plain(value: Any) -> bool:
 
 
 def _all_plain(values: Iterable[Any]) -> bool:
-    """Whether all are plain; written out, since it looks at every answer of every environment."""
+    """Whether all are plain; unrolled for speed, since it checks every answer of every environment."""
     for value in values:
         kind = type(value)
         if kind in _SCALARS or (kind is list and _STRING.issuperset(map(type, value))):
@@ -78,7 +77,7 @@ def _all_plain(values: Iterable[Any]) -> bool:
 
 
 def describe(error: BaseException) -> str:
-    """``error`` in one line: its type, its message and, unless it is :class:`Garbage`, where it was raised."""
+    """``error`` on one line: type, message and, except for :class:`Garbage`, where it was raised."""
     try:
         message = " ".join(str(error).split())[:500]
     except Exception:
@@ -91,7 +90,7 @@ def describe(error: BaseException) -> str:
 
 
 class Inbox:
-    """Cuts the bytes that arrive into messages, all of which carry the ``token``.
+    """Splits a stream of bytes into messages that carry the ``token``.
 
     >>> inbox = Inbox()
     >>> frame = pack(["hello"]) + pack(["environment"])
@@ -100,21 +99,21 @@ class Inbox:
     """
 
     def __init__(self, token: bytes = b"") -> None:
-        self.garbled = False  # something else than a frame arrived: an environment wrote into the connection
+        self.garbled = False  # invalid bytes arrived: an environment wrote into the connection
         self._token = token
         self._rest = bytearray()
 
     def take(self, data: bytes) -> list[object]:
-        """The messages that ``data`` completes; nothing after bytes that are not a frame. Never raises."""
+        """The messages that ``data`` completes, up to the first invalid bytes. Never raises."""
         if self._rest:
             self._rest += data
             if len(self._rest) < HEADER.size or len(self._rest) < HEADER.size + HEADER.unpack_from(self._rest)[0]:
-                return []  # before megabytes are copied for every chunk
+                return []  # without copying megabytes for every chunk
             data = bytes(self._rest)
         messages: list[object] = []
         position, size, token = 0, len(data), self._token
         while (start := position + HEADER.size) <= size:
-            # The token is checked before the length is waited for: without it, the length may be anything.
+            # Without a valid token the length may be anything, so the token is checked first.
             (length,) = HEADER.unpack_from(data, position)
             end = start + length
             if length > LONGEST_FRAME or not data.startswith(token[: size - start], start):

@@ -1,8 +1,8 @@
-"""What runs inside a worker of the pool: one environment per slot, answering requests one after another.
+"""A worker of the pool: one environment per slot, which answers requests one after another.
 
 Requests come in batches: ``("reset", slot, task, seed)``, ``("restore", slot, token)``, ``("step", slot, action)``,
-``("save", slot)`` and ``("release", slot)``; for the pool each assignment is a slot of its own here. Every request but
-a release is answered by one tuple, told apart by its length: ``(observation, info)`` where an episode begins,
+``("save", slot)`` and ``("release", slot)``; a slot is the number of the pool's assignment. Every request except a
+release is answered by one tuple: ``(observation, info)`` at the beginning of an episode,
 ``(observation, reward, terminated, truncated, info)`` for a step, ``(token,)`` or ``(error,)``.
 """
 
@@ -29,7 +29,7 @@ Answer = StepAnswer | ResetAnswer | tuple[str | bytes]
 
 
 class Restorable(Protocol):
-    """What can be put back into a state that it was in, as :class:`gagpo.envs.base.TextEnv` describes."""
+    """An environment that can be saved and restored; see :class:`gagpo.envs.base.TextEnv`."""
 
     def save(self) -> bytes: ...
 
@@ -37,19 +37,19 @@ class Restorable(Protocol):
 
 
 def maker(spec: EnvSpec, kwargs: Kwargs) -> Callable[[], gymnasium.Env]:
-    """A function that builds one environment, without Gymnasium's passive checks: :class:`Host` has its own."""
+    """A function that builds one environment; :class:`Host` replaces Gymnasium's passive checks."""
     return lambda: gymnasium.make(spec, disable_env_checker=True, **kwargs)
 
 
 def reset_answer(result: object) -> ResetAnswer:
-    """What a ``reset`` returned, as plain data; :class:`Garbage` where that breaks the contract."""
+    """The result of a ``reset`` as plain data; raises :class:`Garbage` if it breaks the contract."""
     if not isinstance(result, tuple) or len(result) != 2:
         raise Garbage("reset() did not return (observation, info)")
     return _text(result[0]), _info(result[1])
 
 
 def step_answer(result: object) -> StepAnswer:
-    """What a ``step`` returned, as plain data; :class:`Garbage` where that breaks the contract."""
+    """The result of a ``step`` as plain data; raises :class:`Garbage` if it breaks the contract."""
     if not isinstance(result, tuple) or len(result) != 5:
         raise Garbage("step() did not return (observation, reward, terminated, truncated, info)")
     observation, reward, terminated, truncated, info = result
@@ -60,10 +60,7 @@ def step_answer(result: object) -> StepAnswer:
 
 
 def is_answer(message: object, operation: str) -> TypeGuard[Answer]:
-    """Whether ``message`` is an answer to ``operation``, as :class:`Host` gives it, down to the last value.
-
-    What comes out of a worker is not believed: an environment may have written into the connection.
-    """
+    """Whether ``message`` is a valid answer to ``operation``: an environment may have written into the connection."""
     if type(message) is not tuple:
         return False
     if len(message) == 1:
@@ -102,10 +99,10 @@ def _info(info: object) -> Info:
 
 
 class Host:
-    """Environments by slot. An instance is reused by the next slot; one that broke is closed and never seen again.
+    """Environments by slot. An instance is reused by the next slot; one that broke is closed.
 
-    memory_limit_mb: what an error is said to be about when memory runs out; None when there is no limit. alone: it has
-    a process of its own, where a SystemExit is the environment's; elsewhere it may be a signal to the caller.
+    memory_limit_mb: the limit that a MemoryError mentions; None for no limit.
+    alone: it runs in a process of its own, where a SystemExit comes from the environment and not from a signal.
     """
 
     def __init__(self, make: Callable[[], gymnasium.Env], memory_limit_mb: int | None = None, alone: bool = True):
@@ -113,10 +110,10 @@ class Host:
         self._errors: tuple[type[BaseException], ...] = (Exception, SystemExit) if alone else (Exception,)
         self._memory_limit_mb = memory_limit_mb
         self._running: dict[int, gymnasium.Env] = {}
-        self._idle: list[gymnasium.Env] = [make()]  # the first one now: wrong settings fail at once
+        self._idle: list[gymnasium.Env] = [make()]  # so that wrong settings fail at once
 
     def handle(self, request: Request) -> Answer | None:
-        """Carry out one request; whatever the environment does wrong is an answer ``(error,)``, never raised."""
+        """Carry out one request; an error of the environment is the answer ``(error,)``, never raised."""
         operation, slot, *arguments = request
         if operation == "release":
             if slot in self._running:
@@ -155,12 +152,12 @@ class Host:
 
 
 def _restorable(env: gymnasium.Env) -> Restorable:
-    """``env`` as what can be put back; :class:`CannotRestore` where it cannot, or its wrappers would not know of it."""
+    """``env`` if it can be restored; raises :class:`CannotRestore` if it cannot, or has wrappers."""
     name = type(env.unwrapped).__name__
     if not getattr(env.unwrapped, "can_restore", False):
-        raise CannotRestore(f"{name} cannot be put back into a state that it was in (can_restore)")
+        raise CannotRestore(f"{name} cannot be restored (can_restore)")
     if env is not env.unwrapped:
-        raise CannotRestore(f"{name} is put back without its wrapper {type(env).__name__}: register it without any")
+        raise CannotRestore(f"{name} cannot be restored with its wrapper {type(env).__name__}: register it without")
     return cast(Restorable, env)
 
 
@@ -186,9 +183,8 @@ def serve(
 ) -> None:
     """Answer requests until the pool closes the ``pipe``; every answer carries the ``token``.
 
-    The first message is ``(process,)``, or ``(error,)`` when there was a ``failure`` before or the environment cannot
-    be built. Each answer is written at once: an answer kept back for a fuller write would be lost with a crash of the
-    next request, and the wrong episode blamed for it.
+    The first message is ``(process,)``, or ``(error,)`` after a ``failure`` to preload or to build the environment.
+    Each answer is sent before the next request is begun, so that a crash belongs to the oldest unanswered one.
     """
     process, connection = os.getpid(), pipe.socket
     try:
@@ -202,16 +198,15 @@ def serve(
         connection.sendall(pack((process,), token))
         while True:
             for request in pipe.receive():
-                # Each is answered before the next is begun: a crash then belongs to the oldest unanswered one.
                 answer = host.handle(request)
                 if os.getpid() != process:
-                    os._exit(0)  # a fork made by the environment came back here: the worker itself answers
+                    os._exit(0)  # the environment forked, and its child must not answer
                 if answer is None:
                     continue
                 frame = pack(answer, token)
                 if len(frame) > LONGEST_FRAME:
                     host.handle(("release", request[1]))
-                    answer = (f"Garbage: the answer takes {len(frame)} bytes, at most {LONGEST_FRAME} are sent",)
+                    answer = (f"Garbage: the answer takes {len(frame)} bytes, the limit is {LONGEST_FRAME}",)
                     frame = pack(answer, token)
                 connection.sendall(frame)
     except (EOFError, BrokenPipeError, ConnectionResetError):

@@ -1,1 +1,1 @@
-"""Environments that other machines step: OpenEnv servers, asked for tasks over HTTP and for episodes over WebSockets."""
+"""Environments on OpenEnv servers: tasks over HTTP, episodes over WebSockets."""

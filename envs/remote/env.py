@@ -1,4 +1,4 @@
-"""A session of an OpenEnv server as a ``gymnasium.Env``: for the checker, for its tasks, for one episode."""
+"""A session of an OpenEnv server as a ``gymnasium.Env``."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ from gagpo.envs.tasks import TaskSet
 
 
 class RemoteEnv(gymnasium.Env[str, str]):
-    """One session, opened with the first episode. For its arguments see :class:`Server`.
-
-    An action fills the field that the server's schema requires.
-    """
+    """One session, opened with the first episode. For the arguments see :class:`Server`."""
 
     metadata: Info = {"render_modes": []}  # noqa: RUF012 (declared so by gymnasium.Env)
 
@@ -37,7 +34,7 @@ class RemoteEnv(gymnasium.Env[str, str]):
 
     @staticmethod
     def material(kwargs: Kwargs) -> dict[str, Any]:
-        """Nothing: the hashes of the server's tasks identify what is played."""
+        """Nothing: the digests of the server's tasks identify them."""
         return {}
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[str, Info]:

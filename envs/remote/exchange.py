@@ -1,7 +1,6 @@
 """One HTTP request with a total deadline and a limit on the size of the answer.
 
-The timeouts of HTTP libraries apply to single reads, so a server that sends a byte now and then never ends, and its
-bodies have any length.
+The timeouts of HTTP libraries apply to single reads, so a server that sends a byte now and then never times out.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ CONNECT_SECONDS = 4.0
 
 
 class ExchangeFailed(GagpoError):
-    """No answer came, or not a valid one."""
+    """No answer, or an invalid one."""
 
 
 class DeadlinePassed(ExchangeFailed):
@@ -39,8 +38,7 @@ class Reply:
     """A complete answer.
 
     status: the HTTP status code.
-    headers: by name, in lower case.
-    body: as it was sent.
+    headers: by lower-case name.
     """
 
     status: int
@@ -54,7 +52,7 @@ class Reply:
 
 
 def is_loopback(url: str) -> bool:
-    """Whether ``url`` names this machine, which no proxy can reach.
+    """Whether ``url`` names this machine, which a proxy cannot reach.
 
     >>> [is_loopback(f"http://{host}:8000/v1") for host in ("127.0.0.1", "localhost", "[::1]", "example.org")]
     [True, True, True, False]
@@ -68,16 +66,14 @@ def is_loopback(url: str) -> bool:
 
 @functools.cache
 def _authorities(environment: bool) -> ssl.SSLContext:
-    """Read once: reading takes 30 ms of CPU time, a request less than one."""
+    """Cached: reading the certificates takes 30 ms of CPU time, a request less than one."""
     return httpx2.create_ssl_context(trust_env=environment)
 
 
 def open_http(*, proxies: bool) -> httpx2.AsyncClient:
-    """A client for :func:`exchange`, for one event loop; it follows no redirect and keeps no cookie.
+    """A client for :func:`exchange` in one event loop, without redirects, cookies or a limit on connections.
 
-    The number of connections is not limited.
-
-    proxies: use those of the environment variables; wrong for servers on this machine (:func:`is_loopback`).
+    proxies: use those of the environment variables; must be false for servers on this machine (:func:`is_loopback`).
     """
     authorities = _authorities(proxies)
     return httpx2.AsyncClient(
@@ -100,13 +96,10 @@ async def exchange(
     most: int,
     headers: Mapping[str, str] | None = None,
 ) -> Reply:
-    """The answer to a request whose body is JSON, whatever its status.
+    """The answer to a request with a JSON body, whatever its status. Raises ExchangeFailed.
 
     deadline: seconds from the start to the last byte.
-    most: bytes of the answer's body.
-
-    Raises:
-        ExchangeFailed: no complete answer came, or one that is too long.
+    most: limit on the answer's body, in bytes.
     """
     fixed = {"content-type": "application/json", "accept-encoding": "identity"}
     try:

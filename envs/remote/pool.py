@@ -1,7 +1,4 @@
-"""Environments on an OpenEnv server as a pool, with the contract of :mod:`gagpo.envs.pool.slots`.
-
-A step costs this machine nothing but waiting, so one process waits for hundreds of sessions at once.
-"""
+"""Environments on an OpenEnv server as a pool: one process waits for hundreds of sessions at once."""
 
 from __future__ import annotations
 
@@ -23,14 +20,12 @@ from gagpo.envs.remote.sessions import Outcome, SessionLost, Sessions
 class RemotePool(BasePool):
     """Steps environments on a server, each in a session of its own. For one thread only.
 
-    server: where the sessions are opened.
-    step_deadline, reset_deadline: seconds that one request may take there.
-    max_restarts: how often one episode may break before it fails: by a deadline, a session that ends, a wrong answer,
-        or an error of its environment.
+    step_deadline, reset_deadline: seconds for one request.
+    max_restarts: how often one episode may start over after a missed deadline, a lost session, an invalid answer or an
+        error of its environment.
 
     Raises:
-        ServerFailed: at once when the server cannot be reached; from ``wait`` when it was not reached again within
-            ``reset_deadline``.
+        ServerFailed: if the server cannot be reached; from ``wait`` if it cannot be reached for ``reset_deadline``.
     """
 
     def __init__(
@@ -43,7 +38,7 @@ class RemotePool(BasePool):
                 f"{reset_deadline} and {max_restarts}"
             )
         for split in server.splits:
-            server.tasks(split)  # asked for now: the thread of the sessions never waits for HTTP
+            server.tasks(split)  # read now, so that the thread of the sessions never waits for HTTP
         self._place = Holder()
         super().__init__([self._place], max_restarts)
         self._answers: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
@@ -65,7 +60,7 @@ class RemotePool(BasePool):
 
     def _collect(self, end: float, block: bool) -> None:
         try:
-            # No timeout is safe: the sessions answer every request by its deadline.
+            # Waiting without a timeout is safe: sessions answer every request by its deadline.
             patience = None if end == math.inf else max(0.0, end - time.monotonic())
             self._take(*self._answers.get(block, patience))
             while True:
@@ -105,7 +100,7 @@ def open_pool(
     memory_limit_mb: int | None = None,
     **options: Any,
 ) -> Pool:
-    """The pool that steps ``env_id``: sessions of a server if it is an address, else processes on this machine.
+    """A pool for ``env_id``: sessions of a server if it is an address, else processes on this machine.
 
     ``workers`` and ``memory_limit_mb`` have no effect on a server.
     """

@@ -1,4 +1,4 @@
-"""Parse what an OpenEnv server sends. Nothing is trusted before it is checked."""
+"""Parse and check the messages of an OpenEnv server."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from gagpo.base.errors import GagpoError
 from gagpo.envs.base import Info
 from gagpo.envs.tasks import Task
 
-Json = dict[str, Any]
-"""A JSON object."""
+Json = dict[str, Any]  # a JSON object
 
-MOST_BYTES = 4 << 20  # of one message of a session: more than any model reads
-ACTION = "action"  # the field of an action whose schema requires none
+MOST_BYTES = 4 << 20  # of one message of a session
+ACTION = "action"  # the field of an action, if its schema requires none
 
 
 class ServerFailed(GagpoError):
@@ -22,15 +21,15 @@ class ServerFailed(GagpoError):
 
 
 class ServerFull(ServerFailed):
-    """The server does not admit another session now."""
+    """The server admits no more sessions now."""
 
 
 class EpisodeFailed(ServerFailed):
-    """The server answers a request with an error: the episode is lost, the session may go on."""
+    """The server answered with an error: the episode is lost, but the session may continue."""
 
 
 class Observed(NamedTuple):
-    """One answer of a session."""
+    """An answer of a session."""
 
     text: str
     reward: float
@@ -45,10 +44,9 @@ def message(kind: str, data: Json) -> str:
 
 
 def observed(url: str, raw: str | bytes, task: Task, turn: int) -> Observed:
-    """The answer to a request, at turn ``turn`` of ``task``.
+    """The answer in the message ``raw``, at turn ``turn`` of ``task``.
 
-    A missing reward counts 0. Without ``success``, an episode has succeeded when it terminated with a reward above 0.
-    Without ``valid``, an action is valid.
+    Defaults of missing fields: a reward of 0, ``success`` if the episode terminated with a reward above 0, ``valid``.
 
     Raises:
         ServerFull: the server did not open a session.
@@ -101,7 +99,7 @@ def _shown(seen: object) -> str:
         text = str(seen["text"])
     else:
         text = json.dumps(seen, sort_keys=True)
-    return text.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate is not text
+    return text.encode("utf-8", "replace").decode("utf-8")  # replaces lone surrogates
 
 
 def _reward(url: str, reward: object) -> float:

@@ -1,4 +1,4 @@
-"""What an OpenEnv server says of itself over HTTP: the field of an action, its instructions, its tasks."""
+"""The metadata of an OpenEnv server, over HTTP: action field, instructions, tasks."""
 
 from __future__ import annotations
 
@@ -19,26 +19,24 @@ from gagpo.envs.tasks import Task, TaskSet
 TIMEOUT = 60.0  # seconds for one HTTP answer
 MOST_BYTES = 64 << 20  # of one HTTP answer
 PAGE = 1000  # tasks requested at once
-MOST_TASKS = 1_000_000  # of a split
+MOST_TASKS, MOST_SPLITS = 1_000_000, 100
 MOST_LISTED = 256 << 20  # bytes of all answers that list the tasks of a split
-MOST_SPLITS = 100
 WORDS = 10_000  # characters of instructions
-_TEST = 1 << 32  # seeds of the test split begin here, beyond any of the training split
+_TEST = 1 << 32  # the first seed of the test split, beyond any of the training split
 
 
 class Server:
     """An OpenEnv server.
 
     Its tasks are those it lists (OpenEnv's ``TaskProvider``). If it lists none, each seed is a task. The digest of such
-    a task holds what the server says of itself, so splits of two servers, or of two versions of one, differ.
+    a task covers the server's name, version and schema, so that the splits of two versions differ.
 
-    url: where it answers.
     train: number of seeds in the split ``train``, if the server lists no tasks.
     test: number of other seeds in the split ``test``.
 
     Raises:
         InvalidArgument: an argument is out of range.
-        ServerFailed: from any method, in one line, when the answer is missing or wrong.
+        ServerFailed: from any method, if an answer is missing or invalid.
     """
 
     def __init__(self, url: str, train: int = 1000, test: int = 100):
@@ -77,7 +75,7 @@ class Server:
         return tuple(self._listed_splits) or tuple(self._seeds)
 
     def tasks(self, split: str) -> TaskSet:
-        """The tasks of a split; a digest is the server's own, else the hash of all that it says of the task."""
+        """The tasks of a split; without a digest from the server, a task's digest is the hash of its record."""
         if split not in self._known:
             found = self._listed(split) if self._listed_splits else self._seeded(split)
             try:
@@ -87,7 +85,7 @@ class Server:
         return self._known[split]
 
     def task(self, name: str) -> Task:
-        """The task with that id, in any split; UnknownTask names the nearest."""
+        """The task with that id in any split; UnknownTask suggests the nearest."""
         for split in self.splits:
             if name in self.tasks(split):
                 return self.tasks(split)[name]
@@ -104,7 +102,7 @@ class Server:
 
     @cached_property
     def _name(self) -> str:
-        """The name under which it lists tasks; empty if it offers no lists."""
+        """The name under which it lists tasks; empty if it lists none."""
         names = self._ask("/list_environments", missing=[])
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise ServerFailed(f"{self.url}/list_environments: expected a list of names, got {names!a:.80}")
@@ -112,7 +110,7 @@ class Server:
 
     @cached_property
     def _listed_splits(self) -> list[str]:
-        """The names of the splits it lists; empty if it offers no lists."""
+        """The names of the splits it lists; empty if it lists none."""
         if not self._name:
             return []
         path = f"/{self._name}/splits"
@@ -129,7 +127,7 @@ class Server:
         return as_object(self._ask("/metadata", missing={}))
 
     def _listed(self, split: str) -> list[Task]:
-        """The tasks of a split that the server lists, page by page."""
+        """The tasks of a split that the server lists, read page by page."""
         path, where = f"/{self._name}/", f"{self.url}: split {split!r:.80}"
         count = as_object(self._ask(path + "num_tasks", {"split": split}, missing={})).get("num_tasks")
         count = count if type(count) is int else 0
@@ -138,7 +136,7 @@ class Server:
         found: list[object] = []
         size = 0
         while len(found) < max(count, 1):
-            if not found:  # one answer may hold all tasks, or only the first of many
+            if not found:  # the first answer may hold all tasks, or only some
                 reply = self._exchange(path + "tasks", {"split": split})
             else:
                 asked = {"split": split, "start": len(found), "stop": min(count, len(found) + PAGE)}
@@ -163,7 +161,7 @@ class Server:
         return [Task(f"{split}-{seed % _TEST:07d}", split, "", f"{digest}-{seed}", str(seed)) for seed in seeds]
 
     def _ask(self, path: str, body: Mapping[str, object] | None = None, missing: object = None) -> Any:
-        """The JSON of an answer; ``missing`` if the server has no such page."""
+        """The JSON of an answer; ``missing`` if the server does not know the path."""
         reply = self._exchange(path, body)
         return missing if missing is not None and reply.status in (404, 501) else self._parsed(path, reply)
 
@@ -184,7 +182,7 @@ class Server:
 
 
 def server_at(url: str, kwargs: Kwargs) -> Server:
-    """The server of an environment whose id is an address, with the environment's arguments."""
+    """The server of an environment whose id is an address."""
     try:
         return Server(url, **kwargs)
     except TypeError as error:

@@ -1,7 +1,4 @@
-"""Hundreds of sessions of one server at a time, in a thread with its own event loop.
-
-The loop answers the server's pings while its caller is busy, so no session ends for lack of them.
-"""
+"""Many sessions of one server, in a thread with its own event loop, which answers pings while the caller is busy."""
 
 from __future__ import annotations
 
@@ -25,26 +22,25 @@ LOG = logging.getLogger("gagpo")
 
 FIRST_WAIT, LONGEST_WAIT = 0.25, 10.0  # seconds between attempts to connect, doubled each time
 CLOSE_SECONDS = 2.0
-RETRIED = (500, 502, 503, 504)  # status codes of a server that is starting
+RETRIED = (500, 502, 503, 504)  # statuses of a server that is starting
 
 
 class SessionLost(ServerFailed):
-    """The session ended, or was given up, during a request.
+    """The session ended or was dropped during a request.
 
     hung: the request missed its deadline.
     """
 
-    def __init__(self, words: str, hung: bool = False):
-        super().__init__(words)
+    def __init__(self, message: str, hung: bool = False):
+        super().__init__(message)
         self.hung = hung
 
 
-Outcome = Observed | ServerFailed
-"""The result of a request: SessionLost and EpisodeFailed cost the episode; any other error means a lost server."""
+Outcome = Observed | ServerFailed  # SessionLost and EpisodeFailed end the episode, any other error means a lost server
 
 
 class _Session:
-    """One connection, and the task it plays."""
+    """A connection, and its current task."""
 
     def __init__(self, socket: Any):
         self.socket = socket
@@ -54,15 +50,13 @@ class _Session:
 
 
 class Sessions:
-    """Carries out requests ``(operation, number, ...)`` of a pool and answers each one but ``release`` once.
+    """Carries out requests ``(operation, number, ...)`` of a pool, and answers each except ``release``.
 
-    A session serves one episode after another. If the server admits fewer sessions than are asked for, episodes wait
-    for one to end.
+    Sessions are reused. If the server admits fewer sessions than needed, episodes wait for one to end.
 
-    server: where sessions are opened.
     answered: called with ``(number, outcome)`` in the thread of the loop.
-    step_deadline: seconds that a step may take at the server.
-    reset_deadline: seconds that a reset may take there, and for which a server that cannot be reached is tried again.
+    step_deadline: seconds for a step.
+    reset_deadline: seconds for a reset, and to reconnect to a server that cannot be reached.
     """
 
     def __init__(
@@ -87,7 +81,7 @@ class Sessions:
         self._thread.start()
 
     def ask(self, requests: Sequence[Request]) -> None:
-        """Begin requests and return at once. May be called from any thread."""
+        """Begin requests without waiting. May be called from any thread."""
         if requests:
             self._loop.call_soon_threadsafe(self._take, list(requests))
 
@@ -112,7 +106,7 @@ class Sessions:
         sessions = [*self._playing.values(), *self._free]
         closing = [asyncio.create_task(session.socket.close()) for session in sessions]
         if closing:
-            await asyncio.wait(closing, timeout=CLOSE_SECONDS)  # a server may not take part
+            await asyncio.wait(closing, timeout=CLOSE_SECONDS)  # a server may not respond
         for session in sessions:
             session.socket.transport.abort()
         under_way = asyncio.all_tasks() - {asyncio.current_task()}
@@ -129,7 +123,7 @@ class Sessions:
                 self._carrying[number] = self._loop.create_task(self._carry(operation, number, arguments))
 
     def _release(self, number: int) -> None:
-        """Keep the session of ``number`` for another episode; drop it if a request is under way."""
+        """Keep the session of ``number`` for another episode; drop it during a request."""
         task, session = self._carrying.get(number), self._playing.pop(number, None)
         if task is not None and not task.done():
             task.cancel()
@@ -175,7 +169,7 @@ class Sessions:
                     LOG.warning("%s admits %d sessions; further episodes wait for them", self._server.url, self._open)
                 self._most = self._open
             except SessionLost as error:
-                # The server may have ended an idle session long ago: try another.
+                # The server may have ended an idle session: try another.
                 if not again or error.hung:
                     raise
 
@@ -186,7 +180,7 @@ class Sessions:
         session.turn += 1
         found = await self._ask(number, session, "step", {self._field: action}, self._step_deadline)
         if found.terminated or found.truncated:
-            self._keep(self._playing.pop(number))  # others may wait for it
+            self._keep(self._playing.pop(number))
         return found
 
     async def _ask(self, number: int, session: _Session, kind: str, data: dict[str, Any], seconds: float) -> Observed:
@@ -194,7 +188,7 @@ class Sessions:
 
         try:
             async with asyncio.timeout(seconds):
-                with suppress(ConnectionClosed):  # the server's last words may still be there to read
+                with suppress(ConnectionClosed):  # the server's last message may still be read
                     await session.socket.send(message(kind, data))
                 raw = await session.socket.recv()
         except TimeoutError:
@@ -214,7 +208,7 @@ class Sessions:
     # Opening and ending -----------------------------------------------------------------------------------------------
 
     async def _session(self) -> _Session:
-        """A free session, a new one, or the next to become free when the server admits no more."""
+        """A free session, a new one, or the next to become free if the server admits no more."""
         while True:
             if self._free:
                 return self._free.pop()
@@ -230,12 +224,12 @@ class Sessions:
                 await self._freed.wait_for(lambda: bool(self._free) or self._open < self._most)
 
     async def _connected(self) -> Any:
-        """A connection, tried for until ``reset_deadline``; an outage is logged once."""
+        """A connection, retried until ``reset_deadline``; an outage is logged once."""
         from websockets.asyncio.client import connect
         from websockets.exceptions import InvalidStatus, WebSocketException
 
         class Connect(connect):
-            """Refuses redirects: a server must not send its client to another host."""
+            """Does not follow redirects to other hosts."""
 
             def process_redirect(self, exc: Exception) -> Exception:
                 return exc
@@ -260,12 +254,12 @@ class Sessions:
                 self._missing = True
                 LOG.warning("%s cannot be reached, trying for %g s: %s", url, patience, reason)
             if time.monotonic() + wait > end:
-                raise ServerFailed(f"{url} was not reached for {patience:g} s: {reason}")
+                raise ServerFailed(f"{url} was not reached within {patience:g} s: {reason}")
             await asyncio.sleep(wait)
             wait = min(2 * wait, LONGEST_WAIT)
 
     def _give_up(self, number: int) -> None:
-        """End the session of ``number`` during a request."""
+        """Drop the session of ``number`` during a request."""
         if (session := self._playing.pop(number, None)) is not None:
             self._drop(session)
 

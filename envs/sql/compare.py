@@ -1,6 +1,6 @@
-"""Execution accuracy: whether the result of a query is that of the gold query.
+"""Execution accuracy: whether a query has the same result as the gold query.
 
-Three definitions. ``exact`` is ours; ``bird`` and ``spider`` say what the programs released with these data sets say.
+``exact`` is our definition; ``bird`` and ``spider`` are those of the programs released with these data sets.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ _TOKEN = re.compile(
 
 
 def agrees(gold_query: str, gold: Result, found: Result, comparison: Comparison = "exact") -> bool:
-    """Whether ``found`` answers what ``gold``, the result of ``gold_query``, answers.
+    """Whether the result ``found`` agrees with ``gold``, the result of ``gold_query``.
 
-    exact: as many columns, and the same rows as often, in the same order if the outermost query of the gold orders
-    them; numbers as :func:`same_result` says. bird: the same set of rows. spider: the same rows as often after some
-    permutation of the columns, in the same order if ``order by`` stands anywhere in the gold query.
+    exact: equal numbers of columns and :func:`same_result`, ordered if the outermost gold query has an ORDER BY.
+    bird: the same set of rows.
+    spider: the same rows equally often, after some permutation of the columns, and in the same order if the gold query
+        contains ``order by`` anywhere.
     """
     if comparison == "bird":
         return set(gold.rows) == set(found.rows)
@@ -37,7 +38,7 @@ def agrees(gold_query: str, gold: Result, found: Result, comparison: Comparison 
 
 @functools.lru_cache(maxsize=1024)
 def is_ordered(sql: str) -> bool:
-    """Whether the outermost query has an ORDER BY; one in a subquery, a window or an aggregate orders no result.
+    """Whether the outermost query has an ORDER BY; others (subqueries, windows, aggregates) do not order the result.
 
     >>> is_ordered("SELECT a FROM t ORDER /* as asked */ BY a LIMIT 3")
     True
@@ -58,10 +59,10 @@ def is_ordered(sql: str) -> bool:
 
 
 def same_result(gold: Sequence[Row], found: Sequence[Row], ordered: bool) -> bool:
-    """Equal rows, in the same order if ``ordered``, else counted.
+    """Whether the rows are equal: in the same order if ``ordered``, else equally often.
 
-    A column in which the gold holds no fraction is compared exactly; otherwise two numbers are the same that agree to
-    nine digits, because a sum of fractions depends on the order of its terms. Integers are always compared exactly.
+    In a column with floats in the gold result, numbers must agree to nine digits, because a sum of floats depends on
+    the order of its terms. Other columns and integers are compared exactly.
 
     >>> same_result([(1,), (2,)], [(2.0,), (1.0,)], ordered=False)
     True
@@ -77,7 +78,7 @@ def same_result(gold: Sequence[Row], found: Sequence[Row], ordered: bool) -> boo
     if not rough:
         return list(gold) == list(found) if ordered else Counter(gold) == Counter(found)
     if not ordered:
-        # Exact columns first: numbers that differ in the tenth digit then stand beside each other in both.
+        # Exact columns first, so that rows with nearly equal numbers are in the same order in both.
         places = [*(column for column in columns if column not in rough), *rough]
         gold, found = (
             sorted(rows, key=lambda row: [_rank(row[column]) for column in places]) for rows in (gold, found)
@@ -90,34 +91,29 @@ def same_result(gold: Sequence[Row], found: Sequence[Row], ordered: bool) -> boo
 
 
 def _close(one: Any, other: Any) -> bool:
-    if (
-        isinstance(one, int | float)
-        and isinstance(other, int | float)
-        and (isinstance(one, float) or isinstance(other, float))
-    ):
+    numbers = isinstance(one, int | float) and isinstance(other, int | float)
+    if numbers and (isinstance(one, float) or isinstance(other, float)):
         return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-12)
     return bool(one == other)
 
 
 def _rank(value: Any) -> tuple[int, Any]:
-    """A key that orders values of all types, as SQLite does."""
+    """A sort key for values of all types, as in SQLite."""
     if value is None:
         return 0, 0
     return 1 if isinstance(value, int | float) else 2 if isinstance(value, str) else 3, value
 
 
 def _permuted(gold: Sequence[Row], found: Sequence[Row], ordered: bool) -> bool:
-    """Whether some order of the columns of ``found`` makes its rows those of ``gold``.
+    """Whether some permutation of the columns of ``found`` gives the rows of ``gold``.
 
-    Columns are chosen from left to right; a choice is given up as soon as the rows so far differ. Columns with the
-    same content are the same choice.
+    Chooses columns from left to right and backtracks as soon as the rows so far differ. Columns with the same content
+    are tried once.
     """
-    if len(gold) != len(found):
+    if len(gold) != len(found) or (gold and len(gold[0]) != len(found[0])):
         return False
     if not gold:
         return True
-    if len(gold[0]) != len(found[0]):
-        return False
     wanted, given = list(zip(*gold, strict=True)), list(zip(*found, strict=True))
 
     def agree(chosen: list[tuple[Any, ...]]) -> bool:

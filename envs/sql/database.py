@@ -1,9 +1,9 @@
-"""Run untrusted queries: they only read, and give the same answer every time.
+"""Runs untrusted queries, read-only and with reproducible results.
 
 The limits here are the same on every machine: steps of SQLite's virtual machine, length of a value, size of a result.
-They do not limit the CPU time of a query. One step may sort a table, scan a file, or compare two texts at every place;
-preparing a statement takes no step, but twice as long with each nested definition. So untrusted queries run in a child
-process that the system ends: :mod:`gagpo.envs.sql.process`.
+They do not limit the CPU time of a query. One step may sort a table or scan a file, and preparing a statement takes no
+steps, but its time can double with each nested definition. So untrusted queries run in a child process with a limit on
+CPU time: :mod:`gagpo.envs.sql.process`.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from gagpo.envs.sql import functions
 
 MAX_SQL = 10_000  # characters of a query
 MAX_LENGTH = 10_000  # bytes of a value in a generated database
-MAX_STORED_LENGTH = 100_000  # and in a file, where people keep whole articles
+MAX_STORED_LENGTH = 100_000  # bytes of a value in a file
 
 Row = tuple[Any, ...]
 Table = tuple[str, tuple[tuple[str, str], ...], tuple[Row, ...]]
-"""A name, columns with their declarations, and rows."""
+"""Name, columns with their declarations, and rows."""
 Source = str | tuple[Table, ...]
-"""The path of an SQLite file, or the tables of a database that is made in memory."""
+"""The path of an SQLite file, or the tables of a database in memory."""
 Columns = dict[str, list[tuple[str, str]]]
-"""The names and types of the columns of each table."""
+"""Names and types of the columns of each table."""
 
-_EVERY = 1_000  # steps between two looks
+_EVERY = 1_000  # steps between two checks
 _ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 _QUERY = re.compile(r"(?>\s+|--[^\n]*|/\*(?>.*?\*/))*+(?:select|with|values)\b", re.IGNORECASE | re.DOTALL)
 
 
 class QueryFailed(Exception):
-    """A query was refused, is wrong, or took too much; the message is for its author."""
+    """A query is not allowed, is wrong, or exceeds a limit; the message is for its author."""
 
 
 class BadDatabase(GagpoError, ValueError):
@@ -48,11 +48,11 @@ class BadDatabase(GagpoError, ValueError):
 
 @dataclass(frozen=True)
 class Cost:
-    """What a query took.
+    """The resources that a query used.
 
-    steps: of SQLite's virtual machine, to the thousand.
-    seconds: of CPU time.
-    size: bytes of its result.
+    steps: steps of SQLite's virtual machine, rounded down to thousands.
+    seconds: CPU time.
+    size: size of the result, in bytes.
     """
 
     steps: int = 0
@@ -62,26 +62,24 @@ class Cost:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a query may take. Steps are the same on every machine, so they decide; seconds limit what they miss.
+    """The limits of a query, in the units of :class:`Cost`.
 
-    steps: of SQLite's virtual machine.
-    seconds: of CPU time.
-    size: bytes of its result.
+    Steps are the same on every machine; the CPU time limits what steps do not count.
     """
 
     steps: int = 5_000_000
     seconds: float = 2.0
     size: int = 32 * 2**20
 
-    def beside(self, gold: Cost) -> Bounds:
-        """These bounds plus four times what the gold query of a task took, and room for its rows."""
+    def extended(self, gold: Cost) -> Bounds:
+        """These bounds plus four times the steps and time of a task's gold query, and twice its size."""
         return Bounds(self.steps + 4 * gold.steps, round(self.seconds + 4 * gold.seconds, 3), self.size + 2 * gold.size)
 
 
 STORED = Bounds(steps=20_000_000, seconds=4.0)
-"""The least that a query of a file may take: enough to read a table of a million rows once or twice."""
+"""The minimum bounds for queries of a file: enough to read a table of a million rows once or twice."""
 GOLD = Bounds(steps=2**40, seconds=10.0, size=256 * 2**20)
-"""What a gold query may take."""
+"""The bounds of gold queries."""
 
 
 @dataclass(frozen=True)
@@ -92,18 +90,18 @@ class Result:
 
 
 class Database:
-    """One SQLite database, for reading only.
+    """A read-only SQLite database.
 
-    Writing, attaching, pragmas and loading are refused by the engine itself, as is every function that is not in
+    SQLite's authorizer rejects writing, attaching, pragmas, loading extensions, and every function that is not in
     :data:`gagpo.envs.sql.functions.ALLOWED`.
     """
 
     def __init__(self, source: Source):
         self._refused = ""
         if isinstance(source, str):
-            self._connection, self.tables, views = _opened(source)
+            self._connection, self.tables, views = _open_file(source)
         else:
-            self._connection, self.tables, views = made(source), columns_of(source), []
+            self._connection, self.tables, views = create(source), columns_of(source), []
         self._readable = {name.lower() for name in (*self.tables, *views)}
         limits = {
             sqlite3.SQLITE_LIMIT_LENGTH: MAX_STORED_LENGTH if isinstance(source, str) else MAX_LENGTH,
@@ -116,12 +114,12 @@ class Database:
         }
         for name, value in limits.items():
             self._connection.setlimit(name, value)
-        self._connection.execute("PRAGMA temp_store = MEMORY")  # nothing is ever written to a disk
+        self._connection.execute("PRAGMA temp_store = MEMORY")  # never write to a disk
         functions.install(self._connection, self._refuse)
         self._connection.set_authorizer(self._authorize)
 
     def run(self, sql: str, bounds: Bounds = Bounds(), limit: int | None = None) -> Result:
-        """The result, or its first ``limit`` rows; :class:`QueryFailed` says what is wrong."""
+        """The result, or its first ``limit`` rows; raises :class:`QueryFailed`."""
         if len(sql) > MAX_SQL:
             raise QueryFailed(f"a query may have {MAX_SQL} characters")
         if not _QUERY.match(sql):
@@ -141,10 +139,10 @@ class Database:
                 names = [column[0] for column in cursor.description or []]
                 if not names:
                     raise QueryFailed("only SELECT is possible")
-                rows, size = _fetched(cursor, limit, bounds.size)
+                rows, size = _fetch(cursor, limit, bounds.size)
             return Result(names, rows, Cost(steps, time.process_time() - begun, size))
         except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as error:
-            raise QueryFailed(self._refused or _explained(error)) from None
+            raise QueryFailed(self._refused or _reason(error)) from None
         except MemoryError:
             raise QueryFailed("the query takes too much memory") from None
         finally:
@@ -163,7 +161,7 @@ class Database:
         return sqlite3.SQLITE_DENY if self._refused else sqlite3.SQLITE_OK
 
     def _can_read(self, table: str, column: str | None) -> bool:
-        """Tables that a query defines itself are asked for only where it reads none of their columns."""
+        """Whether a table may be read. SQLite asks for a query's own tables only if none of their columns are read."""
         return table in self._readable or not (
             column or table.startswith(("sqlite_", "pragma_")) or table in _modules()
         )
@@ -174,12 +172,12 @@ class Database:
 
 @functools.cache
 def _modules() -> frozenset[str]:
-    """Virtual tables that show the engine or the memory of this process."""
+    """The virtual tables that show the engine or the memory of this process."""
     with closing(sqlite3.connect(":memory:")) as connection:
         return frozenset(name.lower() for (name,) in connection.execute("SELECT name FROM pragma_module_list"))
 
 
-def _opened(path: str) -> tuple[sqlite3.Connection, Columns, list[str]]:
+def _open_file(path: str) -> tuple[sqlite3.Connection, Columns, list[str]]:
     """A connection to a file, its tables, and the names of its views."""
     if not Path(path).is_file():
         raise BadDatabase(f"there is no database {path}")
@@ -197,8 +195,8 @@ def _opened(path: str) -> tuple[sqlite3.Connection, Columns, list[str]]:
     return connection, tables, [name for kind, name in known if kind == "view"]
 
 
-def made(tables: tuple[Table, ...]) -> sqlite3.Connection:
-    """A connection to a new database in memory that holds the ``tables``, without any bounds."""
+def create(tables: tuple[Table, ...]) -> sqlite3.Connection:
+    """A connection to a new database in memory with the ``tables``, without bounds."""
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     for name, columns, rows in tables:
         declared = ", ".join(f"{column} {declaration}" for column, declaration in columns)
@@ -208,7 +206,7 @@ def made(tables: tuple[Table, ...]) -> sqlite3.Connection:
 
 
 def columns_of(tables: tuple[Table, ...]) -> Columns:
-    """The types of the columns are the first words of their declarations.
+    """The columns of ``tables``; a type is the first word of its declaration.
 
     >>> columns_of((("people", (("id", "INTEGER PRIMARY KEY"), ("name", "TEXT NOT NULL")), ()),))
     {'people': [('id', 'INTEGER'), ('name', 'TEXT')]}
@@ -219,8 +217,8 @@ def columns_of(tables: tuple[Table, ...]) -> Columns:
     }
 
 
-def _fetched(cursor: sqlite3.Cursor, limit: int | None, most: int) -> tuple[list[Row], int]:
-    """At most ``limit`` rows and about how many bytes they take here; one by one, for a row may be large."""
+def _fetch(cursor: sqlite3.Cursor, limit: int | None, most: int) -> tuple[list[Row], int]:
+    """At most ``limit`` rows and their approximate size in bytes; one by one, because a row may be large."""
     rows: list[Row] = []
     size = 0
     while (limit is None or len(rows) < limit) and (row := cursor.fetchone()) is not None:
@@ -231,20 +229,20 @@ def _fetched(cursor: sqlite3.Cursor, limit: int | None, most: int) -> tuple[list
     return rows, size
 
 
-def _explained(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     if "interrupted" in str(error):
         return "the query takes too long"
     return " ".join(str(error).encode("utf-8", "replace").decode().split())[:200] or "the query failed"
 
 
 def show(names: Sequence[str], rows: Sequence[Row], limit: int, width: int = 60) -> str:
-    """A result as text: names, at most ``limit`` rows, each value cut at ``width`` characters.
+    """A result as text: names and at most ``limit`` rows, with values cut at ``width`` characters.
 
     >>> show(["name", "age"], [("Ann", 3), ("Bo", None)], 1)
     'name | age\\nAnn | 3\\n(1 row of more)'
     """
     lines = [" | ".join(name[:width] for name in names)]
-    lines += [" | ".join(_shown(value, width) for value in row) for row in rows[:limit]]
+    lines += [" | ".join(_show_value(value, width) for value in row) for row in rows[:limit]]
     if not rows:
         lines.append("(no rows)")
     elif len(rows) > limit:
@@ -252,7 +250,7 @@ def show(names: Sequence[str], rows: Sequence[Row], limit: int, width: int = 60)
     return "\n".join(lines)
 
 
-def _shown(value: Any, width: int) -> str:
+def _show_value(value: Any, width: int) -> str:
     text = "NULL" if value is None else f"{value:.10g}" if isinstance(value, float) else str(value)
     text = " ".join(text.split())
     return text if len(text) <= width else text[: width - 3] + "..."

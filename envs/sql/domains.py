@@ -1,4 +1,4 @@
-"""What generated databases are about: two linked tables each, and the words for them."""
+"""The domains of generated databases: two linked tables, and words for them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Domain:
-    """``parent`` and ``child`` are tables; each child row belongs to a parent row.
+    """Two tables with the columns ``id`` and ``name``; each row of ``child`` belongs to a row of ``parent``.
 
-    Both have ``id`` and ``name``. category, categories: a column of the child and its values. amount: a number of the
-    child, with what it is called in a question, and its range. size: a number of the parent, likewise.
+    child_word, parent_word: words for one row in a question; the table's name is the plural.
+    link: column of the child with the parent's id.
+    category, categories: column of the child, and its values.
+    amount, amount_range: numeric column of the child, and its range.
+    size, size_range: numeric column of the parent, and its range.
+    parents, children: names to draw from.
     """
 
     parent: str
@@ -27,10 +31,6 @@ class Domain:
     size_range: tuple[int, int]
     parents: tuple[str, ...]
     children: tuple[str, ...]
-
-    @property
-    def plural(self) -> str:
-        return self.child  # tables are named by the plural
 
 
 _PEOPLE = (
@@ -75,10 +75,10 @@ DOMAINS = {
         *("weight", (40, 120), "salary", (3000, 9000), _PEOPLE[1::3], _PEOPLE),
     ),
 }
-UNSEEN = "clinic"  # the domain that no other split knows
+UNSEEN = "clinic"  # only in the split ``unseen``
 
 
-# Domains of made-up words, which can be read and nowhere else be learned ---------------------------------------------
+# Domains of made-up words ---------------------------------------------------------------------------------------------
 
 _ONSETS = (
     *"bcdfghjklmnprstvwyz",
@@ -91,7 +91,7 @@ _CODAS = (
     *("ck", "ct", "ft", "ght", "ld", "lf", "ll", "lt", "mp", "nd", "ng", "nk", "nt", "rd", "rk", "rm", "rn", "rt"),
     *("sh", "sk", "ss", "st", "th"),
 )
-_KEYWORDS = {  # those of SQLite that such a word can be; and name, a column of every table
+_KEYWORDS = {  # SQLite keywords that a made-up word could equal, and ``name``, a column of every table
     *("before", "begin", "between", "cascade", "case", "check", "collate", "commit", "create", "cross", "current"),
     *("default", "deferred", "delete", "drop", "fail", "filter", "following", "from", "glob", "group", "groups"),
     *("having", "left", "like", "limit", "name", "natural", "nothing", "plan", "pragma", "preceding", "primary"),
@@ -102,14 +102,14 @@ _RANGES = ((1, 60), (5, 500), (10, 90), (40, 300), (100, 9000), (1200, 2000), (3
 
 
 def _plural(word: str) -> str:
-    """As English spells it."""
+    """The English plural."""
     if word.endswith("y") and word[-2] not in "aeiou":
         return f"{word[:-1]}ies"
     return f"{word}es" if word.endswith(("s", "x", "z", "ch", "sh")) else f"{word}s"
 
 
 def invented(seed: str) -> Domain:
-    """A domain whose every name is made up: tables, columns, categories, and what the rows are called."""
+    """A domain with made-up names for tables, columns, categories and rows."""
     rng = random.Random(f"domain {seed}")
     taken = {*_KEYWORDS}
 
@@ -124,7 +124,7 @@ def invented(seed: str) -> Domain:
                 return found
 
     parent, child, category, amount, size = (word() for _ in range(5))
-    codes = rng.random() < 0.25  # some things have numbers in place of names, as flights do
+    codes = rng.random() < 0.25  # some rows have numbers for names, like flights
     letter, first = chr(rng.randrange(65, 91)), 100 * rng.randint(1, 9)
     return Domain(
         *(_plural(parent), _plural(child), child, parent, f"{parent}_id", category),

@@ -1,4 +1,4 @@
-"""``gagpo/SQL-v0``: look at the tables, try queries, and answer a question with one."""
+"""``gagpo/SQL-v0``: answer questions about a database with a query."""
 
 from __future__ import annotations
 
@@ -22,29 +22,32 @@ from gagpo.envs.sql.sources import loaded
 from gagpo.envs.sql.suite import suite
 from gagpo.envs.tasks import Task, TaskSet
 
-_GENERATED = frozenset({"size", "test_size", "types", "seed", "tables"})  # arguments about generated questions alone
+_GENERATED = frozenset({"size", "test_size", "types", "seed", "tables"})  # arguments for generated questions only
 _ACTION = re.compile(r"\s*(tables|columns|query:|answer:)(.*)\Z", re.DOTALL | re.IGNORECASE)
 
 
 def _folder(data: str | Path | None) -> Path | None:
-    """Where the questions come from; None for generated ones."""
+    """The folder of the questions; None for generated ones."""
     source = data or os.environ.get("SQL_DATA") or "generated"
     return None if source == "generated" else Path(source)
 
 
 class SQLEnv(TextEnv):
-    """Answer a question about a database by a query; reward 1 when its result is that of the gold query.
+    """Answer a question about a database with a query; the reward is 1 if its result is that of the gold query.
 
     Actions are ``tables``, ``columns TABLE``, ``query: SELECT ...`` (shows the first rows) and ``answer: SELECT ...``,
-    which ends the episode. A generated question is also asked of databases with the same tables and other rows, in
-    which the usual wrong queries give other results than the gold query: what is right by luck is not right there.
+    which ends the episode. An answer to a generated question is also run on databases with the same tables and other
+    rows, on which the usual wrong queries fail, so that a query that is right by chance does not pay.
 
-    data: ``"generated"``, a folder in Spider's or BIRD's format, or None for ``$SQL_DATA`` where that is set and
-    generated questions elsewhere. on_bad_row: ``refuse`` or ``skip`` (and count) rows of its files that cannot be used.
-    size, test_size: generated questions of the training and of each other split. types: the kinds of them. seed: of the
-    generator. tables: ``listed`` trains on questions about five pairs of tables, ``invented`` about tables of each
-    question's own, whose names are made up; the other splits are the same for both. rows: how many rows a query shows.
-    comparison: when two results are the same, see :func:`gagpo.envs.sql.compare.agrees`.
+    data: ``"generated"``, or a folder in Spider's or BIRD's format; by default ``$SQL_DATA`` if set, else generated.
+    on_bad_row: ``refuse`` or ``skip`` (and count) unusable rows of the data files.
+    size, test_size: number of generated questions in the training split, and in each other split.
+    types: kinds of generated questions.
+    seed: for the generated questions.
+    tables: in the training split, ``listed`` asks about five pairs of tables; ``invented`` asks each question about its
+        own tables with made-up names.
+    rows: number of rows that a query shows.
+    comparison: see :func:`gagpo.envs.sql.compare.agrees`.
 
     ``info`` also holds ``queries``, and after an answer ``verdict``: right, wrong, wrong elsewhere, or failed.
     """
@@ -84,11 +87,11 @@ class SQLEnv(TextEnv):
         if not chosen or (unknown := sorted(set(chosen) - set(TYPES))):
             raise InvalidArgument(f"unknown type {unknown[:1] if chosen else '()'}; choose from {', '.join(TYPES)}")
         if comparison not in get_args(Comparison):
-            raise InvalidArgument(f"no comparison {comparison!r}; choose from {', '.join(get_args(Comparison))}")
+            raise InvalidArgument(f"unknown comparison {comparison!r}; choose from {', '.join(get_args(Comparison))}")
         if on_bad_row not in ("refuse", "skip"):
-            raise InvalidArgument(f"on_bad_row is 'refuse' or 'skip', got {on_bad_row!r}")
+            raise InvalidArgument(f"on_bad_row must be 'refuse' or 'skip', got {on_bad_row!r}")
         if tables not in ("listed", "invented"):
-            raise InvalidArgument(f"tables is 'listed' or 'invented', got {tables!r}")
+            raise InvalidArgument(f"tables must be 'listed' or 'invented', got {tables!r}")
         self.folder = _folder(data)
         self.tables = tables
         self.size, self.test_size, self.types, self.seed, self.rows = size, test_size, chosen, seed, rows
@@ -106,7 +109,7 @@ class SQLEnv(TextEnv):
 
     @classmethod
     def preload(cls, **kwargs: Any) -> None:
-        """Make or check the questions before the pool forks its workers."""
+        """Generate or check the questions before the pool forks its workers."""
         env = cls(**kwargs)
         env.tasks(env.split)
 
@@ -119,8 +122,8 @@ class SQLEnv(TextEnv):
         if self.folder is not None:
             return loaded(self.folder, split, self.on_bad_row)
         training = split == "train"
-        size, made_up = self.size if training else self.test_size, training and self.tables == "invented"
-        return generated(split, size, self.types, self.seed, made_up)
+        size = self.size if training else self.test_size
+        return generated(split, size, self.types, self.seed, training and self.tables == "invented")
 
     def begin(self, task: Task) -> Outcome:
         self.question = self._source(task.split)[1][task.id]
@@ -181,7 +184,7 @@ class SQLEnv(TextEnv):
         return self._outcome(text, reward=float(right), terminated=True, success=right)
 
     def _judge(self, sql: str) -> str:
-        """The verdict on a query that runs; QueryFailed where it does not."""
+        """The verdict on a query; raises QueryFailed if it does not run."""
         question = self.question
         assert question is not None
         sources = (question.database,) if self.folder is not None else suite(question)
@@ -203,7 +206,7 @@ class SQLEnv(TextEnv):
     def _outcome(
         self, text: str, reward: float = 0.0, terminated: bool = False, success: bool = False, valid: bool = True
     ) -> Outcome:
-        """``state`` is the question with all that was learned about it, in whatever order."""
+        """An outcome whose ``state`` is a hash of the question and the facts learned, in any order."""
         assert self.question is not None
         known = "\0".join([self.question.id, *sorted(self._known), self._verdict])
         state = hashlib.sha256(known.encode("utf-8", "replace")).hexdigest()[:16]
@@ -211,7 +214,7 @@ class SQLEnv(TextEnv):
         return Outcome(text, reward, terminated, success, valid, state, extras=extras)
 
     def expert_action(self) -> str | None:
-        """Look at the tables that the gold query needs, one by one, then answer; a hasty player asks for less."""
+        """Look at the tables that the gold query needs, one by one, then answer; a hasty expert answers carelessly."""
         question = self.question
         assert question is not None
         ahead = [table for table in question.tables if table not in self._looked]

@@ -1,8 +1,8 @@
-"""What a query may call: SQL functions whose value depends on their arguments alone, at a cost that these bound.
+"""The SQL functions that a query may call: their value depends only on their arguments, and their cost is bounded.
 
-Two kinds of SQLite's functions are not so by themselves and are replaced by ones that look at their arguments first.
-Those of date and time read the clock or the machine's time zone when told to. ``printf`` can be asked for a width of
-two thousand million characters, over which it loops whatever the limit on the length of a text is.
+Two kinds of functions are replaced by ones that check their arguments first. The date and time functions can read the
+clock and the machine's time zone. ``printf`` accepts a width of two billion characters and loops over it, whatever the
+limit on the length of a text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CLOCKS = frozenset({"current_date", "current_time", "current_timestamp"})
 
 ALLOWED = frozenset({*" ".join((_AGGREGATE, _WINDOW, _MATHS, _TEXT, _CHOICE)).split(), *_TIMED, *_PRINTED})
 
-_NOW = frozenset({"now", "subsec", "subsecond"})  # as the time value; the last two since SQLite 3.42
+_NOW = frozenset({"now", "subsec", "subsecond"})  # time values; the last two since SQLite 3.42
 _ZONES = frozenset({"localtime", "utc"})
 _WIDTH = re.compile(r"%[^a-zA-Z%]*")
 _WIDEST = 100
@@ -42,24 +42,27 @@ class Refused(Exception):
 
 
 def refusal(name: str) -> str | None:
-    """Why the function ``name`` cannot be called, or None if it can."""
+    """The reason why the function ``name`` cannot be called; None if it can."""
     if name in _CLOCKS:
         return f"there is no clock here: {name} cannot be used"
     return None if name in ALLOWED else f"the function {name} is not available"
 
 
 def install(connection: sqlite3.Connection, refuse: Callable[[str], None]) -> None:
-    """Replace what must look at its arguments; ``refuse`` is told why, because SQLite only says that a call failed."""
+    """Replace the functions whose arguments must be checked.
+
+    refuse: called with the reason, because SQLite only reports that a call failed.
+    """
 
     def replacement(name: str) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
             try:
-                _look(name, arguments)
+                _check(name, arguments)
             except Refused as error:
                 refuse(str(error))
                 raise
-            short = all(not isinstance(one, str | bytes) or len(one) <= _LONGEST_CACHED for one in arguments)
-            return (_remembered if short else _call)(name, *arguments)
+            short = all(not isinstance(value, str | bytes) or len(value) <= _LONGEST_CACHED for value in arguments)
+            return (_cached_call if short else _call)(name, *arguments)
 
         return call
 
@@ -67,7 +70,7 @@ def install(connection: sqlite3.Connection, refuse: Callable[[str], None]) -> No
         connection.create_function(name, -1, replacement(name), deterministic=True)
 
 
-def _look(name: str, arguments: tuple[Any, ...]) -> None:
+def _check(name: str, arguments: tuple[Any, ...]) -> None:
     texts = [_text(argument) for argument in arguments]
     if name in _PRINTED:
         for directive in _WIDTH.findall(texts[0] if texts else ""):
@@ -80,7 +83,7 @@ def _look(name: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _text(value: Any) -> str:
-    """``value`` as SQLite's functions of time read it: a C string, so it ends at a zero byte."""
+    """``value`` as SQLite's time functions read it: a C string, so it ends at a zero byte."""
     if isinstance(value, bytes):
         value = value.decode("latin-1")
     return value.partition("\0")[0].strip().lower() if isinstance(value, str) else repr(value)
@@ -88,7 +91,7 @@ def _text(value: Any) -> str:
 
 @functools.cache
 def _sqlite() -> sqlite3.Connection:
-    """Where the originals are called."""
+    """The connection on which the original functions are called."""
     connection = sqlite3.connect(":memory:", check_same_thread=False)
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 100_000)
     return connection
@@ -98,4 +101,4 @@ def _call(name: str, *arguments: Any) -> Any:
     return _sqlite().execute(f"SELECT {name}({', '.join('?' * len(arguments))})", arguments).fetchone()[0]
 
 
-_remembered = functools.lru_cache(maxsize=4096, typed=True)(_call)  # a column of dates holds few different ones
+_cached_call = functools.lru_cache(maxsize=4096, typed=True)(_call)  # a column of dates has few different values

@@ -1,4 +1,4 @@
-"""Generated questions: unlimited and seeded, each about a small database of its own."""
+"""Generates seeded questions, each about its own small database."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ _ROWS = 12
 def generated(
     split: str, size: int, types: tuple[str, ...], seed: int, made_up: bool = False
 ) -> tuple[TaskSet, dict[str, Question]]:
-    """``size`` questions of a split, each about a database of its own.
+    """Generate ``size`` questions of a split, each about its own database.
 
-    The rows of a database depend on its split, so no database and no result is shared; in ``unseen`` the tables are
-    others too. made_up: each question has tables of its own, all of whose names are made up.
+    The rows depend on the split, so splits share no database and no result. ``unseen`` also has other tables.
+
+    made_up: each question has its own tables, with made-up names.
     """
     listed = [UNSEEN] if split == "unseen" else [name for name in DOMAINS if name != UNSEEN]
     questions = {}
@@ -46,7 +47,7 @@ def _question(rng: random.Random, name: str, kind: str, split: str, number: int,
 
 
 def rows(domain: Domain, stem: str) -> tuple[list[Row], list[Row]]:
-    """The rows of both tables, drawn from ``stem``; amounts differ, so that every superlative has one answer."""
+    """The rows of both tables, seeded by ``stem``; amounts are unique, so that every superlative has one answer."""
     rng = random.Random(f"rows {stem}")
     names = rng.sample(domain.parents, k=min(4, len(domain.parents)))
     parents = [(i + 1, name, rng.randint(*domain.size_range)) for i, name in enumerate(names)]
@@ -60,7 +61,7 @@ def rows(domain: Domain, stem: str) -> tuple[list[Row], list[Row]]:
 
 
 def tables(domain: Domain, parents: Sequence[Row], children: Sequence[Row]) -> tuple[Table, ...]:
-    """A database of these rows."""
+    """A database with these rows."""
     key, text, number = ("id", "INTEGER PRIMARY KEY"), "TEXT NOT NULL", "INTEGER NOT NULL"
     link = (domain.link, f"{number} REFERENCES {domain.parent}(id)")
     columns = (key, ("name", text), (domain.category, text), (domain.amount, number), link)
@@ -76,14 +77,14 @@ def tables(domain: Domain, parents: Sequence[Row], children: Sequence[Row]) -> t
 def _count(rng: random.Random, d: Domain, parents: Sequence[Row], children: Sequence[Row]) -> tuple[str, str, str]:
     value = rng.choice(sorted({row[2] for row in children}))
     base = f"SELECT COUNT(*) FROM {d.child}"
-    return f"How many {d.plural} have the {d.category} {value}?", f"{base} WHERE {d.category} = '{value}'", base
+    return f"How many {d.child} have the {d.category} {value}?", f"{base} WHERE {d.category} = '{value}'", base
 
 
 def _extreme(rng: random.Random, d: Domain, parents: Sequence[Row], children: Sequence[Row]) -> tuple[str, str, str]:
     word, function = rng.choice([("highest", "MAX"), ("lowest", "MIN"), ("average", "AVG")])
     value = rng.choice(sorted({row[2] for row in children}))
     base = f"SELECT {function}({d.amount}) FROM {d.child}"
-    text = f"What is the {word} {d.amount} of the {d.plural} with {d.category} {value}?"
+    text = f"What is the {word} {d.amount} of the {d.child} with {d.category} {value}?"
     return text, f"{base} WHERE {d.category} = '{value}'", base
 
 
@@ -104,12 +105,12 @@ def _join(rng: random.Random, d: Domain, parents: Sequence[Row], children: Seque
     name = rng.choice([parent[1] for parent in parents if any(row[4] == parent[0] for row in children)])
     base = f"SELECT COUNT(*) FROM {d.child}"
     gold = f"{base} JOIN {d.parent} ON {d.child}.{d.link} = {d.parent}.id WHERE {d.parent}.name = '{name}'"
-    return f"How many {d.plural} belong to the {d.parent_word} {name}?", gold, base
+    return f"How many {d.child} belong to the {d.parent_word} {name}?", gold, base
 
 
 def _group(rng: random.Random, d: Domain, parents: Sequence[Row], children: Sequence[Row]) -> tuple[str, str, str]:
     gold = f"SELECT {d.category}, COUNT(*) FROM {d.child} GROUP BY {d.category}"
-    return f"How many {d.plural} are there of each {d.category}?", gold, f"SELECT COUNT(*) FROM {d.child}"
+    return f"How many {d.child} are there of each {d.category}?", gold, f"SELECT COUNT(*) FROM {d.child}"
 
 
 def _above(rng: random.Random, d: Domain, parents: Sequence[Row], children: Sequence[Row]) -> tuple[str, str, str]:
@@ -117,7 +118,7 @@ def _above(rng: random.Random, d: Domain, parents: Sequence[Row], children: Sequ
     bound = amounts[rng.randrange(3, len(amounts) - 3)]
     word, sign = rng.choice([("above", ">"), ("below", "<")])
     base = f"SELECT name FROM {d.child}"
-    text = f"List the names of the {d.plural} with {d.amount} {word} {bound}."
+    text = f"List the names of the {d.child} with {d.amount} {word} {bound}."
     return text, f"{base} WHERE {d.amount} {sign} {bound}", base
 
 

@@ -1,6 +1,7 @@
-"""Gold queries of released files are run before they are played: each must end within bounds, and says what it takes.
+"""Runs the gold queries of data sets once, to check them and to derive the bounds of their tasks.
 
-That is remembered in ``$GAGPO_DATA/sql`` (``data/sql``), a line per query, because some files hold hours of them.
+The costs are stored in ``$GAGPO_DATA/sql`` (by default ``data/sql``), one line per query, because the gold queries of
+some data sets take hours.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import astuple, replace
 from pathlib import Path
 
@@ -21,61 +23,53 @@ from gagpo.envs.sql.database import GOLD, MAX_STORED_LENGTH, STORED, BadDatabase
 from gagpo.envs.sql.process import QUERIES
 from gagpo.envs.sql.question import Question
 
-_EVERY = 30.0  # seconds between two words on how far it is
+_EVERY = 30.0  # seconds between two log lines
 
 
 class BadSource(GagpoError, ValueError):
-    """A folder that is neither Spider's nor BIRD's, or a row that cannot be used; the message names file and row."""
+    """A folder is not in Spider's or BIRD's layout, or a row cannot be used; the message names the file and row."""
 
 
-def checked(rows: Iterable[tuple[str, Question] | BadSource]) -> Iterator[Question | BadSource]:
-    """The questions, each with the bounds that its gold query asks for, or with its place what is wrong with it."""
-    book, told = _Book(), time.monotonic()
+def check_golds(rows: Iterable[tuple[str, Question] | BadSource]) -> Iterator[Question | BadSource]:
+    """The questions with bounds derived from their gold queries, or what is wrong with them."""
+    costs, logged = _Costs(), time.monotonic()
     try:
         for number, row in enumerate(rows):
-            if time.monotonic() > told + _EVERY:
-                told = time.monotonic()
-                logging.getLogger(__name__).warning("%d gold queries have been run once", number)
-            yield row if isinstance(row, BadSource) else _checked(*row, book)
+            if time.monotonic() > logged + _EVERY:
+                logged = time.monotonic()
+                logging.getLogger(__name__).warning("ran %d gold queries", number)
+            yield row if isinstance(row, BadSource) else _check(*row, costs)
     finally:
-        QUERIES.release(book)
+        QUERIES.release(costs)
 
 
-def _checked(where: str, question: Question, book: _Book) -> Question | BadSource:
+def _check(where: str, question: Question, costs: _Costs) -> Question | BadSource:
     path = question.database
     assert isinstance(path, str)
     key = _key(path, question.gold)
-    found = book.known.get(key)
-    if found is None:
+    cost = costs.known.get(key)
+    if cost is None:
         try:
-            found = QUERIES.take(book).cost(path, question.gold, GOLD)
+            cost = QUERIES.take(costs).cost(path, question.gold, GOLD)
         except BadDatabase as error:
             return BadSource(f"{where}: {error}")
         except QueryFailed as error:
-            found = str(error)
-        book.add(key, found)
-    if isinstance(found, str):
-        return BadSource(f"{where}: the gold query fails: {found}")
-    return replace(question, bounds=STORED.beside(found))
+            cost = str(error)
+        costs.add(key, cost)
+    if isinstance(cost, str):
+        return BadSource(f"{where}: the gold query fails: {cost}")
+    return replace(question, bounds=STORED.extended(cost))
 
 
 def _key(path: str, gold: str) -> str:
-    """What the cost of a gold query depends on."""
-    file = os.stat(path)
-    parts = (
-        os.path.abspath(path),
-        file.st_size,
-        file.st_mtime_ns,
-        gold,
-        sqlite3.sqlite_version,
-        GOLD,
-        MAX_STORED_LENGTH,
-    )
+    """A hash of all that the cost of a gold query depends on."""
+    file, place = os.stat(path), os.path.abspath(path)
+    parts = (place, file.st_size, file.st_mtime_ns, gold, sqlite3.sqlite_version, GOLD, MAX_STORED_LENGTH)
     return hashlib.sha256(repr(parts).encode("utf-8", "replace")).hexdigest()[:24]
 
 
-class _Book:
-    """What is known of gold queries: their cost, or why they fail."""
+class _Costs:
+    """The stored cost of each gold query, or the reason why it fails."""
 
     def __init__(self) -> None:
         self._path = Path(os.environ.get("GAGPO_DATA") or "data") / "sql" / "gold-queries.jsonl"
@@ -85,14 +79,13 @@ class _Book:
                 self._read(line)
 
     def _read(self, line: str) -> None:
-        try:
+        # A killed process may leave half a line: that query is run again.
+        with suppress(ValueError, TypeError, RecursionError):
             key, value = json.loads(line)
             if not isinstance(value, str):
                 steps, seconds, size = value
                 value = Cost(int(steps), float(seconds), int(size))
             self.known[str(key)] = value
-        except (ValueError, TypeError, RecursionError):
-            pass  # half a line of somebody who was killed: that query is run again
 
     def add(self, key: str, value: Cost | str) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)

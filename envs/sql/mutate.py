@@ -1,7 +1,7 @@
-"""The usual wrong queries: what is left of a right one when one part is forgotten, added or taken for another.
+"""Mutants: the usual wrong queries, made from a right one by dropping, adding or replacing one part.
 
-A question is only worth asking of databases in which each of them gives another result. This file needs nothing but the
-standard library, so that :file:`benchmarks/sql_luck.py` can judge the questions of any version with the same mutants.
+Questions are judged on databases in which every mutant gives another result. This module uses only the standard
+library, so that :file:`benchmarks/sql_luck.py` can judge the questions of any version with the same mutants.
 """
 
 from __future__ import annotations
@@ -29,11 +29,16 @@ _OTHER_SIGNS = {"=": ("!=",), ">": (">=", "<", "<=", "="), "<": ("<=", ">", ">="
 
 
 def mutants(gold: str, schema: Mapping[str, Sequence[str]], look: Look) -> Iterator[tuple[str, str]]:
-    """(kind, query) for the usual wrong queries to a question whose right one is ``gold``, none of them twice.
+    """Yield (kind, query) of each mutant of ``gold`` once.
 
-    gold: a SELECT from one table, or from two where a row of the first belongs to one of the second. schema: the
-    columns of each table. Its key is ``id``, and no value is null: what is the same under these rules is no mutant.
-    Raises ValueError for any other query.
+    Assumes that each table has the key ``id``, and that no value is null. Queries that are equivalent to ``gold`` under
+    these rules are not mutants.
+
+    gold: a SELECT from one table, or from two if a row of the first belongs to a row of the second.
+    schema: the columns of each table.
+
+    Raises:
+        ValueError: another kind of query.
     """
     match = _CLAUSES.fullmatch(gold)
     if match is None:
@@ -52,8 +57,8 @@ Clauses = Mapping[str, str]
 Mutants = Iterator[tuple[str, str]]
 
 
-def _written(clauses: Clauses, **changed: str) -> str:
-    """The query of these clauses, some of them changed; an empty one is left out."""
+def _query(clauses: Clauses, **changed: str) -> str:
+    """The query with these clauses, some of them changed; empty ones are left out."""
     q = {**clauses, **changed}
     parts = [f"SELECT {q['distinct']}{q['what']} FROM {q['table']}"]
     parts += [f"JOIN {q['other']}{' ON ' if q['on'] else ''}{q['on']}"] if q["other"] else []
@@ -64,55 +69,55 @@ def _written(clauses: Clauses, **changed: str) -> str:
     return " ".join(parts)
 
 
-def _named(q: Clauses, table: str, column: str) -> str:
-    """The column as the query has to call it: with its table where there are two."""
+def _qualified(q: Clauses, table: str, column: str) -> str:
+    """The column's name in the query: with the table's name if there are two tables."""
     return f"{table}.{column}" if q["other"] else column
 
 
 def _conditions(q: Clauses, schema: Mapping[str, Sequence[str]], look: Look) -> Mutants:
     if not q["where"]:
         return
-    yield "condition dropped", _written(q, where="")
+    yield "condition dropped", _query(q, where="")
     condition = _CONDITION.fullmatch(q["where"])
     if condition is None:
         return
     left, sign, right = condition.groups()
     for other in _OTHER_SIGNS[sign]:
-        yield "condition turned", _written(q, where=f"{left} {other} {right}")
+        yield "condition turned", _query(q, where=f"{left} {other} {right}")
     table = q["other"] or q["table"]
     for column in schema[table]:
-        yield "condition on another column", _written(q, where=f"{_named(q, table, column)} {sign} {right}")
+        yield "condition on another column", _query(q, where=f"{_qualified(q, table, column)} {sign} {right}")
 
 
 def _joins(q: Clauses, schema: Mapping[str, Sequence[str]], look: Look) -> Mutants:
     if not q["other"]:
         return
-    yield "join's condition dropped", _written(q, on="")
-    yield "join on the keys", _written(q, on=f"{q['table']}.id = {q['other']}.id")
-    yield "join dropped", _written(q, other="", on="", where="")
-    yield "join dropped", _written(q, table=q["other"], other="", on="")
+    yield "join's condition dropped", _query(q, on="")
+    yield "join on the keys", _query(q, on=f"{q['table']}.id = {q['other']}.id")
+    yield "join dropped", _query(q, other="", on="", where="")
+    yield "join dropped", _query(q, table=q["other"], other="", on="")
 
 
 def _distinct(q: Clauses, schema: Mapping[str, Sequence[str]], look: Look) -> Mutants:
     if q["distinct"]:
-        yield "DISTINCT dropped", _written(q, distinct="")
+        yield "DISTINCT dropped", _query(q, distinct="")
         return
     call = _CALL.fullmatch(q["what"].rpartition(", ")[2])
     if call is None:
         if not q["limit"] and not q["group"]:
-            yield "DISTINCT added", _written(q, distinct="DISTINCT ")
+            yield "DISTINCT added", _query(q, distinct="DISTINCT ")
         return
     function, inside = call.groups()
     kept = q["what"].removesuffix(call[0])
     if function not in _DUPLICATES_MATTER:
         return
     if inside != "*":
-        yield "DISTINCT added", _written(q, what=f"{kept}{function}(DISTINCT {inside})")
+        yield "DISTINCT added", _query(q, what=f"{kept}{function}(DISTINCT {inside})")
         return
     for table in filter(None, (q["table"], q["other"])):
         for column in schema[table]:
-            if (table, column) != (q["table"], "id"):  # the key differs in every row
-                yield "DISTINCT added", _written(q, what=f"{kept}COUNT(DISTINCT {_named(q, table, column)})")
+            if (table, column) != (q["table"], "id"):  # the key is unique
+                yield "DISTINCT added", _query(q, what=f"{kept}COUNT(DISTINCT {_qualified(q, table, column)})")
 
 
 def _aggregates(q: Clauses, schema: Mapping[str, Sequence[str]], look: Look) -> Mutants:
@@ -121,68 +126,68 @@ def _aggregates(q: Clauses, schema: Mapping[str, Sequence[str]], look: Look) -> 
         if q["limit"]:
             q = {**q, "order": "", "limit": ""}
         for function in ("MIN", "MAX") if not q["group"] else ():
-            yield "another aggregate", _written(q, what=f"{function}({q['what']})")
+            yield "another aggregate", _query(q, what=f"{function}({q['what']})")
         return
     function, inside = call.groups()
     kept = q["what"].removesuffix(call[0])
-    columns = [inside] if inside != "*" else [_named(q, q["table"], column) for column in schema[q["table"]]]
+    columns = [inside] if inside != "*" else [_qualified(q, q["table"], column) for column in schema[q["table"]]]
     for column in columns:
         for other in _AGGREGATES:
             if other != function:
-                yield "another aggregate", _written(q, what=f"{kept}{other}({column})")
-        yield "aggregate dropped", _written(q, what=f"{kept}{column}")
+                yield "another aggregate", _query(q, what=f"{kept}{other}({column})")
+        yield "aggregate dropped", _query(q, what=f"{kept}{column}")
     if function == "AVG":
-        yield "another aggregate", _written(q, what=f"{kept}SUM({inside}) / COUNT(*)")
-        yield "another aggregate", _written(q, what=f"{kept}ROUND(AVG({inside}))")
+        yield "another aggregate", _query(q, what=f"{kept}SUM({inside}) / COUNT(*)")
+        yield "another aggregate", _query(q, what=f"{kept}ROUND(AVG({inside}))")
 
 
 def _columns(q: Clauses, schema: Mapping[str, Sequence[str]], look: Look) -> Mutants:
     call = _CALL.fullmatch(q["what"])
     for column in schema[q["table"]]:
         if call is not None and call["column"] != "*":
-            yield "another column", _written(q, what=f"{call['function']}({column})")
+            yield "another column", _query(q, what=f"{call['function']}({column})")
         elif call is None and not q["group"]:
-            yield "another column", _written(q, what=column)
+            yield "another column", _query(q, what=column)
 
 
 def _orders(q: Clauses, schema: Mapping[str, Sequence[str]], look: Look) -> Mutants:
     if not q["order"]:
         if not q["limit"] and not _CALL.fullmatch(q["what"]):
-            yield "LIMIT added", _written(q, limit="1")
+            yield "LIMIT added", _query(q, limit="1")
         return
-    yield "order dropped", _written(q, order="", direction="")
+    yield "order dropped", _query(q, order="", direction="")
     for column in schema[q["table"]]:
         for direction in ("ASC", "DESC"):
             kind = "order reversed" if column == q["order"] else "order by another column"
             if (column, direction) != (q["order"], q["direction"] or "ASC"):
-                yield kind, _written(q, order=column, direction=direction)
+                yield kind, _query(q, order=column, direction=direction)
     if q["limit"]:
-        yield "LIMIT dropped", _written(q, limit="")
+        yield "LIMIT dropped", _query(q, limit="")
 
 
 def _groups(q: Clauses, schema: Mapping[str, Sequence[str]], look: Look) -> Mutants:
     if not q["group"]:
         return
-    yield "group dropped", _written(q, group="")
+    yield "group dropped", _query(q, group="")
     for column in schema[q["table"]]:
-        yield "group by another column", _written(q, group=column)
+        yield "group by another column", _query(q, group=column)
 
 
 def _read_off(q: Clauses, schema: Mapping[str, Sequence[str]], look: Look) -> Mutants:
-    """What was seen in one database, written into the query: the result, or the keys of the rows that it is from."""
-    result = look(_written(q))
+    """Queries with constants from one database: its result, or the keys of the rows that the result is from."""
+    result = look(_query(q))
     if not result:
         return
     values = ", ".join(f"({', '.join(_literal(value) for value in row)})" for row in result)
     yield "constant", f"VALUES {values}"
     if q["where"] or q["order"]:
-        keys = look(_written(q, what=f"{q['table']}.id"))
+        keys = look(_query(q, what=f"{q['table']}.id"))
         listed = ", ".join(_literal(key) for (key,) in keys)
-        yield "keys read off", _written(q, other="", on="", where=f"id IN ({listed})", order="", direction="", limit="")
+        yield "keys read off", _query(q, other="", on="", where=f"id IN ({listed})", order="", direction="", limit="")
     if q["other"]:
         [(key,)] = look(f"SELECT id FROM {q['other']} WHERE {q['where']}")
         link = q["on"].partition(" = ")[0]
-        yield "keys read off", _written(q, other="", on="", where=f"{link} = {_literal(key)}")
+        yield "keys read off", _query(q, other="", on="", where=f"{link} = {_literal(key)}")
 
 
 def _literal(value: Any) -> str:

@@ -1,11 +1,11 @@
-"""The query process, in which the queries of agents run: only their answers come back.
+"""Runs the queries of agents in a separate query process.
 
-Each process that plays has one, started by the first query and shared by all its environments. Steps and CPU time
-limit a query, and the query process measures its own CPU time, so a verdict does not depend on how busy the machine
-is. A query over its limit ends the process, and the next query starts another.
+Each worker has one, started by its first query and shared by all its environments. Queries are limited by steps and by
+the CPU time of the query process, so a verdict does not depend on how busy the machine is. A query over its limit ends
+the process, and the next query starts another.
 
-Queries to small generated databases go there too. No limit inside SQLite is enough: preparing a statement with nested
-definitions that double takes as long as memory lasts, without a step.
+This also applies to small generated databases, because limits inside SQLite are not enough: preparing a statement with
+nested definitions can take unlimited time and memory without a step.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _TARGET = "gagpo.envs.sql.worker:main"
 
 
 class QueryProcess:
-    """Runs queries in a child process. Thread-safe; starts when it is first asked, and again after :meth:`close`.
+    """Runs queries in a child process, which starts at the first query and again after :meth:`close`. Thread-safe.
 
-    Raises:
-        QueryFailed: from any method, what is wrong with a query.
-        BadDatabase: what is wrong with a database or its gold query.
-        ChildFailed: the process does not start, or does not answer in time: the fault of the machine, not of a query.
+    All methods can raise:
+        QueryFailed: the query is wrong or exceeds a limit.
+        BadDatabase: the database or its gold query is bad.
+        ChildFailed: the process does not start or does not answer in time; not the fault of the query.
     """
 
     def __init__(self, memory: int = MEMORY) -> None:
-        # Without the packages' __init__, which takes a second.
+        # Importing the packages' __init__ would take a second.
         bare = ("gagpo", "gagpo.envs")
         self._child = Child(_TARGET, name="a query process", memory=memory, bare=bare)
 
@@ -41,18 +41,18 @@ class QueryProcess:
         return cast(Columns, self._ask(Bounds(), "tables", source))
 
     def run(self, source: Source, sql: str, bounds: Bounds, limit: int) -> tuple[list[str], list[Row]]:
-        """The names of the columns and the first ``limit`` rows of a result."""
+        """The column names and the first ``limit`` rows of a result."""
         names, rows = self._ask(bounds, "run", source, _plain(sql), limit, astuple(bounds))
         return names, rows
 
     def cost(self, source: Source, sql: str, bounds: Bounds) -> Cost:
-        """What the whole of a query takes."""
+        """The cost of a query with all its rows."""
         return Cost(*self._ask(bounds, "cost", source, _plain(sql), None, astuple(bounds)))
 
     def agrees(
         self, sources: tuple[Source, ...], sql: str, gold: str, comparison: Comparison, bounds: Bounds
     ) -> list[bool]:
-        """Whether ``sql`` gives what the ``gold`` query gives, in each database up to the first where it does not."""
+        """Whether ``sql`` and the ``gold`` query agree, for each database up to the first where they do not."""
         return cast("list[bool]", self._ask(bounds, "agree", sources, _plain(sql), gold, comparison, astuple(bounds)))
 
     def close(self) -> None:
@@ -65,7 +65,7 @@ class QueryProcess:
         return self._child.process
 
     def _ask(self, bounds: Bounds, *request: Any) -> Any:
-        patience = 60 + 20 * (bounds.seconds + GOLD.seconds)  # a twentieth of a core is enough
+        patience = 60 + 20 * (bounds.seconds + GOLD.seconds)  # in seconds; enough with a twentieth of a core
         for again in (True, False):
             try:
                 kind, value = self._child.ask(request, patience)
@@ -74,10 +74,8 @@ class QueryProcess:
                 if ended.status == -signal.SIGPROF:
                     raise QueryFailed("the query takes too long") from None
                 if ended.status == -signal.SIGXCPU:
-                    raise BadDatabase(
-                        f"{request[1]!s:.200}: opening it and running the gold query take too long"
-                    ) from None
-                if not again:  # the first time the reason may lie outside the query
+                    raise BadDatabase(f"{request[1]!s:.200}: opening it and its gold query take too long") from None
+                if not again:  # the first time, the cause may be outside the query
                     raise QueryFailed("the query ends the process that it runs in") from None
         if kind == "fault":
             raise BadDatabase(value)
@@ -87,7 +85,7 @@ class QueryProcess:
 
 
 def _plain(sql: str) -> str:
-    if len(sql) > MAX_SQL:  # a longer one is not even sent
+    if len(sql) > MAX_SQL:  # not sent to the process
         raise QueryFailed(f"a query may have {MAX_SQL} characters")
     return sql
 

@@ -1,4 +1,4 @@
-"""A question to a database, with its gold query."""
+"""A question about a database, with its gold query."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from gagpo.envs.sql.domains import Domain
 from gagpo.envs.tasks import Task
 
 SPLITS = ("train", "validation", "test", "unseen")
-JUDGED = 2  # version of what judges a generated question beside the database that is seen; part of its digest
+JUDGED = 2  # version of the hidden databases of generated questions; part of the digest
 
 
 @dataclass(frozen=True)
 class Question:
-    """``tables`` is what one has to look at to write the gold query.
+    """A question about a database.
 
-    careless: a query that leaves out what the question asks besides the main thing. database: what the agent sees.
-    bounds: what a query may take in this task. domain: what a generated database is about.
+    tables: the tables to look at to write the gold query.
+    careless: a query that omits part of what the question asks for.
+    database: the database that the agent sees.
+    bounds: limits of the queries in this task.
+    domain: subject of a generated database.
     """
 
     id: str
@@ -35,7 +38,7 @@ class Question:
     domain: Domain | None = None
 
     def task(self) -> Task:
-        """The digest is of all that is asked and seen, but of a file the name alone."""
+        """The task; its digest covers the question, the gold query and the database, or the file's name."""
         file = self.database if isinstance(self.database, str) else ""
         content = f"{self.text}\0{self.gold}\0{Path(file).name or (JUDGED, self.database)!r}"
         digest = hashlib.sha256(content.encode("utf-8", "replace")).hexdigest()

@@ -1,4 +1,4 @@
-"""Spider and BIRD as they are published: JSON questions beside folders of SQLite files."""
+"""Loads Spider and BIRD in their published layouts: JSON questions next to folders of SQLite files."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gagpo.envs.sql.golds import BadSource, checked
+from gagpo.envs.sql.golds import BadSource, check_golds
 from gagpo.envs.sql.question import Question
 from gagpo.envs.tasks import TaskSet
 
-# split: question files and database folders, in the order in which they are looked for
+# For each split: question files and database folders, in the order in which they are tried.
 LAYOUT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "train": (
         ("train_spider.json", "train.json", "train/train.json"),
@@ -29,20 +29,21 @@ _PLAIN = re.compile(r"[A-Za-z0-9_. &()-]{1,100}", re.ASCII)
 
 @functools.lru_cache(maxsize=16)
 def loaded(folder: Path, split: str, on_bad_row: str = "refuse") -> tuple[TaskSet, dict[str, Question]]:
-    """The questions of a split, whose gold queries have been run.
+    """The questions of a split, after running their gold queries.
 
-    Both formats have ``question`` and ``db_id``, and the query as ``query`` or ``SQL``. ``on_bad_row`` is ``refuse``
-    (raise :class:`BadSource`) or ``skip`` (and count).
+    Both formats have the keys ``question`` and ``db_id``, and the query in ``query`` or ``SQL``.
+
+    on_bad_row: ``refuse`` (raise :class:`BadSource`) or ``skip`` (and count).
     """
     files, roots = LAYOUT[split]
     path = next((folder / name for name in files if (folder / name).is_file()), None)
     if path is None:
         if not any((folder / name).is_file() for names, _ in LAYOUT.values() for name in names):
-            raise BadSource(f"{folder} holds neither Spider nor BIRD: there is no {' or '.join(LAYOUT['train'][0])}")
+            raise BadSource(f"{folder}: neither Spider nor BIRD; expected {' or '.join(LAYOUT['train'][0])}")
         return TaskSet(split, [], advice=f"{folder} has no {' or '.join(files) or 'such split'}."), {}
     questions: dict[str, Question] = {}
     skipped: list[BadSource] = []
-    for found in checked(_questions(path, [folder / root for root in roots], split)):
+    for found in check_golds(_questions(path, [folder / root for root in roots], split)):
         if isinstance(found, Question):
             questions[found.id] = found
         elif on_bad_row == "refuse":
@@ -50,12 +51,12 @@ def loaded(folder: Path, split: str, on_bad_row: str = "refuse") -> tuple[TaskSe
         else:
             skipped.append(found)
     if skipped:
-        logging.getLogger(__name__).warning("%d bad rows were skipped; the first: %s", len(skipped), skipped[0])
+        logging.getLogger(__name__).warning("skipped %d bad rows; the first: %s", len(skipped), skipped[0])
     return TaskSet(split, [question.task() for question in questions.values()]), questions
 
 
 def _questions(path: Path, roots: list[Path], split: str) -> Iterator[tuple[str, Question] | BadSource]:
-    """Each row that is no repetition, with its place for a message, or what is wrong with it."""
+    """Each distinct row with its place, for messages, or what is wrong with it."""
     try:
         records = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -84,7 +85,7 @@ def _question(record: Any, where: str, roots: list[Path], name: str, split: str)
     text, folder = _text(record, "question", where), _text(record, "db_id", where)
     gold = _text(record, "query" if "query" in record else "SQL", where)
     if not _PLAIN.fullmatch(folder) or ".." in folder:
-        raise BadSource(f"{where}: db_id {folder[:80]!r} is no folder's name")
+        raise BadSource(f"{where}: db_id {folder[:80]!r} is not a folder name")
     files = [root / folder / f"{folder}.sqlite" for root in roots]
     database = next((file for file in files if file.is_file()), None)
     if database is None:
@@ -102,9 +103,9 @@ def _text(record: dict[str, Any], key: str, where: str) -> str:
 
 
 def _sound(value: str, key: str, where: str) -> str:
-    """The text, which SQLite, hashes and files take as UTF-8; JSON can hold half a character, UTF-8 cannot."""
+    """``value`` if it can be encoded as UTF-8; JSON allows lone surrogates, UTF-8 does not."""
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise BadSource(f"{where}: key {key!r} holds half a character (a lone surrogate)") from None
+        raise BadSource(f"{where}: key {key!r} contains a lone surrogate") from None
     return value

@@ -1,7 +1,7 @@
-"""The databases that judge an answer to a generated question: the one that the agent sees, and hidden ones.
+"""The databases that judge the answer to a generated question: the one that the agent sees, and hidden ones.
 
-They are a distilled test suite (Zhong, Yu and Klein, EMNLP 2020): rows are drawn at random until each of the usual
-wrong queries (:mod:`gagpo.envs.sql.mutate`) has given another result than the gold query on one of the databases.
+They are a distilled test suite (Zhong, Yu and Klein, EMNLP 2020): rows are drawn at random until each mutant
+(:mod:`gagpo.envs.sql.mutate`) differs from the gold query on one of the databases.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 
 from gagpo.envs.sql.compare import same_result
-from gagpo.envs.sql.database import Row, Source, columns_of, made
+from gagpo.envs.sql.database import Row, Source, columns_of, create
 from gagpo.envs.sql.domains import Domain
 from gagpo.envs.sql.generate import tables
 from gagpo.envs.sql.mutate import mutants
 from gagpo.envs.sql.question import Question
 
-_FEWEST = 3  # databases: what is wrong in a way that nobody thought of is likely to fail on one of three
+_FEWEST = 3  # databases; an unforeseen kind of wrong query is likely to fail on one of three
 _DRAWS = 1_000
 
 
 @functools.lru_cache(maxsize=1024)
 def suite(question: Question) -> tuple[Source, ...]:
-    """The database of a generated question and as many more as it takes for each usual wrong query to fail on one."""
+    """The database of a generated question, and enough others for each mutant to fail on one."""
     first, gold, domain = question.database, question.gold, question.domain
     assert not isinstance(first, str) and domain is not None
     schema = {name: [column for column, _ in columns] for name, columns in columns_of(first).items()}
-    with closing(made(first)) as database:
+    with closing(create(first)) as database:
         wrong = [sql for _, sql in mutants(gold, schema, lambda sql: _result(database, sql))]
         wrong = list(_passing(database, _result(database, gold), wrong))
     rng, chosen = random.Random(repr((gold, first))), [first]
@@ -37,37 +37,37 @@ def suite(question: Question) -> tuple[Source, ...]:
         if not wrong and len(chosen) >= _FEWEST:
             return tuple(chosen)
         tempting = tables(domain, *_tempting_rows(domain, gold, rng))
-        with closing(made(tempting)) as database:
+        with closing(create(tempting)) as database:
             result = _result(database, gold)
             left = list(_passing(database, result, wrong))
-        if _says_something(result) and (len(left) < len(wrong) or not wrong):
+        if _is_informative(result) and (len(left) < len(wrong) or not wrong):
             chosen.append(tempting)
             wrong = left
-    raise AssertionError(f"no database was found that tells {wrong[:1]} from {gold!r}")
+    raise AssertionError(f"found no database on which {wrong[:1]} differs from {gold!r}")
 
 
 def _result(database: sqlite3.Connection, sql: str) -> list[Row]:
-    """What a query of ours gives; it needs no bounds."""
+    """The result of a trusted query, without bounds."""
     return database.execute(sql).fetchall()
 
 
-def _says_something(result: Sequence[Row]) -> bool:
-    """Whether there are rows, and not just a zero or a null, which many a wrong query gives too."""
+def _is_informative(result: Sequence[Row]) -> bool:
+    """Whether there are rows, without zeros and nulls, which many wrong queries also give."""
     return bool(result) and all(value not in (0, None) for row in result for value in row)
 
 
 def _passing(database: sqlite3.Connection, result: Sequence[Row], queries: Sequence[str]) -> Iterator[str]:
-    """Those of the ``queries`` that give the gold query's ``result`` here; no generated question asks for an order."""
+    """The ``queries`` that give the gold query's ``result`` here; no generated question asks for an order."""
     for sql in queries:
-        with suppress(sqlite3.Error):  # one that does not even run
+        with suppress(sqlite3.Error):  # some do not run
             if same_result(result, _result(database, sql), ordered=False):
                 yield sql
 
 
 def _tempting_rows(domain: Domain, gold: str, rng: random.Random) -> tuple[list[Row], list[Row]]:
-    """Rows that meet the conditions of ``gold`` more often than by chance, and repeat names and amounts.
+    """Rows that meet the conditions of ``gold`` more often than random rows, with repeated names and amounts.
 
-    Names of parents differ, as do the largest and the smallest amount from all others: right queries may rely on it.
+    Names of parents are unique, and so are the largest and the smallest amount: right queries may rely on it.
     """
     named = [name for name in domain.parents if f"'{name}'" in gold]
     others = [name for name in domain.parents if name not in named]

@@ -1,4 +1,4 @@
-"""Tools: actions of an environment that are calls by name, with arguments of a JSON schema."""
+"""Tools: actions of an environment that are calls by name, with arguments described by a JSON schema."""
 
 from gagpo.envs.tools.call import CallError, ToolCall, read_call, separate
 from gagpo.envs.tools.tool import Arguments, Tool, tools_of

@@ -1,4 +1,4 @@
-"""A tool call as text. It is what a model wrote: bounded, checked and never evaluated."""
+"""Parses tool calls. They are untrusted text of a model: bounded, checked and never evaluated."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pydantic import JsonValue
 from gagpo.base.errors import GagpoError
 
 MOST_CALL = 20_000  # characters of one call
-MOST_DEPTH = 32  # of lists and objects within each other; whoever handles arguments may do so recursively
-_QUOTED = 80  # characters of what a model wrote that an error quotes
+MOST_DEPTH = 32  # of nested lists and objects, so that arguments can be handled recursively
+_QUOTED = 80  # characters of a model's text that an error quotes
 
 
 class CallError(GagpoError, ValueError):
@@ -22,7 +22,11 @@ class CallError(GagpoError, ValueError):
 
 @dataclass(frozen=True)
 class ToolCall:
-    """name: of the tool. arguments: plain JSON. id: by which a model's format knows the call, '' where it has none.
+    """A call of a tool.
+
+    name: name of the tool.
+    arguments: plain JSON.
+    id: identifies the call in formats that need it, else ''.
 
     >>> ToolCall("act", {"command": "left"}).text
     '{"name": "act", "arguments": {"command": "left"}}'
@@ -36,7 +40,7 @@ class ToolCall:
 
     @property
     def text(self) -> str:
-        """The call as an environment's action: one line, the same for equal calls."""
+        """The call as an action: one line, equal for equal calls."""
         return json.dumps({"name": self.name, "arguments": self.arguments}, ensure_ascii=False)
 
     @property
@@ -45,10 +49,12 @@ class ToolCall:
 
 
 def read_call(text: str) -> ToolCall:
-    """The call that ``text`` is: a JSON object of ``name`` and ``arguments`` (``parameters`` is the same).
+    """Parse a call: a JSON object with ``name`` and ``arguments`` (or ``parameters``).
 
-    Raises :class:`CallError` for any other text. An accepted one holds numbers that are finite and of 64 bits, no key
-    twice, and characters that can be written down.
+    Numbers must be finite and have at most 64 bits, keys must be unique, and text must be valid Unicode.
+
+    Raises:
+        CallError: any other text.
     """
     if len(text) > MOST_CALL:
         raise CallError(f"a call has at most {MOST_CALL:,} characters, and this one has {len(text):,}")
@@ -70,7 +76,7 @@ def read_call(text: str) -> ToolCall:
 
 
 def separate(action: str) -> list[str]:
-    """The calls of an expert's action that makes several at once, one a line; any other action as it is.
+    """Split an expert's action with several calls, one per line; any other action is returned as one item.
 
     >>> separate(ToolCall("look").text + chr(10) + ToolCall("go").text)
     ['{"name": "look", "arguments": {}}', '{"name": "go", "arguments": {}}']
@@ -89,14 +95,14 @@ def separate(action: str) -> list[str]:
 
 
 def quoted(text: str) -> str:
-    """A name that a model made up, for an error: short, on one line, and without what cannot be shown."""
+    """A model's text for an error: short, on one line, ASCII only."""
     return ascii(text if len(text) <= _QUOTED else text[: _QUOTED - 1] + "…")
 
 
 def _parsed(text: str) -> JsonValue:
     try:
         value: JsonValue = json.loads(
-            text, object_pairs_hook=_object, parse_constant=_no_number, parse_int=_integer, parse_float=_number
+            text, object_pairs_hook=_object, parse_constant=_constant, parse_int=_integer, parse_float=_number
         )
         json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
@@ -125,7 +131,7 @@ def _object(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
     return found
 
 
-def _no_number(text: str) -> JsonValue:
+def _constant(text: str) -> JsonValue:
     raise CallError(f"{text} is no number that JSON has")
 
 
@@ -143,12 +149,5 @@ def _number(text: str) -> float:
 
 
 def _kind(value: JsonValue) -> str:
-    kinds = {
-        bool: "true or false",
-        int: "a number",
-        float: "a number",
-        str: "a text",
-        list: "a list",
-        dict: "an object",
-    }
-    return kinds.get(type(value), "null")
+    kinds = {bool: "true or false", str: "a text", list: "a list", dict: "an object", type(None): "null"}
+    return kinds.get(type(value), "a number")

@@ -12,21 +12,25 @@ from gagpo.envs.tools.tool import find_tool
 
 
 class ToolEnv(TextEnv):
-    """An environment that is acted on by calls of its ``tools``; a subclass writes :meth:`call` in place of ``act``.
+    """An environment whose actions are calls of its ``tools``; subclasses implement :meth:`call` instead of ``act``.
 
-    An action is one call as text: ``{"name": ..., "arguments": {...}}``. A text that is no call, an unknown tool and
-    arguments that do not fit are answered with what is wrong, and are invalid.
+    An action is one call as text: ``{"name": ..., "arguments": {...}}``. Other text, an unknown tool or arguments that
+    do not fit make the turn invalid, and the observation gives the reason.
     """
 
     def call(self, tool: str, arguments: Any) -> Outcome:
-        """Carry out a call of one of the ``tools``; ``arguments`` are of that tool's model, or plain JSON without one.
+        """Carry out a call.
 
-        :class:`CallError` says that it cannot be done, and why: the turn is then invalid.
+        tool: name of one of ``tools``.
+        arguments: an instance of the tool's model, or plain JSON if it has none.
+
+        Raises:
+            CallError: the call cannot be carried out; makes the turn invalid.
         """
         raise NotImplementedError
 
     def refuse(self, reason: str) -> Outcome:
-        """What is answered to a call that cannot be carried out; an environment that knows its state says it here too."""
+        """The outcome of a call that cannot be carried out; override it to add the state."""
         return Outcome(reason, valid=False)
 
     def act(self, action: str) -> Outcome:

@@ -1,4 +1,4 @@
-"""A storeroom: questions about things whose prices and shelves have to be looked up, by tools or by lines of text."""
+"""``gagpo/Storeroom-v0``: questions about prices and shelves, answered with tools or with lines of text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ QUESTIONS = {
     "shelf": "On which shelf is the dearer of the {} and the {}?",
 }
 Form = Literal["tools", "text"]
-_TEST = 6  # every so many-th pair of things is asked about in the test split alone
+_TEST = 6  # every sixth pair of things belongs to the test split
 
 
 class _Thing(Arguments):
@@ -53,10 +53,11 @@ TOOLS = (
 class StoreroomEnv(ToolEnv):
     """Three kinds of questions about two of sixteen things, answered after two to four calls.
 
-    form: ``tools`` for an environment of four tools, whose expert asks for both prices at once; ``text`` for the same
-    environment of lines (``price lamp``, ``add 3 5``), which is acted on a line a turn.
-    Prices and shelves are drawn anew by every seed, so nothing can be answered that was not looked up. The state is the
-    question, these, and what has been found out. Training and test never ask about the same two things.
+    Each seed draws new prices and shelves, so answers have to be looked up. The state consists of the question, the
+    prices and shelves, and the facts found. Training and test never ask about the same pair of things.
+
+    form: ``tools`` declares four tools, and the expert asks for both prices at once; ``text`` takes one line per turn
+        instead (``price lamp``, ``add 3 5``).
     """
 
     markov_key: ClassVar[MarkovKey | None] = "state"
@@ -65,12 +66,12 @@ class StoreroomEnv(ToolEnv):
     def __init__(self, form: Form = "tools", max_turns: int = 8, **kwargs: Any):
         super().__init__(max_turns=max_turns, **kwargs)
         if form not in ("tools", "text"):
-            raise InvalidArgument(f"form is tools or text, got {form!r:.80}")
+            raise InvalidArgument(f"form must be 'tools' or 'text', got {form!r:.80}")
         self.form = form
         self.tools = TOOLS if form == "tools" else ()
-        asked = "Look it up, then answer."
+        task = "Look it up, then answer."
         lines = ", ".join(" ".join([tool.name, *tool.parameters["properties"]]) for tool in TOOLS)
-        self.instructions = asked if form == "tools" else f"{asked} Each action is one line: {lines}."  # type: ignore[misc]
+        self.instructions = task if form == "tools" else f"{task} Each action is one line: {lines}."  # type: ignore[misc]
 
     @classmethod
     def cheap(cls, kwargs: Kwargs) -> bool:
@@ -86,16 +87,16 @@ class StoreroomEnv(ToolEnv):
         self.things = (first, second)
         prices, shelves = self.np_random.integers(1, 10, (2, len(THINGS))).tolist()
         self._stock(prices, shelves)
-        if self.prices[first] == self.prices[second]:  # one of them has to be the dearer
+        if self.prices[first] == self.prices[second]:  # the two must differ
             self.prices[first] = self.prices[first] % 9 + 1
         self.known: list[str] = []
-        return self._said(QUESTIONS[self.kind].format(first, second))
+        return self._outcome(QUESTIONS[self.kind].format(first, second))
 
     def act(self, action: str) -> Outcome:
         if self.form == "tools":
             return super().act(action)
         try:
-            call = _call_of(action)
+            call = _parse_line(action)
             return self.call(call.name, find_tool(TOOLS, call.name).fit(call.arguments))
         except CallError as error:
             return self.refuse(str(error))
@@ -103,26 +104,26 @@ class StoreroomEnv(ToolEnv):
     def call(self, tool: str, arguments: Any) -> Outcome:
         if tool == "answer":
             solved = arguments.text.strip().casefold() == self.solution
-            told = "That is right." if solved else "That is not right."
-            return self._said(told, reward=float(solved), terminated=True, success=solved)
+            text = "That is right." if solved else "That is not right."
+            return self._outcome(text, reward=float(solved), terminated=True, success=solved)
         if tool == "add":
-            told = f"The sum is {arguments.a + arguments.b}."
+            fact = f"The sum is {arguments.a + arguments.b}."
         elif arguments.item not in self.prices:
             raise CallError(f"there is no {quoted(arguments.item)} in the storeroom")
         elif tool == "price":
-            told = f"The {arguments.item} costs {self.prices[arguments.item]}."
+            fact = f"The {arguments.item} costs {self.prices[arguments.item]}."
         else:
-            told = f"The {arguments.item} is on shelf {self.shelves[arguments.item]}."
-        if told not in self.known:
-            self.known.append(told)
-        return self._said(told)
+            fact = f"The {arguments.item} is on shelf {self.shelves[arguments.item]}."
+        if fact not in self.known:
+            self.known.append(fact)
+        return self._outcome(fact)
 
     def refuse(self, reason: str) -> Outcome:
-        return self._said(f"That cannot be done: {reason}.", valid=False)
+        return self._outcome(f"That cannot be done: {reason}.", valid=False)
 
     @property
     def solution(self) -> str:
-        """What has to be answered."""
+        """The right answer."""
         one, two = self.things
         if self.kind == "total":
             return str(self.prices[one] + self.prices[two])
@@ -130,17 +131,17 @@ class StoreroomEnv(ToolEnv):
         return dearer if self.kind == "dearer" else str(self.shelves[dearer])
 
     def expert_action(self) -> str | None:
-        """Looks up what is not known yet, then answers; several calls at once are one a line."""
+        """Look up what is not known yet, then answer; several calls are one per line."""
         wanted = [thing for thing in self.things if f"The {thing} costs {self.prices[thing]}." not in self.known]
         if wanted:
-            return self._saying(*(ToolCall("price", {"item": thing}) for thing in wanted))
+            return self._action(*(ToolCall("price", {"item": thing}) for thing in wanted))
         one, two = (self.prices[thing] for thing in self.things)
         if self.kind == "total" and f"The sum is {one + two}." not in self.known:
-            return self._saying(ToolCall("add", {"a": one, "b": two}))
+            return self._action(ToolCall("add", {"a": one, "b": two}))
         dearer = max(self.things, key=self.prices.__getitem__)
         if self.kind == "shelf" and f"The {dearer} is on shelf {self.shelves[dearer]}." not in self.known:
-            return self._saying(ToolCall("find", {"item": dearer}))
-        return self._saying(ToolCall("answer", {"text": self.solution}))
+            return self._action(ToolCall("find", {"item": dearer}))
+        return self._action(ToolCall("answer", {"text": self.solution}))
 
     def sample_action(self, rng: np.random.Generator) -> str:
         tool = TOOLS[int(rng.integers(len(TOOLS)))]
@@ -149,7 +150,7 @@ class StoreroomEnv(ToolEnv):
             call.arguments["item"] = THINGS[int(rng.integers(len(THINGS)))]
         if "text" in call.arguments:
             call.arguments["text"] = str(1 + int(rng.integers(18)))
-        return self._saying(call)
+        return self._action(call)
 
     def snapshot(self) -> Any:
         return [list(self.prices.values()), list(self.shelves.values()), self.known]
@@ -158,19 +159,19 @@ class StoreroomEnv(ToolEnv):
         prices, shelves, known = snapshot
         self._stock(*([int(number) for number in numbers] for numbers in (prices, shelves)))
         self.known = [str(fact) for fact in known]
-        return self._said("")
+        return self._outcome("")
 
     def _stock(self, prices: list[int], shelves: list[int]) -> None:
-        """What everything costs and where it is, thing by thing."""
+        """Set the price and the shelf of each thing."""
         self.prices = dict(zip(THINGS, prices, strict=True))
         self.shelves = dict(zip(THINGS, shelves, strict=True))
 
-    def _saying(self, *calls: ToolCall) -> str:
+    def _action(self, *calls: ToolCall) -> str:
         if self.form == "tools":
             return "\n".join(call.text for call in calls)
         return " ".join([calls[0].name, *map(str, calls[0].arguments.values())])
 
-    def _said(self, text: str, **more: Any) -> Outcome:
+    def _outcome(self, text: str, **more: Any) -> Outcome:
         facts = " ".join(sorted(self.known))
         end = f" {more['success']}" if more.get("terminated") else ""
         stock = "".join(map(str, (*self.prices.values(), *self.shelves.values())))
@@ -186,8 +187,8 @@ def _tasks(split: str) -> TaskSet:
     return TaskSet(split, [Task(name, split, name.partition("-")[0], digest=name) for name in names])
 
 
-def _call_of(line: str) -> ToolCall:
-    """A line of the text environment, a tool's name and its arguments in order, as the call that it is."""
+def _parse_line(line: str) -> ToolCall:
+    """Parse a line of the text form: a tool's name followed by its arguments."""
     name, *given = line.split()[:4] or [""]
     names = list(find_tool(TOOLS, name).parameters["properties"])
     if len(given) != len(names):

@@ -1,4 +1,4 @@
-"""What an environment offers to be called: tools by name, with a sentence and the JSON schema of their arguments."""
+"""The tools of an environment: name, description and JSON schema of the arguments."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from gagpo.base.nearest import nearest
 from gagpo.envs.tools.call import CallError, ToolCall, quoted
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
-_WORDS = ("", "a", "red mug", "12", "1+1", "Zoë")  # texts that a player without any idea might try
+_WORDS = ("", "a", "red mug", "12", "1+1", "Zoë")  # random text arguments
 
 
 class Arguments(BaseModel):
-    """Base of a tool's arguments: a text is no number, and nobody makes up arguments."""
+    """Base class of a tool's arguments: strict types, and unknown arguments are rejected."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class _Schema(GenerateJsonSchema):
-    """Without titles: they repeat the names, and a prompt holds the whole schema."""
+    """Omits titles, which repeat the names: a prompt contains the whole schema."""
 
     def field_title_should_be_set(self, schema: object) -> bool:
         return False
@@ -34,8 +34,11 @@ class _Schema(GenerateJsonSchema):
 
 @dataclass(frozen=True)
 class Tool:
-    """name: letters, digits, ``_``, ``-`` and ``.``; at most 64. parameters: a JSON schema of an object. model: what
-    checks arguments, for a tool of this process; without one the environment that is called checks them.
+    """A tool that a model can call.
+
+    name: at most 64 letters, digits, ``_``, ``-`` and ``.``.
+    parameters: a JSON schema of type ``object``.
+    model: validates the arguments; if None, the called environment validates them.
 
     >>> class Walk(Arguments):
     ...     steps: int = Field(ge=1, description="how many")
@@ -53,31 +56,30 @@ class Tool:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise InvalidArgument(
-                f"a tool's name is of letters, digits, _, - and ., and at most 64 of them, got {quoted(self.name)}"
-            )
+            allowed = "at most 64 letters, digits, _, - and ."
+            raise InvalidArgument(f"a tool's name must consist of {allowed}, got {quoted(self.name)}")
         if self.parameters.get("type") != "object":
-            raise InvalidArgument(f"tool {self.name}: its parameters are a JSON schema with type 'object'")
+            raise InvalidArgument(f"tool {self.name}: its parameters must be a JSON schema with type 'object'")
 
     @classmethod
     def of(cls, name: str, description: str, arguments: type[BaseModel]) -> Tool:
-        """A tool whose arguments are the fields of a pydantic model; each field's description is told to the model."""
+        """A tool whose arguments are the fields of a pydantic model, with their descriptions."""
         schema = arguments.model_json_schema(schema_generator=_Schema)
         for part in (schema, *schema.get("$defs", {}).values()):
             part.pop("title", None)
             if part.get("description") == (arguments.__doc__ or "").strip():
-                part.pop("description", None)  # what the tool does is said beside its name
+                part.pop("description", None)  # the tool has its own description
         schema.setdefault("properties", {})
         return cls(name, description, schema, arguments)
 
     @property
     def spec(self) -> dict[str, Any]:
-        """The tool as chat templates and chat servers take it."""
+        """The tool in the format of chat templates and chat servers."""
         function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
         return {"type": "function", "function": function}
 
     def fit(self, arguments: dict[str, JsonValue]) -> Any:
-        """The arguments as the model's object, or as they are where there is no model; CallError says what is wrong."""
+        """The arguments as an instance of the model, or unchanged if there is none; raises CallError."""
         if self.model is None:
             return arguments
         try:
@@ -90,33 +92,31 @@ class Tool:
             raise CallError(f"{where}: {first['msg']}{more}") from None
 
     def sample(self, rng: np.random.Generator) -> ToolCall:
-        """A call with arguments that somebody without any idea might try; most of them fit the schema."""
+        """A call with random arguments, most of which fit the schema."""
         properties = cast(Mapping[str, Any], self.parameters.get("properties") or {})
         named = cast(Mapping[str, Any], self.parameters.get("$defs") or {})
         return ToolCall(self.name, {str(name): _value(schema, rng, named) for name, schema in properties.items()})
 
 
 def tools_of(env: object) -> tuple[Tool, ...]:
-    """What an environment declares; nothing for one that declares none, and for an attribute of that name of another kind."""
-    found = getattr(env, "tools", ())
-    is_declared = isinstance(found, Sequence) and all(isinstance(tool, Tool) for tool in found)
-    return tuple(found) if is_declared else ()
+    """The tools that an environment declares; empty if it has no attribute ``tools``, or one of another kind."""
+    tools = getattr(env, "tools", ())
+    return tuple(tools) if isinstance(tools, Sequence) and all(isinstance(tool, Tool) for tool in tools) else ()
 
 
 def find_tool(tools: Sequence[Tool], name: str) -> Tool:
-    """The tool of that name; CallError names the nearest ones."""
-    for tool in tools:
-        if tool.name == name:
-            return tool
-    names = [tool.name for tool in tools]
-    near = nearest(name[:64], names) or names[:5]
+    """The tool called ``name``; raises CallError with the nearest names."""
+    by_name = {tool.name: tool for tool in tools}
+    if name in by_name:
+        return by_name[name]
+    near = nearest(name[:64], list(by_name)) or list(by_name)[:5]
     raise CallError(f"there is no tool {quoted(name)}; there is {', '.join(near) or 'none'}")
 
 
 def _value(schema: object, rng: np.random.Generator, named: Mapping[str, Any], depth: int = 3) -> JsonValue:
-    """A value of the schema's type; what is not understood, or lies too deep, becomes a text.
+    """A random value of the schema's type; a text if the schema is unknown or too deep.
 
-    named: schemas that others refer to.
+    named: schemas under ``$defs``.
     """
     schema = schema if isinstance(schema, Mapping) else {}
     schema = named.get(str(schema.get("$ref", "")).removeprefix("#/$defs/"), schema) if "$ref" in schema else schema
@@ -146,4 +146,4 @@ class _Command(Arguments):
 
 
 ACT = Tool.of("act", "Do one action in the environment; what you see then is the answer.", _Command)
-"""What an environment that declares no tools is called by: its argument ``command`` is the environment's action."""
+"""The tool of an environment that declares none: its argument ``command`` is the action."""

@@ -1,4 +1,4 @@
-"""The product files in their published form, made regular: one :class:`Product` per usable row."""
+"""Reads the published product files: one :class:`Product` per usable row."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ _NOT_NUMERIC = re.compile(r"[^\d.]")
 
 @dataclass(frozen=True)
 class Instruction:
-    """What somebody asked for: text, attributes, and for human ones the option values (name '' when not given)."""
+    """A request for a product.
+
+    options: (name, value) pairs of a human instruction; the name is '' if not given.
+    """
 
     text: str
     attributes: tuple[str, ...]
@@ -49,9 +52,9 @@ class Instruction:
 class Product:
     """One product as the shop shows and scores it.
 
-    prices: in dollars; none (missing), one, or the two ends of a range. options: lower-cased name -> values, doubled
-    and empty ones included, as the published environment shows them and makes goals of them. nouns: lower-cased nouns
-    of the title in order, doubles kept; empty until the store's tagger has filled them in.
+    prices: in dollars; empty (missing), one price, or both ends of a range.
+    options: values by lower-cased name, with duplicate and empty values, which the published environment also shows.
+    nouns: lower-cased nouns of the title, in order, with repetitions; filled in by the store's tagger.
     """
 
     asin: str
@@ -68,13 +71,13 @@ class Product:
 
     @property
     def price_tag(self) -> str:
-        """The price as shown; a missing one is shown as 100 dollars, as the published environment does."""
+        """The displayed price; a missing price is shown as 100 dollars, as in the published environment."""
         if not self.prices:
             return f"${MISSING_PRICE}"
         return " to ".join(f"${price}" for price in self.prices)
 
     def tidy(self) -> Product:
-        """This product with every text freed of unseen characters and cut to a readable length."""
+        """This product with its texts cleaned and cut to a readable length."""
         options = list(self.options.items())[:MOST_OPTION_NAMES]
         return replace(
             self,
@@ -94,30 +97,29 @@ class Product:
 
 @dataclass(frozen=True)
 class Sources:
-    """The three data files; without ``humans`` there are no human goals."""
+    """The data files; without ``humans`` there are no human goals."""
 
     products: Path
     attributes: Path
     humans: Path | None
 
-    @property
-    def paths(self) -> list[Path]:
-        return [path for path in (self.products, self.attributes, self.humans) if path]
-
 
 def find_sources(data: Path) -> Sources:
-    """The data files in folder ``data``, or those beside ``data`` when it is itself a product file.
+    """The data files in the folder ``data``, or next to ``data`` if it is a product file.
 
-    A product file ``items_shuffle_1000.json`` goes with ``items_ins_v2_1000.json`` where that exists, else with
-    ``items_ins_v2.json``. Raises CatalogueError when a file is missing or several product files leave the choice open.
+    The product file ``items_shuffle_1000.json`` belongs to ``items_ins_v2_1000.json`` if that exists, else to
+    ``items_ins_v2.json``.
+
+    Raises:
+        CatalogueError: a file is missing, or the folder has several product files.
     """
     if data.is_dir():
         found = sorted(data.glob(f"{PRODUCTS}*.json"))
         if not found:
-            raise CatalogueError(f"{data}: holds no {PRODUCTS}*.json; give the folder of the WebShop data files")
+            raise CatalogueError(f"{data}: has no {PRODUCTS}*.json; give the folder of the WebShop data files")
         if len(found) > 1:
             names = ", ".join(path.name for path in found)
-            raise CatalogueError(f"{data}: holds several product files ({names}); give the path of the one to use")
+            raise CatalogueError(f"{data}: has several product files ({names}); give the path of one of them")
         products = found[0]
     elif data.is_file():
         products = data
@@ -128,24 +130,24 @@ def find_sources(data: Path) -> Sources:
     if not attributes.is_file():
         attributes = products.with_name(f"{ATTRIBUTES}.json")
     if not attributes.is_file():
-        raise CatalogueError(f"{attributes}: missing; it must lie beside {products.name}")
+        raise CatalogueError(f"{attributes}: missing; put it next to {products.name}")
     humans = products.with_name(f"{HUMANS}.json")
     return Sources(products, attributes, humans if humans.is_file() else None)
 
 
 @dataclass(frozen=True)
 class Annotation:
-    """What ``items_ins_v2`` says of one product."""
+    """The entry of one product in ``items_ins_v2``."""
 
     attributes: tuple[str, ...]
     instruction: Instruction | None
 
 
 def read_annotations(path: Path) -> dict[str, Annotation]:
-    """The attributes, and where there is one the synthetic instruction, of each asin. Texts are as in the file."""
+    """The attributes and the optional synthetic instruction of each asin, with unchanged texts."""
     annotations = {}
     for row, asin, value in iterate_object(path, "attributes by asin"):
-        # Synthetic instructions are optional, attributes are not: without any a dummy stands in.
+        # Without attributes, the published environment uses a dummy.
         where = f"{path}, row {row} ({clean(asin, 20)})"
         if not isinstance(value, dict):
             raise CatalogueError(f"{where}: expected an object with 'attributes', found {_kind(value)}")
@@ -157,17 +159,16 @@ def read_annotations(path: Path) -> dict[str, Annotation]:
 
 
 def read_humans(path: Path) -> dict[str, tuple[Instruction, ...]]:
-    """The human instructions for each asin. Texts are as in the file, but for the options, which are lower-cased."""
+    """The human instructions for each asin, with unchanged texts except lower-cased options."""
     humans = {}
     for row, asin, value in iterate_object(path, "human instructions by asin"):
-        # One product may have several instructions.
         where = f"{path}, row {row} ({clean(asin, 20)})"
         if not isinstance(value, list):
             raise CatalogueError(f"{where}: expected a list of instructions, found {_kind(value)}")
         instructions = []
         for entry in value:
             if not isinstance(entry, dict) or "instruction" not in entry:
-                raise CatalogueError(f"{where}: an instruction is an object with the key 'instruction'")
+                raise CatalogueError(f"{where}: an instruction must be an object with the key 'instruction'")
             text = _text(entry["instruction"], where, "instruction")
             wanted = _strings(entry.get("instruction_attributes"), where, "instruction_attributes")
             options = _wanted_options(entry.get("instruction_options"), where)
@@ -176,21 +177,20 @@ def read_humans(path: Path) -> dict[str, tuple[Instruction, ...]]:
     return humans
 
 
-def read_products(
-    path: Path, annotations: dict[str, Annotation], counts: Counter[str] | None = None, *, raw: bool = False
-) -> Iterator[Product]:
-    """Yield the usable products of ``path`` in file order; tidy, or with ``raw`` with every text as in the file.
+def read_products(path: Path, annotations: dict[str, Annotation], counts: Counter[str]) -> Iterator[Product]:
+    """Yield the usable products of ``path`` in file order, with unchanged texts.
 
-    Rows whose asin is 'nan', longer than ten characters, or seen before are left out and counted in ``counts`` under
-    ``nameless``, ``long_asin`` and ``double``. Raises CatalogueError for a row of another shape or a bad price.
+    Rows whose asin is 'nan', longer than ten characters, or a repetition are skipped and counted in ``counts`` under
+    ``nameless``, ``long_asin`` and ``double``, as in the published environment.
+
+    Raises:
+        CatalogueError: a row has another shape or a bad price.
     """
-    counts = Counter() if counts is None else counts
     seen: set[str] = set()
     for row, value in iterate_list(path, "a list of products"):
-        # Left out, as the published environment does, before anything else of the row is read.
         where = f"{path}, row {row}"
         if not isinstance(value, dict):
-            raise CatalogueError(f"{where}: a product is an object, found {_kind(value)}")
+            raise CatalogueError(f"{where}: a product must be an object, found {_kind(value)}")
         asin = value.get("asin")
         if _is_nan(asin) or (isinstance(asin, str) and asin.strip().lower() == "nan"):
             counts["nameless"] += 1
@@ -205,12 +205,11 @@ def read_products(
             counts["double"] += 1
             continue
         seen.add(asin)
-        product = _product(value, asin, annotations.get(asin), f"{where} ({asin})")
-        yield product if raw else product.tidy()
+        yield _product(value, asin, annotations.get(asin), f"{where} ({asin})")
 
 
 def regular_asin(asin: str) -> str:
-    """An asin as it is stored and compared: clean and upper-cased (clicks are not case-sensitive)."""
+    """An asin as it is stored and compared: cleaned and upper-cased (clicks are not case-sensitive)."""
     return clean(asin, 200).upper()
 
 
@@ -230,7 +229,7 @@ def _product(row: dict[str, object], asin: str, annotation: Annotation | None, w
 
 
 def parse_prices(pricing: object, where: str) -> tuple[float, ...]:
-    """The dollars of ``"$10.00"`` or ``"$10.00 - $20.00"``; none for a missing price.
+    """The dollars of ``"$10.00"`` or ``"$10.00 - $20.00"``; empty for a missing price.
 
     >>> parse_prices("$1,010.50 - $2,000.00", "")
     (1010.5, 2000.0)
@@ -238,7 +237,7 @@ def parse_prices(pricing: object, where: str) -> tuple[float, ...]:
     if pricing is None or pricing == "" or _is_nan(pricing):
         return ()
     if not isinstance(pricing, str):
-        raise CatalogueError(f"{where}: 'pricing' is text like '$10.00' or null, found {_kind(pricing)}")
+        raise CatalogueError(f"{where}: 'pricing' must be text like '$10.00' or null, found {_kind(pricing)}")
     shown = clean(pricing, 60)
     if _NEGATIVE.search(pricing):
         raise CatalogueError(f"{where}: negative price {shown!r}")
@@ -247,11 +246,9 @@ def parse_prices(pricing: object, where: str) -> tuple[float, ...]:
         try:
             prices.append(float(Decimal(_NOT_NUMERIC.sub("", part))))
         except InvalidOperation:
-            raise CatalogueError(
-                f"{where}: 'pricing' {shown!r} is no price; write '$10.00' or '$10.00 - $20.00'"
-            ) from None
+            raise CatalogueError(f"{where}: bad 'pricing' {shown!r}; write '$10.00' or '$10.00 - $20.00'") from None
     if not prices:
-        raise CatalogueError(f"{where}: 'pricing' {shown!r} names no dollars; write '$10.00' or null")
+        raise CatalogueError(f"{where}: 'pricing' {shown!r} has no dollar sign; write '$10.00' or null")
     if max(prices) > LARGEST_PRICE:
         raise CatalogueError(f"{where}: price {shown!r} is above {LARGEST_PRICE:.0f} dollars")
     return tuple(prices)
@@ -261,26 +258,25 @@ def _options(value: object, where: str) -> dict[str, tuple[str, ...]]:
     if not value or _is_nan(value):
         return {}
     if not isinstance(value, dict):
-        raise CatalogueError(f"{where}: 'customization_options' is an object or null, found {_kind(value)}")
+        raise CatalogueError(f"{where}: 'customization_options' must be an object or null, found {_kind(value)}")
     options: dict[str, tuple[str, ...]] = {}
     for name, contents in value.items():
-        # Null stands for an option without values.
-        if contents is None:
+        if contents is None:  # an option without values
             continue
+        option = f"{where}: option {clean(name, 40)!r}"
         if not isinstance(contents, list):
-            said = f"option {clean(name, 40)!r} is a list of values or null"
-            raise CatalogueError(f"{where}: {said}, found {_kind(contents)}")
+            raise CatalogueError(f"{option} must be a list of values or null, found {_kind(contents)}")
         values = []
         for content in contents:
             if not isinstance(content, dict) or not isinstance(content.get("value"), str):
-                raise CatalogueError(f"{where}: option {clean(name, 40)!r} needs objects with a text 'value'")
+                raise CatalogueError(f"{option} must contain objects with a text 'value'")
             values.append(published_value(content["value"]))
         options[paired(name).lower()] = tuple(values)
     return options
 
 
 def published_value(text: str) -> str:
-    """An option value of the data files as the published environment shows it: trimmed, ``/`` apart, lower-cased.
+    """An option value of the data files as the published environment shows it: trimmed, ``/`` spaced, lower-cased.
 
     >>> published_value(" Red/Blue ")
     'red | blue'
@@ -289,18 +285,9 @@ def published_value(text: str) -> str:
 
 
 def tidy_option(value: str) -> str:
-    """A published value without unseen characters, and trimmed, as what can be clicked has to be."""
+    """A published value without invisible characters, and trimmed, so that it can be clicked."""
     short = tidy(value, LONGEST_OPTION)
     return short if short is value else short.strip()
-
-
-def option_value(text: str) -> str:
-    """An option value of the data files as the shop shows it.
-
-    >>> option_value(" Red/Blue\\u202e ")
-    'red | blue'
-    """
-    return tidy_option(published_value(text))
 
 
 def _wanted_options(value: object, where: str) -> tuple[tuple[str, str], ...]:
@@ -309,12 +296,12 @@ def _wanted_options(value: object, where: str) -> tuple[tuple[str, str], ...]:
     if isinstance(value, dict):
         return tuple((clean(name).lower(), clean(str(wanted)).lower()) for name, wanted in value.items())
     if not isinstance(value, list):
-        raise CatalogueError(f"{where}: 'instruction_options' is a list or an object, found {_kind(value)}")
+        raise CatalogueError(f"{where}: 'instruction_options' must be a list or an object, found {_kind(value)}")
     options = []
     for entry in value:
         name, wanted = entry if isinstance(entry, list) and len(entry) == 2 else ("", entry)
         if not isinstance(name, str) or not isinstance(wanted, str):
-            raise CatalogueError(f"{where}: 'instruction_options' holds texts or [name, value] pairs")
+            raise CatalogueError(f"{where}: 'instruction_options' must contain texts or [name, value] pairs")
         options.append((clean(name, LONGEST_OPTION).lower(), clean(wanted, LONGEST_OPTION).lower()))
     return tuple(options)
 
@@ -332,7 +319,7 @@ def _text(value: object, where: str, key: str) -> str:
     if isinstance(value, list) and not any(isinstance(entry, list) for entry in value):
         value = " ".join(_text(entry, where, key) for entry in value)
     if not isinstance(value, str):
-        raise CatalogueError(f"{where}: {key!r} is text, found {_kind(value)}")
+        raise CatalogueError(f"{where}: {key!r} must be text, found {_kind(value)}")
     return paired(value)
 
 
@@ -340,7 +327,7 @@ def _strings(value: object, where: str, key: str) -> tuple[str, ...]:
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
-        raise CatalogueError(f"{where}: {key!r} is a list of texts, found {_kind(value)}")
+        raise CatalogueError(f"{where}: {key!r} must be a list of texts, found {_kind(value)}")
     return tuple(paired(entry) for entry in value if entry)
 
 

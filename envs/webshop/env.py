@@ -1,4 +1,4 @@
-"""``gagpo/WebShop-v0``: the shop in text."""
+"""``gagpo/WebShop-v0``: the shop as a text environment."""
 
 from __future__ import annotations
 
@@ -22,21 +22,20 @@ DATA_VARIABLE = "WEBSHOP_DATA"
 
 
 def data_folder() -> Path:
-    """Where generated catalogues and built stores are kept: ``$GAGPO_DATA/webshop``, else ``data/webshop`` here."""
+    """The folder of generated catalogues and built stores: ``$GAGPO_DATA/webshop``, by default ``data/webshop``."""
     return Path(os.environ.get("GAGPO_DATA") or "data") / "webshop"
 
 
 def open_catalogue(
-    data: str | Path | None = None,
-    products: int = 1_000,
-    catalogue_seed: int = 0,
-    exact: bool = False,
+    data: str | Path | None = None, products: int = 1_000, catalogue_seed: int = 0, exact: bool = False
 ) -> Store:
-    """The store of the data files at ``data`` (a folder or a product file), else at ``$WEBSHOP_DATA``, else of a
-    generated catalogue of ``products`` products. Built at the first call, which for a large catalogue takes a while.
+    """Open the store of a catalogue. The first call builds it, which takes minutes for a large catalogue.
 
-    catalogue_seed: of the generated products, and of prices and budgets in any catalogue.
-    exact: texts, lists of goals and search as the published environment has them.
+    data: a folder of data files or a product file; by default ``$WEBSHOP_DATA``, and if that is not set, a generated
+        catalogue.
+    products: size of the generated catalogue.
+    catalogue_seed: for the generated products, and for prices and budgets in any catalogue.
+    exact: use the published environment's texts, goals and search.
     """
     root = data_folder()
     given = data or os.environ.get(DATA_VARIABLE)
@@ -47,22 +46,21 @@ def open_catalogue(
 class WebShopEnv(TextEnv):
     """Find a product that an instruction describes, choose its options, and buy it.
 
-    Actions are ``search[words]`` and ``click[label]``; anything else, and a click on what is not on the page, changes
-    nothing and pays nothing. Buying ends the episode and pays the reward of ``gagpo.envs.webshop.reward`` (0 to 1).
+    Actions are ``search[words]`` and ``click[label]``. Other text, and a click on a label that the page does not have,
+    changes nothing. Buying ends the episode and pays the reward of ``gagpo.envs.webshop.reward`` (0 to 1).
 
     observation: ``text``, ``text_rich``, ``html`` or ``url``.
     goals: ``synthetic`` or ``human``.
     data, products, catalogue_seed: see :func:`open_catalogue`.
     results_per_page: 10 in the published environment.
-    exact: nothing differs from the published environment, for comparisons with its numbers; only for ``text`` and
+    exact: behave exactly as the published environment, for comparisons with its numbers; requires ``text`` or
         ``text_rich``.
-    shopper: the expert is ``knowing`` which product is meant, or ``browsing`` the results one by one.
+    shopper: an expert that knows the goal's product (``knowing``), or opens the results one by one (``browsing``).
 
-    Besides what every environment gives, ``info`` holds ``has_search_bar`` (searching is possible on every page, the
-    bar is on the first), and after a purchase ``r_type``, ``r_att``, ``r_option`` (None when the goal names no option),
-    ``r_price``, ``title_score``, ``bought``. ``admissible_actions`` lists the clicks and, beside a search bar, the
-    search for the instruction itself; any other ``search[...]`` is possible too. ``state`` is the address of the page,
-    in which all of its state is.
+    ``info`` also holds ``has_search_bar`` (only the first page has one, but searching works on every page), and after
+    a purchase ``r_type``, ``r_att``, ``r_option`` (None if the goal names no option), ``r_price``, ``title_score`` and
+    ``bought``. ``admissible_actions`` lists the clicks and, on the first page, a search for the instruction; other
+    searches are valid, too. ``state`` is the address of the page, which contains its whole state.
     """
 
     splits: ClassVar[tuple[str, ...]] = ("train", "validation", "test")
@@ -100,12 +98,12 @@ class WebShopEnv(TextEnv):
             raise InvalidArgument(f"unknown goals {goals!r}; choose one of {', '.join(KINDS)}")
         if exact and observation not in EXACT_MODES:
             raise InvalidArgument(
-                f"exact=True knows no observation {observation!r}; choose {' or '.join(EXACT_MODES)}, or exact=False"
+                f"exact=True does not support observation {observation!r}; choose {' or '.join(EXACT_MODES)}"
             )
         if exact and results_per_page != 10:
-            raise InvalidArgument("exact=True is the published environment: leave out results_per_page")
+            raise InvalidArgument(f"exact=True requires results_per_page=10, got {results_per_page}")
         if shopper not in ("knowing", "browsing"):
-            raise InvalidArgument(f"shopper is 'knowing' or 'browsing', got {shopper!r}")
+            raise InvalidArgument(f"shopper must be 'knowing' or 'browsing', got {shopper!r}")
         self.mode = observation
         self.goals = goals
         self.store = open_catalogue(data, products, catalogue_seed, exact)
@@ -116,7 +114,7 @@ class WebShopEnv(TextEnv):
 
     @classmethod
     def cheap(cls, kwargs: Kwargs) -> bool:
-        """A page has bounded texts, and a search is one pass over an index in memory."""
+        """Pages have bounded texts, and a search is one pass over an index in memory."""
         return True
 
     @classmethod
@@ -137,8 +135,9 @@ class WebShopEnv(TextEnv):
     def act(self, action: str) -> Outcome:
         state = self.follow(action)
         if state is None:
-            # The published environment offers labels with brackets, which it cannot read: not the agent's fault.
-            return self._outcome(valid=self.shop.exact and action in self._listed())
+            # The published environment offers labels with brackets, which it cannot parse: such a click is valid.
+            labels = self.shop.page(self.state).clickables
+            return self._outcome(valid=self.shop.exact and action in [f"click[{label}]" for label in labels])
         self.state = state
         if state.product >= 0:
             self._opened.add(state.product)
@@ -155,15 +154,12 @@ class WebShopEnv(TextEnv):
         return self._outcome()
 
     def follow(self, action: str) -> PageState | None:
-        """Where ``action`` leads from here, None when it is not an action of this page."""
+        """The state after ``action``, or None if it is not an action of this page."""
         parsed = parse_action(action, self.shop.exact)
         if parsed is None:
             return None
         name, argument = parsed
         return self.shop.search(self.state, argument) if name == "search" else self.shop.click(self.state, argument)
-
-    def _listed(self) -> list[str]:
-        return [f"click[{label}]" for label in self.shop.page(self.state).clickables]
 
     def expert_action(self) -> str | None:
         if self.shopper == "browsing":
@@ -175,12 +171,12 @@ class WebShopEnv(TextEnv):
         return self.outcome_of(page, observation(self.shop, page, self.mode), valid)
 
     def offered(self, search_bar: bool, labels: Iterable[str]) -> list[str]:
-        """The clicks of a page and, where it has a search bar, one search out of all that are possible."""
+        """The clicks of a page and, if it has a search bar, a search for the instruction."""
         searches = [f"search[{self.shop.goal(self.state.task).instruction}]"] if search_bar else []
         return searches + [f"click[{label}]" for label in labels]
 
     def outcome_of(self, page: Page, shown: str, valid: bool) -> Outcome:
-        """The outcome of standing on ``page``, observed as ``shown``."""
+        """The outcome of reaching ``page``, observed as ``shown``."""
         extras: Info = {"has_search_bar": page.has_search_bar}
         outcome = Outcome(
             shown,

@@ -1,13 +1,13 @@
-"""Experts that buy what the goal asks for, with the goal's options.
+"""Experts that buy the goal's product with its options.
 
-One knows which product is meant. It searches with words of the instruction in their order, turns pages until it sees
-the product, clicks what the page offers, and buys. Only when the instruction's words do not find the product does it
-search with the product's own words. Where many results fit by their titles nobody else could tell which one it opens.
+:func:`next_action` knows the goal's product. It searches with words of the instruction, in their order, turns pages
+until the product is shown, chooses its options, and buys. If those words do not find the product, it searches with the
+product's own words. If several titles fit, an agent cannot infer which result this expert opens.
 
-The other one knows what the instruction says. It opens the results one after the other, and the first that offers all
-the options within the budget it buys.
+:func:`browse` knows only the instruction. It opens one result after another and buys the first that offers all options
+within the budget.
 
-A hasty buyer does the same as either, but takes the first product that it opens as it is.
+A hasty expert buys the first product that it opens, without choosing options.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _WORD = re.compile(r"[^\W_]+(?:['’.\-][^\W_]+)*")
 
 
 def queries(shop: Shop, goal: Goal) -> list[str]:
-    """What the expert searches for, in this order, until the product is among the results."""
+    """The expert's searches, in order, until the product is among the results."""
     product = shop.store.product(shop.store.number(goal.asin))
     words = [w for w in _WORD.findall(goal.request.lower()) if w not in _LEFT_OUT]
     plans = [" ".join(list(dict.fromkeys(words))[:LONGEST]), product.title, searched_text(product)]
-    # Brackets would end an action early; to the search they are blanks anyway.
+    # Brackets would end an action early; the search treats them as spaces anyway.
     plain = (regular_query(plan.replace("[", " ").replace("]", " ")) for plan in plans)
     return list(dict.fromkeys(query for query in plain if query))
 
 
 def next_action(shop: Shop, state: PageState, hasty: bool = False) -> str | None:
-    """The expert's action in ``state``; None after the purchase or when no search finds the product."""
+    """The expert's action in ``state``; None after the purchase, or if no search finds the product."""
     goal = shop.goal(state.task)
     number = shop.store.number(goal.asin)
     if state.kind == DONE:
@@ -67,7 +67,7 @@ def next_action(shop: Shop, state: PageState, hasty: bool = False) -> str | None
 
 
 def browse(shop: Shop, state: PageState, opened: Set[int], hasty: bool = False) -> str | None:
-    """The action of a shopper who has ``opened`` these products so far; None after the purchase or the last result."""
+    """The action of an expert that has ``opened`` these products; None after the purchase or the last result."""
     goal = shop.goal(state.task)
     if state.kind == DONE:
         return None
@@ -89,7 +89,7 @@ def browse(shop: Shop, state: PageState, opened: Set[int], hasty: bool = False) 
 
 
 def fits(shop: Shop, state: PageState, goal: Goal) -> bool:
-    """Whether the product on the page has what the instruction asks for."""
+    """Whether the product on the page has all options of the instruction, within the budget."""
     within = shop.store.price(state.product) <= goal.budget
     return within and len(options_to_choose(shop, state, goal)) == len(goal.options)
 
@@ -106,11 +106,11 @@ def _at_item(shop: Shop, state: PageState, goal: Goal) -> str:
 
 
 def options_to_choose(shop: Shop, state: PageState, goal: Goal) -> list[tuple[str, str]]:
-    """For each option the goal asks for, the product's own (name, value) that satisfies it best."""
+    """For each option of the goal, the product's (name, value) that matches it best."""
     options = shop.store.product(state.product).options
     choices = []
     for name, value in goal.options:
-        # The very value, else an equal one under any name, else one of the same colour.
+        # The same value, else an equal one under any name, else one of the same colour.
         if value in options.get(name, ()):
             choices.append((name, value))
             continue

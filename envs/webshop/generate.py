@@ -1,9 +1,9 @@
-"""A generated catalogue of 1,000 to 100,000 products, written in the published files' own form.
+"""Generates a catalogue of up to 100,000 products in the format of the published files.
 
-It is what the environment plays in when the user has no data files. Products of one type differ in brand, attributes,
-options and price; an instruction asks for a type with two attributes that the wanted product's title names. The odd
-rows of real files are there too: doubles, 'nan' asins, missing and ranged prices, features as text, slashes in
-options, letters beyond ASCII.
+The environment uses it if the user has no data files. Products of one type differ in brand, attributes, options and
+price. An instruction asks for a type with two attributes that the wanted product's title contains. The irregularities
+of real files are included: repeated rows, 'nan' asins, missing and ranged prices, features as text, slashes in options,
+non-ASCII letters.
 """
 
 from __future__ import annotations
@@ -14,16 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, TypedDict
 
-from filelock import FileLock
-
-from gagpo.base import durable
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.webshop.catalogue import ATTRIBUTES, HUMANS, PRODUCTS
-from gagpo.envs.webshop.store import LOCK_TIMEOUT
+from gagpo.envs.webshop.store import build_once
 
 VERSION = 1
 FEWEST, MOST = 10, 100_000
-MOST_INSTRUCTED = 1_500  # products with instructions: goals stay a list that a worker can hold
+MOST_INSTRUCTED = 1_500  # products with instructions, so that a worker can keep the list of goals
 
 
 class OfferedValue(TypedDict):
@@ -36,7 +33,12 @@ Offered = dict[str, list[OfferedValue] | None]  # by name, as the published file
 
 
 class ProductKind(NamedTuple):
-    """A type of product: its name, its place in the category tree, what can be chosen, and usual prices in dollars."""
+    """A type of product.
+
+    path: category.
+    options: keys of ``_CHOICES``.
+    low, high: usual prices in dollars.
+    """
 
     name: str
     path: str
@@ -138,7 +140,7 @@ DEPARTMENTS = (
     ),
 )
 
-# What a product may offer under each kind of option: the name shown, and the values it draws from.
+# For each kind of option: the displayed name, and the values to draw from.
 _CHOICES: dict[str, tuple[str, tuple[str, ...]]] = {
     "color": (
         "color",
@@ -181,20 +183,16 @@ _HUMAN_REQUESTS = (
 
 
 def generated_folder(root: Path, products: int = 1_000, seed: int = 0) -> Path:
-    """The folder of a generated catalogue below ``root``; it is written if it is not there.
+    """The folder of a generated catalogue below ``root``, written if missing.
 
-    products: usable products, 10 to 100,000. The same numbers give the same bytes on every machine.
+    The same arguments give the same bytes on every machine.
+
+    products: number of usable products, 10 to 100,000.
     """
     if not FEWEST <= products <= MOST:
         raise InvalidArgument(f"products must be between {FEWEST} and {MOST}, got {products}")
     folder = root / f"generated-{products}-{seed}-v{VERSION}"
-    if not folder.is_dir():
-        root.mkdir(parents=True, exist_ok=True)
-        with FileLock(root / f"{folder.name}.lock", LOCK_TIMEOUT):
-            if not folder.is_dir():
-                with durable.replacing_folder(folder) as unfinished:
-                    write_catalogue(unfinished, products, seed)
-    return folder
+    return build_once(folder, lambda unfinished: write_catalogue(unfinished, products, seed))
 
 
 def write_catalogue(folder: Path, products: int, seed: int = 0) -> None:
@@ -206,7 +204,7 @@ def write_catalogue(folder: Path, products: int, seed: int = 0) -> None:
     with (folder / f"{PRODUCTS}.json").open("w", encoding="utf-8") as file:
         file.write("[")
         for n, asin in enumerate(asins):
-            # Written row by row: a large catalogue is never held as one text.
+            # Written row by row, to keep a large catalogue out of memory.
             row, attributes[asin], human = _product(asin, rng, instructed=n < MOST_INSTRUCTED)
             if human:
                 humans[asin] = human
@@ -263,9 +261,8 @@ def _product(asin: str, rng: random.Random, instructed: bool) -> tuple[Row, Row,
 def _options(kind: ProductKind, rng: random.Random) -> Offered | None:
     options: Offered = {}
     for choice in kind.options:
-        # One in ten is left out, so that not all products of a kind offer the same.
         name, values = _CHOICES[choice]
-        if rng.random() < 0.1:
+        if rng.random() < 0.1:  # so that products of one kind differ in their options
             continue
         chosen = sorted(rng.sample(range(len(values)), rng.randint(2, 4)))
         options[name.title()] = [{"value": values[i], "image": None} for i in chosen]

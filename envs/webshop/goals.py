@@ -1,8 +1,8 @@
-"""What shoppers are asked to buy: the published recipe for goals, from private random numbers, in fixed splits.
+"""Goals by the published recipe, with per-product random numbers and fixed splits.
 
-The published environment draws prices and budgets from the process's global random numbers before it shuffles, so
-that two processes disagree about instructions and about who is in which split. Here every product has a generator of
-its own, seeded by the catalogue's seed and the asin; the list is made once, stored, and identified by content.
+The published environment draws prices and budgets from the process's global random numbers before it shuffles, so two
+processes disagree about instructions and splits. Here every product has its own generator, seeded by the catalogue's
+seed and the asin. The list of goals is made once, stored, and identified by its content.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -25,7 +26,7 @@ OFFICIAL_FROM = 3_000
 BUDGETS = tuple(10.0 * n for n in range(1, 100))
 NO_BUDGET = 1_000_000.0
 MOST_COMBINATIONS = 1_000
-MOST_GOALS = 50_000  # of one kind in one catalogue: every worker holds the list of task ids
+MOST_GOALS = 50_000  # per kind and catalogue, because every worker keeps the list of task ids in memory
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,10 @@ class Goal:
     """One thing to buy.
 
     id: ``<asin>-s<n>`` for the n-th option combination of a synthetic instruction, ``<asin>-h<n>`` for the n-th human
-    one. request: the instruction without options and budget. options: (name, value) pairs, name '' when not given.
-    budget: price_upper of the published environment, in dollars.
+        instruction.
+    request: the instruction without options and budget.
+    options: (name, value) pairs; the name is '' if not given.
+    budget: in dollars; ``price_upper`` of the published environment.
     """
 
     id: str
@@ -48,14 +51,14 @@ class Goal:
     digest: str = field(default="", compare=False)
 
     def tidy(self) -> Goal:
-        """This goal with every text freed of unseen characters and cut to a readable length, as the product's are."""
+        """This goal with its texts cleaned and cut, as the product's are."""
         request = tidy(self.request, LONGEST_NAME)
         options = tuple((tidy(name, LONGEST_OPTION), tidy_option(value)) for name, value in self.options)
         instruction = self.instruction
         if (request, options) != (self.request, self.options):
-            # Human instructions say their options in their own words.
-            said = options if self.instruction == worded(self.request, self.options, self.budget) else ()
-            instruction = worded(request, said, self.budget)
+            # Human instructions state the options in their own words.
+            listed = options if self.instruction == instruction_text(self.request, self.options, self.budget) else ()
+            instruction = instruction_text(request, listed, self.budget)
         return replace(
             self,
             instruction=instruction,
@@ -66,8 +69,8 @@ class Goal:
         )
 
 
-def worded(request: str, options: Iterable[tuple[str, str]], budget: float) -> str:
-    """A request with its options and its budget, as an instruction says them."""
+def instruction_text(request: str, options: Iterable[tuple[str, str]], budget: float) -> str:
+    """A request followed by its options and its budget."""
     chosen = ", and ".join(f"{name}: {value}" for name, value in options)
     limit = "" if budget == NO_BUDGET else f", and price lower than {budget:.2f} dollars"
     return f"{request}{' with ' + chosen if chosen else ''}{limit}"
@@ -86,24 +89,24 @@ def product_rng(asin: str, seed: int) -> random.Random:
 
 
 def budget_for(price: float, rng: random.Random) -> tuple[float, str]:
-    """The larger of two of the next four multiples of ten above ``price``, and how the instruction says it.
+    """The larger of two of the next four multiples of ten above ``price``, and its text in the instruction.
 
-    From 980 dollars on fewer than two multiples below 1,000 remain: there is no budget and nothing is said.
+    From 980 dollars on, fewer than two multiples below 1,000 remain: there is no budget and no text.
     """
     above = [budget for budget in BUDGETS if budget > price][:4]
     if len(above) < 2:
         return NO_BUDGET, ""
     budget = max(rng.sample(above, 2))
-    return budget, worded("", (), budget)
+    return budget, instruction_text("", (), budget)
 
 
 def synthetic_goals(
     product: Product, instruction: Instruction, price: float, rng: random.Random, counts: Counter[str] | None = None
 ) -> Iterator[Goal]:
-    """One goal for each combination of the product's option values (names sorted); the budget is common to them.
+    """One goal for each combination of the product's option values (names sorted), all with the same budget.
 
-    An option without values leaves no combination, so no goal. A product with more than a thousand combinations
-    contributes a thousand, drawn by its own generator, counted in ``counts`` under ``products_with_too_many_options``.
+    An option without values leaves no combination, so there is no goal. Of more than a thousand combinations, a
+    thousand are drawn, and the product is counted in ``counts`` under ``products_with_too_many_options``.
     """
     budget, _ = budget_for(price, rng)
     names = sorted(product.options)
@@ -112,7 +115,7 @@ def synthetic_goals(
         yield Goal(
             id=f"{product.asin}-s{n}",
             asin=product.asin,
-            instruction=worded(instruction.text, options, budget),
+            instruction=instruction_text(instruction.text, options, budget),
             request=instruction.text,
             attributes=instruction.attributes,
             options=options,
@@ -124,9 +127,7 @@ def synthetic_goals(
 def _combinations(
     values: list[tuple[str, ...]], rng: random.Random, counts: Counter[str] | None
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
-    number = 1
-    for choices in values:
-        number *= len(choices)
+    number = math.prod(map(len, values))
     if number <= MOST_COMBINATIONS:
         yield from enumerate(itertools.product(*values))
         return
@@ -146,10 +147,9 @@ def _combinations(
 def human_goals(
     product: Product, instructions: Iterable[Instruction], price: float, rng: random.Random
 ) -> Iterator[Goal]:
-    """One goal for each human instruction that names attributes, each with a budget of its own."""
+    """One goal for each human instruction that names attributes, each with its own budget."""
     for n, instruction in enumerate(instructions):
-        # One without attributes could not be scored.
-        if not instruction.attributes:
+        if not instruction.attributes:  # cannot be scored
             continue
         budget, budget_text = budget_for(price, rng)
         request = instruction.text.strip(".")
@@ -166,14 +166,17 @@ def human_goals(
 
 
 def digest_of(goal: Goal, catalogue: str) -> str:
-    """SHA-256 (16 hex digits) of the goal's content and of the catalogue it is set in."""
+    """The SHA-256 (16 hex digits) of the goal's content and its catalogue."""
     content = [catalogue, goal.asin, goal.instruction, goal.attributes, goal.options, goal.budget]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
 def playable(goals: Iterable[Goal], out_of_reach: set[str], counts: Counter[str]) -> list[Goal]:
-    """The tidy ``goals`` that can be played to the end: without those whose id is ``out_of_reach``, those that ask for
-    an option without a name to click, and those that other goals already ask for in the same words."""
+    """The ``goals``, cleaned, that can be solved.
+
+    Leaves out goals whose id is ``out_of_reach``, goals with an option that has no label to click or without
+    attributes, and goals with the same words as another.
+    """
     kept = []
     for goal in map(Goal.tidy, goals):
         if not all(value for _, value in goal.options) or not goal.attributes:
@@ -186,7 +189,7 @@ def playable(goals: Iterable[Goal], out_of_reach: set[str], counts: Counter[str]
 
 
 def without_doubles(goals: Iterable[Goal], counts: Counter[str]) -> list[Goal]:
-    """``goals`` without those whose instruction another already has: the same words must not be in two splits."""
+    """The first goal of each instruction: the same words must not be in two splits."""
     kept: dict[str, Goal] = {}
     for goal in goals:
         if kept.setdefault(" ".join(goal.instruction.lower().split()), goal) is not goal:
@@ -195,18 +198,13 @@ def without_doubles(goals: Iterable[Goal], counts: Counter[str]) -> list[Goal]:
 
 
 def split_goals(goals: list[Goal]) -> dict[str, list[Goal]]:
-    """``goals`` shuffled and cut: test 0-499, validation 500-1499, train from 1500.
+    """``goals`` shuffled and split: test 0-499, validation 500-1499, train from 1500.
 
-    Below 3,000 goals the same proportions hold: a sixth for test, a third for validation, half for training.
+    Below 3,000 goals, a sixth is for test, a third for validation and half for training.
     """
     goals = list(goals)
     random.Random(SHUFFLE_SEED).shuffle(goals)
-    if len(goals) >= OFFICIAL_FROM:
-        test, validation = TEST, VALIDATION
-    else:
-        test, validation = len(goals) // 6, len(goals) // 3
-    return {
-        "test": goals[:test],
-        "validation": goals[test : test + validation],
-        "train": goals[test + validation :],
-    }
+    official = len(goals) >= OFFICIAL_FROM
+    test, validation = (TEST, VALIDATION) if official else (len(goals) // 6, len(goals) // 3)
+    end = test + validation
+    return {"test": goals[:test], "validation": goals[test:end], "train": goals[end:]}

@@ -1,14 +1,14 @@
-"""The page machine: a state is a page, an action leads from state to state, and nothing else is remembered.
+"""The shop as a state machine: each state is a page, and each action leads from one state to another.
 
 The text environment and the site both show what :meth:`Shop.page` returns and both move by :meth:`Shop.click` and
-:meth:`Shop.search`, so they cannot differ. A state is a plain value; its address (``render.address``) holds all of it.
+:meth:`Shop.search`, so they cannot differ. A state is a plain value that its address (``render.address``) holds whole.
 """
 
 from __future__ import annotations
 
+import functools
 import json
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from gagpo.base.errors import InvalidArgument
@@ -23,15 +23,18 @@ BACK, PREVIOUS, NEXT, BUY, SEARCH = "Back to Search", "< Prev", "Next >", "Buy N
 LONGEST_QUERY = 500
 LONGEST_EXACT_QUERY = 10_000
 LAST_PAGE = 999_999_999
-REMEMBERED_PAGES = 1_024
+CACHED_PAGES = 1_024
 
 
 class PageState(NamedTuple):
-    """Where a shopper is. Fields that a kind of page does not need hold their defaults, so equal pages are equal.
+    """A page of one task. Fields that a kind of page does not need keep their defaults, so equal pages are equal.
 
-    page: of the results, from 1. product: number in the store, -1 for none. part: one of ``PARTS``,
-    lower-cased. options: chosen (name, value) pairs in the product's order. seen: products visited since the first
-    page, which only an ``exact`` shop keeps.
+    kind: ``INDEX``, ``RESULTS``, ``ITEM``, ``PART`` or ``DONE``.
+    page: page of the results, from 1.
+    product: number in the store, -1 for none.
+    part: one of ``PARTS``, lower-cased.
+    options: chosen (name, value) pairs in the product's order.
+    seen: products visited since the first page; only an ``exact`` shop records them.
     """
 
     task: str
@@ -45,9 +48,12 @@ class PageState(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """One visible string. kind: ``text``, ``button``, ``search`` (the button of the search form), ``product`` (a link
-    to it), ``visited`` (the same in an ``exact`` shop), ``option`` or ``chosen``; group: the option's name, None for
-    what is no option."""
+    """One visible string.
+
+    kind: ``text``, ``button``, ``search`` (the button of the search form), ``product`` (a link to it), ``visited`` (a
+        link to a product seen before, in an ``exact`` shop), ``option`` or ``chosen``.
+    group: name of the option; None for other pieces.
+    """
 
     text: str
     kind: str = "text"
@@ -55,14 +61,17 @@ class Piece(NamedTuple):
 
 
 class PageSection(NamedTuple):
-    """Pieces that belong together on the page; the role says how to lay them out."""
+    """Pieces that belong together; ``role`` decides their layout."""
 
     role: str
     pieces: tuple[Piece, ...]
 
 
 class Page(NamedTuple):
-    """What a state shows, top to bottom."""
+    """What a state shows, from top to bottom.
+
+    clickables: see :func:`clickables`.
+    """
 
     state: PageState
     sections: tuple[PageSection, ...]
@@ -72,6 +81,8 @@ class Page(NamedTuple):
 
 
 _CONTROLS = PageSection("controls", (Piece(BACK, "button"), Piece(PREVIOUS, "button")))
+_SEARCH = PageSection("search", (Piece(SEARCH, "search"),))
+_PARTS = PageSection("parts", tuple(Piece(part, "button") for part in PARTS))
 _BUY = PageSection("buy", (Piece(BUY, "button"),))
 
 
@@ -79,25 +90,17 @@ class NoSuchPage(ValueError):
     """A state that no sequence of actions leads to."""
 
 
-def make_page(state: PageState, sections: Iterable[PageSection]) -> Page:
-    """Put a page together and find what can be clicked on it."""
-    sections = tuple(sections)
-    pieces = tuple(piece for section in sections for piece in section.pieces)
-    return Page(state, sections, pieces, clickables(pieces), any(piece.kind == "search" for piece in pieces))
-
-
 def texts(*strings: str) -> tuple[Piece, ...]:
-    """The pieces that ``strings`` of a page are; what is nothing on a page is none."""
+    """The pieces of those ``strings`` that are visible on a page."""
     seen = (visible(string) for string in strings)
     return tuple(Piece(string) for string in seen if string is not None)
 
 
 def clickables(pieces: Iterable[Piece]) -> dict[str, int]:
-    """Lower-cased labels that can be clicked, each with the number of the piece it means: buttons and products in page
-    order, then options.
+    """The lower-cased labels that can be clicked, each with the index of its piece.
 
-    A label that occurs twice means the button, else the last option. ``search`` is none of them, whatever bears that
-    name: a search carries words.
+    Buttons and products come first, in page order, then options. A label that occurs twice means the button, or else
+    the last option. ``search`` cannot be clicked: a search needs words.
     """
     buttons: dict[str, int] = {}
     options: dict[str, int] = {}
@@ -112,16 +115,16 @@ def clickables(pieces: Iterable[Piece]) -> dict[str, int]:
 
 
 def parse_action(action: str, exact: bool = False) -> tuple[str, str] | None:
-    """``("search" | "click", argument)``, None for anything else.
+    """``("search" | "click", argument)``, or None for any other text.
 
-    As the published environment reads actions, with ``(.+)\\[(.+)\\]`` from the start of the first line: the name is
-    written in small letters and without blanks, what follows the last bracket is ignored. That rule cannot click a
-    label with a bracket in it; unless ``exact``, what stands between the outermost brackets is a label too.
+    The published environment matches ``(.+)\\[(.+)\\]`` from the start of the first line: the name is in lower case
+    without spaces, and text after the last bracket is ignored. That rule cannot click a label that contains a bracket.
+    Unless ``exact``, the text between the outermost brackets is accepted as a label, too.
 
     >>> parse_action("click[Buy Now]"), parse_action("click[red [l]]"), parse_action("click[red [l]]", exact=True)
     (('click', 'Buy Now'), ('click', 'red [l]'), None)
     """
-    # Not by the expression itself: on a long row of brackets it takes quadratic time.
+    # The expression itself takes quadratic time on a long row of brackets.
     line = action.partition("\n")[0]
     end = line.rfind("]")
     start = line.rfind("[", 1, end - 1) if end > 0 else -1
@@ -134,15 +137,15 @@ def parse_action(action: str, exact: bool = False) -> tuple[str, str] | None:
 
 
 def regular_query(words: str) -> str:
-    """A query as the shop keeps it: clean, lower-cased, at most 500 characters."""
+    """A query as the shop stores it: cleaned, lower-cased, at most 500 characters."""
     return clean(words.lower(), LONGEST_QUERY)
 
 
 class Shop:
-    """The page machine over one store.
+    """The state machine over one store.
 
     results_per_page: 10 in the published environment.
-    exact: nothing differs from the published environment's text; open the store with ``exact`` too.
+    exact: show exactly the published environment's text; requires a store opened with ``exact``.
     """
 
     def __init__(self, store: Store, results_per_page: int = 10, exact: bool = False):
@@ -151,11 +154,13 @@ class Shop:
         self.store = store
         self.results_per_page = results_per_page
         self.exact = exact
-        self._parts = PageSection("parts", tuple(Piece(part, "button") for part in PARTS))
-        self._goals: OrderedDict[str, Goal] = OrderedDict()
-        self._pages: OrderedDict[PageState, Page] = OrderedDict()
-        self._cards: OrderedDict[int, PageSection] = OrderedDict()
-        self._choices: OrderedDict[int, tuple[PageSection, ...]] = OrderedDict()
+        cached = functools.lru_cache(CACHED_PAGES)
+        self.goal: Callable[[str], Goal] = cached(store.goal)
+        """The goal of a task; raises UnknownTask."""
+        self.page: Callable[[PageState], Page] = cached(self._page)
+        """The page of a state."""
+        self._option_sections = cached(self._make_option_sections)
+        self._card = functools.lru_cache(4 * CACHED_PAGES)(self._make_card)
 
     # Moving ---------------------------------------------------------------------------------------------------------
 
@@ -164,24 +169,24 @@ class Shop:
         return PageState(self.goal(task).id)
 
     def search(self, state: PageState, words: str) -> PageState | None:
-        """Where searching leads; None for an empty text or after the purchase. Works on every page."""
+        """The state after a search, which works on every page; None for an empty text or after the purchase."""
         if not words or state.kind == DONE:
             return None
         query = words.lower()[:LONGEST_EXACT_QUERY] if self.exact else regular_query(words)
         return PageState(state.task, RESULTS, query, 1, seen=state.seen)
 
     def click(self, state: PageState, label: str) -> PageState | None:
-        """Where clicking ``label`` (any case) leads, None when the page has no such thing to click."""
+        """The state after a click on ``label`` (any case), or None if the page has no such label."""
         page = self.page(state)
         number = page.clickables.get(label.lower())
         return None if number is None else self.press(state, page.pieces[number])
 
     def can_say(self, label: str) -> bool:
-        """Whether ``click[label]`` is read as a click on ``label``: an ``exact`` shop knows none with brackets."""
+        """Whether ``click[label]`` is parsed as a click on ``label``; with brackets it is not, in an ``exact`` shop."""
         return parse_action(f"click[{label}]", self.exact) == ("click", label)
 
     def press(self, state: PageState, piece: Piece) -> PageState:
-        """Where pressing a clickable piece of the page of ``state`` leads."""
+        """The state after pressing a clickable piece of the page of ``state``."""
         if piece.kind in ("product", "visited"):
             number = self.store.number(piece.text)
             return state._replace(kind=ITEM, product=number, seen=state.seen | {number} if self.exact else state.seen)
@@ -207,14 +212,14 @@ class Shop:
         return state._replace(options=tuple((name, chosen[name]) for name in names if name in chosen))
 
     def validate(self, state: PageState) -> PageState:
-        """``state`` itself if actions lead to it; raises NoSuchPage with the reason."""
+        """Return ``state`` if actions lead to it; raises UnknownTask or NoSuchPage."""
         self.goal(state.task)
         if state.kind == INDEX:
             good = state == PageState(state.task)
         elif state.kind == RESULTS:
-            good = state == PageState(state.task, RESULTS, regular_query(state.query), state.page) and self._has(state)
+            good = state == PageState(state.task, RESULTS, state.query, state.page) and self._has_results(state)
         elif state.kind in (ITEM, PART):
-            good = self._has(state) and state.product in self._shown(state) and self._has_options(state)
+            good = self._has_results(state) and state.product in self._shown(state) and self._has_options(state)
             item = state._replace(kind=ITEM, part="")
             good = good and (state == item or self.click(item, state.part) == state)
         else:
@@ -224,11 +229,12 @@ class Shop:
             raise NoSuchPage("no such page: the address was changed or is out of date")
         return state
 
-    def _has(self, state: PageState) -> bool:
-        """Whether the state's query and results page exist. Pages go on after the last result, empty."""
+    def _has_results(self, state: PageState) -> bool:
+        """Whether the state's query and results page exist. The pages after the last result are empty."""
         return state.query == regular_query(state.query) and 1 <= state.page <= LAST_PAGE
 
     def _shown(self, state: PageState) -> tuple[int, ...]:
+        """The products on the state's page of results."""
         first = (state.page - 1) * self.results_per_page
         return self.store.index.search(state.query)[first : first + self.results_per_page]
 
@@ -237,49 +243,27 @@ class Shop:
         names = [name for name in options if name in dict(state.options)]
         return names == [name for name, _ in state.options] and all(v and v in options[n] for n, v in state.options)
 
-    # Seeing ---------------------------------------------------------------------------------------------------------
-
-    def goal(self, task: str) -> Goal:
-        """The goal of a task; raises UnknownTask."""
-        goal = self._goals.get(task)
-        if goal is None:
-            goal = self._goals[task] = self.store.goal(task)
-            if len(self._goals) > REMEMBERED_PAGES:
-                self._goals.popitem(last=False)
-        return goal
-
-    def page(self, state: PageState) -> Page:
-        """What ``state`` shows. The latest pages are remembered."""
-        page = self._pages.get(state)
-        if page is None:
-            page = self._pages[state] = make_page(state, self._sections(state))
-            if len(self._pages) > REMEMBERED_PAGES:
-                self._pages.popitem(last=False)
-        return page
+    # Showing --------------------------------------------------------------------------------------------------------
 
     def verdict(self, state: PageState) -> PurchaseScore:
-        """What the purchase shown by a ``DONE`` state is worth."""
+        """The score of the purchase that a ``DONE`` state shows."""
         goal = self.goal(state.task)
-        return judge(
-            goal,
-            self.store.product(self.store.number(goal.asin)),
-            self.store.product(state.product),
-            self.store.price(state.product),
-            dict(state.options),
-        )
+        wanted, bought = self.store.product(self.store.number(goal.asin)), self.store.product(state.product)
+        return judge(goal, wanted, bought, self.store.price(state.product), dict(state.options))
+
+    def _page(self, state: PageState) -> Page:
+        sections = tuple(self._sections(state))
+        pieces = tuple(piece for section in sections for piece in section.pieces)
+        return Page(state, sections, pieces, clickables(pieces), any(piece.kind == "search" for piece in pieces))
 
     def _sections(self, state: PageState) -> list[PageSection]:
         if state.kind == DONE:
             return [PageSection("done", self._thanks(state))]
-        # The first page of the published environment has a blank more.
+        # The first page of the published environment has one more space.
         label = Piece("Instruction: " if state.kind == INDEX else "Instruction:")
         instruction = PageSection("instruction", (label, *texts(self.goal(state.task).instruction)))
         if state.kind == INDEX:
-            return [
-                PageSection("brand", (Piece("WebShop"),)),
-                instruction,
-                PageSection("search", (Piece(SEARCH, "search"),)),
-            ]
+            return [PageSection("brand", (Piece("WebShop"),)), instruction, _SEARCH]
         if state.kind == RESULTS:
             return [instruction, *self._results(state)]
         if state.kind == ITEM:
@@ -297,7 +281,7 @@ class Shop:
         score = str(self.verdict(state).reward)
         if not self.exact:
             return texts("Thank you for shopping with us!", "Your score (min 0.0, max 1.0)", score)
-        # The published page as text: a survey's form, filled in with what the text environment does not know.
+        # The published page is a survey form; the text environment fills in None for what it does not know.
         options = json.dumps(dict(state.options), sort_keys=True)
         for sign in "<>&'":
             options = options.replace(sign, f"\\u{ord(sign):04x}")
@@ -324,46 +308,35 @@ class Shop:
             cards.append(card)
         return [PageSection("controls", tuple(controls)), *cards]
 
-    def _card(self, number: int) -> PageSection:
-        card = self._cards.get(number)
-        if card is None:
-            product = self.store.product(number)
-            pieces = (Piece(product.asin, "product"), *texts(product.title, product.price_tag))
-            card = self._cards[number] = PageSection("card", pieces)
-            if len(self._cards) > 4 * REMEMBERED_PAGES:
-                self._cards.popitem(last=False)
-        return card
+    def _make_card(self, number: int) -> PageSection:
+        """A product in a list of results."""
+        product = self.store.product(number)
+        return PageSection("card", (Piece(product.asin, "product"), *texts(product.title, product.price_tag)))
 
     def _item(self, state: PageState) -> list[PageSection]:
         product = self.store.product(state.product)
-        sections = list(self._choices_of(state.product))
+        sections = list(self._option_sections(state.product))
         if state.options or self.exact:
             sections = [
                 PageSection(role, tuple(p._replace(kind="chosen") if self._is_chosen(state, p) else p for p in pieces))
                 for role, pieces in sections
             ]
         facts = texts(product.title, f"Price: {product.price_tag}", "Rating: N.A.")
-        return [*sections, PageSection("facts", facts), self._parts, _BUY]
+        return [*sections, PageSection("facts", facts), _PARTS, _BUY]
 
     def _is_chosen(self, state: PageState, piece: Piece) -> bool:
         """Whether an option is marked as clicked.
 
-        The published environment looks for the value in quotes in the page's address, where the query and the options
-        as JSON stand: it misses letters beyond ASCII and finds equal values of other options.
+        The published environment searches the page's address, which holds the query and the options as JSON, for the
+        quoted value: it misses non-ASCII letters and also marks equal values of other options.
         """
         if piece.group is None or not self.exact:
             return (piece.group, piece.text) in state.options
         return f'"{piece.text}"' in f"{'+'.join(state.query.split(' '))}/{state.page}/{json.dumps(dict(state.options))}"
 
-    def _choices_of(self, number: int) -> tuple[PageSection, ...]:
+    def _make_option_sections(self, number: int) -> tuple[PageSection, ...]:
         """The options of a product, none of them chosen."""
-        sections = self._choices.get(number)
-        if sections is None:
-            options = self.store.product(number).options
-            sections = self._choices[number] = tuple(
-                PageSection("options", (*texts(name), *(Piece(value, "option", name) for value in values if value)))
-                for name, values in options.items()
-            )
-            if len(self._choices) > REMEMBERED_PAGES:
-                self._choices.popitem(last=False)
-        return sections
+        return tuple(
+            PageSection("options", (*texts(name), *(Piece(value, "option", name) for value in values if value)))
+            for name, values in self.store.product(number).options.items()
+        )

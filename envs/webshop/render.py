@@ -1,4 +1,4 @@
-"""A page as text, as rich text, as HTML, and its address."""
+"""Renders a page as text, rich text or HTML, and converts states to addresses and back."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from gagpo.envs.webshop.pages import (
 from gagpo.envs.webshop.store import UnknownProduct
 
 MODES = ("text", "text_rich", "html", "url")
-EXACT_MODES = ("text", "text_rich")  # in which an exact shop can be seen
+EXACT_MODES = ("text", "text_rich")  # available in an exact shop
 ROOT = "/shop"
 
 
 def observation(shop: Shop, page: Page, mode: str) -> str:
-    """``page`` as one of ``MODES``."""
+    """``page`` in one of ``MODES``."""
     if mode == "text":
         return text(page.pieces)
     if mode == "text_rich":
@@ -42,12 +42,12 @@ def observation(shop: Shop, page: Page, mode: str) -> str:
 
 
 def text(pieces: tuple[Piece, ...]) -> str:
-    """The visible strings, trimmed, joined by ``[SEP]``."""
+    """The visible strings, trimmed and joined by ``[SEP]``."""
     return " [SEP] ".join([piece.text.strip() for piece in pieces])
 
 
 def text_rich(pieces: tuple[Piece, ...]) -> str:
-    """A line for every visible string; what can be clicked stands between marks, what is chosen is said first."""
+    """One line per visible string, with marks around clickable ones; the chosen options come first."""
     chosen, lines = [], []
     for words, kind, _ in pieces:
         if kind == "text":
@@ -70,7 +70,7 @@ def text_rich(pieces: tuple[Piece, ...]) -> str:
 
 
 def address(shop: Shop, state: PageState) -> str:
-    """Path and query of the state's page on the site. All of the state is in it and it is the only one of the page."""
+    """Path and query of the state's page on the site. It contains the whole state, and each page has only one."""
     path = f"{ROOT}/{_quoted(state.task)}"
     if state.kind == INDEX:
         return path
@@ -90,8 +90,11 @@ def _quoted(text: str) -> str:
 def state_at(shop: Shop, task: str, kind: str, query: str) -> PageState:
     """The state whose page is at ``/shop/<task>/<kind>?<query>``.
 
-    Fields that no page knows are ignored, a missing page number is 1. Raises UnknownTask for an unknown task and
-    NoSuchPage for everything else that no sequence of actions leads to.
+    Unknown fields are ignored, and a missing page number is 1.
+
+    Raises:
+        UnknownTask: unknown task.
+        NoSuchPage: no sequence of actions leads to the page.
     """
     shop.goal(task)
     if kind == INDEX:
@@ -102,11 +105,11 @@ def state_at(shop: Shop, task: str, kind: str, query: str) -> PageState:
         digits = fields.get("page", "1")
         page = int(digits) if len(digits) <= len(str(LAST_PAGE)) else 0
     except (KeyError, ValueError, UnknownProduct):
-        raise NoSuchPage("no such page: the address lacks a part or names what is not there") from None
+        raise NoSuchPage("no such page: the address is incomplete or wrong") from None
     options = tuple((n.removeprefix("option."), v) for n, v in fields.items() if n.startswith("option."))
     words = fields.get("q", "")
     if kind == RESULTS:
-        # The form sent empty, unlike a search for blanks, says no page number.
+        # An empty form, unlike a search for spaces, sends no page number.
         asked = words or "page" in fields
         return shop.validate(PageState(task, RESULTS, regular_query(words), page)) if asked else PageState(task)
     if kind == DONE:
@@ -130,7 +133,7 @@ _TITLES = {INDEX: "Search", RESULTS: "Results", ITEM: "Product", PART: "Product"
 
 
 def html(shop: Shop, page: Page) -> str:
-    """The document the site serves for ``page``. Every string from outside is escaped and isolated (``bdi``)."""
+    """The document that the site serves for ``page``. Every text of the data files is escaped, in a ``bdi``."""
     state = page.state
     parts = [_HEAD.format(title=_TITLES[state.kind], kind=state.kind)]
     cards = False
@@ -158,8 +161,8 @@ def _section(shop: Shop, state: PageState, section: PageSection) -> str:
         links = "".join(f"<li>{_link(shop, state, piece)}</li>" for piece in pieces if piece.group is not None)
         return f'<section class="options">{heading}<ul>{links}</ul></section>\n'
     if role == "instruction":
-        label, *said = pieces
-        words = "".join(map(_plain, said))
+        label, *instruction = pieces
+        words = "".join(map(_plain, instruction))
         return f'<header class="instruction"><p>{_plain(label)}</p><h1>{words}</h1></header>\n'
     if role == "facts":
         *title, price, rating = pieces
@@ -185,27 +188,23 @@ def _search_form(shop: Shop, state: PageState, button: Piece) -> str:
         f'<form class="search" role="search" method="get" action="{target}/results">'
         f'<input type="search" name="q" maxlength="{LONGEST_QUERY}" aria-label="Words to search for" '
         f'required autofocus autocomplete="off">'
-        f'<button type="submit" data-kind="search">{_words(button)}</button></form>\n'
+        f'<button type="submit" data-kind="search">{escape(button.text)}</button></form>\n'
     )
 
 
 def escape(text: str) -> str:
-    """``text`` as it must stand in a document so that a reader finds the very characters again."""
+    """``text`` escaped for HTML, including carriage returns, which a browser would change."""
     return markup.escape(text).replace("\r", "&#13;")
 
 
-def _words(piece: Piece) -> str:
-    return escape(piece.text)
-
-
 def _plain(piece: Piece) -> str:
-    return f'<bdi data-kind="text" dir="auto">{_words(piece)}</bdi>'
+    return f'<bdi data-kind="text" dir="auto">{escape(piece.text)}</bdi>'
 
 
 def _price(piece: Piece) -> str:
-    """A price as people write it, with two decimals; ``data-text`` holds it as the text environment has it."""
+    """A price with two decimals; ``data-text`` contains the text environment's spelling."""
     cents = _TENTHS.sub(lambda match: f"{match[0]}0", piece.text)
-    return f'<bdi data-kind="text" data-text="{_words(piece)}" dir="auto">{escape(cents)}</bdi>'
+    return f'<bdi data-kind="text" data-text="{escape(piece.text)}" dir="auto">{escape(cents)}</bdi>'
 
 
 def _link(shop: Shop, state: PageState, piece: Piece) -> str:
@@ -213,15 +212,15 @@ def _link(shop: Shop, state: PageState, piece: Piece) -> str:
     to = escape(address(shop, shop.press(state, piece)))
     mark = f'data-kind="{piece.kind}"'
     if piece.group is not None:
-        # Choosing loads the page anew. The fragment leads back to the option, which so keeps the focus.
+        # Choosing reloads the page. The fragment points to the option, so that it keeps the focus.
         name = escape(f"{_quoted(piece.group)}={_quoted(piece.text)}")
         mark = f'id="{name}" data-group="{escape(piece.group)}" {mark}'
         to = f"{to}#{name}"
-    return f'<a class="button" href="{to}" {mark}{current}><bdi dir="auto">{_words(piece)}</bdi></a>'
+    return f'<a class="button" href="{to}" {mark}{current}><bdi dir="auto">{escape(piece.text)}</bdi></a>'
 
 
 def _breakdown(shop: Shop, state: PageState) -> str:
-    """Where the score of a purchase comes from."""
+    """The parts of a purchase's score."""
     goal, verdict = shop.goal(state.task), shop.verdict(state)
     lines = [f"Kind of product: times {verdict.r_type:g}"]
     lines.append(f"Attributes: {round(verdict.r_att * len(goal.attributes))} of {len(goal.attributes)}")
@@ -240,7 +239,10 @@ def _next_task(shop: Shop, state: PageState) -> str:
 
 
 def front_page(sizes: dict[tuple[str, str], int], products: int) -> str:
-    """Where a visitor chooses a task. sizes: number of tasks by (kind of goals, split)."""
+    """The page on which a visitor chooses a task.
+
+    sizes: number of tasks by (kind of goals, split).
+    """
     kinds = dict.fromkeys(kind for (kind, _), number in sizes.items() if number)
     splits = dict.fromkeys(split for (_, split), number in sizes.items() if number)
     rows = "".join(f"<li>{number} {kind} tasks in {split}</li>" for (kind, split), number in sizes.items() if number)
@@ -262,7 +264,7 @@ def _select(name: str, label: str, choices: dict[str, None]) -> str:
 
 
 def problem_page(title: str, text: str) -> str:
-    """A page that says what is wrong, in the words of the site alone: nothing of the request is repeated."""
+    """An error page; it must not repeat any part of the request."""
     return (
         _HEAD.format(title=escape(title), kind="problem") + f"<h1>{escape(title)}</h1><p>{escape(text)}</p>\n" + _FOOT
     )

@@ -1,8 +1,8 @@
-"""What a purchase is worth: the published rule, its known errors in both directions included.
+"""The reward of a purchase by the published rule, with its known errors in both directions.
 
-``r = r_type * (n_att + n_opt + [price <= budget]) / (|att| + |opt| + 1)``, in 0..1; success is ``r == 1``.
-Fuzzy matches are ``token_set_ratio > 85`` of the library thefuzz. That library is a thin layer over rapidfuzz, which is
-called here directly with the same preparation and rounding (a property test holds the two together).
+``r = r_type * (n_att + n_opt + [price <= budget]) / (|att| + |opt| + 1)``, 0 to 1; success is ``r == 1``.
+A fuzzy match is a ``token_set_ratio`` above 85 by the library thefuzz, a thin layer over rapidfuzz. This module calls
+rapidfuzz with the same preparation and rounding; a property test compares the two.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gagpo.envs.webshop.goals import Goal
 
 MATCH_ABOVE = 85
 
-# The first of these contained in an option value stands for the value, "dark" before "red" and "tan" in "titanium".
+# The first of these that an option value contains replaces the value: "dark" before "red", and "tan" in "titanium".
 _COLOUR_WORDS = """
     alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel camo
     caramel champagne charcoal cheetah chestnut chocolate christmas coffee cognac copper coral cranberry cream crystal
@@ -34,15 +34,13 @@ _LATIN_1 = dict.fromkeys(range(128, 256))
 
 @dataclass(frozen=True)
 class PurchaseScore:
-    """A purchase's reward and its parts; ``r_option`` is None when the goal asks for no option."""
+    """A purchase's reward and its parts; ``r_option`` is None if the goal asks for no option."""
 
     reward: float
     r_type: float
     r_att: float
     r_option: float | None
     r_price: float
-    query_match: bool
-    category_match: bool
     title_score: float
 
     @property
@@ -50,18 +48,14 @@ class PurchaseScore:
         return self.reward == 1.0
 
 
-def judge(
-    goal: Goal,
-    wanted: Product,
-    bought: Product,
-    price: float,
-    options: dict[str, str],
-) -> PurchaseScore:
-    """Score buying ``bought`` at ``price`` dollars with ``options`` (name -> value) for ``goal``.
+def judge(goal: Goal, wanted: Product, bought: Product, price: float, options: dict[str, str]) -> PurchaseScore:
+    """Score the purchase of ``bought`` for ``goal``.
 
-    wanted: the goal's own product.
+    wanted: the goal's product.
+    price: in dollars.
+    options: chosen values by name.
     """
-    r_type, query_match, category_match, title_score = type_score(wanted, bought)
+    r_type, title_score = type_score(wanted, bought)
     attributes = sum(has_attribute(bought, attribute) for attribute in goal.attributes)
     matched = sum(option_matches(option, options) for option in goal.options)
     affordable = price <= goal.budget
@@ -72,37 +66,30 @@ def judge(
         r_att=attributes / len(goal.attributes),
         r_option=matched / len(goal.options) if goal.options else None,
         r_price=float(affordable),
-        query_match=query_match,
-        category_match=category_match,
         title_score=title_score,
     )
 
 
 def within_reach(goal: Goal, product: Product, price: float) -> bool:
-    """Whether buying the very product with the very options that a synthetic goal names earns everything."""
+    """Whether buying the product and options that a synthetic goal names earns a reward of 1."""
     goal = goal.tidy()
     return judge(goal, product, product, price, dict(goal.options)).success
 
 
-def type_score(wanted: Product, bought: Product) -> tuple[float, bool, bool, float]:
-    """``(r_type, query_match, category_match, title_score)``.
+def type_score(wanted: Product, bought: Product) -> tuple[float, float]:
+    """``(r_type, title_score)``.
 
-    title_score: distinct nouns that both titles have, over the nouns of the wanted title (doubles counted), 0.2 when
-    that has none. r_type: 1 if the queries agree, or two parts of the category path, or title_score > 0.2; else 0.5;
-    but 0.1 if title_score < 0.1 and 0 if it is 0, whatever else agrees.
+    title_score: number of distinct nouns in both titles, divided by the number of nouns in the wanted title (with
+        repetitions); 0.2 if it has none.
+    r_type: 0 if title_score is 0, and 0.1 if it is below 0.1. Otherwise 1 if the queries agree, two parts of the
+        category path agree, or title_score > 0.2, else 0.5.
     """
-    query_match = bought.query == wanted.query
-    category_match = len(_path(bought.product_category) & _path(wanted.product_category)) >= 2
-    if wanted.nouns:
-        title_score = len(set(bought.nouns) & set(wanted.nouns)) / len(wanted.nouns)
-    else:
-        title_score = 0.2
-    r_type = 1.0 if query_match or category_match or title_score > 0.2 else 0.5
+    title_score = len(set(bought.nouns) & set(wanted.nouns)) / len(wanted.nouns) if wanted.nouns else 0.2
     if title_score < 0.1:
-        r_type = 0.1
-    if title_score == 0.0:
-        r_type = 0.0
-    return r_type, query_match, category_match, title_score
+        return 0.1 if title_score else 0.0, title_score
+    same_query = bought.query == wanted.query
+    same_category = len(_path(bought.product_category) & _path(wanted.product_category)) >= 2
+    return 1.0 if same_query or same_category or title_score > 0.2 else 0.5, title_score
 
 
 @functools.lru_cache(maxsize=16_384)
@@ -111,7 +98,7 @@ def _path(product_category: str) -> frozenset[str]:
 
 
 def has_attribute(product: Product, attribute: str) -> bool:
-    """Whether an attribute of ``product`` resembles ``attribute``, or its texts contain it."""
+    """Whether an attribute of ``product`` is a fuzzy match of ``attribute``, or a text contains it."""
     if any(alike(own, attribute) for own in product.attributes):
         return True
     return (
@@ -124,32 +111,31 @@ def has_attribute(product: Product, attribute: str) -> bool:
 def option_matches(wanted: tuple[str, str], chosen: dict[str, str]) -> bool:
     """Whether one of the ``chosen`` values satisfies the ``wanted`` (name, value).
 
-    The published rule compares every chosen value, whatever its name, with :func:`asked_for`. Where the goal gives no
-    name (human goals), ``large`` passes for ``x-large``. Where it does (synthetic goals), the words of the name count
-    among those asked for: ``x-large`` fails for ``large``, and so does a value with a colour inside one of its words
-    (``standard`` holds ``tan``) for itself.
+    The published rule compares every chosen value, whatever its name, with :func:`option_text`. If the goal gives no
+    name (human goals), ``x-large`` is accepted for ``large``. If it does (synthetic goals), the name is compared, too:
+    ``x-large`` fails for ``large``, and so does a value that contains a colour (``tan`` in ``standard``) for itself.
 
     >>> option_matches(("", "large"), {"size": "x-large"}), option_matches(("size", "large"), {"size": "x-large"})
     (True, False)
     """
     name, value = wanted
-    text = asked_for(name, value)
+    text = option_text(name, value)
     return any(alike(colour_of(own), text) for own in chosen.values())
 
 
 def same(first: str, second: str) -> bool:
-    """Whether two option values are the same words, however they are spaced."""
+    """Whether two option values have the same words, whatever the spaces between them."""
     return first == second or first.split() == second.split()
 
 
 @functools.lru_cache(maxsize=65_536)
-def asked_for(name: str, value: str) -> str:
-    """What the published rule compares chosen values with.
+def option_text(name: str, value: str) -> str:
+    """The text that the published rule compares chosen values with.
 
-    Without a name the colour of the value, or the value. With one, the pair as Python writes it; but the colour alone
-    where name or value are a colour and nothing else.
+    Without a name, the colour of the value, or the value. With a name, the ``repr`` of the pair, or the colour alone
+    if the name or the value is exactly a colour.
 
-    >>> asked_for("", "navy blue"), asked_for("color", "navy blue"), asked_for("color", "navy")
+    >>> option_text("", "navy blue"), option_text("color", "navy blue"), option_text("color", "navy")
     ('blue', "('color', 'navy blue')", 'navy')
     """
     if not name:
@@ -159,18 +145,18 @@ def asked_for(name: str, value: str) -> str:
 
 @functools.lru_cache(maxsize=65_536)
 def colour_of(value: str) -> str:
-    """The first colour word, in the order of the list, that ``value`` contains; ``value`` itself if there is none."""
+    """The first of ``COLOURS`` that ``value`` contains, or ``value``."""
     return next((colour for colour in COLOURS if colour in value), value)
 
 
 @functools.lru_cache(maxsize=65_536)
 def alike(first: str, second: str) -> bool:
-    """Whether the two are a fuzzy match."""
+    """Whether the two texts are a fuzzy match."""
     return similarity(first, second) > MATCH_ABOVE
 
 
 def similarity(first: str, second: str) -> int:
-    """thefuzz's ``token_set_ratio``, 0..100: Latin-1 letters dropped, other signs blanked, lower-cased, rounded.
+    """thefuzz's ``token_set_ratio``, 0 to 100: Latin-1 letters removed, other signs made spaces, lower-cased, rounded.
 
     >>> similarity("large", "x-large"), similarity("pack of 12", "pack of 1")
     (100, 95)

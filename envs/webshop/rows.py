@@ -1,7 +1,7 @@
-"""Reading large JSON files row by row, in bounded memory, with errors that name the file and the row.
+"""Reads large JSON files row by row, in bounded memory, with errors that name the file and the row.
 
-The full product file holds more than a million rows in one JSON list; parsing it whole would cost several times its
-size in memory. Only the row being read is held here.
+The full product file has more than a million rows in one JSON list. Parsing it whole would take several times its size
+in memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from gagpo.base.errors import GagpoError
 
 CHUNK = 1 << 20
-LARGEST_ROW = 64 << 20  # characters; a longer row is taken for a broken file
+LARGEST_ROW = 64 << 20  # characters; a longer row means a broken file
 
 _BLANK = re.compile(r"[ \t\r\n]*")
 _AFTER_VALUE = frozenset(" \t\r\n,:]}")
@@ -23,13 +23,14 @@ _SHAPES = {"[": "a list", "{": "an object", '"': "a string"}
 
 
 class CatalogueError(GagpoError, ValueError):
-    """A data file that cannot be used; the message names the file, the row and what was expected."""
+    """A data file cannot be used; the message names the file, the row and what was expected."""
 
 
 def iterate_list(path: Path, expected: str) -> Iterator[tuple[int, object]]:
-    """Yield ``(row, value)`` of a JSON list, rows counted from 1; ``expected`` says what the file should hold.
+    """Yield ``(row, value)`` of a JSON list, rows counted from 1; ``expected`` describes the content, for errors.
 
-    Raises CatalogueError for a missing or unreadable file, another shape, bad UTF-8 and broken JSON.
+    Raises:
+        CatalogueError: the file is missing or unreadable, has another shape, bad UTF-8 or broken JSON.
     """
     reader = _RowReader(path, expected)
     reader.open("[")
@@ -45,11 +46,10 @@ def iterate_object(path: Path, expected: str) -> Iterator[tuple[int, str, object
     reader.open("{")
     row = 0
     while not reader.closes("}", first=row == 0):
-        # A key, its colon and its value; the comma is the reader's.
         row += 1
         key = reader.value(row)
         if not isinstance(key, str) or reader.peek() != ":":
-            raise CatalogueError(f"{path}, row {row}: broken JSON, a key and a colon were expected")
+            raise CatalogueError(f"{path}, row {row}: broken JSON, expected a key and a colon")
         reader.position += 1
         yield row, key, reader.value(row)
 
@@ -80,7 +80,7 @@ class _RowReader:
         self.position += 1
 
     def closes(self, bracket: str, first: bool) -> bool:
-        """Whether the collection ends here; else stand at the next row."""
+        """Whether the collection ends here; if not, move to the next row."""
         character = self.peek()
         if character == bracket:
             self.position += 1
@@ -89,15 +89,15 @@ class _RowReader:
             self._file.close()
             return True
         if not character:
-            raise CatalogueError(f"{self.path}: ends after row {self.row}; the file is cut short")
+            raise CatalogueError(f"{self.path}: ends after row {self.row}; the file is truncated")
         if not first:
             if character != ",":
-                raise CatalogueError(f"{self.path}: broken JSON after row {self.row}, a comma was expected")
+                raise CatalogueError(f"{self.path}: broken JSON after row {self.row}, expected a comma")
             self.position += 1
         return False
 
     def peek(self) -> str:
-        """The next character that is not blank, or '' at the end of the file."""
+        """The next character that is not white space, or '' at the end of the file."""
         while True:
             self.position = _BLANK.match(self.buffer, self.position).end()  # type: ignore[union-attr]
             if self.position < len(self.buffer):
@@ -111,7 +111,7 @@ class _RowReader:
         self.peek()
         wanted = CHUNK
         while True:
-            reason = "a value goes on and on"
+            reason = "unterminated value"
             try:
                 value, end = self._parse(self.buffer, self.position)
             except RecursionError:
@@ -120,7 +120,7 @@ class _RowReader:
                 reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)[:120]
                 complete = False
             else:
-                # What ends at the end of the buffer may go on in the next chunk, and so may "0" before ".".
+                # A value at the end of the buffer may continue in the next chunk, such as "0" before ".".
                 complete = self.ended or (end < len(self.buffer) and self.buffer[end] in _AFTER_VALUE)
             if complete:
                 self.position = end

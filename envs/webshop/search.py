@@ -1,17 +1,18 @@
 """The shop's search: Lucene's BM25 over stemmed words, from a memory-mapped index.
 
-Scores follow Lucene's formula (k1 = 0.9, b = 0.4, the settings of the published environment's engine), computed by
-bm25s; words are cut as Lucene's standard tokenizer cuts them, possessives and 33 stop words removed, and stemmed by
-Porter's algorithm. Products with equal scores come in catalogue order, so that results never depend on the machine.
+bm25s computes the scores by Lucene's formula with the published environment's settings, k1 = 0.9 and b = 0.4. Text is
+tokenized as by Lucene's standard tokenizer, without possessives and 33 stop words, and stemmed by Porter's algorithm.
+Products with equal scores come in catalogue order, so results do not depend on the machine.
 
-Lucene keeps one byte for the length of a text and so computes with a length that is up to an eighth too small. An index
-has either the exact lengths or Lucene's (:data:`LENGTHS`): the same formula, and often another order.
+Lucene stores the length of a text in one byte, so the length it uses is up to an eighth too small. An index has either
+the exact lengths or Lucene's (:data:`LENGTHS`). The formula is the same, but the order often differs.
 """
 
 from __future__ import annotations
 
+import functools
 import re
-from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,19 +24,19 @@ if TYPE_CHECKING:
 K1 = 0.9
 B = 0.4
 RESULTS = 50
-REMEMBERED_QUERIES = 4_096
+CACHED_QUERIES = 4_096
 
 
-def _decoded(byte: int) -> int:
-    """``SmallFloat.byte4ToInt`` of Lucene: 24 small numbers as they are, then floats of four bits, without a sign."""
+def _decode(byte: int) -> int:
+    """Lucene's ``SmallFloat.byte4ToInt``: the first 24 numbers, then unsigned floats with a mantissa of four bits."""
     if byte < 24:
         return byte
     mantissa, shift = (byte - 24) & 7, ((byte - 24) >> 3) - 1
     return 24 + (mantissa if shift < 0 else (mantissa | 8) << shift)
 
 
-LENGTHS = np.array([_decoded(byte) for byte in range(256)])
-"""What a text's length can be to Lucene; ``SmallFloat.intToByte4`` takes the largest that is not above the true one."""
+LENGTHS = np.array([_decode(byte) for byte in range(256)])
+"""The text lengths that Lucene can store; ``SmallFloat.intToByte4`` rounds down to one of them."""
 
 _STOP_WORDS = (
     "a an and are as at be but by for if in into is it no not of on or such "
@@ -47,13 +48,13 @@ _WORD = re.compile(r"\w+(?:(?:(?<=[^\W\d_])['’.:·](?=[^\W\d_])|(?<=\d)['’.,
 
 
 def searched_text(product: Product) -> str:
-    """What the search sees of a product: title, description, first feature and options."""
+    """The indexed text of a product: title, description, first feature and options."""
     options = ", and ".join(f"{name}: {', '.join(values)}" for name, values in product.options.items())
     return " ".join((product.title, product.description, *product.bullets[:1], options)).lower()
 
 
 def lucene_lengths(lengths: np.ndarray) -> np.ndarray:
-    """The lengths that Lucene computes with.
+    """The given text lengths, rounded as Lucene stores them.
 
     >>> lucene_lengths(np.array([0, 39, 41, 100, 1000])).tolist()
     [0, 39, 40, 96, 984]
@@ -62,14 +63,14 @@ def lucene_lengths(lengths: np.ndarray) -> np.ndarray:
 
 
 class Analyzer:
-    """Text to stemmed words. The stems of up to ``remembered`` different words are kept at hand."""
+    """Splits text into stemmed words, with a cache for the stems of ``cached`` different words."""
 
-    def __init__(self, remembered: int = 50_000) -> None:
+    def __init__(self, cached: int = 50_000) -> None:
         import Stemmer
 
         self._stem = Stemmer.Stemmer("porter").stemWord
         self._stems: dict[str, str] = {}
-        self._remembered = remembered
+        self._cached = cached
 
     def words(self, text: str) -> list[str]:
         """The index terms of ``text``, in order.
@@ -80,12 +81,12 @@ class Analyzer:
         stems = self._stems
         terms = []
         for word in _WORD.findall(text.lower()):
-            # Stemming is slow: words are remembered with their stem, stop words with none.
+            # Stemming is slow, so stems are cached; the stem of a stop word is empty.
             stem = stems.get(word)
             if stem is None:
                 plain = word.replace("’", "'").removesuffix("'s")
                 stem = "" if plain in STOP_WORDS else self._stem(plain)
-                if len(stems) < self._remembered:
+                if len(stems) < self._cached:
                     stems[word] = stem
             if stem:
                 terms.append(stem)
@@ -93,10 +94,10 @@ class Analyzer:
 
 
 class IndexBuilder:
-    """Takes documents one by one, keeps the numbers of their words, and writes the index."""
+    """Collects documents one by one and writes the index."""
 
     def __init__(self) -> None:
-        self._analyzer = Analyzer(remembered=1_000_000)
+        self._analyzer = Analyzer(cached=1_000_000)
         self._vocabulary: dict[str, int] = {}
         self._rows: list[np.ndarray] = []
 
@@ -107,10 +108,10 @@ class IndexBuilder:
         self._rows.append(np.array([numbers.setdefault(word, len(numbers)) for word in words], np.int32))
 
     def save(self, folder: Path, rounded: bool = False) -> None:
-        """Write the index of what was added into ``folder``, which is made; ``rounded``: with Lucene's lengths."""
+        """Create ``folder`` and write the index into it; ``rounded`` uses Lucene's lengths."""
         import bm25s
 
-        self._vocabulary.setdefault("", len(self._vocabulary))  # bm25s wants at least one term
+        self._vocabulary.setdefault("", len(self._vocabulary))  # bm25s needs at least one term
         engine = bm25s.BM25(method="lucene", k1=K1, b=B)
         engine.index((self._rows, self._vocabulary), show_progress=False)
         if rounded:
@@ -118,10 +119,9 @@ class IndexBuilder:
         engine.save(folder, show_progress=False)
 
     def _lucene_scores(self, matrix: dict[str, Any]) -> np.ndarray:
-        """The scores of the words in the documents, in the places of ``matrix`` (compressed columns, one per word).
+        """Scores by ``BM25Similarity`` of Lucene 8 and later for ``matrix`` (compressed columns, one per word).
 
-        As ``BM25Similarity`` of Lucene 8 and later has them. The mean length is over the exact lengths, and texts
-        without a word count neither there nor in the frequency of a word.
+        The mean length uses the exact lengths. Texts without a word count neither there nor in document frequencies.
         """
         length_D = np.array([len(row) for row in self._rows])
         documents = max(int((length_D > 0).sum()), 1)
@@ -130,39 +130,31 @@ class IndexBuilder:
         idf = np.log1p((documents - having + 0.5) / (having + 0.5))
         word = np.repeat(np.arange(len(having)), having)
         place = word * len(length_D) + matrix["indices"]
-        told = np.concatenate(self._rows) * np.int64(len(length_D)) + np.repeat(np.arange(len(length_D)), length_D)
-        places, times = np.unique(told, return_counts=True)
+        pairs = np.concatenate(self._rows) * np.int64(len(length_D)) + np.repeat(np.arange(len(length_D)), length_D)
+        places, times = np.unique(pairs, return_counts=True)
         frequency = times[np.searchsorted(places, place)]
         scores = idf[word] * frequency / (frequency + norm_D[matrix["indices"]])
         return np.asarray(scores.astype(matrix["data"].dtype))
 
 
 class SearchIndex:
-    """An index opened read-only; its arrays are memory-mapped and shared by all processes that open it."""
+    """An index opened read-only; its arrays are memory-mapped and shared by all processes."""
 
     def __init__(self, folder: Path):
         import bm25s
 
         self._engine: Any = bm25s.BM25.load(folder, mmap=True, load_corpus=False)
         for name in ("data", "indices", "indptr"):
-            # The same mapped pages without numpy.memmap's own slow indexing.
+            # The same mapped pages, without numpy.memmap's slow indexing.
             self._engine.scores[name] = np.asarray(self._engine.scores[name])
         self._analyzer = Analyzer()
-        self._found: OrderedDict[str, tuple[int, ...]] = OrderedDict()
+        self.search: Callable[[str], tuple[int, ...]] = functools.lru_cache(CACHED_QUERIES)(self._search)
+        """Numbers of the ``RESULTS`` best documents that share a word with the query, best first.
 
-    def search(self, query: str, limit: int = RESULTS) -> tuple[int, ...]:
-        """Numbers of the ``limit`` best documents sharing a word with ``query``, best first.
-
-        Equal scores are ordered by number. Nothing in a query is syntax: any text is just words.
+        Equal scores are ordered by number. A query has no syntax: any text is a list of words.
         """
-        found = self._found.get(query)
-        if found is None:
-            found = self._found[query] = self._rank(query)
-            if len(self._found) > REMEMBERED_QUERIES:
-                self._found.popitem(last=False)
-        return found[:limit]
 
-    def _rank(self, query: str) -> tuple[int, ...]:
+    def _search(self, query: str) -> tuple[int, ...]:
         terms = self._engine.get_tokens_ids(self._analyzer.words(query))
         if not terms:
             return ()

@@ -1,12 +1,12 @@
-"""A catalogue built once into read-only files that all processes map into memory and share.
+"""A catalogue, built once into read-only files that all processes map into memory and share.
 
-A store is a folder, named by what went into it: products one after the other as JSON with an array of offsets, asins
-sorted for binary search, the prices that count, goals, their splits, and the search index. It is written to a
-temporary folder and renamed, under a lock, so that a half-built store is never seen. The manifest holds size and hash
-of every file; what was damaged since is refused when it is opened.
+A store is a folder named by a hash of its inputs. It holds the products as JSON with an array of offsets, the sorted
+asins for binary search, the prices, the goals and their splits, and the search index. It is written to a temporary
+folder and renamed, under a lock, so a half-built store is never visible. The manifest lists the size and hash of every
+file; a damaged store is rejected when it is opened.
 
-Texts are kept as the data files have them. A store opened with ``exact`` gives them out like that, and lists goals as
-the published environment does; otherwise they are tidy, and goals that nobody can reach are left out.
+Texts are stored as in the data files. A store opened with ``exact`` returns them unchanged and lists the goals of the
+published environment. Otherwise texts are cleaned, and goals that cannot be reached are left out.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import functools
 import hashlib
 import json
 import mmap
-from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,27 +46,28 @@ from gagpo.envs.webshop.search import IndexBuilder, SearchIndex, searched_text
 from gagpo.envs.webshop.tagger import Tagger, default_tagger
 
 FORMAT = 2
-REMEMBERED_PRODUCTS = 2_048
-HASHED = 512 << 20  # bytes; of a larger store only the sizes are compared when it is opened
+CACHED_PRODUCTS = 2_048
+MAX_HASHED = 512 << 20  # bytes; opening a larger store only compares the file sizes
 LOCK_TIMEOUT = 3_600.0  # seconds; the full catalogue takes minutes to build
 
 _FIELDS = tuple(Product.__dataclass_fields__)
 
 
 class UnknownProduct(GagpoError, KeyError):
-    """An asin the catalogue does not hold."""
+    """An asin that is not in the catalogue."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
 class Store:
-    """A built catalogue, opened read-only. Cheap to open; what many processes open exists once in memory.
+    """A built catalogue, opened read-only. Opening is cheap, and processes share its memory.
 
-    exact: texts, goals and search as the published environment has them. Its search index, which rounds the lengths of
-        texts as Lucene does, is built beside the store at the first use.
+    exact: use the published environment's texts, goals and search. Its search index, which rounds text lengths as
+        Lucene does, is built next to the store at the first use.
 
-    Raises CatalogueError, naming the file, when the store is damaged or of another format.
+    Raises:
+        CatalogueError: the store is damaged or has another format; names the file.
     """
 
     def __init__(self, folder: Path, exact: bool = False):
@@ -81,7 +82,8 @@ class Store:
             self._goals = {kind: _Blobs(folder, f"goals-{kind}") for kind in KINDS}
         except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
             raise _unusable(folder, "", error) from None
-        self._remembered: OrderedDict[int, Product] = OrderedDict()
+        self.product: Callable[[int], Product] = functools.lru_cache(CACHED_PRODUCTS)(self._product)
+        """The product at a number (0 to ``len(store) - 1``, in catalogue order)."""
         self._goal_numbers: dict[str, dict[str, int]] = {}
         self._tasks: dict[tuple[str, str], TaskSet] = {}
         index = self._lucene_index() if exact else folder / "index"
@@ -93,21 +95,15 @@ class Store:
     def __len__(self) -> int:
         return len(self._asins)
 
-    def product(self, number: int) -> Product:
-        """The product at ``number`` (0 to ``len(store) - 1``, catalogue order)."""
-        product = self._remembered.get(number)
-        if product is None:
-            try:
-                product = _unpack(self._products[number])
-            except (ValueError, TypeError, KeyError, AttributeError) as error:
-                raise _unusable(self.folder, f"products.bin, row {number + 1}: ", error) from None
-            product = self._remembered[number] = product if self.exact else product.tidy()
-            if len(self._remembered) > REMEMBERED_PRODUCTS:
-                self._remembered.popitem(last=False)
-        return product
+    def _product(self, number: int) -> Product:
+        try:
+            product = _unpack(self._products[number])
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise _unusable(self.folder, f"products.bin, row {number + 1}: ", error) from None
+        return product if self.exact else product.tidy()
 
     def number(self, asin: str) -> int:
-        """Where the product is; raises UnknownProduct."""
+        """The number of the product; raises UnknownProduct."""
         key = asin.encode("utf-8", "replace")
         place = int(np.searchsorted(self._asins, key))
         if place == len(self) or self._asins[place] != key:
@@ -115,13 +111,13 @@ class Store:
         return int(self._order[place])
 
     def price(self, number: int) -> float:
-        """The price in dollars that is held against a budget."""
+        """The price in dollars that is compared with a budget."""
         return float(self._prices[number])
 
     def goal(self, task: str) -> Goal:
-        """The goal of a task id, of either kind; raises UnknownTask."""
+        """The goal of a task id of either kind; raises UnknownTask."""
         kind = _kind_of(task)
-        self.tasks(kind, "test")
+        self.tasks(kind, "test")  # loads the numbers of this kind
         number = self._goal_numbers[kind].get(task)
         if number is None:
             raise UnknownTask(f"{self.folder}: there is no goal {task[:40]!r}")
@@ -135,7 +131,7 @@ class Store:
         return goal if self.exact else goal.tidy()
 
     def place(self, task: str) -> tuple[str, str]:
-        """Kind and split of a task id; raises UnknownTask."""
+        """The kind and split of a task id; raises UnknownTask."""
         kind = _kind_of(task)
         for split in ("test", "validation", "train"):
             if task in self.tasks(kind, split):
@@ -143,7 +139,7 @@ class Store:
         raise UnknownTask(f"{self.folder}: there is no goal {task[:40]!r}")
 
     def tasks(self, kind: str, split: str) -> TaskSet:
-        """The tasks of one split of one kind of goals."""
+        """The tasks of one split and one kind of goals."""
         if (kind, split) not in self._tasks:
             path = self.folder / f"tasks-{kind}{'-exact' if self.exact else ''}.json"
             numbers: dict[str, int] = {}
@@ -159,16 +155,15 @@ class Store:
         return self._tasks[kind, split]
 
     def _lucene_index(self) -> Path:
-        """The index with Lucene's lengths, built if it is not there."""
-        folder = self.folder.with_name(f"{self.folder.name}-lucene")
-        with FileLock(f"{folder}.lock", LOCK_TIMEOUT):
-            if not folder.is_dir():
-                builder = IndexBuilder()
-                for number in range(len(self)):
-                    builder.add(searched_text(_unpack(self._products[number]).tidy()))
-                with durable.replacing_folder(folder) as unfinished:
-                    builder.save(unfinished, rounded=True)
-        return folder
+        """The folder of the index with Lucene's text lengths, built if missing."""
+
+        def build(folder: Path) -> None:
+            builder = IndexBuilder()
+            for number in range(len(self)):
+                builder.add(searched_text(_unpack(self._products[number]).tidy()))
+            builder.save(folder, rounded=True)
+
+        return build_once(self.folder.with_name(f"{self.folder.name}-lucene"), build)
 
     def _advice(self, kind: str) -> str:
         number = self.manifest["exact_goals" if self.exact else "goals"][kind]
@@ -181,28 +176,40 @@ def _kind_of(task: str) -> str:
 
 @functools.cache
 def open_store(folder: Path, exact: bool = False) -> Store:
-    """The store in ``folder``; environments of one process share it."""
+    """The store in ``folder``, shared by all environments of the process."""
     return Store(folder, exact)
 
 
-def store_for(sources: Sources, root: Path, seed: int = 0, tagger: Tagger | None = None) -> Path:
-    """The folder of the store built from ``sources`` below ``root``; it is built if it is not there.
+def build_once(folder: Path, build: Callable[[Path], None]) -> Path:
+    """Return ``folder``, filled by ``build`` if missing; other processes that need it wait.
 
-    Files count as the same while path, size and time of change are; what was in them is hashed while building. Other
-    processes that want the same store wait for the one that builds it. Raises CatalogueError for bad data and
-    TimeoutError when another process holds the lock for an hour.
+    build: called with a temporary folder, which is renamed afterwards.
+
+    Raises:
+        TimeoutError: another process holds the lock for an hour.
+    """
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{folder}.lock", LOCK_TIMEOUT):
+            if not folder.is_dir():
+                with durable.replacing_folder(folder) as unfinished:
+                    build(unfinished)
+    return folder
+
+
+def store_for(sources: Sources, root: Path, seed: int = 0, tagger: Tagger | None = None) -> Path:
+    """The folder of the store for ``sources`` below ``root``, built if missing.
+
+    A file with the same path, size and modification time counts as unchanged.
+
+    Raises:
+        CatalogueError: bad data.
     """
     tagger = tagger or default_tagger()
-    stamps = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in sources.paths]
+    paths = [path for path in (sources.products, sources.attributes, sources.humans) if path]
+    stamps = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
     key = hashlib.sha256(json.dumps([FORMAT, seed, tagger.name, stamps]).encode()).hexdigest()[:16]
-    folder = root / f"store-{key}"
-    if not (folder / "manifest.json").is_file():
-        root.mkdir(parents=True, exist_ok=True)
-        with FileLock(root / f"store-{key}.lock", LOCK_TIMEOUT):
-            if not (folder / "manifest.json").is_file():
-                with durable.replacing_folder(folder) as unfinished:
-                    _build(unfinished, sources, seed, tagger)
-    return folder
+    return build_once(root / f"store-{key}", lambda folder: _build(folder, sources, seed, tagger))
 
 
 def _build(folder: Path, sources: Sources, seed: int, tagger: Tagger) -> None:
@@ -216,7 +223,7 @@ def _build(folder: Path, sources: Sources, seed: int, tagger: Tagger) -> None:
     index = IndexBuilder()
     content = hashlib.sha256(json.dumps([FORMAT, seed, tagger.name]).encode())
     with _BlobWriter(folder, "products") as writer:
-        for product in _tagged(read_products(sources.products, annotations, counts, raw=True), tagger):
+        for product in _tagged(read_products(sources.products, annotations, counts), tagger):
             blob = _pack(product)
             content.update(blob)
             writer.add(blob)
@@ -234,16 +241,16 @@ def _build(folder: Path, sources: Sources, seed: int, tagger: Tagger) -> None:
                     out_of_reach.update(goal.id for goal in made if not within_reach(goal, seen, price))
                 else:
                     counts["instructions_without_attributes"] += 1
-            # A generator of its own: whether a catalogue also has synthetic instructions must not change human goals.
+            # A separate generator, because synthetic instructions must not change the human goals.
             human_rng = product_rng(f"{product.asin}:human", seed)
             goals["human"] += human_goals(product, humans.get(product.asin, ()), price, human_rng)
             for kind in KINDS:
-                # Published product files are in random order, so that the first goals are a fair sample.
+                # Published product files are in random order, so the first goals are a fair sample.
                 counts["goals_too_many"] += len(goals[kind][MOST_GOALS:])
                 out_of_reach.difference_update(goal.id for goal in goals[kind][MOST_GOALS:])
                 del goals[kind][MOST_GOALS:]
     if not asins:
-        raise CatalogueError(f"{sources.products}: holds no usable product (left out: {dict(counts) or 'none'})")
+        raise CatalogueError(f"{sources.products}: has no usable product (left out: {dict(counts) or 'none'})")
     for path, named in ((sources.attributes, annotations), (sources.humans, humans)):
         if named and not named.keys() & set(asins):
             raise CatalogueError(f"{path}: names no product of {sources.products.name}; were two data sets mixed up?")
@@ -252,10 +259,12 @@ def _build(folder: Path, sources: Sources, seed: int, tagger: Tagger) -> None:
     np.save(folder / "prices.npy", np.array(prices, np.float64))
     numbers, exact_numbers = {}, {}
     for kind in KINDS:
-        # All goals are kept, the playable ones are listed: ``exact`` lists all.
+        # All goals are stored. ``exact`` lists all of them, the default lists the playable ones.
         kept = playable(goals[kind], out_of_reach, counts)
         numbers[kind], exact_numbers[kind] = len(kept), len(goals[kind])
-        _write_goals(folder, kind, goals[kind])
+        with _BlobWriter(folder, f"goals-{kind}") as writer:
+            for goal in goals[kind]:
+                writer.add(json.dumps(goal.__dict__, ensure_ascii=False).encode())
         places = {goal.id: number for number, goal in enumerate(goals[kind])}
         _write_tasks(folder / f"tasks-{kind}.json", split_goals(kept), places, content.hexdigest())
         _write_tasks(folder / f"tasks-{kind}-exact.json", split_goals(goals[kind]), places, content.hexdigest())
@@ -269,9 +278,7 @@ def _build(folder: Path, sources: Sources, seed: int, tagger: Tagger) -> None:
         "content": content.hexdigest(),
         "sources": str(sources.products),
         "left_out": {what: number for what, number in counts.items() if number},
-        "files": {
-            str(path.relative_to(folder)): _measured(path) for path in sorted(folder.rglob("*")) if path.is_file()
-        },
+        "files": {str(path.relative_to(folder)): _fingerprint(path) for path in sorted(folder.rglob("*.*"))},
     }
     manifest["seal"] = _seal(manifest)
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
@@ -302,14 +309,8 @@ def _write_asins(folder: Path, asins: list[str]) -> None:
     np.save(folder / "order.npy", order.astype(np.int64))
 
 
-def _write_goals(folder: Path, kind: str, goals: list[Goal]) -> None:
-    with _BlobWriter(folder, f"goals-{kind}") as writer:
-        for goal in goals:
-            writer.add(json.dumps(goal.__dict__, ensure_ascii=False).encode())
-
-
 def _write_tasks(path: Path, splits: dict[str, list[Goal]], places: dict[str, int], catalogue: str) -> None:
-    """The ids of each split's goals, each with its type, its digest, and where the goal stands."""
+    """Write the id, type, digest and number of each goal, by split."""
     rows = {
         split: [[goal.id, goal.type, digest_of(goal, catalogue), places[goal.id]] for goal in goals]
         for split, goals in splits.items()
@@ -317,14 +318,14 @@ def _write_tasks(path: Path, splits: dict[str, list[Goal]], places: dict[str, in
     path.write_text(json.dumps(rows, ensure_ascii=False), encoding="utf-8")
 
 
-def _measured(path: Path) -> tuple[int, str]:
-    """Size and SHA-256 of a file."""
+def _fingerprint(path: Path) -> tuple[int, str]:
+    """The size and SHA-256 of a file."""
     with path.open("rb") as file:
         return path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _seal(manifest: dict[str, Any]) -> str:
-    """SHA-256 of everything else in the manifest."""
+    """The SHA-256 of everything else in the manifest."""
     rest = {key: value for key, value in manifest.items() if key != "seal"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
@@ -338,12 +339,12 @@ def _verified_manifest(folder: Path) -> dict[str, Any]:
         if manifest["seal"] != _seal(manifest):
             raise ValueError("its content was changed after it was written")
         files = manifest["files"]
-        hashed = sum(size for size, _ in files.values()) <= HASHED
+        hashed = sum(size for size, _ in files.values()) <= MAX_HASHED
         for name, (size, digest) in files.items():
             path = folder / name
             if path.stat().st_size != size:
-                raise ValueError(f"{path.stat().st_size} bytes where {size} were written")
-            if hashed and _measured(path)[1] != digest:
+                raise ValueError(f"{path.stat().st_size} bytes instead of {size}")
+            if hashed and _fingerprint(path)[1] != digest:
                 raise ValueError("its content was changed after it was written")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _unusable(folder, f"{name}: ", error) from None
@@ -354,7 +355,7 @@ def _unusable(folder: Path, place: str, error: Exception) -> CatalogueError:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     if isinstance(error, KeyError):
         reason = f"lacks {reason}"
-    return CatalogueError(f"{folder}: not a usable store ({place}{reason}); delete it and it is built anew")
+    return CatalogueError(f"{folder}: not a usable store ({place}{reason}); delete the folder to rebuild it")
 
 
 def _mapped(path: Path) -> np.ndarray:
@@ -363,7 +364,7 @@ def _mapped(path: Path) -> np.ndarray:
 
 
 class _BlobWriter:
-    """Byte strings one after the other in ``<name>.bin``, their offsets in ``<name>.npy``."""
+    """Writes byte strings to ``<name>.bin`` and their offsets to ``<name>.npy``."""
 
     def __init__(self, folder: Path, name: str):
         self._path = folder / f"{name}.npy"
@@ -383,7 +384,7 @@ class _BlobWriter:
 
 
 class _Blobs:
-    """What :class:`_BlobWriter` wrote, mapped into memory."""
+    """The strings that :class:`_BlobWriter` wrote, mapped into memory."""
 
     def __init__(self, folder: Path, name: str):
         self._offsets = _mapped(folder / f"{name}.npy")

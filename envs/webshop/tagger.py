@@ -1,8 +1,7 @@
-"""Which words of a product title are nouns: the type part of the reward compares those.
+"""Finds the nouns in product titles, which the type part of the reward compares.
 
-The published environment asks a spaCy model. Where that model is installed it is asked here too; elsewhere a fixed
-word-class rule answers. The tagger runs once, when a catalogue is built, and its name is part of the store's key: two
-stores tagged differently are never mixed up, and no worker loads a model.
+The published environment uses a spaCy model. This module uses it if it is installed, and a word list otherwise. The
+tagger runs only while a catalogue is built, so workers load no model. Its name is part of the store's key.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ SPACY_MODEL = "en_core_web_sm"
 
 
 class Tagger(Protocol):
-    """Names the nouns of titles; ``name`` identifies tagger and version."""
+    """Finds the nouns of titles; ``name`` identifies the tagger and its version."""
 
     name: str
 
     def nouns(self, titles: Iterable[str]) -> Iterator[tuple[str, ...]]:
-        """For each title its common and proper nouns, lower-cased, in order, doubles kept."""
+        """For each title, its common and proper nouns: lower-cased, in order, with repetitions."""
         ...
 
 
@@ -40,12 +39,11 @@ class SpacyTagger:
 
 
 class RuleTagger:
-    """Every word is a noun but function words, numbers, measures, and the commonest adjectives, verbs and adverbs.
+    """Takes every word for a noun except function words, units, and common adjectives, verbs and adverbs.
 
-    Titles are strings of nouns with few other words among them, so that leaving out the others comes close to a model.
-    Words are runs of letters (an apostrophe may stand inside); a hyphen separates, as it does in spaCy. A word is no
-    noun when it is listed below, is a single letter, or ends in ``-ly``, ``-able``, ``-ible``, ``-less``, ``-ful``
-    (six letters or more).
+    Titles consist mostly of nouns, so this comes close to a model. Words are runs of letters, which may contain
+    apostrophes; a hyphen separates words, as in spaCy. A word is not a noun if it is listed below, is a single letter,
+    or has six letters or more and ends in ``-ly``, ``-able``, ``-ible``, ``-less`` or ``-ful``.
 
     >>> next(RuleTagger().nouns(["Women's Ultra-Soft Cotton T-Shirt for Running, Pack of 2"]))
     ('women', 'cotton', 'shirt', 'running', 'pack')
@@ -89,10 +87,6 @@ def _is_noun(word: str) -> bool:
 
 
 def default_tagger() -> Tagger:
-    """spaCy's small English model where it is installed, else :class:`RuleTagger`."""
-    return SpacyTagger() if tagger_is_spacy() else RuleTagger()
-
-
-def tagger_is_spacy() -> bool:
-    """Whether spaCy and its model are both there; neither is imported to find out."""
-    return all(importlib.util.find_spec(name) for name in ("spacy", SPACY_MODEL))
+    """spaCy's small English model if it is installed, else :class:`RuleTagger`."""
+    installed = all(importlib.util.find_spec(name) for name in ("spacy", SPACY_MODEL))
+    return SpacyTagger() if installed else RuleTagger()

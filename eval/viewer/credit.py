@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gagpo.credit import CreditSettings, Turns, advantages, intern, value_proxy
+from gagpo.credit import CreditSettings, Turns, advantages, intern
 from gagpo.credit.episode import Grpo
 from gagpo.credit.gagpo import Gagpo
 from gagpo.eval.viewer.records import EpisodeRecord
@@ -41,7 +41,7 @@ class Recredit:
         turns = turns.paying_success([(one.environment or "") in self.success_only for one in episodes])
         credits: dict[str, CreditSettings] = {"gagpo": self.gagpo, "grpo": Grpo()}
         rows = {name: advantages(turns, credit).advantage_N for name, credit in credits.items()}
-        value_N, state_N = value_proxy(turns, gamma=self.gagpo.gamma), turns.states()
+        value_N, state_N = Gagpo(gamma=self.gagpo.gamma).value(turns), turns.states()
         found, start = [], 0
         for one in episodes:
             place = slice(start, start + len(one.turns))
@@ -60,8 +60,8 @@ def for_run(folder: Path) -> Recredit:
     credit = settings.algorithm.credit
     return Recredit(
         credit if isinstance(credit, Gagpo) else Gagpo(),
-        {env.name: env.invalid_penalty for env in settings.all_environments},
-        {env.name for env in settings.all_environments if env.reward == "success"},
+        {env.name: settings.invalid_penalty for env in settings.all_environments},
+        {env.name for env in settings.all_environments if settings.reward == "success"},
     )
 
 

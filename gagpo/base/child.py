@@ -1,4 +1,4 @@
-"""A child process of this Python: started safely, asked in frames of plain data, killed with all it has started.
+"""Child processes: started safely, sent plain data, killed with everything they started.
 
     child = Child("package.module:function", memory=2 << 30)
     answer = child.ask(("add", 1, 2), seconds=5.0)  # starts the child if it does not run
@@ -31,10 +31,8 @@ from gagpo.base.interpreter import command, module_path
 
 HEADER = struct.Struct("<I")
 LONGEST_FRAME = 64 * 2**20  # bytes; a longer message is an error
-HOUR = 3600.0
-END_SECONDS = 5.0  # that a child may take to end: one in an uninterruptible wait must not block its owner
+END_SECONDS = 5.0  # for a child to end: one in an uninterruptible wait must not block its owner
 
-# Packages named in `bare` are entered without their __init__, so that a child that needs little starts quickly.
 _BOOT = """
 import sys, json
 number, target, path, bare, memory, arguments = json.loads(sys.argv.pop())
@@ -66,27 +64,30 @@ class ChildLate(ChildFailed):
 
 
 class ChildEnded(ChildFailed):
-    """The child ended before it answered; ``status`` is as ``subprocess`` gives it: negative for a signal."""
+    """The child ended before it answered.
 
-    def __init__(self, words: str, status: int):
-        super().__init__(words)
+    status: its exit status, negative for a signal.
+    """
+
+    def __init__(self, message: str, status: int):
+        super().__init__(message)
         self.status = status
 
 
 def pack(message: Any, token: bytes = b"") -> bytes:
-    """``message`` as one frame: the length of the rest, the ``token`` of the sender, the marshalled message."""
+    """``message`` as one frame: the length of the rest, the sender's ``token``, the marshalled message."""
     body = marshal.dumps(message)
     return HEADER.pack(len(token) + len(body)) + token + body
 
 
 class Pipe:
-    """One end of a connection between a process and its child: whole messages, waits with deadlines."""
+    """One end of the connection between a process and its child."""
 
     def __init__(self, connection: socket.socket):
         self.socket = connection
 
     def send(self, message: Any, seconds: float | None = None) -> None:
-        """Send a message; OSError if the other side is gone, TimeoutError if it takes too long to read."""
+        """Send a message; OSError if the other side is gone, TimeoutError if it does not read in time."""
         self.socket.settimeout(seconds)
         self.socket.sendall(pack(message))
 
@@ -94,8 +95,8 @@ class Pipe:
         """The next message, within ``seconds`` in all.
 
         Raises:
-            EOFError: no message can come: the other side closed, or sent something else.
-            TimeoutError: no whole message came in time.
+            EOFError: the other side closed the connection, or sent something else than a message.
+            TimeoutError: no complete message came in time.
         """
         end = None if seconds is None else time.monotonic() + seconds
         (length,) = HEADER.unpack(self._read(HEADER.size, end))
@@ -122,18 +123,18 @@ class Pipe:
 
 
 class Child:
-    """A child process, started by :meth:`start` or the first :meth:`ask`, and again after it ended.
+    """A child process, started by :meth:`start` or :meth:`ask`, and again after it ended.
 
-    ``ask`` may be called from any thread. A forked copy of this process has no child and starts its own.
+    ``ask`` may be called from any thread. A forked copy of this process starts a child of its own.
 
-    target: the ``module:function`` that it runs.
-    arguments: texts that the function takes after its pipe.
-    name: what errors call it.
-    memory: bytes of address space that it may take; None for no limit.
-    bare: packages that it enters without their ``__init__``.
+    target: the ``module:function`` to run.
+    arguments: arguments of the function after its pipe.
+    name: its name in errors.
+    memory: limit of its address space in bytes; None for no limit.
+    bare: packages imported without their ``__init__``, for a quick start.
     variables: its environment variables; None for those of this process.
-    output: where its standard output and errors go; None for nowhere and to those of this process.
-    start_seconds: that it may take to send its first message, which ``ask`` waits for.
+    output: its standard output and error; by default output is discarded and errors go to those of this process.
+    start_seconds: deadline for its first message, which ``ask`` waits for.
     """
 
     def __init__(
@@ -153,7 +154,7 @@ class Child:
         _CHILDREN.add(self)
 
     def _forget(self) -> None:
-        """Have no child: at first, and in a forked copy of this process."""
+        """Have no child: at first, and in a fork of this process."""
         self._lock = threading.Lock()
         self.pipe: Pipe | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -161,7 +162,7 @@ class Child:
 
     @property
     def process(self) -> int | None:
-        """The id of the running process, which leads a process group of its own."""
+        """The id of the child, which leads a process group of its own."""
         return self._process.pid if self._process is not None else None
 
     @property
@@ -169,7 +170,7 @@ class Child:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> Pipe:
-        """Start the child, unless it was started, and return the connection to it at once."""
+        """Start the child unless it was started; return the connection to it without waiting."""
         if self.pipe is not None:
             return self.pipe
         ours, theirs = socket.socketpair()
@@ -184,7 +185,7 @@ class Child:
                     stderr=self.output,
                     pass_fds=[theirs.fileno()],
                     env=None if self.variables is None else dict(self.variables),
-                    start_new_session=True,  # Ctrl-C in the terminal reaches only its owner
+                    start_new_session=True,  # Ctrl-C reaches only its owner
                 )
             except OSError as error:
                 ours.close()
@@ -194,12 +195,9 @@ class Child:
         return self.pipe
 
     def ask(self, message: Any, seconds: float) -> Any:
-        """The child's answer to ``message``, which may take ``seconds``; the child is killed if it takes longer.
+        """The child's answer to ``message``; the child is killed if it takes more than ``seconds``.
 
-        Raises:
-            ChildEnded: it ended before it answered.
-            ChildLate: it did not answer in time.
-            ChildFailed: it does not start.
+        Raises ChildEnded, ChildLate, or ChildFailed if it does not start.
         """
         with self._lock:
             try:
@@ -214,7 +212,7 @@ class Child:
             except (EOFError, OSError):
                 status = self._end(END_SECONDS)
                 raise ChildEnded(f"{self.name} ended ({status})", status) from None
-            except BaseException:  # an interrupt: the late answer must not be taken for that to the next message
+            except BaseException:  # after an interrupt, a late answer must not answer the next message
                 self._end()
                 raise
 
@@ -228,7 +226,7 @@ class Child:
             raise ChildFailed(f"{self.name} does not start: {why}") from None
 
     def end(self, wait: float = 0.0) -> int:
-        """Kill the child, after ``wait`` seconds in which it may end by itself, and its process group; its status."""
+        """Give the child ``wait`` seconds to end, kill its process group, and return the child's exit status."""
         with self._lock:
             return self._end(wait)
 
@@ -246,7 +244,7 @@ class Child:
 
 
 def _finish(owner: int, process: subprocess.Popen[bytes], pipe: Pipe, wait: float = 2.0) -> int:
-    """End a child of ``owner``, which a forked copy of it leaves alone."""
+    """End a child of the process ``owner``; do nothing in a fork of it."""
     pipe.close()
     if os.getpid() != owner:
         return 0
@@ -268,7 +266,7 @@ T = TypeVar("T", bound=Closable)
 
 
 class Shared(Generic[T]):
-    """One thing that all its users in this process share; it is closed when the last of them releases it."""
+    """A resource with several users in this process; it is closed when the last of them releases it."""
 
     def __init__(self, thing: T):
         self.thing = thing
@@ -276,7 +274,7 @@ class Shared(Generic[T]):
         os.register_at_fork(after_in_child=self._users.clear)
 
     def take(self, user: object) -> T:
-        """The thing, for ``user``."""
+        """Register ``user`` and return the resource."""
         self._users.add(user)
         return self.thing
 
@@ -288,7 +286,7 @@ class Shared(Generic[T]):
 
 
 class RestartBudget:
-    """At most ``most`` restarts in any hour, so that a long run outlives rare losses but not a broken child.
+    """At most ``most`` restarts in any hour, so that a long run survives rare losses but not a broken child.
 
     >>> budget = RestartBudget(1, clock=iter([0.0, 1.0, 3601.0]).__next__)
     >>> budget.take(), budget.take(), budget.take()
@@ -301,9 +299,9 @@ class RestartBudget:
         self._taken: deque[float] = deque()
 
     def take(self) -> bool:
-        """Whether another restart is allowed now; it is counted then."""
+        """Count another restart and return True, or return False if it is not allowed now."""
         now = self._clock()
-        while self._taken and now - self._taken[0] >= HOUR:
+        while self._taken and now - self._taken[0] >= 3600.0:
             self._taken.popleft()
         if len(self._taken) >= self.most:
             return False
@@ -312,7 +310,7 @@ class RestartBudget:
 
     @property
     def taken(self) -> int:
-        """Restarts within the hour before the last call of :meth:`take`."""
+        """Restarts in the hour before the last :meth:`take`."""
         return len(self._taken)
 
 
@@ -322,7 +320,7 @@ _CHILDREN: weakref.WeakSet[Child] = weakref.WeakSet()
 def _forget_all() -> None:
     for child in _CHILDREN:
         if child._process is not None:
-            child._process.returncode = 0  # it is the parent's: this process cannot wait for it
+            child._process.returncode = 0  # only the parent can wait for it
         if child._finalizer is not None:
             child._finalizer.detach()
         if child.pipe is not None:

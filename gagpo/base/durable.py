@@ -1,4 +1,4 @@
-"""Writing files so that a kill, a crash or a full disk leaves the old one or the new one, never half of one."""
+"""Write files so that a kill, a crash or a full disk leaves the old or the new file, never half of one."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path: Path, flushed: bool = True) -> Iterator[Path]:
-    """A temporary name beside ``path`` to write to; at the end it is flushed to disk and takes the place of ``path``.
+    """A temporary file next to ``path`` to write to; at the end it replaces ``path``.
 
-    When anything goes wrong the temporary file is removed and ``path`` is as it was. An OSError that names no file (a
-    full disk) is raised again with the name of ``path``. Without ``flushed`` a power cut may leave an empty file: for
-    what is soon made again.
+    After an error the temporary file is removed and ``path`` is unchanged. An OSError without a file name (a full disk)
+    is raised again with that of ``path``.
+
+    flushed: wait for the disk. Without it a power cut may leave an empty file.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -36,17 +37,17 @@ def replacing(path: Path, flushed: bool = True) -> Iterator[Path]:
 
 @contextmanager
 def replacing_folder(folder: Path, flushed: bool = True, within: Path | None = None) -> Iterator[Path]:
-    """A new folder to fill; at the end it takes the place of ``folder``, as :func:`replacing` says.
+    """A temporary folder to fill; at the end it replaces ``folder``, which is whole or absent at any time.
 
-    It lies ``within`` a folder of the same disk (beside ``folder``), and its name begins with a dot and ends in
-    ``.part``. ``folder`` is whole or absent, whenever the process is killed.
+    flushed: see :func:`replacing`.
+    within: where the temporary folder is made, on the same disk; by default next to ``folder``.
     """
     place = within or folder.parent
     place.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=place))
     try:
         yield temporary
-        temporary.chmod(0o755)  # it was made for this user alone
+        temporary.chmod(0o755)  # mkdtemp lets only this user read it
         if flushed:
             for path in [*temporary.rglob("*"), temporary]:
                 flush(path)
@@ -68,7 +69,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Append ``line`` in one write; of a full disk nothing of it stays, and OSError names the file."""
+    """Append ``line`` whole or not at all; an OSError names the file."""
     try:
         with path.open("ab") as file:
             end = file.tell()
@@ -84,7 +85,7 @@ def append_line(path: Path, line: str) -> None:
 
 
 def flush(path: Path) -> None:
-    """Wait until a file, or a folder's list of names, is on the disk."""
+    """Wait until a file, or the list of a folder's names, is on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -93,7 +94,7 @@ def flush(path: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder that counts as whole while it has its name: it loses the name first."""
+    """Remove a folder; it is renamed first, so that it never seems whole while files are missing."""
     doomed = folder.with_name(f".{folder.name}.{os.getpid()}.old")
     with suppress(OSError):
         folder.rename(doomed)
@@ -101,5 +102,5 @@ def remove(folder: Path) -> None:
 
 
 def naming(error: OSError, path: Path) -> OSError:
-    """``error`` with the file it is about."""
+    """``error`` with the name of the file."""
     return OSError(error.errno, error.strerror or str(error), str(path))

@@ -1,8 +1,7 @@
-"""Use the operating system to adopt and end orphans, and to limit the memory of a process.
+"""Adopt and end orphaned processes, and limit the memory of a process.
 
-A process may start others that leave its process group (``setsid``) or outlive it. On Linux a process can ask to
-inherit the orphans among its descendants, and then end every child that is not its own. Elsewhere only process groups
-are ended, and memory is not limited.
+A process may start others that leave its process group (``setsid``) or outlive it. On Linux a process can inherit the
+orphans among its descendants and end them. Elsewhere only process groups are ended, and memory is not limited.
 """
 
 from __future__ import annotations
@@ -18,26 +17,26 @@ from contextlib import suppress
 from pathlib import Path
 
 _SET_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36  # of prctl(2)
-_PATIENCE = 5.0  # seconds for killed processes to end: one in an uninterruptible wait must not block the pool
+_PATIENCE = 5.0  # seconds for killed processes to end: one in an uninterruptible wait must not block its owner
 _MEGABYTE = 2**20
 
 
 def adopt_orphans() -> bool:
-    """Become the parent of every orphan among this process's descendants; return whether the system supports it."""
+    """Become the parent of orphans among this process's descendants; False if the system does not support it."""
     return _prctl(_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the system kill this process when ``parent``, which forked it, ends; exit if it has ended already."""
+    """Have the system kill this process when its ``parent`` ends; exit if it has ended already."""
     _prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def limit_memory(megabytes: int) -> None:
-    """Limit the private memory of this process, and of each that it starts, to ``megabytes`` more than it has now.
+    """Limit the private memory of this process, and of each it starts, to ``megabytes`` more than it has now.
 
-    An allocation beyond it fails (``MemoryError``). Shared memory does not count: loaded before the fork, or mapped.
+    An allocation beyond the limit raises MemoryError. Shared memory does not count: loaded before the fork, or mapped.
     """
     with suppress(OSError, ValueError):  # where the system counts otherwise, or the hard limit is lower
         limit = private_memory() + megabytes * _MEGABYTE
@@ -54,7 +53,7 @@ def private_memory() -> int:
 
 
 def resident_memory(process: int) -> int:
-    """Bytes of memory in use by ``process`` and its living descendants, without mapped files and shared memory."""
+    """Bytes used by ``process`` and its living descendants, without mapped files and shared memory."""
     total, unseen = 0, [process]
     while unseen:
         process = unseen.pop()
@@ -66,7 +65,7 @@ def resident_memory(process: int) -> int:
 
 
 def processor_seconds(process: int) -> float:
-    """CPU time that ``process`` has taken so far; 0 if the system does not report it."""
+    """CPU seconds that ``process`` has used; 0 if the system does not report it."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -75,7 +74,7 @@ def processor_seconds(process: int) -> float:
 
 
 def children(process: int) -> list[int]:
-    """The ids of the child processes of ``process``, including those that ended and are not reaped."""
+    """The ids of the child processes of ``process``, including zombies."""
     found: list[int] = []
     with suppress(OSError):
         for task in os.listdir(f"/proc/{process}/task"):
@@ -84,10 +83,7 @@ def children(process: int) -> list[int]:
 
 
 def end(process: int) -> int:
-    """Kill the child ``process`` with its group and return its exit code, negative for a signal.
-
-    The child must not be reaped before: its number could belong to another process.
-    """
+    """Kill a child process that was not yet reaped, and its group; return its exit code, negative for a signal."""
     with suppress(OSError):
         os.killpg(process, signal.SIGKILL)
     with suppress(OSError):
@@ -96,10 +92,9 @@ def end(process: int) -> int:
 
 
 def end_strays(own: Collection[int]) -> None:
-    """Kill and reap every child of this process but its ``own``, and whatever their death makes it inherit."""
+    """Kill and reap every child of this process except its ``own``, and all that it inherits from them."""
     deadline = time.monotonic() + _PATIENCE
     while strays := set(children(os.getpid())).difference(own):
-        # Killed processes may leave children, which this one inherits; one that cannot be killed must not block it.
         for stray in strays:
             with suppress(OSError):
                 os.kill(stray, signal.SIGKILL)

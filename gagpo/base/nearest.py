@@ -1,4 +1,4 @@
-"""The names that a wrong one was probably meant to be, and how an error says so."""
+"""Suggest known names for a misspelled one."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterable
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3, cutoff: float = 0.4) -> list[str]:
-    """Up to ``count`` of the ``known`` names that are like ``name``, the likest first.
+    """Up to ``count`` of the ``known`` names similar to ``name``, most similar first.
 
-    cutoff: the least likeness that counts, from 0 (any) to 1 (equal): ``difflib``'s ratio.
+    cutoff: least similarity, from 0 (any) to 1 (equal): ``difflib``'s ratio.
     """
     return difflib.get_close_matches(name, list(known), count, cutoff)
 
 
 def hint(name: str, known: Iterable[str]) -> str:
-    """What an error adds: ``nearest: a, b``, or ``known: a, b, c`` where nothing is like ``name``.
+    """The end of an error: ``nearest: a, b``, or ``known: a, b, c`` if no name is similar.
 
     >>> hint("gigp", ["gigpo", "gae"]), hint("x", ["gigpo", "gae"])
     ('nearest: gigpo', 'known: gigpo, gae')

@@ -1,4 +1,4 @@
-"""What settings are made of: a few typed options that refuse what they do not know."""
+"""Typed options that reject unknown keys: the base of all settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gagpo.base.nearest import hint
 
 
 class Options(BaseModel):
-    """Options that cannot be changed once made; unknown keys, wrong types, NaN and infinity are refused."""
+    """Immutable options; unknown keys, wrong types, NaN and infinity are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
@@ -24,7 +24,7 @@ UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 
 
 def problems(error: ValidationError) -> list[tuple[str, str, bool]]:
-    """Of each thing that is wrong: where, with dots, what, and whether it is a key that is not known."""
+    """For each error: the dotted key, the message, and whether the key is unknown."""
     return [
         (".".join(map(str, one["loc"])), one["msg"].removeprefix("Value error, "), one["type"] in UNKNOWN)
         for one in error.errors(include_url=False)
@@ -32,7 +32,7 @@ def problems(error: ValidationError) -> list[tuple[str, str, bool]]:
 
 
 def explain(error: ValidationError, known: Iterable[str], what: str) -> str:
-    """What is wrong with the options of ``what``, in one line; unknown ones with the nearest ``known`` ones."""
+    """The errors in the options of ``what``, on one line; unknown keys with the nearest ``known`` ones."""
     own = [name for name in known if name != "name"]
     lines = []
     for option, message, unknown in problems(error):

@@ -1,8 +1,8 @@
-"""Which requests a server on this machine answers: those under its own names that no other site's page has made.
+"""Refuse requests that other sites' pages send to a server on this machine.
 
-Any page in the user's browser may send requests to this machine, and one whose name is made to point here may read
-the answers too. A browser says under which name it asks (``Host``) and whose page asks (``Origin``,
-``Sec-Fetch-Site``), and lets no page change that. Other clients say the former alone.
+Any page in the user's browser may send requests to this machine, and DNS rebinding lets it read the answers. A browser
+sends the server's name (``Host``) and the page's site (``Origin``, ``Sec-Fetch-Site``), which a page cannot change.
+Other clients send only the first.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ SAFETY_HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-"""Of every answer: its type is not guessed, it stands in no other page, and no other site's page may load it."""
+"""Headers of every answer: no type guessing, no framing, no loading by another site's page."""
 
 
 def refusal(headers: Mapping[str, str], hosts: Collection[str] | None) -> str:
-    """Why a request with these headers is refused; '' where it is not. hosts: names it may ask under; None for any.
+    """Why a request with these headers is refused, or an empty string.
+
+    hosts: allowed names of the server; None for any.
 
     >>> refusal({"host": "localhost:8000", "origin": "http://localhost:8000"}, LOOPBACK)
     ''

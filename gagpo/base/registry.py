@@ -1,11 +1,11 @@
-"""Things found by name: those of this project, those that installed packages offer, and any ``module:Name`` of a file.
+"""Objects by name: those of this package, those of installed packages, and any ``module:Name``.
 
-Another package offers one in one file and one line of its metadata:
+Another package offers one in its metadata:
 
     [project.entry-points."gagpo.engines"]
     mine = "my_package.my_engine:MyEngine"
 
-Nothing is imported until it is asked for, so that one whose library is missing hurts nobody else.
+A module is imported only when its object is used, so a missing library affects no other object.
 """
 
 from __future__ import annotations
@@ -15,17 +15,23 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar, cast
 
+from pydantic import ValidationError
+
 from gagpo.base.errors import InvalidArgument, MissingPackage
 from gagpo.base.nearest import hint
+from gagpo.base.options import Options, by_name, explain
 
 Found = TypeVar("Found")
+Made = TypeVar("Made", bound=Options)
 
 
 class Registry(Generic[Found]):
-    """One kind of thing by name.
+    """Objects of one kind by name.
 
-    kind: what errors call it. group: of the entry points. ours: ``module:Name`` of this project's own, which nothing
-    can replace. check: raises :class:`InvalidArgument` for a thing that is not of this kind.
+    kind: its name in errors.
+    group: the group of entry points.
+    ours: ``module:Name`` of this package's own, which cannot be replaced.
+    check: raises :class:`InvalidArgument` for an object of another kind.
     """
 
     def __init__(self, kind: str, group: str, ours: Mapping[str, str], check: Callable[[Any, str], None] | None = None):
@@ -34,28 +40,28 @@ class Registry(Generic[Found]):
         self._added: dict[str, Found] = {}
 
     def add(self, name: str, thing: Found) -> None:
-        """Make a thing of this process known by ``name``; :class:`InvalidArgument` where the name is another's."""
+        """Register an object in this process; :class:`InvalidArgument` if the name is taken."""
         known = self._added.get(name)
         if name in self.ours or (known is not None and _place(known) != _place(thing)):
             raise InvalidArgument(f"there is a {self.kind} {name!r} already: choose another name for {_place(thing)}")
         self._added[name] = thing
 
     def remove(self, name: str) -> None:
-        """Forget what was added under ``name``, if anything was."""
+        """Undo :meth:`add`, if ``name`` was added."""
         self._added.pop(name, None)
 
     def offered(self) -> dict[str, EntryPoint]:
-        """What installed packages offer, by name."""
+        """The entry points of installed packages, by name."""
         return {point.name: point for point in entry_points(group=self.group)}
 
     def known(self) -> dict[str, str]:
-        """``module:Name`` of everything that has a name: this project's first, then what was added, then packages'."""
+        """``module:Name`` of every named object: this package's, then added ones, then those of other packages."""
         added = {name: _place(thing) for name, thing in self._added.items()}
         offered = {name: point.value for name, point in self.offered().items()}
-        return {**self.ours, **added, **offered, **added, **self.ours}  # the first give the order, the last the place
+        return {**self.ours, **added, **offered, **added, **self.ours}  # the first two set the order, the last two win
 
     def place(self, name: str) -> str:
-        """``module:Name`` of a name, without importing it; :class:`InvalidArgument` names the nearest known ones."""
+        """``module:Name`` of a name, without importing it; :class:`InvalidArgument` suggests the nearest names."""
         known = self.ours if name in self.ours else self.known()
         if name in known:
             return known[name]
@@ -64,10 +70,11 @@ class Registry(Generic[Found]):
         raise InvalidArgument(f"there is no {self.kind} {name!r}; {hint(name, known)}, or module:Name")
 
     def find(self, name: str) -> Found:
-        """The thing called ``name``, imported if need be.
+        """The object called ``name``, imported if necessary.
 
-        :class:`InvalidArgument` says which part of its place is not there, :class:`MissingPackage` what it needs, and
-        either which package is to blame.
+        Raises:
+            InvalidArgument: its module or attribute does not exist or fails to import.
+            MissingPackage: its module requires another package.
         """
         thing = self._added[name] if name in self._added else self._load(name)
         if self._check is not None:
@@ -81,7 +88,7 @@ class Registry(Generic[Found]):
         what = f"{self.kind} {name}" + (f" of the package {offer.dist.name}" if offer and offer.dist else "")
         try:
             found: Any = importlib.import_module(module)
-        except Exception as error:  # somebody else's code may raise anything
+        except Exception as error:  # other people's code may raise anything
             missing = (error.name if isinstance(error, ModuleNotFoundError) else "") or ""
             package = missing.partition(".")[0]
             if missing and f"{module}.".startswith(f"{missing}."):
@@ -97,6 +104,34 @@ class Registry(Generic[Found]):
                 raise InvalidArgument(f"{what}: module {module!r} has no {attribute!r}")
             found = getattr(found, part)
         return cast(Found, found)
+
+
+class OptionsRegistry(Registry[type[Made]]):
+    """Classes of options by name, each derived from ``base``."""
+
+    def __init__(self, kind: str, group: str, ours: Mapping[str, str], base: type[Made]):
+        super().__init__(kind, group, ours, self.check)
+        self.base = base
+
+    def check(self, thing: Any, what: str) -> None:
+        """:class:`InvalidArgument` for a thing that is not a class derived from ``base``."""
+        if not isinstance(thing, type) or not issubclass(thing, self.base):
+            package = self.base.__module__.rpartition(".")[0]
+            raise InvalidArgument(f"{what} is not a {self.kind}: derive the class from {package}.{self.base.__name__}")
+
+    def make(self, value: Any) -> Made:
+        """Options from a name or from ``{"name": ..., option: value}``; :class:`InvalidArgument` says what is wrong."""
+        if isinstance(value, self.base):
+            return value
+        value = by_name(value)
+        if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
+            known = hint("", list(self.known()))
+            raise InvalidArgument(f"a {self.kind} is a name, or options with a name among them; {known}")
+        found = self.find(value["name"])
+        try:
+            return found.model_validate(dict(value))
+        except ValidationError as error:
+            raise InvalidArgument(explain(error, found.model_fields, f"{self.kind} {value['name']}")) from None
 
 
 def _place(thing: object) -> str:

@@ -1,4 +1,4 @@
-"""Tables, written once: as lines of text that heed a narrow terminal, as Markdown, and in colour on a terminal."""
+"""Tables as lines of text that fit a narrow terminal, as Markdown, and in colour on a terminal."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import rich.table
 
-WIDTH, NARROWEST = 60, 30  # columns of text: the same in a pipe, a log and on a wide terminal; and at least
-CUT = 8  # characters that a column of words is not cut below
+WIDTH, NARROWEST = 60, 30  # columns of text, also in a pipe and on a wide terminal; and the minimum
+CUT = 8  # least characters of a column of words
 
 
 def text_width(most: int = WIDTH) -> int:
-    """Columns that text may take: ``most``, or as many as a narrower terminal has."""
+    """Columns for text: ``most``, or the width of a narrower terminal."""
     return max(NARROWEST, min(most, shutil.get_terminal_size((most, 24)).columns))
 
 
 def ascii_only(text: str) -> str:
-    """``text`` on one line of printable ASCII; everything else as a backslash escape (it may come from a model).
+    """``text`` on one line of printable ASCII, with all else as backslash escapes (it may come from a model).
 
     >>> ascii_only("Zoë" + chr(27) + "[2J")
     'Zo\\\\xeb\\\\x1b[2J'
@@ -32,10 +32,11 @@ def ascii_only(text: str) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """A header, and rows of as many cells.
+    """A header and rows.
 
-    words: the columns of words, which stand to the left; numbers stand to the right. total: the last row is the sum of
-    the others. styles: a rich style by the text of a cell.
+    words: the columns of words, aligned left; numbers are aligned right.
+    total: the last row is the sum of the others.
+    styles: a rich style by the text of a cell.
 
     >>> print("\\n".join(Table(["k", "pass@k %"], [["1", "83.3"], ["2", "100.0"]]).lines()))
     k  pass@k %
@@ -52,9 +53,9 @@ class Table:
     styles: Mapping[str, str] = field(default_factory=dict)
 
     def lines(self, width: int = WIDTH) -> list[str]:
-        """ASCII lines, none longer than ``width`` (at least 30): the first column is cut to fit, as :func:`cut` does.
+        """ASCII lines of at most ``width`` (at least 30) characters; the first column is cut to fit (:func:`cut`).
 
-        Where less than eight characters are left to it, each row becomes a block of ``name: value`` lines instead.
+        If that leaves it less than eight characters, each row becomes a block of ``name: value`` lines.
         """
         cells = [[ascii_only(cell) for cell in row] for row in (self.header, *self.rows)]
         sizes = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -73,19 +74,19 @@ class Table:
         return lines
 
     def fits(self, width: int) -> bool:
-        """Whether every row is one line of :meth:`lines`."""
+        """Whether :meth:`lines` gives one line per row."""
         sizes = [max(len(ascii_only(row[i])) for row in (self.header, *self.rows)) for i in range(len(self.header))]
         return width - sum(sizes[1:]) - 2 * (len(sizes) - 1) >= min(CUT, sizes[0])
 
     def without(self, *names: str) -> Table:
-        """The table without the columns of these ``names``."""
+        """The table without these columns."""
         kept = [i for i, title in enumerate(self.header) if title not in names]
         rows = [[row[i] for i in kept] for row in self.rows]
         words = [number for number, i in enumerate(kept) if i in self.words]
         return replace(self, header=[self.header[i] for i in kept], rows=rows, words=words)
 
     def markdown(self) -> list[str]:
-        """Lines of Markdown; a cell's own bars are escaped, and its line breaks are blanks."""
+        """Lines of Markdown."""
         cells = [[" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in (self.header, *self.rows)]
         header, *rows = [f"| {' | '.join(row)} |" for row in cells]
         return [header, "|" + "---|" * len(self.header), *rows]
@@ -98,7 +99,7 @@ class Table:
         for number, name in enumerate(self.header):
             made.add_column(name, justify="left" if number in self.words else "right", overflow="fold")
         for number, row in enumerate(self.rows):
-            # Text, not str: what stands in a cell is no markup.
+            # Text, not str: a cell is not markup.
             if self.total and number == len(self.rows) - 1:
                 made.add_section()
             made.add_row(*(Text(cell, self.styles.get(cell, "")) for cell in row))
@@ -106,7 +107,7 @@ class Table:
 
 
 def cut(names: Sequence[str], most: int) -> list[str]:
-    """``names`` of at most ``most`` characters: without their ends, or, of those that would read alike, their middles.
+    """``names`` cut to ``most`` characters: at the end, or in the middle if two would become equal.
 
     >>> cut(["weights", "weights of a run", "weights of a run, averaged"], 13)
     ['weights', 'weig..f a run', 'weig..veraged']
@@ -120,19 +121,18 @@ def cut(names: Sequence[str], most: int) -> list[str]:
 
 
 def facts(pairs: Sequence[tuple[str, str]], width: int = WIDTH) -> list[str]:
-    """``name  value`` lines in ASCII with aligned values; long values are wrapped under themselves."""
+    """``name  value`` lines in ASCII with aligned, wrapped values."""
     size = max((len(name) for name, _ in pairs), default=0) + 2
     lines: list[str] = []
-    for name, value in pairs:  # the name stands before the first of its value's lines
+    for name, value in pairs:
         first, *more = textwrap.wrap(ascii_only(value), max(CUT, width - size)) or [""]
         lines += [(name.ljust(size) + first).rstrip(), *(" " * size + line for line in more)]
     return lines
 
 
 def _blocks(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
-    """Each row as its first cell, and one indented line for every other."""
+    """Each row as its first cell, and an indented line for each other cell."""
     for name, *others in rows:
-        # The first cell is the block's head, the others are named by their column.
         texts = [("", name), *(("  ", f"{title}: {cell}") for title, cell in zip(header[1:], others, strict=True))]
         for indent, text in texts:
             yield from textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent + "  ") or [""]

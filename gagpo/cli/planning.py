@@ -47,9 +47,8 @@ def plan(
 
     settings = load(config, overrides or [])
     from gagpo.planning.fitting import judge, memory_here  # torch: slow to import, so settings are checked first
-    from gagpo.planning.lengths import Guess, guess_from
+    from gagpo.planning.plan import Guess, guess_from, shape_of
     from gagpo.planning.plan import plan as make_plan
-    from gagpo.planning.plan import shape_of
     from gagpo.runs.run_folder import RunFolder
 
     guess = Guess(prompt_tokens, turns, response_tokens, tokens_per_second)
@@ -156,7 +155,7 @@ def doctor(
     require_device(device or "cpu")
     import torch
 
-    from gagpo.planning.doctor.examine import conclusion, examine, of_verdict
+    from gagpo.planning.doctor.examine import conclusion, examine, names_with
 
     chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
     say(f"gagpo doctor --device {chosen} --processes {processes} --engine {engine} --dtype {dtype}")
@@ -164,9 +163,9 @@ def doctor(
         chosen, engine, dtype, learn, lambda finding: say(*finding.lines()), processes=processes, runs=runs
     )
     say(conclusion(findings))
-    failed = of_verdict(findings, "failed")
+    failed = names_with(findings, "failed")
     if as_json:
-        about = {"warnings": of_verdict(findings, "warning"), "skipped": of_verdict(findings, "skipped")}
+        about = {"warnings": names_with(findings, "warning"), "skipped": names_with(findings, "skipped")}
         print_json({"ok": not failed, "failed": failed, **about, "findings": [vars(finding) for finding in findings]})
     if failed:
         raise typer.Exit(1)

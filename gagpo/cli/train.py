@@ -56,10 +56,10 @@ def train(
     elif config is None:
         raise SettingsError("name a settings file or a shipped config (`gagpo configs` lists them), or --resume RUN")
     if ray is not None:
-        continued = launch.continued(resume, changes) if resume is not None else None
-        _train_in_cluster(ray, continued or launch.started(config or "", changes, runs, auto), as_json)
+        resumed = launch.resume_run(resume, changes) if resume is not None else None
+        _train_in_cluster(ray, resumed or launch.new_run(config or "", changes, runs, auto), as_json)
         return
-    with launch.opened(config, changes, runs, resume, auto, quiet, _words(watch, as_json)) as (folder, ranks):
+    with launch.open_run(config, changes, runs, resume, auto, quiet, _words(watch, as_json)) as (folder, ranks):
         if ranks is None:  # child processes have trained
             return
         begun, first = time.monotonic(), 0.0
@@ -183,8 +183,8 @@ def sft(
     if settings.sft is None:
         raise SettingsError(f"run {settings.name!r} has no section 'sft'")
     machine.require_machine(settings)
-    from gagpo.sft.recipe import recipe_difference  # torch: slow to import
-    from gagpo.sft.run import sft as make
+    from gagpo.settings.derived import recipe_difference
+    from gagpo.sft.run import sft as make  # imports torch
 
     if (folder / "config.json").exists() and not again:
         if difference := recipe_difference(settings):

@@ -1,1 +1,1 @@
-"""Collecting the episodes of an iteration, between updates or while the model is updated."""
+"""Collecting the episodes of an iteration, between updates or during them."""

@@ -13,30 +13,30 @@
         v
       credit, update, publish(weights, version 3), ...
 
-An update takes a batch of groups and makes room for as many. With ``rollout.lockstep`` a group is sampled with the
-weights of the update that opened it, whenever the thread comes to it. So the weights of every group, and the tasks that
-a curriculum chooses, follow from the number of the update alone, and a run can be repeated bit for bit. A checkpoint
-then holds the groups that older weights have sampled.
+An update takes a batch of groups and opens as many. With ``rollout.lockstep`` a group is sampled with the weights of
+the update that opened it. So its weights, and the tasks that a curriculum chooses, depend only on the number of the
+update, and a run can be repeated bit-identically. A checkpoint stores the groups that older weights have sampled.
 
-Without it (version None) episodes start whenever there is room, and new weights are loaded between turns. Episodes
-older than ``rollout.max_staleness`` are dropped and played again. A checkpoint holds the places to play again.
+Without lockstep (version None) episodes start as soon as there is room, and new weights are loaded between turns.
+Episodes older than ``rollout.max_staleness`` are dropped and played again. A checkpoint stores the places to replay.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from gagpo.agents.agent import Agent, LanguageAgent
 from gagpo.agents.engines.base import Engine, NamedTensor
-from gagpo.agents.engines.weights import tensors_for
+from gagpo.agents.engines.weights import named_tensors, tensors_for
 from gagpo.agents.episodes import Episode
+from gagpo.agents.precision import dtype_of
 from gagpo.agents.rollout import Clock
 from gagpo.base.errors import InvalidArgument
 from gagpo.collecting.buffer import Group, GroupBuffer
@@ -45,31 +45,30 @@ from gagpo.collecting.distributed_rollout import packed, unpacked
 from gagpo.collecting.sampling_thread import SamplingThread
 from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
+from gagpo.distributed.interrupt import Interruptions
+from gagpo.distributed.ranks import Ranks
 from gagpo.envs.pool import Pool
 from gagpo.settings import RunSettings
 
+T = TypeVar("T")
+
 
 class AheadCollector(Collector):
-    """Takes groups, one after another, from a thread that samples while the trainer updates.
+    """Takes groups from a thread that samples while the trainer updates.
 
-    The thread begins with the first :meth:`collect` and ends with :meth:`close`. Each task is trained on once, as
-    without ``ahead``. ``stats`` of a collection are ``staleness_mean`` and ``staleness_max`` (updates since the weights
-    of a turn), ``stale_episodes`` (dropped for ``rollout.max_staleness``) and ``seconds_waited`` (for the batch).
+    The thread begins with the first :meth:`collect` and ends with :meth:`close`.
     """
 
     def __init__(self, settings: RunSettings, schedule: Schedule, controllers: Controllers):
         super().__init__(settings, schedule, controllers)
         self.buffer = GroupBuffer(settings, schedule.open)
         self._thread: SamplingThread | None = None
-        self._carried: list[Group] = []  # open before the last update: older weights sample them
+        self._carried: list[Group] = []  # opened before the last update, for older weights
         self._since = 0.0
         self._counted = Clock()  # the thread's clock at the end of the last collection
 
     def collect(self, agent: Agent, pool: Pool, iteration: int) -> Collection:
-        """``rollout.tasks`` groups; see :meth:`Collector.collect`.
-
-        With dynamic sampling, groups that teach nothing count towards its rounds: a round is a batch of groups.
-        """
+        """``rollout.tasks`` groups, as :meth:`Collector.collect`. A round of dynamic sampling is a batch of groups."""
         begun = time.perf_counter()
         thread = self._thread or self._begin(agent, pool, iteration)
         wanted, found = self.settings.rollout.tasks, Collection()
@@ -83,10 +82,10 @@ class AheadCollector(Collector):
             looked += 1
             found.played += played
             last = [*last, played][-wanted:]
-            lessons = self._kept(played)
-            kept += bool(lessons)
-            found.episodes += lessons
-            if not lessons and not self.settings.rollout.lockstep:
+            chosen = self._kept(played)
+            kept += bool(chosen)
+            found.episodes += chosen
+            if not chosen and not self.settings.rollout.lockstep:
                 self._open(1)
         found.episodes = found.episodes or usable([episode for played in last for episode in played])
         found.rounds = -(-looked // wanted)
@@ -107,7 +106,7 @@ class AheadCollector(Collector):
         return self._thread
 
     def _next(self, thread: SamplingThread, missing: int) -> Group:
-        """Wait for the next complete group. Where no group is left, as many are opened as the batch is missing."""
+        """Wait for the next complete group. If no group is open, open as many as the batch is missing."""
         if not self.buffer.groups:
             self._open(missing)
         group = thread.wait_for(self.buffer.take)
@@ -120,14 +119,14 @@ class AheadCollector(Collector):
             self.buffer.changed.notify_all()
 
     def _spent(self, thread: SamplingThread) -> Clock:
-        """The time since the last collection, and what of it the thread has spent on episodes."""
+        """The time since the last collection, and the parts that the thread has spent on episodes."""
         now, then = replace(thread.clock, total=time.perf_counter()), self._counted
         self._counted, since, self._since = now, self._since, now.total
         return Clock(now.environment - then.environment, now.generation - then.generation, now.total - since)
 
     @contextmanager
     def updating(self, engine: Engine, model: torch.nn.Module, iteration: int) -> Iterator[None]:
-        """Publish the new weights at the end; the engine goes on sampling meanwhile."""
+        """Publish the new weights at the end; the engine samples during the update."""
         yield
         self.publish(tensors_for(engine, model), iteration)
 
@@ -138,7 +137,7 @@ class AheadCollector(Collector):
         self._thread.publish(tensors, iteration)
 
     def paused(self, engine: Engine) -> AbstractContextManager[None]:
-        """A context in which engine and pool are the caller's, the engine with the newest weights."""
+        """A context in which the caller can use pool and engine, which has the newest weights."""
         return self._thread.rest() if self._thread else nullcontext()
 
     def close(self) -> None:
@@ -150,7 +149,6 @@ class AheadCollector(Collector):
     # Checkpoints ------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """See :meth:`Collector.state_dict`; ``due`` are the places before ``position`` that were not taken."""
         with self.buffer.changed:
             return {**super().state_dict(), "position": self.buffer.position, "due": self.buffer.places}
 
@@ -159,30 +157,107 @@ class AheadCollector(Collector):
         self.buffer.position, self.buffer.due = int(state["position"]), [int(place) for place in state["due"]]
 
     def sampled(self, seconds: float | None) -> bytes | None:
-        """With ``rollout.lockstep`` the groups that older weights have sampled, which are waited for.
+        """With ``rollout.lockstep`` the groups that older weights sample.
 
         Groups that are not complete after ``seconds`` are left out; newer weights will sample them.
         """
         if not self.settings.rollout.lockstep:
             return None
         if self._thread is not None:
-            with suppress(Exception) if seconds is not None else nullcontext():  # in a hurry take what there is
+            with suppress(Exception) if seconds is not None else nullcontext():  # then take those that are complete
                 self._thread.wait_for(lambda: all(group.complete for group in self._carried), seconds)
         known = [group for group in self._carried if group.complete]
         groups = [[group.place, group.version, len(group.episodes)] for group in known]
         return packed([episode for group in known for episode in group.played()], {"groups": groups})
 
     def load_sampled(self, data: bytes) -> None:
-        """Restore what :meth:`sampled` returned, after :meth:`load_state_dict`; ValueError for other data."""
+        """Restore what :meth:`sampled` returned, after :meth:`load_state_dict`."""
         episodes, about = unpacked(data)
         first = 0
         for place, version, count in about["groups"]:
             own = episodes[first : first + count]
             if len(own) != count or place not in self.buffer.due:
-                raise ValueError(f"the group of place {place} is not whole, or has been trained on")
+                raise ValueError(f"the group of place {place} is incomplete or has been trained on")
             self.buffer.restore(place, version, own)
             first += count
         self._carried = list(self.buffer.groups)
+
+
+class FirstRankCollector(Collector):
+    """Sends what ``ahead`` collects on the first rank to all ranks.
+
+    Only the first rank uses the buffer. New weights are gathered from all ranks for its engine.
+    """
+
+    def __init__(self, ahead: AheadCollector, ranks: Ranks, interruptions: Interruptions):
+        super().__init__(ahead.settings, ahead.schedule, ahead.controllers)
+        self.ahead, self.ranks, self.interruptions = ahead, ranks, interruptions
+
+    def _on_first(self, call: Callable[[], T]) -> T | None:
+        """The result of ``call`` on the first rank, None on the others. An error or interruption ends all ranks."""
+        found, error = None, None
+        try:
+            if self.ranks.first:
+                with self.interruptions.immediate():
+                    found = call()
+        except BaseException as caught:
+            error = caught
+        self.ranks.raise_together(error, self.ranks.gathered(error and type(error).__name__))
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.ahead.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.ahead.load_state_dict(state)
+
+    def sampled(self, seconds: float | None) -> bytes | None:
+        return self._on_first(lambda: self.ahead.sampled(seconds))
+
+    def load_sampled(self, data: bytes) -> None:
+        self.ahead.load_sampled(data)
+
+    def collect(self, agent: Agent, pool: Pool, iteration: int) -> Collection:
+        found = self._on_first(lambda: self.ahead.collect(agent, pool, iteration))
+        data = self.ranks.gathered_bytes(b"" if found is None else collection_bytes(found))[0]
+        return found or collection_of(data)
+
+    @contextmanager
+    def updating(self, engine: Engine, model: torch.nn.Module, iteration: int) -> Iterator[None]:
+        """Publish the new weights at the end, in the engine's format, in host memory."""
+        yield
+        published = []
+        for name, tensor in named_tensors(model, dtype=dtype_of(engine.dtype)):  # gathered by all ranks
+            if self.ranks.first:
+                published.append((name, tensor.detach().to("cpu", dtype_of(engine.dtype), copy=True)))
+        self.ranks.of_first(lambda: self.ahead.publish(published, iteration))
+
+    @contextmanager
+    def paused(self, engine: Engine) -> Iterator[None]:
+        with ExitStack() as resting:
+            rest = self.ahead.paused(engine)
+            self.ranks.together(lambda: resting.enter_context(rest))
+            yield
+
+    def close(self) -> None:
+        self.ahead.close()
+
+
+def collection_bytes(found: Collection) -> bytes:
+    """A collection without probes, each episode once."""
+    place = {id(episode): number for number, episode in enumerate(found.played)}
+    about: dict[str, Any] = {"played": len(found.played), "kept": [place[id(episode)] for episode in found.episodes]}
+    about |= {"rounds": found.rounds, "clock": vars(found.clock), "stats": found.stats}
+    return packed([*found.played, *found.stale], about)
+
+
+def collection_of(data: bytes) -> Collection:
+    """The collection of :func:`collection_bytes`."""
+    episodes, about = unpacked(data)
+    played, stale = episodes[: about["played"]], episodes[about["played"] :]
+    kept = [played[place] for place in about["kept"]]
+    clock = Clock(**about["clock"])
+    return Collection(kept, played, stale=stale, rounds=about["rounds"], clock=clock, stats=about["stats"])
 
 
 def staleness(episodes: Sequence[Episode], iteration: int) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The buffer of ``rollout.ahead``: open task groups, and the weight version that may sample each of them."""
+"""The buffer of ``rollout.ahead``: open task groups, and the weight version that samples each of them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from gagpo.settings import RunSettings
 class Group:
     """The episodes of one task.
 
-    place: index of the task in the run's order of task groups.
-    version: number of updates of the weights that sample it; None for whatever weights are newest.
-    jobs: what to play, one job per episode.
+    place: index in the run's order of task groups.
+    version: number of updates of the weights that sample it; None for the newest weights.
+    jobs: one per episode.
     episodes: in the order of the jobs, None until played.
     attempts: how often each episode was dropped.
     """
@@ -37,17 +37,17 @@ class Group:
         return None not in self.episodes
 
     def played(self) -> list[Episode]:
-        """The episodes that are there."""
+        """The episodes that have been played."""
         return [episode for episode in self.episodes if episode is not None]
 
 
 class GroupBuffer:
-    """Task groups from when they are opened until they are taken, for training or to be discarded.
+    """The open task groups.
 
-    Groups are taken in the order in which they become complete; with ``rollout.lockstep``, in which they were opened.
-    Both threads hold ``changed`` while they use the buffer.
+    Groups are taken in the order in which they become complete or, with ``rollout.lockstep``, were opened. Both threads
+    hold ``changed`` while they use the buffer.
 
-    open_task: gives the task of a place, when the place is opened.
+    open_task: returns the task of a place that is being opened.
     """
 
     def __init__(self, settings: RunSettings, open_task: Callable[[int], str]):
@@ -55,41 +55,40 @@ class GroupBuffer:
         self.changed = threading.Condition()
         self.iteration = 0  # updates done
         self.position = 0  # the first place that was never opened
-        self.due: list[int] = []  # places before it that a checkpoint left to be played
+        self.due: list[int] = []  # places before it that are to be played again, from a checkpoint
         self.groups: list[Group] = []
         self._open_task = open_task
         self._complete: list[Group] = []
-        self._pending: deque[tuple[Group, int]] = deque()  # group and sample of the episodes not begun
+        self._pending: deque[tuple[Group, int]] = deque()  # group and sample of episodes that have not begun
         self._dropped: list[Episode] = []
 
     @property
     def places(self) -> list[int]:
-        """Places before ``position`` that were not taken; a checkpoint holds these and ``position``."""
+        """Places before ``position`` that were not taken, for a checkpoint."""
         return sorted([*self.due, *(group.place for group in self.groups)])
 
     # Opening and taking -----------------------------------------------------------------------------------------------
 
     @property
     def room(self) -> int:
-        """Groups that may be opened: ``rollout.ahead + 1`` batches, but no more than the run still needs."""
+        """How many groups may be opened, up to ``rollout.ahead + 1`` batches or what the run still needs."""
         rolling, left = self.settings.rollout, max(0, self.settings.training.iterations - self.iteration)
         return max(0, min(rolling.ahead + 1, left) * rolling.tasks - len(self.groups))
 
     def open(self, count: int) -> None:
-        """Open the next ``count`` places; those that a checkpoint left to be played come first."""
+        """Open the next ``count`` places, those that are due first."""
         rolling = self.settings.rollout
         for _ in range(count):
             place = self.due.pop(0) if self.due else self.position
             self.position = max(self.position, place + 1)
             task = self._open_task(place)
-            samples = self.settings.environment_of(task).samples
-            jobs = group_jobs([task], samples, self.settings.seed, f"place {place}", [rolling.temperature])
+            jobs = group_jobs([task], rolling.samples, self.settings.seed, f"place {place}", [rolling.temperature])
             group = Group(place, self.iteration if rolling.lockstep else None, jobs)
             self.groups.append(group)
-            self._pending.extend((group, sample) for sample in range(samples))
+            self._pending.extend((group, sample) for sample in range(rolling.samples))
 
     def take(self) -> Group | None:
-        """The next complete group, or None. Episodes that have become too old are dropped before, and played again."""
+        """The next complete group, or None. Episodes that have become too old are dropped and played again."""
         for group in self.groups:
             self._drop_stale(group)
         first = self.groups[:1] if self.settings.rollout.lockstep else self._complete
@@ -116,19 +115,18 @@ class GroupBuffer:
         return self._pending.popleft() if self._pending else None
 
     def next_batch(self) -> list[tuple[Group, int]]:
-        """The episodes of the next groups to play together: ``rollout.tasks`` groups at most, for the same weights."""
+        """The episodes of at most ``rollout.tasks`` groups for the same weights."""
         pending = list(dict.fromkeys(group for group, _ in self._pending))
         batch = [group for group in pending if group.version == pending[0].version][: self.settings.rollout.tasks]
         return [self._pending.popleft() for group in batch for _ in group.jobs]
 
     def deliver(self, group: Group, sample: int, episode: Episode) -> None:
-        """Enter a finished episode."""
         group.episodes[sample] = episode
         if group.complete:
             self._complete.append(group)
 
     def restore(self, place: int, version: int, episodes: list[Episode]) -> None:
-        """Add a complete group from a checkpoint; ValueError when its place is not due."""
+        """Add a complete group from a checkpoint; ValueError if its place is not due."""
         self.due.remove(place)
         group = Group(place, version, [])
         group.episodes = [*episodes]
@@ -136,9 +134,9 @@ class GroupBuffer:
         self._complete.append(group)
 
     def _drop_stale(self, group: Group) -> None:
-        """Have the episodes played again that would exceed ``rollout.max_staleness`` in the next update.
+        """Drop the episodes that exceed ``rollout.max_staleness``, and have them played again.
 
-        A new attempt keeps the environment's seed and gets another one for its responses.
+        A new attempt keeps the environment's seed and gets a new seed for its responses.
         """
         for sample, episode in enumerate(list(group.episodes)):
             if episode is None or age(episode, self.iteration) <= self.settings.rollout.max_staleness:
@@ -155,7 +153,7 @@ class GroupBuffer:
 
 
 def age(episode: Episode, iteration: int) -> int:
-    """Updates since the weights of the episode's oldest turn; 0 without turns and for failed episodes."""
+    """Updates since the weights of the episode's first turn; 0 for failed episodes and those without turns."""
     if episode.outcome == "failed":
         return 0
     return max((iteration - turn.version for turn in episode.turns if turn.version is not None), default=0)

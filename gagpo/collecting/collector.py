@@ -1,4 +1,4 @@
-"""Collecting the episodes of an iteration: probes, groups, and groups sampled again where they teach nothing."""
+"""Collecting the episodes of an iteration, with probes and dynamic sampling."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Collection:
     """The episodes of an iteration.
 
     episodes: to train on, group after group, without failed and empty ones.
-    played: all that were played to choose from, without probes.
+    played: all except probes.
     probe: played for a controller's statistics only.
     stale: dropped because their weights were too old.
-    rounds: rounds of dynamic sampling.
-    clock: where the time went.
+    rounds: of dynamic sampling.
+    clock: time spent.
     stats: further metrics.
     """
 
@@ -47,14 +47,12 @@ class Collection:
 class Collector:
     """Plays the training splits of all environments, in the order of ``schedule``.
 
-    rollout: plays the jobs, here or on all ranks together. position: number of tasks taken so far.
+    rollout: plays the jobs, here or on all ranks together.
+    position: number of tasks taken so far.
     """
 
     def __init__(self, settings: RunSettings, schedule: Schedule, controllers: Controllers, rollout: Rollout = rollout):
-        self.settings = settings
-        self.schedule = schedule
-        self.controllers = controllers
-        self.rollout = rollout
+        self.settings, self.schedule, self.controllers, self.rollout = settings, schedule, controllers, rollout
         self.position = 0
 
     def state_dict(self) -> dict[str, Any]:
@@ -62,14 +60,13 @@ class Collector:
         return {"position": self.position, "due": [], "curriculum": self.schedule.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a :meth:`state_dict`."""
         self.position = int(state["position"])
         self.schedule.load_state_dict(state["curriculum"])
 
     def sampled(self, seconds: float | None) -> bytes | None:
-        """Episodes for a checkpoint that cannot be sampled again, because their weights are gone; None without any.
+        """Episodes for a checkpoint, whose weights are gone; None without any.
 
-        seconds: longest wait for episodes under way, which are left out then; None to wait for all.
+        seconds: longest wait for unfinished episodes; None to wait for all.
         """
         return None
 
@@ -79,9 +76,8 @@ class Collector:
     def collect(self, agent: Agent, pool: Pool, iteration: int) -> Collection:
         """Play ``rollout.tasks`` groups of episodes.
 
-        With dynamic sampling, groups without contrast are replaced by groups of further tasks, round after round,
-        until the batch is full or the rounds are used up; if it stays empty, the last round is the batch. Controllers
-        that ask for probes get one of every task.
+        Dynamic sampling replaces groups without contrast by groups of further tasks, until the batch is full or the
+        rounds are used up; if no group has contrast, the last round is the batch.
         """
         rolling, controllers = self.settings.rollout, self.controllers
         found = Collection()
@@ -89,13 +85,11 @@ class Collector:
         names = self._take(wanted)
         controllers.begin()
         while True:
-            # One round: probe its tasks, play them, keep the groups with contrast; the next round fills the rest.
             label = f"iteration {iteration} round {found.rounds}"
             if controllers.probe_episodes:
                 self._probe(agent, pool, names, label, found)
             temperatures = controllers.temperatures(rolling.temperature, names)
-            samples = [self.settings.environment_of(name).samples for name in names]
-            played = self._play(agent, pool, names, samples, label, temperatures, found.clock)
+            played = self._play(agent, pool, names, rolling.samples, label, temperatures, found.clock)
             played = [replace(episode, group=episode.group + found.rounds * wanted) for episode in played]
             self.schedule.observe(played)
             found.played += played
@@ -109,15 +103,15 @@ class Collector:
         return found
 
     def updating(self, engine: Engine, model: torch.nn.Module, iteration: int) -> AbstractContextManager[None]:
-        """A context in which ``model`` becomes that of ``iteration`` updates; the engine samples from it afterwards."""
+        """A context in which ``model`` is updated for the ``iteration``-th time; the engine gets the new weights."""
         return refreshed(engine, model, self.settings.engine.sleep)
 
     def paused(self, engine: Engine) -> AbstractContextManager[None]:
-        """A context in which nothing is sampled, so that engine and pool can be used for something else."""
+        """A context in which nothing is sampled, so that the caller can use engine and pool."""
         return nullcontext()
 
     def close(self) -> None:
-        """End what collects in the background: nothing here."""
+        """End sampling in the background, if any."""
 
     def _take(self, count: int) -> list[str]:
         places = range(self.position, self.position + count)
@@ -125,23 +119,22 @@ class Collector:
         return [self.schedule.open(place) for place in places]
 
     def _probe(self, agent: Agent, pool: Pool, names: Sequence[str], label: str, found: Collection) -> None:
-        """Play a probe of every task that has none in this iteration; one whose episodes all failed stays without."""
-        known = {episode.task for episode in found.probe}
+        """Play a probe of every task that has none in this iteration."""
+        controllers, known = self.controllers, {episode.task for episode in found.probe}
         names = [name for name in dict.fromkeys(names) if name not in known]
         base = [self.settings.rollout.temperature] * len(names)
-        samples = [self.controllers.probe_episodes] * len(names)
-        probe = self._play(agent, pool, names, samples, f"{label} probe", base, found.clock)
+        probe = self._play(agent, pool, names, controllers.probe_episodes, f"{label} probe", base, found.clock)
         found.probe += probe
         episodes = usable(probe)
         if episodes:
-            self.controllers.observe_probe(self._columns(episodes), tasks_of_groups(episodes))
+            controllers.observe_probe(self._columns(episodes), tasks_of_groups(episodes))
 
     def _play(
         self,
         agent: Agent,
         pool: Pool,
         names: Sequence[str],
-        samples: Sequence[int],
+        samples: int,
         label: str,
         temperatures: Sequence[float],
         clock: Clock,
@@ -169,16 +162,16 @@ class Collector:
         return [episode for episode, keep in zip(episodes, keep_E, strict=True) if keep]
 
     def _columns(self, episodes: Sequence[Episode]) -> Turns:
-        """The columns of the episodes, with rewards as training counts them but without penalties."""
-        success_only = [self.settings.environment_of(episode.task).reward == "success" for episode in episodes]
-        return turns_for(episodes, self.settings.algorithm.credit, success_only=success_only)
+        """The columns of the episodes, with the rewards of training but without penalties."""
+        settings = self.settings
+        return turns_for(episodes, settings.algorithm.credit, success_only=settings.reward == "success")
 
 
 def usable(episodes: Sequence[Episode]) -> list[Episode]:
-    """The episodes that can be learned from: not broken by their environment, and not empty."""
+    """The episodes that can be learned from: neither failed nor empty."""
     return [episode for episode in episodes if episode.outcome != "failed" and episode.turns]
 
 
 def tasks_of_groups(episodes: Sequence[Episode]) -> list[str]:
-    """The task of each group, in increasing order of the groups' numbers."""
+    """The task of each group, in the order of the groups' numbers."""
     return [task for _, task in sorted({episode.group: episode.task for episode in episodes}.items())]

@@ -1,7 +1,7 @@
-"""Rollouts of all ranks as one: each plays whole task groups, and all get the episodes of all.
+"""Rollouts of all ranks together: each plays whole task groups, and all get the episodes of all.
 
-What was played is gathered as plain values and token ids, each prompt's new part once. So every rank holds the batch
-that a single process would, and whatever is computed from it (credit, norms, controllers) needs no other message.
+Episodes are gathered as plain values and token ids, each prompt's new part once. Every rank then holds the batch that a
+single process would have, so that credit, norms and controllers need no further communication.
 """
 
 from __future__ import annotations
@@ -25,23 +25,12 @@ from gagpo.settings import RunSettings, SettingsError
 
 PLAYED = ("task", "task_type", "split", "group", "sample", "seed", "temperature", "success", "outcome", "restarts")
 EPISODE = (*PLAYED, "end_observation", "end_state", "info", "environment")
-TURN = (
-    "observation",
-    "response",
-    "action",
-    "reward",
-    "invalid",
-    "cut",
-    "state",
-    "trainable",
-    "version",
-    "expert",
-    "calls",
-)
+ACTED = ("observation", "response", "action", "reward", "invalid", "cut")
+TURN = (*ACTED, "state", "trainable", "version", "expert", "calls")
 
 
 class Rollout(Protocol):
-    """What plays jobs: :func:`gagpo.agents.rollout.rollout`, or the ranks together."""
+    """A function that plays jobs: :func:`gagpo.agents.rollout.rollout`, or the same by all ranks together."""
 
     def __call__(
         self,
@@ -55,38 +44,35 @@ class Rollout(Protocol):
     ) -> tuple[list[Episode], Clock]: ...
 
 
-def require_fitting(settings: RunSettings, env: int) -> None:
-    """SettingsError unless every rank gets as many task groups as any other, and engine and optimiser fit several.
-
-    With ``rollout.ahead`` the first rank plays for all, and its engine is not to be on a card that trains with others.
-    """
+def require_fitting(settings: RunSettings, processes: int) -> None:
+    """Raise SettingsError if the run cannot be spread over several ``processes``."""
     if settings.optimizer.name == "adamw8bit":
         raise SettingsError(
-            f"optimizer.name=adamw8bit cannot be sharded over {env} processes: set optimizer.name=adamw, or processes=1"
+            f"optimizer.name=adamw8bit cannot be sharded over {processes} processes: set optimizer.name=adamw, or "
+            "processes=1"
         )
     if settings.lora is not None and settings.lora.base == "4bit":
         raise SettingsError(
-            f"lora.base=4bit keeps weights in blocks that cannot be sharded over {env} processes: set "
-            "lora.base=bfloat16, which every process holds a part of, or processes=1"
+            f"lora.base=4bit keeps weights in blocks that cannot be sharded over {processes} processes: set "
+            "lora.base=bfloat16, or processes=1"
         )
     if settings.rollout.ahead and settings.engine.name == "vllm":
         raise SettingsError(
-            "engine vllm samples on the cards of the ranks, in their processes, and rollout.ahead samples while these "
-            "train: set engine=vllm-server with GPUs of its own, or rollout.ahead=0"
+            "engine vllm samples on the GPUs of the ranks, and rollout.ahead samples while these train: set "
+            "engine=vllm-server with GPUs of its own, or rollout.ahead=0"
         )
     tasks = settings.rollout.tasks
-    if tasks % env and not settings.rollout.ahead:
+    if tasks % processes and not settings.rollout.ahead:
         raise SettingsError(
-            f"rollout.tasks={tasks} cannot be divided over {env} processes: set it to a multiple of "
-            f"{env}, or processes to a divisor of {tasks}"
+            f"rollout.tasks={tasks} cannot be divided over {processes} processes: set it to a multiple of {processes}, "
+            f"or processes to a divisor of {tasks}"
         )
 
 
 def rollout_of(ranks: Ranks, interruptions: Interruptions, players: int) -> Rollout:
-    """How the ranks play together; plainly, where there is one. players: how many of them have an engine.
+    """A rollout by all ranks together. players: how many of them have an engine.
 
-    Task group k is played by rank ``k mod players``, with the seeds it would have anywhere. An interruption takes
-    effect while episodes are played, on all ranks once all have met.
+    Task group k is played by rank ``k mod players``, with the same seeds as on a single rank.
     """
     if ranks.alone:
         return rollout
@@ -96,9 +82,8 @@ def rollout_of(ranks: Ranks, interruptions: Interruptions, players: int) -> Roll
         pool: Pool,
         jobs: Sequence[Job],
         *,
-        concurrency: int = 256,
-        lockstep: bool = True,
         on_finish: Callable[[Episode], None] | None = None,
+        **options: Any,
     ) -> tuple[list[Episode], Clock]:
         mine = [job for job in jobs if job.group % players == ranks.rank]
         episodes: list[Episode] = []
@@ -106,16 +91,14 @@ def rollout_of(ranks: Ranks, interruptions: Interruptions, players: int) -> Roll
         error: BaseException | None = None
         try:
             with interruptions.immediate():
-                episodes, clock = rollout(
-                    agent, pool, mine, concurrency=concurrency, lockstep=lockstep, on_finish=on_finish
-                )
+                episodes, clock = rollout(agent, pool, mine, on_finish=on_finish, **options)
         except BaseException as caught:
             episodes, error = [], caught
         about = {"error": error and type(error).__name__, "clock": vars(clock), "jobs": _digest(jobs)}
         found = [unpacked(one) for one in ranks.gathered_bytes(packed(episodes, about))]
         ranks.raise_together(error, [other["error"] for _, other in found])
         if any(other["jobs"] != about["jobs"] for _, other in found):
-            raise RanksDiffer("the ranks chose different tasks: all machines need the same software and the same data")
+            raise RanksDiffer("the ranks chose different tasks: use the same software and data on all machines")
         place = {(job.group, job.sample): number for number, job in enumerate(jobs)}
         together = sorted((one for part, _ in found for one in part), key=lambda one: place[one.group, one.sample])
         own = {(job.group, job.sample) for job in mine}
@@ -132,11 +115,11 @@ def _digest(jobs: Sequence[Job]) -> str:
 
 
 def packed(episodes: Sequence[Episode], about: dict[str, Any]) -> bytes:
-    """Episodes fresh from a rollout, and plain values, as bytes for :func:`unpacked`; nothing in them is evaluated."""
+    """Episodes of a rollout, before credit, and plain values as bytes for :func:`unpacked`."""
     heads, ids, logprobs = [], [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
-    for episode in episodes:  # its values, and its turns with the new part of each prompt
+    for episode in episodes:
         turns, before = [], np.zeros(0, np.int32)
-        for turn in episode.turns:  # token ids in one array, what they are of in plain values
+        for turn in episode.turns:
             known = _common(before, turn.prompt_ids)
             counts = [known, len(turn.prompt_ids) - known, len(turn.response_ids), len(turn.logprobs)]
             turns.append([counts, {name: getattr(turn, name) for name in TURN}])
@@ -144,7 +127,7 @@ def packed(episodes: Sequence[Episode], about: dict[str, Any]) -> bytes:
             logprobs.append(turn.logprobs)
             before = np.concatenate([turn.prompt_ids, turn.response_ids])
         heads.append([{name: getattr(episode, name) for name in EPISODE}, turns])
-    text = json.dumps([about, heads], default=_plain).encode()
+    text = json.dumps([about, heads], default=lambda value: value.item()).encode()  # numbers of numpy
     file = io.BytesIO()
     np.savez(
         file,
@@ -156,12 +139,12 @@ def packed(episodes: Sequence[Episode], about: dict[str, Any]) -> bytes:
 
 
 def unpacked(data: bytes) -> tuple[list[Episode], dict[str, Any]]:
-    """What :func:`packed` was given."""
+    """The arguments of :func:`packed`."""
     with np.load(io.BytesIO(data), allow_pickle=False) as file:
         text, ids, logprobs = file["text"].tobytes(), file["ids"], file["logprobs"]
     about, heads = json.loads(text)
     episodes, at, place = [], 0, 0
-    for values, turns in heads:  # as they were packed, episode by episode
+    for values, turns in heads:
         episode, before = Episode(**values), np.zeros(0, np.int32)
         for (known, new, answered, weighed), columns in turns:  # a prompt begins with what came before it
             prompt = np.concatenate([before[:known], ids[at : at + new]])
@@ -176,12 +159,7 @@ def unpacked(data: bytes) -> tuple[list[Episode], dict[str, Any]]:
 
 
 def _common(one: np.ndarray, other: np.ndarray) -> int:
-    """How many tokens two rows begin with alike."""
+    """Length of the common prefix."""
     length = min(len(one), len(other))
     differs = np.flatnonzero(one[:length] != other[:length])
     return int(differs[0]) if len(differs) else length
-
-
-def _plain(value: Any) -> Any:
-    """A number of numpy as Python's."""
-    return value.item()

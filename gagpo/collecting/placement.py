@@ -1,4 +1,4 @@
-"""Where a rank gets its environments and its engine servers from. The trainer is given a placement."""
+"""Where the environments and engine servers of a rank run."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from gagpo.settings import EngineSettings, RunEnvironment, RunSettings
 
 
 class LocalPlacement:
-    """This machine. In a cluster, servers are placed elsewhere."""
+    """This machine; :mod:`gagpo.ray.actors` has the placement in a cluster."""
 
     def open_pool(self, settings: RunSettings) -> Pool:
-        """The environments of a run; with several environments a pool of pools."""
+        """The environments of a run."""
         with ExitStack() as opened:  # an environment that cannot be opened closes those before it
             pools = {env.name: opened.enter_context(_open_one(settings, env)) for env in settings.all_environments}
             opened.pop_all()

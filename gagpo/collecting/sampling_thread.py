@@ -24,14 +24,14 @@ FIRST_SLOT = 2**20  # slots below it are for evaluations, which use the pool whi
 
 
 class SamplingStopped(Exception):
-    """The trainer wants no more episodes; ends the thread."""
+    """Ends the thread."""
 
 
 class SamplingThread:
-    """Plays the groups of ``buffer``. Engine and pool belong to this thread, except while it rests.
+    """Plays the groups of ``buffer``. Only this thread uses engine and pool, except while it rests.
 
-    version: number of updates of the weights that the engine holds.
-    clock: time spent on the episodes so far.
+    version: number of updates of the engine's weights.
+    clock: time spent on episodes so far.
     """
 
     def __init__(self, agent: LanguageAgent, pool: Pool, buffer: GroupBuffer):
@@ -41,16 +41,15 @@ class SamplingThread:
         self._changed = buffer.changed
         self._error: BaseException | None = None
         self._weights: deque[tuple[int, list[NamedTensor]]] = deque()  # published, not loaded yet
-        self._resting = self._pausing = self._stopping = False
+        self._resting = self.pausing = self._stopping = False
         self._thread: threading.Thread | None = None
 
     # The trainer's side -----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to sample."""
         thread = threading.Thread(target=self._run, name="sampling", daemon=True)
         thread.start()
-        self._thread = thread  # only now: a thread whose start was interrupted cannot be joined
+        self._thread = thread  # last, because a thread whose start was interrupted cannot be joined
 
     def stop(self) -> None:
         """End the thread within seconds; unfinished episodes are lost."""
@@ -61,7 +60,7 @@ class SamplingThread:
             self._thread.join(STOP_SECONDS)
 
     def publish(self, tensors: Iterable[NamedTensor], iteration: int) -> None:
-        """Copy new weights for the engine, and open the groups that the buffer has room for after this update.
+        """Copy new weights for the engine, and open the groups that the buffer has room for.
 
         With ``rollout.lockstep`` earlier copies are kept until the groups of their version have been sampled.
         """
@@ -75,7 +74,7 @@ class SamplingThread:
             self._changed.notify_all()
 
     def wait_for(self, find: Callable[[], T], seconds: float | None = None) -> T:
-        """What ``find`` returns, once it is true or after ``seconds``. Raises the error that ended the thread."""
+        """The result of ``find`` once it is true, or after ``seconds``. Raises the error that ended the thread."""
         end = None if seconds is None else time.monotonic() + seconds
         with self._changed:
             while not (found := find()) and (end is None or time.monotonic() < end):
@@ -89,44 +88,39 @@ class SamplingThread:
 
     @contextmanager
     def rest(self) -> Iterator[None]:
-        """Engine and pool belong to the caller, and the engine holds the newest weights."""
+        """A context in which the caller can use engine and pool; the engine has the newest weights."""
         with self._changed:
             newest = self._weights[-1][0] if self._weights else self.version
         self.wait_for(lambda: not any(_needs_older(group, newest) for group in self.buffer.groups))
         try:
             with self._changed:
-                self._pausing = True
+                self.pausing = True
                 self.wait_for(lambda: self._resting)
             self.load_weights()
             yield
         finally:
             with self._changed:
-                self._pausing = False
+                self.pausing = False
                 self._changed.notify_all()
 
     # The sampling thread's side ---------------------------------------------------------------------------------------
 
     @property
-    def pausing(self) -> bool:
-        """Whether the trainer waits for engine and pool."""
-        return self._pausing
-
-    @property
     def interrupting(self) -> bool:
-        """Whether the trainer waits for the engine or has weights for it: begin no more responses."""
-        return self._pausing or bool(self._weights)
+        """Whether no more responses may begin, because the trainer waits for the engine or has weights for it."""
+        return self.pausing or bool(self._weights)
 
     def check(self) -> None:
-        """Raise :class:`SamplingStopped` when the trainer wants no more."""
+        """Raise :class:`SamplingStopped` after :meth:`stop`."""
         if self._stopping:
             raise SamplingStopped
 
     def rest_until(self, find: Callable[[], T]) -> T:
-        """Rest until the trainer is done with engine and pool, and ``find`` returns something true."""
+        """Rest until the trainer has released engine and pool, and ``find`` returns something true."""
         with self._changed:
             self._resting = True
             self._changed.notify_all()
-            while self._pausing or not (found := find()):
+            while self.pausing or not (found := find()):
                 self.check()
                 self._changed.wait(TICK)
             self.check()
@@ -134,7 +128,7 @@ class SamplingThread:
             return found
 
     def load_weights(self, version: int | None = None) -> None:
-        """Load the newest published weights up to ``version``, if the engine lacks them. No response is under way."""
+        """Load the newest published weights up to ``version``. No response may be under way."""
         tensors: list[NamedTensor] | None = None
         with self._changed:
             while self._weights and (version is None or self._weights[0][0] <= version):
@@ -157,12 +151,12 @@ class SamplingThread:
 
 
 def _needs_older(group: Group, newest: int) -> bool:
-    """Whether a group is still to be sampled with weights before ``newest``."""
+    """Whether a group has yet to be sampled with weights before ``newest``."""
     return group.version is not None and group.version < newest and not group.complete
 
 
 class VersionedAgent(LanguageAgent):
-    """A language agent that enters the weight version into its turns, and that can be stopped while it waits.
+    """A language agent that records the weight version of its turns, and that can be stopped while it waits.
 
     thinking: number of responses under way.
     """
@@ -194,16 +188,16 @@ class VersionedAgent(LanguageAgent):
 
     def _turn(self, request: Request, response: Response) -> Turn:
         turn = super()._turn(request, response)
-        turn.version = self.thread.version  # weights only change while no response is under way
+        turn.version = self.thread.version  # weights change only when no response is under way
         return turn
 
 
 class RolloutStream(RolloutLoop):
-    """Plays the groups of the buffer without end.
+    """Plays the groups of the buffer until the thread is stopped.
 
-    With ``rollout.lockstep`` one batch after another, each with the weights of its version, so that a run can be
-    repeated. Without it a finished episode makes room for the next one, and new weights are loaded between turns, as
-    soon as the responses under way are finished: a turn comes from one policy, an episode may come from several.
+    With ``rollout.lockstep`` it plays one batch after another, each with the weights of its version. Without it a
+    finished episode makes room for the next one, and new weights are loaded as soon as the responses under way are
+    finished: a turn comes from one policy, an episode may come from several.
     """
 
     def __init__(self, thread: SamplingThread):
@@ -216,7 +210,6 @@ class RolloutStream(RolloutLoop):
         self.upcoming = FIRST_SLOT
 
     def run(self) -> None:
-        """Play until the thread is stopped; engine and pool are released at the end."""
         try:
             if self.lockstep:
                 self.play_in_batches(lockstep=True)
@@ -251,7 +244,7 @@ class RolloutStream(RolloutLoop):
             return self.buffer.next_episode()
 
     def _rest(self) -> None:
-        """Hand over engine and pool once the environments have answered, because their deadlines go on."""
+        """Hand over engine and pool once the environments have answered, because their deadlines continue."""
         while self.waiting:
             self._take_events(None)
         self._leave_over()

@@ -1,24 +1,18 @@
-"""Controllers: what adapts between updates, from rewards, probe rollouts, entropy and divergence.
+"""Controllers: what adapts between updates, from rewards, probe episodes, entropy and divergence.
 
-Each controller has ``values()``, what to log, and ``state_dict()`` and ``load_state_dict(state)``, what a checkpoint
-holds. The trainer only talks to :class:`Controllers`, which has all of a run. In every iteration it calls:
+The trainer calls :class:`Controllers`, which holds all of a run. In each iteration:
 
 1. ``begin()``.
-2. Where ``probe_episodes`` is above 0, ``observe_probe(turns, tasks)``. Then ``temperatures(base, tasks)`` before
-   sampling and ``keep(turns)`` on what was sampled. Repeated with further tasks until the batch is full or
-   ``sampling_rounds`` are done.
-3. ``shape(turns)`` on the rewards and ``observe_batch(turns, tasks, entropy)``, which needs the policy's entropy where
-   ``measures`` is true.
-4. ``rate(highest, scheduled, zero_groups)``, the learning rate, and ``controls(groups)``, what the loss uses.
-5. After the optimiser steps ``bound_step(seen, measure, shorten)``, or ``skip()`` where no step was made. Weights to
-   go back to are needed where ``bounds_steps`` is true.
-6. Where ``measures`` is true ``observe_update(old_kl)``; finally ``values()``.
+2. If ``probe_episodes`` is above 0, ``observe_probe(turns, tasks)``. Then ``temperatures(base, tasks)`` before sampling
+   and ``keep(turns)`` after it. Repeated with more tasks until the batch is full, at most ``sampling_rounds`` times.
+3. ``shape(turns)`` on the rewards, then ``observe_batch(turns, tasks, entropy)``; the entropy if ``measures`` is true.
+4. ``rate(highest, scheduled, zero_groups)`` for the learning rate, and ``controls(groups)`` for the loss.
+5. After the optimiser steps ``bound_step(seen, measure, shorten)``, or ``skip()`` if no step was taken. If
+   ``bounds_steps`` is true the trainer must keep the weights from before the steps.
+6. If ``measures`` is true ``observe_update(old_kl)``; finally ``values()`` for the metrics.
 
-:class:`gagpo.controllers.average.AveragedWeights` is a controller of the weights themselves: ``update(iteration)``
-after step 6 and ``applied()`` to measure the average. It imports torch, which nothing imported here does.
-
-What belongs to a task is kept by the task's name, which in a run of several environments begins with the environment's.
-Running averages over the batch are of all environments together.
+State of a task is stored by the task's name. Running averages over batches include all environments.
+:class:`gagpo.controllers.average.AveragedWeights` averages the weights; unlike this package it imports torch.
 
 Shape suffixes: N = turns, E = episodes, G = task groups, K = response tokens.
 """
@@ -26,7 +20,7 @@ Shape suffixes: N = turns, E = episodes, G = task groups, K = response tokens.
 from gagpo.controllers.agpo import Agpo, AgpoController
 from gagpo.controllers.apmpo import Apmpo, ApmpoController
 from gagpo.controllers.curriculum import Curriculum
-from gagpo.controllers.lifecycle import Controller, Controllers, ControllerSettings
+from gagpo.controllers.lifecycle import Controllers, ControllerSettings
 from gagpo.controllers.sampling import DynamicSampling, Overlong, VarianceFilter, overlong_penalty
 from gagpo.controllers.trust_region import TrustRegion
 
@@ -35,7 +29,6 @@ __all__ = [
     "AgpoController",
     "Apmpo",
     "ApmpoController",
-    "Controller",
     "ControllerSettings",
     "Controllers",
     "Curriculum",

@@ -1,4 +1,4 @@
-"""Adaptive AGPO's sampling temperature and clip radius (arXiv 2605.20722)."""
+"""AGPO's adaptive sampling temperature and clip radius (arXiv 2605.20722)."""
 
 from __future__ import annotations
 
@@ -15,20 +15,18 @@ from gagpo.credit.turns import Turns
 from gagpo.credit.turns.dispersion import group_dispersion, group_skewness, vote_entropy
 
 State = dict[str, Any]
-"""Numbers, texts, lists and mappings, as JSON holds them."""
+"""State as plain JSON."""
 
 NOTHING = 1e-8
-"""Averages at or below it count as none."""
+"""A running average at or below it restarts."""
 
 
 class Agpo(Options):
-    """AGPO's sampling temperature and clip radius from probe rollouts, entropy and KL (arXiv 2605.20722).
+    """Each task's sampling temperature and clip radius, from probe episodes, entropy and KL (arXiv 2605.20722).
 
-    Each task has its own temperature and radius. The probe's dispersion is of successes, 0 or 1.
-
-    probe: episodes per task of the probe.
-    skewness: bias-corrected as in the authors' code (``authors``), whose correction uses the sample deviation, or as in
-        textbooks (``g1``). Without effect unless ``skewness_weight`` or ``skewness_gain`` is set.
+    probe: episodes per task of the probe. Dispersion and skewness are of their successes, 0 or 1.
+    skewness: ``authors`` uses the sample deviation in the bias correction, as the authors' code does; ``g1`` is the
+        textbook formula. Has no effect unless ``skewness_weight`` or ``skewness_gain`` is set.
     """
 
     probe: int = Field(default=8, ge=2)
@@ -55,7 +53,7 @@ class Agpo(Options):
 
 
 class Statistics(NamedTuple):
-    """What the probe of one task said. deviation: ``u_c``, how far its uncertainty lies from the usual, relatively."""
+    """Statistics of one task's probe. deviation: ``u_c``, relative deviation of its uncertainty from the average."""
 
     deviation: float
     dispersion: float
@@ -65,10 +63,11 @@ class Statistics(NamedTuple):
 
 @dataclass
 class AgpoState:
-    """Running averages, None before their first value, and what the tasks of the present iteration have shown.
+    """Running averages, None before their first value, and the statistics of the current iteration.
 
-    by_task: statistics of each task that was probed. entropy_share: the policy's entropy on each task of the batch over
-    its running average. tasks: that of each group of the batch, in the order of the groups.
+    by_task: of each probed task.
+    entropy_share: entropy on each task of the batch, divided by the running average.
+    tasks: the task of each group of the batch.
     """
 
     uncertainty: float | None = None
@@ -80,25 +79,24 @@ class AgpoState:
 
 
 class AgpoController:
-    """Temperature and radius of each task, by the task's name: never by its place in a batch."""
+    """Temperature and radius of each task, stored by the task's name."""
 
     def __init__(self, settings: Agpo):
         self.settings = settings
         self.state = AgpoState()
 
     def begin(self) -> None:
-        """Forget what the tasks of the last iteration have shown; the running averages stay."""
+        """Forget the last iteration's tasks; the running averages stay."""
         state = self.state
         state.by_task, state.entropy_share, state.tasks = {}, {}, []
 
     def observe_probe(self, turns: Turns, tasks_G: Sequence[str]) -> None:
-        """Take a probe, rolled out at the base temperature on tasks of the coming batch, for its statistics alone.
+        """Observe a probe: episodes sampled at the base temperature on tasks of the coming batch.
 
-        tasks_G: the task of each group, in increasing order of ``group_E``; groups of one task are taken together.
-        Votes are the episodes' ``vote_E`` (extracted answers), or their success where that is not given.
+        Each task's uncertainty ``u`` is compared with the running average, which is then updated with the mean over the
+        tasks. Without an average above 1e-8, ``u_c`` is 0. Votes are ``vote_E``, by default the successes.
 
-        The uncertainty ``u`` of each task is compared with the running average until now; the average then takes in the
-        mean over the tasks. While there is no average above 1e-8 there is nothing to compare with: ``u_c`` is 0.
+        tasks_G: the task of each group, in increasing order of ``group_E``; groups of one task are merged.
         """
         settings, state = self.settings, self.state
         names = list(dict.fromkeys(tasks_G))
@@ -124,9 +122,9 @@ class AgpoController:
         state.by_task |= {task: Statistics(*numbers) for task, numbers in zip(names, columns, strict=True)}
 
     def observe_batch(self, tasks_G: Sequence[str], entropy_G: np.ndarray | None) -> None:
-        """Take the tasks of the batch's groups and the policy's entropy on each, nats; see :class:`Controllers`.
+        """Observe the tasks of the batch's groups and the policy's entropy on each, nats.
 
-        Compared with the running average until now, which then takes in the mean over the groups.
+        Each is compared with the running average, which is then updated with the mean over the groups.
         """
         entropy_G = np.asarray([] if entropy_G is None else entropy_G, np.float64)
         if entropy_G.shape != (len(tasks_G),) or not np.isfinite(entropy_G).all() or (entropy_G < 0).any():
@@ -135,7 +133,6 @@ class AgpoController:
                 f"{entropy_G.tolist()}"
             )
         state, reference = self.state, self.state.entropy_reference
-        mean = float(entropy_G.mean())
         if reference is None or reference <= NOTHING:
             share_G = np.ones(len(entropy_G))
         else:
@@ -144,10 +141,10 @@ class AgpoController:
         state.entropy_share = {
             task: float(share_G[[other == task for other in tasks_G]].mean()) for task in dict.fromkeys(tasks_G)
         }
-        state.entropy_reference = running(reference, mean, self.settings.entropy_rate)
+        state.entropy_reference = running(reference, float(entropy_G.mean()), self.settings.entropy_rate)
 
     def observe_update(self, old_kl: float) -> None:
-        """Take the mean of old less new log-probability after all updates of an iteration."""
+        """Observe the mean of old less new log-probability after all updates of an iteration."""
         self.state.kl = (1.0 - self.settings.kl_rate) * self.state.kl + self.settings.kl_rate * max(0.0, old_kl)
 
     def temperature(self, base: float, task: str) -> float:
@@ -159,7 +156,7 @@ class AgpoController:
         return float(np.clip(raised, settings.temperature_low, settings.temperature_high))
 
     def radius(self, task: str) -> float:
-        """The clip radius of a task, by :func:`agpo_radius`; the base radius for a task without a probe."""
+        """:func:`agpo_radius` of a task; the base radius for a task without a probe."""
         found = self.state.by_task.get(task)
         if found is None:
             return self.settings.radius
@@ -167,7 +164,7 @@ class AgpoController:
         return agpo_radius(found.dispersion, found.skewness, found.votes, share, self.state.kl, self.settings)
 
     def values(self) -> dict[str, float]:
-        """Means over the tasks that were probed."""
+        """Metrics, means over the probed tasks."""
         state, values = self.state, {"agpo_kl": self.state.kl}
         if found := list(state.by_task.values()):
             values |= {
@@ -192,10 +189,9 @@ class AgpoController:
 def agpo_radius(
     dispersion: float, skewness: float, votes: float, entropy_share: float, kl: float, settings: Agpo
 ) -> float:
-    """AGPO's symmetric clip radius from statistics of a probe (arXiv 2605.20722).
+    """AGPO's symmetric clip radius, with ``h = clamp(entropy_share)``:
 
-    ``clamp(radius h (1 + vote_gain VE)/(1 + dispersion_gain sigma + kl_gain KL + skewness_gain |k3|))`` with
-    ``h = clamp(entropy_share)``, the policy's entropy over its running average.
+    ``clamp(radius h (1 + vote_gain VE)/(1 + dispersion_gain sigma + kl_gain KL + skewness_gain |k3|))``
     """
     h = np.clip(entropy_share, settings.entropy_low, settings.entropy_high)
     damping = 1.0 + settings.dispersion_gain * dispersion + settings.kl_gain * kl
@@ -205,5 +201,5 @@ def agpo_radius(
 
 
 def running(average: float | None, value: float, rate: float) -> float:
-    """Exponential moving average; the first value starts it, and restarts it where it has sunk to nothing."""
+    """Exponential moving average; the first value starts it, or restarts it from 1e-8 or less."""
     return value if average is None or average <= NOTHING else (1.0 - rate) * average + rate * value

@@ -14,13 +14,13 @@ from gagpo.credit.turns.grouping import group_mean, group_std
 
 
 class Apmpo(Options):
-    """APMPO's exponent of the power mean and upper clip radius from the rewards of the batch (arXiv 2605.04066).
+    """Power-mean exponent and upper clip radius from the batch's successes, 0 or 1 (arXiv 2605.04066).
 
-    exponent: ``exponential`` exp(-exponent_scale * mean), ``linear`` 1 - exponent_scale * mean, ``fixed`` (the
-    aggregation's own). radius: ``tanh`` of mean/std, ``mean`` (of the mean alone), ``deviation`` (of 1/std alone),
-    ``fixed`` (the gate's own). symmetric: the lower radius follows the upper. statistics: of the ``batch`` (the paper's
-    text) or of each ``group`` (its pseudo-code). ddof: 0 for the population deviation (Algorithm 1, line 8), 1 for the
-    sample's. An episode's reward is its success, 0 or 1.
+    exponent: ``exponential`` exp(-exponent_scale * mean), ``linear`` 1 - exponent_scale * mean, or ``fixed``.
+    radius: ``tanh`` of mean/std, of the ``mean`` alone, of 1/``deviation`` alone, or ``fixed``.
+    symmetric: the lower radius follows the upper.
+    statistics: of the ``batch`` (the paper's text) or of each ``group`` (its pseudo-code).
+    ddof: 0 for the population deviation (Algorithm 1, line 8), 1 for the sample's.
     """
 
     exponent: Literal["exponential", "linear", "fixed"] = "exponential"
@@ -35,17 +35,18 @@ class Apmpo(Options):
     @model_validator(mode="after")
     def _ordered(self) -> Apmpo:
         if self.radius_high < self.radius_low:
-            raise InvalidArgument(f"radius_high {self.radius_high} is below radius_low {self.radius_low}")
+            raise InvalidArgument(
+                f"radius_high must be at least {self.radius_low}, radius_low (got {self.radius_high})"
+            )
         if self.symmetric and self.radius_high > 1:
-            raise InvalidArgument(f"a symmetric radius is at most 1, a ratio of 0; radius_high is {self.radius_high}")
+            raise InvalidArgument(f"radius_high must be at most 1 with symmetric=true (got {self.radius_high})")
         return self
 
 
 class ApmpoController:
-    """Exponent of the power mean and radii of the clip for the updates on one batch.
+    """Exponent and radius for the updates on one batch.
 
-    ``exponent_G`` and ``radius_G`` have one entry, or one per task group; None before the first batch, and where the
-    settings keep the fixed values.
+    exponent_G, radius_G: one entry, or one per task group; None before the first batch and for fixed values.
     """
 
     def __init__(self, settings: Apmpo):
@@ -54,7 +55,7 @@ class ApmpoController:
         self.radius_G: list[float] | None = None
 
     def observe_batch(self, turns: Turns) -> None:
-        """Take the successes of the batch."""
+        """Observe the successes of the batch."""
         settings, reward_E = self.settings, turns.coded_return_E("success")
         group_E, groups = turns.group_index_E, turns.groups
         if settings.statistics == "batch":
@@ -65,7 +66,7 @@ class ApmpoController:
         self.radius_G = None if settings.radius == "fixed" else apmpo_radius(mean_G, std_G, settings).tolist()
 
     def values(self) -> dict[str, float]:
-        """Means over the task groups where those have their own."""
+        """Metrics, means over task groups."""
         found = {"apmpo_exponent": self.exponent_G, "apmpo_radius": self.radius_G}
         return {name: float(np.mean(value_G)) for name, value_G in found.items() if value_G}
 
@@ -77,18 +78,13 @@ class ApmpoController:
 
 
 def apmpo_exponent(mean: np.ndarray, settings: Apmpo) -> np.ndarray:
-    """Exponent p of the power mean from mean rewards in [0, 1]: from 1 (all failed) down to 1 - or exp(-) the scale."""
+    """Exponent p of the power mean from mean rewards in [0, 1]; 1 where all failed."""
     if settings.exponent == "linear":
         return 1.0 - settings.exponent_scale * mean
     return np.exp(-settings.exponent_scale * mean)
 
 
 def apmpo_radius(mean: np.ndarray, std: np.ndarray, settings: Apmpo) -> np.ndarray:
-    """Upper clip radius, ``low + (high - low) tanh(FSS)`` with ``FSS = mean/(std + 1e-6)`` or one of its ablations."""
-    if settings.radius == "mean":
-        signal = mean
-    elif settings.radius == "deviation":
-        signal = 1.0 / (std + 1e-6)
-    else:
-        signal = mean / (std + 1e-6)
+    """Upper clip radius ``low + (high - low) tanh(FSS)``, ``FSS = mean/(std + 1e-6)`` or an ablation."""
+    signal = mean if settings.radius == "mean" else (1.0 if settings.radius == "deviation" else mean) / (std + 1e-6)
     return np.asarray(settings.radius_low + (settings.radius_high - settings.radius_low) * np.tanh(signal))

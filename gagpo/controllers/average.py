@@ -1,4 +1,4 @@
-"""A moving average of the weights in training, which is steadier than they are. It is measured at the end of a run."""
+"""A moving average of the trained weights, evaluated at the end of a run."""
 
 from __future__ import annotations
 
@@ -10,18 +10,15 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 ETA = 3
-"""Of the polynomial decay: the larger, the fewer iterations the average reaches over."""
+"""Eta of the polynomial decay: the larger, the fewer iterations in the average."""
 
 
 class AveragedWeights:
-    """``keep * average + (1 - keep) * weights`` after every iteration, from the weights that a run began with.
+    """``keep * average + (1 - keep) * weights`` after each iteration, in host memory; each rank holds its shard.
 
-    The noise of single steps cancels out (Polyak and Juditsky 1992; for policies trained on rewards: Rame et al., WARP,
-    2406.16768). After iteration t of 1, 2, ... ``keep`` is ``(t - 1) / (t + 3)``, the polynomial decay of Shamir and
-    Zhang (2013, 1212.1824) with their eta of 3. The average therefore lags a fifth of the run behind, whatever its
-    length, and the initial weights have no part in it.
-
-    The average is float32 and in the host's memory; of several ranks, each holds its part.
+    Averaging reduces the noise of single steps (Polyak and Juditsky 1992; Rame et al., WARP, 2406.16768). After
+    iteration t = 1, 2, ... ``keep`` is ``(t - 1) / (t + 3)``, the polynomial decay of Shamir and Zhang (1212.1824) with
+    eta 3. The average lags a fifth of the run behind, and does not contain the initial weights.
 
     parameters: those in training.
     saved: the average of a checkpoint, whole tensors in the order of the parameters.
@@ -37,11 +34,9 @@ class AveragedWeights:
 
     @torch.no_grad()
     def update(self, iteration: int, total: Callable[[float], float] = float) -> float:
-        """Take in the weights of ``iteration``, from 1; all ranks together.
+        """Add the weights of ``iteration``, from 1, on all ranks; returns the relative distance to the average.
 
         total: sums a number over the ranks.
-
-        Returns the distance from the average to the weights over the length of the weights.
         """
         apart = length = 0.0
         for average, tensor in zip(self._average, self._local(), strict=True):
@@ -53,7 +48,7 @@ class AveragedWeights:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """A context in which the parameters are the average."""
+        """Context in which the parameters hold the average."""
         self._swap()
         try:
             yield
@@ -68,22 +63,22 @@ class AveragedWeights:
             self._average[place] = own
 
     def _local(self) -> list[Tensor]:
-        return [_local(parameter) for parameter in self.parameters]
+        return [local(parameter) for parameter in self.parameters]
 
 
 def kept(iteration: int) -> float:
-    """Share of the average that ``iteration``, from 1, keeps."""
+    """Weight of the old average in ``iteration``, from 1."""
     return (iteration - 1) / (iteration + ETA)
 
 
-def _local(parameter: torch.nn.Parameter) -> Tensor:
-    """The values themselves; of a sharded parameter those on this rank."""
+def local(parameter: torch.nn.Parameter) -> Tensor:
+    """The parameter's values; of a sharded one, those on this rank."""
     tensor = parameter.detach()
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _part(tensor: Tensor, parameter: torch.nn.Parameter) -> Tensor:
-    """This rank's part of a whole tensor, sharded as the parameter is."""
+    """This rank's shard of a whole tensor."""
     if not isinstance(parameter, DTensor):
         return tensor
     mesh = parameter.device_mesh

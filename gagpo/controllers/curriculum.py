@@ -1,7 +1,7 @@
-"""Curricula: which task comes next, given the seed, its number and the results so far.
+"""Curricula: which task is played next.
 
-A curriculum is one class: its fields are its options, its method :meth:`Curriculum.task` chooses. Name your own as
-``module:Class``, or offer it from a package as an entry point of ``gagpo.curricula`` (:mod:`gagpo.base.registry`).
+A curriculum is a class; its fields are its options. Name your own as ``module:Class``, or offer it from a package
+through the entry point group ``gagpo.curricula`` (:mod:`gagpo.base.registry`).
 """
 
 from __future__ import annotations
@@ -10,20 +10,19 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError
+from pydantic import BeforeValidator, Field, SerializeAsAny
 
 from gagpo.base.errors import InvalidArgument
-from gagpo.base.nearest import hint
-from gagpo.base.options import Options, by_name, explain
-from gagpo.base.registry import Registry
+from gagpo.base.options import Options
+from gagpo.base.registry import OptionsRegistry
 from gagpo.envs.tasks import TaskSet
 
 
 class TaskRecord:
-    """What is known of the tasks of an environment.
+    """Results of an environment's tasks.
 
-    rates: by task, the success rate of the last group that was played.
-    under_way: the tasks that are being played, not to be chosen meanwhile.
+    rates: success rate of each task's last group.
+    under_way: tasks that are being played, which a curriculum does not choose again.
     """
 
     def __init__(self) -> None:
@@ -31,7 +30,7 @@ class TaskRecord:
         self.under_way: set[str] = set()
 
     def enter(self, task: str, rate: float) -> None:
-        """A group of ``task`` has been played; rate: the share of its episodes that succeeded."""
+        """Record a finished group of ``task``; rate: share of its episodes that succeeded."""
         self.under_way.discard(task)
         self.rates[task] = rate
 
@@ -39,29 +38,29 @@ class TaskRecord:
         return dict(self.rates)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up a :meth:`state_dict`; ValueError or TypeError for anything else."""
+        """Restore a :meth:`state_dict`; ValueError or TypeError for anything else."""
         self.rates = {str(task): float(rate) for task, rate in state.items()}
         self.under_way = set()
 
 
 class Curriculum(Options):
-    """An order of tasks with its options.
+    """An order of tasks.
 
-    follows: whether it depends on the results of the tasks, which are then recorded.
+    follows: whether it depends on the results of earlier groups.
     """
 
     follows: ClassVar[bool] = False
     name: str
 
     def task(self, tasks: TaskSet, index: int, seed: int, record: TaskRecord) -> str:
-        """The id of the environment's ``index``-th task, from 0; a function of the arguments alone."""
+        """The id of the environment's ``index``-th task, from 0; depends on the arguments alone."""
         raise InvalidArgument(
-            f"curriculum {self.name} chooses no task: its class has to have a method task(tasks, index, seed, record)"
+            f"curriculum {self.name} does not choose tasks: add a method task(tasks, index, seed, record) to its class"
         )
 
 
 def shuffled(tasks: TaskSet, index: int, seed: int) -> str:
-    """The ``index``-th id of an order in which each comes once before any comes again, shuffled anew every time."""
+    """The ``index``-th id when all tasks are played once per epoch, in an order shuffled for each epoch."""
     epoch, place = divmod(index, len(tasks))
     order = np.random.default_rng([seed, 7, epoch]).permutation(len(tasks))
     task: str = tasks.ids[order[place]]
@@ -80,8 +79,8 @@ class Uniform(Curriculum):
 class BySuccess(Curriculum):
     """Replays tasks that only some episodes of their group solved, along with new tasks.
 
-    The weight of a task in the draw is ``4 r (1 - r)``, r the success rate of its last group, and at least ``floor``.
-    Tasks that were always or never solved are therefore played again now and then.
+    A task is drawn with weight ``max(4 r (1 - r), floor)``, r the success rate of its last group, so tasks that were
+    always or never solved are repeated less often.
     """
 
     follows: ClassVar[bool] = True
@@ -103,37 +102,15 @@ class BySuccess(Curriculum):
         return next(unseen, shuffled(tasks, index, seed))
 
 
-def _check(curriculum: Any, what: str) -> None:
-    if not isinstance(curriculum, type) or not issubclass(curriculum, Curriculum):
-        raise InvalidArgument(f"{what} is no curriculum: it must be a class derived from gagpo.controllers.Curriculum")
-
-
-CURRICULA: Registry[type[Curriculum]] = Registry(
+CURRICULA: OptionsRegistry[Curriculum] = OptionsRegistry(
     "curriculum",
     "gagpo.curricula",
     {
         "uniform": "gagpo.controllers.curriculum:Uniform",
         "by_success": "gagpo.controllers.curriculum:BySuccess",
     },
-    _check,
+    Curriculum,
 )
 
-
-def make(value: Any) -> Curriculum:
-    """A curriculum from its name or ``{"name": ..., option: value, ...}``; ValueError says what is wrong with it."""
-    if isinstance(value, Curriculum):
-        return value
-    value = by_name(value)
-    if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
-        known = list(CURRICULA.known())
-        raise InvalidArgument(f"a curriculum is a name, or options with a name among them; {hint('', known)}")
-    name = value["name"]
-    kind = CURRICULA.find(name)
-    try:
-        return kind.model_validate(dict(value))
-    except ValidationError as error:
-        raise InvalidArgument(explain(error, kind.model_fields, f"curriculum {name}")) from None
-
-
-AnyCurriculum = Annotated[SerializeAsAny[Curriculum], BeforeValidator(make)]
-"""A field that holds a curriculum, written as :func:`make` reads it."""
+AnyCurriculum = Annotated[SerializeAsAny[Curriculum], BeforeValidator(CURRICULA.make)]
+"""A field that holds a curriculum, written as :meth:`OptionsRegistry.make` reads it."""

@@ -1,7 +1,4 @@
-"""Decisions on what was sampled, without state: which groups to train on, and what long responses cost.
-
-DAPO's dynamic sampling and overlong shaping (arXiv 2503.14476), RAGEN's variance filter (2504.20073, 2604.06268).
-"""
+"""DAPO's dynamic sampling and overlong shaping (arXiv 2503.14476), RAGEN's variance filter (2504.20073, 2604.06268)."""
 
 from __future__ import annotations
 
@@ -18,21 +15,21 @@ from gagpo.credit.turns.grouping import group_std, varies
 from gagpo.objectives.options import LIMIT
 
 SLACK = 0.01
-"""Of RAGEN-2's filter: how far the kept spread may fall short of its share."""
+"""RAGEN-2: the kept spread may fall short of its share by this much."""
 
 
 class DynamicSampling(Options):
-    """DAPO: drop groups whose episodes all came out alike, sample on until the batch is full (arXiv 2503.14476)."""
+    """DAPO: replace groups of equal returns, for at most ``rounds`` rounds of sampling."""
 
     rounds: int = Field(default=10, ge=1)
 
 
 class VarianceFilter(Options):
-    """RAGEN: train on the groups with the largest deviation of return alone, and sample no others in their place.
+    """RAGEN: train only on the groups with the largest deviation of return, without replacement.
 
-    by: ``groups`` keeps this share of all groups, rounded down, at least one (StarPO-S, arXiv 2504.20073; its .25).
-        ``spread`` keeps the fewest groups whose deviations sum to this share of all, less .01 (RAGEN-2, arXiv
-        2604.06268, recommends .9); groups without spread are never kept.
+    by: ``groups`` keeps ``share`` of all groups, rounded down, at least one (StarPO-S, arXiv 2504.20073). ``spread``
+        keeps the fewest groups whose deviations sum to ``share - .01`` of the total (RAGEN-2, arXiv 2604.06268, which
+        recommends .9), and drops groups of equal returns.
     """
 
     by: Literal["groups", "spread"] = "groups"
@@ -40,9 +37,10 @@ class VarianceFilter(Options):
 
 
 class Overlong(Options):
-    """DAPO: a response longer than ``limit - buffer`` tokens costs reward, linearly up to 1 at ``limit``, then 1.
+    """DAPO: a penalty on responses above ``limit - buffer`` tokens, which rises linearly to 1 at ``limit``.
 
-    limit: tokens; None follows the rollout's response limit. buffer: None for a quarter of the limit.
+    limit: tokens; None for the rollout's response limit.
+    buffer: tokens; None for a quarter of the limit.
     """
 
     limit: int | None = Field(default=None, ge=1)
@@ -55,23 +53,22 @@ class Overlong(Options):
         return self
 
     def resolved(self, max_tokens: int = LIMIT) -> Overlong:
-        """With the values that follow the response limit put in; InvalidArgument where the buffer is longer than it."""
+        """Fill in the values that follow the response limit; InvalidArgument if the buffer exceeds it."""
         limit = self.limit or max_tokens
         return Overlong(limit=limit, buffer=self.buffer or max(1, limit // 4))
 
 
 def keep_episodes(turns: Turns, settings: DynamicSampling | None) -> np.ndarray:
-    """Which episodes to keep, bool[E]: those of task groups that did not all come out alike; all without settings."""
+    """Which episodes to keep, bool[E]: those of task groups with different returns; all without settings."""
     if settings is None:
         return np.ones(turns.episodes, np.bool_)
     return np.asarray(varies(turns.return_E, turns.group_index_E, turns.groups)[turns.group_index_E])
 
 
 def keep_varied(turns: Turns, settings: VarianceFilter | None) -> np.ndarray:
-    """Which episodes to keep, bool[E]: those of the task groups that differ most; all without settings.
+    """Which episodes to keep, bool[E]: those of the task groups with the largest deviation; all without settings.
 
-    Of groups that differ equally, those that come first. Groups of different environments, whose rewards are no measure
-    of each other, are not compared: each environment keeps its share.
+    The first of equal groups is kept. Each environment keeps its own share, since their rewards are not comparable.
     """
     if settings is None:
         return np.ones(turns.episodes, np.bool_)
@@ -93,9 +90,9 @@ def keep_varied(turns: Turns, settings: VarianceFilter | None) -> np.ndarray:
 
 
 def shape_overlong(turns: Turns, settings: Overlong | None, limit_N: np.ndarray | None = None) -> Turns:
-    """The turns with the price of long responses taken off their rewards; the same turns without settings.
+    """Add :func:`overlong_penalty` to the rewards; without settings, return the turns as they are.
 
-    limit_N: the response limit of each turn, where environments have their own, for settings that follow it.
+    limit_N: response limit of each turn, where environments have different ones.
     """
     if settings is None:
         return turns
@@ -109,7 +106,7 @@ def shape_overlong(turns: Turns, settings: Overlong | None, limit_N: np.ndarray 
 
 
 def overlong_penalty(tokens_N: np.ndarray, limit: int, buffer: int) -> np.ndarray:
-    """What is added to each reward, float64[N]: ``-(tokens - (limit - buffer))/buffer``, within [-1, 0] (2503.14476).
+    """``-(tokens - (limit - buffer))/buffer``, clipped to [-1, 0], float64[N].
 
     >>> overlong_penalty(np.array([300, 448, 512, 600]), limit=512, buffer=128).tolist()
     [0.0, -0.5, -1.0, -1.0]

@@ -1,7 +1,7 @@
-"""A bound on how far one iteration moves the policy: what goes too far is taken back in part, and the rate follows.
+"""A bound on how far one iteration moves the policy: steps that go too far are shortened, and the rate with them.
 
-Adam's steps are as long for noise as for signal, and a barely trained model moves further by one than a well trained
-model does. The same rate therefore teaches one model and destroys another. The divergence tells the two apart.
+A rate that suits one model can destroy another, since Adam's steps are as long for noise as for signal. The divergence
+of the policy shows the difference.
 """
 
 from __future__ import annotations
@@ -13,30 +13,29 @@ from typing import Any
 from gagpo.base.errors import InvalidArgument
 
 SLACK = 1.5
-"""A step whose divergence exceeds the target by this factor is shortened."""
+"""Steps whose divergence exceeds the target by this factor are shortened."""
 
 GROWTH = 1.2
-"""Factor by which a shortened learning rate grows again in an iteration."""
+"""Growth of a reduced learning rate per iteration."""
 
 LEAST = 0.01
-"""Smallest factor of the learning rate, and smallest part of a step that is kept."""
+"""Smallest learning rate factor, and smallest part of a step to keep."""
 
 ROUNDS = 3
-"""Most measurements in one iteration."""
+"""Most measurements per iteration."""
 
 
 class TrustRegion:
-    """Keeps KL(policy that sampled || policy after the updates) of an iteration near ``target`` where it is larger.
+    """Limits KL(policy that sampled || policy after the updates) of an iteration to about ``target``.
 
-    The divergence grows with the square of the step. A step beyond ``SLACK`` times the target is shortened along its
-    own direction by the root of their ratio, and measured again. The learning rate of the next iterations is shortened
-    by the same factor, by half at most, and grows by ``GROWTH`` an iteration while the divergence stays below the
-    target. It never exceeds the rate in the settings.
+    The divergence grows with the square of the step, so a step beyond ``SLACK`` times the target is shortened by the
+    square root of their ratio and measured again. The learning rate of the next iterations shrinks by the same factor,
+    by half at most, and grows again by ``GROWTH`` per iteration while the divergence is below the target.
 
     target: nats per token, above 0.
     scale: factor of the learning rate, ``LEAST`` to 1.
     kept: part of the last step that was kept, above 0 to 1.
-    kl: divergence of the last step before it was shortened, nats per token; None where it was not measured.
+    kl: divergence of the last step before it was shortened, nats per token; None if not measured.
     """
 
     def __init__(self, target: float):
@@ -45,12 +44,12 @@ class TrustRegion:
         self.kl: float | None = None
 
     def bound(self, seen: float | None, measure: Callable[[], float], shorten: Callable[[float], None]) -> None:
-        """Shorten the step that was just made while it goes too far, and adapt the learning rate.
+        """Shorten the last step while it goes too far, and adapt the learning rate.
 
-        seen: divergence of the tokens when they were last trained on. It costs nothing, but misses the last optimiser
-            step; None after a single step. A step is only measured where this is None or near the target.
-        measure: returns the divergence of the step as it is now.
-        shorten: keeps a part of the step.
+        seen: divergence of the tokens when they were last trained on, which is free but misses the last optimiser step;
+            None after a single step. The step is measured only if this is None or near the target.
+        measure: returns the current divergence of the step.
+        shorten: keeps the given part of the step.
         """
         self.forget()
         if seen is None or not seen < self.target / 4:
@@ -70,7 +69,7 @@ class TrustRegion:
         self.kl, self.kept = None, 1.0
 
     def _part(self, kl: float) -> float | None:
-        """The part to keep of a step with this divergence; None where all of it may stay."""
+        """The part to keep of a step with this divergence; None for all of it."""
         if self.kl is None:
             self.kl = kl
         if kl <= SLACK * self.target:

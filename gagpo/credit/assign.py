@@ -1,4 +1,4 @@
-"""From turns and settings to advantages: the credit column of the algorithm table."""
+"""From turns and a credit's settings to advantages."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from gagpo.credit.turns.grouping import varies
 from gagpo.credit.turns.keys import StateKey
 
 ALIASED = 0.05
-"""From this share of aliased pairs on, a credit that follows states from one to the next is on a wrong graph."""
+"""Share of aliased pairs above which a credit that follows states warns."""
 
 
 @dataclass(frozen=True, eq=False)
 class Credit:
-    """What the N turns of a batch and their K response tokens, turn after turn, are trained towards.
+    """Advantages of N turns and their K response tokens.
 
-    advantage: float64, one per turn (N) or, where ``level`` is ``token``, one per response token (K). target: with a
-    critic, what its values should have been, shaped alike. stats: numbers to log. value_K: the critic's value at each
-    response token when the batch was sampled.
+    advantage: float64, one per turn, or one per response token where ``level`` is ``token``.
+    target: the critic's targets, shaped like ``advantage``.
+    stats: metrics.
+    value_K: the critic's value at each response token when the batch was sampled.
     """
 
     advantage: np.ndarray
@@ -39,16 +40,16 @@ class Credit:
 
     @property
     def tokens(self) -> int:
-        """K."""
+        """Number of response tokens."""
         return int(self.tokens_N.sum())
 
     @property
     def advantage_N(self) -> np.ndarray:
-        """One advantage per turn; for token credit the mean over the turn's tokens."""
+        """One advantage per turn; for token-level credit, the mean over the turn's tokens."""
         return self.advantage if self.level != "token" else _turn_means(self.advantage, self.tokens_N)
 
     def per_token(self) -> np.ndarray:
-        """One advantage per response token, float64[K], turns one after the other."""
+        """One advantage per response token, float64[K]."""
         return self.advantage if self.level == "token" else np.repeat(self.advantage, self.tokens_N)
 
 
@@ -58,10 +59,10 @@ def turns_for(
     penalty: float | Sequence[float] = 0.0,
     success_only: bool | Sequence[bool] = False,
 ) -> Turns:
-    """The columns that the credit needs of ``episodes``: state ids by its key, and what it makes of their texts.
+    """The columns of ``episodes`` that the credit needs, with states by its key.
 
-    penalty: see :meth:`Turns.from_episodes`. success_only: whether success alone pays, one for all or one for each
-    episode; see :meth:`Turns.paying_success`.
+    penalty: see :meth:`Turns.from_episodes`.
+    success_only: whether only success pays, one for all or one for each episode; see :meth:`Turns.paying_success`.
     """
     parts = getattr(settings, "credits", [settings])
     texts = any(getattr(part, "similarity", None) is not None for part in parts)
@@ -72,36 +73,32 @@ def turns_for(
 
 
 def advantages(turns: Turns, settings: CreditSettings, value: np.ndarray | None = None) -> Credit:
-    """The advantages of ``turns`` under ``settings``; of a batch of several environments each gets its own.
+    """The advantages of ``turns``, computed for each environment separately, and :func:`statistics`.
 
-    What a credit takes over the whole batch (``norm: batch``, whitening, shrinkage, states with ``scope: batch``) it
-    takes over the environment's part of it: rewards of different environments are no measure of each other.
+    Statistics over the batch (``norm: batch``, whitening, ``scope: batch``) are over the environment's part of it,
+    because rewards of different environments are not comparable. Warns where a credit follows states and the key does
+    not identify them.
 
-    value: the critic's, for the credits that have one: one per turn (``ppo_turn``) or per response token
-    (``ppo_token``), as it was when the batch was sampled.
+    value: the critic's values when the batch was sampled, one per turn or, for token-level credits, response token.
 
-    stats: ``zero_groups`` (share of task groups without any signal), ``equal_return_groups`` (whose episodes all came
-    out alike), ``coverage`` (share of turns whose state is met again in their task group; where states are given),
-    ``aliasing`` (see :func:`gagpo.credit.turns.aliasing.aliasing`; where states and actions are), ``advantage_std`` and
-    ``advantage_abs`` (spread and mean size over turns). Warns where a credit follows states that are none.
-
-    Raises :class:`gagpo.credit.BadTurns` when the turns lack what the credit needs.
+    Raises:
+        BadTurns: a column that the credit needs is missing.
     """
     advantage, target = _by_env(turns, settings, value)
     per_turn = _turn_means(advantage, turns.tokens_N) if settings.level == "token" else advantage
     stats = statistics(turns, per_turn)
     if settings.follows_states and stats.get("aliasing", 0.0) > ALIASED:
-        warnings.warn(  # one text, which Python says once; how much it is stands in the metric
-            f"credit {settings.name} follows states, and its key is none: the same action led from one of them to "
-            "others (metric aliasing); set algorithm.credit.key=state, or, where the environment names no state, take "
-            "a credit that follows none (empirical_bayes, gagpo)",
+        warnings.warn(  # a constant text, which Python shows once
+            f"credit {settings.name} follows states, but its key does not identify them: the same action in one state "
+            "led to different states (metric aliasing); set algorithm.credit.key=state, or, if the environment reports "
+            "no state, use a credit that does not follow them (empirical_bayes, gagpo)",
             stacklevel=2,
         )
     return Credit(advantage, turns.tokens_N, settings.level, target, stats)
 
 
 def _by_env(turns: Turns, settings: CreditSettings, value: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-    """Advantages and, with a critic, targets: of every environment from its own turns alone."""
+    """Advantages and, with a critic, targets, from each environment's own turns."""
     if turns.env_E is None:
         return _of_one_env(turns, settings, value)
     count = int(turns.tokens_N.sum()) if settings.level == "token" else turns.turns
@@ -120,15 +117,12 @@ def _by_env(turns: Turns, settings: CreditSettings, value: np.ndarray | None) ->
 def _of_one_env(
     turns: Turns, settings: CreditSettings, value: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    target = None
-    if settings.critic:
-        advantage, target = settings.advantage_and_target(turns, value)
-    else:
-        advantage = settings.advantage(turns)
-    wanted = int(turns.tokens_N.sum()) if settings.level == "token" else turns.turns
-    if advantage.shape != (wanted,):
+    critic = settings.critic
+    advantage, target = settings.advantage_and_target(turns, value) if critic else (settings.advantage(turns), None)
+    count = int(turns.tokens_N.sum()) if settings.level == "token" else turns.turns
+    if advantage.shape != (count,):
         what = "response token" if settings.level == "token" else "turn"
-        raise InvalidArgument(f"credit {settings.name} gave {advantage.shape} advantages for {wanted}, one per {what}")
+        raise InvalidArgument(f"credit {settings.name} gave {advantage.shape} advantages for {count}, one per {what}")
     return advantage, target
 
 
@@ -141,12 +135,19 @@ def give_credit(turns: Turns, settings: CreditSettings, value_K: np.ndarray | No
 
 
 def first_tokens(tokens_N: np.ndarray) -> np.ndarray:
-    """Where each turn's first response token stands among all K, int64[N]."""
+    """Index of each turn's first response token, int64[N]."""
     return np.asarray(np.cumsum(tokens_N) - tokens_N)
 
 
 def statistics(turns: Turns, advantage_N: np.ndarray) -> dict[str, float]:
-    """Numbers that tell whether the batch teaches anything; see :func:`advantages`."""
+    """Metrics of a batch's credit.
+
+    ``zero_groups``: share of task groups whose advantages are all 0.
+    ``equal_return_groups``: share of task groups with equal returns.
+    ``advantage_std``, ``advantage_abs``: standard deviation and mean size over turns.
+    ``coverage``: share of turns whose state occurs again in their task group.
+    ``aliasing``: see :func:`gagpo.credit.turns.aliasing.aliasing`.
+    """
     signal_G = np.bincount(turns.group_index_N, np.abs(advantage_N), turns.groups)
     stats = {
         "zero_groups": float((signal_G == 0).mean()),

@@ -1,4 +1,4 @@
-"""EMPG: an episode's advantage, larger where the policy was sure, and a bonus for clarity to come (2509.09265)."""
+"""EMPG: episode advantages scaled by the policy's certainty (arXiv 2509.09265)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ BONUS = 0.1
 
 
 class Empg(CreditSettings):
-    """``A g(H_t) + .1 f(H_{t+1})``, less its mean over the batch's turns (arXiv 2509.09265).
+    """``A g(H_t) + .1 f(H_{t+1})``, centred over the batch's turns (arXiv 2509.09265).
 
-    A is GRPO's. H is the mean entropy of a turn's tokens, brought to [0, 1] by the least and the largest of the batch.
-    ``f(H) = exp(-H)`` and ``g(H) = f(H) / mean f(H)``, the mean over the batch's turns, so that g is 1 on average. An
-    episode's last turn has no next one and no bonus. Equal entropies give g = 1.
+    A is GRPO's advantage. H is the mean entropy of a turn's tokens, scaled to [0, 1] over the batch. ``f(H) = exp(-H)``
+    and ``g(H) = f(H) / mean f(H)`` over the batch's turns. An episode's last turn has no bonus.
     """
 
     level: ClassVar[Level] = "turn"
@@ -29,7 +28,7 @@ class Empg(CreditSettings):
 
     def advantage(self, turns: Turns) -> np.ndarray:
         if turns.entropy_N is None:
-            raise BadTurns("EMPG reads the policy's entropy: give entropy_N, the mean over each turn's tokens")
+            raise BadTurns("credit empg needs the policy's entropy: give entropy_N, the mean over each turn's tokens")
         low, high = float(turns.entropy_N.min()), float(turns.entropy_N.max())
         level_N = (turns.entropy_N - low) / (high - low + EPSILON)
         sure_N = np.exp(-level_N)

@@ -1,4 +1,4 @@
-"""A value predicted from text, corrected by task and state as far as the data say that those differ; then TD."""
+"""GAE on a value fitted to the batch: ridge regression on text, with shrunken task and state effects."""
 
 from __future__ import annotations
 
@@ -19,25 +19,22 @@ from gagpo.credit.turns.grouping import (
 )
 
 PRECISION = 1e-5
-"""Of the fit, relative to the largest reward: features are float32."""
+"""Precision of the fit relative to the largest reward (features are float32)."""
 
 RIDGE = 10.0
-"""Penalty of the regression, in turns."""
+"""Penalty of the regression."""
 
 
 class EmpiricalBayes(CreditSettings):
-    """Generalised advantages on a value that is fitted to the batch, leaving out the episode that it is the value for.
+    """GAE on ``V = x w + u_task + u_state``, fitted to the other episodes of the batch.
 
-    ``V = x w + u_task + u_state``: a ridge regression of discounted returns on a turn's words, then the mean residual
-    of the task's other episodes, then that of the other episodes' visits to the state. Each mean of n is shrunk by
-    ``n/(n + k)``, with k the variance within over that between, estimated from the batch (Efron and Morris 1973). Since
-    no episode is in its own value, the value is a baseline without bias, and a state met once still has one.
+    ``x w`` is a ridge regression of discounted returns on a turn's words. ``u_task`` and ``u_state`` are mean residuals
+    of the task's other episodes and of their visits to the state. A mean of n is shrunk by ``n/(n + k)``, k the ratio
+    of the variance within groups to that between them (Efron and Morris 1973). Since its own episode is left out, the
+    baseline is unbiased. Advantages are normalised over the batch: within a group without success the residual error
+    would be scaled up to the size of a success.
 
-    The advantages are normalised over the batch: over the group, what the value left unexplained in a group without
-    success would be blown up to the size of a success.
-
-    features: numbers made of a turn's words, see :func:`gagpo.credit.turns.features.feature_columns`.
-    lam: as in :class:`gagpo.credit.gagpo.Gagpo`.
+    features: see :func:`gagpo.credit.turns.features.feature_columns`.
     """
 
     level: ClassVar[Level] = "turn"
@@ -52,17 +49,17 @@ class EmpiricalBayes(CreditSettings):
         next_value_N = next_in_episode(value_N, turns.last_N)
         delta_N = temporal_difference(turns.net_reward_N, value_N, next_value_N, self.gamma)
         if np.ptp(delta_N) <= PRECISION * np.abs(turns.net_reward_N).max():
-            return np.zeros(turns.turns)  # the error of the fit is not to be normalised
+            return np.zeros(turns.turns)  # do not normalise the error of the fit
         advantage_N = generalised_advantage(delta_N, turns.last_N, self.gamma, self.lam)
         return normalised(advantage_N, turns, "batch")
 
     def value(self, turns: Turns) -> np.ndarray:
-        """``V`` of each turn, float64[N]; where turns have no ``feature_NF``, a constant is all that is fitted."""
+        """``V`` of each turn, float64[N]; without ``feature_NF`` only a constant is fitted."""
         return_N = return_to_go(turns.net_reward_N, turns.last_N, self.gamma)
         feature_NF = np.ones((turns.turns, 1)) if turns.feature_NF is None else turns.feature_NF
         value_N = ridge_without_own_episode(feature_NF, return_N, turns.episode_N, RIDGE)
 
-        # A task's unit is an episode, whatever its length; a state's is an episode's visits to it.
+        # Task effects average over episodes, state effects over an episode's visits.
         residual_E = group_mean(return_N - value_N, turns.episode_N, turns.episodes)
         task_E = shrunk_without_own(residual_E, turns.group_index_E, np.arange(turns.episodes))
         value_N = value_N + task_E[turns.episode_N]
@@ -72,11 +69,11 @@ class EmpiricalBayes(CreditSettings):
 def ridge_without_own_episode(
     feature_NF: np.ndarray, target_N: np.ndarray, episode_N: np.ndarray, ridge: float
 ) -> np.ndarray:
-    """Prediction of each turn by the regression on the turns of all other episodes, float64[N].
+    """Predict each turn by ridge regression on the turns of all other episodes, float64[N].
 
-    ``min |y - X w|^2 + ridge |w|^2``, where the first feature is the constant and its weight costs nothing; 0 where
-    there is one episode alone. One regression serves all: with the hat matrix H of an episode's own turns, the
-    residuals without it are ``(I - H)^-1`` times those with it.
+    ``min |y - X w|^2 + ridge |w|^2``; the weight of the first feature, the constant, is not penalised. A single episode
+    gives 0. One regression serves all episodes: with H the hat matrix of an episode's own turns, the leave-one-out
+    residuals are ``(I - H)^-1`` times the residuals.
     """
     if episode_N[-1] == 0:
         return np.zeros(len(target_N))
@@ -90,7 +87,6 @@ def ridge_without_own_episode(
     first_E = np.cumsum(length_E) - length_E
     left_out_N = np.empty(len(target_N))
     for length in np.unique(length_E):
-        # Episodes of one length are solved together.
         place_ET = first_E[length_E == length][:, None] + np.arange(length)
         own_ETF = white_NF[place_ET]
         rest_ETT = np.eye(length) - own_ETF @ own_ETF.transpose(0, 2, 1)
@@ -99,10 +95,9 @@ def ridge_without_own_episode(
 
 
 def shrunk_without_own(value: np.ndarray, group: np.ndarray, owner: np.ndarray) -> np.ndarray:
-    """Mean over the group's values of other owners, shrunk by ``n/(n + k)`` with n their number, float64.
+    """Mean of the other owners' n values in the group, times ``n/(n + k)``; 0 in a group of one owner. float64.
 
-    k is the variance within groups over that between them, both by the moments of the one-way layout; where groups
-    differ no more than chance would have it, all means are shrunk to 0. A group of one owner has 0.
+    k is :func:`variance_ratio`; it is infinite, and all means 0, where groups differ no more than by chance.
     """
     groups, pair = int(group.max()) + 1, renumber(group * (int(owner.max()) + 1) + owner)
     total = np.bincount(group, value, groups)[group] - np.bincount(pair, value)[pair]
@@ -112,7 +107,7 @@ def shrunk_without_own(value: np.ndarray, group: np.ndarray, owner: np.ndarray) 
 
 
 def variance_ratio(value: np.ndarray, group: np.ndarray, groups: int) -> float:
-    """Variance within groups over variance between them by the method of moments; infinite where the latter is 0."""
+    """Variance within groups over variance between groups, by the method of moments; infinite where the latter is 0."""
     size_G = np.bincount(group, minlength=groups).astype(np.float64)
     mean_G = group_mean(value, group, groups)
     within = float(((value - mean_G[group]) ** 2).sum()) / max(len(value) - groups, 1)

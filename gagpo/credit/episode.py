@@ -1,14 +1,19 @@
-"""Credit that is the same for every turn of an episode: its return against the returns of its task group."""
+"""Episode-level credits: an episode's return compared with the returns of its task group."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 import numpy as np
+from pydantic import Field
 
 from gagpo.credit.registry import CreditSettings
 from gagpo.credit.turns.columns import Coding, Turns
-from gagpo.credit.turns.grouping import centre, group_mean, standardise
+from gagpo.credit.turns.dispersion import Dispersion, group_dispersion
+from gagpo.credit.turns.grouping import centre, group_mean, group_std, standardise
+
+SMALLEST = 1e-8
+"""Smallest dispersion that AGPO divides by."""
 
 
 class Grpo(CreditSettings):
@@ -16,7 +21,7 @@ class Grpo(CreditSettings):
 
     A group of one, or with equal returns, gives 0.
 
-    reward: an episode's number: the ``sum`` of its rewards less penalties, or its ``success`` as 0/1 (APMPO).
+    reward: R is the ``sum`` of the episode's rewards less penalties, or its ``success`` as 0/1 (APMPO).
     ddof: 1 for the sample deviation, 0 for the population's (APMPO).
 
     >>> Grpo().advantage(Turns([1, 0, 0], [0, 1, 1], [0, 0])).round(3).tolist()
@@ -53,10 +58,9 @@ class Rloo(CreditSettings):
 
 
 class MaxRl(CreditSettings):
-    """``(y - p)/p`` with an episode's success y, 0 or 1, and the task group's rate of it p (arXiv 2602.02710).
+    """``(y - p)/p``, y the episode's success as 0/1 and p the task group's success rate (arXiv 2602.02710).
 
-    In expectation the gradient of ``sum_k pass@k / k`` up to the group's size, which is that of ``log p`` in the limit.
-    A group without success, or with nothing else, gives 0.
+    Its expectation is the gradient of ``sum_k pass@k / k`` up to the group's size. Groups of equal outcomes give 0.
 
     >>> MaxRl().advantage(Turns([1, 0, 0, 0], [0, 1, 2, 3], [0] * 4, success_E=[True, False, False, False])).tolist()
     [3.0, -1.0, -1.0, -1.0]
@@ -72,7 +76,7 @@ class MaxRl(CreditSettings):
 
 
 class RejectionSampling(CreditSettings):
-    """1 for the episodes that solved their task, which are imitated, and 0 for all others (ReST-EM, arXiv 2312.06585).
+    """1 for episodes that solved their task, 0 for all others (ReST-EM, arXiv 2312.06585).
 
     >>> RejectionSampling().advantage(Turns([1, 0], [0, 1], [0, 0], success_E=[True, False])).tolist()
     [1.0, 0.0]
@@ -82,3 +86,41 @@ class RejectionSampling(CreditSettings):
 
     def advantage(self, turns: Turns) -> np.ndarray:
         return np.asarray(turns.coded_return_E("success")[turns.episode_N])
+
+
+class AgpoAdaptive(CreditSettings):
+    """``(R - mean)/max(dispersion, 1e-8)`` over the task group (arXiv 2605.20722).
+
+    dispersion: ``std`` (sample), ``mad`` (median absolute deviation * 1.4826) or ``iqr`` (interquartile range / 1.349).
+        A robust dispersion is 0 where most of a group agrees; such a group uses its standard deviation (our choice).
+    """
+
+    name: Literal["agpo_adaptive"] = "agpo_adaptive"
+    dispersion: Dispersion = "std"
+
+    def advantage(self, turns: Turns) -> np.ndarray:
+        return_E, group_E, groups = turns.return_E, turns.group_index_E, turns.groups
+        spread_G = group_dispersion(return_E, group_E, groups, self.dispersion)
+        spread_G = np.where(spread_G > SMALLEST, spread_G, group_std(return_E, group_E, groups))
+        return np.asarray(
+            (centre(return_E, group_E, groups) / np.maximum(spread_G, SMALLEST)[group_E])[turns.episode_N]
+        )
+
+
+class AgpoAsymmetric(CreditSettings):
+    """``(R - mean)/sqrt(var + delta^2) + 1[R < 0] * bonus`` with R = +1 for a success, -1 otherwise (arXiv 2605.05826).
+
+    ``var`` is the population variance of the task group. A group that always failed gives ``bonus``, one that always
+    succeeded 0. The paper does not give ``delta`` and ``bonus``; the defaults reproduce its curves.
+    """
+
+    name: Literal["agpo_asymmetric"] = "agpo_asymmetric"
+    delta: float = Field(default=1.0, gt=0)
+    bonus: float = Field(default=-1.0, le=0)
+
+    def advantage(self, turns: Turns) -> np.ndarray:
+        return_E = 2.0 * turns.coded_return_E("success") - 1.0
+        group_E, groups = turns.group_index_E, turns.groups
+        scale_E = np.sqrt(group_std(return_E, group_E, groups, ddof=0) ** 2 + self.delta**2)[group_E]
+        penalty_E = np.where(return_E < 0, self.bonus, 0.0)
+        return np.asarray((centre(return_E, group_E, groups) / scale_E + penalty_E)[turns.episode_N])

@@ -1,4 +1,4 @@
-"""G2PO: a transition's gain in value, against its siblings and against all of its task group (arXiv 2606.22995)."""
+"""G2PO: compares transitions within their source state and within their task group (arXiv 2606.22995)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from gagpo.credit.turns.grouping import group_mean, next_in_episode, standardise
 class G2po(CreditSettings):
     """``A^EP + A^NC + A^EC`` of each turn (arXiv 2606.22995).
 
-    ``V(s)`` is the mean over all visits of s in the task group of ``gamma^n R``, n the turns from the visit to the
-    episode's end, that turn included, and R the episode's rewards. What follows an end is worth R where the task was
-    solved, else 0. ``A^NC`` compares ``V(s')``, less an invalid action's penalty, among all turns in s; ``A^EC`` the
-    gain ``V(s') - V(s)`` among all turns of the task group; ``A^EP`` is GRPO's. The released code takes the statistics
-    of ``A^EP`` over turn rows; these are over episodes, as printed.
+    ``V(s)`` is the mean of ``gamma^n R`` over all visits of s in the task group, n the turns from the visit to the end,
+    that turn included, and R the episode's return. The end of an episode is worth R if the task was solved, else 0.
+    ``A^NC`` normalises ``V(s')`` less penalties over all turns in s, ``A^EC`` the gain ``V(s') - V(s)`` over the task
+    group; ``A^EP`` is GRPO's, with statistics over episodes as in the paper (the released code uses turns).
     """
 
     level: ClassVar[Level] = "turn"
@@ -42,6 +41,6 @@ class G2po(CreditSettings):
 
 
 def _places(turns: Turns) -> np.ndarray:
-    """The place of each turn in its episode, from 0, int64[N]."""
+    """Index of each turn in its episode, int64[N]."""
     first_E = np.flatnonzero(np.append(True, turns.last_N[:-1]))
     return np.asarray(np.arange(turns.turns) - first_E[turns.episode_N])

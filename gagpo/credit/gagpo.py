@@ -1,4 +1,4 @@
-"""GAGPO: temporal-difference credit on a value proxy that the task group itself provides (arXiv 2605.13217)."""
+"""GAGPO: generalised advantages on a value estimated from the task group (arXiv 2605.13217)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pydantic import Field, model_validator
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.credit.episode import Grpo
-from gagpo.credit.registry import CreditSettings, Level, Option, without_key
+from gagpo.credit.registry import CreditSettings, Level
 from gagpo.credit.turns import StateKey, Turns
-from gagpo.credit.turns.graph_value import EXACT, graph_value, next_state
+from gagpo.credit.turns.graph import EXACT, graph_value, next_state
 from gagpo.credit.turns.grouping import (
     EPSILON,
     generalised_advantage,
@@ -23,21 +23,20 @@ from gagpo.credit.turns.grouping import (
 )
 
 Norm = Literal["group", "batch", "state", "scale_only", "none"]
-"""Over which turns advantages are normalised."""
+"""The turns over which advantages are normalised."""
 
 
 class Gagpo(CreditSettings):
-    """Grouped value proxy and generalised advantages over turns.
+    """``A_t = delta_t + gamma lam A_{t+1}`` with ``delta_t = r_t + gamma V(s_{t+1}) - V(s_t)``, then normalised.
 
-    ``delta_t = r_t + gamma V(s_{t+1}) - V(s_t)``, ``A_t = delta_t + gamma lam A_{t+1}``, then normalised over all turns
-    of the task group: ``(A - mean)/(std + 1e-6)`` with the sample standard deviation.
-
-    lam: 0 is the one-step error, 1 is Monte-Carlo, ``G - V(s)``. scope: where equal state ids are the same state.
-    leave_one_out, proxy: see :meth:`value`. bootstrap_truncated: value an episode that was cut off by its last state's
-    proxy instead of 0 (``proxy="graph"``: by that of the state it was cut off in, where that was acted in). norm:
-    ``group``; ``batch`` (all turns); ``state`` (the state group); ``scale_only`` (by the group's deviation, mean kept);
-    ``none``. A normalised group without variance is 0. trajectory_weight: adds that much of GRPO's episode advantage
-    (the paper finds that it hurts).
+    lam: 0 is the one-step TD error, 1 is Monte-Carlo, ``G - V(s)``.
+    scope: whether equal ids are one state within a ``task`` group or in the whole ``batch``.
+    leave_one_out, proxy: see :meth:`value`.
+    bootstrap_truncated: the end of a truncated episode is worth its last state's value, not 0 (``proxy="graph"``: its
+        end state's, if another episode acted in it).
+    norm: ``(A - mean)/(std + 1e-6)``, with the sample deviation, over the task ``group``, the ``batch`` or the
+        ``state``; ``scale_only`` divides by the group's deviation alone. Groups without variance give 0.
+    trajectory_weight: weight of GRPO's advantage, added after normalisation (it hurts in the paper).
 
     >>> turns = Turns([0, 0, 10, 0, 0, 0], [0, 0, 0, 1, 1, 1], [0, 0], state_N=[0, 1, 2, 0, 1, 3])
     >>> Gagpo(lam=0.0, norm="none").advantage(turns).round(4).tolist()
@@ -60,7 +59,7 @@ class Gagpo(CreditSettings):
     def _one_fixed_point(self) -> Gagpo:
         if self.proxy == "graph" and (self.gamma == 1 or self.leave_one_out):
             raise InvalidArgument(
-                "proxy=graph solves for all states at once: set gamma below 1 and leave_one_out=false"
+                "proxy=graph requires gamma below 1 and leave_one_out=false: it solves for all states at once"
             )
         return self
 
@@ -71,7 +70,7 @@ class Gagpo(CreditSettings):
     def advantage(self, turns: Turns) -> np.ndarray:
         value_N = self.value(turns)
         delta_N = temporal_difference(turns.net_reward_N, value_N, self._next_value(turns, value_N), self.gamma)
-        if self.proxy == "graph":  # what is left of a sum that is 0 must not be normalised into an advantage
+        if self.proxy == "graph":  # a rounding error must not be normalised into an advantage
             delta_N = np.where(np.abs(delta_N) <= 10 * EXACT * np.abs(value_N).max(), 0.0, delta_N)
         advantage_N = generalised_advantage(delta_N, turns.last_N, self.gamma, self.lam)
         advantage_N = normalised(advantage_N, turns, self.norm, self.scope)
@@ -92,12 +91,11 @@ class Gagpo(CreditSettings):
         return np.where(cut_N, value_N, next_in_episode(value_N, turns.last_N))
 
     def value(self, turns: Turns) -> np.ndarray:
-        """``V(s_{i,t})``: mean over all visits of the state, float64[N].
+        """``V`` of each turn's state, float64[N]: a mean over all visits.
 
-        Averaged is the discounted return-to-go ``G`` (``proxy="return"``), the episode's undiscounted net return
-        (``proxy="outcome"``), or what follows on the group's merged graph (``proxy="graph"``, see
-        :func:`gagpo.credit.turns.graph_value.graph_value`). With ``leave_one_out`` a turn's own visit is left out of
-        its mean; a state visited once then keeps its own value, so that it gives no advantage in either way.
+        ``proxy="return"`` averages discounted returns, ``"outcome"`` undiscounted episode returns; ``"graph"`` is
+        :func:`gagpo.credit.turns.graph.graph_value`. ``leave_one_out`` excludes the turn's own visit, except in a state
+        visited once.
         """
         if self.proxy == "graph":
             return graph_value(turns, self.gamma, self.scope, self.bootstrap_truncated)
@@ -115,31 +113,18 @@ class Gagpo(CreditSettings):
 
 
 def normalised(
-    advantage_N: np.ndarray,
-    turns: Turns,
-    norm: Norm,
-    scope: Literal["task", "batch"] = "task",
+    advantage_N: np.ndarray, turns: Turns, norm: Norm, scope: Literal["task", "batch"] = "task"
 ) -> np.ndarray:
-    """Advantages normalised over the turns of a group, see :class:`Gagpo`."""
+    """Normalise advantages; see :class:`Gagpo`."""
     if norm == "none":
         return advantage_N
-    group_N, groups = _compared(turns, norm, scope)
-    if norm == "scale_only":
+    group_N, groups = turns.group_index_N, turns.groups
+    if norm == "batch":
+        group_N, groups = np.zeros(turns.turns, np.int64), 1
+    elif norm == "state":
+        group_N = turns.states(scope)
+        groups = int(group_N.max()) + 1
+    elif norm == "scale_only":
         std_N = group_std(advantage_N, group_N, groups)[group_N]
         return np.where(std_N > 0, advantage_N / (std_N + EPSILON), 0.0)
     return standardise(advantage_N, group_N, groups)
-
-
-def _compared(turns: Turns, norm: Norm, scope: Literal["task", "batch"]) -> tuple[np.ndarray, int]:
-    """Which turns are normalised together, int64[N], and in how many groups."""
-    if norm == "batch":
-        return np.zeros(turns.turns, np.int64), 1
-    if norm == "state":
-        state_N = turns.states(scope)
-        return state_N, int(state_N.max()) + 1
-    return turns.group_index_N, turns.groups
-
-
-def value_proxy(turns: Turns, **options: Option) -> np.ndarray:
-    """GAGPO's value of each turn's state, float64[N]; see :meth:`Gagpo.value`."""
-    return Gagpo.model_validate(without_key(options)).value(turns)

@@ -1,4 +1,4 @@
-"""GiGPO: an episode's advantage plus the advantage of each turn within its state group (arXiv 2505.10978)."""
+"""GiGPO: episode advantages plus step advantages within state groups (arXiv 2505.10978)."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from gagpo.credit.registry import CreditSettings, Level, Option, without_key
+from gagpo.credit.registry import CreditSettings, Level
 from gagpo.credit.turns import StateKey, Turns
-from gagpo.credit.turns.grouping import EPSILON, centre, group_mean, group_std, return_to_go, standardise
+from gagpo.credit.turns.grouping import EPSILON, group_mean, group_std, normalise, return_to_go
 from gagpo.credit.turns.similarity import similar_states
 
 
 class Gigpo(CreditSettings):
     """``A^E + step_weight * A^S`` of each turn (arXiv 2505.10978, eq. 3, 7 and 8).
 
-    ``A^E`` compares the episode's return, less the turn's own penalty, with its task group: over episodes
-    (``statistics="episode"``) or over the group's turns, each with its episode's return (``"turn"``, as in the authors'
-    code, where long episodes weigh more); 0 where those are all equal. ``A^S`` is :meth:`step_advantage`; both share
-    ``norm``: ``mean_std`` divides by the deviation, ``mean`` does not. similarity: group turns whose observations are
-    at least that similar instead of equal states (needs ``text_N``).
+    ``A^E`` normalises the episode's return, less the turn's own penalty, over the task group; equal returns give 0.
+    ``A^S`` is :meth:`step_advantage`.
+
+    norm: ``mean_std`` divides both terms by the deviation, ``mean`` does not.
+    statistics: of ``A^E`` over each ``episode``, or each ``turn`` (the authors' code; long episodes weigh more).
+    similarity: group observations that are at least this similar, not equal states (needs ``text_N``).
     """
 
     level: ClassVar[Level] = "turn"
@@ -47,18 +48,11 @@ class Gigpo(CreditSettings):
         return episode_N + self.step_weight * self.step_advantage(turns)
 
     def step_advantage(self, turns: Turns) -> np.ndarray:
-        """Each turn's discounted return, its penalty then subtracted, within its state group, float64[N].
+        """``(G - mean)/(std + 1e-6)`` or ``G - mean`` in the state group, float64[N]; a state visited once gives 0.
 
-        ``(G - mean)/(std + 1e-6)`` or ``G - mean``; a state met once gives 0.
+        G is the discounted return of the turn, from which its own penalty is subtracted after discounting.
         """
         return_N = return_to_go(turns.reward_N, turns.last_N, self.gamma) - turns.penalty_N
         state_N = turns.states() if self.similarity is None else similar_states(turns, self.similarity)
         states = int(state_N.max()) + 1
-        if self.norm == "mean":
-            return centre(return_N, state_N, states)
-        return standardise(return_N, state_N, states)
-
-
-def step_advantage(turns: Turns, **options: Option) -> np.ndarray:
-    """The step term of GiGPO's advantage, float64[N]; see :meth:`Gigpo.step_advantage`."""
-    return Gigpo.model_validate(without_key(options)).step_advantage(turns)
+        return normalise(return_N, state_N, states, self.norm)

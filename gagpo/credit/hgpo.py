@@ -1,4 +1,4 @@
-"""HGPO: a turn is compared within groups of ever longer common history, and the comparisons averaged (2602.22817)."""
+"""HGPO: step advantages averaged over groups of increasingly long common history (arXiv 2602.22817)."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from pydantic import Field
 
 from gagpo.credit.registry import CreditSettings, Level
 from gagpo.credit.turns import StateKey, Turns, renumber
-from gagpo.credit.turns.grouping import centre, return_to_go, standardise
+from gagpo.credit.turns.grouping import normalise, return_to_go
 
 
 class Hgpo(CreditSettings):
-    """A hierarchy of groups of ever longer common history (arXiv 2602.22817).
+    """``A = sum w_c A_c / sum w_c`` over context depths c = 0..depth (arXiv 2602.22817).
 
-    In the groups of each context depth c = 0..depth, ``A_c = (G - mean)/(std + 1e-6)`` of the discounted return with
-    the population deviation; ``A = sum w_c A_c / sum w_c`` over the depths at which the turn's group has other members,
-    0 where it never has. ``w_c = (c + weight_offset)^alpha``; the offset is 1 in the paper, 2 in the released code.
+    ``A_c = (G - mean)/(std + 1e-6)`` of discounted returns, with the population deviation, over the turns of the task
+    group whose last c+1 states are equal; depths at which a turn is alone do not count. ``w_c = (c +
+    weight_offset)^alpha``. A context of depth c exists from turn c on, as in the released code.
 
-    A context of depth c exists from turn c on, as in both released codes.
-
-    norm: ``mean`` does not divide (the published WebShop setting).
-    drop_zero: depths at which the turn's ``A_c`` is 0 do not count among the weights (the released code).
+    weight_offset: 1 in the paper, 2 in the released code.
+    norm: ``mean`` does not divide by the deviation (the published WebShop setting).
+    drop_zero: depths at which the turn's ``A_c`` is 0 do not count (the released code).
     """
 
     level: ClassVar[Level] = "turn"
@@ -39,13 +38,9 @@ class Hgpo(CreditSettings):
         return_N = return_to_go(turns.net_reward_N, turns.last_N, self.gamma)
         total_N, weight_N = np.zeros(turns.turns), np.zeros(turns.turns)
         for back, group_N in enumerate(context_groups(turns, self.depth)):
-            # The comparison at this depth, weighted; it counts for turns that have somebody to be compared with.
             groups = int(group_N.max()) + 1
             weight = float(back + self.weight_offset) ** self.alpha
-            if self.norm == "mean":
-                advantage_N = centre(return_N, group_N, groups)
-            else:
-                advantage_N = standardise(return_N, group_N, groups, ddof=0)
+            advantage_N = normalise(return_N, group_N, groups, self.norm, ddof=0)
             counts_N = np.bincount(group_N, minlength=groups)[group_N] > 1
             if self.drop_zero:
                 counts_N &= advantage_N != 0
@@ -55,16 +50,16 @@ class Hgpo(CreditSettings):
 
 
 def context_groups(turns: Turns, depth: int) -> list[np.ndarray]:
-    """For c = 0..depth, groups of turns of one task whose last c+1 states are equal; int64[N] each, numbered from 0.
+    """For c = 0..depth, the groups of turns of one task whose last c+1 states are equal, int64[N] each.
 
-    Turns with less than c states before them are alone.
+    Turns with fewer than c states before them are alone.
     """
     context_N = turns.states()
     state_N = turns.states("batch")
     before = int(state_N.max()) + 1
     contexts = [context_N]
     for back in range(1, depth + 1):
-        # The state so many turns before joins the context; before an episode's start stands one of no other turn.
+        # Add the state that many turns earlier; before an episode's start, a state of its own.
         inside_N = np.zeros(turns.turns, np.bool_)
         inside_N[back:] = turns.episode_N[back:] == turns.episode_N[:-back]
         earlier_N = before + np.arange(turns.turns)

@@ -1,4 +1,4 @@
-"""PPO's credit: generalised advantages from a learned value, at token or at turn level (arXiv 1707.06347)."""
+"""PPO: GAE with a learned value, over tokens or turns (arXiv 1707.06347)."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from gagpo.credit.registry import CreditSettings, Level, Option
+from gagpo.credit.registry import CreditSettings, Level
 from gagpo.credit.reinforce import response_tokens, whiten
 from gagpo.credit.turns import BadTurns, Turns
 from gagpo.credit.turns.grouping import generalised_advantage
 
 
 class PpoToken(CreditSettings):
-    """GAE over the response tokens of each episode.
+    """GAE over the response tokens of each episode; observation tokens are skipped.
 
-    A turn's reward is paid at its last token; the token after it is the next turn's first, so that observations are
-    skipped. The advantages are whitened over the batch; the value targets stay as they are.
+    A turn's reward is paid at its last token. Advantages are whitened over the batch, value targets are not.
     """
 
     level: ClassVar[Level] = "token"
@@ -32,7 +31,7 @@ class PpoToken(CreditSettings):
         return whiten(advantage_K), target_K
 
     def estimate(self, turns: Turns, value: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """The same before whitening."""
+        """:meth:`advantage_and_target` without whitening."""
         tokens_N = response_tokens(turns)
         reward_K = np.zeros(int(tokens_N.sum()))
         end_N = np.cumsum(tokens_N) - 1
@@ -44,10 +43,7 @@ class PpoToken(CreditSettings):
 
 
 class PpoTurn(CreditSettings):
-    """GAE over the turns of each episode (arXiv 2512.17008), whitened over the batch.
-
-    A truncated episode counts as ended.
-    """
+    """GAE over the turns of each episode, whitened over the batch (arXiv 2512.17008); truncation counts as an end."""
 
     level: ClassVar[Level] = "turn"
     critic: ClassVar[bool] = True
@@ -61,19 +57,9 @@ class PpoTurn(CreditSettings):
         return whiten(advantage_N), target_N
 
     def estimate(self, turns: Turns, value: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """The same before whitening."""
+        """:meth:`advantage_and_target` without whitening."""
         value_N = _checked(value, turns.turns, "turn")
         return _advantage_and_target(turns.net_reward_N, value_N, turns.last_N, self.gamma, self.lam)
-
-
-def ppo_token_advantage(turns: Turns, value_K: np.ndarray, **options: Option) -> tuple[np.ndarray, np.ndarray]:
-    """PPO's advantages and value targets, float64[K] each, not whitened."""
-    return PpoToken.model_validate(options).estimate(turns, value_K)
-
-
-def ppo_turn_advantage(turns: Turns, value_N: np.ndarray, **options: Option) -> tuple[np.ndarray, np.ndarray]:
-    """Turn-level PPO's advantages and value targets, float64[N] each, not whitened."""
-    return PpoTurn.model_validate(options).estimate(turns, value_N)
 
 
 def _advantage_and_target(
@@ -87,10 +73,10 @@ def _advantage_and_target(
 
 def _checked(value: np.ndarray | None, length: int, what: str) -> np.ndarray:
     if value is None:
-        raise BadTurns(f"this credit needs a critic: give its value of every {what}")
+        raise BadTurns(f"this credit needs a critic: give its value of each {what}")
     value = np.asarray(value, np.float64)
     if value.shape != (length,):
-        raise BadTurns(f"the critic's values must be one per {what}, shape ({length},); got {value.shape}")
+        raise BadTurns(f"the critic's values must have one entry per {what}, shape ({length},); got {value.shape}")
     if not np.isfinite(value).all():
         raise BadTurns(f"the critic's value of {what} {int(np.flatnonzero(~np.isfinite(value))[0])} is not finite")
     return value

@@ -1,36 +1,32 @@
-"""Where credits are found by name, those of other packages among them; a credit is loaded when it is asked for.
+"""The registry of credits, including those of other packages. A credit's module is imported on first use.
 
-A credit is one class: its fields are its options, its method :meth:`CreditSettings.advantage` computes it. One from
-another package is found in any of three ways: ``@register`` on the class, where its module is imported anyway; an entry
-point of the group ``gagpo.credits``; or its place, ``module:Class``, in the name's stead (:mod:`gagpo.base.registry`).
+A credit of your own is found in one of three ways: by ``@register`` on its class, through the entry point group
+``gagpo.credits``, or by ``module:Class`` in place of a name (:mod:`gagpo.base.registry`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 import numpy as np
-from pydantic import BeforeValidator, SerializeAsAny, ValidationError
+from pydantic import BeforeValidator, SerializeAsAny
 
 from gagpo.base.errors import InvalidArgument
-from gagpo.base.nearest import hint
-from gagpo.base.options import Options, by_name, explain
-from gagpo.base.registry import Registry
+from gagpo.base.options import Options
+from gagpo.base.registry import OptionsRegistry
 from gagpo.credit.turns import Turns
 
 Level = Literal["episode", "turn", "token"]
 Measure = Literal["", "entropy", "energy"]
-Option = bool | int | float | str | None
 
 
 class CreditSettings(Options):
-    """A credit with its options.
+    """A credit with its options. Credits that compare states have a field ``key``, the definition of a state.
 
-    name: what it is found by. level: what shares one advantage, an ``episode``, a ``turn`` or a ``token``. critic: it
-    needs a learned value; such a credit has :meth:`advantage_and_target` in place of :meth:`advantage`. A field ``key``
-    says what makes two turns the same state, for the credits that compare states. measure: what the trainer measures of
-    the policy for it, before any step: ``entropy`` of each turn, or ``energy`` of each token; see :class:`Turns`.
+    name: of the credit.
+    level: what shares one advantage, an ``episode``, a ``turn`` or a ``token``.
+    critic: whether it needs a learned value; it then defines :meth:`advantage_and_target`, not :meth:`advantage`.
+    measure: what the trainer measures before the first step, ``entropy`` or ``energy``; see :class:`Turns`.
     """
 
     level: ClassVar[Level] = "episode"
@@ -40,26 +36,21 @@ class CreditSettings(Options):
 
     @property
     def follows_states(self) -> bool:
-        """Whether it reads what a state leads to, so that a key which is no state misleads it."""
+        """Whether it uses transitions between states, which a key that does not identify states falsifies."""
         return False
 
     def advantage(self, turns: Turns) -> np.ndarray:
         """One advantage per turn, float64[N]; per response token, float64[K], where ``level`` is ``token``."""
-        raise InvalidArgument(f"credit {self.name} gives none: its class has to have a method advantage(turns)")
+        raise InvalidArgument(f"credit {self.name} has no advantage: add a method advantage(turns) to its class")
 
     def advantage_and_target(self, turns: Turns, value: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Advantages and what the critic's ``value`` should have been, each one per turn or per response token."""
+        """Advantages and the critic's targets, one each per turn or per response token."""
         raise InvalidArgument(
-            f"credit {self.name} has no use for a critic: set critic=null, or write advantage_and_target(turns, value)"
+            f"credit {self.name} does not use a critic: set critic=null, or write advantage_and_target(turns, value)"
         )
 
 
-def _check(credit: Any, what: str) -> None:
-    if not isinstance(credit, type) or not issubclass(credit, CreditSettings):
-        raise InvalidArgument(f"{what} is no credit: it must be a class derived from gagpo.credit.CreditSettings")
-
-
-CREDITS: Registry[type[CreditSettings]] = Registry(
+CREDITS: OptionsRegistry[CreditSettings] = OptionsRegistry(
     "credit",
     "gagpo.credits",
     {
@@ -71,31 +62,32 @@ CREDITS: Registry[type[CreditSettings]] = Registry(
         "reinforce_baseline": "gagpo.credit.reinforce:ReinforceBaseline",
         "rejection_sampling": "gagpo.credit.episode:RejectionSampling",
         "max_rl": "gagpo.credit.episode:MaxRl",
-        "agpo_adaptive": "gagpo.credit.agpo:AgpoAdaptive",
-        "agpo_asymmetric": "gagpo.credit.agpo:AgpoAsymmetric",
+        "agpo_adaptive": "gagpo.credit.episode:AgpoAdaptive",
+        "agpo_asymmetric": "gagpo.credit.episode:AgpoAsymmetric",
         "gigpo": "gagpo.credit.gigpo:Gigpo",
         "g2po": "gagpo.credit.g2po:G2po",
         "empg": "gagpo.credit.empg:Empg",
         "optimal_token_baseline": "gagpo.credit.token_baseline:OptimalTokenBaseline",
         "hgpo": "gagpo.credit.hgpo:Hgpo",
         "graphgpo": "gagpo.credit.graphgpo:Graphgpo",
-        "milegpo": "gagpo.credit.milegpo:Milegpo",
+        "milegpo": "gagpo.credit.graphgpo:Milegpo",
         "empirical_bayes": "gagpo.credit.empirical_bayes:EmpiricalBayes",
         "weighted_sum": "gagpo.credit.weighted_sum:WeightedSum",
         "ppo_token": "gagpo.credit.ppo:PpoToken",
         "ppo_turn": "gagpo.credit.ppo:PpoTurn",
     },
-    _check,
+    CreditSettings,
 )
 Some = TypeVar("Some", bound=CreditSettings)
 
 
 def register(credit: type[Some]) -> type[Some]:
-    """Make a credit known by the default of its field ``name``; to be written above the class.
+    """Class decorator: register a credit by the default of its field ``name``.
 
-    Raises ValueError where the class is no credit, has no name, or the name is another's.
+    Raises:
+        InvalidArgument: the class is not a credit, has no name, or the name is taken.
     """
-    _check(credit, "what is registered")
+    CREDITS.check(credit, "what is registered")
     name = credit.model_fields["name"].default
     if not isinstance(name, str):
         raise InvalidArgument(f'{credit.__qualname__} has no name: give it a field name: str = "..."')
@@ -104,50 +96,14 @@ def register(credit: type[Some]) -> type[Some]:
 
 
 def names() -> list[str]:
-    """Every credit that has a name, this package's first."""
+    """The names of all credits, this package's first."""
     return list(CREDITS.known())
 
 
 def find(name: str) -> type[CreditSettings]:
-    """The class of the credit ``name``; ValueError names the nearest credits where there is none of that name."""
+    """The class of the credit ``name``; InvalidArgument suggests the nearest names."""
     return CREDITS.find(name)
 
 
-def function_of(name: str) -> Callable[..., np.ndarray]:
-    """The credit ``name`` as a function of turns and, as keywords, its options."""
-    credit = find(name)
-
-    def advantage(turns: Turns, **options: Option) -> np.ndarray:
-        return credit.model_validate(without_key(options)).advantage(turns)
-
-    advantage.__doc__ = credit.__doc__
-    return advantage
-
-
-def without_key(options: dict[str, Option]) -> dict[str, Option]:
-    """The options of a credit that is called on turns: those have their states' numbers, and a key would do nothing."""
-    if "key" in options:
-        raise InvalidArgument(
-            "the states of these turns are numbered already: leave key out, and number them by it with "
-            "Turns.from_episodes(key=...)"
-        )
-    return options
-
-
-def make(value: Any) -> CreditSettings:
-    """A credit from its name or from ``{"name": ..., option: value, ...}``; ValueError says what is wrong with it."""
-    if isinstance(value, CreditSettings):
-        return value
-    value = by_name(value)
-    if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
-        raise InvalidArgument(f"a credit is a name, or options with a name among them; {hint('', names())}")
-    name = value["name"]
-    credit = find(name)
-    try:
-        return credit.model_validate(dict(value))
-    except ValidationError as error:
-        raise InvalidArgument(explain(error, credit.model_fields, f"credit {name}")) from None
-
-
-AnyCredit = Annotated[SerializeAsAny[CreditSettings], BeforeValidator(make)]
-"""A field that holds a credit, written as :func:`make` reads it."""
+AnyCredit = Annotated[SerializeAsAny[CreditSettings], BeforeValidator(CREDITS.make)]
+"""A field that holds a credit, written as :meth:`OptionsRegistry.make` reads it."""

@@ -1,4 +1,4 @@
-"""REINFORCE++ and its baseline variant: returns whitened over the whole batch (arXiv 2501.03262)."""
+"""REINFORCE++ and its baseline variant: returns whitened over the batch (arXiv 2501.03262)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from gagpo.credit.registry import CreditSettings, Level
-from gagpo.credit.turns import BadTurns
-from gagpo.credit.turns.columns import Turns
+from gagpo.credit.turns import BadTurns, Turns
 from gagpo.credit.turns.grouping import backward_recursion, centre
 
 
@@ -35,9 +34,9 @@ class ReinforceBaseline(CreditSettings):
 
 
 def whiten(value: np.ndarray, weight: np.ndarray | None = None, epsilon: float = 1e-8) -> np.ndarray:
-    """``(x - mean)/sqrt(var + epsilon)`` over everything; exactly 0 where all values are equal.
+    """``(x - mean)/sqrt(var + epsilon)`` with the sample variance; exactly 0 where all values are equal.
 
-    weight: how often each value counts (tokens of a turn). ``var`` is the sample variance of the values so repeated.
+    weight: number of times that each value counts (the tokens of a turn).
     """
     weight = np.ones(len(value)) if weight is None else weight
     total = weight.sum()
@@ -48,10 +47,9 @@ def whiten(value: np.ndarray, weight: np.ndarray | None = None, epsilon: float =
 
 
 def token_returns(turns: Turns, gamma: float) -> np.ndarray:
-    """Discounted return of every response token, float64[K], turns one after the other.
+    """Discounted return of each response token, float64[K]; discounting counts response tokens alone.
 
-    A turn's reward is paid at its last token; discounting counts response tokens, those of observations are skipped.
-    With ``R_t`` the return at the last token of turn t, ``R_t = r_t + gamma^(tokens of turn t+1) R_{t+1}``.
+    A turn's reward is paid at its last token, where the return is ``R_t = r_t + gamma^(tokens of turn t+1) R_{t+1}``.
     """
     tokens_N = response_tokens(turns)
     next_tokens_N = np.append(tokens_N[1:], 0)
@@ -65,8 +63,8 @@ def token_returns(turns: Turns, gamma: float) -> np.ndarray:
 
 
 def response_tokens(turns: Turns) -> np.ndarray:
-    """``tokens_N``; raises :class:`BadTurns` where a turn has none: its reward would be paid nowhere."""
+    """``tokens_N``; raises :class:`BadTurns` where a turn has no token to pay its reward at."""
     empty = np.flatnonzero(turns.tokens_N == 0)
     if empty.size:
-        raise BadTurns(f"credit per token wants at least one response token in each turn; turn {empty[0]} has none")
+        raise BadTurns(f"token-level credit requires a response token in each turn; turn {empty[0]} has none")
     return turns.tokens_N

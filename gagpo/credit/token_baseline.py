@@ -1,4 +1,4 @@
-"""The optimal token baseline: returns of a task group, weighted by how uncertain their paths were (2602.07078)."""
+"""The optimal token baseline: returns weighted by the gradient norm of their paths (arXiv 2602.07078)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ EPSILON = 1e-8
 class OptimalTokenBaseline(CreditSettings):
     """``G_k - B_k``, ``B_k = sum W_k G_k / (sum W_k + 1e-8)`` over the task group (arXiv 2602.07078).
 
-    ``W_k`` is the sum over the tokens j up to k of ``1 - 2 pi_j + sum_a pi_j(a)^2``, the squared norm of the gradient
-    by the logits: the energy of the path so far. G is the undiscounted return. k counts an episode's response tokens
-    over all of its turns; episodes that have no k-th token are not in the sum. Where all returns at k are equal, and
-    where there is only one, the advantage is 0.
+    G is the undiscounted return and k the token's index among the episode's response tokens. ``W_k``, the energy of the
+    path, is the sum over tokens j up to k of ``1 - 2 pi_j + sum_a pi_j(a)^2``, the squared norm of the gradient by the
+    logits. The sums run over episodes with a k-th token; where their returns are equal the advantage is 0.
     """
 
     level: ClassVar[Level] = "token"
@@ -30,11 +29,11 @@ class OptimalTokenBaseline(CreditSettings):
 
     def advantage(self, turns: Turns) -> np.ndarray:
         if turns.energy_K is None:
-            raise BadTurns("the optimal token baseline reads the policy's probabilities: give energy_K")
+            raise BadTurns("credit optimal_token_baseline needs the policy's probabilities: give energy_K")
         tokens_N = response_tokens(turns)
         return_K = token_returns(turns, 1.0)
 
-        # The place of each token in its episode, and the energy up to it.
+        # Index of each token in its episode, and the energy up to it.
         tokens_E = np.bincount(turns.episode_N, tokens_N).astype(np.int64)
         episode_K = np.repeat(np.arange(turns.episodes), tokens_E)
         first_E = np.cumsum(tokens_E) - tokens_E
@@ -42,11 +41,11 @@ class OptimalTokenBaseline(CreditSettings):
         sum_K = np.cumsum(turns.energy_K)
         weight_K = sum_K - (sum_K - turns.energy_K)[first_E][episode_K]
 
-        # A baseline for every place of every task group.
+        # One baseline per task group and index.
         longest = int(tokens_E.max())
         spot_K = turns.group_index_E[episode_K] * longest + place_K
         spots = turns.groups * longest
         weighed = np.bincount(spot_K, weight_K * return_K, spots)
         baseline = weighed / (np.bincount(spot_K, weight_K, spots) + EPSILON)
-        told_K = varies(return_K, spot_K, spots)[spot_K]
-        return np.where(told_K, return_K - baseline[spot_K], 0.0)
+        varies_K = varies(return_K, spot_K, spots)[spot_K]
+        return np.where(varies_K, return_K - baseline[spot_K], 0.0)

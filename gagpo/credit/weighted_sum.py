@@ -1,4 +1,4 @@
-"""A sum of credits, each in units of its own deviation."""
+"""A sum of credits, each divided by its standard deviation."""
 
 from __future__ import annotations
 
@@ -15,14 +15,11 @@ from gagpo.credit.turns import StateKey, Turns
 
 
 class WeightedSum(CreditSettings):
-    """``sum of A/std(A)`` over ``credits``, with the deviation over all turns of the batch.
+    """The sum of ``A/std(A)`` over ``credits``, with the deviation over all turns of the batch.
 
-    A credit without deviation adds 0.
-
-    credits: any that give an advantage to turns or episodes without a critic. The default is GraphGPO's step term and
-        the temporal difference of GAGPO's graph value: what leads to success at all, however rarely, and what does so
-        more often than not.
-    key: what makes two turns the same state, for all of them.
+    credits: turn-level or episode-level credits without a critic. The default is GraphGPO's step term and the TD error
+        of GAGPO's graph value. A credit without deviation adds 0.
+    key: state key of all credits.
 
     >>> turns = Turns([1, 0, 0], [0, 1, 1], [0, 0])
     >>> WeightedSum(credits=["grpo", "dr_grpo"]).advantage(turns).round(3).tolist()
@@ -40,11 +37,11 @@ class WeightedSum(CreditSettings):
     def _summable(self) -> WeightedSum:
         for credit in self.credits:
             if credit.critic or credit.level == "token":
-                what = "needs a critic" if credit.critic else "is one of tokens"
-                raise InvalidArgument(f"credits of turns are summed, and {credit.name} {what}: leave it out")
+                what = "needs a critic" if credit.critic else "is token-level"
+                raise InvalidArgument(f"credit weighted_sum cannot add {credit.name}, which {what}: leave it out")
             key = getattr(credit, "key", self.key)
             if key != self.key and "key" in credit.model_fields_set:
-                raise InvalidArgument(f"one key serves all credits of a sum: set key={key} beside credits, not in them")
+                raise InvalidArgument(f"all credits of a sum share one key: set key={key} next to credits, not in them")
         keyed = [
             credit.model_copy(update={"key": self.key}) if hasattr(credit, "key") else credit for credit in self.credits
         ]
@@ -60,7 +57,6 @@ class WeightedSum(CreditSettings):
         for credit in self.credits:
             advantage_N = credit.advantage(turns)
             deviation = advantage_N.std()
-            # A rounding error is no deviation.
-            if deviation > 1e-12 * np.abs(advantage_N).max():
+            if deviation > 1e-12 * np.abs(advantage_N).max():  # more than a rounding error
                 total_N += advantage_N / deviation
         return total_N

@@ -1,4 +1,4 @@
-"""Background work, one piece at a time; its error is raised at the next check."""
+"""One background job at a time; its error is raised at the next check."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from gagpo.base.errors import GagpoError
 
 
 class Overdue(GagpoError, TimeoutError):
-    """Background work that was not done by its deadline."""
+    """A background job missed its deadline."""
 
 
 class Background:
-    """Runs work in a thread. what: its name in errors. deadline: seconds that a piece may take."""
+    """Runs jobs in a thread.
+
+    what: the name of the job in errors.
+    deadline: seconds that a job may take.
+    """
 
     def __init__(self, what: str, deadline: float):
         self.what, self.deadline = what, deadline
@@ -21,25 +25,25 @@ class Background:
         self._error: BaseException | None = None
 
     def start(self, work: Callable[[], object]) -> None:
-        """Begin ``work`` once the previous piece has ended; see :meth:`wait`."""
+        """Wait for the previous job, then start ``work``."""
         self.wait()
         thread = threading.Thread(target=self._run, args=(work,), name=self.what, daemon=True)
         thread.start()
-        self._thread = thread  # not before: one whose start was interrupted cannot be joined
+        self._thread = thread  # only now: a thread whose start was interrupted cannot be joined
 
     def check(self) -> None:
-        """Raise the error of the work, if it has ended with one; never waits."""
+        """Raise the error of a job that has failed; never waits."""
         if self._thread is not None and not self._thread.is_alive():
             self.wait()
 
     def wait(self) -> None:
-        """Wait for the work under way; raises its error, or :class:`Overdue`."""
+        """Wait for the running job; raises its error, or :class:`Overdue`."""
         thread = self._thread
         if thread is None:
             return
         thread.join(self.deadline)
         if thread.is_alive():
-            raise Overdue(f"{self.what} has not been done in {self.deadline:g} s: look at the disk it is written to")
+            raise Overdue(f"{self.what} took more than {self.deadline:g} s: check the disk it is written to")
         self._thread = None
         error, self._error = self._error, None
         if error is not None:

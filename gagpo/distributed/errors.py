@@ -6,7 +6,7 @@ from gagpo.base.errors import GagpoError
 
 
 class RankLost(GagpoError, RuntimeError):
-    """A rank that ended, or that has shown no sign of life; the message names it."""
+    """A rank ended or stopped responding; the message names it."""
 
 
 class RankFailed(GagpoError, RuntimeError):
@@ -14,13 +14,14 @@ class RankFailed(GagpoError, RuntimeError):
 
 
 class RanksDiffer(GagpoError, RuntimeError):
-    """Ranks that should have computed the same and did not; the message names what."""
+    """Ranks computed different values of the same quantity; the message names it."""
 
 
 class RanksEnded(GagpoError, RuntimeError):
     """A rank ended early, and the others were ended with it.
 
-    status: what to leave with. reported: that rank has said why.
+    status: the exit status for this process.
+    reported: that rank has printed why.
     """
 
     def __init__(self, message: str, status: int, reported: bool):

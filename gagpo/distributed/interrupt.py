@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, deferred while weights are between two states."""
+"""Handle Ctrl-C and SIGTERM, and defer them while the weights are being changed."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gagpo.distributed.ranks import Ranks
 
 
 class Interruptions:
-    """While :meth:`watching`, SIGINT raises KeyboardInterrupt and SIGTERM SystemExit(143), except in :meth:`deferred`.
+    """While :meth:`watching`, SIGINT raises KeyboardInterrupt and SIGTERM raises SystemExit(143).
 
-    A deferred signal is raised at the end of that context; a second SIGINT is raised at once. Python delivers signals
-    to the main thread only: elsewhere the contexts do nothing.
+    In :meth:`deferred` a signal is raised at the end of the context; a second SIGINT is raised at once. Python delivers
+    signals to the main thread only: in other threads the contexts do nothing.
 
-    With several ranks a signal is deferred everywhere except in :meth:`immediate`, and raised where all ranks meet, on
-    all of them, so that no rank waits for one that has stopped.
+    With several ranks a signal is deferred everywhere except in :meth:`immediate`, and raised on all ranks where they
+    meet, so that no rank waits for one that has stopped.
     """
 
     def __init__(self, ranks: Ranks | None = None) -> None:
@@ -56,7 +56,7 @@ class Interruptions:
 
     @contextmanager
     def immediate(self) -> Iterator[None]:
-        """Signals are raised at once, a deferred one at the beginning. The caller lets the ranks agree afterwards."""
+        """Raise signals at once, and a deferred one on entry. The caller synchronises the ranks afterwards."""
         self._deferring, before = False, self._deferring
         try:
             if self._pending is not None:

@@ -1,4 +1,4 @@
-"""Starting the ranks of a trainer on this machine, and ending all of them when one ends."""
+"""Start the ranks of a trainer on this machine, and end all of them when one ends."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from gagpo.distributed.errors import RanksEnded
 
 POLL_SECONDS = 0.1
 INTERRUPTED = (130, 143)
-EXIT_SECONDS = 3.0
-"""Seconds in which the other ranks may end by themselves after one was killed."""
-
-SAVE_SECONDS = 60.0
-"""The same after an interruption, when all ranks write a checkpoint."""
+EXIT_SECONDS = 3.0  # for the other ranks to end by themselves after one was killed
+SAVE_SECONDS = 60.0  # the same after an interruption, when all ranks write a checkpoint
 
 
-def wanted_here(processes: int) -> bool:
-    """Whether this process has to start ranks: the settings ask for several, and it is not one of them itself."""
+def starts_ranks(processes: int) -> bool:
+    """Whether this process must start the ranks: the settings ask for several, and it is not a rank itself."""
     return processes > 1 and not started_as_rank()
 
 
 def run(processes: int, arguments: Sequence[str]) -> None:
-    """Run ``gagpo`` with ``arguments`` as ``processes`` ranks on this machine, to the end of all.
+    """Run ``gagpo`` with ``arguments`` as ``processes`` ranks on this machine until all have ended.
 
-    An interruption of this process is passed on. Raises :class:`RanksEnded`, naming the rank that ended first, once no
-    rank is left; KeyboardInterrupt or SystemExit where the ranks were interrupted.
+    An interruption of this process is passed on to the ranks.
+
+    Raises:
+        RanksEnded: a rank failed; the message names the first that did.
+        KeyboardInterrupt, SystemExit: the ranks were interrupted.
     """
     children: list[subprocess.Popen[bytes]] = []
     with _forwarding_signals(children):
         shared = {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "MASTER_ADDR": "127.0.0.1"}
         shared |= {"MASTER_PORT": free_port(), PARENT: os.getpid()}
         for rank in range(processes):
-            # A session of its own: Ctrl-C reaches this process alone, which passes it on to all at once.
+            # In a session of their own: Ctrl-C reaches only this process, which passes it on to all at once.
             variables = {name: str(value) for name, value in {**shared, "RANK": rank, "LOCAL_RANK": rank}.items()}
-            quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # its warnings of a lost peer fill a page
+            quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # else warnings about a lost peer fill a page
             command = module_command("gagpo", *arguments)
             child = subprocess.Popen(command, env={**quiet, **os.environ, **variables}, start_new_session=True)
             children.append(child)
@@ -55,8 +55,8 @@ def run(processes: int, arguments: Sequence[str]) -> None:
 
 
 def _first_failure(children: Sequence[subprocess.Popen[bytes]]) -> int | None:
-    """The rank that ended first in another way than well, or None when all have ended well."""
-    while True:  # the lowest rank of those that failed together counts as the first
+    """The rank that failed first, or None once all have ended without an error."""
+    while True:  # of ranks that failed together, the lowest counts as the first
         statuses = [child.poll() for child in children]
         failed = next((rank for rank, status in enumerate(statuses) if status), None)
         if failed is not None or None not in statuses:
@@ -67,7 +67,7 @@ def _first_failure(children: Sequence[subprocess.Popen[bytes]]) -> int | None:
 def _end(children: Sequence[subprocess.Popen[bytes]]) -> None:
     """End the remaining ranks.
 
-    A rank that reported its error has told the others, which get a moment to end by themselves; a killed one has not.
+    The others know of a rank that reported an error, and get a moment to end by themselves; not of a killed one.
     """
     killed = any(child.returncode is not None and child.returncode < 0 for child in children)
     if killed:
@@ -101,11 +101,10 @@ def _failure(first: int, children: Sequence[subprocess.Popen[bytes]]) -> BaseExc
 
 @contextmanager
 def _forwarding_signals(children: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """SIGTERM and SIGINT go to the ranks, who end in order. Python hears signals in its main thread only."""
+    """Pass SIGTERM and SIGINT on to the ranks. Python delivers signals to the main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-
     before = {
         number: signal.signal(number, lambda received, _: _signal(children, received))
         for number in (signal.SIGINT, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""How ranks find one another: the store that they meet at, and the network that they talk over."""
+"""How ranks find each other: the store where they meet, and the network interface that they use."""
 
 from __future__ import annotations
 
@@ -18,20 +18,19 @@ from gagpo.distributed.background import Background, Overdue
 from gagpo.distributed.environment import INTERFACE
 from gagpo.distributed.errors import RankLost
 
-MEETING_SECONDS = 600.0  # in which ranks have to find each other
-
-_SIOCGIFADDR = 0x8915  # asks for the address of an interface
+MEETING_SECONDS = 600.0
+_SIOCGIFADDR = 0x8915  # ioctl(2): the address of an interface
 
 
 def meet(seconds: float) -> tuple[Store, Store, int, int]:
-    """The store of the ranks, a connection of its own to the same, the rank of this process, and how many there are.
+    """Wait for the store at ``MASTER_ADDR:MASTER_PORT``; return two connections to it, the rank and the world size.
 
-    Waits for the store at ``MASTER_ADDR:MASTER_PORT`` for at most ``seconds``. Ranks that torchrun restarts after a
-    failure meet at the same store, under a prefix of their own. Raises :class:`RankLost`.
+    Ranks that torchrun restarts after a failure meet at the same store, under a prefix of their own. Raises
+    :class:`RankLost`.
     """
     place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     if os.environ["MASTER_PORT"].strip("0") == "":
-        raise RankLost("MASTER_PORT=0 is no port to meet at: with torchrun say --standalone, or name a free port")
+        raise RankLost("ranks cannot meet at MASTER_PORT=0: run torchrun --standalone, or name a free port")
     found: list[tuple[Store, Store, int, int]] = []
     attempt = f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
 
@@ -39,7 +38,7 @@ def meet(seconds: float) -> tuple[Store, Store, int, int]:
         store, rank, world_size = next(iter(dist.rendezvous("env://", timeout=timedelta(seconds=seconds))))  # type: ignore[attr-defined]
         found.append((PrefixStore(attempt, store), PrefixStore(attempt, store.clone()), rank, world_size))
 
-    meeting = Background("the meeting of the ranks", seconds + 5)  # torch itself waits for ever for a stopped store
+    meeting = Background("the meeting of the ranks", seconds + 5)  # torch itself waits forever for a stopped store
     try:
         meeting.start(look)
         meeting.wait()
@@ -52,14 +51,14 @@ def meet(seconds: float) -> tuple[Store, Store, int, int]:
 
 def not_found(why: object) -> RankLost:
     """The error of ranks that could not open their channels, in one line."""
-    return RankLost(f"the {os.environ['ENV_SIZE']} ranks did not find each other: {' '.join(str(why).split())[:200]}")
+    return RankLost(f"the {os.environ['WORLD_SIZE']} ranks did not find each other: {' '.join(str(why).split())[:200]}")
 
 
 def choose_interface(store: Store, rank: int, world_size: int) -> None:
-    """Have gloo talk over the interface on the route to ``MASTER_ADDR``; one that the user has named stands.
+    """Have gloo use the interface on the route to ``MASTER_ADDR``, unless the user has named one.
 
-    By itself it takes the address that the machine's own name stands for, which may be loopback. Where that is so of
-    ``MASTER_ADDR``, as a name can be at home, the route to a rank elsewhere counts. The choice is said once a machine.
+    By default gloo uses the address that the machine's own name resolves to, which may be loopback. If ``MASTER_ADDR``
+    is loopback too, the route to a rank on another machine decides. The choice is logged once per machine.
     """
     address = _own_address(os.environ["MASTER_ADDR"])
     store.set(f"address {rank}", address)
@@ -73,11 +72,11 @@ def choose_interface(store: Store, rank: int, world_size: int) -> None:
         return
     os.environ[INTERFACE] = name
     if os.environ["LOCAL_RANK"] == "0" and not _is_loopback(address):
-        print(f"gagpo: rank {rank} talks over {name} ({address}); {INTERFACE} names another", file=sys.stderr)
+        print(f"gagpo: rank {rank} talks over {name} ({address}); set {INTERFACE} for another", file=sys.stderr)
 
 
 def _own_address(other: str) -> str:
-    """The address from which this machine would send to ``other``; empty where there is no way."""
+    """The address from which this machine would send to ``other``; empty if it cannot."""
     try:
         for family, kind, _, _, place in socket.getaddrinfo(other, 9, type=socket.SOCK_DGRAM):
             with socket.socket(family, kind) as route:
@@ -93,7 +92,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def _interface_with(address: str) -> str | None:
-    """The name of the interface that has the address; None where that cannot be found."""
+    """The name of the interface that has the address; None if unknown."""
     try:
         if ":" in address:
             digits = ipaddress.IPv6Address(address).packed.hex()
@@ -110,7 +109,7 @@ def _interface_with(address: str) -> str | None:
 
 
 def _address_of(any_socket: socket.socket, name: str) -> bytes:
-    """The IPv4 address of an interface, as four bytes; none where it has none."""
+    """The IPv4 address of an interface, as four bytes; empty if it has none."""
     try:
         return fcntl.ioctl(any_socket, _SIOCGIFADDR, struct.pack("256s", name.encode()))[20:24]
     except OSError:

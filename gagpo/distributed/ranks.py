@@ -1,7 +1,6 @@
-"""The processes of one trainer: their number, their place, and the few calls with which they agree.
+"""The processes of one trainer (ranks), and the collective calls they make.
 
-A process that trains alone is the only rank of an environment of one, and every call here then returns what it was
-given.
+A process that trains alone is the only rank, and every call then returns its own argument.
 """
 
 from __future__ import annotations
@@ -29,16 +28,19 @@ from gagpo.objectives.layout import Normaliser
 T = TypeVar("T")
 Summable = TypeVar("Summable", Normaliser, np.ndarray, float)
 
-PATIENCE = 3600.0  # seconds that ranks wait for each other in one call
+PATIENCE = 3600.0  # seconds that a collective call may take
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """One process among those of a trainer, and its channel to the others.
+    """One process of a trainer, and its channel to the others.
 
-    rank: 0 to ``environment - 1``; rank 0 is the ``first``, which alone writes and reports. local: its number on its
-    machine, of ``local_env``. group and watch: torch's process group, and the watch that tells a dead rank from a slow
-    one; None alone.
+    rank: 0 to ``world_size - 1``; only rank 0 (``first``) writes files and reports.
+    world_size: number of ranks.
+    local: its number on its machine, 0 to ``local_world_size - 1``.
+    local_world_size: number of ranks on its machine.
+    group: torch's process group; None if alone.
+    watch: tells a dead rank from a slow one; None if alone.
     """
 
     rank: int = 0
@@ -59,7 +61,7 @@ class Ranks:
     # Plain data -------------------------------------------------------------------------------------------------------
 
     def gathered_bytes(self, mine: bytes) -> list[bytes]:
-        """What every rank gave, in the order of the ranks."""
+        """The values of all ranks, in the order of the ranks."""
         if self.alone:
             return [mine]
         with self._naming_the_lost():
@@ -73,22 +75,22 @@ class Ranks:
         return [one.numpy()[: int(size)].tobytes() for one, size in zip(found, sizes, strict=True)]
 
     def gathered(self, mine: Any) -> list[Any]:
-        """The JSON values that the ranks gave, in their order."""
+        """The JSON values of all ranks, in the order of the ranks."""
         if self.alone:
             return [mine]
         return [json.loads(text) for text in self.gathered_bytes(json.dumps(mine).encode())]
 
     def of_first(self, call: Callable[[], T]) -> T:
-        """What ``call``, made on the first rank alone, gave: a JSON value. Its error ends every rank."""
+        """The result of ``call``, made on the first rank only: a JSON value. Its error ends every rank."""
         if self.alone:
             return call()
         return cast(T, self.together(lambda: call() if self.first else None)[0])
 
     def together(self, call: Callable[[], T]) -> list[T]:
-        """What ``call`` gave on each rank, as JSON values.
+        """The result of ``call`` on each rank, as JSON values.
 
-        Where it was interrupted on any rank it is on all; where it failed, the failing rank raises its error and the
-        others :class:`RankFailed`. So nobody waits for a rank that has given up.
+        If it was interrupted on one rank, it is interrupted on all. If it failed on one, that rank raises its error and
+        the others :class:`RankFailed`, so that no rank waits for one that has given up.
         """
         if self.alone:
             return [call()]
@@ -98,12 +100,15 @@ class Ranks:
             value = call()
         except BaseException as caught:
             error = caught
-        outcomes = self.gathered([_name_of(error), value])
+        outcomes = self.gathered([error and type(error).__name__, value])
         self.raise_together(error, [outcome[0] for outcome in outcomes])
         return [outcome[1] for outcome in outcomes]
 
     def raise_together(self, mine: BaseException | None, names: Sequence[str | None]) -> None:
-        """Raise this rank's own error, or what those of the others (``names``, None for none) mean for it."""
+        """Raise this rank's error, or the one that follows from the errors of the others.
+
+        names: the type of each rank's error; None for a rank without one.
+        """
         if mine is not None and isinstance(mine, Exception):
             raise mine
         failed = [rank for rank, name in enumerate(names) if name is not None and name not in _INTERRUPTIONS]
@@ -114,11 +119,11 @@ class Ranks:
                 raise mine or _INTERRUPTIONS[name]()
 
     def any(self, mine: bool) -> bool:
-        """Whether it is so on any rank."""
+        """Whether ``mine`` is true on any rank."""
         return any(self.gathered(bool(mine)))
 
     def agree(self, what: str, mine: T) -> T:
-        """``mine``, a JSON value; :class:`RanksDiffer` where the ranks do not all have the same."""
+        """``mine``, a JSON value; raises :class:`RanksDiffer` unless it is the same on all ranks."""
         for rank, other in enumerate(self.gathered(mine)):
             if not self.alone and other != json.loads(json.dumps(mine)):
                 raise RanksDiffer(
@@ -129,7 +134,7 @@ class Ranks:
     # Numbers ----------------------------------------------------------------------------------------------------------
 
     def total(self, mine: Summable) -> Summable:
-        """The sum over ranks, the same on each; of arrays elementwise."""
+        """The sum over ranks; of arrays elementwise."""
         if self.alone:
             return mine
         found: Normaliser | np.ndarray | float
@@ -155,7 +160,7 @@ class Ranks:
         self.gathered_bytes(b"")
 
     def channel(self) -> Ranks:
-        """The same ranks over another process group, for another thread; all of them open theirs in the same order."""
+        """The same ranks over another process group, for another thread. All ranks must open theirs in one order."""
         if self.alone:
             return self
         with self._naming_the_lost():
@@ -163,7 +168,7 @@ class Ranks:
 
     @contextmanager
     def _naming_the_lost(self) -> Iterator[None]:
-        """Say in plain words that a rank did not answer."""
+        """Turn torch's error about a rank that did not answer into :class:`RankLost`."""
         try:
             yield
         except RuntimeError as error:
@@ -173,15 +178,15 @@ class Ranks:
             raise RankLost(said or f"the ranks lost each other: {' '.join(str(error).split())[:200]}") from error
 
     def device(self, name: str) -> str:
-        """The device of this rank where the settings say ``cuda`` for all."""
+        """The device of this rank, if the settings say ``cuda`` for all."""
         if self.alone or name != "cuda":
             return name
         torch.cuda.set_device(self.local)
         return f"cuda:{self.local}"
 
-    def threads(self, wanted: int) -> int:
-        """Torch threads of this rank: those wanted, or its part of the machine's cores."""
-        return wanted or max(1, (os.cpu_count() or 1) // self.local_world_size)
+    def threads(self, requested: int) -> int:
+        """Torch threads of this rank; 0 requests its share of the machine's cores."""
+        return requested or max(1, (os.cpu_count() or 1) // self.local_world_size)
 
 
 _INTERRUPTIONS: Mapping[str, Callable[[], BaseException]] = {
@@ -190,20 +195,16 @@ _INTERRUPTIONS: Mapping[str, Callable[[], BaseException]] = {
 }
 
 
-def _name_of(error: BaseException | None) -> str | None:
-    return None if error is None else type(error).__name__
-
-
 def _gloo_group() -> Any:
     return dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENCE))
 
 
 @contextmanager
 def joined(deadline: float = 60.0, meeting: float = MEETING_SECONDS) -> Iterator[Ranks]:
-    """The ranks that this process was started with; a single rank where it was started alone.
+    """The ranks that this process was started with; a single rank if it was started alone.
 
-    deadline: seconds without a sign of life after which a rank counts as dead, which ends this process too.
-    meeting: seconds in which the ranks have to find each other.
+    deadline: seconds without a heartbeat after which a rank counts as dead, which ends this process too.
+    meeting: seconds for the ranks to find each other.
     """
     if not started_as_rank():
         yield Ranks()
@@ -217,7 +218,7 @@ def joined(deadline: float = 60.0, meeting: float = MEETING_SECONDS) -> Iterator
             except RuntimeError as error:
                 if not _is_communication_error(error):
                     raise
-                with ranks._naming_the_lost():  # in a forward or backward pass, where torch itself talks to the others
+                with ranks._naming_the_lost():  # in a forward or backward pass, where torch itself communicates
                     raise
             ranks.barrier()
     finally:

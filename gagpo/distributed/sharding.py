@@ -1,7 +1,7 @@
-"""Sharded weights: each rank holds a part of every parameter, and gathers a layer at a time when it is computed.
+"""Sharded weights: each rank holds a shard of every parameter, and gathers one layer at a time to compute it.
 
-Torch's ``fully_shard`` (FSDP2): float32 weights and optimiser states in shards, gathered in what is computed in, and
-gradients summed in float32. Arithmetic that one process does in a forward pass runs here inside of :func:`within`.
+This is torch's ``fully_shard`` (FSDP2). Weights and optimizer states are float32 shards, weights are gathered in the
+compute precision, and gradients are summed in float32. Every forward computation runs inside :func:`within`.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ T = TypeVar("T")
 
 _SCOPE = "_gagpo_scope"
 
-# Log-probabilities and values are views of what was computed; nothing of ours changes them in place.
+# Log-probabilities and values are views of computed tensors; this package never changes them in place.
 warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
 
 
 class Scope(torch.nn.Module):
-    """A sharded unit: a model, and its critic's head where they share a backbone.
+    """A sharded unit: a model, with its critic's head if they share a backbone.
 
-    The model's own forward pass has no hooks: the output layer is called apart from the layers below it, and more than
-    once where the vocabulary is cut into chunks. The scope's pass holds whatever is computed of one micro-batch.
+    FSDP hooks its forward pass, which runs everything computed for one micro-batch. Those of the model would not do:
+    the output layer is called separately, and several times if the vocabulary is cut into chunks.
     """
 
     def __init__(self, *parts: torch.nn.Module):
@@ -57,9 +57,11 @@ def shard(
 ) -> None:
     """Shard ``model`` in place over all ranks, and the critic's ``head`` that reads its hidden states.
 
-    precision: what the weights are gathered in; they stay what they are, and so do their gradients. A scope of no
-    gradients (a reference policy) frees everything after each pass. Every rank has to hold the same weights. offload:
-    parts, gradients and what an optimiser holds of them lie in the host's memory; a layer is copied to be computed.
+    Every rank must hold the same weights. A model without gradients (a reference policy) frees all gathered weights
+    after each pass.
+
+    precision: of gathered weights; shards and gradients keep their own.
+    offload: keep shards, gradients and optimizer states in host memory, and copy a layer when it is computed.
     """
     place = CPUOffloadPolicy(pin_memory=torch.cuda.is_available()) if offload else OffloadPolicy()
     mesh = mesh_of(ranks, device)
@@ -74,16 +76,16 @@ def shard(
     trained = any(parameter.requires_grad for parameter in scope.parameters())
     fully_shard(scope, mesh=mesh, mp_policy=policy, offload_policy=place, reshard_after_forward=not trained)
     for part in scope.parts:
-        object.__setattr__(part, _SCOPE, scope)  # not as a module of its own part
+        object.__setattr__(part, _SCOPE, scope)  # not registered as a submodule of its own part
 
 
 def mesh_of(ranks: Ranks, device: str = "cpu") -> DeviceMesh:
-    """All ranks in one row, on the kind of device that ``device`` is of."""
+    """A one-dimensional mesh of all ranks on the type of ``device``."""
     return init_device_mesh(torch.device(device).type, (ranks.world_size,))
 
 
 def blocks_of(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """The layers that are gathered one at a time: those the model names as not to be split, else its longest list."""
+    """The layers that are gathered one at a time: the model's ``_no_split_modules``, else its longest list."""
     backbone: torch.nn.Module = backbone_of(model)
     names = set(getattr(model, "_no_split_modules", None) or ())
     named = [module for module in backbone.modules() if type(module).__name__ in names]
@@ -95,9 +97,9 @@ def blocks_of(model: torch.nn.Module) -> list[torch.nn.Module]:
 
 
 def within(module: torch.nn.Module, compute: Callable[[], T]) -> T:
-    """What ``compute`` gives, with the weights of ``module`` at hand; simply that where they are not sharded.
+    """The result of ``compute``, run while the weights of ``module`` can be gathered if they are sharded.
 
-    What of the result requires gradients must be tensors, alone or in tuples, lists or dicts.
+    Results that require gradients must be tensors, alone or in tuples, lists or dicts.
     """
     scope: Scope | None = getattr(module, _SCOPE, None)
     if scope is None:
@@ -105,14 +107,14 @@ def within(module: torch.nn.Module, compute: Callable[[], T]) -> T:
     result: T = scope(compute)
     if not torch.is_grad_enabled():
         assert isinstance(scope, FSDPModule)
-        scope.reshard()  # else the root's weights stay gathered, and an optimiser step would go past them
+        scope.reshard()  # else the root's weights stay gathered and miss the next optimizer step
     return result
 
 
 def sampled_from(model: torch.nn.Module, ranks: Ranks, dtype: str, whole: bool = True) -> torch.nn.Module:
-    """The model for the engine: the policy itself, or, where that will be sharded, another one of the same names.
+    """The model for the engine: the policy itself, or a copy if the policy will be sharded.
 
-    whole: a copy that has all weights, to sample from; else it has no numbers and takes no memory.
+    whole: copy the weights, to sample from; else the copy is on the device ``meta`` and takes no memory.
     """
     if ranks.alone:
         return model
@@ -125,10 +127,7 @@ def sampled_from(model: torch.nn.Module, ranks: Ranks, dtype: str, whole: bool =
 
 
 class Reader:
-    """A sharded policy as an engine elsewhere needs it (:class:`gagpo.agents.engines.parity.PolicyReader`).
-
-    All ranks read together, each its own tokens.
-    """
+    """A sharded policy as a :class:`gagpo.agents.engines.parity.PolicyReader`; all ranks must read together."""
 
     def __init__(self, model: torch.nn.Module, device: str, precision: str):
         self.device, self.precision = torch.device(device), precision
@@ -144,7 +143,10 @@ class Reader:
 
 
 def local_parts(tensors: Iterable[tuple[str, Tensor]], mesh: DeviceMesh | None) -> dict[str, Tensor]:
-    """A copy of tensors on the CPU, each rank's part as a part; ``mesh``: of the CPU, None where nothing is sharded."""
+    """A copy of tensors on the CPU; shards stay shards.
+
+    mesh: of the CPU; None if nothing is sharded.
+    """
     found: dict[str, Tensor] = {}
     for name, tensor in tensors:
         if isinstance(tensor, DTensor):

@@ -1,7 +1,7 @@
-"""Optimiser states as named tensors on disk, written by any number of ranks and read by any other.
+"""Optimizer states as named tensors on disk, written by any number of ranks and read by any other number.
 
-Torch's distributed checkpoints in safetensors files: every rank writes its own parts, whose headers say where in the
-whole tensor they stand, and reads what its own parts overlap. Nothing in them is evaluated.
+They are torch's distributed checkpoints in safetensors files. Every rank writes its shards, with their offsets in the
+whole tensor, and reads what its own shards overlap. Loading runs no code from the files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from gagpo.base.errors import GagpoError
 from gagpo.distributed.ranks import Ranks
 
-# A process that trains alone is meant to save alone. For good, since saving goes on in a thread of its own.
+# A process that trains alone also saves alone. Filtered for good, since saving goes on in another thread.
 warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
 
 RATES = "groups.lr"
@@ -29,11 +29,11 @@ STEP = "step"
 MOMENTS = ("exp_avg", "exp_avg_sq")
 MOMENTS_8BIT = ("state1", "state2")
 SCALES_8BIT = ("absmax1", "absmax2", "qmap1", "qmap2")
-"""How bitsandbytes names what its moments of one byte mean; moments in float32 have none of these."""
+"""The scales of bitsandbytes' one-byte moments; moments in float32 have none."""
 
 
 class StoredTensor(NamedTuple):
-    """Whole size and type of a tensor on disk."""
+    """Full size and type of a tensor on disk."""
 
     size: torch.Size
     dtype: torch.dtype
@@ -43,11 +43,11 @@ Stored = Mapping[str, StoredTensor]
 
 
 class StateError(GagpoError, ValueError):
-    """States that cannot be read, or that belong to other parameters."""
+    """The states cannot be read, or belong to other parameters."""
 
 
 def names_of(model: torch.nn.Module, critic: torch.nn.Module | None) -> dict[str, Tensor]:
-    """The trained parameters of a run by the names of their states, in the order of the optimiser's groups' making."""
+    """The trained parameters by the names of their states, in the order of the optimizer's groups."""
     found: dict[str, Tensor] = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if critic is not None:
         found |= {f"critic.{name}": p for name, p in critic.named_parameters() if p.requires_grad}
@@ -55,25 +55,22 @@ def names_of(model: torch.nn.Module, critic: torch.nn.Module | None) -> dict[str
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, names: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """An optimiser's state under names that say whose it is; parameters that had no step yet are left out."""
+    """An optimizer's state by parameter name and key; without parameters that had no step yet."""
     found = {RATES: torch.tensor([group["lr"] for group in optimizer.param_groups], dtype=torch.float64)}
-    for name, parameter in names.items():  # under the name of the parameter, whatever its place
+    for name, parameter in names.items():
         state = optimizer.state.get(parameter) or {}
         found |= {f"{name}.{key}": torch.as_tensor(value) for key, value in state.items()}
     return found
 
 
 def fill_optimizer(optimizer: torch.optim.Optimizer, names: Mapping[str, Tensor], folder: Path, ranks: Ranks) -> None:
-    """Give the optimiser the state of :func:`optimizer_tensors` in ``folder``, whoever wrote it.
-
-    Raises :class:`StateError`.
-    """
+    """Load the state of :func:`optimizer_tensors` from ``folder``; raises :class:`StateError`."""
     there = stored(folder)
     rates = torch.zeros(len(optimizer.param_groups), dtype=torch.float64)
     of_each = {name: _wanted(optimizer, name, parameter, there) for name, parameter in names.items()}
     wanted = {RATES: rates} | {f"{name}.{key}": x for name, found in of_each.items() for key, x in found.items()}
     if odd := sorted(there.keys() - wanted.keys()):
-        raise StateError(f"{folder} holds {odd[0]!r}, which is of no parameter of this run")
+        raise StateError(f"{folder} holds {odd[0]!r}, which belongs to no parameter of this run")
     read(wanted, folder, ranks)
     for group, rate in zip(optimizer.param_groups, rates.tolist(), strict=True):
         group["lr"] = rate
@@ -85,7 +82,7 @@ def fill_optimizer(optimizer: torch.optim.Optimizer, names: Mapping[str, Tensor]
 
 
 def _wanted(optimizer: torch.optim.Optimizer, name: str, parameter: Tensor, there: Stored) -> dict[str, Tensor]:
-    """Tensors for what is stored of a parameter's state, by the names of its parts; empty where nothing is."""
+    """Tensors to read a parameter's stored state into, by key; empty if none is stored."""
     moments, others = (MOMENTS, ()) if isinstance(optimizer, torch.optim.AdamW) else (MOMENTS_8BIT, SCALES_8BIT)
     if f"{name}.{moments[0]}" not in there:
         return {}
@@ -98,10 +95,7 @@ def _wanted(optimizer: torch.optim.Optimizer, name: str, parameter: Tensor, ther
 
 
 def stored(folder: Path) -> Stored:
-    """The whole size and the type of every tensor in the files of ``folder``, by name.
-
-    Raises :class:`StateError` where they cannot be read.
-    """
+    """Every tensor in the files of ``folder``, by name; raises :class:`StateError` if they cannot be read."""
     names = stored_names(folder)
     try:
         found = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
@@ -126,9 +120,9 @@ def stored_names(folder: Path) -> set[str]:
 
 
 def write(tensors: dict[str, Tensor], folder: Path, ranks: Ranks) -> None:
-    """Write tensors, each rank its parts; all are on the disk when it returns on the first rank.
+    """Write tensors, each rank its shards; all are on the disk when it returns on the first rank.
 
-    Raises what torch makes of a full disk.
+    A full disk raises an error of torch.
     """
     folder.mkdir(parents=True, exist_ok=True)
     writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
@@ -136,7 +130,7 @@ def write(tensors: dict[str, Tensor], folder: Path, ranks: Ranks) -> None:
 
 
 def read(tensors: dict[str, Tensor], folder: Path, ranks: Ranks) -> None:
-    """Fill ``tensors``, whole or sharded, from the files of ``folder``; StateError for any that is not there."""
+    """Fill ``tensors``, whole or sharded, from the files of ``folder``; StateError if one is missing."""
     try:
         load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), **_among(ranks))
     except Exception as error:  # torch raises whatever the damaged bytes lead to
@@ -148,6 +142,6 @@ def _among(ranks: Ranks) -> dict[str, Any]:
 
 
 def reason(error: Exception) -> str:
-    """The first failure that torch's own error holds, on one line."""
+    """The first failure in torch's error, on one line."""
     inner = next(iter(getattr(error, "failures", {}).values()), error)
     return " ".join(str(inner[0] if isinstance(inner, tuple) else inner).split())[:200] or type(error).__name__

@@ -1,4 +1,4 @@
-"""A heartbeat of every rank, and the end of this rank when another one stops beating."""
+"""Heartbeats of the ranks: end this rank when another stops beating."""
 
 from __future__ import annotations
 
@@ -22,17 +22,16 @@ from gagpo.distributed.errors import RankFailed
 T = TypeVar("T")
 
 ENDED = "ended: "
-EXIT_SECONDS = 5.0
-"""Seconds that the main thread has to end in order once a rank is lost; a collective call cannot be interrupted."""
+EXIT_SECONDS = 5.0  # for the main thread to end in order; a collective call cannot be interrupted
 
 
 class Watch:
-    """A thread that beats and listens for the beats of the others, over the store that the ranks met at.
+    """One thread beats and reads the beats of the others in the store where the ranks met; another checks the store.
 
-    deadline: seconds without a beat after which a rank is lost. A rank that is merely slow keeps beating. The store
-    ends with whoever holds it: that it does not answer is a sign of that one's end, which a second thread looks for.
+    The store ends with the process that holds it, so a store that does not answer means that this process is gone.
+    Silence is counted in beats of this process: if it was stopped itself, the others get their full time again.
 
-    Silence is counted in beats of this process: if that was stopped itself, the others have all their time again.
+    deadline: seconds without a beat after which a rank is lost. A slow rank keeps beating.
     """
 
     def __init__(self, store: Store, rank: int, world_size: int, deadline: float):
@@ -64,28 +63,28 @@ class Watch:
             error.reported = True
         elif isinstance(error, GagpoError):
             error.reported = not (self._reports if self._lost.is_set() else self._first_to_report())
-        self._ended.set()  # without an error all ranks have met at the end
+        self._ended.set()
         self._thread.join(2 * self.every)
-        if isinstance(error, Exception):  # an interruption is one of all ranks, who end in their own time
+        if isinstance(error, Exception):  # all ranks are interrupted together, and end by themselves
             self._publish_end(type(error).__name__)
 
     def lost_rank(self) -> str:
-        """Which rank is gone, once that is known, within the deadline; empty where all still beat."""
+        """Wait until a rank is known to be lost, and say which; empty if all still beat after the deadline."""
         until = time.monotonic() + self.deadline + EXIT_SECONDS + 2 * self.every
         while time.monotonic() < until and not self._stopping() and not self._lost.wait(0.1):
             pass
         return self._reason
 
     def stop_when(self, stopping: Callable[[], bool]) -> None:
-        """Look for lost ranks only until ``stopping`` says that this rank has been told to end."""
+        """Stop looking for lost ranks once ``stopping`` says that this rank was told to end."""
         self._stopping = stopping
 
     def _first_to_report(self) -> bool:
-        """Whether this rank is the first to speak of an error, so that one message appears and not one per rank."""
+        """Whether this rank is the first to report an error, so that only one message appears."""
         return self._asked(lambda: self.store.add("reports", 1)) in (None, 1)
 
     def _publish_end(self, why: str) -> None:
-        """Let the others know, and leave them the time to hear it where the store ends with this process."""
+        """Tell the others, and give them time to read it if the store ends with this process."""
 
         def say() -> bool:
             self.store.set(f"beat {self.rank}", f"{ENDED}{why}")
@@ -95,7 +94,7 @@ class Watch:
             time.sleep(2 * self.every)
 
     def _asked(self, call: Callable[[], T]) -> T | None:
-        """The answer of the store; None without an answer in time."""
+        """The answer of the store; None if none comes in time."""
         answers: list[T] = []
         asking = Background("the ranks' store", EXIT_SECONDS)
         try:
@@ -106,21 +105,20 @@ class Watch:
         return answers[0]
 
     def _listen(self) -> None:
-        """Beat, and listen to all others, until this rank has to end; no call to the store has a deadline."""
+        """Beat, and read the beats of the others, until this rank must end. Calls to the store have no deadline."""
         beat, last = 0, {rank: ("", 0) for rank in range(self.world_size) if rank != self.rank}
         while not self._heard and not self._ended.wait(self.every):
             beat += 1
             try:
                 self.store.set(f"beat {self.rank}", str(beat))
-                for rank, (before, silent) in last.items():  # alive, as long as its number changes
+                for rank, (before, silent) in last.items():  # a rank is alive as long as its number changes
+                    who = f"rank {rank} of {self.world_size}"
                     value = self.store.get(f"beat {rank}").decode() if self.store.check([f"beat {rank}"]) else ""
                     last[rank] = (value, 0 if value != before or not value else silent + 1)
                     if value.startswith(ENDED):
-                        self._heard = (
-                            self._heard or f"rank {rank} of {self.world_size} has ended ({value.removeprefix(ENDED)})"
-                        )
+                        self._heard = self._heard or f"{who} has ended ({value.removeprefix(ENDED)})"
                     elif last[rank][1] * self.every > self.deadline:
-                        self._heard = self._heard or self._silent(f"rank {rank} of {self.world_size}")
+                        self._heard = self._heard or self._silent(who)
             except (RuntimeError, dist.DistError):
                 self._heard = self._heard or f"{self._holder} is gone, and the store of the ranks with it"
             self._answered.set()
@@ -143,7 +141,7 @@ class Watch:
         return f"{who} has given no sign of life for {self.deadline:g} s"
 
     def _end(self, reason: str) -> None:
-        """Say it, leave the main thread a moment to end in order, and end."""
+        """Tell the others, give the main thread a moment to end in order, and exit."""
         self._reason = f"{reason}; this one (rank {self.rank}) ends too: continue with gagpo train --resume RUN"
         self._reports = self._first_to_report()
         self._lost.set()

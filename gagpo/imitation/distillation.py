@@ -1,4 +1,4 @@
-"""On-policy distillation: how much likelier a teacher finds the tokens that the policy sampled."""
+"""On-policy distillation: advantages from a teacher's log-probabilities of the sampled tokens."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.sharding import shard
 from gagpo.learning.batch import Row
 from gagpo.learning.forward import Networks, autocast
-from gagpo.learning.packing import MicroBatch, packing_of
-from gagpo.learning.sharded_batches import rank_batches, token_columns
+from gagpo.learning.packing import MicroBatch, packing_of, rank_batches, token_columns
 from gagpo.objectives.imitation import Distillation, distillation_advantage
 from gagpo.settings import RunSettings, SettingsError
 
 
 class Teacher:
-    """Judges the policy's tokens: another model with the same tokenizer, or the policy itself with a hint.
+    """The teacher: another model with the same tokenizer, or the policy itself with a hint.
 
     formats: how the policy is prompted, by environment.
     """
@@ -55,14 +54,16 @@ class Teacher:
         odd = sorted(token for token in ours if theirs.get(token) != ours[token])
         if odd:
             raise SettingsError(
-                f"algorithm.distillation.teacher={self.chosen.teacher} has another tokenizer than {settings.model} "
+                f"algorithm.distillation.teacher={self.chosen.teacher} and {settings.model} have different tokenizers "
                 f"({len(odd)} tokens differ, the first is {odd[0]!r}): choose a teacher with the same tokenizer"
             )
 
     def advantage(self, rows: Sequence[Row], episodes: Sequence[Episode], tokens: int) -> tuple[np.ndarray, np.ndarray]:
-        """The advantage of each response token, float64[K], and whether the teacher judged it, bool[K].
+        """The advantage of each response token, float64[K], and whether the teacher scored it, bool[K].
 
-        rows: of ``episodes``. A turn without a hint, where the teacher needs one, is not judged: advantage 0.
+        Turns that lack a hint, if the teacher needs one, are not scored and have advantage 0.
+
+        rows: of ``episodes``.
         """
         hint = self.chosen.hint
         read = rows if hint == "none" else hinted_rows(rows, episodes, self.formats, hint)
@@ -85,10 +86,7 @@ class Teacher:
 def hinted_rows(
     rows: Sequence[Row], episodes: Sequence[Episode], formats: Mapping[str, ChatFormat], kind: str
 ) -> list[Row]:
-    """A row for every turn with a hint: the prompt with the hint added, and the policy's own response.
-
-    formats: how the policy is prompted, by environment.
-    """
+    """A row for every turn with a hint: the prompt with the hint, and the policy's own response."""
     turns = [turn for episode in episodes for turn in episode.turns]
     contexts = [formats[episode.environment or ""].context for episode in episodes for _ in episode.turns]
     hints = hints_of(episodes, kind)

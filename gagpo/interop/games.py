@@ -12,8 +12,7 @@ import gymnasium
 
 from gagpo.agents.api.agent import without_thoughts
 from gagpo.agents.episodes import Turn
-from gagpo.agents.parsing import parse
-from gagpo.agents.prompts import admissible_line, message, text_style, window
+from gagpo.agents.prompts import admissible_line, message, parse, text_style, window
 from gagpo.agents.rollout import derive_seed
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import TextEnv

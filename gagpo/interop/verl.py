@@ -16,8 +16,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutp
 
 from gagpo.agents.context import Context
 from gagpo.agents.episodes import Turn
-from gagpo.agents.parsing import parse
-from gagpo.agents.prompts import text_style
+from gagpo.agents.prompts import parse, text_style
 from gagpo.base.errors import InvalidArgument
 from gagpo.interop.games import Kwargs, TextGame, rows
 

@@ -1,11 +1,9 @@
-"""From rows of tokens and their credit to optimiser steps.
+"""From token rows and their credit to optimiser steps.
 
-In the order of an update:
-
-1. ``batch``: the turns of episodes become rows, rows mini-batches. ``sharded_batches`` gives each rank its part, and
-   ``packing`` lays it out as micro-batches without padding, with shared prefixes once.
-2. ``forward``: log-probabilities (``logprobs``), values (``critic``) and the reference's log-probabilities.
-3. ``loss``: the objective of a micro-batch, from these and its part of the credit.
-4. ``update``: all of it in turn; gradients are summed, clipped and a step is taken, or skipped.
-5. ``metrics``: what is logged, over all ranks.
+1. ``batch`` makes rows from episodes, and mini-batches from rows; ``packing`` distributes them over ranks and lays
+   them out as micro-batches.
+2. ``forward`` computes log-probabilities (``logprobs``), values and the reference's log-probabilities.
+3. ``loss`` computes the objective of a micro-batch.
+4. ``update`` accumulates and clips gradients and takes or skips the step (``optimizer``, ``skipped_steps``).
+5. ``metrics`` gathers what is logged.
 """

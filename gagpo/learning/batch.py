@@ -16,15 +16,15 @@ from gagpo.objectives import Normaliser
 
 @dataclass
 class Row:
-    """One token sequence the trainer sees.
+    """One token sequence.
 
     ids: int32[L].
     place_K: index in ``ids`` of each response token.
-    turn_K: its turn, counted over the whole batch.
-    token_K: its number among all response tokens of the batch, turn after turn.
-    logprob_K: float32, the log-probability that the engine sampled it with.
-    temperature: that it was sampled at.
-    group: number of the task group, counted from 0 in increasing order of ``Episode.group``.
+    turn_K: its turn, counted over the batch.
+    token_K: its index among the batch's response tokens.
+    logprob_K: float32, the engine's log-probability.
+    temperature: of sampling.
+    group: task group, numbered from 0 in increasing order of ``Episode.group``.
     """
 
     ids: np.ndarray
@@ -37,7 +37,7 @@ class Row:
 
     @property
     def length(self) -> int:
-        """Tokens the model reads: the last one is only predicted."""
+        """Number of tokens that the model reads; the last one is only predicted."""
         return len(self.ids) - 1
 
     @property
@@ -48,7 +48,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Supervision:
-    """Rows for supervised learning, in addition to those that are reinforced.
+    """Rows of supervised learning.
 
     The loss is ``coefficient`` times the mean of ``-log pi`` over the tokens of a mini-batch's part of ``rows``.
     """
@@ -60,9 +60,10 @@ class Supervision:
 def build_rows(episodes: Sequence[Episode], trainable_only: bool = False) -> list[Row]:
     """Rows of the episodes' turns, in order.
 
-    A turn whose prompt extends the previous turn's prompt and response token for token continues that turn's row; any
-    other turn begins a new one. So an append-only conversation is one row and a windowed history is a row per turn,
-    without a setting that says so. With ``trainable_only`` the responses of stray expert moves are read, not trained.
+    A turn continues the row if its prompt extends the previous prompt and response token for token; otherwise it begins
+    a new row. So an append-only conversation is one row, and a windowed history is a row per turn.
+
+    trainable_only: read the responses of turns that are not trainable, but do not train on them.
     """
     rows: list[Row] = []
     turn_number = token_number = 0
@@ -71,14 +72,13 @@ def build_rows(episodes: Sequence[Episode], trainable_only: bool = False) -> lis
         ids = np.zeros(0, np.int32)
         columns: list[tuple[np.ndarray, ...]] = []
         for turn in episode.turns:
-            # A prompt that does not continue the row begins another.
             length, first, count = len(ids), len(turn.prompt_ids), len(turn.response_ids)
             if not (0 < length <= first and np.array_equal(turn.prompt_ids[:length], ids)):
                 rows += _finished(ids, columns, episode, groups)
                 columns = []
             ids = np.concatenate([turn.prompt_ids, turn.response_ids])
 
-            # Its response is trained; every turn and token is counted, whether or not it is.
+            # Turns and tokens are counted whether or not they are trained.
             if count and (turn.trainable or not trainable_only):
                 offset_K = np.arange(count)
                 logprob_K = turn.logprobs if len(turn.logprobs) == count else np.zeros(count, np.float32)
@@ -90,7 +90,7 @@ def build_rows(episodes: Sequence[Episode], trainable_only: bool = False) -> lis
 
 
 def _finished(ids: np.ndarray, columns: list[tuple[np.ndarray, ...]], episode: Episode, groups: list[int]) -> list[Row]:
-    """The row, if anything in it is trained."""
+    """The row, if it has trained tokens."""
     if not columns:
         return []
     place_K, turn_K, token_K, logprob_K = (np.concatenate(column) for column in zip(*columns, strict=True))
@@ -99,15 +99,15 @@ def _finished(ids: np.ndarray, columns: list[tuple[np.ndarray, ...]], episode: E
 
 
 def normaliser_of(rows: Sequence[Row]) -> Normaliser:
-    """The counts that the mean over a mini-batch of these rows divides by."""
+    """The counts that means over these rows divide by."""
     turns = sum(1 + int(np.count_nonzero(np.diff(row.turn_K))) for row in rows)
     return Normaliser(sum(len(row.turn_K) for row in rows), turns, len(rows))
 
 
 def mini_batches(rows: Sequence[Row], count: int, rng: np.random.Generator) -> Iterator[list[Row]]:
-    """Split the rows at random into ``count`` parts with nearly equal numbers of whole task groups.
+    """Split the rows at random into ``count`` parts with nearly equal numbers of task groups.
 
-    Where there are fewer groups than parts, rows are dealt out one by one; there are never more parts than rows.
+    With fewer groups than parts, rows are split individually, into at most one part per row.
     """
     number_R = np.asarray([row.group for row in rows])
     groups = np.unique(number_R)

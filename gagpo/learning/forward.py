@@ -1,7 +1,8 @@
-"""Forward passes of an update: log-probabilities and values of the response tokens of a micro-batch."""
+"""Forward passes of an update: log-probabilities and values of a micro-batch's response tokens."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -11,24 +12,24 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import save_on_cpu
 
+from gagpo.algorithms import CriticSettings
 from gagpo.distributed.sharding import within
-from gagpo.learning.critic import Critic
 from gagpo.learning.logprobs import Entropy, hidden_of, token_logprobs
 from gagpo.learning.packing import MicroBatch
 from gagpo.settings import RunSettings
 
 Scope = Callable[[], AbstractContextManager[object]]
-"""Makes a context that something is computed in."""
+"""Returns a context manager."""
 
 
 def autocast(settings: RunSettings) -> torch.autocast:
-    """Mixed precision as ``training.precision`` says; the weights stay as they are."""
+    """Mixed precision according to ``training.precision``."""
     half = settings.training.precision == "bfloat16"
     return torch.autocast(torch.device(settings.device).type, torch.bfloat16, enabled=half)
 
 
 class Outputs(NamedTuple):
-    """Of each response token, float32[K]: the policy's log-probability and entropy, and what else was asked for."""
+    """For each response token, float32[K]: the policy's log-probability and entropy, the value and the reference's."""
 
     logprob_K: Tensor
     entropy_K: Tensor
@@ -36,17 +37,44 @@ class Outputs(NamedTuple):
     reference_K: Tensor | None = None
 
     def nothing(self) -> Tensor:
-        """A loss of 0 that reaches every weight these were made with."""
+        """A loss of 0 that has gradients for all weights."""
         made = (x for x in (self.logprob_K, self.entropy_K, self.value_K) if x is not None)
         return torch.stack([(x * 0.0).sum() for x in made]).sum()
 
 
+class Critic(torch.nn.Module):
+    """PPO's learned value: a linear head on the policy's backbone or its own, one value per response token.
+
+    A token's value is read where the model predicts it. A turn's value is that of its first response token, when the
+    model has read the prompt. The head starts at zero, so the first advantages are the returns.
+    """
+
+    def __init__(self, policy: torch.nn.Module, settings: CriticSettings):
+        super().__init__()
+        self.settings = settings
+        config: Any = policy.config
+        weight = next(policy.parameters())
+        self.head = torch.nn.Linear(config.hidden_size, 1, device=weight.device, dtype=torch.float32)
+        torch.nn.init.zeros_(self.head.weight)
+        torch.nn.init.zeros_(self.head.bias)
+        self.backbone = copy.deepcopy(policy) if settings.head == "separate" else None
+
+    def values(self, batch: MicroBatch, hidden_UD: Tensor) -> Tensor:
+        """Values, float32[K], from hidden states ``(U, D)``."""
+        return batch.each(self.head(hidden_UD.float())[:, 0])
+
+    def read(self, policy: torch.nn.Module, batch: MicroBatch) -> Tensor:
+        """Values of a micro-batch by a forward pass of the backbone."""
+        backbone = policy if self.backbone is None else self.backbone
+        return within(backbone, lambda: self.values(batch, hidden_of(backbone, batch)))
+
+
 @dataclass(frozen=True)
 class Networks:
-    """The policy, and where the algorithm has them its critic and the reference that KL is measured to.
+    """The policy and, where the algorithm has them, the critic and the KL reference.
 
-    reference_scope: a context in which ``reference`` is that (of a model with an adapter, the one without it).
-    autocast: a context for forward passes.
+    reference_scope: context in which ``reference`` is the reference (for LoRA, the policy without its adapter).
+    autocast: context for forward passes.
     """
 
     policy: torch.nn.Module
@@ -59,32 +87,28 @@ class Networks:
         """Begin or end an update."""
         for network in (self.policy, self.critic):
             if network is not None:
-                make_again_in_training(network, on)
+                set_checkpointing_mode(network, on)
 
     def logprobs(self, batch: MicroBatch, entropy: Entropy = "none") -> tuple[Tensor, Tensor | None]:
-        """The policy's log-probabilities, and entropies where they are asked for; no value is read."""
+        """The policy's log-probabilities and, unless ``entropy`` is ``none``, entropies."""
         with self.autocast():
             return within(self.policy, lambda: token_logprobs(self.policy, batch, entropy))
 
     def values(self, batch: MicroBatch) -> tuple[Tensor]:
-        """The critic's values alone."""
+        """The critic's values."""
         assert self.critic is not None
         with self.autocast():
             return (self.critic.read(self.policy, batch),)
 
     def outputs(self, batch: MicroBatch, entropy: Entropy = "value") -> Outputs:
-        """All that the loss is made of, with gradients of the policy and the critic."""
+        """All inputs of the loss, with gradients of the policy and the critic."""
         critic, reference_K = self.critic, self._reference_logprobs(batch)
 
         def policy() -> tuple[Tensor, Tensor | None, Tensor | None]:
             hidden_UD = hidden_of(self.policy, batch)
             logprob_K, entropy_K = token_logprobs(self.policy, batch, entropy, hidden_UD)
-            on_the_policy = critic is not None and critic.backbone is None
-            return (
-                logprob_K,
-                entropy_K,
-                critic.values(batch, hidden_UD) if critic is not None and on_the_policy else None,
-            )
+            shared = critic is not None and critic.backbone is None
+            return logprob_K, entropy_K, critic.values(batch, hidden_UD) if critic is not None and shared else None
 
         with self.autocast():
             logprob_K, entropy_K, value_K = within(self.policy, policy)
@@ -105,31 +129,27 @@ class Networks:
 # Gradient checkpointing ---------------------------------------------------------------------------------------
 
 
-def make_again_in_training(model: torch.nn.Module, on: bool) -> None:
-    """Let checkpointed layers recompute their activations, or keep them.
+def set_checkpointing_mode(model: torch.nn.Module, on: bool) -> None:
+    """Set the training mode of layers with gradient checkpointing, which recompute their activations in it.
 
-    Everything else stays in evaluation mode: with dropout the trained policy would differ from the one that sampled,
-    and the ratios of an untouched policy would not be 1.
+    All others stay in evaluation mode: dropout would make ratios of an unchanged policy differ from 1.
     """
     for module in model.modules():
         module.training = on and getattr(module, "gradient_checkpointing", False)
 
 
 def checkpoint_activations(model: Any, offload: bool = False) -> None:
-    """Switch gradient checkpointing on. offload: keep its activations in host memory.
-
-    A layer asks for checkpointing by its training mode, which it is taken out of for its own pass.
-    """
+    """Enable gradient checkpointing. offload: keep the activations in host memory."""
     model.gradient_checkpointing_enable()
     for module in model.modules():
         kept = vars(module).get("_gradient_checkpointing_func")
         if kept is not None:
-            module._gradient_checkpointing_func = _AsSampled(kept, offload)
+            module._gradient_checkpointing_func = _EvaluationMode(kept, offload)
 
 
 @dataclass(frozen=True)
-class _AsSampled:
-    """Runs checkpointed layers in evaluation mode, in the forward pass and when they are recomputed."""
+class _EvaluationMode:
+    """Runs checkpointed layers in evaluation mode, in the forward pass and the recomputation."""
 
     checkpoint: Callable[..., Any]
     offload: bool

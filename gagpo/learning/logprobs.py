@@ -1,9 +1,8 @@
-"""Log-probabilities and entropies of sampled tokens, in memory that does not grow with tokens times vocabulary.
+"""Log-probabilities and entropies of sampled tokens, in bounded memory.
 
-Logits, their softmax and the gradients of both take 16 bytes for each token and each word of the vocabulary: 10 GB for
-4,096 tokens and 152,000 words. So the output layer works on some tokens at a time, keeps only what the caller asks for,
-and computes the logits again when gradients are wanted. Shape suffixes: K response tokens, U predictions made for
-them, D width, V vocabulary.
+Logits, their softmax and the gradients of both take 16 bytes per token and vocabulary entry: 10 GB for 4,096 tokens and
+a vocabulary of 152,000. So the output layer works on chunks of tokens and recomputes the logits for the gradients.
+Shape suffixes: K response tokens, U their predictions, C predictions of a chunk, D width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -17,29 +16,25 @@ from torch.utils.checkpoint import checkpoint
 from gagpo.agents.engines.flat.attention import head, hidden_states
 from gagpo.learning.packing import MicroBatch
 
-CHUNK, CHUNK_ON_CARD = 2**25, 2**27
-"""Logits that exist at a time; a batch with no more than these is not cut, and nothing is computed twice.
-
-A card has more memory, and needs more tokens at a time for its products: 883 of a vocabulary of 152,000, in 2 GB.
-"""
+CHUNK, GPU_CHUNK = 2**25, 2**27
+"""Logits in memory at a time, on a CPU and on a GPU; a batch with fewer is not cut, and not recomputed."""
 
 Entropy = Literal["none", "value", "gradient", "squares"]
 
 
 def hidden_of(model: torch.nn.Module, batch: MicroBatch) -> Tensor:
-    """Hidden states ``(U, D)`` from which the response tokens are predicted; a token's is found by ``batch.each``."""
+    """Hidden states ``(U, D)`` from which the response tokens are predicted; see :meth:`MicroBatch.each`."""
     return hidden_states(model, batch.ids_T, batch.packed, batch.keep_U)
 
 
 def token_logprobs(
     model: torch.nn.Module, batch: MicroBatch, entropy: Entropy = "gradient", hidden_UD: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """Log-probability and entropy (nats), each ``(K,)`` float32, of every response token under ``model``.
+    """Log-probability and entropy (nats) of each response token at its sampling temperature, float32[K] each.
 
-    Both are at the temperature the token was sampled at, so that an unchanged model reproduces the engine's numbers.
-    entropy: ``value`` for one without gradient, ``none`` where it is not needed, ``squares`` for the sum of the squared
-    probabilities in its place, without gradient. hidden_UD: :func:`hidden_of` the
-    batch, where the caller has it.
+    entropy: ``gradient``; ``value``, without gradient; ``squares``, the sum of squared probabilities without gradient
+        instead of the entropy; or ``none``.
+    hidden_UD: :func:`hidden_of` the batch, if already computed.
     """
     if hidden_UD is None:
         hidden_UD = hidden_of(model, batch)
@@ -49,7 +44,7 @@ def token_logprobs(
         return batch.each(logprob_U), None if entropy_U is None else batch.each(entropy_U)
     logprobs, entropies = [], []
     for begin in range(0, len(hidden_UD), tokens):
-        # Some tokens at a time; with gradients, their logits are made again in the backward pass.
+        # With gradients, the backward pass recomputes the chunk's logits.
         part = slice(begin, begin + tokens)
         temperature_C = None if batch.temperature_U is None else batch.temperature_U[part]
         arguments = (model, hidden_UD[part], batch.target_U[part], temperature_C, entropy)
@@ -63,8 +58,8 @@ def token_logprobs(
 
 
 def chunk_tokens(vocabulary: int, kind: str) -> int:
-    """Tokens whose logits exist at a time on a device of this kind (``cpu``, ``cuda``)."""
-    return max(1, (CHUNK if kind == "cpu" else CHUNK_ON_CARD) // vocabulary)
+    """Tokens per chunk on a device of this kind (``cpu``, ``cuda``)."""
+    return max(1, (CHUNK if kind == "cpu" else GPU_CHUNK) // vocabulary)
 
 
 def _of_chunk(

@@ -1,7 +1,7 @@
-"""The loss of one micro-batch: old log-probabilities, the policy's and the critic's part, and non-finite losses.
+"""The loss of a micro-batch: old log-probabilities, policy and critic loss, and the error of a non-finite one.
 
-In half precision a row gives other numbers next to other rows, and a ratio of the untouched policy has to be 1. So a
-scoring pass reads the same micro-batches as the first steps.
+In half precision a row's numbers depend on the rows next to it. A scoring pass therefore reads the same micro-batches
+as the training steps, so that the ratios of an unchanged policy are 1.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gagpo.credit import Credit
 from gagpo.credit.assign import first_tokens
 from gagpo.learning.forward import Outputs
 from gagpo.learning.packing import MicroBatch
-from gagpo.learning.steps.skipped_steps import NonFiniteLoss
+from gagpo.learning.skipped_steps import NonFiniteLoss
 from gagpo.objectives import (
     Controls,
     Correction,
@@ -34,8 +34,8 @@ from gagpo.objectives.policy import Metrics
 class OldLogprobs(NamedTuple):
     """Log-probabilities under the policy before the first step.
 
-    logprob_K: float64[K], in the order of the turns.
-    weight_K: importance weights of the correction, None where all are 1.
+    logprob_K: float64[K].
+    weight_K: importance weights of the correction; None if all are 1.
     """
 
     logprob_K: np.ndarray
@@ -43,10 +43,9 @@ class OldLogprobs(NamedTuple):
 
 
 def score(batch: MicroBatch, logprob_K: Tensor, correction: Correction) -> tuple[MicroBatch, Metrics]:
-    """Compare the engine with the policy before its first step, whose log-probabilities are ``logprob_K``.
+    """Compare the engine's log-probabilities with those of the unchanged policy, ``logprob_K``.
 
-    Returns the micro-batch, with ratios that start from the policy where the correction recomputes them, and the sums
-    of the mismatch.
+    Returns the micro-batch, with old log-probabilities replaced if the correction recomputes them, and mismatch sums.
     """
     logprob_K = logprob_K.detach()
     weight_K, sums = correction_weights(logprob_K, batch.logprob_K, batch.layout, correction)
@@ -56,13 +55,13 @@ def score(batch: MicroBatch, logprob_K: Tensor, correction: Correction) -> tuple
 
 
 def with_columns(batch: MicroBatch, credit: Credit, old: OldLogprobs | None) -> MicroBatch:
-    """The micro-batch, on the CPU, with its part of the credit and of what ratios start from.
+    """Add the columns of a training step to a micro-batch on the CPU.
 
-    old: None where they start from the log-probabilities that the engine sampled with.
+    old: None where ratios start from the engine's log-probabilities.
     """
     turn_K, token_K = batch.turn_K.numpy(), batch.token_K.numpy()
     by_token = credit.level == "token"
-    own_K = token_K if by_token else turn_K  # where the credit of each token stands
+    own_K = token_K if by_token else turn_K
 
     def column(values: np.ndarray | None, place_K: np.ndarray) -> Tensor | None:
         return None if values is None else torch.as_tensor(values[place_K], dtype=torch.float32)
@@ -85,7 +84,7 @@ def with_columns(batch: MicroBatch, credit: Credit, old: OldLogprobs | None) -> 
 def micro_batch_loss(
     batch: MicroBatch, outputs: Outputs, algorithm: Algorithm, normaliser: Normaliser, controls: Controls | None
 ) -> tuple[Tensor, Metrics]:
-    """Its part of the mini-batch's loss, and sums to log. normaliser: of the whole mini-batch, over all ranks."""
+    """The micro-batch's part of the loss, and metric sums. normaliser: of the mini-batch, over all ranks."""
     assert batch.advantage_K is not None
     loss, metrics = policy_loss(
         outputs.logprob_K,
@@ -109,7 +108,7 @@ def micro_batch_loss(
 def _critic_loss(
     batch: MicroBatch, value_K: Tensor, settings: CriticSettings, normaliser: Normaliser
 ) -> tuple[Tensor, Metrics]:
-    """Over the tokens, or over the turns where those have one value each."""
+    """The value loss over tokens, or over turns if each has one value."""
     old_K, return_K = batch.old_value_K, batch.return_K
     assert old_K is not None
     assert return_K is not None
@@ -120,7 +119,7 @@ def _critic_loss(
 
 
 def nonfinite_error(batch: MicroBatch, outputs: Outputs) -> NonFiniteLoss:
-    """What to say of a loss that is not finite: which column began it, and in which turns of the batch."""
+    """The error of a non-finite loss: names the first non-finite column and the turns."""
     found = find_nonfinite(
         batch.layout,
         logprob=outputs.logprob_K,

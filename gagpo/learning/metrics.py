@@ -14,17 +14,19 @@ from gagpo.objectives import summary
 from gagpo.objectives.policy import Metrics
 
 MISMATCH = ("mismatch_kl", "mismatch_weight", "mismatch_max", "masked_tokens", "masked")
-"""The gap between sampler and trainer before the first step, and the share of sequences masked for it."""
+"""Metrics of the gap between sampler and trainer before the first step."""
 
 
 @dataclass
 class StepLog:
-    """Of the steps taken so far: this rank's part of each loss, norms of gradients, sums of micro-batches.
+    """Metrics of the steps taken so far.
 
-    mismatch: sums of the micro-batches that were compared with the sampler.
-    taught: the supervised loss of the steps that had such rows, nats a token.
+    losses: this rank's part of each step's loss.
+    norms: of each step's gradient.
+    sums, mismatch: sums of each micro-batch.
+    taught: supervised losses, nats per token.
     tokens: of all rows.
-    read: tokens that this rank's forward passes have read.
+    read: tokens in this rank's forward passes.
     """
 
     losses: list[float] = field(default_factory=list)
@@ -34,15 +36,15 @@ class StepLog:
     taught: list[float] = field(default_factory=list)
     tokens: int = 0
     read: int = 0
-    begun: float = field(default_factory=time.perf_counter)
+    started: float = field(default_factory=time.perf_counter)
 
     def metrics(self, ranks: Ranks) -> dict[str, float]:
-        """Means over the steps and micro-batches of all ranks; nothing but the count where no step was taken."""
+        """Means over the steps and micro-batches of all ranks; empty if no step was taken."""
         if not self.losses:
             return {}
         losses, read = ranks.total(np.asarray(self.losses)), ranks.total(float(self.read))
         metrics = summary(_of_all(self.sums, ranks))
-        clipped = metrics.pop("clip", 0.0)  # a soft gate clips nothing
+        clipped = metrics.pop("clip", 0.0)  # soft gates do not clip
         mismatch = summary(_of_all(self.mismatch, ranks))
         taught = {"expert_loss": float(np.mean(ranks.total(np.asarray(self.taught))))} if self.taught else {}
         return {
@@ -52,13 +54,13 @@ class StepLog:
             **{name: mismatch.get(name, 0.0) for name in MISMATCH},
             "loss": float(np.mean(losses)),
             "grad_norm": float(np.mean(self.norms)),
-            "train_tokens_per_second": self.tokens / (time.perf_counter() - self.begun),
+            "train_tokens_per_second": self.tokens / (time.perf_counter() - self.started),
             "train_tokens_read": read / self.tokens,
         }
 
 
 def _of_all(sums: Sequence[Metrics], ranks: Ranks) -> Sequence[Metrics]:
-    """The sums of the micro-batches of all ranks."""
+    """The sums of all ranks' micro-batches."""
     if ranks.alone:
         return sums
     plain = [{name: float(value) for name, value in one.items()} for one in sums]

@@ -9,22 +9,20 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from gagpo.agents.engines.spans import span
-from gagpo.agents.engines.weights import whole
+from gagpo.agents.engines.weights import gather
 from gagpo.algorithms import Algorithm
+from gagpo.controllers.average import local
 from gagpo.credit import Credit
 from gagpo.distributed.ranks import Ranks
 from gagpo.learning.batch import Row, Supervision, mini_batches, normaliser_of
-from gagpo.learning.critic import Critic
-from gagpo.learning.forward import Networks, Scope
+from gagpo.learning.forward import Critic, Networks, Scope
 from gagpo.learning.logprobs import Entropy
 from gagpo.learning.loss import OldLogprobs, micro_batch_loss, nonfinite_error, score, with_columns
 from gagpo.learning.metrics import StepLog
-from gagpo.learning.packing import MicroBatch, Packing
-from gagpo.learning.sharded_batches import rank_batches, token_columns
-from gagpo.learning.steps.skipped_steps import NonFiniteLoss, NonFiniteWeights, Skips
+from gagpo.learning.packing import MicroBatch, Packing, rank_batches, token_columns
+from gagpo.learning.skipped_steps import NonFiniteLoss, NonFiniteWeights, Skips
 from gagpo.objectives import Controls, Normaliser
 from gagpo.objectives.policy import LOG_RATIO_LIMIT, Metrics
 
@@ -33,9 +31,8 @@ from gagpo.objectives.policy import LOG_RATIO_LIMIT, Metrics
 class MiniBatch:
     """The rows of one optimiser step.
 
-    micros: this rank's part, padding at the end; empty where no row has a gradient.
-    normaliser: of all rows of all ranks, whether or not they are read.
-    tokens: of those rows.
+    micros: this rank's part, padding at the end; empty if no row has a gradient.
+    normaliser, tokens: of all rows of all ranks, whether or not they are read.
     taught: this rank's part of the supervised rows.
     taught_tokens: response tokens of the supervised rows of all ranks.
     """
@@ -50,12 +47,9 @@ class MiniBatch:
 class Updater:
     """Takes optimiser steps on batches of rows.
 
-    reference: the policy that KL is measured to, None without KL.
-    reference_scope: a context in which ``reference`` is that policy (without its adapter).
-    autocast: a context for forward passes.
-    packing: how rows become micro-batches.
-    max_skipped: number of steps in a row with a non-finite loss or gradient that ends training; fewer are skipped.
-    ranks: each gets all rows, takes its share of every mini-batch, and returns the same metrics.
+    reference, reference_scope, autocast: see :class:`Networks`.
+    max_skipped: number of steps in a row with a non-finite loss or gradient that ends training.
+    ranks: each gets all rows, trains on its share of each mini-batch and returns the same metrics.
     """
 
     def __init__(
@@ -85,8 +79,8 @@ class Updater:
         self.device = device
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.skips = Skips(max_skipped)
-        self.ratio_K = np.zeros(0)  # of every response token of the last batch, when it was last trained on
-        self._log_ratio_K = np.zeros(0)  # of those that this rank has trained on
+        self.ratio_K = np.zeros(0)  # of the last batch's response tokens, when last trained on
+        self._log_ratio_K = np.zeros(0)  # of this rank's response tokens
 
     def update(
         self,
@@ -96,22 +90,22 @@ class Updater:
         controls: Callable[[Tensor], Controls] | None = None,
         supervision: Supervision | None = None,
     ) -> dict[str, float]:
-        """``epochs`` passes of ``minibatches`` optimiser steps each; returns the metrics.
+        """Make ``epochs`` passes of ``minibatches`` optimiser steps each; return the metrics.
 
         Ratios start from the engine's log-probabilities, or with a recomputing correction from the trainer's own before
-        the first step. The gap between the two is always among the metrics (``mismatch_*``). The loss of a mini-batch
-        is the exact mean over all of its rows, however it is cut into micro-batches. Rows without a gradient count in
-        that mean but are not read, and are in no metric (:meth:`_teaching`).
+        the first step. The metrics ``mismatch_*`` measure the gap between the two. A mini-batch's loss is the exact
+        mean over its rows, independent of the micro-batches; rows without a gradient count, but are not read.
 
-        controls: what controllers set, from the task group of each token.
-        supervision: shared out to the mini-batches; its loss is added to theirs.
+        A step whose loss or gradient is not finite is skipped: weights and optimiser stay unchanged.
 
-        A step whose loss or gradient is not finite is skipped: weights and optimiser stay unchanged, and only
-        ``skipped_steps`` counts it. Raises :class:`NonFiniteLoss` at the ``max_skipped``-th skip in a row, and for a
-        parameter that is not finite after a step; the message says how many steps of this update were taken.
+        controls: returns what controllers set, from the task group of each token.
+        supervision: distributed over the mini-batches; its loss is added to theirs.
+
+        Raises:
+            NonFiniteLoss: at the ``max_skipped``-th skip in a row, or if a parameter is not finite after a step.
         """
         log = StepLog()
-        self.skips.begin()
+        self.skips.errors = []
         self.networks.train(True)
         try:
             batches = self._mini_batches(rows, credit, rng, supervision)
@@ -122,14 +116,16 @@ class Updater:
                 if epoch:
                     batches = self._mini_batches(rows, credit, rng, supervision)
                 for number, batch in enumerate(batches):
-                    # Without a scoring pass the first step that is taken is the one that meets an untouched policy.
+                    # Without a scoring pass, the first step taken is the one that reads the unchanged policy.
                     old = None if number == 0 and self._first_scores_itself else scored
                     batch.micros = [one if one.padding else with_columns(one, credit, old) for one in batch.micros]
                     share = supervision.coefficient if supervision else 0.0
                     self._train_on(batch, controls, log, old is None and not log.losses, share)
         except NonFiniteLoss as error:
-            after = "resume from the last checkpoint" if isinstance(error, NonFiniteWeights) else _left(len(log.losses))
-            raise NonFiniteLoss(f"{error}; {after}", error.turns) from None
+            taken, advice = len(log.losses), "resume from the last checkpoint"
+            if not isinstance(error, NonFiniteWeights):
+                advice = f"{taken} steps of this update were taken before: {advice}" if taken else "no step was taken"
+            raise NonFiniteLoss(f"{error}; {advice}", error.turns) from None
         finally:
             self.networks.train(False)
         self.ratio_K = np.exp(self.ranks.total(self._log_ratio_K))
@@ -139,26 +135,26 @@ class Updater:
     def _mini_batches(
         self, rows: Sequence[Row], credit: Credit, rng: np.random.Generator, supervision: Supervision | None
     ) -> list[MiniBatch]:
-        """Each mini-batch of an epoch, with its part of the supervised rows."""
+        """The mini-batches of an epoch, each with its part of the supervised rows."""
         made: list[MiniBatch] = []
         for part in mini_batches(rows, self.minibatches, rng):
             teaching = self._teaching(part, credit)
-            micros = rank_batches(teaching, self.packing, self.ranks) if teaching else []
+            micros = self._micros(teaching) if teaching else []
             made.append(MiniBatch(micros, normaliser_of(part), sum(row.length for row in part)))
         taught = supervision.rows if supervision and supervision.coefficient > 0 else []
         for batch, part in zip(made, mini_batches(taught, len(made), rng) if taught else (), strict=False):
-            batch.taught, batch.taught_tokens = self._all(part), normaliser_of(part).tokens
+            batch.taught, batch.taught_tokens = self._micros(part), normaliser_of(part).tokens
         return made
 
     def _teaching(self, rows: Sequence[Row], credit: Credit) -> Sequence[Row]:
-        """The rows that a gradient can come from: without advantage only KL, entropy and the critic give one."""
+        """The rows with a gradient: without an advantage, only KL, entropy and the critic give one."""
         algorithm = self.algorithm
         if algorithm.kl.coefficient > 0 or algorithm.entropy > 0 or self.networks.critic is not None:
             return rows
         by_token = credit.level == "token"
         return [row for row in rows if credit.advantage[row.token_K if by_token else row.turn_K].any()]
 
-    def _all(self, rows: Sequence[Row]) -> list[MicroBatch]:
+    def _micros(self, rows: Sequence[Row]) -> list[MicroBatch]:
         return rank_batches(rows, self.packing, self.ranks)
 
     # Old log-probabilities --------------------------------------------------------------------------------------------
@@ -167,12 +163,12 @@ class Updater:
     def _first_scores_itself(self) -> bool:
         """Whether the first step recomputes its old log-probabilities in its own forward pass.
 
-        A second epoch needs them again for other mini-batches, so they come from a pass of their own then.
+        A second epoch needs them for other mini-batches, and therefore a separate scoring pass.
         """
         return self.epochs == 1 and self.algorithm.correction.recomputes
 
     def _score_before(self, batches: Sequence[MiniBatch], tokens: int, log: StepLog) -> OldLogprobs | None:
-        """The scoring pass over the mini-batches that need one; None where old log-probabilities are the engine's."""
+        """Score the mini-batches that need it; None where ratios start from the engine's log-probabilities."""
         correction = self.algorithm.correction
         needed = [micro for batch in (batches[1:] if self._first_scores_itself else batches) for micro in batch.micros]
         if not correction.recomputes or not needed:
@@ -196,12 +192,12 @@ class Updater:
         scores: bool,
         supervised: float = 0.0,
     ) -> None:
-        """Take one optimiser step, unless no row has a gradient or its loss or gradient is not finite.
+        """Take one optimiser step, unless no row has a gradient or it is not finite.
 
-        supervised: the coefficient of the supervised rows' loss.
+        supervised: coefficient of the supervised rows' loss.
         """
         log.tokens += batch.tokens
-        if not batch.micros and not batch.taught:  # Adam would move on by its momentum
+        if not batch.micros and not batch.taught:  # Adam's momentum would move the weights
             return
         try:
             loss, sums, mismatch = self._accumulate(batch, controls, scores)
@@ -211,7 +207,7 @@ class Updater:
         except NonFiniteLoss as error:
             self._skip(error, batch)
             return
-        self.skips.taken()
+        self.skips.row = 0
         log.losses.append(loss + supervised * taught)
         log.taught += [taught] if batch.taught else []
         log.norms.append(norm)
@@ -222,10 +218,10 @@ class Updater:
     def _accumulate(
         self, batch: MiniBatch, controls: Callable[[Tensor], Controls] | None, scores: bool
     ) -> tuple[float, list[Metrics], list[Metrics]]:
-        """Gradients of one mini-batch; this rank's part of its loss, and sums of metrics and mismatch by micro-batch.
+        """Accumulate a mini-batch's gradients; return this rank's loss, and metrics and mismatch by micro-batch.
 
-        scores: this pass is the first look at these tokens by a policy that has not moved, so that it is compared with
-        the engine, and old log-probabilities are recomputed where the correction asks for it.
+        scores: the policy is unchanged and reads these tokens for the first time, so compare it with the engine and
+            recompute old log-probabilities if the correction does.
         """
         entropy: Entropy = "gradient" if self.algorithm.entropy > 0 else "value"
         total = torch.zeros((), device=self.device)
@@ -233,7 +229,7 @@ class Updater:
         mismatch: list[Metrics] = []
         error: NonFiniteLoss | None = None
         for made in batch.micros:
-            # Forward. Padding joins the forward and backward passes of the other ranks, with gradients of zero.
+            # Forward. Padding takes part in the other ranks' passes, with gradients of zero.
             micro = made.to(self.device)
             with span("forward"):
                 outputs = self.networks.outputs(micro, entropy)
@@ -244,11 +240,11 @@ class Updater:
                 micro, apart = score(micro, outputs.logprob_K, self.algorithm.correction)
                 mismatch.append(apart)
 
-            # Ratio, for the record; the loss takes it from the same two columns.
+            # The ratio, for annotations.
             log_ratio_K = outputs.logprob_K.detach() - micro.old_logprob_K
             self._log_ratio_K[made.token_K.numpy()] = log_ratio_K.cpu().numpy()
 
-            # Loss. Where it is not finite the other ranks still need this one in their passes: all stop afterwards.
+            # Loss. If it is not finite, the other ranks still need this one in their passes; all stop afterwards.
             own = controls(micro.group_K) if controls else None
             loss, metrics = micro_batch_loss(micro, outputs, self.algorithm, batch.normaliser, own)
             if not torch.isfinite(loss):
@@ -263,7 +259,7 @@ class Updater:
         return float(total), sums, mismatch
 
     def _accumulate_supervised(self, batch: MiniBatch, coefficient: float) -> float:
-        """Gradients of the supervised rows; this rank's part of their mean loss, nats a token."""
+        """Accumulate the supervised rows' gradients; return this rank's part of their mean loss, nats per token."""
         total = torch.zeros((), device=self.device)
         error: NonFiniteLoss | None = None
         for made in batch.taught:
@@ -284,64 +280,63 @@ class Updater:
         return float(total)
 
     def _backward(self, loss: Tensor) -> None:
-        """Add gradients. Ranks average theirs, of losses that are parts of a sum."""
+        """Accumulate gradients. Ranks average them, but their losses are parts of a sum."""
         with span("backward"):
             (loss if self.ranks.alone else loss * self.ranks.world_size).backward()
 
     def _raise_together(self, error: NonFiniteLoss | None) -> None:
-        """Raise the error that any rank met, on all, before it reaches the weights."""
+        """Raise an error of any rank on all ranks, before the step."""
         found = [one for one in self.ranks.gathered(error and [str(error), error.turns]) if one]
         if found:
             self.optimizer.zero_grad(set_to_none=True)
             raise NonFiniteLoss(found[0][0], sorted({turn for one in found for turn in one[1]}))
 
     def _step(self) -> float:
-        """Clip the gradient and step; its norm before clipping."""
+        """Clip the gradient and step; return the norm before clipping."""
         length = torch.nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
-        norm = float(whole(length))
+        norm = float(gather(length))
         if not np.isfinite(norm):
             raise NonFiniteLoss(f"the gradient's norm is {norm}", [])
         torch.nn.utils.clip_grads_with_norm_(self.parameters, self.max_grad_norm, length)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        if not torch.isfinite(whole(torch.nn.utils.get_total_norm(self.parameters))):
+        if not torch.isfinite(gather(torch.nn.utils.get_total_norm(self.parameters))):
             raise NonFiniteWeights("a parameter became NaN or infinite in this step; lower the learning rate", [])
         return norm
 
     def _skip(self, error: NonFiniteLoss, batch: MiniBatch) -> None:
-        """Leave out the step of a mini-batch, or raise ``error`` where that must not be."""
+        """Skip the step of a mini-batch, or raise ``error`` at the limit."""
         self.optimizer.zero_grad(set_to_none=True)
         own = [micro for micro in batch.micros if not micro.padding]
         if not error.turns:
             error.turns = sorted({int(turn) for micro in own for turn in micro.turn_K.tolist()})
         for micro in own:
-            self._log_ratio_K[micro.token_K.numpy()] = 0.0  # of tokens that were not trained on
+            self._log_ratio_K[micro.token_K.numpy()] = 0.0  # not trained on
         self.skips.skip(error)
 
     def weights(self) -> list[Tensor]:
-        """A copy of the policy's trained weights in host memory; with several ranks, of this rank's part."""
+        """Copy the policy's trained weights, or this rank's shards, to host memory."""
         return [tensor.to("cpu", copy=True) for tensor in self._trained()]
 
     @torch.no_grad()
     def retreat(self, before: Sequence[Tensor], part: float) -> None:
-        """Keep ``part`` (0 to 1) of the way from the weights ``before`` to the present ones; the critic stays."""
+        """Keep ``part`` (0 to 1) of the step from the weights ``before``; the critic stays."""
         for tensor, old in zip(self._trained(), before, strict=True):
             tensor.copy_(torch.lerp(old.to(tensor.device), tensor, part))
 
     def _trained(self) -> list[Tensor]:
-        """The weights in training; with several ranks, this rank's part."""
-        trained = [parameter.detach() for parameter in self.model.parameters() if parameter.requires_grad]
-        return [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in trained]
+        """The trained weights, or this rank's shards."""
+        return [local(parameter) for parameter in self.model.parameters() if parameter.requires_grad]
 
     # Without a step ---------------------------------------------------------------------------------------------------
 
     def score(
         self, rows: Sequence[Row], tokens: int, plain: bool = False, entropy: Entropy = "value"
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Old less present log-probability, and entropy (nats), of all response tokens, float64[K] in their order.
+        """Old less current log-probability, and entropy (nats), of all response tokens, float64[K].
 
-        Both at the temperature the tokens were sampled at, or at temperature 1 where ``plain``. entropy: ``squares``
-        for the sum of the squared probabilities in its place.
+        plain: at temperature 1, not at the sampling temperature.
+        entropy: ``squares`` for the sum of squared probabilities instead of the entropy.
         """
 
         def read(micro: MicroBatch) -> tuple[Tensor, Tensor]:
@@ -351,26 +346,20 @@ class Updater:
             return micro.logprob_K - logprob_K, entropy_K
 
         self.networks.train(False)
-        drift_K, entropy_K = token_columns(read, self._all(rows), tokens, self.device, self.ranks)
+        drift_K, entropy_K = token_columns(read, self._micros(rows), tokens, self.device, self.ranks)
         return drift_K, entropy_K
 
     def values(self, rows: Sequence[Row], tokens: int) -> np.ndarray | None:
-        """The critic's value at each response token, float64[K] in their order; None without a critic."""
+        """The critic's value at each response token, float64[K]; None without a critic."""
         if self.networks.critic is None:
             return None
-        (value_K,) = token_columns(self.networks.values, self._all(rows), tokens, self.device, self.ranks)
+        (value_K,) = token_columns(self.networks.values, self._micros(rows), tokens, self.device, self.ranks)
         return value_K
 
 
 def divergence(log_ratio_K: np.ndarray) -> float:
-    """KL(old || new) in nats a token, from log-probabilities new less old of tokens that the old one sampled (k3)."""
+    """KL(old || new), nats per token (k3), from the log-ratios new - old of tokens that the old policy sampled."""
     if not len(log_ratio_K):
         return 0.0
     log_K = np.clip(log_ratio_K, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     return float((np.expm1(log_K) - log_K).mean())
-
-
-def _left(steps: int) -> str:
-    if not steps:
-        return "the weights were left as they were"
-    return f"{steps} steps of this update had been taken before: resume from the last checkpoint"

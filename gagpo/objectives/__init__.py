@@ -1,6 +1,6 @@
-"""Objectives: from advantages and log-probabilities to a loss. Plain tensors in, no trainer needed.
+"""Objectives: from advantages and log-probabilities to a loss. Takes plain tensors and needs no trainer.
 
-Names are imported when they are first used, so that settings can be read without torch.
+Names are imported on first use, so that settings can be read without torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How tokens are averaged: weights of a plain mean, and geometric and power means within segments."""
+"""How tokens are averaged: token weights, and geometric and power means of segments."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ AnyAggregation = TokenMean | SequenceMean | ActionMean | Constant | Geometric | 
 def token_weights(
     aggregation: AnyAggregation, layout: Layout, normaliser: Normaliser, dtype: torch.dtype = torch.float32
 ) -> Tensor | float:
-    """Weight of each token in the mini-batch's mean, a number where all are equal.
+    """Weight of each token in the mini-batch's mean; a number if all are equal.
 
-    For geometric and power means these weigh what is added to the objective (KL, entropy): plainly within a segment.
+    With geometric and power means these are the weights of KL and entropy, which are plain means within a segment.
     """
     match aggregation:
         case TokenMean():
@@ -31,10 +31,11 @@ def token_weights(
 
 
 def segment_power_mean(log_K: Tensor, segment_K: Tensor, tokens_S: Tensor, exponent: Radius) -> Tensor:
-    """``(mean exp(log_K)^p)^(1/p)`` of each segment; ``exponent`` 0 is the geometric mean.
+    """``(mean exp(log_K)^p)^(1/p)`` of each segment; ``exponent`` 0 gives the geometric mean.
 
-    With log_K within ±20 and p within [0.05, 2], float32 neither overflows nor underflows on the way. A tensor of
-    exponents has one entry per token, equal within a segment.
+    float32 does not overflow or underflow for log_K within ±20 and p within [0.05, 2].
+
+    exponent: a number, or a tensor with one entry per token, equal within a segment.
     """
     if not isinstance(exponent, Tensor) and exponent == 0.0:
         return torch.exp(segment_mean(log_K, segment_K, tokens_S))

@@ -1,7 +1,7 @@
-"""Correcting for a sampler that is not quite the trainer: other kernels, other precision, older weights.
+"""Correction of the difference between sampler and trainer: other kernels, other precision, older weights.
 
-With the log-weight ``x = logp_trainer - logp_sampler`` of each token, both before the first update, a token's or a
-sequence's part in the objective is weighted (truncated importance sampling) or left out (masking).
+Weights (truncated importance sampling) or masks tokens or sequences by the log-weight ``x = logp_trainer -
+logp_sampler`` of each token, both before the first update.
 """
 
 from __future__ import annotations
@@ -14,25 +14,24 @@ from gagpo.objectives.nonfinite import held
 from gagpo.objectives.options import Correction
 
 TINY = 1e-8
-"""Added to the probability of another token before its logarithm."""
+"""Added to probabilities before their logarithm."""
 
 LOG_WEIGHT_LIMIT = 20.0
-"""Log-weights further off are held there: exp(20) is finite in float32."""
+"""Bound of log-weights: exp(20) is finite in float32."""
 
 
 @torch.no_grad()
 def correction_weights(
     logprob_trainer_K: Tensor, logprob_sampler_K: Tensor, layout: Layout, settings: Correction
 ) -> tuple[Tensor | None, dict[str, Tensor]]:
-    """Weight of each token, float[K] (None where all are 1), and metrics.
+    """Weight of each token for :func:`policy_loss`, float[K] (None if all are 1), and metric sums for :func:`summary`.
 
-    logprob_trainer_K: of the sampled tokens under the trainer's weights before the first update, logprob_sampler_K: as
-    the engine sampled them. No row may be cut in two. The weight goes to :func:`gagpo.objectives.policy_loss`, the
-    metrics to its own: ``summary`` makes of them ``mismatch_kl`` (KL(sampler || trainer), k3, per token),
-    ``mismatch_weight`` (mean weight before any cap), ``mismatch_max`` (largest ``|x|``), ``masked_tokens`` (share of
-    tokens left out for their own weight) and ``masked`` (share of sequences left out).
+    The metrics are ``mismatch_kl`` (KL(sampler || trainer), k3, per token), ``mismatch_weight`` (mean weight before any
+    cap), ``mismatch_max`` (largest ``|x|``), ``masked_tokens`` and ``masked`` (shares of masked tokens and sequences).
+    NaN and infinite log-probabilities give NaN weights.
 
-    NaN and infinite log-probabilities give weights that are NaN.
+    logprob_trainer_K: under the trainer's weights before the first update. Rows must be complete.
+    logprob_sampler_K: under the engine.
     """
     layout.check(logprob_trainer_K=logprob_trainer_K, logprob_sampler_K=logprob_sampler_K)
     dtype = torch.promote_types(logprob_trainer_K.dtype, torch.float32)
@@ -61,7 +60,7 @@ def correction_weights(
 
 
 def binary_kl(logprob_a: Tensor, logprob_b: Tensor) -> Tensor:
-    """The larger of both divergences between "this token or another" under two policies, nats, at least 0."""
+    """The larger of both KL divergences of "this token or another" between two policies, nats, at least 0."""
     a, b = torch.exp(logprob_a), torch.exp(logprob_b)
     others = torch.log(torch.clamp(1 - a, min=0.0) + TINY) - torch.log(torch.clamp(1 - b, min=0.0) + TINY)
     apart = logprob_a - logprob_b
@@ -70,7 +69,7 @@ def binary_kl(logprob_a: Tensor, logprob_b: Tensor) -> Tensor:
 
 
 def _within(weight: Tensor, limits: tuple[float, float]) -> Tensor:
-    """1 within the limits, 0 beyond them, NaN for NaN."""
+    """1 within the limits, 0 outside, NaN for NaN."""
     low, high = limits
     kept = ((weight >= low) & (weight <= high)).to(weight.dtype)
     return torch.where(torch.isnan(weight), weight, kept)

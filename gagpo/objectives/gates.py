@@ -1,13 +1,12 @@
-"""Gates: what the objective makes of ``ratio * advantage``.
+"""Gates: what the objective does with ``ratio * advantage``.
 
-Every gate is positively homogeneous in the advantage: its value is ``A * c`` with a coefficient ``c`` that depends on
-the ratio and on the sign of A alone. PPO's ``min(r A, clip(r) A)`` is ``A min(r, 1+high)`` for A > 0 and
-``A max(r, 1-low)`` for A < 0. The coefficients of all gates but CISPO's, DPPO's and the
-likelihood's are positive, so that their means of any kind are defined; they are computed as logarithms, which keeps
-values and gradients finite.
+The value of a gate is ``A * c``, with a coefficient ``c`` that depends on the ratio and the sign of A alone. PPO's
+``min(r A, clip(r) A)`` is ``A min(r, 1+high)`` for A > 0 and ``A max(r, 1-low)`` for A < 0. Except for the gates in
+``WEIGHED``, coefficients are positive, so geometric and power means of them exist, and are computed as logarithms,
+which keeps values and gradients finite.
 
-``sign`` is that of the advantage, a tensor like the log-ratio or one number; what depends on it, ``a`` for A > 0 and
-``b`` for A < 0, is computed as ``(a+b)/2 + sign (a-b)/2``, many times faster than a choice element by element.
+``sign`` is the sign of the advantage, a tensor like the log-ratio or a number. ``a`` for A > 0 and ``b`` for A < 0 is
+computed as ``(a+b)/2 + sign (a-b)/2``, which is much faster than ``torch.where``.
 """
 
 from __future__ import annotations
@@ -23,27 +22,26 @@ from gagpo.objectives.options import Cispo, Clip, Dppo, Likelihood, LogClip, Sap
 
 AnyGate = Clip | LogClip | Sapo | Cispo | Dppo | Likelihood | Unclipped
 WEIGHED = Cispo | Dppo | Likelihood
-"""Gates with the value ``weight * log-probability``, whose ratio has no gradient."""
+"""Gates with the value ``weight * log-probability`` and a detached weight."""
 
 Radius = float | Tensor
 
 UNBOUNDED = 40.0
-"""In place of infinity, for which the sum above has no value; log-ratios are held within ±20."""
-
+"""Stands for infinity, for which the sum above is undefined; log-ratios are within ±20."""
 
 RATIO_CAP = 20.0
-"""Most of DPPO's detached ratio, as published."""
+"""Cap of DPPO's detached ratio, as published."""
 
 PROBABILITY_EPSILON = 1e-8
-"""Added to probabilities of "another token" before a logarithm, as in the authors' code of DPPO."""
+"""Added to probabilities before a logarithm, as in the authors' code of DPPO."""
 
 
 @dataclass(frozen=True)
 class Controls:
-    """What controllers set for one update; None leaves the setting as it is.
+    """What controllers set for one update; None keeps the setting.
 
-    clip_low, clip_high: radii of the gate's clip. exponent: of the power mean. Each is a number, or a tensor of the
-    token axis (equal within a segment) where task groups have their own.
+    clip_low, clip_high: radii of the gate's clip, numbers or tensors with one entry per token (equal within a segment).
+    exponent: of the power mean, likewise.
     """
 
     clip_low: Radius | None = None
@@ -66,7 +64,7 @@ class LogBounds:
 
 
 def log_bounds(gate: AnyGate, controls: Controls) -> LogBounds:
-    """The gate's bounds with the controllers' radii put in; gates without bounds have none."""
+    """The gate's bounds, with the controllers' radii."""
     if isinstance(gate, Sapo | Dppo | Likelihood | Unclipped):
         return LogBounds()
     low: Radius | None = None if isinstance(gate, Cispo) else gate.low
@@ -79,9 +77,9 @@ def log_bounds(gate: AnyGate, controls: Controls) -> LogBounds:
 
 
 def bounded(log_ratio: Tensor, sign: Tensor | float, bounds: LogBounds) -> tuple[Tensor, Tensor | None]:
-    """The log-ratio within the bounds that hold for its sign, and where its first bound held it (None: nowhere).
+    """The log-ratio within the bounds for its sign, without gradient beyond them, and where it was clipped.
 
-    Where it is held it has no gradient. The dual bound, of large ratios with A < 0, is not among what is reported.
+    The dual bound, of large ratios with A < 0, does not count as clipped.
     """
     if not bounds.any:
         return log_ratio, None
@@ -89,7 +87,7 @@ def bounded(log_ratio: Tensor, sign: Tensor | float, bounds: LogBounds) -> tuple
         if sign > 0:
             return _at_most(log_ratio, bounds.high), log_ratio.detach() > bounds.high
         return _at_least(_at_most(log_ratio, bounds.dual), bounds.low), log_ratio.detach() < bounds.low
-    # Mirrored where A < 0, every bound is one from above.
+    # Mirrored where A < 0, each bound is an upper bound.
     toward = sign * log_ratio
     limit = _by_sign(sign, bounds.high, -bounds.low)
     held = _at_most(toward, limit)
@@ -101,7 +99,7 @@ def bounded(log_ratio: Tensor, sign: Tensor | float, bounds: LogBounds) -> tuple
 def log_coefficient(
     log_ratio: Tensor, sign: Tensor | float, gate: AnyGate, bounds: LogBounds
 ) -> tuple[Tensor, Tensor | None]:
-    """``log c`` of each ratio, and where it was clipped. Not defined for gates that are weighed."""
+    """``log c`` of each ratio, and where it was clipped; undefined for ``WEIGHED`` gates."""
     if isinstance(gate, Sapo):
         tau = _by_sign(sign, gate.positive, gate.negative)
         log_scale = math.log(4.0 / tau) if isinstance(tau, float) else torch.log(4.0 / tau)
@@ -121,7 +119,7 @@ def coefficient(
 
 
 def cispo_weight(log_ratio: Tensor, bounds: LogBounds) -> tuple[Tensor, Tensor]:
-    """CISPO's detached weight, bounded alike for both signs, and where it was clipped."""
+    """CISPO's detached weight, with the same bounds for both signs, and where it was clipped."""
     log_ratio = log_ratio.detach()
     held = _at_least(_at_most(log_ratio, bounds.high), bounds.low)
     return torch.exp(held), held != log_ratio
@@ -131,19 +129,16 @@ def cispo_weight(log_ratio: Tensor, bounds: LogBounds) -> tuple[Tensor, Tensor]:
 def dppo_weight(
     log_ratio: Tensor, logprob: Tensor, old_logprob: Tensor, sign: Tensor, gate: Dppo
 ) -> tuple[Tensor, Tensor]:
-    """DPPO's detached weight, 0 where the token is dropped, and where that is.
-
-    The probabilities are the token's own, whatever ratio it is weighted by.
-    """
+    """DPPO's detached weight, 0 where the token is dropped, and where that is. Probabilities are the token's own."""
     probability, old = torch.exp(logprob), torch.exp(old_logprob)
     toward = sign * (probability - old)
     moved = toward
     if gate.divergence == "kl":
-        # Rounded log-probabilities may lie above 0.
+        # Rounded log-probabilities may be above 0.
         other, old_other = (torch.clamp(1 - p, min=0.0) + PROBABILITY_EPSILON for p in (probability, old))
         moved = old * (old_logprob - logprob) + (1 - old) * torch.log(old_other / other)
     dropped = (toward > 0) & (moved > gate.radius)
-    # NaN times False stays NaN: what is not finite is never dropped.
+    # NaN * False is NaN: values that are not finite are not dropped.
     return _at_most(torch.exp(log_ratio), RATIO_CAP) * ~dropped, dropped
 
 
@@ -158,7 +153,7 @@ def _log1p(radius: Radius) -> Radius:
 
 
 def _at_most(value: Tensor, bound: Radius) -> Tensor:
-    return torch.clamp(value, max=bound)  # a number or a tensor, as the annotations forget
+    return torch.clamp(value, max=bound)
 
 
 def _at_least(value: Tensor, bound: Radius) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a policy can be taught beside its credit: by the environment's expert, by a teacher, by its own best episodes."""
+"""Losses next to the credit: the environment's expert, on-policy distillation and replay of good episodes."""
 
 from __future__ import annotations
 
@@ -14,55 +14,47 @@ from gagpo.base.options import Options
 Schedule = Literal["constant", "linear", "cosine"]
 
 LOG_RATIO_LIMIT = 20.0
-"""Log-ratios of teacher and student further off are held there."""
+"""Bound of log-ratios of teacher and student."""
 
 
-def half_cosine(angle: float) -> float:
-    """From 1 at an angle of 0 to 0 at pi."""
-    return 0.5 * (1.0 + math.cos(angle))
+def decay(schedule: Schedule, done: float) -> float:
+    """A factor from 1 at ``done`` 0 to 0 at 1, along a line or half a cosine; 1 for a constant schedule.
 
-
-def fall(schedule: Schedule, done: float) -> float:
-    """From 1 at ``done`` 0 to 0 at 1, along a line or half a cosine; always 1 where the schedule is constant.
-
-    >>> fall("linear", 0.25), fall("cosine", 0.5), fall("constant", 0.9)
+    >>> decay("linear", 0.25), decay("cosine", 0.5), decay("constant", 0.9)
     (0.75, 0.5000000000000001, 1.0)
     """
     done = min(1.0, max(0.0, done))
     if schedule == "constant":
         return 1.0
-    return 1.0 - done if schedule == "linear" else half_cosine(math.pi * done)
+    return 1.0 - done if schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
 
 
 class Taught(Options):
-    """coefficient: in the run's first iteration. schedule: how it falls towards 0 after the run's last one."""
+    """coefficient: in the first iteration. schedule: its decay to 0 after the last one."""
 
     coefficient: float = Field(default=1.0, gt=0)
     schedule: Schedule = "constant"
 
     def at(self, iteration: int, iterations: int) -> float:
-        """The coefficient in ``iteration``, counted from 0, of a run of ``iterations``."""
-        return self.coefficient * fall(self.schedule, iteration / max(1, iterations))
+        """The coefficient in ``iteration``, from 0, of ``iterations``."""
+        return self.coefficient * decay(self.schedule, iteration / max(1, iterations))
 
 
 class ExpertLoss(Taught):
-    """Cross-entropy to the action of the environment's expert in the states that the policy visits: DAgger's, as a
-    loss.
+    """DAgger as a loss: cross-entropy to the expert's actions in the states that the policy visits (arXiv 1011.0686).
 
-    ``-coefficient * mean log pi(expert's action | what the policy had read)``, the mean over the tokens of all actions
-    that the expert names in a mini-batch (Ross et al. 2011, arXiv 1011.0686).
+    ``-coefficient * mean log pi(expert's action | the policy's prompt)``, over the tokens of a mini-batch's actions.
     """
 
 
 class Distillation(Taught):
     """On-policy distillation: ``log pi_T(y) - log pi(y)`` of each token y that the student sampled, as its advantage.
 
-    teacher: a model folder, a hub name, ``starter:NAME``, or ``self``: the policy as it is before the update. Another
-        model must have the policy's tokenizer.
-    form: ``log_ratio``, or ``bounded``: ``log(alpha rho + 1 - alpha)`` with ``rho = pi_T/pi``, which is at least
-        ``log(1 - alpha)`` (arXiv 2607.04751).
-    hint: what the teacher reads in addition to the student's prompt. ``expert``: the action of the environment's
-        expert. ``success``: the actions of another episode of the task group that solved it. ``self`` requires a hint.
+    teacher: a model folder, a hub name or ``starter:NAME`` with the policy's tokenizer, or ``self``, the policy before
+        the update.
+    form: ``log_ratio``, or ``bounded``: ``log(alpha rho + 1 - alpha)`` with ``rho = pi_T/pi`` (arXiv 2607.04751).
+    hint: what the teacher reads next to the student's prompt: the action of the environment's ``expert``, or the
+        actions of a ``success`` in the same task group. ``self`` requires a hint.
     """
 
     teacher: str = Field(min_length=1)
@@ -73,20 +65,17 @@ class Distillation(Taught):
     @model_validator(mode="after")
     def _knows_more(self) -> Distillation:
         if self.teacher == "self" and self.hint == "none":
-            raise InvalidArgument(
-                "a teacher that is the policy itself has to know more: set hint=expert or hint=success"
-            )
+            raise InvalidArgument("teacher=self requires a hint: set hint=expert or hint=success")
         return self
 
 
 class Replay(Options):
     """Self-imitation: good episodes of earlier iterations join the batch (SPEAR, arXiv 2509.22601).
 
-    Kept are episodes whose credit, its mean over their turns, is above ``threshold``: the newest ``size`` of them, none
-    older than ``age`` iterations. The newest ``episodes`` of those whose return is above the baseline join a batch,
-    with the difference times the coefficient as their advantage. The baseline is the median, over the last
-    ``baseline`` episodes, of the mean return of their task group. The coefficient rises from 0 to ``coefficient``
-    along half a cosine over ``rise`` iterations.
+    The buffer keeps the newest ``size`` episodes whose mean advantage is above ``threshold``, for ``age`` iterations.
+    The newest ``episodes`` whose return is above the baseline join a batch, with the difference times the coefficient
+    as their advantage. The baseline is the median, over the last ``baseline`` episodes, of their task group's mean
+    return. The coefficient rises from 0 to ``coefficient`` along half a cosine over ``rise`` iterations.
     """
 
     coefficient: float = Field(default=1.0, gt=0)
@@ -98,14 +87,12 @@ class Replay(Options):
     episodes: int = Field(default=64, ge=1)
 
     def at(self, iteration: int) -> float:
-        """The coefficient in ``iteration``, counted from 0."""
-        return self.coefficient * (1.0 - fall("cosine", iteration / self.rise) if self.rise else 1.0)
+        """The coefficient in ``iteration``, from 0."""
+        return self.coefficient * (1.0 - decay("cosine", iteration / self.rise) if self.rise else 1.0)
 
 
 def distillation_advantage(teacher_K: np.ndarray, student_K: np.ndarray, settings: Distillation) -> np.ndarray:
-    """The advantage of each sampled token, float64[K], from its log-probabilities under teacher and student.
-
-    Log-ratios are held within ±20.
+    """Advantage of each sampled token, float64[K], from its log-probabilities under teacher and student.
 
     >>> halved = Distillation(teacher="a", form="bounded", alpha=0.5)
     >>> distillation_advantage(np.log([0.5, 0.1]), np.log([0.5, 0.1]), halved).tolist()

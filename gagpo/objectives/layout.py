@@ -1,9 +1,9 @@
-"""Which tokens belong together: the flat token axis and its segments.
+"""The flat token axis and its segments.
 
-Shape suffixes: K = response tokens of all rows, one after the other; M = actions (turns); R = rows (sequences).
+A *sequence* is a row: one token sequence of the trainer. It is a whole episode with an append-only conversation, and a
+single turn with a windowed history.
 
-A *sequence* is a row: one token sequence the trainer sees. With an append-only conversation a row is a whole episode;
-with windowed history every turn starts a row, and a sequence is then a single turn.
+Shape suffixes: K = response tokens of all rows; M = actions (turns); R = rows (sequences); S = segments of either kind.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gagpo.base.errors import InvalidArgument
 
 @dataclass(frozen=True)
 class Normaliser:
-    """How much there is to average over: tokens, actions and rows of a mini-batch (not of one micro-batch of it)."""
+    """Numbers of tokens, actions and rows that a mini-batch's means divide by."""
 
     tokens: int
     actions: int
@@ -27,19 +27,15 @@ class Normaliser:
 
     @classmethod
     def total(cls, parts: Iterable[Normaliser]) -> Normaliser:
-        """The normaliser of a mini-batch from those of its micro-batches; no action or row may lie in two of them."""
-        parts = list(parts)
-        return cls(
-            sum(part.tokens for part in parts), sum(part.actions for part in parts), sum(part.rows for part in parts)
-        )
+        """The normaliser of a mini-batch from those of its micro-batches, which must not share actions or rows."""
+        return cls(*map(sum, zip(*((part.tokens, part.actions, part.rows) for part in parts), strict=True)))
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
     """Segments of K tokens: ``turn_K`` and ``row_K`` numbered 0..M-1 and 0..R-1, and the tokens in each (float32).
 
-    Make one with :meth:`of` where the batch is put together, on the CPU, and move it with :meth:`to`: making it looks
-    at the ids, which on an accelerator would wait for the device.
+    Make it with :meth:`of` on the CPU and move it with :meth:`to`; :meth:`of` would wait for an accelerator.
     """
 
     turn_K: Tensor
@@ -49,19 +45,16 @@ class Layout:
 
     @classmethod
     def of(cls, turn_K: Tensor, row_K: Tensor | None = None) -> Layout:
-        """Number any integer ids; equal ids are one segment wherever they stand. Without rows a turn is a row.
+        """Segments of equal integer ids. Without rows, each turn is a row; equal turn ids in two rows are two turns.
 
-        A turn lies within one row: equal turn ids in two rows are two turns, so that turns may be counted per row.
-
-        Raises ValueError when there are no tokens, when the shapes differ or when ids are not integers.
+        Raises:
+            InvalidArgument: there are no tokens, shapes differ, or ids are not integers.
         """
         row_K = turn_K if row_K is None else row_K
         if turn_K.ndim != 1 or turn_K.shape != row_K.shape:
-            raise InvalidArgument(
-                f"turn_K and row_K are flat and equally long, got {_shape(turn_K)} and {_shape(row_K)}"
-            )
+            raise InvalidArgument(f"turn_K and row_K must be flat and equally long: {_shape(turn_K)}, {_shape(row_K)}")
         if turn_K.numel() == 0:
-            raise InvalidArgument("the batch holds no response tokens: no loss can be computed")
+            raise InvalidArgument("the batch has no response tokens")
         number_K, turn_tokens_M = _number(turn_K)
         if turn_K is row_K:
             return cls(number_K, number_K, turn_tokens_M.float(), turn_tokens_M.float())
@@ -71,10 +64,7 @@ class Layout:
 
     @classmethod
     def of_mask(cls, mask_BL: Tensor) -> Layout:
-        """Layout of a padded batch's sampled tokens, those where the mask is not 0, in the order of ``x[mask.bool()]``.
-
-        A row of the batch is a row here, and each unbroken run of sampled tokens in it an action.
-        """
+        """Layout of a padded batch's sampled tokens ``x[mask.bool()]``; each unbroken run in a row is an action."""
         if mask_BL.ndim != 2:
             raise InvalidArgument(f"the mask must have one row per sequence, got shape {_shape(mask_BL)}")
         mask_BL = mask_BL.bool()
@@ -84,14 +74,14 @@ class Layout:
         return cls.of(starts_BL.flatten().cumsum(0)[mask_BL.flatten()], row_BL[mask_BL])
 
     def check(self, **tensors: Tensor | None) -> None:
-        """Raises ValueError naming the first of the tensors that does not have one entry per token."""
+        """Raise InvalidArgument for the first tensor that does not have one entry per token."""
         tokens = len(self.turn_K)
         for name, tensor in tensors.items():
             if tensor is not None and tensor.shape != (tokens,):
                 raise InvalidArgument(f"{name} must have shape ({tokens},) as the layout has, got {_shape(tensor)}")
 
     def segments(self, level: str) -> tuple[Tensor, Tensor]:
-        """The segment of each token, and the tokens of each: ``action`` for turns, ``sequence`` for rows."""
+        """Segment of each token and tokens per segment: turns for ``action``, rows for ``sequence``."""
         return (self.turn_K, self.turn_tokens_M) if level == "action" else (self.row_K, self.row_tokens_R)
 
     @property
@@ -104,22 +94,20 @@ class Layout:
 
 
 def segment_sum(value_K: Tensor, segment_K: Tensor, segments: int) -> Tensor:
-    """Sum of each segment, differentiable."""
+    """Sum of each segment."""
     return value_K.new_zeros(segments).index_add(0, segment_K, value_K)
 
 
 def segment_mean(value_K: Tensor, segment_K: Tensor, tokens_S: Tensor) -> Tensor:
-    """Mean of each segment, of so many tokens, differentiable."""
+    """Mean of each segment."""
     return segment_sum(value_K, segment_K, len(tokens_S)) / tokens_S
 
 
 def _number(ids: Tensor) -> tuple[Tensor, Tensor]:
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-        raise InvalidArgument(f"segment ids are integers, got {ids.dtype}")
-    if bool((ids[1:] >= ids[:-1]).all()):
-        _, number_K, size = torch.unique_consecutive(ids, return_inverse=True, return_counts=True)
-    else:
-        _, number_K, size = torch.unique(ids, return_inverse=True, return_counts=True)
+        raise InvalidArgument(f"segment ids must be integers, got {ids.dtype}")
+    unique = torch.unique_consecutive if bool((ids[1:] >= ids[:-1]).all()) else torch.unique
+    _, number_K, size = unique(ids, return_inverse=True, return_counts=True)
     return number_K, size
 
 

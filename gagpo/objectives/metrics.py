@@ -1,4 +1,4 @@
-"""From summed metrics to the numbers that are logged."""
+"""From metric sums to logged numbers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ LARGEST = ("mismatch_max",)
 
 
 def summary(parts: Iterable[dict[str, Tensor]]) -> dict[str, float]:
-    """Means over all micro-batches of the sums that :func:`gagpo.objectives.policy_loss` returned.
+    """Means over the micro-batches of the sums of :func:`policy_loss`, :func:`correction_weights`, :func:`value_loss`.
 
-    Per token: ``old_kl`` (mean of old - new log-probability), ``kl``, ``entropy``. Per element that has a ratio of its
-    own: ``ratio``, ``log_ratio_rms``, and, for gates that clip, ``clip_low``, ``clip_high`` and ``clip`` (shares).
-    With a correction: what :func:`gagpo.objectives.correction_weights` names. With the sums of
-    :func:`gagpo.objectives.value_loss`: ``value_error``, ``value_clip`` (share), ``value_explained`` (variance). This
-    reads the tensors: call it once per update.
+    Reads the tensors: call it once per update. Means per token: ``old_kl`` (old - new log-probability), ``kl``,
+    ``entropy``. Per ratio (of a token, action or sequence): ``ratio``, ``log_ratio_rms`` and, for gates that clip, the
+    shares ``clip_low``, ``clip_high`` and ``clip``. Of a critic: ``value_error``, ``value_clip`` (share) and
+    ``value_explained`` (variance).
     """
     total: dict[str, float] = {}
     for part in parts:

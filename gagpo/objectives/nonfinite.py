@@ -1,4 +1,4 @@
-"""Values that are not finite: kept from becoming numbers, and found."""
+"""Values that are not finite."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gagpo.objectives.layout import Layout
 
 
 def held(value: Tensor, limit: float) -> Tensor:
-    """``value`` within ``±limit``, without gradient beyond; NaN where it is not finite, so that infinity cannot pass.
+    """Clamp to ``±limit``, without gradient beyond; NaN where ``value`` is not finite.
 
     >>> held(torch.tensor([3.0, -30.0, float("inf"), float("-inf")]), 20.0).tolist()
     [3.0, -20.0, nan, nan]
@@ -18,14 +18,13 @@ def held(value: Tensor, limit: float) -> Tensor:
 
 
 def find_nonfinite(layout: Layout, **tensors: Tensor | None) -> tuple[str, list[int]] | None:
-    """The first of the named token tensors that holds NaN or infinity: a message, and the numbers of the rows.
+    """The first token tensor with NaN or infinity: a message and the row numbers; None if all are finite.
 
-    None when all are finite. Reads the tensors: call it when a loss has turned out not to be finite.
+    Give the tensors in order of computation. Reads them: call it after a non-finite loss.
     """
     for name, tensor in tensors.items():
         if tensor is None:
             continue
-        # The first tensor is to blame: what was computed from it cannot be finite.
         bad_K = torch.nonzero(~torch.isfinite(tensor.detach())).flatten()
         if len(bad_K):
             rows = torch.unique(layout.row_K[bad_K]).tolist()

@@ -1,4 +1,4 @@
-"""The cells of an objective: ratio level, gate, aggregation, KL and entropy."""
+"""The options of an objective: ratio level, gate, aggregation, KL, entropy and correction."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.base.options import Options, by_name
 
 LIMIT = 512
-"""Response limit where nothing sets one, as in a rollout's defaults."""
+"""Response limit without a rollout: the default of ``rollout.max_tokens``."""
 
 
 # Gates: what happens to ratio * advantage --------------------------------------------------------------------------
 
 
 class Clip(Options):
-    """PPO's hard clip, ``min(r A, clip(r, 1-low, 1+high) A)``; ``dual``: for A < 0 never below ``dual * A``."""
+    """PPO's hard clip, ``min(r A, clip(r, 1-low, 1+high) A)``. dual: for A < 0, at least ``dual * A``."""
 
     name: Literal["clip"] = "clip"
     low: float = Field(default=0.2, gt=0, le=1)
@@ -42,11 +42,7 @@ class Sapo(Options):
 
 
 class Cispo(Options):
-    """CISPO's detached weight, ``sg[min(r, 1+high)] A logp``.
-
-    ``high`` is a radius above 1 as in every other gate, so that the weight is at most ``1 + high``. TRL's
-    ``epsilon_high`` for this loss is that absolute bound.
-    """
+    """CISPO's detached weight, ``sg[min(r, 1+high)] A logp``. TRL's ``epsilon_high`` is the bound ``1 + high``."""
 
     name: Literal["cispo"] = "cispo"
     high: float = Field(default=4.0, gt=0)
@@ -55,13 +51,11 @@ class Cispo(Options):
 class Dppo(Options):
     """DPPO's trust region of probabilities, ``1[kept] sg[min(r, 20)] A logp`` (arXiv 2602.04879).
 
-    With the token's probabilities pi under the policy and mu where ratios start from (the sampler, as published, with
-    ``correction=none``), a token is dropped that has moved too far the way its advantage pushes it: A > 0 and
-    ``pi - mu > delta``, or A < 0 and ``mu - pi > delta``.
+    Drops a token whose probability moved from mu to pi in the direction of its advantage by more than ``delta``. mu is
+    what ratios start from: the sampler's probability as published, with ``correction=none``.
 
-    divergence: that difference, the total variation of "this token or another" (``tv``), or their divergence
-        ``mu log(mu/pi) + (1-mu) log((1-mu)/(1-pi))`` (``kl``).
-    delta: how far it may go; None for the authors' .15 (``tv``) and .05 (``kl``).
+    divergence: ``tv`` is ``|pi - mu|``, ``kl`` is ``mu log(mu/pi) + (1-mu) log((1-mu)/(1-pi))``.
+    delta: None for the authors' .15 (``tv``) and .05 (``kl``).
     """
 
     name: Literal["dppo"] = "dppo"
@@ -70,18 +64,18 @@ class Dppo(Options):
 
     @property
     def radius(self) -> float:
-        """``delta``, with the default of the divergence put in."""
+        """``delta`` or its default."""
         return self.delta or (0.15 if self.divergence == "tv" else 0.05)
 
 
 class Likelihood(Options):
-    """``A logp``, whatever sampled the token: supervised training on responses weighted by their advantage."""
+    """``A logp`` without a ratio: supervised training weighted by the advantage."""
 
     name: Literal["likelihood"] = "likelihood"
 
 
 class Unclipped(Options):
-    """The bare importance weight, ``r A``."""
+    """The importance weight, ``r A``."""
 
     name: Literal["none"] = "none"
 
@@ -96,28 +90,27 @@ Gate = Annotated[
 
 
 class TokenMean(Options):
-    """Every token of the mini-batch counts the same."""
+    """Mean over all tokens of the mini-batch."""
 
     name: Literal["token_mean"] = "token_mean"
 
 
 class SequenceMean(Options):
-    """Every sequence counts the same: mean over rows of the mean over their tokens."""
+    """Mean over rows of the mean over their tokens."""
 
     name: Literal["sequence_mean"] = "sequence_mean"
 
 
 class ActionMean(Options):
-    """Every action counts the same: mean over turns of the mean over their tokens."""
+    """Mean over turns of the mean over their tokens."""
 
     name: Literal["action_mean"] = "action_mean"
 
 
 class Constant(Options):
-    """Token sum over (rows * length), whatever the rows' lengths (Dr.GRPO).
+    """Token sum divided by ``rows * length`` (Dr.GRPO).
 
-    length: tokens; None follows the rollout's response limit (:meth:`gagpo.algorithms.Algorithm.resolved`), and is
-    512 where there is no rollout.
+    length: tokens; None for the rollout's response limit, or 512 without a rollout.
     """
 
     name: Literal["constant"] = "constant"
@@ -153,9 +146,9 @@ Aggregation = Annotated[
 
 
 class Kl(Options):
-    """Penalty ``coefficient * KL`` towards the reference policy, averaged as the objective is.
+    """Penalty ``coefficient * KL`` to the reference policy, averaged like the objective.
 
-    estimator, with x = logp - logp_ref: ``k1`` x (its expected gradient is 0), ``k2`` x²/2, ``k3`` exp(-x)+x-1.
+    estimator: with x = logp - logp_ref, ``k1`` x (its expected gradient is 0), ``k2`` x²/2, ``k3`` exp(-x)+x-1.
     """
 
     coefficient: float = Field(default=0.0, ge=0)
@@ -166,15 +159,17 @@ class Kl(Options):
 
 
 class Correction(Options):
-    """What is done about the difference between sampler and trainer.
+    """Correction of the difference between sampler and trainer, x = logp_trainer - logp_sampler before any update.
 
-    With x = logp_trainer - logp_sampler of each token before the first update. ``none``: ratios start from the
-    sampler's log-probabilities. ``recompute``: they start from the trainer's own; so they do with the others.
-    ``token``: each token's term is weighted by ``min(exp(x), cap)``. ``icepop``: it is weighted by ``exp(x)`` within
-    [low, high] and left out beyond ([.5, 5]; IcePop, arXiv 2510.18855). ``kpop``: a token is left out where the KL of
-    "this token or another" between trainer and sampler is above ``bound`` nats in either direction. ``sequence``:
-    sequences (rows) whose geometric mean ``exp(mean x)`` leaves [low, high] ([1/3, 3]) are left out. What is left out
-    still counts in what the objective is divided by.
+    Masked tokens still count in the objective's divisor. All but ``none`` start ratios from the trainer's own
+    log-probabilities.
+
+    ``none``: ratios start from the sampler's log-probabilities.
+    ``recompute``: no weights.
+    ``token``: weights each token by ``min(exp(x), cap)``.
+    ``icepop``: weights tokens by ``exp(x)`` and masks those outside [low, high], [.5, 5] (arXiv 2510.18855).
+    ``kpop``: masks tokens whose KL of "this token or another" exceeds ``bound`` nats in either direction.
+    ``sequence``: masks rows whose geometric mean ``exp(mean x)`` is outside [low, high], [1/3, 3].
     """
 
     name: Literal["none", "recompute", "token", "icepop", "kpop", "sequence"] = "none"
@@ -185,17 +180,17 @@ class Correction(Options):
 
     @property
     def recomputes(self) -> bool:
-        """Whether the trainer's own log-probabilities before the first update are needed."""
+        """Whether ratios start from the trainer's own log-probabilities."""
         return self.name != "none"
 
     @property
     def token_range(self) -> tuple[float, float] | None:
-        """Between which weights a token is kept; None where all are."""
+        """Range of weights of kept tokens; None for all."""
         return self._range(0.5, 5.0) if self.name == "icepop" else None
 
     @property
     def row_range(self) -> tuple[float, float] | None:
-        """Between which geometric mean weights a sequence is kept; None where all are."""
+        """Range of geometric mean weights of kept rows; None for all."""
         return self._range(1 / 3, 3.0) if self.name == "sequence" else None
 
     def _range(self, low: float, high: float) -> tuple[float, float]:
@@ -206,19 +201,18 @@ class Correction(Options):
         both = ("icepop", "sequence")
         for option, of in {"cap": ("token",), "bound": ("kpop",), "low": both, "high": both}.items():
             if self.name not in of and getattr(self, option) != type(self).model_fields[option].default:
-                raise InvalidArgument(
-                    f"{option} is an option of correction {' and '.join(of)}, and the correction is {self.name}"
-                )
+                raise InvalidArgument(f"{option} requires correction {' or '.join(of)} (got {self.name})")
         return self
 
 
 class ObjectiveSettings(Options):
-    """One objective.
+    """An objective.
 
-    ratio: level of the importance ratio. ratio_pool: how log-ratios make an action's or sequence's one: ``mean``
-    (length-normalised) or ``sum``. ratio_gradient: ``segment``, or ``token``: the value of the action's or sequence's
-    ratio with the gradient of each token's own (GSPO-token). entropy: coefficient of the entropy bonus. correction:
-    what is done where the sampler's log-probabilities are not the trainer's.
+    ratio: level of the importance ratio.
+    ratio_pool: an action's or sequence's log-ratio is the ``mean`` (length-normalised) or ``sum`` of its tokens'.
+    ratio_gradient: ``token`` combines the value of the action's or sequence's ratio with each token's own gradient
+        (GSPO-token).
+    entropy: coefficient of the entropy bonus.
     """
 
     ratio: Literal["token", "action", "sequence"] = "token"

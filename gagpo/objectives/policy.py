@@ -1,4 +1,4 @@
-"""The policy loss: one function for every ratio level, gate and aggregation, on the flat token axis."""
+"""The policy loss for every ratio level, gate and aggregation, on the flat token axis."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from gagpo.objectives.nonfinite import held
 from gagpo.objectives.options import Cispo, Dppo, Geometric, Likelihood, ObjectiveSettings, Power
 
 LOG_RATIO_LIMIT = 20.0
-"""Log-ratios further off are held there, without gradient: exp(20) and its square are finite in float32."""
+"""Bound of log-ratios: exp(20) and its square are finite in float32."""
 
 KL_LIMIT = 10.0
-"""Ceiling of the KL estimate of one token."""
+"""Upper bound of a token's KL estimate."""
 
 Metrics = dict[str, Tensor]
 
@@ -43,23 +43,22 @@ def policy_loss(
     entropy_K: Tensor | None = None,
     weight_K: Tensor | None = None,
 ) -> tuple[Tensor, Metrics]:
-    """Loss (a scalar, to be minimised) and metrics of K response tokens.
+    """Loss of K response tokens (a scalar to minimise), and metric sums for :func:`summary`.
 
-    logprob_K: log-probabilities under the policy in training (with gradient); old_logprob_K: under the one that
-    sampled; ref_logprob_K: under the reference policy, needed when ``settings.kl.coefficient`` is above 0; entropy_K:
-    entropy of the policy at each token, nats, needed when ``settings.entropy`` is. advantage_K: see
-    :meth:`gagpo.credit.Credit.per_token`. weight_K: >= 0, multiplies each token's term (not its KL and entropy), see
-    :func:`gagpo.objectives.correction_weights`; of a geometric or power mean it weighs the segment, by its mean.
+    Does not wait for the device. NaN or infinity in an input makes the loss NaN; :func:`find_nonfinite` locates it.
 
-    normaliser: what the mean runs over. Default: these tokens. To add up the losses of micro-batches, pass each the
-    normaliser of the whole mini-batch (:meth:`Normaliser.total`); then sum of losses and of gradients are exactly
-    those of the mini-batch, provided that no action or row is cut in two.
+    logprob_K: log-probabilities under the policy in training, with gradient.
+    old_logprob_K: under the policy that sampled.
+    advantage_K: see :meth:`gagpo.credit.Credit.per_token`.
+    normaliser: what the mean divides by, by default these tokens. Pass that of the whole mini-batch
+        (:meth:`Normaliser.total`) to add up the losses of micro-batches, which must not cut actions or rows.
+    ref_logprob_K: under the reference policy, required if ``settings.kl.coefficient`` is above 0.
+    entropy_K: entropy of the policy, nats, required if ``settings.entropy`` is above 0.
+    weight_K: >= 0, weight of each token's term without KL and entropy, see :func:`correction_weights`; a geometric or
+        power mean is weighted by the segment's mean.
 
-    The metrics are detached sums (``tokens``, ``elements`` and so on): add them over micro-batches, then divide with
-    :func:`gagpo.objectives.summary`. Nothing here waits for the device. A NaN or infinity among the inputs makes the
-    loss NaN; :func:`gagpo.objectives.find_nonfinite` then says where.
-
-    Raises ValueError for shapes that differ, and where the reference or the entropy is needed and missing.
+    Raises:
+        InvalidArgument: shapes differ, or the reference or entropy is missing.
     """
     layout.check(
         logprob_K=logprob_K,
@@ -79,7 +78,7 @@ def policy_loss(
     advantage_K = advantage_K.to(logprob_K.dtype).detach()
     if weight_K is not None:
         weight_K = weight_K.to(logprob_K.dtype).detach()
-        # Every gate is homogeneous in the advantage, so that weighing it is weighing the term, and never its sign.
+        # Gates are homogeneous in the advantage: weighting it weights the term.
         advantage_K = advantage_K * weight_K
     share_K = token_weights(settings.aggregation, layout, normaliser, logprob_K.dtype)
     log_ratio_K = held(logprob_K - old_logprob_K.detach(), LOG_RATIO_LIMIT)
@@ -108,10 +107,7 @@ def policy_loss(
 
 
 def kl_divergence(logprob_K: Tensor, ref_logprob_K: Tensor, estimator: str = "k3") -> Tensor:
-    """Estimate of KL(policy || reference) at each token; x = logp - logp_ref is held within ±20, the estimate <= 10.
-
-    ``k1`` x, ``k2`` x²/2, ``k3`` exp(-x)+x-1.
-    """
+    """Estimate of KL(policy || reference) at each token, at most 10: ``k1`` x, ``k2`` x²/2, ``k3`` exp(-x)+x-1."""
     x_K = held(logprob_K - ref_logprob_K.detach(), LOG_RATIO_LIMIT)
     if estimator == "k1":
         return x_K.clamp(-KL_LIMIT, KL_LIMIT)
@@ -131,7 +127,7 @@ def _pooled(log_ratio_K: Tensor, layout: Layout, settings: ObjectiveSettings) ->
 
 
 def _on_tokens(log_ratio_K: Tensor, layout: Layout, settings: ObjectiveSettings) -> Tensor:
-    """The ratio of the chosen level, at every token."""
+    """The log-ratio of the chosen level at each token."""
     if settings.ratio == "token":
         return log_ratio_K
     segment_K, _ = layout.segments(settings.ratio)
@@ -150,10 +146,7 @@ def _tokens(
     settings: ObjectiveSettings,
     controls: Controls,
 ) -> tuple[Tensor, Metrics]:
-    """A value at every token: token ratios, and longer ones whose gradient is each token's own.
-
-    logprobs: new and old of each token.
-    """
+    """The objective of gates with one value per token. logprobs: new and old of each token."""
     logprob_K, old_logprob_K = logprobs
     bounds = log_bounds(settings.gate, controls)
     log_ratio_K = _on_tokens(log_ratio_K, layout, settings)
@@ -180,9 +173,9 @@ def _segments(
     settings: ObjectiveSettings,
     controls: Controls,
 ) -> tuple[Tensor, Metrics]:
-    """One ratio per action or sequence. The gate is homogeneous, so a segment's tokens need only their summed weights.
+    """The objective with one ratio per action or sequence, from the sums of a segment's weighted advantages.
 
-    Positive and negative advantages are summed apart: with one ratio a segment may hold both (turns of a row).
+    Positive and negative advantages are summed separately, since a row may contain both.
     """
     pooled_S = _pooled(log_ratio_K, layout, settings)
     segment_K, tokens_S = layout.segments(settings.ratio)
@@ -201,7 +194,7 @@ def _segments(
 
 
 def _segment_bounds(bounds: LogBounds, segment_K: Tensor, tokens_S: Tensor) -> LogBounds:
-    """Bounds of the token axis, which are equal within a segment, on the axis of segments."""
+    """Bounds per segment from bounds per token, which are equal within a segment."""
 
     def pooled(bound: Radius) -> Radius:
         return segment_mean(bound, segment_K, tokens_S) if isinstance(bound, Tensor) else bound
@@ -217,7 +210,7 @@ def _segment_means(
     normaliser: Normaliser,
     controls: Controls,
 ) -> tuple[Tensor, Metrics]:
-    """Geometric or power mean of the gated ratios of each action or sequence, times its (mean) advantage."""
+    """The objective of a geometric or power mean of each segment's gated ratios, times its mean advantage."""
     aggregation = settings.aggregation
     assert isinstance(aggregation, Geometric | Power)
     segment_K, tokens_S = layout.segments(aggregation.per)
@@ -237,7 +230,7 @@ def _segment_means(
 
 @torch.no_grad()
 def _ratio_metrics(log_ratio: Tensor) -> Metrics:
-    """Sums over the elements that have a ratio of their own (tokens, actions or sequences)."""
+    """Sums over the ratios (of tokens, actions or sequences)."""
     return {
         "elements": log_ratio.new_full((), float(len(log_ratio))),
         "ratio": log_ratio.exp().sum(),
@@ -247,7 +240,7 @@ def _ratio_metrics(log_ratio: Tensor) -> Metrics:
 
 @torch.no_grad()
 def _clip_metrics(clipped: Tensor | None, sign: Tensor) -> Metrics:
-    """How many elements with A < 0 and with A > 0 were clipped; nothing for gates without a clip."""
+    """Numbers of clipped elements with A < 0 and A > 0; empty for gates without a clip."""
     if clipped is None:
         return {}
     both, difference = torch.count_nonzero(clipped), (clipped * sign).sum()

@@ -11,18 +11,19 @@ from gagpo.base.errors import InvalidArgument
 def value_loss(
     value: Tensor, old_value: Tensor, target: Tensor, clip: float | None = 0.2, count: int | None = None
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """``0.5 mean max((v - R)^2, (clip(v, old ± clip) - R)^2)``, clipped as in PPO; without ``clip`` the squared error.
+    """PPO's value loss ``0.5 mean max((v - R)^2, (clip(v, old ± clip) - R)^2)``, and metric sums for :func:`summary`.
 
-    value (with gradient), old_value (when the batch was sampled) and target (:attr:`gagpo.credit.Credit.target`) have
-    one entry per token or per turn. count: what the mean runs over, that of the whole mini-batch where this is a
-    micro-batch of it. The metrics are detached sums: ``values``, ``value_clipped``, ``value_error`` (squared),
-    ``target`` and ``target_squared`` (for the explained variance).
+    value: with gradient, one per token or turn.
+    old_value: when the batch was sampled.
+    target: R, see :attr:`gagpo.credit.Credit.target`.
+    clip: None for the squared error.
+    count: number of values in the whole mini-batch, by default in this call.
     """
     if not value.shape == old_value.shape == target.shape:
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in (value, old_value, target))
         raise InvalidArgument(f"value, old_value and target must have one shape, got {shapes}")
     if value.numel() == 0:
-        raise InvalidArgument("there are no values: no loss can be computed")
+        raise InvalidArgument("there are no values")
     old_value, target = old_value.detach().to(value.dtype), target.detach().to(value.dtype)
     error = (value - target).square()
     largest = error

@@ -1,1 +1,1 @@
-"""What a run takes of a machine, and whether the machine computes right."""
+"""Plans, profiles and the doctor: what a run needs of a machine, and whether the machine works."""

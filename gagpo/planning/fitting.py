@@ -1,4 +1,4 @@
-"""Whether a run fits a GPU, and the fewest changes of its settings after which it does."""
+"""Whether a run fits a GPU, and the fewest changes of settings that make it fit."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ import torch
 from gagpo.agents.shape import Shape
 from gagpo.base.errors import InvalidArgument
 from gagpo.collecting.distributed_rollout import require_fitting
-from gagpo.planning.lengths import Guess
 from gagpo.planning.memory import GB, VLLM_SHARE
-from gagpo.planning.plan import plan, shape_of
+from gagpo.planning.plan import Guess, plan, shape_of
 from gagpo.settings import RunSettings, SettingsError, with_overrides
 
-CONTEXT = 1.0 * GB  # what CUDA and its libraries take of a GPU before the first tensor
-FRAGMENTS = 0.05  # share of a GPU that the allocator cannot hand out
+CONTEXT = 1.0 * GB  # GPU memory of CUDA and its libraries
+FRAGMENTS = 0.05  # share of GPU memory lost to fragmentation
 
 
 @dataclass(frozen=True)
@@ -26,10 +25,10 @@ class MemoryVerdict:
     """Whether a run fits a GPU.
 
     gigabytes: memory of the GPU.
-    available: bytes of it that tensors can have.
+    available: bytes available to tensors.
     needed: bytes at the peak.
-    fits: whether the run fits as it is.
-    overrides: settings with which it fits; empty where none are needed or none are enough.
+    fits: the run fits without changes.
+    overrides: settings that make it fit; empty if none are needed or enough.
     advice: the answer in one line.
     """
 
@@ -41,39 +40,34 @@ class MemoryVerdict:
     advice: str
 
 
-def available_bytes(gigabytes: float, device: str) -> float:
-    """Bytes of a GPU, or of a machine's memory, that tensors can have."""
-    return gigabytes * GB * (1 - FRAGMENTS) - (CONTEXT if device != "cpu" else 0.0)
-
-
 def judge(settings: RunSettings, guess: Guess, gigabytes: float, shape: Shape | None = None) -> MemoryVerdict:
-    """Whether the run fits ``gigabytes``, and if not, a few changes of settings that make it fit.
+    """Whether the run fits ``gigabytes``, and if not, changes of settings that make it fit.
 
-    Changes that keep the result come first; number formats and the KL term come last. A run accepts all that is
-    advised.
+    Changes that keep the result come first, number formats and the KL term last. All are accepted by a run.
     """
     if not gigabytes > 0:
-        raise InvalidArgument(f"a GPU's memory is a positive number of GB, got {gigabytes}")
+        raise InvalidArgument(f"a GPU's memory must be a positive number of GB, got {gigabytes}")
     sizes = shape or shape_of(settings)
-    available = available_bytes(gigabytes, settings.device)
+    available = gigabytes * GB * (1 - FRAGMENTS) - (CONTEXT if settings.device != "cpu" else 0.0)
     needed, phase = plan(settings, guess, sizes, gigabytes).peak()
     if needed <= available:
-        return MemoryVerdict(gigabytes, available, needed, True, [], _fits(needed, available, phase))
+        advice = f"fits: {needed / GB:.1f} of {available / GB:.1f} GB; the most is needed in the {phase}"
+        return MemoryVerdict(gigabytes, available, needed, True, [], advice)
 
     def peak(overrides: dict[str, str]) -> float:
-        changed = accepted(settings, overrides)
+        changed = _accepted(settings, overrides)
         return math.inf if changed is None else plan(changed, guess, sizes, gigabytes).peak()[0]
 
     chosen: dict[str, str] = {}
     least = needed
     for key, value in _candidates(settings):
-        # A change is kept if it helps in addition to the others; a later value of a key replaces the earlier one.
+        # Keep a change that helps; a later value of a key replaces the earlier one.
         after = peak({**chosen, key: value})
         if after < least:
             chosen, least = {**{other: chosen[other] for other in chosen if other != key}, key: value}, after
         if least > available:
             continue
-        # The last ones change the result, so they are dropped first where the others are enough.
+        # The last ones change the result, so drop them first if the others are enough.
         for other in reversed(list(chosen)):
             rest = {name: chosen[name] for name in chosen if name != other}
             chosen = rest if peak(rest) <= available else chosen
@@ -88,12 +82,8 @@ def judge(settings: RunSettings, guess: Guess, gigabytes: float, shape: Shape | 
     return MemoryVerdict(gigabytes, available, needed, False, [], advice)
 
 
-def _fits(needed: float, available: float, phase: str) -> str:
-    return f"fits: {needed / GB:.1f} of {available / GB:.1f} GB; the most is needed in the {phase}"
-
-
-def accepted(settings: RunSettings, overrides: Mapping[str, str]) -> RunSettings | None:
-    """The settings with ``overrides``; None where a run would refuse them."""
+def _accepted(settings: RunSettings, overrides: Mapping[str, str]) -> RunSettings | None:
+    """The settings with ``overrides``; None if a run would reject them."""
     try:
         changed = with_overrides(settings, [f"{key}={value}" for key, value in overrides.items()])
         if changed.processes > 1:
@@ -104,7 +94,7 @@ def accepted(settings: RunSettings, overrides: Mapping[str, str]) -> RunSettings
 
 
 def _candidates(settings: RunSettings) -> Iterator[tuple[str, str]]:
-    """Keys and values that may save memory, in the order in which they are tried."""
+    """Keys and values that may save memory, in the order to try."""
     training, engine, rollout = settings.training, settings.engine, settings.rollout
     if not engine.sleep:
         yield "engine.sleep", "true"
@@ -142,7 +132,7 @@ def _candidates(settings: RunSettings) -> Iterator[tuple[str, str]]:
 
 
 def memory_here(device: str) -> float | None:
-    """GB of the device that the settings name, of the machine's memory for a CPU; None if it is not here."""
+    """Memory of ``device`` in GB, of the machine for a CPU; None if there is no such device."""
     if device.startswith("cuda") and torch.cuda.is_available():
         return torch.cuda.get_device_properties(torch.device(device)).total_memory / GB
     if device == "cpu":

@@ -1,11 +1,13 @@
-"""What a run will take, before anything is loaded: memory by part, tokens, hours and disk, from a model's config alone.
+"""Predict the memory, tokens, hours and disk of a run from its settings and the model's config.
 
-Every size is in bytes, and a GB is 10^9 of them.
+Sizes are in bytes; a GB is 10^9 bytes.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,24 +15,92 @@ from typing import TYPE_CHECKING
 from gagpo.agents.model import ModelError
 from gagpo.agents.shape import Shape, sizes
 from gagpo.agents.starters import folder_of
-from gagpo.planning.lengths import DEFAULT_GUESS, Guess, most_turns, row_tokens
+from gagpo.base.errors import InvalidArgument, first_line
 from gagpo.planning.memory import Part, adapter, engine_parts, moments, peak, state_parts, update_parts
-from gagpo.settings import RunSettings
+from gagpo.settings import EnvironmentSettings, RunSettings
 from gagpo.sft.small_model import config, shape_for
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 
+MEASURED = ("mean_turns", "response_tokens", "tokens_per_second")  # metrics of a run that replace guesses
+GUESSED_TURNS, GUESSED_RESPONSE = 0.5, 0.25  # typical turns and response tokens, as shares of their limits
+
+
+@dataclass(frozen=True)
+class Guess:
+    """Lengths and speed, which the settings do not determine.
+
+    prompt: tokens that a turn adds to the prompt.
+    turns: of a typical episode; None: half of the limit.
+    response: tokens of a typical response; None: a quarter of the limit.
+    tokens_per_second: response tokens per second of a whole iteration; None if unknown.
+    """
+
+    prompt: int = 300
+    turns: float | None = None
+    response: float | None = None
+    tokens_per_second: float | None = None
+
+    def usual(self, settings: RunSettings) -> tuple[float, float]:
+        """Turns of a typical episode and tokens of a typical response."""
+        turns = self.turns or max(1.0, GUESSED_TURNS * most_turns(settings))
+        return turns, self.response or max(1.0, GUESSED_RESPONSE * settings.longest_response)
+
+
+DEFAULT_GUESS = Guess()
+
+
+def most_turns(settings: RunSettings) -> int:
+    """The largest turn limit of all environments, from their arguments or defaults; builds no environment."""
+    return max(_most_turns(env.environment) for env in settings.all_environments)
+
+
+def _most_turns(environment: EnvironmentSettings) -> int:
+    from gymnasium.envs.registration import load_env_creator
+
+    from gagpo.envs.lookup import find_spec
+
+    spec = find_spec(environment.id)
+    given = {**spec.kwargs, **environment.kwargs}.get("max_turns")
+    if given is None and spec.entry_point is not None:
+        creator = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
+        parameter = inspect.signature(creator).parameters.get("max_turns")
+        given = None if parameter is None else parameter.default
+    return given if isinstance(given, int) and given > 0 else 50
+
+
+def row_tokens(settings: RunSettings, prompt: int, turns: float, response: float, context: int) -> int:
+    """Tokens of a typical row: a turn with its window of earlier ones, or the whole conversation."""
+    history = settings.context.history
+    shown = turns if history == "full" else min(turns, 1 + int(history))
+    return int(min(context, prompt * shown + response * (shown - 1) + settings.longest_response))
+
+
+def guess_from(rows: Sequence[Mapping[str, float]], guess: Guess) -> Guess:
+    """``guess`` with missing values filled in from a run's metrics, averaged over its last ten iterations."""
+    last = rows[-10:]
+    if not last:
+        raise InvalidArgument("the run has no finished iteration")
+    mean = {name: sum(float(row[name]) for row in last) / len(last) for name in MEASURED}
+    return Guess(
+        guess.prompt,
+        guess.turns or mean["mean_turns"],
+        guess.response or mean["response_tokens"],
+        guess.tokens_per_second or mean["tokens_per_second"],
+    )
+
+
 @dataclass(frozen=True)
 class MemoryPlan:
-    """What a run takes.
+    """The prediction for a run.
 
     shape: sizes of the model.
     parts: of the memory.
-    tokens: of an iteration: ``guess`` and at ``most`` sampled, ``trained_on`` read in training, ``row`` in a row.
-    hours: of the whole run; None where the speed is unknown.
-    disk: bytes of a ``checkpoint`` and at ``most`` of all, and how many are kept (``keep``, ``best``).
+    tokens: of an iteration: sampled (``guess`` and upper bound ``most``), ``trained_on``, and ``row`` in a row.
+    hours: of the whole run; None if the speed is unknown.
+    disk: bytes of a ``checkpoint`` and at ``most`` of all, and the number kept (``keep``, ``best``).
     """
 
     shape: Shape
@@ -40,24 +110,24 @@ class MemoryPlan:
     disk: dict[str, float]
 
     def peak(self) -> tuple[float, str]:
-        """Most bytes at a time, and the phase of the run in which that is."""
+        """Peak bytes on the device, and the phase of the peak."""
         return peak(self.parts)
 
     def on_host(self) -> float:
-        """Bytes that a process hands over to the host's memory."""
+        """Bytes that a process offloads to host memory."""
         return sum(part.bytes for part in self.parts if part.host)
 
     def record(self) -> dict[str, object]:
-        """Plain values."""
+        """Plain values for JSON."""
         most, phase = self.peak()
         return {**asdict(self), "peak": most, "peak_phase": phase}
 
 
 def shape_of(settings: RunSettings) -> Shape:
-    """Sizes from the model's config.json, the parameters counted on a module without storage. Nothing is downloaded.
+    """Sizes from the model's config.json, without downloads; of a model that SFT will create, from the section ``sft``.
 
-    A model that SFT has yet to make has the shape of the section ``sft``. ModelError for a folder without config, and
-    for a hub name that is not cached.
+    Raises:
+        ModelError: for a folder without config, or a hub name that is not cached.
     """
     return sizes(_config(settings), settings.trust_remote_code)
 
@@ -71,7 +141,7 @@ def _config(settings: RunSettings) -> PreTrainedConfig:
         shape = shape_for(settings.sft.model)
         return config(shape, shape.vocabulary)
     if folder.is_dir() and not (folder / "config.json").exists():
-        raise ModelError(f"model folder {name} holds no config.json; is it a Hugging Face model folder?")
+        raise ModelError(f"model folder {name} has no config.json; is it a Hugging Face model folder?")
     try:
         revision = settings.revision or "main"
         found: PreTrainedConfig = AutoConfig.from_pretrained(
@@ -80,11 +150,9 @@ def _config(settings: RunSettings) -> PreTrainedConfig:
         return found
     except (OSError, ValueError, KeyError) as error:
         if folder.exists() or name.startswith(os.sep):
-            raise ModelError(
-                f"the config of {name} cannot be read: {str(error).strip().splitlines()[0][:200]}"
-            ) from None
+            raise ModelError(f"the config of {name} cannot be read: {first_line(error)}") from None
         raise ModelError(
-            f"the config of {name!r} is neither a folder nor cached, and a plan downloads nothing; fetch it with "
+            f"the config of {name!r} is neither a folder nor cached, and a plan downloads nothing; run "
             f"`hf download {name} config.json`, or name a model folder"
         ) from None
 
@@ -92,7 +160,7 @@ def _config(settings: RunSettings) -> PreTrainedConfig:
 def plan(
     settings: RunSettings, guess: Guess = DEFAULT_GUESS, shape: Shape | None = None, gigabytes: float | None = None
 ) -> MemoryPlan:
-    """The plan of a run. gigabytes: of the GPU, of which an engine with its own memory takes a share."""
+    """Predict a run. gigabytes: memory of the GPU, of which vLLM takes a share."""
     shape = shape or shape_of(settings)
     turns = most_turns(settings)
     rollout = settings.rollout
@@ -113,8 +181,8 @@ def plan(
     hours = sampled * settings.training.iterations / rate / 3600 if rate else None
     critic = settings.algorithm.critic
     trained = adapter(settings, shape) or shape.parameters
-    states = 4 * trained + moments(settings, shape, trained)[0]
-    if critic is not None and critic.head == "separate":  # its file holds the frozen weights of an adapted one too
+    states = 4 * trained + moments(settings, trained)[0]
+    if critic is not None and critic.head == "separate":  # saved with frozen weights too
         states += 4 * shape.parameters + (states if settings.lora else states - 4 * trained)
     if settings.training.average:
         states += 4 * trained

@@ -1,4 +1,4 @@
-"""Where the time of an iteration goes, measured in a short run of the config itself."""
+"""Measure where the time of an iteration goes, in a short run of a config."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ BAR = 24
 
 @dataclass(frozen=True)
 class Shares:
-    """Where the time of an iteration goes.
+    """The time of an iteration by part.
 
-    wall: seconds by part, in the order of :data:`PARTS`.
-    processor: CPU seconds by part.
-    metrics: of every iteration measured.
+    wall: seconds, in the order of :data:`PARTS`.
+    processor: CPU seconds.
+    metrics: of every measured iteration.
     """
 
     wall: dict[str, float]
@@ -46,7 +46,7 @@ class Shares:
     metrics: list[Metrics]
 
     def table(self, title: str) -> Table:
-        """A row and a bar for each part that took any time."""
+        """A row with a bar for each part."""
         total, most = sum(self.wall.values()), max(self.wall.values())
         rows = [
             [part, f"{wall:.2f}", f"{wall / total:.0%}", f"{self.processor[part]:.2f}", "#" * round(BAR * wall / most)]
@@ -62,10 +62,9 @@ class Shares:
 
 
 def profile(settings: RunSettings, iterations: int) -> Shares:
-    """Train for one iteration that is left out and ``iterations`` that are measured, in a folder that is thrown away.
+    """Train one warm-up iteration and ``iterations`` measured ones in a temporary folder.
 
-    The run is the config's but for its evaluations and checkpoints. On a GPU every part waits for its kernels, which
-    makes the whole a little slower.
+    Evaluations and checkpoints are left out. On a GPU every part waits for its kernels, which is slightly slower.
     """
     training = settings.training.model_copy(
         update={"iterations": iterations + 1, "turns": None, "save_every": iterations + 2, "keep_episodes": 0}

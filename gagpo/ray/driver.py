@@ -1,7 +1,7 @@
-"""``gagpo train --ray ADDRESS``: places the ranks of a run in a cluster and starts them again when one is lost.
+"""``gagpo train --ray ADDRESS``: place the ranks of a run in a cluster, and restart them when one is lost.
 
-What the ranks print comes to this terminal. A run that lost a rank goes on from its last checkpoint, as with
-``gagpo train --resume``; so its folder lies where every node that may hold a rank sees it.
+The output of the ranks appears in this terminal. A run that lost a rank resumes from its last checkpoint, so its folder
+must be visible on every node that may hold a rank.
 """
 
 from __future__ import annotations
@@ -19,40 +19,36 @@ from gagpo.base.child import RestartBudget
 from gagpo.base.errors import GagpoError, MissingPackage, first_line
 from gagpo.eval.results import EvalResult
 from gagpo.eval.runs import final_results
-from gagpo.ray.rank import DONE, LOST, MEND, Rank, pass_on
+from gagpo.ray.rank import INVALID, LOST, Rank, send_signal
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import dump
 
 LOCAL = "local"
 REACH_SECONDS = 10.0
-PARTING_SECONDS = 120.0  # for ranks that were interrupted to write a checkpoint
+SAVE_SECONDS = 120.0  # for interrupted ranks to write a checkpoint
 
 Say = Callable[[str], None]
 
 
 class ClusterError(GagpoError, RuntimeError):
-    """A cluster that cannot be reached, has no room, or lost the run too often."""
+    """The cluster cannot be reached, has too few resources, or lost the run too often."""
 
 
 def train_on(address: str, folder: RunFolder, say: Say) -> dict[str, EvalResult]:
-    """Train the run in ``folder`` to its end in the Ray cluster at ``address`` (``local``: one on this machine).
+    """Train the run in ``folder`` in the Ray cluster at ``address`` (``local``: one on this machine).
 
-    Returns the final evaluations by panel. Raises :class:`ClusterError`, also for what a rank says that users can mend.
+    Returns the final evaluations by panel. Raises :class:`ClusterError`, also for a user error on a rank.
     """
     with _connected(address):
         settings = folder.settings
         restarts = RestartBudget(settings.cluster.restarts)
         while True:
-            trouble = _Attempt(folder).run()
-            if not trouble:
+            loss = _Attempt(folder).run()
+            if not loss:
                 return final_results(folder.path, settings.panels)
             if not restarts.take():
-                raise ClusterError(
-                    f"{trouble}; started again {restarts.most} times (cluster.restarts) in the hour before"
-                )
-            say(
-                f"{trouble}; starting again from the last checkpoint ({restarts.taken} of {restarts.most} in this hour)"
-            )
+                raise ClusterError(f"{loss}; restarted {restarts.most} times (cluster.restarts) in the last hour")
+            say(f"{loss}; restarting from the last checkpoint ({restarts.taken} of {restarts.most} in this hour)")
 
 
 @contextmanager
@@ -60,7 +56,7 @@ def _connected(address: str) -> Iterator[None]:
     try:
         import ray
     except ImportError:
-        raise MissingPackage("--ray needs the package ray; install the extra ray") from None
+        raise MissingPackage("--ray requires the package ray: pip install 'gagpo[ray]'") from None
     _require_reachable(address)
     variables = {name: os.environ[name] for name in ("PYTHONPATH", "OMP_NUM_THREADS") if name in os.environ}
     variables["PYTHONUNBUFFERED"] = "1"
@@ -84,7 +80,7 @@ def _connected(address: str) -> Iterator[None]:
 
 
 def _require_reachable(address: str) -> None:
-    """Ray itself tries for minutes to reach an address without a cluster."""
+    """Raise ClusterError at once; Ray itself would try for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon or not port.isdecimal():
         return
@@ -106,8 +102,8 @@ class _Attempt:
         self.gpus = 1 if self.settings.device.startswith("cuda") else 0
 
     def run(self) -> str:
-        """Train; returns '' at the end of the run, else what was lost. Raises errors that the user has to fix."""
-        group = self._room()
+        """Train to the end; return what was lost, or an empty string. Raises errors that the user has to fix."""
+        group = self._reserve()
         ranks: list[Any] = []
         try:
             ranks = [self._place(number, group) for number in range(self.settings.processes)]
@@ -117,14 +113,14 @@ class _Attempt:
                 self.ray.kill(rank)
             self.ray.util.remove_placement_group(group)
 
-    def _room(self) -> Any:
-        """Room for all ranks at once, or for none; near each other where that is possible."""
+    def _reserve(self) -> Any:
+        """Reserve resources for all ranks or for none, close to each other if possible."""
         need = {"CPU": self.cluster.cpus} | ({"GPU": float(self.gpus)} if self.gpus else {})
         group = self.ray.util.placement_group([need] * self.settings.processes, strategy="PACK")
         if not group.wait(self.cluster.start_deadline):
             self.ray.util.remove_placement_group(group)
             raise ClusterError(
-                f"the cluster has had no room for {self.settings.processes} ranks of {need} for "
+                f"the cluster had no room for {self.settings.processes} ranks of {need} within "
                 f"{self.cluster.start_deadline:g} s; it has {self.ray.available_resources()}"
             )
         return group
@@ -165,40 +161,37 @@ class _Attempt:
         """Wait for the ranks; the first that is lost ends the attempt."""
         from ray.exceptions import RayActorError
 
-        left, trouble = list(calls), ""
-        while left and not trouble:
+        left = list(calls)
+        while left:
             done, left = self.ray.wait(left, num_returns=1, timeout=1.0)
             for call in done:
-                number = list(calls).index(call)
                 try:
-                    outcome, said = self.ray.get(call)
+                    outcome, message = self.ray.get(call)
                 except RayActorError as error:
-                    trouble = f"rank {number} was lost ({first_line(error)})"
-                    continue
-                if outcome == MEND:
-                    raise ClusterError(said)
+                    return f"rank {list(calls).index(call)} was lost ({first_line(error)})"
+                if outcome == INVALID:
+                    raise ClusterError(message)
                 if outcome == LOST:
-                    trouble = said
-                assert outcome in (DONE, LOST)
-        return trouble
+                    return str(message)
+        return ""
 
     def _interrupt(self, calls: Sequence[Any]) -> None:
-        """Have the ranks write a checkpoint and end. Ray blocks SIGINT in its processes, so SIGTERM says it."""
+        """Have the ranks write a checkpoint and end. Ray blocks SIGINT in its processes, so SIGTERM is sent."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         print("interrupted: waiting for the ranks to write a checkpoint", file=sys.stderr, flush=True)
         with suppress(self.ray.exceptions.RayError):
-            send = self.ray.remote(pass_on)
+            send = self.ray.remote(send_signal)
             for process, node in self.processes:
                 strategy = NodeAffinitySchedulingStrategy(node, soft=False)
                 send.options(num_cpus=0, scheduling_strategy=strategy).remote(process, signal.SIGTERM)
-            self.ray.wait(list(calls), num_returns=len(calls), timeout=PARTING_SECONDS)
+            self.ray.wait(list(calls), num_returns=len(calls), timeout=SAVE_SECONDS)
 
 
 def variables_of(places: Sequence[tuple[str, int]]) -> list[dict[str, str]]:
-    """What torchrun would tell the ranks at these addresses, of which the first is the meeting point.
+    """The environment variables that torchrun would set for ranks at these addresses; they meet at the first.
 
-    Every rank sees its own GPU alone, as number 0.
+    Every rank sees only its own GPU, as number 0.
     """
     nodes = [address for address, _ in places]
     return [

@@ -1,9 +1,8 @@
-"""One trainer rank in an actor: it learns who the others are as ranks under torchrun do, and runs the same training."""
+"""One trainer rank in a Ray actor, started as torchrun starts a rank."""
 
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
@@ -11,31 +10,34 @@ from typing import cast
 from gagpo.agents.engines.remote.transfer import free_port
 from gagpo.base.errors import GagpoError
 
-DONE, MEND, LOST = "done", "mend", "lost"
+DONE, INVALID, LOST = "done", "invalid", "lost"
 
 
 class Rank:
     """Runs in an actor of its own process, whose main thread trains."""
 
     def address(self) -> tuple[str, int]:
-        """This node as the others reach it, and a free port on it."""
-        return _own_address(), free_port("")
+        """This node's address for the others, and a free port on it."""
+        import ray
+
+        return str(ray.util.get_node_ip_address()), free_port("")
 
     def process(self) -> tuple[int, str]:
-        """The id of this process, and of its node as Ray names it."""
+        """The id of this process, and Ray's id of its node."""
         import ray
 
         return os.getpid(), str(ray.get_runtime_context().get_node_id())
 
     def train(self, folder: str, settings: str, variables: Mapping[str, str]) -> tuple[str, str]:
-        """Start or resume the run in ``folder``. settings: of a new run, as YAML.
+        """Start or resume the run in ``folder``; return the outcome and a message.
 
-        Gives :data:`DONE`, or :data:`MEND` with what the user has to mend, or :data:`LOST` with what ended this rank
-        that starting again may cure.
+        :data:`INVALID` is an error that the user has to fix, :data:`LOST` one that a restart may cure.
+
+        settings: of a new run, as YAML.
         """
         from gagpo.distributed.errors import RankFailed, RankLost
         from gagpo.distributed.ranks import joined
-        from gagpo.ray.actors import RayPlace
+        from gagpo.ray.server import RayPlace
         from gagpo.runs.run_folder import RunFolder
         from gagpo.settings import parse
         from gagpo.settings.core_schema import parse_yaml
@@ -48,9 +50,8 @@ class Rank:
             if (path / "config.yaml").exists():
                 run = RunFolder.open(path)
             else:
-                run = RunFolder.new(
-                    path, parse(cast("dict[str, object]", parse_yaml(settings)), "the settings of the run")
-                )
+                values = cast("dict[str, object]", parse_yaml(settings))
+                run = RunFolder.new(path, parse(values, "the settings of the run"))
             place = RayPlace(run.settings, path)
             with joined(deadline=run.settings.ranks.deadline) as ranks:
                 trainer.train(run, lambda event: print(event, flush=True), quiet=True, ranks=ranks, placement=place)
@@ -59,20 +60,10 @@ class Rank:
         except (RankLost, RankFailed) as error:
             return LOST, str(error)
         except GagpoError as error:
-            return MEND, str(error)
+            return INVALID, str(error)
         return DONE, ""
 
 
-def pass_on(process: int, number: int) -> None:
-    """Send a signal to a process of the node that this runs on."""
+def send_signal(process: int, number: int) -> None:
+    """``os.kill``, as a function that Ray can run on another node."""
     os.kill(process, number)
-
-
-def _own_address() -> str:
-    """This node's address as Ray knows it, which is one that other nodes reach."""
-    try:
-        import ray
-
-        return str(ray.util.get_node_ip_address())
-    except ImportError:
-        return socket.gethostbyname(socket.gethostname())

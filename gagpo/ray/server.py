@@ -1,36 +1,44 @@
-"""A vLLM server on some node, started by an actor there and seen from the trainer as if it were on its own machine."""
+"""A vLLM server on another node, started there by a Ray actor, with the interface of a local server."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from gagpo.agents.engines.ranks import Rank
 from gagpo.agents.engines.remote.server import Server, ServerPlan, StartedLate
 from gagpo.agents.model import ModelError
-from gagpo.base.errors import GagpoError
+from gagpo.base.errors import GagpoError, first_line
+from gagpo.collecting.placement import LocalPlacement
+from gagpo.settings import EngineSettings, RunSettings
 
 
 class HostLost(GagpoError, RuntimeError):
     """The actor of a server died or does not answer."""
 
 
-ASK_SECONDS = 30.0  # within which an actor answers what takes no time
+ASK_SECONDS = 30.0  # for an answer that takes no work
+_numbers = itertools.count()
 
 
 class ServerHost:
-    """Runs in an actor: starts a server with the config that is sent along, on the GPUs that the actor was given."""
+    """Runs in an actor: starts a server with the config it is sent, on the GPUs of the actor."""
 
-    def __init__(self, address: str, gpus: tuple[int, ...] = ()):
-        self._address, self._gpus = address, gpus
+    def __init__(self) -> None:
+        import ray
+
+        self._address, self._gpus = ray.util.get_node_ip_address(), tuple(int(gpu) for gpu in ray.get_gpu_ids())
         self._folder = tempfile.TemporaryDirectory(prefix="gagpo-vllm-")
         self._server: Server | None = None
 
     def start(self, plan: ServerPlan, config: str) -> tuple[str, int | None]:
-        """Begin to start a server; its address, and the process."""
+        """Begin to start a server; return its address and process id."""
         folder = Path(self._folder.name)
         (folder / "config.json").write_text(config, encoding="utf-8")
         here = dataclasses.replace(plan, folder=str(folder), devices=self._gpus if plan.devices else ())
@@ -39,7 +47,7 @@ class ServerHost:
         return self._server.url, self._server.process
 
     def ready(self, seconds: float) -> bool:
-        """Whether the server is well, waiting for so long; ModelError when it has ended."""
+        """Whether the server is ready, after at most ``seconds``; ModelError if it has ended."""
         assert self._server is not None
         return self._server.ready(seconds)
 
@@ -48,10 +56,10 @@ class ServerHost:
 
 
 class PlacedServer:
-    """What :class:`gagpo.agents.engines.remote.server.Server` is to the engine, for a server in a cluster.
+    """A server in a cluster with the interface of :class:`gagpo.agents.engines.remote.server.Server`.
 
-    place: makes an actor that runs :class:`ServerHost` somewhere with room; gives two calls: ask a method of it with a
-    deadline (:class:`HostLost` where it is gone), and end it.
+    place: starts an actor that runs :class:`ServerHost`, and returns two functions. The first calls a method of it
+        within a deadline (it raises :class:`HostLost`), the second ends it.
     """
 
     def __init__(self, plan: ServerPlan, place: Callable[[ServerPlan], tuple[Callable[..., Any], Callable[[], None]]]):
@@ -71,7 +79,7 @@ class PlacedServer:
             return False
 
     def start(self) -> None:
-        """Find room and begin to start, in place of what runs."""
+        """Begin to start the server, in place of the running one."""
         self.close()
         self._ask, self._end = self._place(self.plan)
         try:
@@ -80,7 +88,7 @@ class PlacedServer:
             raise ModelError(f"a vLLM server could not be started in the cluster: {error}") from None
 
     def wait(self, deadline: float) -> None:
-        """Return when the server is well; ModelError when it ends, StartedLate when it takes too long."""
+        """Wait until the server is ready; ModelError if it ends, StartedLate if it takes too long."""
         assert self._ask is not None
         end = time.monotonic() + deadline
         try:
@@ -91,6 +99,51 @@ class PlacedServer:
             raise ModelError(f"a vLLM server in the cluster ended while it started: {error}") from None
 
     def close(self) -> None:
-        """End the server; closing twice is once."""
+        """End the server; idempotent."""
         self._end()
         self._ask, self._end = None, lambda: None
+
+
+class RayPlace(LocalPlacement):
+    """Placement in a Ray cluster: environments on the rank's node, vLLM servers on any node with free GPUs."""
+
+    def __init__(self, settings: RunSettings, folder: Path):
+        self._cluster = settings.cluster
+        self._folder = folder
+
+    def engine_arguments(self, settings: EngineSettings) -> Mapping[str, Any]:
+        shared = super().engine_arguments(settings)
+        if settings.name != "vllm-server" or settings.options.get("urls"):
+            return shared
+        if "folder" not in settings.options:
+            shared = {**shared, "folder": str(self._folder / "weights")}
+        if settings.options.get("placement") == "colocated":
+            return shared  # next to the rank, on its own device
+        place = Rank(Rank.of(os.environ).rank)  # the cluster finds GPUs for each server
+        return {**shared, "place": place, "start_with": lambda plan, log: PlacedServer(plan, self._place_server)}
+
+    def _place_server(self, plan: ServerPlan) -> tuple[Callable[..., Any], Callable[[], None]]:
+        import ray
+        from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+
+        kind = ray.remote(ServerHost).options(
+            name=f"gagpo-server-{ray.get_runtime_context().get_actor_id() or 'driver'}-{next(_numbers)}",
+            num_cpus=self._cluster.cpus,
+            num_gpus=len(plan.devices),
+            scheduling_strategy="SPREAD",
+        )
+        actor = kind.remote()
+
+        def ask(method: str, *arguments: Any, deadline: float) -> Any:
+            try:
+                return ray.get(getattr(actor, method).remote(*arguments), timeout=deadline)
+            except RayTaskError as error:
+                if isinstance(error.cause, ModelError):
+                    raise error.cause from None
+                raise
+            except GetTimeoutError:
+                raise HostLost(f"its actor did not answer in {deadline:g} s; is the cluster full?") from None
+            except RayActorError as error:
+                raise HostLost(first_line(error)) from None
+
+        return ask, lambda: ray.kill(actor)

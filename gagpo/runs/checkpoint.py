@@ -1,4 +1,4 @@
-"""Checkpoints: everything a run needs to continue as if it had never stopped, whole or absent on disk."""
+"""Checkpoints: everything a run needs to resume bit-identically; on disk they are complete or absent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gagpo.agents.engines import adapters
-from gagpo.agents.engines.weights import whole
+from gagpo.agents.engines.weights import gather
 from gagpo.agents.model import save
 from gagpo.base import durable, manifest
 from gagpo.base.errors import GagpoError
@@ -35,7 +35,7 @@ WEIGHTS, AVERAGE = "model", "average"
 """The folders of a checkpoint that hold weights, each usable wherever a model is."""
 
 State = dict[str, Any]
-"""The trainer's counters and controllers, plain JSON values."""
+"""The trainer's counters and controllers, as plain JSON values."""
 
 
 class CheckpointError(GagpoError, ValueError):
@@ -44,7 +44,11 @@ class CheckpointError(GagpoError, ValueError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """iteration: iterations done. weights: :data:`WEIGHTS` or :data:`AVERAGE`."""
+    """A checkpoint on disk.
+
+    iteration: iterations done.
+    weights: :data:`WEIGHTS` or :data:`AVERAGE`.
+    """
 
     path: Path
     iteration: int
@@ -52,12 +56,12 @@ class Checkpoint:
 
     @property
     def model(self) -> str:
-        """The Hugging Face folder of the weights, or the adapter's; usable wherever a model is."""
+        """The folder of the weights or the adapter."""
         return str(self.path / self.weights)
 
     @property
     def averaged(self) -> bool:
-        """Whether this is about the averaged weights."""
+        """Whether ``model`` holds the averaged weights."""
         return self.weights == AVERAGE
 
     @property
@@ -79,30 +83,25 @@ class Checkpoint:
         try:
             return dict(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError, RecursionError) as error:
-            raise CheckpointError(
-                f"{path} cannot be read ({error}); delete {self.path} to use an earlier one"
-            ) from None
+            raise self._unreadable(path, error) from None
 
     def load_optimizer(
         self, optimizer: torch.optim.Optimizer, names: Mapping[str, torch.Tensor], ranks: Ranks | None = None
     ) -> None:
-        """Fill the optimiser, of one process or sharded over ranks, whichever wrote the file.
-
-        names: of :func:`gagpo.distributed.states.names_of`.
-        """
+        """Fill the optimiser, sharded or not, whatever the number of ranks that wrote the file."""
         self._loaded("optimizer", lambda path: states.fill_optimizer(optimizer, names, path, ranks or Ranks()))
 
     def load_replay(self, restore: Callable[[bytes], None]) -> None:
-        """Give ``restore`` the replay buffer."""
+        """Pass the replay buffer to ``restore``."""
         self._loaded(REPLAY, lambda path: restore(path.read_bytes()))
 
     def load_sampled(self, restore: Callable[[bytes], None]) -> None:
-        """Give ``restore`` the groups that were sampled ahead and not trained on, if there are any."""
+        """Pass the groups that were sampled ahead and not trained on to ``restore``, if there are any."""
         if (self.path / SAMPLED).exists():
             self._loaded(SAMPLED, lambda path: restore(path.read_bytes()))
 
     def load_critic(self, critic: torch.nn.Module) -> None:
-        """Fill a critic that is not sharded yet."""
+        """Fill a critic, before it is sharded."""
         self._loaded("critic", lambda path: states.read(dict(critic.state_dict()), path, Ranks()))
 
     def _loaded(self, name: str, load: Callable[[Path], object]) -> None:
@@ -113,23 +112,21 @@ class Checkpoint:
             raise
         except Exception as error:  # torch raises whatever the damaged bytes lead to
             reason = str(error) if isinstance(error, states.StateError) else type(error).__name__
-            raise CheckpointError(
-                f"{path} cannot be read ({reason}); delete {self.path} to use an earlier one"
-            ) from None
+            raise self._unreadable(path, reason) from None
+
+    def _unreadable(self, path: Path, reason: object) -> CheckpointError:
+        return CheckpointError(f"{path} cannot be read ({reason}); delete {self.path} to use an earlier one")
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A copy of everything a checkpoint holds, in host memory: the run goes on while it is written.
+    """A copy of everything a checkpoint holds, in host memory, so that the run continues while it is written.
 
     model, base: for the layout of the folder; their weights are not read.
-    tensors: of the model or the adapter, whole, on the first rank.
-    optimizer: this rank's parts, by name.
-    critic: this rank's parts, by name.
-    state: of the trainer.
+    tensors: of the model or the adapter, unsharded, on the first rank.
+    optimizer, critic: this rank's parts, by name.
     average: like ``tensors``, None without an average.
-    replay: the replay buffer, None without one.
-    sampled: what was sampled ahead, None without any.
+    replay, sampled: the replay buffer and the episodes sampled ahead, None without any.
     """
 
     model: torch.nn.Module
@@ -151,42 +148,32 @@ class Snapshot:
         critic: torch.nn.Module | None = None,
         base: adapters.Base | None = None,
         ranks: Ranks | None = None,
-        average: dict[str, torch.Tensor] | None = None,
-        replay: bytes | None = None,
-        sampled: bytes | None = None,
+        **more: Any,
     ) -> Snapshot:
-        """Take the copy; all ranks together. average: of :func:`copied`, with the average in the model's place.
+        """Take the copy, all ranks together. more: the remaining fields.
 
-        CheckpointError for parameters that are not finite.
+        Raises:
+            CheckpointError: a parameter is not finite.
         """
         ranks = ranks or Ranks()
         mesh = None if ranks.alone else mesh_of(ranks)
-        parts = optimizer_tensors(optimizer, names_of(model, critic))
-        own = {} if critic is None else critic.state_dict()
-        return cls(
-            model,
-            base,
-            copied(model, base, ranks),
-            local_parts(parts.items(), mesh),
-            local_parts(own.items(), mesh),
-            state,
-            average,
-            replay,
-            sampled,
-        )
+        parts = local_parts(optimizer_tensors(optimizer, names_of(model, critic)).items(), mesh)
+        own = local_parts(({} if critic is None else critic.state_dict()).items(), mesh)
+        return cls(model, base, copied(model, base, ranks), parts, own, state, **more)
 
 
 def copied(model: torch.nn.Module, base: adapters.Base | None, ranks: Ranks) -> dict[str, torch.Tensor]:
-    """The tensors of a model for a checkpoint, whole, on the first rank; empty on the others. All ranks together.
+    """The unsharded tensors of a model on the first rank; empty on the others. All ranks call it together.
 
-    CheckpointError for parameters that are not finite.
+    Raises:
+        CheckpointError: a parameter is not finite.
     """
-    named = adapters.stored(model) if base else model.state_dict(keep_vars=True)
+    named = adapters.adapter_parameters(model) if base else model.state_dict(keep_vars=True)
     tensors: dict[str, torch.Tensor] = {}
     copies: dict[int, torch.Tensor] = {}
     for name, tensor in named.items():
         if id(tensor) not in copies:  # tied weights are one tensor
-            full = whole(tensor.detach())
+            full = gather(tensor.detach())
             copies[id(tensor)] = full.to("cpu", copy=True).contiguous() if ranks.first else full[:0]
         tensors[name] = copies[id(tensor)]
     if not ranks.first:
@@ -196,77 +183,59 @@ def copied(model: torch.nn.Module, base: adapters.Base | None, ranks: Ranks) -> 
 
 
 class Saver(Background):
-    """Writes checkpoints in the background, one at a time, whole or not at all.
-
-    deadline: seconds that one may take. The tokenizer is copied: another thread uses the run's own.
-    """
+    """Writes checkpoints in the background, one at a time. deadline: seconds that one may take."""
 
     def __init__(
         self, folder: Path, tokenizer: PreTrainedTokenizerBase, ranks: Ranks | None = None, deadline: float = 3600.0
     ):
         super().__init__(f"writing a checkpoint to {folder}", deadline)
-        self.folder, self.tokenizer = folder, copy.deepcopy(tokenizer)
+        self.folder, self.tokenizer = folder, copy.deepcopy(tokenizer)  # another thread uses the run's own
         self.ranks = (ranks or Ranks()).channel()
 
     def save(self, iteration: int, taken: Snapshot, keep: int, spared: Collection[int] = ()) -> None:
-        """Begin to write a checkpoint, after the one before is done: under a temporary name, flushed, then renamed.
+        """Begin to write a checkpoint when the one before is done: under a temporary name, flushed, then renamed.
 
-        All but the last ``keep`` are dropped then; ``spared``: iterations whose checkpoints stay. Random states are not
-        stored: every random choice of a run is a function of its seed, the iteration and the task. :meth:`check` and
-        :meth:`wait` raise CheckpointError when the disk is full, naming the folder; nothing of the new checkpoint stays
-        then, and the earlier ones are as they were.
+        Then all but the last ``keep`` and the iterations ``spared`` are removed. Random states are not stored: every
+        random choice of a run is a function of its seed, the iteration and the task. :meth:`check` and :meth:`wait`
+        raise CheckpointError when the disk is full; the earlier checkpoints are unchanged.
         """
-        self.start(lambda: _write(self.folder, iteration, taken, self.tokenizer, keep, spared, self.ranks))
+        self.start(lambda: self._write(iteration, taken, keep, spared))
+
+    def _write(self, iteration: int, taken: Snapshot, keep: int, spared: Collection[int]) -> None:
+        """Every rank writes its part of optimiser and critic, the first one the rest."""
+        final = self.folder / f"iteration-{iteration:06d}"
+        temporary = self.folder / f".{final.name}.part"
+        try:
+            self.ranks.of_first(lambda: self._make_empty(temporary))
+            states.write(taken.optimizer, temporary / "optimizer", self.ranks)
+            if taken.critic:
+                states.write(taken.critic, temporary / "critic", self.ranks)
+            self.ranks.of_first(lambda: _write_rest(temporary, taken, self.tokenizer))
+        except (RankLost, RankFailed):
+            raise
+        except Exception as error:  # torch and safetensors raise errors of their own for a full disk
+            shutil.rmtree(temporary, ignore_errors=True)
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else states.reason(error)
+            raise CheckpointError(
+                f"the checkpoint {final} could not be written: {reason}; the earlier ones are unchanged"
+            ) from error
+        if not self.ranks.first:
+            return
+        if final.exists():
+            durable.remove(final)
+        temporary.rename(final)
+        durable.flush(self.folder)
+        for old in checkpoints(self.folder)[:-keep]:
+            if old.iteration not in spared:
+                durable.remove(old.path)
+
+    def _make_empty(self, temporary: Path) -> None:
+        for left in self.folder.glob(".iteration-*"):  # by a killed process; this one holds the run's lock
+            shutil.rmtree(left, ignore_errors=True)
+        temporary.mkdir(parents=True)
 
 
-def _name(iteration: int) -> str:
-    return f"iteration-{iteration:06d}"
-
-
-def _write(
-    folder: Path,
-    iteration: int,
-    taken: Snapshot,
-    tokenizer: PreTrainedTokenizerBase,
-    keep: int,
-    spared: Collection[int],
-    ranks: Ranks,
-) -> None:
-    """Every rank writes its part of optimiser and critic, the first one the rest."""
-    final = folder / _name(iteration)
-    temporary = folder / f".{final.name}.part"
-    try:
-        ranks.of_first(lambda: _emptied(folder, temporary))
-        states.write(taken.optimizer, temporary / "optimizer", ranks)
-        if taken.critic:
-            states.write(taken.critic, temporary / "critic", ranks)
-        ranks.of_first(lambda: _finished(temporary, taken, tokenizer))
-    except (RankLost, RankFailed):
-        raise
-    except Exception as error:  # torch and safetensors raise errors of their own for a full disk
-        shutil.rmtree(temporary, ignore_errors=True)
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else states.reason(error)
-        raise CheckpointError(
-            f"the checkpoint {final} could not be written: {reason}; the earlier ones stand"
-        ) from error
-    if not ranks.first:
-        return
-    if final.exists():
-        durable.remove(final)
-    temporary.rename(final)
-    durable.flush(folder)
-    for old in checkpoints(folder)[:-keep]:
-        if old.iteration not in spared:
-            durable.remove(old.path)
-
-
-def _emptied(folder: Path, temporary: Path) -> None:
-    for left in folder.glob(".iteration-*"):  # of a process that was killed; the run's lock is ours
-        shutil.rmtree(left, ignore_errors=True)
-    temporary.mkdir(parents=True)
-
-
-def _finished(temporary: Path, taken: Snapshot, tokenizer: PreTrainedTokenizerBase) -> None:
+def _write_rest(temporary: Path, taken: Snapshot, tokenizer: PreTrainedTokenizerBase) -> None:
     """Write the first rank's files and the manifest."""
     for name, tensors in ((WEIGHTS, taken.tensors), (AVERAGE, taken.average)):
         if tensors is None:
@@ -286,23 +255,20 @@ def _finished(temporary: Path, taken: Snapshot, tokenizer: PreTrainedTokenizerBa
 
 
 def require_finite(tensors: Mapping[str, torch.Tensor]) -> None:
-    """Raise :class:`CheckpointError` naming the first parameter that holds a NaN or an infinity."""
+    """Raise :class:`CheckpointError` for the first parameter that holds a NaN or an infinity."""
     for name, tensor in tensors.items():
         if not bool(torch.isfinite(tensor).all()):
             raise CheckpointError(f"parameter {name} is not finite: nothing was saved; lower the learning rate")
 
 
 def checkpoints(folder: Path) -> list[Checkpoint]:
-    """Every whole checkpoint in ``folder``, oldest first."""
-    found = []
-    for path in folder.glob("iteration-*") if folder.is_dir() else []:  # half-written ones have another name
-        match = NAME.fullmatch(path.name)
-        if match:
-            found.append(Checkpoint(path, int(match[1])))
+    """The complete checkpoints in ``folder``, oldest first."""
+    matches = [(path, NAME.fullmatch(path.name)) for path in folder.glob("iteration-*")]
+    found = [Checkpoint(path, int(match[1])) for path, match in matches if match]
     return sorted(found, key=lambda checkpoint: checkpoint.iteration)
 
 
 def latest(folder: Path) -> Checkpoint | None:
-    """The newest whole checkpoint, or None."""
+    """The newest complete checkpoint, or None."""
     found = checkpoints(folder)
     return found[-1] if found else None

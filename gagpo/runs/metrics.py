@@ -1,4 +1,4 @@
-"""Reading ``metrics.jsonl``, tolerant of a run that was killed at any instant."""
+"""Read ``metrics.jsonl``, also of a run that was killed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Metrics = dict[str, float]
 
 
 def metric_rows(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """The rows of ``metrics.jsonl`` as they were logged, and how many lines were no JSON object with an ``iteration``.
+    """The rows of ``metrics.jsonl``, and the number of damaged lines.
 
-    A run that is killed leaves a torn line; resumed, it goes back some iterations and writes them again. So a broken
-    line is skipped, and an iteration not above the last one replaces everything from itself on.
+    A killed run leaves a torn line, which is skipped. When resumed, it repeats some iterations, which replace the
+    earlier rows.
     """
     if not path.exists():
         return [], 0
@@ -34,7 +34,6 @@ def metric_rows(path: Path) -> tuple[list[dict[str, Any]], int]:
         if row is None:
             broken += 1
             continue
-        # An iteration done again: it and all after it are forgotten.
         while rows and rows[-1]["iteration"] >= row["iteration"]:
             rows.pop()
         rows.append(row)
@@ -42,13 +41,13 @@ def metric_rows(path: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def read_metrics(path: Path) -> tuple[list[dict[str, float]], int]:
-    """:func:`metric_rows` with nothing but numbers: values that are not finite numbers are left out."""
+    """:func:`metric_rows` without values that are not finite numbers."""
     rows, broken = metric_rows(path)
     return [{key: float(value) for key, value in row.items() if _is_number(value)} for row in rows], broken
 
 
 def metric_row(line: str) -> dict[str, Any] | None:
-    """The row of a line of ``metrics.jsonl``; None for a damaged line."""
+    """The row of a line; None for a damaged line."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):

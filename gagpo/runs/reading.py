@@ -1,4 +1,4 @@
-"""Reading JSON that somebody else may have written: every value is checked, every complaint names file and key."""
+"""Read JSON files of unknown origin: every value is validated, and errors name file and key."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ WANTED = {
 
 
 class BadResult(GagpoError, ValueError):
-    """A file that cannot be used; the one-line message names the file and the key."""
+    """A file that cannot be used; the message is one line with file and key."""
 
 
 class Document(BaseModel):
-    """A JSON object with typed keys. Types are exact and numbers finite; keys that nobody asked for are ignored."""
+    """A JSON object with typed keys. Types are strict and numbers finite; unknown keys are ignored."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
 
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 def read_as(kind: type[T], text: str, name: str) -> T:
-    """The text as a value of that kind; :class:`BadResult` names ``name`` and the first key that is wrong.
+    """The text as a value of a type; :class:`BadResult` names the file and the first wrong key.
 
     >>> class Panel(Document):
     ...     tasks: int
@@ -54,28 +54,28 @@ def read_as(kind: type[T], text: str, name: str) -> T:
 
 
 def validated(kind: type[T], document: object, name: str) -> T:
-    """The document as a value of that kind (a model or a dataclass of pydantic), as :func:`read_as` does."""
+    """The document as a value of a type (a model or a dataclass of pydantic)."""
     try:
         return TypeAdapter(kind).validate_python(document)
     except ValidationError as error:
         raise BadResult(f"{name}: {_complaint(error.errors()[0])}") from None
     except OverflowError:
-        raise BadResult(f"{name}: holds a whole number beyond all sizes") from None
+        raise BadResult(f"{name}: an integer is too large") from None
 
 
 @contextmanager
 def in_one_line() -> Iterator[None]:
-    """What pydantic finds wrong with arguments in the body, as an InvalidArgument of one line."""
+    """Convert pydantic's errors in the body to an InvalidArgument of one line."""
     try:
         yield
     except ValidationError as error:
         first = error.errors()[0]
-        own = first.get("ctx", {}).get("error")  # of a validator that says it all
+        own = first.get("ctx", {}).get("error")  # complete errors of our validators
         raise own if isinstance(own, InvalidArgument) else InvalidArgument(_complaint(first)) from None
 
 
 def parse(text: str, name: str) -> object:
-    """What the JSON text says; :class:`BadResult` when it is no JSON."""
+    """The value of a JSON text."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -85,7 +85,7 @@ def parse(text: str, name: str) -> object:
 
 
 def read_text(path: Path) -> str:
-    """The file as UTF-8 text; :class:`BadResult` when it cannot be read, with the reason."""
+    """The UTF-8 text of a file."""
     try:
         return read_bytes(path).decode()
     except UnicodeDecodeError as error:
@@ -95,7 +95,7 @@ def read_text(path: Path) -> str:
 
 
 def read_record(path: Path) -> dict[str, object]:
-    """A JSON object such as ``versions.json``; empty when there is no such file."""
+    """A JSON object such as ``versions.json``; empty if there is no such file."""
     record = parse(read_text(path), str(path)) if path.exists() else {}
     if not isinstance(record, dict):
         raise BadResult(f"{path}: the document must be an object, got {shortened(record)}")
@@ -108,13 +108,13 @@ def key_path(location: tuple[int | str, ...]) -> str:
 
 
 def shortened(value: object, most: int = 60) -> str:
-    """A value as it is shown in a complaint: at most so many characters."""
+    """A value in at most ``most`` characters, for an error message."""
     shown = repr(value)
     return shown if len(shown) <= most else shown[: most - 3] + "..."
 
 
 def _complaint(error: ErrorDetails) -> str:
-    """One line for one of pydantic's errors; validators of ours raise ValueError with what was wanted."""
+    """One line for one of pydantic's errors; our validators raise ValueError with the expected value."""
     kind, context = error["type"], error.get("ctx", {})
     where = f"key {key_path(error['loc'])!r}" if error["loc"] else "the document"
     if kind == "missing":

@@ -1,7 +1,7 @@
-"""The register of metrics: what every number of a training iteration is, and where it is shown.
+"""The register of metrics: meaning and unit of every number of a training iteration, and where it is shown.
 
-Report, viewer, curves, ``gagpo view --follow`` and docs/viewer.md read it: a metric has one unit, one sentence and one
-caption. The tests fail for a metric that is logged or shown and is not here. ``.ci/metrics_table.py`` writes the page.
+Report, viewer, ``gagpo view --follow`` and the table in docs/viewer.md (``.ci/metrics_table.py``) read it. The tests
+fail for a metric that is logged or shown and is not here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CURVES = WATCH | REPORT | VIEWER
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric. caption: a few words to stand for it; its name in words by default."""
+    """One metric. caption: a few words to show for it; its name in words by default."""
 
     name: str
     unit: Unit = ""
@@ -49,12 +49,12 @@ class Metric:
 
     @property
     def share(self) -> bool:
-        """Whether it is a part of a whole, which is best read in per cent."""
+        """Whether it is shown in per cent."""
         return self.unit == "share"
 
     @property
     def hint(self) -> str:
-        """Sentence and unit, to stand beside the name; '' for a number that is not ours."""
+        """Sentence and unit; '' for a metric that is not registered."""
         return f"{self.sentence} [{self.unit}]" if self.sentence else ""
 
 
@@ -78,12 +78,10 @@ SECTIONS = {
                REPORT, "reward per episode"),
         Metric("response_tokens", "tokens", "Mean length of a response."),
         Metric("truncated_responses", "share",
-               "Responses that ended at `rollout.max_tokens` without a stop, valid or not.",
-               HEALTH),
+               "Responses that ended at `rollout.max_tokens` without a stop, valid or not.", HEALTH),
         Metric("answer_task_information", "nats",
                "Mutual information of actions and tasks; near 0 the model ignores its task.", HEALTH),
-        Metric("failed_episodes", "count", "Episodes whose environment broke; they are not trained on.",
-               HEALTH),
+        Metric("failed_episodes", "count", "Episodes whose environment broke; they are not trained on.", HEALTH),
         Metric("restarted_episodes", "count", "Episodes restarted because their worker died."),
         Metric("environment_restarts", "count", "Workers replaced since the run began."),
         Metric("sampling_rounds", "count", "Rounds of dynamic sampling that the batch took; 1 without it."),
@@ -122,13 +120,11 @@ SECTIONS = {
         Metric("final_kl", "nats per token", "The same after all steps, if a controller needs it."),
         Metric("ratio", "ratio", "Mean ratio of new to old probability; 1 before the first step."),
         Metric("log_ratio_rms", "nats", "Root mean square of the log ratio: how far the policy moved."),
-        Metric("entropy", "nats per token",
-               "Entropy of the policy at the sampled tokens, of the rows that are read.",
+        Metric("entropy", "nats per token", "Entropy of the policy at the sampled tokens, of the rows that are read.",
                CURVES | HEALTH, "entropy of the policy"),
         Metric("average_distance", "share",
                "Distance of the weights from their moving average, relative to their norm."),
-        Metric("grad_norm", "norm", "Mean norm of the gradient before clipping.",
-               CURVES | HEALTH, "gradient norm"),
+        Metric("grad_norm", "norm", "Mean norm of the gradient before clipping.", CURVES | HEALTH, "gradient norm"),
         Metric("loss", "loss", "Mean of the loss over the mini-batches.", REPORT),
         Metric("learning_rate", "rate", "Learning rate of the schedule in this iteration."),
         Metric("updates", "count", "Optimiser steps taken."),
@@ -140,8 +136,7 @@ SECTIONS = {
                "Divergence between the sampler's and the trainer's log-probabilities before the first step.",
                WATCH | VIEWER | HEALTH, "sampler-trainer gap"),
         Metric("mismatch_max", "nats", "The largest difference of one token's two log-probabilities."),
-        Metric("mismatch_weight", "ratio",
-               "Mean importance weight of trainer over sampler; 1 if both compute alike."),
+        Metric("mismatch_weight", "ratio", "Mean importance weight of trainer over sampler; 1 if both compute alike."),
         Metric("masked_tokens", "share", "Tokens that the correction dropped because of their own weight."),
         Metric("masked", "share", "Sequences that the correction dropped."),
     ),
@@ -151,8 +146,7 @@ SECTIONS = {
         Metric("engine_kl", "nats per token", "The same as a KL divergence, for the worst server."),
         Metric("engine_servers", "count", "Servers in use."),
         Metric("engine_seconds_sync", "seconds", "Time to send the new weights to all servers and check them."),
-        Metric("engine_bytes_sync", "bytes",
-               "Bytes sent to each server in the last update."),
+        Metric("engine_bytes_sync", "bytes", "Bytes sent to each server in the last update."),
         Metric("engine_asked", "count", "Requests sent since the engine was made."),
         Metric("engine_again", "count", "Requests sent again because a server failed."),
         Metric("engine_lost", "count", "Servers given up."),
@@ -190,8 +184,7 @@ SECTIONS = {
         Metric("rate_scale", "ratio", "Factor of the trust region on the learning rate."),
         Metric("agpo_kl", "nats per token", "AGPO's running KL, which its radius follows."),
         Metric("agpo_radius", "ratio", "AGPO's clip radius, mean over tasks."),
-        Metric("agpo_temperature", "temperature",
-               "AGPO's sampling temperature, mean over tasks, where the base is 1."),
+        Metric("agpo_temperature", "temperature", "AGPO's sampling temperature, mean over tasks, where the base is 1."),
         Metric("agpo_dispersion", "reward", "Dispersion of the probes' rewards, mean over tasks."),
         Metric("agpo_skewness", "skewness", "Skewness of the probes' rewards, mean over tasks."),
         Metric("agpo_vote_entropy", "nats", "Vote entropy of the probes' answers, mean over tasks."),
@@ -219,24 +212,20 @@ REGISTER = {metric.name: metric for section in SECTIONS.values() for metric in s
 
 
 def of_environment(name: str, env: str) -> str:
-    """The name of a metric of one of several environments alone.
-
-    >>> of_environment("success_rate", "maths")
-    'success_rate/maths'
-    """
+    """The name of a metric of one of several environments, such as ``success_rate/maths``."""
     return f"{name}/{env}"
 
 
 def environments_of(names: Iterable[str], metric: str = "success_rate") -> list[str]:
-    """The environments that ``metric`` is logged of by themselves; none in a run of one."""
+    """The environments that ``metric`` is logged for separately; none in a run of one."""
     return [env for own, slash, env in (name.partition("/") for name in names) if slash and own == metric]
 
 
 def find(name: str) -> Metric:
-    """The metric called ``name``; one without unit and sentence where the name is not ours.
+    """The metric called ``name``; one without unit and sentence if it is not registered.
 
-    A number at the name's end says which of several things it is of, an environment after a slash that it is of that
-    alone.
+    A number at the end of the name (``engine_gap_0``) or an environment after a slash is not part of the registered
+    name.
     """
     own, slash, env = name.partition("/")
     found = REGISTER.get(own) or REGISTER.get(re.sub(r"_\d+$", "", own))

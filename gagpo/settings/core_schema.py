@@ -1,4 +1,4 @@
-"""YAML 1.2, read and written by ruamel.yaml: ``yes`` and ``1:30`` are texts, and a key written twice is an error."""
+"""YAML 1.2 (core schema), by ruamel.yaml: ``yes`` and ``1:30`` are strings, and duplicate keys are errors."""
 
 from __future__ import annotations
 
@@ -15,15 +15,11 @@ _MOST_VALUES = 100_000  # with aliases written out
 
 
 class NotYaml(ValueError):
-    """A text that is not YAML, or that means two things; the message is one line."""
+    """A text that is not YAML, or is ambiguous; the message is one line."""
 
 
 def parse_yaml(text: str) -> Any:
-    """The value of a document: null, bool, int, float, str, and lists and dicts of them.
-
-    Raises:
-        NotYaml: the text cannot be read.
-    """
+    """The value of a document: null, bool, int, float, str, and lists and dicts of them; NotYaml if it is invalid."""
     try:
         yaml: Any = YAML(typ="safe", pure=True)
         yaml.Constructor = _Constructor
@@ -57,11 +53,11 @@ def write_yaml(values: object) -> str:
 
 
 class _Constructor(SafeConstructor):
-    """Plain values; dates are texts."""
+    """Plain values; dates are strings."""
 
 
 class _Representer(SafeRepresenter):
-    """Plain values; line breaks that only Unicode knows are escaped, or they would be read as spaces."""
+    """Plain values; Unicode line breaks are escaped, because they would be read as spaces."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
@@ -76,7 +72,7 @@ _Representer.add_representer(str, _Representer.represent_text)
 
 
 def _require_finite(value: object, count: int) -> int:
-    """``count`` and the number of values in ``value``; NotYaml for too many and for half a character."""
+    """``count`` plus the number of values in ``value``; NotYaml for too many and for lone surrogates."""
     if count > _MOST_VALUES:
         raise NotYaml(f"more than {_MOST_VALUES:,} values")
     if isinstance(value, str) and re.search("[\ud800-\udfff]", value):

@@ -1,26 +1,26 @@
-"""Settings that a run takes from its model's folder: what SFT derived from the environment's texts."""
+"""The file ``sft.json`` in a model's folder: the settings of SFT, and what it derived from the demonstrations."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from gagpo.base.options import explain
-from gagpo.settings.errors import SettingsError
-from gagpo.settings.run import RunSettings
+from gagpo.settings.run import RunSettings, SettingsError
 
 Value = str | float | int
 Derived = dict[str, Value]
-"""Values by dotted key, as in ``{"rollout.max_tokens": 6}``."""
+"""Values by dotted key, such as ``{"rollout.max_tokens": 6}``."""
 
 OF_RUN = ("rollout.max_tokens", "optimizer.learning_rate")
-"""Keys that a run takes from its model's folder unless they are set."""
+"""Keys that a run takes from its model's folder unless they are set in its config."""
 
 RECIPE = "sft.json"
-"""File in a model's folder: the settings of SFT, and what was derived and measured."""
+"""File in a model's folder with the settings of SFT, and what was derived and measured."""
 
 
 def is_set(settings: RunSettings, key: str) -> bool:
@@ -30,11 +30,7 @@ def is_set(settings: RunSettings, key: str) -> bool:
 
 
 def applied(settings: RunSettings, derived: Mapping[str, Value]) -> RunSettings:
-    """``settings`` with the derived values of :data:`OF_RUN` that they do not set.
-
-    Raises:
-        pydantic.ValidationError: a derived value is not valid.
-    """
+    """``settings`` with the derived values of :data:`OF_RUN` that they do not set; ValidationError for a wrong one."""
     changed = {}
     for key in OF_RUN:
         if key in derived and not is_set(settings, key):
@@ -46,17 +42,49 @@ def applied(settings: RunSettings, derived: Mapping[str, Value]) -> RunSettings:
 
 
 def with_derived(settings: RunSettings) -> RunSettings:
-    """``settings`` with what was derived when the folder ``settings.model`` was made. Only :data:`OF_RUN` is read.
-
-    Raises:
-        SettingsError: a derived value is not valid; the message names the file.
-    """
+    """``settings`` with the values of :data:`OF_RUN` that are derived in the folder ``settings.model``."""
     path = Path(settings.model) / RECIPE
     try:
         derived = dict(json.loads(path.read_text(encoding="utf-8"))["derived"])
     except (OSError, ValueError, LookupError, TypeError):
-        return settings  # a model from a hub, or a folder that SFT did not make
+        return settings  # not made by SFT
     try:
         return applied(settings, derived)
     except ValidationError as error:
         raise SettingsError(f"{path}: {explain(error, (), 'derived')}") from None
+
+
+def recipe(settings: RunSettings) -> dict[str, Any]:
+    """The settings that determine the result of SFT, as plain data."""
+    names = ("context", "sft") if settings.environments else ("environment", "context", "sft")
+    made: dict[str, Any] = {name: json.loads(getattr(settings, name).model_dump_json()) for name in names}
+    if settings.environments:
+        shown = {"weight", "id", "split", "kwargs", "context"}
+        made["environments"] = {row.name: row.model_dump(mode="json", include=shown) for row in settings.environments}
+    return made
+
+
+def recipe_difference(settings: RunSettings, folder: Path | None = None) -> str:
+    """The first setting of SFT that differs from those in ``folder`` (default: ``settings.model``); '' if none does."""
+    try:
+        made = json.loads(((folder or Path(settings.model)) / RECIPE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ""  # not made by SFT
+    then = _flat({name: value for name, value in made.items() if name not in ("derived", "measured")})
+    now = _flat(recipe(settings))
+    for name in sorted(then.keys() | now.keys()):
+        if then.get(name) != now.get(name):
+            return f"{name}: {then.get(name)} then, {now.get(name)} now"
+    return ""
+
+
+def refuse_other(work: Path, settings: RunSettings) -> None:
+    """Raise :class:`SettingsError` if the unfinished SFT in ``work`` has other settings."""
+    if difference := recipe_difference(settings, work / "start"):
+        raise SettingsError(f"{work} was begun with other settings ({difference}); delete it to start again")
+
+
+def _flat(value: object, name: str = "") -> dict[str, object]:
+    if not isinstance(value, dict):
+        return {name: value}
+    return {path: leaf for key, part in value.items() for path, leaf in _flat(part, f"{name}.{key}".strip(".")).items()}

@@ -1,21 +1,26 @@
-"""The environment of a run, and what the model is shown of it."""
+"""The environments of a run, and what the model is shown of them."""
 
 from __future__ import annotations
 
 import datetime
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
 from gagpo.agents.call_formats import find_format
 from gagpo.agents.prompts import STYLES
 from gagpo.base.errors import InvalidArgument
-from gagpo.base.options import Options
+from gagpo.base.nearest import hint
+from gagpo.base.options import Options, problems
+from gagpo.envs.tasks import in_environment
+from gagpo.settings.training import EvaluationSettings
 
 
 def _plain(value: object, where: str = "") -> object:
-    """``value`` if JSON can hold it as it is: what it could not would change on its way to the run's config.yaml."""
+    """``value``, if JSON can hold it unchanged, so that the run's config.yaml can be read back."""
     if isinstance(value, dict):
         for key, part in value.items():
             if not isinstance(key, str):
@@ -38,12 +43,12 @@ Kwargs = Annotated[dict[Any, Any], AfterValidator(_plain)]
 def _history(value: object) -> object:
     number = int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 10 else value
     if number != "full" and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
-        raise InvalidArgument(f"history is full or a number of turns, got {value!r:.80}")
+        raise InvalidArgument(f"history must be full or a number of turns, got {value!r:.80}")
     return number
 
 
 History = Annotated[Literal["full"] | int, BeforeValidator(_history)]
-"""Which turns of an episode a prompt shows."""
+"""The earlier turns that a prompt shows."""
 
 
 def _known_style(style: str) -> str:
@@ -61,11 +66,11 @@ def _known_calls(calls: str) -> str:
 
 
 Calls = Annotated[str, AfterValidator(_known_calls)]
-"""The format that a model calls tools in."""
+"""The format of tool calls."""
 
 
 class EnvironmentSettings(Options):
-    """Which environment, and with what arguments; ``kwargs`` are those of its constructor."""
+    """The environment of a run."""
 
     id: str = Field(
         description="a registered id, module:Name-v0 of a file in the working directory, or http://HOST:PORT"
@@ -75,7 +80,7 @@ class EnvironmentSettings(Options):
 
 
 class ContextSettings(Options):
-    """What the model is shown. history: ``full``, or the number of earlier turns a window shows."""
+    """How the model is prompted."""
 
     style: Style = Field(
         "plain",
@@ -90,3 +95,77 @@ class ContextSettings(Options):
         description="with style tools, the format that the model calls in: hermes, llama, mistral; auto: what its chat "
         "template shows",
     )
+
+
+def _part_of(section: type[Options], given: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Validated values of some keys of a section; InvalidArgument for a key that is not in ``names``."""
+    if other := [name for name in given if name in section.model_fields and name not in names]:
+        raise InvalidArgument(f"{other[0]} cannot differ between environments, only {', '.join(names)}")
+    try:
+        checked = section.model_validate(dict(given))
+    except ValidationError as error:
+        faults = [
+            f"unknown key {place!r}; {hint(place, names)}" if unknown else f"{place}: {message}"
+            for place, message, unknown in problems(error)
+        ]
+        raise InvalidArgument("; ".join(faults)) from None
+    return {name: getattr(checked, name) for name in given}
+
+
+def _context(given: dict[str, Any]) -> dict[str, Any]:
+    return _part_of(ContextSettings, given, list(ContextSettings.model_fields))
+
+
+def _evaluation(given: dict[str, Any]) -> dict[str, Any]:
+    return _part_of(EvaluationSettings, given, ["splits", "tries", "tasks"])
+
+
+class EnvironmentRow(Options):
+    """One of several environments that a run trains on together; by default with the run's own settings."""
+
+    name: str = Field(
+        pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,39}$", description="in metrics, panels and tasks: letters, digits, - and _"
+    )
+    weight: float = Field(1.0, ge=1e-6, le=1e6, description="share of the task groups, relative to other environments")
+    id: str = Field(description="a registered id, or module:Name-v0 of a file in the working directory")
+    split: str = Field("train", description="the split that is trained on")
+    kwargs: Kwargs = Field({}, description="arguments of the environment's constructor")
+    context: Annotated[dict[str, Any], AfterValidator(_context)] = Field(
+        {}, description="keys of `context` that differ from the run's"
+    )
+    max_tokens: int | None = Field(None, ge=1, description="most tokens of a response; rollout.max_tokens if absent")
+    evaluation: Annotated[dict[str, Any], AfterValidator(_evaluation)] = Field(
+        {}, description="splits, tries or tasks where they differ from the run's `evaluation`"
+    )
+
+
+@dataclass(frozen=True)
+class RunEnvironment:
+    """An environment of a run with its resolved settings.
+
+    name: empty in a run with a single ``environment``.
+    weight: share of the task groups, relative to other environments.
+    max_tokens: most tokens of a response.
+    """
+
+    name: str
+    weight: float
+    environment: EnvironmentSettings
+    context: ContextSettings
+    max_tokens: int
+    evaluation: EvaluationSettings
+
+    @property
+    def panels(self) -> dict[str, str]:
+        """The splits that are evaluated, by the panel's name within the run."""
+        return {in_environment(self.name, split): split for split in self.evaluation.splits}
+
+
+def fault_of(rows: Sequence[EnvironmentRow]) -> str:
+    """What is wrong with the rows together, or ''."""
+    first: dict[str, int] = {}
+    for number, row in enumerate(rows):
+        if row.name.casefold() in first:  # used in file names, which some systems compare without case
+            return f"rows {first[row.name.casefold()]} and {number} are both named {row.name!r}: give each its own name"
+        first[row.name.casefold()] = number
+    return ""

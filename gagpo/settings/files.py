@@ -12,8 +12,7 @@ from pydantic_core import ErrorDetails
 from gagpo.base.nearest import hint
 from gagpo.settings import keys
 from gagpo.settings.core_schema import NotYaml, parse_yaml, write_yaml
-from gagpo.settings.errors import SettingsError
-from gagpo.settings.run import RunSettings
+from gagpo.settings.run import RunSettings, SettingsError
 
 SHIPPED = Path(__file__).parents[1] / "configs"
 """The configs that come with the package."""
@@ -25,7 +24,7 @@ def shipped_configs() -> dict[str, Path]:
 
 
 def find_config(config: str | Path) -> Path:
-    """The settings file of a path, or of the name of a shipped config (``alfworld-small``); else SettingsError."""
+    """The settings file of a path or of a shipped config's name; SettingsError if there is none."""
     path = Path(config)
     if path.is_file():
         return path
@@ -40,7 +39,7 @@ def find_config(config: str | Path) -> Path:
 
 
 def read_mapping(path: Path) -> dict[str, object]:
-    """The keys and values of a YAML file; :class:`SettingsError` for anything else."""
+    """The keys and values of a YAML file."""
     try:
         values = parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -49,26 +48,24 @@ def read_mapping(path: Path) -> dict[str, object]:
         raise SettingsError(f"{path} is not a YAML file: {error}") from None
     if not isinstance(values, dict):
         raise SettingsError(f"{path} must hold keys and values, got {type(values).__name__}")
-    return {_text(key, path): value for key, value in values.items()}
-
-
-def _text(key: object, path: Path) -> str:
-    if not isinstance(key, str):
-        raise SettingsError(f"{path}: the key {key!s:.40} is not text; quote it")
-    return key
+    if odd := [key for key in values if not isinstance(key, str)]:
+        raise SettingsError(f"{path}: the key {odd[0]!s:.40} is not text; quote it")
+    return values
 
 
 def load(config: str | Path, overrides: Sequence[str] = ()) -> RunSettings:
-    """Read a YAML file and apply ``section.key=value`` overrides (values are YAML too).
+    """Read a YAML file and apply ``section.key=value`` overrides, whose values are YAML.
 
-    config: a path, or the name of a shipped config. Raises :class:`SettingsError` for a file that is not YAML, an
-    unknown key (naming the nearest) or a wrong type.
+    config: a path, or the name of a shipped config.
+
+    Raises:
+        SettingsError: the file is not YAML, a key is unknown or a value is wrong.
     """
     return parse(read_mapping(find_config(config)), str(config), overrides)
 
 
 def parse(values: Mapping[str, object], where: str, overrides: Sequence[str] = ()) -> RunSettings:
-    """Typed settings from plain values and overrides; ``where`` names the values' origin in errors."""
+    """Typed settings from plain values and overrides. where: origin of the values, for errors."""
     changed = dict(values)
     for override in overrides:
         _apply(changed, override)
@@ -79,7 +76,7 @@ def parse(values: Mapping[str, object], where: str, overrides: Sequence[str] = (
 
 
 def with_overrides(settings: RunSettings, overrides: Sequence[str]) -> RunSettings:
-    """The settings with ``section.key=value`` overrides applied; :class:`SettingsError` for a wrong one."""
+    """The settings with ``section.key=value`` overrides applied."""
     return parse(settings.model_dump(mode="json"), "the settings", overrides)
 
 
@@ -97,7 +94,7 @@ def _apply(values: dict[str, object], override: str) -> None:
     for depth, name in enumerate(path):
         place = _place(section, name, override)
         inner = section[place] if isinstance(section, list) else section.get(place)
-        if isinstance(inner, str) and path[0] == "algorithm":  # a mere name is short for options with that name
+        if isinstance(inner, str) and path[0] == "algorithm":  # a name is short for options with that name
             inner = {"name" if depth else "preset": inner}
         if inner is None and not depth and name == "environment" and isinstance(values.get("environments"), list):
             raise SettingsError(
@@ -106,7 +103,7 @@ def _apply(values: dict[str, object], override: str) -> None:
         inner = {} if inner is None else inner
         if not isinstance(inner, dict | list):
             raise SettingsError(f"override {override!r:.80}: {name!r} holds a single value, not a section")
-        section[place] = section = inner.copy()  # the caller's own stays as it is
+        section[place] = section = inner.copy()  # the caller's values stay unchanged
     last = _place(section, last, override)
     try:
         section[last] = parse_yaml(text)
@@ -115,7 +112,7 @@ def _apply(values: dict[str, object], override: str) -> None:
 
 
 def _place(section: dict[str, object] | list[object], name: str, override: str) -> Any:
-    """Where ``name`` stands in a section; in a list it is a row's number, or the row that has this name."""
+    """The key or index of ``name`` in a section; in a list it is a row's number or name."""
     if isinstance(section, dict):
         return name
     named = [n for n, row in enumerate(section) if isinstance(row, dict) and row.get("name") == name]
@@ -135,8 +132,8 @@ def _explain(item: ErrorDetails, where: str, overrides: Sequence[str]) -> str:
             return f"{where}: unknown key {key!r}; the nearest valid key is {near!r}"
         if "." in location[-1]:
             written = ": {".join(key.split(".")) + ": ..." + "}" * key.count(".")
-            return f"{where}: key {key!r} is written in sections: {written}"
-        return f"{where}: key {key!r} is of another choice than the one made in {key.rpartition('.')[0]!r}"
+            return f"{where}: key {key!r} must be written in sections: {written}"
+        return f"{where}: key {key!r} belongs to another choice than the one in {key.rpartition('.')[0]!r}"
     if item["type"] == "missing":
         return f"{where}: key {key!r} is missing"
     message = item["msg"].removeprefix("Value error, ")
@@ -145,7 +142,7 @@ def _explain(item: ErrorDetails, where: str, overrides: Sequence[str]) -> str:
 
 
 def _origin(key: str, where: str, overrides: Sequence[str]) -> str:
-    """Whence a wrong value comes: the last override of ``key``, of what is in it or what it is in; else ``where``."""
+    """The origin of a wrong value: the last override of ``key``, of a part or of its section; else ``where``."""
     for override in reversed(overrides):
         one = override.partition("=")[0]
         if not key or f"{one}.".startswith(f"{key}.") or f"{key}.".startswith(f"{one}."):

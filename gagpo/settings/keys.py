@@ -1,4 +1,4 @@
-"""Which keys a run's settings have, and the one that was probably meant by one they have not."""
+"""The keys of a run's settings, and the nearest valid key to a wrong one."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from gagpo.controllers.curriculum import CURRICULA, Curriculum
 from gagpo.credit import CreditSettings, find
 from gagpo.credit.registry import CREDITS
 
-SLIP = 0.8  # how alike two names are of which one was meant for the other
+SLIP = 0.8  # similarity of a name and its misspelling
 
 
 def keys(section: type[BaseModel], path: str = "") -> Iterator[str]:
-    """Every key below ``section``, with dots, sections included; of a choice of options those of every choice."""
+    """All dotted keys below ``section``, including sections and all choices of options."""
     for name, field in section.model_fields.items():
-        # A section is a key itself, before those in it.
         place = f"{path}.{name}".strip(".")
         yield place
         for option in options(field.annotation):
@@ -26,10 +25,9 @@ def keys(section: type[BaseModel], path: str = "") -> Iterator[str]:
 
 
 def options(annotation: object) -> list[type[BaseModel]]:
-    """The sections that a field may hold; of one for any credit or curriculum, this package's, but none of a list of
-    credits.
+    """The sections that a field may hold, with all credits and curricula of this package.
 
-    A sum of credits is a credit, so that keys would have no end.
+    A list of credits counts as none, because a sum of credits is a credit and recursion would not end.
     """
     if isinstance(annotation, type) and not typing.get_args(annotation):
         if issubclass(annotation, CreditSettings):
@@ -44,13 +42,13 @@ def options(annotation: object) -> list[type[BaseModel]]:
 
 
 def place(section: type[BaseModel], location: Sequence[str]) -> str:
-    """A place in a validation error as the user wrote it: without the names of the options chosen among."""
+    """The dotted key of a place in a validation error."""
     written: list[str] = []
     sections = [section]
     for part in location:
         fields = [one.model_fields for one in sections]
         inner = [option for field in fields if part in field for option in options(field[part].annotation)]
-        # A discriminated choice adds the chosen name to the location: nobody wrote it.
+        # A discriminated choice adds its name to the location, which is not in the file.
         if not any(part in field for field in fields):
             if written and any(field["name"].default == part for field in fields if "name" in field):
                 continue
@@ -61,21 +59,20 @@ def place(section: type[BaseModel], location: Sequence[str]) -> str:
 
 
 def nearest_key(section: type[BaseModel], wrong: str, cutoff: float = 0.0) -> str:
-    """The valid key most like ``wrong``: a neighbour of its section by a slip of the pen, else one of the same ending,
-    else a less like neighbour, else one that ends alike anywhere, else any.
+    """The valid key most like ``wrong``; '' if none is as similar as ``cutoff``, from 0 to 1.
 
-    cutoff: how alike at least, from 0 to 1, if it ends otherwise; nothing where none is.
+    A misspelt key of the same section comes first, then the same name elsewhere, then less similar names.
     """
     known = list(dict.fromkeys(keys(section)))
     above, _, last = wrong.rpartition(".")
-    by_ending: dict[str, list[str]] = {}
-    for key in known:
-        by_ending.setdefault(key.rpartition(".")[2], []).append(key)
-    beside = [ending for ending, found in by_ending.items() if f"{above}.{ending}".strip(".") in found]
+    endings = [key.rpartition(".")[2] for key in known]
+    siblings = {end: key for key, end in zip(known, endings, strict=True) if key == f"{above}.{end}".strip(".")}
+    same = [key for key, end in zip(known, endings, strict=True) if end == last]
     for least in (SLIP, max(cutoff, 0.6)):
-        if near := nearest(last, beside, 1, cutoff=least):
-            return f"{above}.{near[0]}".strip(".")
-        if last in by_ending:
-            return nearest(wrong, by_ending[last], 1, cutoff=0.0)[0]
-    alike = [key for ending in nearest(last, by_ending, 1, cutoff=0.7) for key in by_ending[ending]]
-    return next(iter(nearest(wrong, alike or known, 1, cutoff=0.0 if alike else cutoff)), "")
+        if near := nearest(last, siblings, 1, cutoff=least):
+            return siblings[near[0]]
+        if same:
+            return nearest(wrong, same, 1, cutoff=0.0)[0]
+    alike = nearest(last, dict.fromkeys(endings), 1, cutoff=0.7)
+    found = [key for key, end in zip(known, endings, strict=True) if end in alike]
+    return next(iter(nearest(wrong, found or known, 1, cutoff=0.0 if found else cutoff)), "")

@@ -1,4 +1,4 @@
-"""What settings ask of the machine they are used on: asked when a run begins, so that they can be read anywhere."""
+"""Requirements of settings on the machine, checked when a run begins: settings can be read on any machine."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ from importlib.metadata import version
 from pathlib import Path
 
 from gagpo.agents.starters import folder_of
-from gagpo.settings.errors import SettingsError
-from gagpo.settings.run import RunSettings
+from gagpo.settings.run import RunSettings, SettingsError
 
 
 def require_machine(settings: RunSettings) -> None:
-    """SettingsError where device or threads cannot be had here."""
+    """Raise SettingsError if this machine lacks the device or the threads."""
     require_threads(settings.threads)
     require_device(settings.device)
 
 
 def require_device(name: str) -> None:
-    """SettingsError when torch cannot compute on the device called ``name`` here."""
+    """Raise SettingsError if torch cannot compute on the device called ``name``."""
     kind = name.partition(":")[0]
     if kind == "cpu":
         return
     reason = ""
-    if kind == "cuda" and version("torch").endswith("+cpu"):  # said by the metadata, in place of a second of importing
+    if kind == "cuda" and version("torch").endswith("+cpu"):  # without the import, which takes a second
         reason = "Torch not compiled with CUDA enabled"
     else:
         import torch
@@ -38,14 +37,14 @@ def require_device(name: str) -> None:
 
 
 def require_threads(count: int) -> None:
-    """SettingsError for more threads than cores: each takes a stack, and a process without room for one dies."""
+    """Raise SettingsError for more threads than cores."""
     cores = os.cpu_count() or 1
     if count > cores:
-        raise SettingsError(f"threads={count} and this machine has {cores} cores; threads=0 takes one per core")
+        raise SettingsError(f"threads={count} is more than this machine's {cores} cores; threads=0 uses one per core")
 
 
 def require_model(model: str) -> None:
-    """SettingsError for a model that cannot be one: no starter, no folder with a config, and no name of the hub's."""
+    """Raise SettingsError if ``model`` is neither a starter nor a model folder nor a possible hub name."""
     folder = Path(folder_of(model))
     ours = folder.parts[:1] in (("runs",), ("data",)) or (folder.parent.is_dir() and folder.parent != Path())
     if folder.is_dir():
@@ -55,5 +54,5 @@ def require_model(model: str) -> None:
         raise SettingsError(f"{model} is a file: name the folder of a run or of a model")
     elif ours or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", model):
         raise SettingsError(
-            f"there is no run and no model {model}: the folder does not exist (`gagpo list` names those at hand)"
+            f"there is no run or model {model}: the folder does not exist (`gagpo list` shows those that exist)"
         )

@@ -1,4 +1,4 @@
-"""How episodes are collected, and what samples their responses."""
+"""How episodes are collected and responses are sampled."""
 
 from __future__ import annotations
 
@@ -16,99 +16,89 @@ from gagpo.envs.pool.pool import WORKERS
 from gagpo.settings.environment import Kwargs
 
 MOST_EPISODES = 1_000_000
-"""Of an iteration: with one short turn each, some gigabytes of memory before any is learned from."""
-
-
-def require_few(tasks: int, samples: int) -> None:
-    """InvalidArgument where an iteration has more than :data:`MOST_EPISODES`."""
-    if (episodes := tasks * samples) > MOST_EPISODES:
-        raise InvalidArgument(
-            f"tasks={tasks:,} x samples={samples:,} are {episodes:,} episodes, all held in memory until the update; at "
-            f"most {MOST_EPISODES:,} an iteration: lower samples or tasks, and raise training.iterations"
-        )
+"""Most episodes of an iteration; with one short turn each they take some gigabytes of memory."""
 
 
 class RolloutSettings(Options):
-    """How episodes are collected: ``tasks`` x ``samples`` episodes an iteration."""
+    """How episodes are collected: ``tasks`` x ``samples`` episodes per iteration."""
 
     tasks: int = Field(16, ge=1, description="task groups of an iteration")
     samples: int = Field(8, ge=1, description="episodes of a group")
-    temperature: float = Field(1.0, gt=0, description="that responses are sampled at")
+    temperature: float = Field(1.0, gt=0, description="sampling temperature")
     max_tokens: int = Field(512, ge=1, description="most tokens of a response")
     workers: Literal["auto"] | int = Field(
         "auto",
-        description="environment processes, at most 1024; 0 steps them in the trainer's own; auto: 0 for the suite's "
-        "own environments that cannot hang, else 2",
+        description="environment processes, at most 1024; 0: step them in the trainer's process; auto: 0 for the "
+        "package's own environments that cannot hang, else 2",
     )
-    concurrency: int = Field(256, ge=1, description="most episodes under way at once")
-    lockstep: bool = Field(True, description="bit-for-bit repeatable batches; false for slow, uneven environments")
+    concurrency: int = Field(256, ge=1, description="most simultaneous episodes")
+    lockstep: bool = Field(
+        True, description="bit-identical repeatable batches; false for environments of slow or uneven speed"
+    )
     ahead: int = Field(
         0,
         ge=0,
         le=64,
-        description="batches sampled while an update runs, with lockstep repeatably; 0: only the newest weights sample",
+        description="batches sampled during updates, repeatable with lockstep; 0: only the newest weights sample",
     )
     max_staleness: int = Field(
         4,
         ge=1,
-        description="with ahead: updates that an episode's first turn may lie behind; older ones are played again",
+        description="with ahead: most updates since the weights of an episode's first turn; older episodes are played "
+        "again",
     )
     worker_memory: int | None = Field(
-        4096, ge=1, description="MiB that an environment process may take beyond what all share; null: no limit"
+        4096, ge=1, description="MiB of an environment process beyond the memory that all share; null: no limit"
     )
-    step_deadline: float = Field(60.0, gt=0, description="seconds")
-    reset_deadline: float = Field(300.0, gt=0, description="seconds")
+    step_deadline: float = Field(60.0, gt=0, description="seconds for a step")
+    reset_deadline: float = Field(300.0, gt=0, description="seconds for a reset")
 
     @property
     def processes(self) -> int | Literal["auto"]:
-        """What a pool is told of ``workers``: a thread that samples ahead steps nothing itself."""
+        """The workers of a pool; a thread that samples ahead cannot step environments itself."""
         return WORKERS if self.ahead and self.workers == "auto" else self.workers
-
-    @property
-    def lanes(self) -> int:
-        """How many environments are stepped side by side, at most."""
-        return WORKERS if self.workers == "auto" else max(1, self.workers)
 
     @property
     def sampling(self) -> Sampling:
         return Sampling(self.temperature, self.max_tokens)
 
     @model_validator(mode="after")
-    def _few_enough(self) -> RolloutSettings:
-        require_few(self.tasks, self.samples)
-        return self
-
-    @model_validator(mode="after")
-    def _young_enough(self) -> RolloutSettings:
+    def _possible(self) -> RolloutSettings:
+        if (episodes := self.tasks * self.samples) > MOST_EPISODES:
+            raise InvalidArgument(
+                f"tasks={self.tasks:,} x samples={self.samples:,} are {episodes:,} episodes, all held in memory until "
+                f"the update; at most {MOST_EPISODES:,} are allowed: lower samples or tasks, and raise "
+                "training.iterations"
+            )
         if self.workers != "auto" and not 0 <= self.workers <= 1024:
-            raise InvalidArgument(f"workers is auto, or a number from 0 to 1024, got {self.workers}")
+            raise InvalidArgument(f"workers must be auto or a number from 0 to 1024, got {self.workers}")
         if self.ahead > self.max_staleness:
             raise InvalidArgument(
-                f"ahead={self.ahead} samples with weights that many updates old, which max_staleness="
-                f"{self.max_staleness} refuses: raise max_staleness or lower ahead"
+                f"ahead={self.ahead} samples with weights that are {self.ahead} updates old, and max_staleness is "
+                f"{self.max_staleness}: raise max_staleness or lower ahead"
             )
         if self.ahead and self.workers == 0:
             raise InvalidArgument(
-                "ahead samples in a thread, and workers=0 steps environments in whatever thread asks: set workers=1"
+                "ahead samples in a thread, and workers=0 steps environments in the trainer's own: set workers=1"
             )
         return self
 
 
 class EngineSettings(Options):
-    """What samples the responses; a name alone is short for ``{name: ...}``."""
+    """The engine that samples responses; a name is short for ``{name: ...}``."""
 
     name: str = Field(
         "transformers",
-        description="transformers, vllm, vllm-server, an installed package's, or module:Name",
+        description="transformers, vllm, vllm-server, the name of an installed plugin, or module:Name",
     )
-    dtype: Literal["float32", "bfloat16"] = Field(
-        "float32", description="what is sampled in, and what the reference policy is held in"
+    dtype: Literal["float32", "bfloat16"] = Field("float32", description="of sampling and of the reference policy")
+    memory: float | None = Field(
+        None, gt=0, lt=1, description="share of the device's memory for an engine that allocates its own"
     )
-    memory: float | None = Field(None, gt=0, lt=1, description="share of the device for an engine with its own memory")
     sleep: bool = Field(
-        True, description="free the engine's memory during updates; false where it has a device or machine of its own"
+        True, description="free the engine's memory during updates; false if it has a device of its own"
     )
-    options: Kwargs = Field({}, description="what else the engine takes")
+    options: Kwargs = Field({}, description="further options of the engine")
 
     @model_validator(mode="before")
     @classmethod

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from gagpo.algorithms import Algorithm
-from gagpo.base.errors import InvalidArgument
+from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.base.nearest import hint
 from gagpo.base.options import Options
 from gagpo.controllers.curriculum import AnyCurriculum, Uniform
 from gagpo.envs.tasks import split_task
-from gagpo.settings.environment import ContextSettings, EnvironmentSettings
-from gagpo.settings.environments import EnvironmentRow, Reward, RunEnvironment, fault_of
-from gagpo.settings.errors import SettingsError
+from gagpo.settings.environment import ContextSettings, EnvironmentRow, EnvironmentSettings, RunEnvironment, fault_of
 from gagpo.settings.rollout import EngineSettings, RolloutSettings
 from gagpo.settings.sft import SftSettings
 from gagpo.settings.training import (
@@ -25,29 +24,36 @@ from gagpo.settings.training import (
     RanksSettings,
     TrainingSettings,
 )
-from gagpo.trackers.registry import TRACKERS
+from gagpo.trackers import TRACKERS
 
 DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu")
-"""Those of torch that hold numbers, unlike ``meta``; whether one is here is asked when a run begins."""
+"""Devices of torch that hold numbers, unlike ``meta``; whether this machine has one is checked when a run begins."""
 
 LORA_RATE = 1e-5
 """The learning rate of an adapter unless it is set: ten times that of all weights."""
 
 
+class SettingsError(GagpoError, ValueError):
+    """Settings that cannot be used; the message names file, key and remedy."""
+
+
 class RunSettings(Options):
     """All settings of a run."""
 
-    name: str = Field(description="of the run and its folder")
-    seed: int = Field(1, ge=0, lt=2**32, description="of everything that is drawn")
+    name: str = Field(description="name of the run and its folder")
+    seed: int = Field(1, ge=0, lt=2**32, description="of all random choices")
     model: str = Field(description="a model folder, a hub name, or starter:NAME")
     revision: str | None = Field(
-        None, description="branch, tag or commit of a hub model; a run goes on with the commit that it began with"
+        None, description="branch, tag or commit of a hub model; a resumed run keeps its commit"
     )
-    trust_remote_code: bool = Field(False, description="run the code that a hub model brings along; read it first")
+    trust_remote_code: bool = Field(False, description="run the code of a hub model; read it first")
     device: str = Field("cpu", description="cpu, cuda, mps and others, or one of several GPUs: cuda:1")
     threads: int = Field(0, ge=0, le=1024, description="torch threads; 0 for one per core")
     processes: int = Field(
-        1, ge=1, le=1024, description="on this machine, that train one model together; torchrun's number goes before it"
+        1,
+        ge=1,
+        le=1024,
+        description="processes on this machine that train together; torchrun's number takes precedence",
     )
     ranks: RanksSettings = RanksSettings()
     engine: EngineSettings = EngineSettings()
@@ -60,34 +66,37 @@ class RunSettings(Options):
     )
     context: ContextSettings = ContextSettings()
     rollout: RolloutSettings = RolloutSettings()
-    reward: Reward = Field(
-        "environment", description="what training pays: the environment's rewards, or success: 1 for a success alone"
+    reward: Literal["environment", "success"] = Field(
+        "environment", description="the environment's rewards, or success: 1 for a success and 0 otherwise"
     )
-    invalid_penalty: float = Field(0.01, ge=0, description="what a turn without a valid action costs")
+    invalid_penalty: float = Field(
+        0.01, ge=0, description="subtracted from the reward of a turn without a valid action"
+    )
     algorithm: Algorithm
     optimizer: OptimizerSettings = OptimizerSettings()
     lora: LoraSettings | None = Field(None, description="train an adapter; absent: all weights")
     training: TrainingSettings = TrainingSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     cluster: ClusterSettings = ClusterSettings()
-    trackers: list[str] = Field(["tensorboard"], description="where numbers go besides the run's folder; see docs")
+    trackers: list[str] = Field(["tensorboard"], description="where metrics are logged besides the run's folder")
     sft: SftSettings | None = None
 
     @model_validator(mode="after")
     def _some_environment(self) -> RunSettings:
         if (self.environment is None) == (not self.environments):
             given = "is missing" if self.environment is None else "and key 'environments' are both given"
-            raise InvalidArgument(f"key 'environment' {given}: name one environment there, or several in environments")
+            raise InvalidArgument(f"key 'environment' {given}: give one environment there, or several in environments")
         if fault := fault_of(self.environments):
             raise InvalidArgument(f"environments: {fault}")
         return self
 
     @model_validator(mode="after")
     def _fitting_correction(self) -> RunSettings:
-        """Where sampler and trainer compute differently, ratios start from the trainer's own numbers unless said.
+        """By default correct for differences between sampler and trainer.
 
-        Where the sampler's weights are older too, each token is weighted for it: the clip's decoupled objective (Hilton
-        et al. 2021), whose trust region lies around the weights before the update and not around the sampler's.
+        If they compute differently, ratios start from the trainer's log-probabilities. If the sampler's weights are
+        older, each token is weighted: the decoupled objective (Hilton et al. 2021), whose trust region is around the
+        weights before the update and not around the sampler's.
         """
         same = self.engine.name == "transformers" and self.engine.dtype == self.training.precision == "float32"
         ahead = self.rollout.ahead > 0
@@ -101,24 +110,24 @@ class RunSettings(Options):
         if self.rollout.ahead and self.algorithm.controllers.variance_filter:
             raise InvalidArgument(
                 "controllers.variance_filter compares the groups of a batch, and rollout.ahead takes them one by one: "
-                "set rollout.ahead=0, or take dynamic_sampling"
+                "set rollout.ahead=0, or use dynamic_sampling"
             )
         if self.rollout.ahead and self.algorithm.controllers.agpo:
             raise InvalidArgument(
-                "controllers.agpo sets temperatures and clip radii from probes of the weights that are about to be "
-                "updated, and rollout.ahead samples with older ones: set rollout.ahead=0"
+                "controllers.agpo sets temperatures and clip radii from probes with the newest weights, and "
+                "rollout.ahead samples with older ones: set rollout.ahead=0"
             )
         return self
 
     @model_validator(mode="after")
     def _computed_in_what_is_held(self) -> RunSettings:
-        """A base in fewer bytes than float32 is computed with and sampled from in bfloat16."""
+        """A base smaller than float32 requires bfloat16 for training and sampling."""
         if self.lora is not None and self.lora.base != "float32":
             for key, value in (("training.precision", self.training.precision), ("engine.dtype", self.engine.dtype)):
                 if value != "bfloat16":
                     raise InvalidArgument(
-                        f"lora.base={self.lora.base} holds weights that float32 cannot be computed with, and {key} is "
-                        f"{value}: set {key}=bfloat16, or lora.base=float32"
+                        f"lora.base={self.lora.base} requires {key}=bfloat16 (got {value}): set it, or "
+                        "lora.base=float32"
                     )
         return self
 
@@ -131,12 +140,12 @@ class RunSettings(Options):
 
     @property
     def asks_expert(self) -> bool:
-        """Whether the algorithm asks what an environment's expert would do."""
+        """Whether the algorithm needs the environment's expert."""
         hint = self.algorithm.distillation and self.algorithm.distillation.hint
         return self.algorithm.expert is not None or hint == "expert"
 
     def built(self, environment: EnvironmentSettings) -> EnvironmentSettings:
-        """What an environment is built with, its expert included where the algorithm asks what it would do."""
+        """``environment`` with its expert if the algorithm needs it."""
         if not self.asks_expert:
             return environment
         return environment.model_copy(update={"kwargs": {**environment.kwargs, "expert": True}})
@@ -147,8 +156,8 @@ class RunSettings(Options):
             if env.environment.kwargs.get("expert", True) is not True:
                 place = f"environments.{env.name}" if env.name else "environment"
                 raise InvalidArgument(
-                    f"{place}.kwargs.expert={env.environment.kwargs['expert']} is another player than the expert "
-                    "that the algorithm learns from: leave it out"
+                    f"{place}.kwargs.expert={env.environment.kwargs['expert']} is not the expert that the algorithm "
+                    "learns from: remove it"
                 )
         return self
 
@@ -157,7 +166,7 @@ class RunSettings(Options):
     def _safe_name(cls, name: str) -> str:
         plain = name and not name.startswith(".") and not any(c in name for c in "/\\\0")
         if not plain or len(name.encode()) > 200:
-            raise InvalidArgument(f"a run's name is one plain folder name, got {name!r:.80}")
+            raise InvalidArgument(f"name must be one plain folder name, got {name!r:.80}")
         return name
 
     @field_validator("device")
@@ -165,7 +174,7 @@ class RunSettings(Options):
     def _known_device(cls, device: str) -> str:
         kind, colon, number = device.partition(":")
         if kind not in DEVICES or (colon and not re.fullmatch("[0-9]{1,3}", number)):
-            raise InvalidArgument(f"a device is one of {', '.join(DEVICES)}, or cuda:1 and so on, got {device!r:.80}")
+            raise InvalidArgument(f"device must be one of {', '.join(DEVICES)}, or such as cuda:1, got {device!r:.80}")
         return device
 
     @field_validator("trackers")
@@ -179,21 +188,18 @@ class RunSettings(Options):
 
     @property
     def all_environments(self) -> list[RunEnvironment]:
-        """The environments of the run, each complete; a run of one ``environment`` has one without a name."""
-        rolling, rest = self.rollout, (self.rollout.samples, self.reward, self.invalid_penalty)
+        """The environments of the run, with their resolved settings."""
+        limit = self.rollout.max_tokens
         if self.environment is not None:
-            own = (self.context, rolling.max_tokens, *rest, self.evaluation, self.curriculum)
-            return [RunEnvironment("", 1.0, self.environment, *own)]
+            return [RunEnvironment("", 1.0, self.environment, self.context, limit, self.evaluation)]
         return [
             RunEnvironment(
                 row.name,
                 row.weight,
                 EnvironmentSettings.model_construct(id=row.id, split=row.split, kwargs=row.kwargs),
                 self.context.model_copy(update=row.context),
-                rolling.max_tokens if row.max_tokens is None else row.max_tokens,
-                *rest,
+                limit if row.max_tokens is None else row.max_tokens,
                 self.evaluation.model_copy(update=row.evaluation),
-                self.curriculum,
             )
             for row in self.environments
         ]
@@ -210,7 +216,7 @@ class RunSettings(Options):
 
     @property
     def only_environment(self) -> RunEnvironment:
-        """The environment of a run of one; SettingsError names them where there are several."""
+        """The single environment of the run; SettingsError if there are several."""
         envs = self.all_environments
         if len(envs) > 1:
             names = ", ".join(env.name for env in envs)
@@ -222,22 +228,18 @@ class RunSettings(Options):
         return self.environment_named(split_task(task)[0] if self.environments else "")
 
     def environment_named(self, name: str) -> RunEnvironment:
-        """The environment called ``name``; SettingsError with the nearest where there is none."""
+        """The environment called ``name``; SettingsError if there is none."""
         found = {env.name: env for env in self.all_environments}
         if name not in found:
             raise SettingsError(f"run {self.name!r} has no environment {name!r:.60}; {hint(name, filter(None, found))}")
         return found[name]
 
     def alone(self, env: RunEnvironment) -> RunSettings:
-        """The settings of a run of ``environment`` alone."""
+        """The settings of a run of ``env`` alone."""
         if not self.environments:
             return self
-        changes: dict[str, object] = {
-            "environment": env.environment,
-            "environments": [],
-            "context": env.context,
-            "evaluation": env.evaluation,
-        }
-        if env.max_tokens != self.rollout.max_tokens:  # the run's own may be left to what SFT derived
+        changes: dict[str, object] = {name: getattr(env, name) for name in ("environment", "context", "evaluation")}
+        changes["environments"] = []
+        if env.max_tokens != self.rollout.max_tokens:  # if unset, SFT's derived value applies
             changes["rollout"] = self.rollout.model_copy(update={"max_tokens": env.max_tokens})
         return self.model_copy(update=changes)

@@ -11,7 +11,7 @@ from gagpo.base.options import Options
 
 
 class SftModelSettings(Options):
-    """Shape of a new model. Sizes that are not set are derived from the texts of the environment."""
+    """Shape of a new model. Sizes are derived from demonstrations unless they are set."""
 
     layers: int | None = Field(None, ge=1, description="transformer blocks")
     width: int | None = Field(
@@ -20,38 +20,34 @@ class SftModelSettings(Options):
     vocabulary: int | None = Field(None, ge=300, description="most tokens of the tokenizer")
     numbers: Literal["words", "digits", "names"] = Field(
         "words",
-        description="tokens of numbers: like words, one per digit, or one with the name before (mug 1)",
+        description="tokens of numbers: like words, one per digit, or one with the preceding name (mug 1)",
     )
     marks: list[str] = Field([], description="texts that are one token each, such as ' [SEP] '")
 
     @model_validator(mode="after")
     def _marks_have_letters(self) -> SftModelSettings:
         if "" in self.marks:
-            raise InvalidArgument("marks: a mark needs at least one character; remove the empty one")
+            raise InvalidArgument("marks: remove the empty text")
         return self
 
 
 class SftSettings(Options):
-    """Supervised fine-tuning on demonstrations; `gagpo sft` writes the model to the folder that ``model`` names.
-
-    Demonstrations come from the environment's expert. Where there is none, they are the random episodes with the
-    highest reward.
-    """
+    """Supervised fine-tuning on demonstrations by the environment's expert, or on the best random episodes."""
 
     base: str | None = Field(None, description="model to start from, with its tokenizer; absent: a new small model")
     episodes: int = Field(3000, ge=1, description="demonstrations")
     noise: float = Field(
-        0.1, ge=0, le=1, description="share of the expert's moves that are replaced and not imitated; shows recovery"
+        0.1, ge=0, le=1, description="share of the expert's moves that are random and not imitated, to show recovery"
     )
     mistakes: float | None = Field(
         None,
         ge=0,
         le=1,
-        description="share of bad behaviour that is imitated too, so that RL has something to learn: episodes by the "
-        "environment's hasty player, or random moves where it has none; absent: derived",
+        description="share of mistakes that are imitated, so that RL has something to learn: episodes by the "
+        "environment's hasty player, or random moves if it has none; absent: derived",
     )
     steps: int | None = Field(
-        None, ge=1, description="optimizer steps; absent: until the model plays well enough on 16 training tasks"
+        None, ge=1, description="optimizer steps; absent: until the model is good enough on 16 training tasks"
     )
     batch: int = Field(16, ge=1, description="episodes of one step")
     learning_rate: float = Field(4e-3, gt=0, le=10, description="the highest rate")

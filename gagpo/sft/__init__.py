@@ -1,1 +1,1 @@
-"""Supervised training: small models made from nothing, demonstrations, the warm start, and shipping what came of it."""
+"""Supervised fine-tuning: new small models, and training on demonstrations."""

@@ -13,11 +13,10 @@ from gagpo.agents.call_formats import find_format
 from gagpo.agents.context import Context
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.agents.model import load_tokenizer
-from gagpo.agents.phrasing import Phrasing
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import make_env, tasks_of
-from gagpo.agents.toolbox import Toolbox
+from gagpo.agents.toolbox import Phrasing, Toolbox
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.progress import track
 from gagpo.envs.base import Kwargs, TextEnv
@@ -27,21 +26,21 @@ from gagpo.settings import RunSettings, SftSettings
 
 LABEL = "warm start"  # part of every seed: another text gives other demonstrations
 HASTY = 0.5  # default share of episodes by the hasty player
-RANDOM_MOVES = (0.1, 0.2, 0.3, 0.4, 0.5)  # shares that are tried; with more the expert's way is lost
-WINS = 0.4  # success rate that an expert with random moves should have: episodes of a task then differ
+RANDOM_MOVES = (0.1, 0.2, 0.3, 0.4, 0.5)  # shares that are tried
+WINS = 0.4  # success rate that an expert with random moves should have, so that episodes of a task differ
 _TRIED = 64  # episodes for each share that is tried
-_KEPT = 4  # of so many random episodes at most one is imitated
+_KEPT = 4  # at most one of so many random episodes is imitated
 
 Finished = Callable[[Episode], None]
 
 
 @dataclass
 class Demonstrations:
-    """Episodes to imitate, and how they came about.
+    """Episodes to imitate.
 
-    episodes: in the learner's words.
+    episodes: responses are written as the learner writes them.
     mistakes: share of mistakes among them, as in ``sft.mistakes``.
-    imitable: whether a good imitation succeeds as often; false of the best random episodes, which hold luck as well.
+    imitable: whether a good imitation succeeds as often; false for the best random episodes, which include luck.
     """
 
     episodes: list[Episode]
@@ -52,22 +51,19 @@ class Demonstrations:
 def demonstrations(settings: RunSettings, quiet: bool = False) -> Demonstrations:
     """Play demonstrations on the training tasks of the run's only environment.
 
-    Of the expert by itself, solved episodes are kept; whatever includes mistakes is kept whole. A model that learns
-    from both knows the environment's language, and has to find out by RL which behaviour pays.
+    The expert's solved episodes are kept, and all episodes with mistakes. A model that learns from both knows the
+    environment's language, and RL teaches it which behaviour pays.
 
     Raises:
         InvalidArgument: the expert solves no episode, or all random episodes earn the same.
     """
     sft, kwargs = sft_of(settings), settings.only_environment.environment.kwargs
-    env = make_env(settings.only_environment.environment.id, kwargs)
+    env = environment_of(settings)
     names = shown_tasks(settings, env, sft.episodes)
     mistakes = 0.0 if sft.mistakes is None else sft.mistakes
     imitable = has_expert(env)
     with track("demonstrations", sft.episodes, "episodes", quiet) as meter:
-
-        def finished(_: Episode) -> None:
-            meter.advance()
-
+        finished: Finished = lambda _: meter.advance()  # noqa: E731
         if not imitable:
             kept = lucky(settings, names, finished)
         elif env.has_hasty:
@@ -82,21 +78,17 @@ def demonstrations(settings: RunSettings, quiet: bool = False) -> Demonstrations
         else:
             kept = expert_episodes(settings, kwargs, ExpertAgent(sft.noise), names, f"{LABEL} True", finished)
     kept = [episode for episode in kept if episode.turns]
-    in_learner_words(kept, settings)
+    rephrase(kept, settings)
     return Demonstrations(kept, mistakes, imitable)
 
 
-# Who plays -----------------------------------------------------------------------------------------------------------
+# Players --------------------------------------------------------------------------------------------------------------
 
 
 def expert_episodes(
     settings: RunSettings, kwargs: Kwargs, agent: Agent, tasks: Sequence[str], label: str, finished: Finished
 ) -> list[Episode]:
-    """What the environment's expert solved of ``tasks``.
-
-    Raises:
-        InvalidArgument: it solved nothing.
-    """
+    """The episodes that the environment's expert solved; InvalidArgument if there are none."""
     if not tasks:
         return []
     played = play(settings, {**kwargs, "expert": True}, agent, tasks, label, finished)
@@ -112,14 +104,14 @@ def hasty_episodes(
 
 
 class CarelessExpert:
-    """The expert, with a share of random moves that are imitated as well.
+    """The expert, with random moves that are imitated as well.
 
     share: probability of a random move.
-    said: moves to choose from where the environment lists no admissible actions.
+    moves: moves to choose from in environments without admissible actions.
     """
 
-    def __init__(self, share: float, said: Sequence[str] = ()):
-        self.share, self.said = share, said
+    def __init__(self, share: float, moves: Sequence[str] = ()):
+        self.share, self.moves = share, moves
         self.expert = ExpertAgent()
 
     def decide(self, states: Sequence[EpisodeState]) -> list[Turn | None]:
@@ -127,43 +119,35 @@ class CarelessExpert:
 
     def _move(self, state: EpisodeState, turn: Turn | None) -> Turn | None:
         rng = np.random.default_rng([state.episode.seed, len(state.episode.turns), 2])
-        actions = state.info.get("admissible_actions") or self.said
+        actions = state.info.get("admissible_actions") or self.moves
         if turn is None or not actions or rng.random() >= self.share:
             return turn
-        action = actions[int(rng.integers(len(actions)))]
-        return Turn.acting(action)
+        return Turn.acting(actions[int(rng.integers(len(actions)))])
 
     def forget(self, slot: int) -> None:
         pass
 
 
 def careless_expert(settings: RunSettings, tasks: Sequence[str]) -> CarelessExpert:
-    """The expert with ``sft.mistakes`` random moves; absent: with the share whose success rate is nearest to ``WINS``.
-
-    Raises:
-        InvalidArgument: the expert by itself solves nothing.
-    """
-    kwargs, wanted = settings.only_environment.environment.kwargs, sft_of(settings).mistakes
+    """The expert with ``sft.mistakes`` random moves; by default with the share that succeeds nearest to ``WINS``."""
+    wanted = sft_of(settings).mistakes
+    kwargs = {**settings.only_environment.environment.kwargs, "expert": True}
     some = [tasks[i % len(tasks)] for i in range(_TRIED)]
-    shown = play(settings, {**kwargs, "expert": True}, ExpertAgent(), some, f"{LABEL} expert")
+    shown = play(settings, kwargs, ExpertAgent(), some, f"{LABEL} expert")
     require_solved(shown, settings)
-    said = sorted({turn.action for episode in shown for turn in episode.turns})
+    moves = sorted({turn.action for episode in shown for turn in episode.turns})
     if wanted is not None:
-        return CarelessExpert(wanted, said)
+        return CarelessExpert(wanted, moves)
 
     def distance(share: float) -> float:
-        played = play(settings, {**kwargs, "expert": True}, CarelessExpert(share, said), some, f"{LABEL} wander")
+        played = play(settings, kwargs, CarelessExpert(share, moves), some, f"{LABEL} wander")
         return abs(success_of(played) - WINS)
 
-    return CarelessExpert(min(RANDOM_MOVES, key=distance), said)
+    return CarelessExpert(min(RANDOM_MOVES, key=distance), moves)
 
 
 def lucky(settings: RunSettings, tasks: Sequence[str], finished: Finished | None = None) -> list[Episode]:
-    """Random episodes that earned more than the mean, the best quarter at most.
-
-    Raises:
-        InvalidArgument: all earned the same.
-    """
+    """The random episodes with more reward than the mean, at most the best quarter; InvalidArgument without any."""
     environment = settings.only_environment.environment
     kwargs = {**environment.kwargs, "expert": "random"}
     played = play(settings, kwargs, RandomAgent(), tasks, f"{LABEL} random", finished)
@@ -171,7 +155,7 @@ def lucky(settings: RunSettings, tasks: Sequence[str], finished: Finished | None
     better = [episode for episode in played if episode.reward > mean and episode.turns]
     if not better:
         raise InvalidArgument(
-            f"{len(played)} random episodes of {environment.id} all earned the same, so there is nothing to imitate: "
+            f"{len(played)} random episodes of {environment.id} all had the same reward, so none is worth imitating: "
             "give the environment an expert_action or intermediate rewards"
         )
     better.sort(key=lambda episode: (-episode.reward, len(episode.turns)))
@@ -181,22 +165,28 @@ def lucky(settings: RunSettings, tasks: Sequence[str], finished: Finished | None
     return kept
 
 
-# How it is played ----------------------------------------------------------------------------------------------------
+# Playing --------------------------------------------------------------------------------------------------------------
 
 
 def sft_of(settings: RunSettings) -> SftSettings:
-    """The section ``sft``, which the caller has made sure of."""
+    """The section ``sft``, which must exist."""
     assert settings.sft is not None
     return settings.sft
 
 
+def environment_of(settings: RunSettings) -> TextEnv:
+    """The run's only environment."""
+    environment = settings.only_environment.environment
+    return make_env(environment.id, environment.kwargs)
+
+
 def has_expert(env: TextEnv) -> bool:
-    """Whether the environment says what an expert would do."""
+    """Whether the environment has an expert."""
     return getattr(type(env), "expert_action", TextEnv.expert_action) is not TextEnv.expert_action
 
 
 def shown_tasks(settings: RunSettings, env: TextEnv, count: int) -> list[str]:
-    """``count`` training tasks in random order, again from the start where there are fewer."""
+    """``count`` training tasks in random order, repeated where there are fewer."""
     tasks = tasks_of(env, settings.only_environment.environment.split).require()
     order = np.random.default_rng([sft_of(settings).seed, 0]).permutation(len(tasks))
     return [tasks.ids[i] for i in itertools.islice(itertools.cycle(order), count)]
@@ -209,11 +199,10 @@ def play(
     tasks: Sequence[str],
     label: str,
     finished: Finished | None = None,
-    *,
     concurrency: int = 256,
     lockstep: bool = False,
 ) -> list[Episode]:
-    """Play each of ``tasks`` once, in environments of the training split.
+    """Play each of ``tasks`` of the training split once.
 
     kwargs: arguments of the environment.
     label: part of the episodes' seeds.
@@ -230,7 +219,7 @@ def success_of(episodes: Sequence[Episode]) -> float:
 
 
 def require_solved(episodes: Sequence[Episode], settings: RunSettings) -> None:
-    """Raise :class:`InvalidArgument` where an expert solved nothing; the message holds the first error, if any."""
+    """Raise :class:`InvalidArgument` if an expert solved nothing; the message includes the first error."""
     if any(episode.success for episode in episodes):
         return
     errors = [str(episode.info["error"]) for episode in episodes if "error" in episode.info]
@@ -240,24 +229,24 @@ def require_solved(episodes: Sequence[Episode], settings: RunSettings) -> None:
     )
 
 
-# How it is said ------------------------------------------------------------------------------------------------------
+# Phrasing -------------------------------------------------------------------------------------------------------------
 
 
 def phrasing_of(settings: RunSettings) -> Phrasing:
-    """How the learner writes its actions. The chat template of a new model writes calls as Hermes does."""
+    """How the learner writes its actions. The chat template of a new model writes calls in Hermes format."""
     env, base = settings.only_environment, sft_of(settings).base
     chosen = env.context
     style = STYLES[chosen.style]
     if not style.calls:
         return Phrasing(style)
-    tools = tools_of(make_env(env.environment.id, env.environment.kwargs))
+    tools = tools_of(environment_of(settings))
     if base is not None and chosen.calls == "auto":
         return Context(load_tokenizer(base), style, template=chosen.template, tools=tools).phrasing
     return Phrasing(style, Toolbox(tools, find_format("hermes" if chosen.calls == "auto" else chosen.calls)))
 
 
-def in_learner_words(episodes: Sequence[Episode], settings: RunSettings) -> None:
-    """Rewrite every response from which the learner's parser would not read the action that was played."""
+def rephrase(episodes: Sequence[Episode], settings: RunSettings) -> None:
+    """Rewrite the responses from which the learner's parser would not read the action that was played."""
     phrasing = phrasing_of(settings)
     for turn in (turn for episode in episodes for turn in episode.turns):
         if phrasing.read(turn.response).action != turn.action:

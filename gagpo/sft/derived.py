@@ -1,6 +1,6 @@
-"""What SFT derives from the demonstrations: sizes of a new model, lengths, and RL's learning rate.
+"""Derive the size of a new model, the response length and RL's learning rate from demonstrations.
 
-Nothing that a user has set is changed. The values lie beside the model, see :mod:`gagpo.settings.derived`.
+Settings of the user take precedence. The values are saved with the model, see :mod:`gagpo.settings.derived`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from gagpo.settings.derived import Value, is_set
 from gagpo.sft.demonstrations import sft_of
 from gagpo.sft.small_model import ModelShape, shape_for
 
-HEADROOM = 1.5  # how much longer than the longest demonstrated response a response may become
-RATE, AT = 2e-4, 1e6  # of RL, for a model of so many parameters; larger models take smaller steps
-COVERED = 0.995  # share of all words that the vocabulary is made for
+HEADROOM = 1.5  # longest response in RL, relative to the longest demonstrated one
+RATE, AT = 2e-4, 1e6  # learning rate of RL for a model of so many parameters; larger models take smaller steps
+COVERED = 0.995  # share of all words that are in the vocabulary
 _WORD = re.compile(r"\w+|[^\w\s]+")
 
 
 def vocabulary_of(texts: Sequence[str]) -> int:
-    """Enough tokens for the words that make up nearly all of ``texts``, and for the pieces they are merged from."""
+    """A vocabulary size for nearly all words of ``texts`` and the pieces that they are merged from."""
     counts = Counter(word for text in texts for word in _WORD.findall(text))
     covered, words = 0, 0
     for _, count in counts.most_common():
@@ -38,12 +38,12 @@ def vocabulary_of(texts: Sequence[str]) -> int:
 
 @dataclass
 class Lengths:
-    """The longest of everything in demonstrations, in tokens.
+    """The greatest lengths in demonstrations, in tokens.
 
-    answer: a response.
-    first: an episode's first prompt.
-    read: what a later turn adds to the prompt before it.
-    longest: a prompt with its response.
+    answer: of a response.
+    first: of an episode's first prompt.
+    read: of what a later turn adds to the prompt.
+    longest: of a prompt with its response.
     """
 
     answer: int = 1
@@ -52,7 +52,6 @@ class Lengths:
     longest: int = 1
 
     def add(self, episode: Episode) -> None:
-        """Include one more episode."""
         turns = episode.turns
         self.first = max(self.first, len(turns[0].prompt_ids))
         for turn, later in itertools.pairwise(turns):
@@ -67,17 +66,14 @@ class Lengths:
         return math.ceil(HEADROOM * self.answer)
 
     def context(self, settings: RunSettings, env: TextEnv) -> int:
-        """Most tokens of an episode: as many turns as the environment allows, each as long as any seen."""
-        said = settings.rollout.max_tokens if is_set(settings, "rollout.max_tokens") else self.response
-        whole = self.first + int(getattr(env, "max_turns", 50)) * (self.read + said) + said
-        return min(16384, max(1024, self.longest + said, _multiple(whole)))
+        """Most tokens of an episode: the environment's most turns, each as long as the longest one seen."""
+        response = settings.rollout.max_tokens if is_set(settings, "rollout.max_tokens") else self.response
+        whole = self.first + int(getattr(env, "max_turns", 50)) * (self.read + response) + response
+        return min(16384, max(1024, self.longest + response, _multiple(whole)))
 
 
 def derived_shape(settings: RunSettings, vocabulary: int, lengths: Lengths, env: TextEnv) -> ModelShape:
-    """The shape of a new model with ``vocabulary`` tokens.
-
-    Two layers can look something up; longer texts and larger vocabularies get more.
-    """
+    """The shape of a new model; longer texts and larger vocabularies get more than two layers."""
     few = vocabulary <= 512 and lengths.longest <= 256
     return shape_for(
         sft_of(settings).model,
@@ -89,7 +85,7 @@ def derived_shape(settings: RunSettings, vocabulary: int, lengths: Lengths, env:
 
 
 def rate_of(parameters: int) -> float:
-    """The learning rate of RL for a new model of so many parameters."""
+    """The learning rate of RL for a model of so many parameters."""
     return float(f"{RATE * (AT / parameters) ** 0.25:.1e}")
 
 

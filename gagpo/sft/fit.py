@@ -26,15 +26,9 @@ from gagpo.sft.rows import RESPONSE, LabelledRow
 STATE = "supervised.pt"
 SAVE_SECONDS = 300.0
 
-Saver = Callable[[torch.nn.Module], None]
-"""Called with the model whenever a state has been written."""
-
-Rate = Callable[[int], float]
-"""The learning rate of a step, counted from 0."""
-
 
 class SupervisedStateError(GagpoError, ValueError):
-    """A state of supervised training that cannot be read; the message names the file."""
+    """A state of supervised training that cannot be read."""
 
 
 def fit(
@@ -43,17 +37,18 @@ def fit(
     settings: RunSettings,
     quiet: bool = False,
     folder: Path | None = None,
-    on_save: Saver | None = None,
+    on_save: Callable[[torch.nn.Module], None] | None = None,
     panel: Panel | None = None,
-    rate: Rate | None = None,
+    rate: Callable[[int], float] | None = None,
 ) -> list[float]:
     """Train ``model`` in place.
 
     The loss is the mean over response tokens plus ``observations`` times the mean over all other tokens.
 
-    folder: where the state is written every five minutes, and continued from; the result is the same either way.
+    folder: where the state is saved every five minutes, and resumed from.
+    on_save: called with the model after each save.
     panel: measures the model; without ``steps`` it ends the training.
-    rate: absent for :func:`cosine_rate`, or without ``steps`` for :func:`gagpo.sft.panel.round_rate`.
+    rate: learning rate of a step, from 0; :func:`cosine_rate` by default, or without ``steps`` :func:`round_rate`.
 
     Returns: the mean loss on response tokens of every step, in nats per token.
 
@@ -104,7 +99,7 @@ def fit(
 
 
 def cosine_rate(sft: SftSettings, step: int) -> float:
-    """The learning rate with a fixed number of steps: rises over the first twentieth, then falls along a cosine."""
+    """The learning rate with a fixed number of steps: rises over the first twentieth and falls along a cosine."""
     steps = sft.steps or MOST_STEPS
     risen = min(1.0, (step + 1) / max(1, steps // 20))
     return sft.learning_rate * risen * (0.5 * (1.0 + math.cos(math.pi * step / steps)))
@@ -112,18 +107,18 @@ def cosine_rate(sft: SftSettings, step: int) -> float:
 
 def _accumulate(model: torch.nn.Module, rows: Sequence[Row], settings: RunSettings) -> float:
     """Add the gradients of one batch; returns its mean loss on response tokens."""
-    said = sum(int((row.turn_K == RESPONSE).sum()) for row in rows)
-    read = max(1, sum(len(row.turn_K) for row in rows) - said)
+    responses = sum(int((row.turn_K == RESPONSE).sum()) for row in rows)
+    others = max(1, sum(len(row.turn_K) for row in rows) - responses)
     total = 0.0
     for made in packing_of(model, settings).micro_batches(rows):
         batch = made.to(settings.device)
         with autocast(settings):
             logprob_K, _ = token_logprobs(model, batch, entropy="none")
         # Both means run over the whole batch, so that the gradients of micro-batches add up.
-        said_K = batch.turn_K == RESPONSE
-        loss = -logprob_K[said_K].sum() / said
+        response_K = batch.turn_K == RESPONSE
+        loss = -logprob_K[response_K].sum() / responses
         total += loss.item()
-        (loss - sft_of(settings).observations * logprob_K[~said_K].sum() / read).backward()
+        (loss - sft_of(settings).observations * logprob_K[~response_K].sum() / others).backward()
     return total
 
 
@@ -142,17 +137,13 @@ def optimizers(model: torch.nn.Module) -> list[torch.optim.Optimizer]:
 
 
 def _endless(rows: Sequence[LabelledRow], rng: np.random.Generator) -> Iterator[LabelledRow]:
-    """Every row once, in random order, again and again."""
+    """All rows in random order, again and again."""
     while True:
         yield from (rows[i] for i in rng.permutation(len(rows)))
 
 
 def _store(
-    path: Path,
-    model: torch.nn.Module,
-    pair: list[torch.optim.Optimizer],
-    losses: list[float],
-    panel: Panel | None = None,
+    path: Path, model: torch.nn.Module, pair: list[torch.optim.Optimizer], losses: list[float], panel: Panel | None
 ) -> None:
     state = {"model": model.state_dict(), "optimizers": [o.state_dict() for o in pair], "losses": losses}
     if panel is not None:
@@ -161,10 +152,8 @@ def _store(
         torch.save(state, fresh)
 
 
-def _restore(
-    path: Path, model: torch.nn.Module, pair: list[torch.optim.Optimizer], panel: Panel | None = None
-) -> list[float]:
-    """Load the stored state into model and optimizers; returns the losses so far, [] when nothing is stored."""
+def _restore(path: Path, model: torch.nn.Module, pair: list[torch.optim.Optimizer], panel: Panel | None) -> list[float]:
+    """Load the stored state; returns the losses so far, [] if nothing is stored."""
     if not path.exists():
         return []
     try:

@@ -1,4 +1,4 @@
-"""How SFT measures its model: a few training tasks, several episodes each, and what the result means for RL."""
+"""Measure a model during SFT: several episodes of a few training tasks, and what the result means for RL."""
 
 from __future__ import annotations
 
@@ -11,37 +11,36 @@ import numpy as np
 import torch
 
 from gagpo.agents.agent import Agent, RandomAgent
-from gagpo.agents.engines.base import Sampling
 from gagpo.agents.episodes import Episode
 from gagpo.agents.rollout import group_jobs, rollout
-from gagpo.agents.setup import language_agent, make_engine, make_env, tasks_of
+from gagpo.agents.setup import language_agent, make_engine, tasks_of
 from gagpo.base.errors import GagpoError
 from gagpo.envs.remote.pool import open_pool
 from gagpo.eval.evaluate import choose_panel
 from gagpo.settings import RunSettings, SftSettings
-from gagpo.sft.demonstrations import sft_of, success_of
+from gagpo.sft.demonstrations import environment_of, sft_of, success_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 TASKS, TRIES = 16, 8
 FEW = 16  # demonstrations
-INVALID, CUT, CONTRAST = 0.1, 0.05, 0.25  # at most, at most, at least
-MOST_STEPS = 4000  # where the panel decides when to stop
-FIRST, GROWTH = 100, 1.5  # steps of the first round, and the factor by which each round lengthens the whole
-RISE, FALL = 20, 0.4  # steps over which a round's learning rate rises, and share of the round over which it falls
+INVALID, CUT, CONTRAST = 0.1, 0.05, 0.25  # for RL: at most, at most, at least
+MOST_STEPS = 4000  # without sft.steps
+FIRST, GROWTH = 100, 1.5  # steps of the first round; factor by which each round lengthens the training so far
+RISE, FALL = 20, 0.4  # steps over which a round's learning rate rises; share of the round over which it falls
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Measure:
-    """What the panel measured. All but ``step`` are shares.
+    """Results of the panel; all but ``step`` are shares.
 
-    step: steps of training before it.
-    success: successful episodes.
+    step: training steps before it.
+    success: episodes.
     invalid: turns without a valid action.
-    cut: responses that reached the limit of tokens.
+    cut: responses that reached the token limit.
     contrast: tasks of which some episodes succeed and some fail, which RL learns from.
     """
 
@@ -53,7 +52,7 @@ class Measure:
 
     @classmethod
     def of(cls, step: int, episodes: Sequence[Episode]) -> Measure:
-        """Of the panel's episodes; those of one task share their ``group``."""
+        """Measure the panel's episodes; those of one task share their ``group``."""
         turns = [turn for episode in episodes for turn in episode.turns]
         groups: dict[int, list[bool]] = {}
         for episode in episodes:
@@ -69,11 +68,11 @@ class Measure:
 
 @dataclass(frozen=True)
 class Expected:
-    """What a model is compared with: success rates on the panel's tasks.
+    """Success rates on the panel's tasks that a model is compared with.
 
     chance: of random play.
     shown: of the demonstrations.
-    imitable: whether a good imitation does as well as the demonstrations; the best random episodes include luck.
+    imitable: see :class:`gagpo.sft.demonstrations.Demonstrations`.
     """
 
     chance: float
@@ -93,27 +92,19 @@ class Panel:
         self, settings: RunSettings, tokenizer: PreTrainedTokenizerBase, expected: Expected, say: Say = lambda _: None
     ):
         self.settings, self.tokenizer, self.expected, self.say = settings, tokenizer, expected, say
-        self.env = make_env(settings.only_environment.environment.id, settings.only_environment.environment.kwargs)
+        self.env = environment_of(settings)
         self.measures: list[Measure] = []
 
     @property
     def enough(self) -> bool:
-        """Whether RL can begin, by the last measure, or has nothing left to learn."""
+        """Whether RL can begin, or has nothing left to learn, by the last measure."""
         return bool(self.measures) and not self.faults(self.measures[-1])
 
     def measure(self, model: torch.nn.Module, step: int) -> None:
-        """Play ``model`` after ``step`` steps, and say and keep the result."""
-        settings, context = self.settings, self.settings.context
+        """Play ``model`` after ``step`` steps; report and keep the result."""
+        settings = self.settings
         engine = make_engine("transformers", model.eval(), self.tokenizer)
-        agent = language_agent(
-            engine,
-            self.env,
-            Sampling(settings.rollout.temperature, settings.rollout.max_tokens),
-            style=context.style,
-            history=context.history,
-            template=context.template,
-            calls=context.calls,
-        )
+        agent = language_agent(engine, self.env, settings.rollout.sampling, **dict(settings.context))
         measure = Measure.of(step, play_panel(settings, agent, TRIES))
         self.measures.append(measure)
         self.say(self.words(measure))
@@ -129,10 +120,10 @@ class Panel:
         )
 
     def faults(self, measure: Measure) -> list[str]:
-        """What keeps RL from learning, each with the setting to change; [] where it can begin.
+        """What keeps RL from learning, each with the setting to change; [] if RL can begin.
 
-        A model that nearly always wins only lacks contrast, which more steps would not give it. One that wins most
-        episodes knows the language of the environment, even if many of its turns are invalid: RL removes those.
+        More steps would not give contrast to a model that nearly always wins. A model that wins most episodes knows
+        the environment's language even if many of its turns are invalid; RL removes those.
         """
         limit = self.settings.rollout.max_tokens
         more = "raise sft.steps" if sft_of(self.settings).steps else f"set sft.steps above {MOST_STEPS}"
@@ -174,7 +165,6 @@ class Panel:
         return [asdict(one) for one in self.measures]
 
     def restore(self, state: Sequence[dict[str, Any]]) -> None:
-        """Continue from a :meth:`state`."""
         self.measures = [Measure(**one) for one in state]
 
 
@@ -189,15 +179,15 @@ def play_panel(settings: RunSettings, agent: Agent, tries: int, expert: str | bo
 
 def panel_tasks(settings: RunSettings) -> list[str]:
     """Training tasks, evenly spread over the split."""
-    env = make_env(settings.only_environment.environment.id, settings.only_environment.environment.kwargs)
-    return list(choose_panel(tasks_of(env, settings.only_environment.environment.split), TASKS).ids)
+    tasks = tasks_of(environment_of(settings), settings.only_environment.environment.split)
+    return list(choose_panel(tasks, TASKS).ids)
 
 
 def expected(settings: RunSettings, episodes: Sequence[Episode], imitable: bool) -> Expected:
     """What a model that imitates ``episodes`` is compared with.
 
-    Demonstrations count on the panel's own tasks, which may be harder than others. Where few of those were shown their
-    success depends on chance, so the mean of all demonstrations counts as ``FEW`` more of them.
+    Demonstrations of the panel's own tasks count, because these may be harder than others. Few of them would be a noisy
+    estimate, so the mean of all demonstrations counts as ``FEW`` more.
     """
     tasks = set(panel_tasks(settings))
     own, of_all = [episode for episode in episodes if episode.task in tasks], success_of(episodes)
@@ -210,7 +200,7 @@ def expected(settings: RunSettings, episodes: Sequence[Episode], imitable: bool)
 
 
 def rounds(sft: SftSettings) -> list[int]:
-    """After how many steps the panel is played: at the end; without ``steps`` often at first, then less often."""
+    """Steps after which the panel is played: the last one; without ``steps`` often at first, then less often."""
     if sft.steps is not None:
         return [sft.steps]
     ends = [min(FIRST, MOST_STEPS)]
@@ -220,9 +210,9 @@ def rounds(sft: SftSettings) -> list[int]:
 
 
 def round_rate(sft: SftSettings, step: int) -> float:
-    """The learning rate of a step without ``steps``: in every round it rises, stays, and falls before the panel.
+    """The learning rate without ``steps``: in every round it rises, stays, and falls before the panel is played.
 
-    A model whose rate has just fallen shows what it has learned (Loshchilov & Hutter 2017, arXiv 1608.03983).
+    Warm restarts: Loshchilov & Hutter 2017, arXiv 1608.03983.
     """
     ends = [0, *rounds(sft)]
     number = bisect.bisect_right(ends, step)
@@ -232,5 +222,5 @@ def round_rate(sft: SftSettings, step: int) -> float:
 
 
 def percent(share: float) -> str:
-    """A share in words."""
+    """A share in per cent."""
     return f"{100 * share:.0f} %"

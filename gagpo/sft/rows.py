@@ -1,4 +1,4 @@
-"""Demonstrations as rows of tokens with what is learned of each, and the file that stores them."""
+"""Demonstrations as rows of labelled tokens, and the file that stores them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gagpo.base import durable
 from gagpo.learning.batch import Row, build_rows
 
 RESPONSE, PROMPT, SKIPPED = 0, 1, 2
-"""Kinds of tokens: part of a response to imitate, part of what the model reads, and not predicted at all."""
+"""Kinds of tokens: in a response to imitate, in the text that the model reads, and not predicted."""
 
 
 @dataclass(frozen=True)
@@ -29,21 +29,21 @@ class LabelledRow:
     kind_L: np.ndarray
 
     def row(self, observations: bool) -> Row:
-        """The row to train on, whose ``turn_K`` holds kinds. observations: predict what is read, too."""
+        """The row to train on, whose ``turn_K`` holds kinds. observations: whether to predict PROMPT tokens too."""
         place_K = np.flatnonzero(self.kind_L != SKIPPED if observations else self.kind_L == RESPONSE)
         none_K = np.zeros(len(place_K), np.float32)
         return Row(self.ids, place_K, self.kind_L[place_K].astype(np.int64), np.arange(len(place_K)), none_K)
 
 
 def tokenize(episode: Episode, context: Context) -> None:
-    """Give every turn the tokens that an engine would read and sample for its texts."""
+    """Set the token ids of every turn, as an engine would read and sample them."""
     for number, turn in enumerate(episode.turns):
         turn.prompt_ids = context.prompt(episode.turns[:number], turn.observation)
         turn.response_ids = context.response(turn.response)
 
 
 def labelled_rows(episode: Episode, stray: int = PROMPT) -> list[LabelledRow]:
-    """The rows of a demonstration in which something is imitated. stray: kind of the moves that are not."""
+    """The rows of a demonstration with something to imitate. stray: kind of the moves that are not imitated."""
     imitated = np.asarray([turn.trainable for turn in episode.turns])
     rows = []
     for row in build_rows([episode]):
@@ -56,7 +56,7 @@ def labelled_rows(episode: Episode, stray: int = PROMPT) -> list[LabelledRow]:
 
 
 def store_rows(rows: Sequence[LabelledRow], path: Path) -> None:
-    """Write all rows to one file."""
+    """Write the rows to one file."""
     with durable.replacing(path) as fresh, fresh.open("wb") as file:
         np.savez(
             file,

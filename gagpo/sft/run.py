@@ -12,21 +12,16 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from gagpo.agents.context import Context
-from gagpo.agents.engines.base import Tokenizer
 from gagpo.agents.episodes import Episode
 from gagpo.agents.model import load_model, load_tokenizer
-from gagpo.agents.prompts import STYLES
-from gagpo.agents.setup import make_env
+from gagpo.agents.setup import make_context
 from gagpo.base import durable
-from gagpo.envs.base import TextEnv
-from gagpo.envs.tools import tools_of
 from gagpo.settings import RunSettings, SettingsError
-from gagpo.settings.derived import RECIPE, Derived, applied
-from gagpo.sft.demonstrations import demonstrations, phrasing_of, sft_of
+from gagpo.settings.derived import RECIPE, Derived, applied, recipe, refuse_other
+from gagpo.sft.demonstrations import demonstrations, environment_of, phrasing_of, sft_of
 from gagpo.sft.derived import Lengths, derived_shape, rate_of, vocabulary_of, words
 from gagpo.sft.fit import fit
 from gagpo.sft.panel import Expected, Panel, Say, expected
-from gagpo.sft.recipe import recipe, refuse_other
 from gagpo.sft.rows import LabelledRow, labelled_rows, store_rows, stored_rows, tokenize
 from gagpo.sft.small_model import create, save_folder, train_tokenizer
 
@@ -37,21 +32,18 @@ _FOUND = "found.json"  # in the folder of unfinished work: what was derived, and
 def sft(settings: RunSettings, quiet: bool = False, say: Say = lambda _: None) -> Path:
     """Make the folder that ``settings.model`` names: demonstrations, tokenizer, model, training.
 
-    Unfinished work lies in a folder next to it; the same call resumes it.
+    Unfinished work is kept in a folder next to it; the same call resumes it.
 
     say: called with what was derived and measured, and what that means for RL.
 
     Returns: the model's folder.
-
-    Raises:
-        SettingsError: there is no section ``sft``, or the unfinished work has other settings.
     """
     if settings.sft is None:
         raise SettingsError(f"run {settings.name!r} has no section 'sft'")
     if settings.environments and settings.sft.steps is None:
         raise SettingsError("SFT in several environments needs sft.steps")
     if any(env.context.admissible for env in settings.all_environments):
-        # episodes do not keep the admissible actions, so prompts would differ from those of RL
+        # episodes do not store the admissible actions, so prompts would differ from those of RL
         raise SettingsError("SFT cannot show admissible actions: set context.admissible=false")
     folder = Path(settings.model)
     made = recipe(settings)
@@ -81,7 +73,7 @@ def sft(settings: RunSettings, quiet: bool = False, say: Say = lambda _: None) -
 def prepare(
     settings: RunSettings, work: Path, more: Mapping[str, str], quiet: bool
 ) -> tuple[torch.nn.Module, PreTrainedTokenizerBase, list[LabelledRow]]:
-    """The model before training, its tokenizer and its rows: read from ``work``, or made there.
+    """The model before training, its tokenizer and its rows, from ``work`` or made there.
 
     more: texts of further files in the model's folder, by file name.
     """
@@ -97,7 +89,7 @@ def _make(settings: RunSettings, work: Path, more: Mapping[str, str], quiet: boo
     played = [(part, demonstrations(part, quiet)) for part in parts(settings)]
     compared: Expected | None = None
     if len(played) == 1:
-        ((part, shown),) = played
+        part, shown = played[0]
         compared = expected(part, shown.episodes, shown.imitable)
 
     # The tokenizer, and with it rows and lengths.
@@ -112,7 +104,7 @@ def _make(settings: RunSettings, work: Path, more: Mapping[str, str], quiet: boo
     for part, shown in played:
         context = context_of(part, tokenizer)
         while shown.episodes:
-            episode = shown.episodes.pop(0)  # its prompts take twenty times the space of its row
+            episode = shown.episodes.pop(0)  # its prompts take twenty times the memory of its row
             tokenize(episode, context)
             lengths.add(episode)
             rows += labelled_rows(episode)
@@ -126,8 +118,7 @@ def _make(settings: RunSettings, work: Path, more: Mapping[str, str], quiet: boo
     if len(played) == 1:
         derived["sft.mistakes"] = played[0][1].mistakes
     if base is None:
-        sizes = {"layers": shape.layers, "width": shape.width, "vocabulary": shape.vocabulary, "context": shape.context}
-        derived |= {f"sft.model.{name}": size for name, size in sizes.items()}
+        derived |= {f"sft.model.{name}": getattr(shape, name) for name in ("layers", "width", "vocabulary", "context")}
     limit = int(getattr(model.config, "max_position_embeddings", shape.context))
     save_folder(model, tokenizer, work / "start", more)
     found = {"derived": derived, "expected": asdict(compared) if compared else None}
@@ -149,37 +140,21 @@ def parts(settings: RunSettings) -> list[RunSettings]:
 
 
 def texts_of(played: list[tuple[RunSettings, list[Episode]]]) -> list[str]:
-    """What a tokenizer is trained on: texts of some demonstrations, and what the first prompt says about tools."""
+    """What a tokenizer is trained on: texts of some demonstrations, and the description of tools."""
     episodes = [episode for _, own in played for episode in own]
     shown = episodes[:: max(1, len(episodes) // _TOKENIZED)]
     texts = [text for episode in shown for turn in episode.turns for text in (turn.observation, turn.response)]
     for part, own in played:
         toolbox = phrasing_of(part).toolbox
         if toolbox is not None:
-            told = "\n".join([*(json.dumps(spec) for spec in toolbox.specs), environment_of(part).instructions])
-            texts += [told] * len(own[:: max(1, len(own) // 100)])
+            description = "\n".join([*(json.dumps(spec) for spec in toolbox.specs), environment_of(part).instructions])
+            texts += [description] * len(own[:: max(1, len(own) // 100)])
     return texts
 
 
-def environment_of(settings: RunSettings) -> TextEnv:
-    """The only environment of the settings."""
-    environment = settings.only_environment.environment
-    return make_env(environment.id, environment.kwargs)
-
-
-def context_of(settings: RunSettings, tokenizer: Tokenizer) -> Context:
-    """What the learner reads and writes in the only environment of the settings."""
-    chosen, env = settings.context, environment_of(settings)
-    return Context(
-        tokenizer,
-        STYLES[chosen.style],
-        env.instructions,
-        chosen.history,
-        chosen.admissible,
-        chosen.template,
-        tools_of(env),
-        chosen.calls,
-    )
+def context_of(settings: RunSettings, tokenizer: PreTrainedTokenizerBase) -> Context:
+    """How the learner is prompted in the run's only environment."""
+    return make_context(tokenizer, environment_of(settings), **dict(settings.context))
 
 
 def _text(value: object) -> str:

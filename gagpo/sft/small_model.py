@@ -1,7 +1,4 @@
-"""A new small language model: random weights, and a tokenizer trained on the texts of an environment.
-
-It is saved as an ordinary Hugging Face folder, which every command loads like any other model.
-"""
+"""A new small language model: random weights, and a tokenizer trained on the texts of an environment."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ CHAT_TEMPLATE = (
     "{% endfor %}{{ '<|end|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
-"""Tools are listed by the system, calls are written as Hermes writes them, and the user gives their results."""
+"""The system message lists the tools, calls are in Hermes format, and user messages give their results."""
 
 SPECIAL = ["<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
 
@@ -39,18 +36,12 @@ NAME_AND_NUMBER = r" ?\p{L}+ \p{N}+(?![\p{L}\p{N}])"
 class ModelShape:
     """Sizes of a Llama model and what its tokenizer is trained for.
 
-    layers: transformer blocks.
     width: size of the hidden states, a multiple of ``heads``.
     heads: query heads, a multiple of ``key_value_heads``.
-    key_value_heads: key and value heads.
     feed_forward: width of the hidden layer of a block.
     vocabulary: most tokens of the tokenizer.
-    numbers: how numbers become tokens, see :class:`gagpo.settings.sft.SftModelSettings`.
-    marks: texts that are one token each.
+    numbers, marks: see :func:`train_tokenizer`.
     context: most tokens of a prompt and its response.
-
-    Raises:
-        InvalidArgument: the sizes do not divide.
     """
 
     layers: int = 4
@@ -71,9 +62,9 @@ class ModelShape:
 def shape_for(
     model: SftModelSettings, *, layers: int = 4, width: int = 128, vocabulary: int = 1024, context: int = 4096
 ) -> ModelShape:
-    """The shape that ``model`` asks for; the other arguments are the sizes where it sets none.
+    """The shape that ``model`` sets; the other arguments are its defaults.
 
-    A head has 32 numbers, and two heads share their keys and values where their number is even.
+    Heads have 32 dimensions. Two heads share keys and values if their number is even.
     """
     width = model.width or width
     heads = max(1, width // 32)
@@ -95,11 +86,10 @@ def train_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """Train a byte-level BPE tokenizer: frequent words become one token, and every text can be encoded.
 
-    texts: what it learns its words from.
     vocabulary: most tokens.
-    numbers: how numbers become tokens. Single digits are copied alike wherever they stand, which sums and long numbers
-        need. A name and its number as one token takes one attention step to copy.
-    marks: texts that are one token each, spaces included. What follows one is encoded as after a bracket.
+    numbers: how numbers become tokens. Sums and long numbers need single digits. A name and its number as one token
+        take one attention step to copy.
+    marks: texts that are one token each, including their spaces.
     """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -128,12 +118,10 @@ def train_tokenizer(
 
 
 def config(shape: ModelShape, vocabulary: int, end: int | None = None, padding: int | None = None) -> LlamaConfig:
-    """The config of a Llama model.
+    """The config of a Llama model (transformers would load Qwen's own tokenizer for a Qwen2 model).
 
     vocabulary: tokens of its tokenizer.
     end, padding: ids of the special tokens.
-
-    Not Qwen2: transformers would load Qwen's own tokenizer for that model type.
     """
     return LlamaConfig(
         vocab_size=-(-vocabulary // 16) * 16,
@@ -170,10 +158,7 @@ def build(shape: ModelShape, texts: Iterable[str], seed: int) -> tuple[torch.nn.
 def save_folder(
     model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, folder: Path, more: Mapping[str, str] | None = None
 ) -> None:
-    """Write a model folder under a temporary name and rename it.
-
-    more: texts of further files, by file name.
-    """
+    """Write a Hugging Face folder under a temporary name and rename it. more: texts of further files, by file name."""
     from gagpo.agents.model import save
 
     with durable.replacing_folder(folder) as temporary:

@@ -1,6 +1,33 @@
-"""Where the numbers of a run go besides its folder: TensorBoard, trackio, wandb, or one of your own."""
+"""Trackers, which receive the metrics of a run: TensorBoard, trackio, wandb, or your own."""
 
-from gagpo.trackers.base import Tracker, Trackers, plain_numbers, sample_text
-from gagpo.trackers.registry import TRACKERS, tracking
+from __future__ import annotations
 
-__all__ = ["TRACKERS", "Tracker", "Trackers", "plain_numbers", "sample_text", "tracking"]
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from gagpo.base.registry import Registry
+from gagpo.trackers.base import Settings, Tracker, Trackers, sample_text
+
+__all__ = ["TRACKERS", "Tracker", "Trackers", "sample_text", "tracking"]
+
+TRACKERS: Registry[Callable[[], Tracker]] = Registry(
+    "tracker",
+    "gagpo.trackers",
+    {
+        "tensorboard": "gagpo.trackers.tensorboard:TensorBoard",
+        "trackio": "gagpo.trackers.trackio:Trackio",
+        "wandb": "gagpo.trackers.wandb:Wandb",
+    },
+)
+
+
+@contextmanager
+def tracking(names: Sequence[str], run: Path, settings: Settings, resume_iteration: int = 0) -> Iterator[Trackers]:
+    """Start the trackers called ``names`` and close them at the end."""
+    trackers = Trackers({name: TRACKERS.find(name)() for name in names})
+    try:
+        trackers.start(run, settings, resume_iteration)
+        yield trackers
+    finally:
+        trackers.close()

@@ -1,4 +1,4 @@
-"""What a tracker is: four calls, with plain numbers and plain records. Nothing of the trainer is needed."""
+"""The interface of a tracker: four methods that receive plain numbers and records."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from typing import Any, Protocol
 
 from gagpo.base.errors import GagpoError
 
-LONGEST = 2000  # characters of one text of a sample episode
+LONGEST = 2000  # characters of a text in a sample episode
 
-Settings = Mapping[str, object]  # the resolved ones of a run, plain values
+Settings = Mapping[str, object]  # resolved settings of a run
 Record = Mapping[str, Any]  # an episode, see gagpo.agents.episodes.Episode.record
 
 
 class Tracker(Protocol):
-    """Takes the numbers of one run, in order; made without arguments, started once, closed once."""
+    """Receives the metrics of one run, in order. Constructed without arguments, started once, closed once."""
 
     def start(self, run: Path, settings: Settings, resume_iteration: int) -> None:
-        """Begin, or go on with the line that an earlier process of this run began.
+        """Start, or continue what an earlier process of this run logged.
 
-        run: the run's folder, whose name is the run's. resume_iteration: the last iteration that still holds, 0 for a
-        new run; what was logged after it is about to be logged again.
+        run: the run's folder; its name is the name of the run.
+        resume_iteration: the last iteration that is kept, 0 for a new run; later ones will be logged again.
         """
 
     def log(self, row: Mapping[str, float], step: int) -> None:
         """The finite numbers of iteration ``step``."""
 
     def episodes(self, sample: Sequence[Record], step: int) -> None:
-        """A few whole episodes of iteration ``step``."""
+        """Sample episodes of iteration ``step``."""
 
     def close(self) -> None:
-        """The run ends, finished or not."""
+        """Called at the end of the run, finished or not."""
 
 
 class Trackers:
-    """Several trackers as one. One that breaks in mid-run is named, closed and left out; the training goes on."""
+    """Several trackers as one. One that fails during the run is dropped with a warning; training continues."""
 
     def __init__(self, trackers: Mapping[str, Tracker]):
         self.trackers = dict(trackers)
@@ -62,13 +62,13 @@ class Trackers:
                 call(tracker)
             except GagpoError:
                 raise
-            except Exception as error:  # a server that is gone must not end a training of days
+            except Exception as error:  # a lost server must not end a long training
                 del self.trackers[name]
-                warnings.warn(f"tracker {name} failed and is left out from here on: {error}", stacklevel=2)
+                warnings.warn(f"tracker {name} failed and will not be used again: {error}", stacklevel=2)
 
 
 def plain_numbers(row: Mapping[str, object]) -> dict[str, float]:
-    """The finite numbers of a row; trackers know no texts, and some refuse NaN.
+    """The finite numbers of a row. Trackers accept no texts, and some reject NaN.
 
     >>> plain_numbers({"loss": 0.5, "note": "x", "kl": float("nan"), "ok": True})
     {'loss': 0.5}
@@ -81,13 +81,13 @@ def plain_numbers(row: Mapping[str, object]) -> dict[str, float]:
 
 
 def sample_text(sample: Sequence[Record]) -> str:
-    """Episodes as plain text, indented so that trackers which render Markdown show it as it is."""
+    """Episodes as text, indented so that Markdown renders it verbatim."""
     lines: list[str] = []
-    for episode in sample:  # a headline, then what was said turn after turn
+    for episode in sample:
         verdict = "success" if episode["success"] else "no success"
         lines += [f"{verdict}, {len(episode['turns'])} turns: {episode['task']}", ""]
         for number, turn in enumerate(episode["turns"], 1):
-            for name in ("observation", "response"):  # of a model: cut, and shown as plain ASCII
+            for name in ("observation", "response"):  # from a model: shortened, in ASCII
                 shown = str(turn[name])[:LONGEST].encode("ascii", "backslashreplace").decode()
                 lines += [f"    {number} {name}: {line}" for line in shown.splitlines() or [""]]
         lines.append("")

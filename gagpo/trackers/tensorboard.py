@@ -12,7 +12,7 @@ from gagpo.trackers.base import Record, Settings, sample_text
 
 
 class TensorBoard:
-    """A resumed run tells TensorBoard to forget what it is about to log again."""
+    """A resumed run purges the steps that it will log again."""
 
     def start(self, run: Path, settings: Settings, resume_iteration: int) -> None:
         self.writer = SummaryWriter(str(run / "tensorboard"), purge_step=resume_iteration + 1)

@@ -1,4 +1,4 @@
-"""trackio: a local database (``TRACKIO_DIR``) with wandb's way of speaking; ``trackio show`` opens it."""
+"""trackio: a local database in ``TRACKIO_DIR``; ``trackio show`` opens it."""
 
 from __future__ import annotations
 
@@ -12,20 +12,13 @@ from gagpo.trackers.base import Record, Settings, sample_text
 
 
 class Trackio:
-    """One trackio run per run folder: its name is kept in ``RUN/trackio-name``, so that a resumed run goes on in it."""
+    """One trackio run per run folder. Its name is in ``RUN/trackio-name``, so a resumed run continues it."""
 
     def start(self, run: Path, settings: Settings, resume_iteration: int) -> None:
         place = run / "trackio-name"
         name = place.read_text(encoding="utf-8").strip() if place.exists() else run.resolve().name
-        self.run = trackio.init(
-            "gagpo",
-            name=name,
-            resume="allow",
-            config=dict(settings),
-            embed=False,
-            auto_log_gpu=False,
-            auto_log_cpu=False,
-        )
+        log = {"embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
+        self.run = trackio.init("gagpo", name=name, resume="allow", config=dict(settings), **log)
         durable.write_text(place, name)
 
     def log(self, row: Mapping[str, float], step: int) -> None:

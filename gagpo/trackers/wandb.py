@@ -1,4 +1,4 @@
-"""Weights & Biases; ``WANDB_MODE=offline`` keeps everything in ``RUN/wandb`` until ``wandb sync``."""
+"""Weights & Biases. ``WANDB_MODE=offline`` writes to ``RUN/wandb`` for a later ``wandb sync``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gagpo.trackers.base import Record, Settings, sample_text
 
 
 class Wandb:
-    """One wandb run per run folder: its id is kept in ``RUN/wandb-id``, so that a resumed run goes on in it."""
+    """One wandb run per run folder. Its id is in ``RUN/wandb-id``, so a resumed run continues it."""
 
     def start(self, run: Path, settings: Settings, resume_iteration: int) -> None:
         place = run / "wandb-id"
@@ -22,7 +22,7 @@ class Wandb:
         )
         if known is None:
             durable.write_text(place, str(self.run.id))
-        # Steps of wandb only rise; iterations that are done again are told apart by their own number.
+        # wandb's steps only increase, so repeated iterations need a metric of their own.
         self.run.define_metric("iteration")
         self.run.define_metric("*", step_metric="iteration")
 

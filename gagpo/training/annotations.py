@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from gagpo.agents.episodes import Episode
-from gagpo.credit import Credit, CreditSettings, Turns, value_proxy
+from gagpo.credit import Credit, CreditSettings, Turns
+from gagpo.credit.gagpo import Gagpo
 
 
 def annotate(
@@ -18,10 +19,10 @@ def annotate(
     settings: CreditSettings,
     ratio_K: np.ndarray | None = None,
 ) -> None:
-    """Write ``credit`` to the turns of the ``trained`` episodes, and to all ``played`` whether they were trained on.
+    """Write ``credit`` to the turns of the ``trained`` episodes, and mark these among all ``played``.
 
-    turns: the columns that credit was given from, in the order of ``trained``.
-    ratio_K: probability ratio of each response token, turn after turn.
+    turns: the columns that credit was computed from, in the order of ``trained``.
+    ratio_K: probability ratio of each response token.
     """
     kept = {id(episode) for episode in trained}
     for episode in played:
@@ -30,7 +31,6 @@ def annotate(
     state_N = None if turns.state_N is None else turns.states()
     end_N = np.cumsum(turns.tokens_N)
     for number, turn in enumerate(turn for episode in trained for turn in episode.turns):
-        # Numbers of the turn from its entry in the columns, numbers of its tokens from its slice of them.
         turn.advantage = float(advantage_N[number])
         turn.value = None if value_N is None else float(value_N[number])
         turn.group_state = None if state_N is None else int(state_N[number])
@@ -42,11 +42,11 @@ def annotate(
 
 
 def _values(turns: Turns, settings: CreditSettings, value_K: np.ndarray | None) -> np.ndarray | None:
-    """The critic's value of each turn, else the mean return of its state group, as the credit itself discounts it."""
+    """The critic's value of each turn, else the mean return of its state group, discounted as in the credit."""
     if value_K is not None:
         value_N: np.ndarray = value_K[np.cumsum(turns.tokens_N) - turns.tokens_N]
         return value_N
     if turns.state_N is None:
         return None
     own = {name: getattr(settings, name) for name in ("scope", "leave_one_out", "proxy") if hasattr(settings, name)}
-    return value_proxy(turns, gamma=getattr(settings, "gamma", 1.0), **own)
+    return Gagpo(gamma=getattr(settings, "gamma", 1.0), **own).value(turns)

@@ -20,7 +20,7 @@ _OF_UPDATE = {
     "entropy": "entropy {:.3f}",
     "grad_norm": "grad {:.2f}",
 }
-"""Parts of the line that an update may have."""
+"""Parts of the line for metrics that an update may have."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class IterationFinished:
             f"  turns {m['mean_turns']:4.1f}  "
             f"invalid {100 * m['invalid_rate']:4.1f} %"
         )
-        said = [form.format(m[name]).replace("%", " %") for name, form in _OF_UPDATE.items() if name in m]
+        parts = [form.format(m[name]).replace("%", " %") for name, form in _OF_UPDATE.items() if name in m]
         if m.get("updates") == 0:
-            said.append("nothing to learn from")
-        line = "  ".join([line, *said]) + (
+            parts.append("nothing to learn from")
+        line = "  ".join([line, *parts]) + (
             f"  {m['tokens_per_second']:.0f} tok/s  env {m['seconds_env']:.1f} s  gen {m['seconds_generate']:.1f} s  "
             f"train {m['seconds_train']:.1f} s"
         )
@@ -52,7 +52,7 @@ class IterationFinished:
 
 @dataclass(frozen=True)
 class StepSkipped:
-    """An optimiser step was left out: its loss or gradient was not finite. reason: with where the evidence lies."""
+    """An optimiser step was skipped because its loss or gradient was not finite. reason: names the episodes' file."""
 
     reason: str
 
@@ -62,7 +62,7 @@ class StepSkipped:
 
 @dataclass(frozen=True)
 class HealthChanged:
-    """The run has begun to look as if it cannot learn, or now does for another reason."""
+    """The run looks as if it cannot learn, or for another reason than before."""
 
     line: str
 
@@ -72,7 +72,7 @@ class HealthChanged:
 
 @dataclass(frozen=True)
 class EvaluationFinished:
-    """A panel has been measured. label: stage and split, the name of its file in ``evals/``."""
+    """A panel has been evaluated. label: stage and split, the name of its file in ``evals/``."""
 
     label: str
     result: EvalResult

@@ -14,7 +14,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from gagpo.base import durable
 from gagpo.base.tables import Table
 from gagpo.eval.runs import Evaluation, Run, load_run
-from gagpo.runs.run_folder import AVERAGED, RunFolder, named, versions
+from gagpo.runs.run_folder import AVERAGED, RunFolder, named
 from gagpo.settings import RunSettings, SettingsError
 
 if TYPE_CHECKING:
@@ -68,12 +68,9 @@ def export(source: str, out: Path, adapter: bool = False, trust_remote_code: boo
 
 
 def model_card(run: Path, saved: Checkpoint, adapter: bool = False) -> str:
-    """Markdown with YAML front matter: results with intervals and panels, settings, versions.
-
-    Results are those of this very checkpoint, and those from before the training to hold them against.
-    """
-    settings = RunFolder.open(run).settings
-    found = _evaluations(run, saved)
+    """Markdown with YAML front matter: results before training and of this checkpoint, settings, versions."""
+    folder = RunFolder.open(run)
+    settings, found = folder.settings, _evaluations(run, saved)
     averaged = ", the average of the weights" if saved.averaged else ""
     name = f"{settings.name}, iteration {saved.iteration}{averaged}"
     measured = [one for one in found if one.iteration == saved.iteration]
@@ -85,28 +82,27 @@ def model_card(run: Path, saved: Checkpoint, adapter: bool = False) -> str:
         model_name=name if measured else None,
         eval_results=[_indexed(one) for one in measured] or None,
     )
-    made = _versions(run)
+    versions = {name: value for name, value in folder.versions().items() if name not in ("machine", "cores")}
     parts = [
         f"---\n{front.to_yaml()}\n---",
         f"# {name}",
         f"Trained from `{settings.model}` on {_envs(settings)} with "
         f"{_algorithm(run)}, {saved.iteration} iterations. "
-        + ("An adapter as peft reads it." if adapter else "An ordinary model folder; weights in float32."),
+        + ("An adapter in peft's format." if adapter else "Weights in float32."),
         "## Results\n" + _table(found),
         _conditions(found),
         f"## Settings\n```yaml\n{(run / 'config.yaml').read_text(encoding='utf-8').strip()}\n```",
-        "## Versions\n" + ", ".join(f"{name} {version}" for name, version in made.items()),
+        "## Versions\n" + ", ".join(f"{name} {version}" for name, version in versions.items()),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _envs(settings: RunSettings) -> str:
-    """The environments of the run."""
     return ", ".join(f"`{one.environment.id}` (split `{one.environment.split}`)" for one in settings.all_environments)
 
 
 def _evaluations(run: Path, saved: Checkpoint) -> Sequence[Evaluation]:
-    """Those from before the training and those of the checkpoint's weights, which may be the averaged ones."""
+    """The evaluations before training and those of the checkpoint's weights."""
     if not (run / "metrics.jsonl").exists() and not any((run / "evals").glob("*.json")):
         return ()
     ended = [one for one in load_run(run).evaluations if one.stage and one.iteration in (0, saved.iteration)]
@@ -130,7 +126,7 @@ def _table(found: Sequence[Evaluation]) -> str:
         )
     return (
         "\n".join(Table(header, rows).markdown())
-        + "\n\nEvery task of a panel is played exactly as often as stated. The hash is of its task ids."
+        + "\n\nEvery task of a panel is played as often as stated. The hash is of its task ids."
     )
 
 
@@ -141,7 +137,7 @@ def _when(one: Evaluation) -> str:
 
 
 def _conditions(found: Sequence[Evaluation]) -> str:
-    """How the model was prompted; equal conditions appear once."""
+    """How the model was prompted, without repetitions."""
     texts = {json.dumps([one.result.panel.kwargs, one.result.panel.conditions], sort_keys=True) for one in found}
     lines = []
     for text in sorted(texts):
@@ -175,13 +171,3 @@ def _algorithm(run: Path) -> str:
 
 def _is_hub_name(model: str) -> bool:
     return re.fullmatch(r"[\w.-]+/[\w.-]+", model) is not None and not Path(model).exists()
-
-
-def _versions(run: Path) -> dict[str, str]:
-    """The versions that the run was made with, else the installed ones."""
-    try:
-        recorded = json.loads((run / "versions.json").read_text(encoding="utf-8"))
-        found = {str(name): str(value) for name, value in dict(recorded).items()}
-    except (OSError, ValueError, TypeError):
-        found = {f"{name} (at export)": value for name, value in versions().items()}
-    return {name: value for name, value in found.items() if name.partition(" ")[0] not in ("machine", "cores")}

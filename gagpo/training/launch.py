@@ -1,4 +1,4 @@
-"""Starting, continuing and extending runs: from a config's name or path to a run folder that a trainer fills."""
+"""Start, resume and extend runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gagpo.envs.lookup import find_spec
-from gagpo.runs.run_folder import RunFolder, require_space
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import RunSettings, SettingsError, load, machine
 from gagpo.settings.derived import with_derived
 
@@ -22,17 +22,18 @@ def train(
 ) -> Run:
     """Train as ``gagpo train`` does, to the end, and write the report; returns the finished run.
 
-    config: a settings file or the name of a shipped config; overrides: ``section.key=value``. With ``resume``,
-    ``config`` is a run folder, and the overrides are of :data:`gagpo.runs.run_folder.CHANGEABLE`.
+    config: a settings file or the name of a shipped config; with ``resume`` a run folder.
+    overrides: ``section.key=value``; with ``resume`` only :data:`gagpo.runs.run_folder.CHANGEABLE`.
 
-    Raises :class:`gagpo.GagpoError` for what the caller can mend, before anything is written.
+    Raises:
+        gagpo.GagpoError: wrong settings, before anything is written.
     """
     from gagpo.eval.report.report import write_report
     from gagpo.eval.runs import load_run
     from gagpo.training import trainer
 
     where = Path(config) if resume else None
-    with opened(None if resume else config, overrides, Path(runs), where, quiet=quiet) as (folder, ranks):
+    with open_run(None if resume else config, overrides, Path(runs), where, quiet=quiet) as (folder, ranks):
         if ranks is not None:
             trainer.train(folder, quiet=quiet, ranks=ranks)
     if ranks is not None and ranks.first:
@@ -41,19 +42,21 @@ def train(
 
 
 @contextmanager
-def opened(
+def open_run(
     config: str | Path | None,
     overrides: Sequence[str],
     runs: Path,
     resume: Path | None = None,
     auto: bool = False,
     quiet: bool = False,
-    words: Sequence[str] = (),
+    options: Sequence[str] = (),
 ) -> Iterator[tuple[RunFolder, Ranks | None]]:
-    """The folder of a run, new or continued, and this process's place among those that train it.
+    """A new or resumed run, and the ranks that train it.
 
-    Where the settings ask for several processes and this is none of them, they are started, and have run to their end
-    when the block begins: the ranks are None then. words: more options for their command line.
+    If the settings ask for several processes, they are started here and have finished when the block begins; the ranks
+    are None then.
+
+    options: more options for their command line.
     """
     from gagpo.distributed import launch
     from gagpo.distributed.environment import started_as_rank
@@ -65,19 +68,19 @@ def opened(
         settings = with_derived(load(config or "", overrides))
 
     def folder() -> RunFolder:
-        return continued(resume, overrides) if resume else started(config or "", overrides, runs, auto)
+        return resume_run(resume, overrides) if resume else new_run(config or "", overrides, runs, auto)
 
     machine.require_machine(settings)
     for env in settings.all_environments:
         find_spec(env.environment.id)
-    if launch.wanted_here(settings.processes):
+    if launch.starts_ranks(settings.processes):
         from gagpo.collecting.distributed_rollout import require_fitting
 
         require_fitting(settings, settings.processes)
         found = folder()
-        options = ["--runs", str(runs), *(["--auto"] if auto else []), *(["--quiet"] if quiet else []), *words]
+        flags = ["--runs", str(runs), *(["--auto"] if auto else []), *(["--quiet"] if quiet else []), *options]
         which = ["--resume", str(resume)] if resume else [str(config)]
-        launch.run(settings.processes, ["train", *which, *overrides, *options])
+        launch.run(settings.processes, ["train", *which, *overrides, *flags])
         yield RunFolder.open(found.path), None
         return
     alone = None if started_as_rank() else folder()  # before torch is imported
@@ -94,24 +97,30 @@ def opened(
             mine = folder()
             return str(mine.path)
 
-        path = Path(ranks.of_first(made))  # the other ranks read what the first one wrote
+        path = Path(ranks.of_first(made))
         yield mine or (RunFolder.open(path) if resume else RunFolder(path, settings)), ranks
 
 
-def started(config: str | Path, overrides: Sequence[str], runs: Path, auto: bool = False) -> RunFolder:
-    """The folder of a new run, not yet on disk.
+def new_run(config: str | Path, overrides: Sequence[str], runs: Path, auto: bool = False) -> RunFolder:
+    """A new run, not yet on disk.
 
-    auto: continue a run of that name and those settings that was interrupted; take the first free number if it is done.
+    auto: resume an unfinished run with this name and these settings; if it is finished, add a number to the name.
     """
     settings = with_derived(load(config, overrides))
-    require_space(runs, 1.0)
     require_model(settings)
     path = runs / settings.name
-    return _opened_or_numbered(path, settings) if auto else RunFolder.new(path, settings)
+    number, place = 1, path
+    while auto and (place / "config.yaml").exists():
+        folder = RunFolder.open(place)
+        if folder.settings == settings and not folder.finished:
+            return folder
+        number += 1
+        place = path.with_name(f"{path.name}-{number}")
+    return RunFolder.new(place, settings)
 
 
-def continued(path: Path, overrides: Sequence[str] = ()) -> RunFolder:
-    """The folder of a run to resume; ``overrides`` may extend it (``training.iterations=40``)."""
+def resume_run(path: Path, overrides: Sequence[str] = ()) -> RunFolder:
+    """The run to resume; ``overrides`` may extend it (``training.iterations=40``)."""
     folder = RunFolder.open(path)
     if overrides:
         with folder.locked():
@@ -120,19 +129,8 @@ def continued(path: Path, overrides: Sequence[str] = ()) -> RunFolder:
 
 
 def require_model(settings: RunSettings) -> None:
-    """Say at once, before anything is imported, that the model is not there, or SFT has yet to make it."""
+    """Raise SettingsError if the model does not exist or SFT has yet to make it."""
     made = settings.sft is not None and not settings.model.startswith("starter:")
     if made and not Path(settings.model).exists():
         raise SettingsError(f"there is no model folder {settings.model}; make it with `gagpo sft CONFIG`")
     machine.require_model(settings.model)
-
-
-def _opened_or_numbered(path: Path, settings: RunSettings) -> RunFolder:
-    number, place = 1, path
-    while (place / "config.yaml").exists():  # one of another kind, or done: look at the next number
-        folder = RunFolder.open(place)
-        if folder.settings == settings and not folder.finished:
-            return folder
-        number += 1
-        place = path.with_name(f"{path.name}-{number}")
-    return RunFolder.new(place, settings)

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,27 +24,25 @@ from gagpo.distributed.states import names_of
 from gagpo.envs.base import TextEnv
 from gagpo.imitation.imitation import Imitation, LearningBatch
 from gagpo.learning.batch import Row, build_rows
-from gagpo.learning.critic import Critic
-from gagpo.learning.forward import autocast
+from gagpo.learning.forward import Critic, autocast
+from gagpo.learning.optimizer import make_optimizer, parameter_groups, rate_scale
 from gagpo.learning.packing import packing_of
-from gagpo.learning.steps.optimizer import make_optimizer, parameter_groups, rate_scale
-from gagpo.learning.steps.skipped_steps import NonFiniteLoss
+from gagpo.learning.skipped_steps import NonFiniteLoss
 from gagpo.learning.update import Updater, divergence
 from gagpo.runs.checkpoint import Checkpoint, Snapshot, State, copied
 from gagpo.runs.metrics import Metrics
 from gagpo.runs.register import of_environment
-from gagpo.settings import RunEnvironment, RunSettings, SettingsError
-from gagpo.training import room
+from gagpo.settings import RunSettings, SettingsError
 from gagpo.training.annotations import annotate
 from gagpo.training.policy import TrainedPolicy
-from gagpo.training.recorder import Recorder
+from gagpo.training.recorder import Recorder, checkpoint_bytes
 
 
 class Learner:
-    """Improves a policy. All ranks do the same, each with its share of the rows.
+    """Updates a policy. All ranks do the same, each with its share of the rows.
 
-    recorder: keeps the episodes that made a loss NaN.
-    saved: the checkpoint to resume from; ``policy`` already holds its weights.
+    recorder: saves the episodes that made a loss NaN.
+    saved: the checkpoint to resume from; ``policy`` already has its weights.
     environments: one of each, by name.
     """
 
@@ -115,8 +114,10 @@ class Learner:
     def learn(self, collected: Collection, iteration: int) -> Metrics:
         """Update the policy on the episodes of ``iteration`` (from 0), and annotate them with their credit.
 
-        Returns the metrics of credit, update and controllers, and the learning rate. A collection without episodes
-        changes nothing. Raises :class:`NonFiniteLoss`, naming the file with the offending episodes.
+        Returns the metrics of credit, update and controllers, and the learning rate.
+
+        Raises:
+            NonFiniteLoss: the message names the file with the episodes that caused it.
         """
         learned: Metrics = {}
         if collected.episodes:
@@ -143,22 +144,15 @@ class Learner:
         return {**credit.stats, **self._by_environment(episodes, turns, credit), **batch.stats, **learned}
 
     def _turns(self, episodes: Sequence[Episode]) -> Turns:
-        """The turns as columns, with rewards as the environment's settings and the controllers shape them."""
-        settings, env_E = self.settings, self._environments_of(episodes)
-        turns = turns_for(
-            episodes,
-            settings.algorithm.credit,
-            [env.invalid_penalty for env in env_E],
-            [env.reward == "success" for env in env_E],
-        )
-        limit_E = np.array([env.max_tokens for env in env_E])
-        return self.controllers.shape(turns, limit_E[turns.episode_N] if settings.environments else None)
-
-    def _environments_of(self, episodes: Sequence[Episode]) -> list[RunEnvironment]:
-        envs = {
-            name: self.settings.environment_named(name) for name in {episode.environment or "" for episode in episodes}
-        }
-        return [envs[episode.environment or ""] for episode in episodes]
+        """The turns as columns, with rewards as settings and controllers shape them."""
+        settings = self.settings
+        credit, only_success = settings.algorithm.credit, settings.reward == "success"
+        turns = turns_for(episodes, credit, settings.invalid_penalty, only_success)
+        if not settings.environments:
+            return self.controllers.shape(turns, None)
+        limits = {env.name: env.max_tokens for env in settings.all_environments}
+        limit_E = np.array([limits[episode.environment or ""] for episode in episodes])
+        return self.controllers.shape(turns, limit_E[turns.episode_N])
 
     def _credit(self, episodes: Sequence[Episode], turns: Turns, rows: Sequence[Row]) -> Credit:
         """The advantage of every turn."""
@@ -168,7 +162,7 @@ class Learner:
         return give_credit(self._measured(turns, rows), self.settings.algorithm.credit, value_K)
 
     def _optimise(self, batch: LearningBatch, rows: Sequence[Row], credit: Credit, iteration: int) -> Metrics:
-        """Take the optimiser steps. rows, credit: of the iteration's own episodes, which bound the step."""
+        """Take the optimiser steps. rows, credit: of the iteration's own episodes, for the trust region."""
         settings = self.settings
         scheduled = rate_scale(settings.optimizer, iteration, settings.training.iterations)
         for group, highest in zip(self.optimizer.param_groups, self.rates, strict=True):
@@ -187,13 +181,13 @@ class Learner:
         return learned
 
     def _bound_step(self, before: list[torch.Tensor], rows: Sequence[Row], tokens: int, learned: Metrics) -> None:
-        """Take back the part of the step that left the trust region."""
+        """Shorten the step if it left the trust region."""
         steps = learned["updates"]
         if not steps or not self.controllers.bounds_steps:
             self.controllers.skip()
             return
         seen = divergence(np.log(self.updater.ratio_K[:tokens])) if steps > 1 else None
-        gap = learned.get("mismatch_kl", 0.0)  # between sampler and trainer before any step: not a distance
+        gap = learned.get("mismatch_kl", 0.0)  # between sampler and trainer before any step
         self.controllers.bound_step(
             seen,
             measure=lambda: divergence(-self.updater.score(rows, tokens)[0]) - gap,
@@ -201,13 +195,13 @@ class Learner:
         )
 
     def _observe(self, rows: Sequence[Row], tokens: int, learned: Metrics) -> None:
-        """Tell the controllers how far the update has moved the policy, where they ask for it."""
+        """Measure how far the update has moved the policy, if controllers need it."""
         if self.controllers.measures:
             learned["final_kl"] = float(self.updater.score(rows, tokens)[0].mean())
             self.controllers.observe_update(learned["final_kl"])
 
     def _measured(self, turns: Turns, rows: Sequence[Row]) -> Turns:
-        """The turns with the measurements of the sampling policy that their credit reads."""
+        """The turns with the measurements of the sampling policy that their credit needs."""
         credit = self.settings.algorithm.credit
         wanted = {part.measure for part in getattr(credit, "credits", [credit])}
         tokens_N, first_N = turns.tokens_N, first_tokens(turns.tokens_N)
@@ -225,7 +219,7 @@ class Learner:
         return turns
 
     def _entropy(self, turns: Turns, rows: Sequence[Row]) -> np.ndarray | None:
-        """Mean entropy at temperature 1 over the response tokens of each task group, where controllers ask for it."""
+        """Mean entropy at temperature 1 over the response tokens of each task group, if controllers need it."""
         if not self.controllers.measures:
             return None
         group_K = np.repeat(turns.group_index_N, turns.tokens_N)
@@ -233,7 +227,7 @@ class Learner:
 
     def _by_environment(self, episodes: Sequence[Episode], turns: Turns, credit: Credit) -> Metrics:
         """Credit statistics of each environment, where the run has several."""
-        names_E = np.array([env.name for env in self._environments_of(episodes)])
+        names_E = np.array([episode.environment or "" for episode in episodes])
         found: Metrics = {}
         for name in dict.fromkeys(filter(None, names_E.tolist())):
             own_E = names_E == name
@@ -242,7 +236,7 @@ class Learner:
         return found
 
     def _save_offenders(self, iteration: int, episodes: Sequence[Episode]) -> Path:
-        """Save the episodes whose turns made the loss NaN; all ``episodes`` of the update where that is unknown."""
+        """Save the episodes whose turns made the loss NaN, or all ``episodes`` if these are unknown."""
         first = np.cumsum([0, *(len(episode.turns) for episode in episodes)])
         places = {int(np.searchsorted(first, turn, side="right")) - 1 for turn in self.updater.skips.turns}
         return self.recorder.save_offenders(iteration + 1, [episodes[i] for i in sorted(places)] or episodes)
@@ -254,24 +248,24 @@ class Learner:
         return {"skipped_in_a_row": self.updater.skips.row, "controllers": self.controllers.state_dict()}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore a :meth:`state_dict`."""
         self.updater.skips.row = int(state["skipped_in_a_row"])
         self.controllers.load_state_dict(state["controllers"])
 
     @property
     def checkpoint_bytes(self) -> int:
         adapter, averaged = self.policy.base is not None, self.average is not None
-        return room.bytes_of(self.model, self.optimizer, self.critic, adapter, averaged)
+        return checkpoint_bytes(self.model, self.optimizer, self.critic, adapter, averaged)
 
     def snapshot(self, state: State, sampled: bytes | None = None) -> Snapshot:
         """Copy everything that a checkpoint holds; all ranks together.
 
-        state: of the whole trainer. sampled: of its collector.
+        state: of the whole trainer.
+        sampled: by its collector.
         """
-        base, average, buffer = self.policy.base, None, self.imitation.replay
-        replay = buffer.state() if buffer is not None and self.ranks.first else None
+        more: dict[str, Any] = {"sampled": sampled}
+        if self.imitation.replay is not None and self.ranks.first:
+            more["replay"] = self.imitation.replay.state()
         if self.average:
             with self.average.applied():
-                average = copied(self.model, base, self.ranks)
-        optimizer, critic = self.optimizer, self.critic
-        return Snapshot.of(self.model, optimizer, state, critic, base, self.ranks, average, replay, sampled)
+                more["average"] = copied(self.model, self.policy.base, self.ranks)
+        return Snapshot.of(self.model, self.optimizer, state, self.critic, self.policy.base, self.ranks, **more)

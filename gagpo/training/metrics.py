@@ -11,14 +11,11 @@ from gagpo.eval.health import answer_task_information
 from gagpo.runs.register import of_environment
 
 INVALID = {"invalid_unparsed": "not parsed", "invalid_cut": "cut off", "invalid_refused": "refused"}
-"""Metrics of turns without a valid action by what :attr:`gagpo.agents.episodes.Turn.invalid` says of them."""
+"""Metrics of turns without a valid action, and the value of :attr:`gagpo.agents.episodes.Turn.invalid` they count."""
 
 
 def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
-    """Metrics of all episodes and, where a run has several environments, of each environment.
-
-    A failed episode counts as no success.
-    """
+    """Metrics of all episodes, and of each environment if there are several. A failed episode counts as a failure."""
     metrics = _of(episodes)
     for env in sorted({episode.environment for episode in episodes if episode.environment}):
         own = [episode for episode in episodes if episode.environment == env]

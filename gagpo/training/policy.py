@@ -1,4 +1,4 @@
-"""The model that a run trains: all of its weights or an adapter to them, and the policy that KL is measured to."""
+"""The model that a run trains (all weights or an adapter) and the policy that KL is measured to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from gagpo.agents.engines import adapters, frozen
 from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.learning.forward import checkpoint_activations
-from gagpo.learning.steps.optimizer import require_optimizer
+from gagpo.learning.optimizer import require_optimizer
 from gagpo.runs.checkpoint import AVERAGE, Checkpoint
 from gagpo.settings import RunSettings, SettingsError
 from gagpo.settings.machine import require_device
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainedPolicy:
-    """model: float32, with the adapter in it where one is trained, over what ``lora.base`` says.
+    """A model in training.
 
-    base: of the adapter; None for all weights.
-
-    reference: the policy that KL is measured to, None where the algorithm asks for none; it may be the model itself.
-    reference_scope: a context in which the reference is the model that the run began with, without its adapter.
-    average: what is trained of the model as the checkpoint's average has it, whole tensors; None where there is none.
+    model: float32, or ``lora.base`` with an adapter.
+    base: of the adapter; None if all weights are trained.
+    reference: the policy that KL is measured to, None without a KL term; it may be the model itself.
+    reference_scope: a context in which the adapter is switched off in the reference.
+    average: the trained parameters of the checkpoint's average, unsharded; None without an average.
     """
 
     model: torch.nn.Module
@@ -46,7 +46,7 @@ class TrainedPolicy:
 
 
 def require_trainable(settings: RunSettings) -> None:
-    """SettingsError, before anything is loaded, where device, optimiser or adapter cannot be."""
+    """Raise SettingsError, before anything is loaded, if device, optimiser or adapter cannot be used."""
     require_device(settings.device)
     require_optimizer(settings.optimizer)
     if settings.lora is not None:
@@ -59,7 +59,7 @@ def require_trainable(settings: RunSettings) -> None:
 
 
 def load_policy(settings: RunSettings, saved: Checkpoint | None, commit: str | None = None) -> TrainedPolicy:
-    """Load the policy of a run, from ``saved`` if given. commit: of the hub model that the run began with."""
+    """Load the policy of a run, from ``saved`` if given. commit: of a hub model."""
     policy = _load(settings, saved, commit)
     if saved is None or saved.average is None or not settings.training.average:
         return policy
@@ -75,7 +75,7 @@ def _load(settings: RunSettings, saved: Checkpoint | None, commit: str | None) -
         model = load(saved.model, "float32") if saved else load(settings.model, "float32", revision=commit)
     else:
         revision = adapters.base_of(Path(saved.model))[1] if saved else commit
-        # A base in fewer bytes is converted on the host: the GPU may have no room for it in float32.
+        # A smaller base is converted on the host, because the GPU may have no room for it in float32.
         whole = settings.lora.base == "float32"
         model = load(settings.model, "float32", revision=revision, device=settings.device if whole else "cpu")
         base = adapters.Base.of(settings.model, model)
@@ -89,6 +89,6 @@ def _load(settings: RunSettings, saved: Checkpoint | None, commit: str | None) -
     if settings.algorithm.kl.coefficient <= 0:
         return TrainedPolicy(model, tokenizer, base)
     if base is not None:
-        return TrainedPolicy(model, tokenizer, base, model, functools.partial(adapters.switched_off, model))
+        return TrainedPolicy(model, tokenizer, base, model, functools.partial(adapters.disabled, model))
     reference = load(settings.model, settings.engine.dtype, revision=commit).requires_grad_(False)
     return TrainedPolicy(model, tokenizer, base, reference)

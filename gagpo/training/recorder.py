@@ -5,23 +5,27 @@ Only the first rank writes and reports; all ranks write a checkpoint together.
 
 from __future__ import annotations
 
+import math
 import re
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
 from gagpo.agents.episodes import Episode
 from gagpo.distributed.ranks import Ranks
 from gagpo.eval.health import health_line
 from gagpo.eval.results import EvalResult
+from gagpo.learning.optimizer import moment_bytes
 from gagpo.runs import keeping
-from gagpo.runs.checkpoint import Saver, Snapshot
+from gagpo.runs.checkpoint import CheckpointError, Saver, Snapshot, checkpoints
 from gagpo.runs.metrics import Metrics
 from gagpo.runs.run_folder import RunFolder
-from gagpo.settings import RunSettings
+from gagpo.settings import RunSettings, TrainingSettings
 from gagpo.trackers import Trackers, tracking
-from gagpo.training import room
 from gagpo.training.events import (
     EvaluationFinished,
     Event,
@@ -34,9 +38,15 @@ from gagpo.training.events import (
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+SMALL_FILES = 2**24  # bytes of tokenizer, state and manifest
+GB = 1e9
+
 
 class Recorder:
-    """``rows`` are the metrics of the run so far: their file is read once, when recording begins."""
+    """Writes and reports what happens in a run.
+
+    rows: metrics of the run so far.
+    """
 
     def __init__(
         self,
@@ -57,7 +67,7 @@ class Recorder:
 
     @contextmanager
     def recording(self, iteration: int) -> Iterator[None]:
-        """Record from ``iteration`` on, dropping what was logged later; at the end everything is on disk."""
+        """Record from ``iteration`` on, removing what was logged later; at the end everything is on disk."""
         names = self.settings.trackers if self.ranks.first else ()
         if self.ranks.first:
             self.rows = self.folder.rewind(iteration)
@@ -67,8 +77,7 @@ class Recorder:
             finally:
                 self.saver.wait()
 
-    def say(self, event: Event) -> None:
-        """Report an event."""
+    def report(self, event: Event) -> None:
         if self._report and self.ranks.first:
             self._report(event)
 
@@ -82,24 +91,24 @@ class Recorder:
             self.folder.log(metrics)
             self.rows.append(metrics)
             self._trackers.log(metrics, number)
-            self.say(IterationFinished(metrics))
-            self._say_health()
+            self.report(IterationFinished(metrics))
+            self._report_health()
         self.saver.check()
 
-    def _say_health(self) -> None:
-        """Report when the run begins to look as if it cannot learn, and whenever the reason changes."""
+    def _report_health(self) -> None:
+        """Report when the run looks as if it cannot learn, and when the reason changes."""
         line = health_line(self.rows)
         kind = re.sub(r"\d+", "", line)  # the same words with other numbers are not repeated
         if kind and kind != self._health:
-            self.say(HealthChanged(line))
+            self.report(HealthChanged(line))
         self._health = kind
 
     def skipped(self, reason: str) -> None:
         """Report that an optimiser step was skipped."""
-        self.say(StepSkipped(reason))
+        self.report(StepSkipped(reason))
 
     def save_offenders(self, iteration: int, episodes: Sequence[Episode]) -> Path:
-        """Write the episodes that made the loss of ``iteration`` NaN, with their tokens; the file."""
+        """Write the episodes that made the loss of ``iteration`` NaN, with their tokens; returns the file."""
         label = f"nonfinite-{iteration:04d}"
         return (
             self.folder.save_episodes(label, episodes, tokens=True) if self.ranks.first else self.folder.episodes(label)
@@ -110,23 +119,59 @@ class Recorder:
         if self.ranks.first:
             self.folder.save_episodes(label, episodes)
             result.save(self.folder.evaluation(label))
-        self.say(EvaluationFinished(label, result))
+        self.report(EvaluationFinished(label, result))
 
     def has_measured(self, label: str) -> bool:
-        """Whether a panel was measured at this stage before, by the run that was continued."""
+        """Whether there is a result of this evaluation already."""
         return self.ranks.of_first(lambda: self.folder.evaluation(label).exists())
 
     # Checkpoints ------------------------------------------------------------------------------------------------------
 
     def require_room_for_run(self, checkpoint_bytes: int) -> None:
-        """CheckpointError where the disk does not hold the checkpoints that the run will keep."""
+        """Raise CheckpointError if the disk has no room for the checkpoints that the run will keep."""
         training = self.settings.training
-        self.ranks.of_first(lambda: room.require_room_for_run(self._checkpoints, checkpoint_bytes, training))
+        self.ranks.of_first(lambda: require_room_for_run(self._checkpoints, checkpoint_bytes, training))
 
     def save(self, iteration: int, checkpoint_bytes: int, take: Callable[[], Snapshot]) -> None:
-        """Begin to write the snapshot that ``take`` takes, after the one before is written; all ranks together."""
+        """Begin to write a snapshot when the one before is written; all ranks together."""
         self.saver.wait()
-        self.ranks.of_first(lambda: room.require_room(self._checkpoints, checkpoint_bytes))
+        self.ranks.of_first(lambda: require_room(self._checkpoints, checkpoint_bytes))
         taken, training = take(), self.settings.training
         spared = keeping.spared(self._checkpoints, iteration, self.rows, training)
         self.saver.save(iteration, taken, training.keep, spared)
+
+
+def checkpoint_bytes(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    critic: torch.nn.Module | None,
+    adapter: bool,
+    averaged: bool = False,
+) -> int:
+    """Bytes of a checkpoint. adapter: only trained parameters are written. averaged: the average is written too."""
+    weights = (1 + averaged) * sum(_size(p) for p in model.parameters() if p.requires_grad or not adapter)
+    values = sum(_size(x) for x in critic.state_dict().values()) if critic is not None else 0
+    return weights + moment_bytes(optimizer) + values + SMALL_FILES
+
+
+def _size(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def require_room_for_run(folder: Path, each: int, training: TrainingSettings) -> None:
+    """Raise CheckpointError if the disk has no room for the most checkpoints that the run has at a time."""
+    most = training.keep + 1 + (training.best is not None)  # while one more is written
+    most = min(most, math.ceil(training.iterations / training.save_every))
+    require_room(folder, each, most - len(checkpoints(folder)))
+
+
+def require_room(folder: Path, each: int, count: int = 1) -> None:
+    """Raise CheckpointError if ``count`` more checkpoints of ``each`` bytes do not fit the disk of ``folder``."""
+    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(place).free
+    if count * each > free:
+        need = "a checkpoint needs" if count == 1 else f"{count} checkpoints need"
+        raise CheckpointError(
+            f"{need} {count * each / GB:.3g} GB and {place} has {free / GB:.3g} GB free: make room, choose another "
+            "place with --runs, or set a lower training.keep or training.best=null; earlier checkpoints are kept"
+        )

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from gagpo.agents.agent import ChatFormat, LanguageAgent
-from gagpo.agents.engines.base import Engine, Sampling, engine_measures
-from gagpo.agents.engines.idle import IdleEngine
+from gagpo.agents.engines.base import Engine, IdleEngine, Sampling, engine_measures
 from gagpo.agents.engines.ranks import Rank
 from gagpo.agents.engines.registry import SERVERS
 from gagpo.agents.episodes import Episode
@@ -32,8 +31,7 @@ class Sampler:
     """The engine of a run and the agents on it.
 
     environments: one of each, by name, for their instructions and tools.
-    model: what the engine samples from: the policy, a copy, or a model without weights where the engine has its own
-        (:func:`keeps_weights_here`).
+    model: what the engine samples from: the policy, a copy, or a model without weights (:func:`needs_weights`).
     rollout: plays jobs, here or on all ranks together.
     """
 
@@ -51,8 +49,8 @@ class Sampler:
         self.engine = _engine(settings, policy, model, placement, ranks)
         if settings.longest_response >= self.engine.max_length:
             raise SettingsError(
-                f"rollout.max_tokens={settings.longest_response} leaves no room for a prompt in the "
-                f"{self.engine.max_length} tokens that {settings.model} can read: lower it"
+                f"rollout.max_tokens={settings.longest_response} leaves no room for a prompt in the context of "
+                f"{settings.model} ({self.engine.max_length} tokens): lower it"
             )
 
     def agent(self) -> LanguageAgent:
@@ -67,17 +65,8 @@ class Sampler:
 
     def _agent_of(self, env: RunEnvironment, temperature: float) -> LanguageAgent:
         """The agent that plays in one environment."""
-        context = env.context
-        return language_agent(
-            self.engine,
-            self.environments[env.name],
-            Sampling(temperature, env.max_tokens),
-            style=context.style,
-            history=context.history,
-            admissible=context.admissible,
-            template=context.template,
-            calls=context.calls,
-        )
+        sampling = Sampling(temperature, env.max_tokens)
+        return language_agent(self.engine, self.environments[env.name], sampling, **dict(env.context))
 
     def evaluate(
         self, pool: Pool, env: RunEnvironment, panel: TaskSet, model: str, quiet: bool
@@ -104,8 +93,8 @@ class Sampler:
         return engine_measures(self.engine)
 
 
-def keeps_weights_here(settings: RunSettings, ranks: Ranks) -> bool:
-    """Whether the engine needs a model with weights in this process: every engine except vLLM and servers.
+def needs_weights(settings: RunSettings, ranks: Ranks) -> bool:
+    """Whether the engine needs a model with weights in this process, as all do except vLLM and servers.
 
     With ``rollout.ahead`` the first rank needs one in any case, because the policy's own weights change meanwhile.
     """
@@ -117,26 +106,26 @@ def keeps_weights_here(settings: RunSettings, ranks: Ranks) -> bool:
 def _engine(
     settings: RunSettings, policy: TrainedPolicy, model: torch.nn.Module, placement: LocalPlacement, ranks: Ranks
 ) -> Engine:
-    """The run's engine, with its own weights where those in training change meanwhile or are sharded."""
+    """The run's engine, with its own weights if those in training are sharded or change meanwhile."""
     chosen, ahead = settings.engine, settings.rollout.ahead > 0
     own = ahead or not ranks.alone
     arguments = dict(placement.engine_arguments(chosen))
     tokenizer: Any = policy.tokenizer
     if own and chosen.name == "transformers":
         arguments["own"] = True
-    if ahead and not ranks.alone:  # all servers and their GPUs are the first rank's
+    if ahead and not ranks.alone:  # the first rank has all servers and their GPUs
         if not ranks.first:
             return IdleEngine(model, tokenizer, settings.engine.options.get("max_length"), chosen.dtype)
         if chosen.name in SERVERS:
             arguments["place"] = Rank()
-    if not ranks.alone and not keeps_weights_here(settings, ranks):
+    if not ranks.alone and not needs_weights(settings, ranks):
         arguments["read"] = Reader(policy.model, settings.device, settings.training.precision)
     if ahead:
         tokenizer = copy.deepcopy(tokenizer)
     engine = make_engine(chosen.name, model, tokenizer, **arguments)
     if own and engine.shares_weights:
-        why, remedy = "rollout.ahead samples meanwhile", "rollout.ahead=0"
+        why, remedy = "rollout.ahead samples during updates", "rollout.ahead=0"
         if not ahead:
-            why, remedy = "several processes hold them in parts", "processes=1"
-        raise SettingsError(f"engine {chosen.name} samples from the very weights in training, and {why}; set {remedy}")
+            why, remedy = "several processes shard them", "processes=1"
+        raise SettingsError(f"engine {chosen.name} samples from the weights in training, and {why}; set {remedy}")
     return engine

@@ -1,4 +1,4 @@
-"""The training loop: collect groups of episodes, learn from them, record, measure, save; resumable at any instant."""
+"""The training loop: collect episodes, learn from them, record, evaluate, save."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from gagpo.agents.episodes import Episode
 from gagpo.agents.model import commit_of
 from gagpo.agents.setup import make_env, tasks_of
 from gagpo.base.errors import GagpoError
-from gagpo.collecting.ahead import AheadCollector
+from gagpo.collecting.ahead import AheadCollector, FirstRankCollector
 from gagpo.collecting.collector import Collection, Collector
 from gagpo.collecting.distributed_rollout import require_fitting, rollout_of
-from gagpo.collecting.first_rank import FirstRankCollector
 from gagpo.collecting.placement import LocalPlacement
 from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
@@ -28,7 +27,7 @@ from gagpo.envs.pool import Pool
 from gagpo.eval.evaluate import choose_panel
 from gagpo.eval.results import EvalResult
 from gagpo.eval.runs import final_results
-from gagpo.imitation.expert import require_expert
+from gagpo.imitation.imitation import require_expert
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import Checkpoint, CheckpointError, State
 from gagpo.runs.metrics import Metrics
@@ -38,21 +37,22 @@ from gagpo.training.learner import Learner
 from gagpo.training.metrics import rollout_metrics
 from gagpo.training.policy import load_policy, require_trainable
 from gagpo.training.recorder import Recorder
-from gagpo.training.sampler import Sampler, keeps_weights_here
+from gagpo.training.sampler import Sampler, needs_weights
 
 INTERRUPTED_SECONDS = 10.0
-"""Longest wait of an interrupted run for a batch that is sampled ahead; after it, the batch is sampled again."""
+"""Longest wait of an interrupted run for episodes that are sampled ahead; later they are sampled again."""
 
 
 class NothingToLearn(GagpoError, RuntimeError):
-    """An iteration without a single turn; the message says why and what to do."""
+    """An iteration without a single turn."""
 
 
 class Trainer:
-    """One run. ``report`` is called with what happens, see :mod:`gagpo.training.events`; ``quiet`` hides progress bars.
+    """One run.
 
-    ranks: this process among those that train the model together. All do the same; only the first one writes and
-        reports.
+    report: called with every event, see :mod:`gagpo.training.events`.
+    quiet: hide progress bars.
+    ranks: the processes that train together. All do the same; only the first one writes and reports.
     placement: where environments and engine servers run.
     """
 
@@ -82,7 +82,7 @@ class Trainer:
             for env in settings.all_environments
             for name, split in env.panels.items()
         }
-        # With several environments the response limit differs by turn; the learner passes it.
+        # With several environments the response limit differs between turns; the learner passes it.
         algorithm = (
             settings.algorithm if settings.environments else settings.algorithm.resolved(settings.longest_response)
         )
@@ -101,7 +101,7 @@ class Trainer:
         commit = ranks.of_first(lambda: folder.commit or commit_of(settings.model, settings.revision))
         policy = load_policy(settings, saved, commit)
         # Before the learner shards the policy.
-        model = sampled_from(policy.model, ranks, settings.engine.dtype, keeps_weights_here(settings, ranks))
+        model = sampled_from(policy.model, ranks, settings.engine.dtype, needs_weights(settings, ranks))
         self.recorder = Recorder(folder, settings, policy.tokenizer, report, ranks)
         self.learner = Learner(settings, policy, controllers, ranks, self.recorder, saved, environments)
         self.sampler = Sampler(settings, environments, policy, model, rollout, self.placement, ranks)
@@ -111,18 +111,18 @@ class Trainer:
         if saved:
             self._restore(saved)
         self.recorder.require_room_for_run(self.learner.checkpoint_bytes)
-        self._boundary: State | None = self._state()  # the state to save; None during an update
+        self._consistent: State | None = self._state()  # the state to save; None during an update
         self._saved_at = self.iteration
 
     @property
     def done(self) -> bool:
-        """Whether the last iteration, or the last environment turn, has been trained on."""
+        """Whether all iterations or environment turns are done."""
         return enough(self.settings.training, self.iteration, self.turns_total)
 
     def run(self) -> None:
-        """Train to the end, evaluating before, in between and after; a resumed run skips what is done.
+        """Train to the end; a resumed run skips what is done.
 
-        Ctrl-C and SIGTERM take effect between updates and saves, and a checkpoint is written first.
+        Ctrl-C and SIGTERM take effect between updates and saves, after a checkpoint is written.
         """
         with (
             self.interruptions.watching(),
@@ -132,7 +132,7 @@ class Trainer:
             try:
                 self._run(pool)
             except (KeyboardInterrupt, SystemExit):
-                if self.iteration > self._saved_at and self._boundary is not None:
+                if self.iteration > self._saved_at and self._consistent is not None:
                     self._save(INTERRUPTED_SECONDS)
                 raise
             finally:
@@ -140,7 +140,7 @@ class Trainer:
 
     def _run(self, pool: Pool) -> None:
         measured, training = self.settings.evaluation, self.settings.training
-        if measured.before and self.iteration == 0:  # a resumed model cannot be measured "before"
+        if measured.before and self.iteration == 0:
             self._evaluate(pool, "before")
         while not self.done:
             # Collect, learn, record; then evaluate and save when due.
@@ -149,12 +149,12 @@ class Trainer:
                 collected = self.collector.collect(self.sampler.agent(), pool, self.iteration)
             require_turns(collected.played, self.iteration + 1)
             with self.interruptions.deferred():
-                self._boundary = None  # a second Ctrl-C is raised at once, and half an update is not to be saved
+                self._consistent = None  # a second Ctrl-C is raised at once, and half an update must not be saved
                 with span("credit and batches"):
                     metrics = self._learn(collected, pool, begun)
                 with span("writing"):
                     self.recorder.iteration(metrics, collected.played)
-                self._boundary = self._state()
+                self._consistent = self._state()
             if measured.every and self.iteration % measured.every == 0 and not self.done:
                 self._evaluate(pool, f"iteration-{self.iteration:04d}")
             if self.iteration % training.save_every == 0 or self.done:
@@ -164,7 +164,7 @@ class Trainer:
             self._evaluate_average(pool)
 
     def _learn(self, collected: Collection, pool: Pool, begun: float) -> Metrics:
-        """Learn from an iteration whose collection began at ``begun``, and count it; its metrics."""
+        """Learn from an iteration and count it; returns its metrics. begun: when its collection began."""
         collected_at = time.perf_counter()
         with self.collector.updating(self.sampler.engine, self.learner.model, self.iteration + 1):
             learned = self.learner.learn(collected, self.iteration)
@@ -193,11 +193,10 @@ class Trainer:
         }
 
     def _evaluate(self, pool: Pool, stage: str) -> None:
-        """Evaluate every panel once per stage; existing results are kept."""
+        """Evaluate every panel that has no result of this stage yet."""
         settings = self.settings
         name = settings.model if stage == "before" else f"{settings.name}, iteration {self.iteration}"
         for panel_name, (env, panel) in self.panels.items():
-            # Nothing else uses engine and pool while a panel is played.
             label = f"{stage}-{panel_name}"
             if not self.recorder.has_measured(label):
                 with self.collector.paused(self.sampler.engine):
@@ -205,32 +204,28 @@ class Trainer:
                 self.recorder.evaluation(label, result, episodes)
 
     def _evaluate_average(self, pool: Pool) -> None:
-        """Measure the averaged weights at the end of the run: the engine has them from now on."""
+        """Evaluate the averaged weights at the end of the run; the engine keeps them."""
         average = self.learner.average
         if average is None or all(self.recorder.has_measured(f"average-{split}") for split in self.panels):
             return
         self.collector.close()
         with average.applied():
-            self._refresh()
+            with refreshed(self.sampler.engine, self.learner.model, self.settings.engine.sleep):
+                pass
             self._evaluate(pool, "average")
-
-    def _refresh(self) -> None:
-        """Load the model's present weights into the engine; all ranks together."""
-        with refreshed(self.sampler.engine, self.learner.model, self.settings.engine.sleep):
-            pass
 
     # Checkpoints ------------------------------------------------------------------------------------------------------
 
     def _save(self, seconds: float | None = None) -> None:
         """Write a checkpoint. seconds: longest wait for episodes that are sampled ahead."""
         sampled = self.collector.sampled(seconds)
-        with self.interruptions.deferred():  # a writer that was interrupted while it starts cannot be waited for
-            size, state = self.learner.checkpoint_bytes, self._boundary or self._state()
+        with self.interruptions.deferred():  # a writer that is interrupted while it starts cannot be joined
+            size, state = self.learner.checkpoint_bytes, self._consistent or self._state()
             self.recorder.save(self.iteration, size, lambda: self.learner.snapshot(state, sampled))
             self._saved_at = self.iteration
 
     def _last_checkpoint(self) -> Checkpoint | None:
-        """The checkpoint to resume from, verified, and the same on all ranks."""
+        """The checkpoint to resume from, verified and the same on all ranks."""
         saved = checkpoints.latest(self.folder.path / "checkpoints")
         self.ranks.agree("the last checkpoint", saved and saved.iteration)
         if saved:
@@ -262,10 +257,9 @@ def train(
     ranks: Ranks | None = None,
     placement: LocalPlacement | None = None,
 ) -> dict[str, EvalResult]:
-    """Run (or continue) the run in ``folder``; returns its final evaluations by panel.
+    """Run or resume the run in ``folder``; returns its final evaluations by panel.
 
-    The folder of a new run is made once model, environment, splits, engine and device have been found to work. Of
-    several ``ranks`` the first one makes, locks and writes it.
+    A new run's folder is written when model, environments, engine and device have been found to work.
     """
     ranks, trainer = ranks or Ranks(), None
     if ranks.of_first(lambda: folder.is_new):
@@ -279,12 +273,14 @@ def train(
 
 
 def require_turns(played: Sequence[Episode], iteration: int) -> None:
-    """Raise :class:`NothingToLearn` when no episode of an iteration had a single turn; the message says why."""
+    """Raise :class:`NothingToLearn` if no episode of an iteration had a turn."""
     if any(episode.turns and episode.outcome != "failed" for episode in played):
         return
     errors = [episode.info["error"] for episode in played if "error" in episode.info]
     if errors:
-        raise NothingToLearn(f"iteration {iteration}: every episode failed in its environment, the first: {errors[0]}")
+        raise NothingToLearn(
+            f"iteration {iteration}: every episode failed in its environment; the first error: {errors[0]}"
+        )
     raise NothingToLearn(
         f"iteration {iteration}: no prompt left room for a response; lower rollout.max_tokens or context.history, or "
         "use a model with a longer context"

@@ -1,4 +1,4 @@
-"""A local server that speaks OpenAI's chat protocol and walks the corridor, badly behaved in every way asked for."""
+"""A local server that speaks OpenAI's chat protocol and plays the corridor, with faults on request."""
 
 import json
 import random
@@ -16,7 +16,7 @@ _PLACES = re.compile(r"You stand at (\d+)\. Go to door (\d+)\.")
 
 
 class ChatServer:
-    """``faults``: kinds that happen to a share ``rate`` of the requests; ``refused``: what is, after two answers."""
+    """faults: kinds for a share ``rate`` of the requests. refused: text of requests refused after two answers."""
 
     def __init__(
         self, faults=(), rate=0.0, seed=0, reasoning="", delay=0.0, usage=True, style="{}", end="stop", refused=None
@@ -84,7 +84,7 @@ class ChatServer:
 
 
 def _streamed(told):
-    """The same answer as events, its text in two parts, and what it cost in an event of its own."""
+    """The same answer as events: the text in two parts, then the usage."""
     (choice,), base = told["choices"], {**told, "object": "chat.completion.chunk"}
     base.pop("usage", None)
     text = choice["message"]["content"]

@@ -1,4 +1,4 @@
-"""Responses with tool calls that were damaged, for tests of what reads them."""
+"""Responses with damaged tool calls."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""A server that sends whatever bytes it is told to, at whatever pace: what no web framework would send."""
+"""A server that sends arbitrary bytes at an arbitrary pace."""
 
 import contextlib
 import socketserver
@@ -9,7 +9,7 @@ from tests.served import in_thread
 
 
 def reply(body, status="200 OK", *headers):
-    """A sound HTTP answer around ``body``."""
+    """A valid HTTP answer with ``body``."""
     lines = [
         f"HTTP/1.1 {status}",
         "content-type: application/json",
@@ -23,8 +23,10 @@ def reply(body, status="200 OK", *headers):
 
 
 class RawServer(socketserver.ThreadingTCPServer):
-    """``script`` is called with the number of the request (from 0) and gives what is done: bytes are sent, numbers are
-    seconds to wait. The connection ends with it. ``requests`` counts, ``sent`` is the bytes that went out."""
+    """script: called with the number of the request, returns bytes to send and seconds to wait until the end.
+
+    requests, sent: numbers of requests and of sent bytes.
+    """
 
     daemon_threads = True
     block_on_close = False

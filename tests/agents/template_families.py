@@ -1,7 +1,6 @@
-"""Stand-ins for the chat templates of public model families: written here, each with what sets its family apart.
+"""Imitations of the chat templates of public model families, each with the peculiarities of its family.
 
-None is the family's own text. They share with it the markers, where the end of a turn stands, what is trimmed, what is
-taken out of earlier answers, what is added to the generation prompt, and what is done to a system's words.
+They have the family's markers, end of turn, trimming, removal of thoughts, generation prompt and system message.
 """
 
 from __future__ import annotations
@@ -12,8 +11,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Family:
-    """end: what ends an answer. strips: thoughts leave earlier answers. system: kept, folded (the template refuses the
-    role) or last (put before the last user's words, wherever that stands).
+    """A family's template.
+
+    end: token that ends an answer.
+    strips: whether thoughts are removed from earlier answers.
+    system: kept, folded (the template refuses the role) or last (put before the last user message).
     """
 
     name: str
@@ -30,6 +32,11 @@ CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_e
 CHATML_ASK = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 IM = ("<|im_start|>", "<|im_end|>")
 THINKLESS = "(m.content.split('</think>')|last).lstrip('\n') if m.role == 'assistant' else m.content"
+QWEN3 = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ " + THINKLESS + " }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
+)
 INST = (
     "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]"
     "{% elif m.role == 'assistant' %}{{ ' ' + m.content + '</s>' }}"
@@ -62,18 +69,14 @@ FAMILIES = [
     ),
     Family(
         "Qwen3",
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ " + THINKLESS + " }}<|im_end|>\n{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n"
-        "{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}{% endif %}",
+        QWEN3,
         "<|im_end|>",
         (*IM, "<think>", "</think>"),
         strips=True,
     ),
     Family(
         "Qwen3 without thinking",
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ " + THINKLESS + " }}<|im_end|>\n{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n"
-        "{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}{% endif %}",
+        QWEN3,
         "<|im_end|>",
         (*IM, "<think>", "</think>"),
         strips=True,

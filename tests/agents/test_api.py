@@ -1,4 +1,4 @@
-"""Agents behind a server that fails, hangs, limits and lies; and the client's patience."""
+"""Agents whose model runs behind a server that fails, hangs and limits requests."""
 
 import time
 
@@ -89,7 +89,7 @@ def test_a_conversation_that_is_too_long_ends_its_episode():
     assert (episode.outcome, episode.success, episode.turns) == ("truncated", False, [])
 
 
-def test_what_cannot_be_mended_by_waiting_is_said_at_once():
+def test_errors_that_retries_cannot_fix_are_raised_at_once():
     with serving(faults=["key"], rate=1.0) as server:
         with pytest.raises(ApiError, match="is OPENAI_API_KEY right"):
             client_of(server).ask(ASK, 0.0, 5)
@@ -98,13 +98,13 @@ def test_what_cannot_be_mended_by_waiting_is_said_at_once():
         ApiClient(ApiSettings("m", "http://127.0.0.1:9/v1", attempts=2)).ask(ASK, 0.0, 5)
 
 
-def test_one_lost_server_stops_everybody():
+def test_a_lost_server_stops_all_episodes():
     with serving(faults=["error"], rate=1.0) as server, pytest.raises(ApiError, match="it happens"):
         play(server, count=20, concurrency=10, attempts=2)
 
 
-def test_no_request_follows_an_error_and_what_was_finished_is_handed_over():
-    """An episode is asked about again only after its environment's answer, so an error of ``on_finish`` is the last event."""
+def test_no_request_follows_an_error_and_finished_episodes_are_delivered():
+    """An episode's next request follows its environment's answer, so an error of ``on_finish`` is the last event."""
     finished = []
 
     def on_finish(episode):
@@ -142,7 +142,7 @@ def test_answers_given_before_an_error_still_end_their_episodes():
     assert agent.client.spent.completion == 2 * 2
 
 
-def test_an_interruption_ends_all_and_asks_nothing_more():
+def test_no_request_follows_an_interruption():
     def interrupt(episode):
         raise KeyboardInterrupt
 
@@ -178,7 +178,7 @@ def wait_for(condition, seconds=30.0):
     return False
 
 
-def test_limits_hold():
+def test_limits_on_cost_and_tokens_are_kept():
     prices = {"input_price": 1e6, "cached_price": 5e5, "output_price": 2e6}
     with serving() as server:
         client = client_of(server, limit_cost=20.0, **prices)
@@ -207,7 +207,7 @@ class Time:
         return self.now
 
 
-def test_a_gate_lets_so_many_through_in_a_minute():
+def test_the_rate_limiter_counts_requests_and_tokens_of_a_minute():
     clock = Time()
     limiter = RateLimiter(2, None, clock)
     assert [limiter.enter(1) for _ in range(3)] == [0, 0, 60]
@@ -217,7 +217,7 @@ def test_a_gate_lets_so_many_through_in_a_minute():
     assert [limiter.enter(tokens) for tokens in (1000, 1)] == [0, 60]  # too large for any minute: goes alone
 
 
-def test_the_server_says_how_long_to_wait(monkeypatch):
+def test_retry_after_sets_the_pause(monkeypatch):
     monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 60.0)
     with serving(faults=["limit"], rate=1.0) as server, pytest.raises(ApiError, match=r"in 3 tries.*slow down"):
         client_of(server, attempts=3).ask(ASK, 0.0, 5)
@@ -229,7 +229,7 @@ def test_a_server_on_this_machine_is_asked_past_the_proxy(dead_proxy):
         client_of(server, attempts=1).ask(ASK, 0.0, 4)
 
 
-def test_many_at_once_are_decided_in_order():
+def test_turns_are_returned_in_the_order_of_the_states():
     with serving() as server:
         agent = ApiAgent(client_of(server), ChatSettings(STYLES["plain"]))
         states = [EpisodeState(slot, Episode("t"), f"You stand at {slot}. Go to door 2.") for slot in (1, 5, 0)]

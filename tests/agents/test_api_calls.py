@@ -1,4 +1,4 @@
-"""A served model's tool calls: sent as tools, read as the server gives them, answered by their ids."""
+"""Tool calls of a model behind a server."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What models write as calls: found in every format, and refused with a reason where it is none."""
+"""Calls are found in every format, and invalid ones get an error."""
 
 import json
 import random
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gagpo.agents.call_formats import FORMATS, find_format, objects, said
+from gagpo.agents.call_formats import FORMATS, find_format, objects, strip_thought
 from gagpo.agents.episodes import Turn
 from gagpo.agents.toolbox import MOST_CALLS, Toolbox
 from gagpo.base.errors import InvalidArgument
@@ -24,13 +24,13 @@ CALLS = st.builds(ToolCall, st.sampled_from(["act", "search"]), st.dictionaries(
 
 
 def told(form, response):
-    return [read_call(text) for text in FORMATS[form].find(said(response))]
+    return [read_call(text) for text in FORMATS[form].find(strip_thought(response))]
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(calls=st.lists(CALLS, min_size=1, max_size=3))
-def test_what_is_written_is_read(form, calls):
+def test_written_calls_are_read_back(form, calls):
     response = FORMATS[form].write(calls)
     if "tool_call>" in response.replace("\n</tool_call>", "").replace("<tool_call>\n", "") or "[ARGS]" in response:
         return
@@ -60,7 +60,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("form", "response", "calls"), CASES)
-def test_what_models_write(form, response, calls):
+def test_calls_of_each_format_are_found(form, response, calls):
     assert [(one.name, one.arguments) for one in told(form, response)] == calls
 
 
@@ -97,7 +97,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("response", WRONG, ids=range(len(WRONG)))
-def test_what_is_wrong_is_said(response):
+def test_errors_name_what_is_wrong_with_a_call(response):
     calls = Toolbox((), FORMATS["hermes"]).read(response)
     assert [one.action for one in calls] == [""] and WRONG[response] in calls[0].error
     assert len(calls[0].error) < 500
@@ -122,7 +122,7 @@ def test_unknown_formats_are_named():
 
 
 @pytest.mark.parametrize("text", ['{"a' + '\\"' * 300_000, '"' * 300_001, "{" * 300_000, "}" * 300_000, '{"' * 150_000])
-def test_cutting_takes_linear_time(text):
+def test_candidates_are_found_in_linear_time(text):
     assert len(objects(text)) <= 1
 
 

@@ -1,4 +1,4 @@
-"""Prompts: tokens are made once, and the appended text is what the chat template says."""
+"""Prompts extend earlier tokens by the text of the chat template."""
 
 from itertools import pairwise
 
@@ -47,7 +47,7 @@ def test_each_prompt_extends_the_last_prompt_and_response(tokenizer):
         assert after.prompt_ids[: len(row)].tolist() == row.tolist()
 
 
-def test_odd_response_tokens_are_kept_as_they_were(tokenizer):
+def test_response_tokens_are_never_encoded_again(tokenizer):
     """Ids that would encode differently (here: single bytes) are never re-encoded."""
     context = Context(tokenizer, STYLES["plain"])
     turns = played(context, ("You stand at 3.", "left"))
@@ -119,7 +119,7 @@ def test_a_response_cut_after_an_angle_bracket_keeps_the_end_marker_whole(tokeni
     assert prompt[first] == tokenizer.eos_token_id
 
 
-def test_todays_date_is_pinned_and_variables_reach_the_template(tokenizer):
+def test_the_date_is_fixed_and_variables_reach_the_template(tokenizer):
     tokenizer.chat_template = (
         "{{ strftime_now('%Y-%m-%d') }} {{ date_string }} {{ enable_thinking }}"
         "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}<|assistant|>"
@@ -132,7 +132,7 @@ def test_todays_date_is_pinned_and_variables_reach_the_template(tokenizer):
         Context(tokenizer, STYLES["plain"], template={"date": "today"})
 
 
-def test_what_ends_a_response_is_what_the_template_puts_after_one(tokenizer):
+def test_stop_tokens_include_the_end_of_turn_of_the_template(tokenizer):
     from gagpo.agents.engines.base import stop_tokens
 
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|eot|>", "<|return|>"]})

@@ -1,4 +1,4 @@
-"""Conversations of tool calls: what templates render, what is sampled and trained, and how environments are played so."""
+"""Conversations of tool calls: what templates render, what is sampled and trained, and how episodes are played."""
 
 import importlib.resources
 import re
@@ -28,7 +28,7 @@ from tests.agents.template_families import FAMILIES
 from tests.conftest import TEXTS
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
-FAULTY = "gagpo.envs.testing:gagpo-test/Faulty-v0"
+FAULTY = "tests.envs.faulty:gagpo-test/Faulty-v0"
 
 MISTRAL = (
     "{% set asked = messages|selectattr('role', 'equalto', 'user')|list %}{{ bos_token }}{% for m in messages %}"
@@ -197,7 +197,7 @@ def seen(episodes):
 
 
 @pytest.mark.parametrize("name", ["qwen2_5", "qwen3", "llama3_1", "mistral", "small"])
-def test_the_same_player_wins_alike_through_lines_and_through_calls(small, name):
+def test_an_agent_plays_the_same_with_lines_and_with_calls(small, name):
     lines = walk(small[1], "plain")
     called = walk(dressed(small[1], name), "tools")
     assert len(lines) == 24 and sum(episode.success for episode in lines) >= 18
@@ -265,7 +265,7 @@ def test_a_wrong_call_is_a_penalised_turn_that_says_what_was_wrong(small):
     assert episode.outcome == "truncated", "the environment counts calls, not turns"
 
 
-def test_a_env_that_breaks_between_two_calls_begins_again(small, tmp_path):
+def test_an_episode_restarts_if_its_environment_breaks_between_two_calls(small, tmp_path):
     call = '<tool_call>{"name": "act", "arguments": {"command": "WHAT"}}</tool_call>'
     twice = call.replace("WHAT", "walk") + call.replace("WHAT", "crash") + call.replace("WHAT", "walk")
     engine = Scripted(small[1], twice, twice, call.replace("WHAT", "end"))
@@ -277,12 +277,12 @@ def test_a_env_that_breaks_between_two_calls_begins_again(small, tmp_path):
     assert [[c.action for c in t.calls] for t in episode.turns] == [["walk", "crash", "walk"], ["end"]]
 
 
-def test_those_who_speak_in_texts_refuse_the_style():
+def test_text_styles_exclude_tools():
     with pytest.raises(InvalidArgument, match="unknown style 'tools'; choose one of plain, tags"):
         text_style("tools")
 
 
-def test_a_special_token_begins_a_call_and_ends_none(small):
+def test_a_special_token_may_begin_a_call(small):
     context = Context(dressed(small[1], "mistral"), STYLES["tools"])
     ids = context.response(context.toolbox.write(["left"]))
     assert small[1].convert_tokens_to_ids("[TOOL_CALLS]") in ids.tolist()

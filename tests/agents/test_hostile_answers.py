@@ -1,4 +1,4 @@
-"""A chat server that lies, dribbles and never ends: one more try, within the deadline and a bounded memory."""
+"""Malformed, slow and endless answers of a chat server are retried, within the deadline and bounded memory."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def client_of(server, **changes):
 
 
 @pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED.keys())
-def test_what_is_no_answer_is_asked_for_again(body):
+def test_malformed_answers_are_retried(body):
     with answering(lambda number: [reply(body if number < 2 else chat())]) as server:
         client = client_of(server)
         answer = client.ask(ASK, 0.0, 5)
@@ -69,12 +69,12 @@ def test_what_is_no_answer_is_asked_for_again(body):
 
 
 @pytest.mark.parametrize("text", [b"null", b'"2"', b"2.0"])
-def test_what_is_only_odd_is_read(text):
+def test_unusual_numbers_are_read(text):
     with answering(lambda number: [reply(usage(text))]) as server:
         assert client_of(server).ask(ASK, 0.0, 5).usage.completion == (0 if text == b"null" else 2)
 
 
-def test_a_server_that_never_answers_in_order_ends_in_one_line():
+def test_repeated_malformed_answers_end_in_a_short_error():
     with (
         answering(lambda number: [reply(MALFORMED["deep nesting"])]) as server,
         pytest.raises(ApiError, match="no answer in 3 tries; the last time: malformed answer at its beginning") as e,
@@ -95,7 +95,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("steps", BROKEN.values(), ids=BROKEN.keys())
-def test_what_is_no_http_is_asked_for_again(steps):
+def test_broken_http_is_retried(steps):
     with answering(lambda number: steps if number == 0 else [reply(chat())]) as server:
         assert client_of(server).ask(ASK, 0.0, 5).text == "left"
     assert server.requests == 2
@@ -110,20 +110,20 @@ DRIBBLES = {
 
 
 @pytest.mark.parametrize("steps", DRIBBLES.values(), ids=DRIBBLES.keys())
-def test_a_byte_now_and_then_does_not_put_off_the_deadline(steps):
+def test_slow_bytes_do_not_extend_the_deadline(steps):
     """Each of these would send for a minute."""
     with answering(lambda number: steps() if number == 0 else [reply(chat())]) as server:
         assert client_of(server, timeout=1.0).ask(ASK, 0.0, 5).text == "left"
     assert server.requests == 2
 
 
-def test_another_success_than_200_is_asked_for_again():
+def test_a_status_other_than_200_is_retried():
     with answering(lambda number: [reply(chat(), "200 OK" if number else "206 Partial Content")]) as server:
         assert client_of(server).ask(ASK, 0.0, 5).text == "left"
     assert server.requests == 2
 
 
-def test_a_body_without_end_is_not_held():
+def test_an_endless_body_is_not_kept_in_memory():
     megabyte = b"x" * (1 << 20)
     endless = [b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", *[b"100000\r\n" + megabyte + b"\r\n"] * 1000]
     process = psutil.Process(os.getpid())
@@ -143,7 +143,7 @@ def test_a_redirect_is_not_followed_and_a_cookie_not_kept():
     assert server.requests == 1 and not list(client._openai._client._transport._http.cookies.jar)
 
 
-def test_no_usage_lowers_what_is_spent():
+def test_usage_cannot_lower_the_total():
     """More cached than read, and then a lie: the limit is reached as if the server had told the truth."""
     over = chat(usage={**USAGE, "prompt_tokens_details": {"cached_tokens": 10**6}})
     with answering(lambda number: [reply([over, usage(b"-1000000"), chat()][number % 3])]) as server:
@@ -179,7 +179,7 @@ def test_every_request_is_recorded_before_it_is_sent():
         ({"base_url": "http://host:port/v1"}, "not an http address"),
     ],
 )
-def test_settings_that_make_no_sense_are_named(changes, said):
+def test_invalid_settings_are_named(changes, said):
     with pytest.raises(InvalidArgument, match=said):
         ApiSettings("m", **changes)
 

@@ -1,4 +1,4 @@
-"""Why a turn has no valid action: told by the rollout, counted, kept in files, and guessed for files without it."""
+"""Why a turn has no valid action: set by the rollout, counted, and kept in files."""
 
 import numpy as np
 import pytest
@@ -48,7 +48,7 @@ def play(tiny, style, *texts):
     return episode
 
 
-def test_every_kind_is_told_apart_and_counted(tiny):
+def test_every_kind_of_invalid_turn_is_counted(tiny):
     texts = ["left", "right…", "go away", "go aw…", "a\nb", "a\nb…"]
     episode = play(tiny, "plain", *texts)
     assert [turn.invalid for turn in episode.turns] == ["", "", "refused", "cut off", "not parsed", "cut off"]
@@ -74,7 +74,7 @@ def test_an_action_at_the_limit_that_ends_by_itself_is_not_cut(tiny):
     assert len(episode.turns[0].response_ids) == length and episode.turns[0].invalid == "refused"
 
 
-def test_files_say_why_and_quote_the_env(tiny, tmp_path):
+def test_files_hold_the_reason_and_the_refusal(tiny, tmp_path):
     episode = play(tiny, "plain", "left", "go away", "a\nb", "fly")
     write_episodes(tmp_path / "e.jsonl", [episode])
     (record,) = read_episodes(tmp_path / "e.jsonl")
@@ -92,7 +92,7 @@ def test_files_say_why_and_quote_the_env(tiny, tmp_path):
     assert shown.turns[1].refusal == seen[2]
 
 
-def test_a_long_refusal_is_written_in_part():
+def test_a_long_refusal_is_cut():
     turns = [Turn("o", "fly", "fly", invalid="refused"), Turn("no" * MOST_REFUSAL, "x", "x", invalid="refused")]
     first, last = Episode("t", turns=turns).record()["turns"]
     assert first["refusal"] == "no" * (MOST_REFUSAL // 2) and "refusal" not in last  # nothing is known of the end
@@ -108,7 +108,7 @@ def test_a_record_that_contradicts_itself_is_refused(tiny):
         Episode.from_record(record)
 
 
-def test_an_evaluation_says_how_many_answers_were_cut(tiny):
+def test_an_evaluation_reports_the_rate_of_cut_responses(tiny):
     episode = play(tiny, "plain", "left", "right…", "go away", "go aw…")
     result = EvalResult.from_episodes([episode], Panel("w", "test", "h", 1, conditions={"max_tokens": 8}), "m", 1.0)
     assert result.cut_rate == 0.5 and result.summary()["cut_rate"] == 0.5

@@ -1,4 +1,4 @@
-"""Model folders: what is written is read again, and what is missing is said."""
+"""Model folders are saved and loaded, and missing parts are named."""
 
 import json
 
@@ -14,7 +14,7 @@ WORDS = ["go to cabinet 1", "Your task is to: put a hot mug in shelf.", "naïve 
 @pytest.fixture
 def folder(tiny, tmp_path):
     save_folder(*tiny, tmp_path / "model")
-    (tmp_path / "model" / "manifest.json").unlink()  # as in a folder of somebody else
+    (tmp_path / "model" / "manifest.json").unlink()  # as in a folder from elsewhere
     return tmp_path / "model"
 
 
@@ -59,7 +59,7 @@ def test_a_tokenizer_without_chat_template_is_refused(folder):
         load_tokenizer(str(folder))
 
 
-def test_a_folder_that_is_not_there_and_a_hub_name_without_network(tmp_path, monkeypatch):
+def test_a_missing_folder_and_a_hub_name_without_network_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ModelError, match="the folder does not exist"):
         load_tokenizer(str(tmp_path / "nowhere"))
@@ -108,7 +108,7 @@ def test_weights_that_are_not_numbers_are_refused(folder, value):
         load_model(str(folder))
 
 
-def test_code_of_a_models_own_is_not_run_unless_asked_for(folder):
+def test_model_code_is_not_run_by_default(folder):
     config = json.loads((folder / "config.json").read_text())
     config["auto_map"] = {"AutoModelForCausalLM": "own.Model"}
     (folder / "config.json").write_text(json.dumps(config))

@@ -1,10 +1,10 @@
-"""From responses to actions: what is no action is None, never an exception."""
+"""Responses are parsed into actions; invalid ones give None, never an exception."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gagpo.agents.parsing import MAX_ACTION, PARSERS, parse
+from gagpo.agents.prompts import MAX_ACTION, PARSERS, parse
 
 CASES = [
     ("line", "go to desk 1", "go to desk 1"),
@@ -30,7 +30,7 @@ def test_actions(parser, response, action):
     assert parse(response, parser) == action
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(st.text(max_size=300), st.sampled_from(sorted(PARSERS)))
 def test_any_text_is_parsed_or_refused(response, parser):
     action = parse(response, parser)

@@ -1,4 +1,4 @@
-"""Rollouts: every job exactly once, in order, whatever the environment does meanwhile."""
+"""Rollouts play every job exactly once, in order, even if environments break."""
 
 import time
 
@@ -17,7 +17,7 @@ from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.envs.pool import WorkerPool
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
-FAULTY = "gagpo.envs.testing:gagpo-test/Faulty-v0"
+FAULTY = "tests.envs.faulty:gagpo-test/Faulty-v0"
 DOORS = ["door-01", "door-05", "door-03"]
 
 
@@ -41,7 +41,7 @@ def test_the_expert_walks_to_every_door_and_groups_share_their_start():
 
 
 @pytest.mark.parametrize("concurrency", [1, 4, 100])
-def test_concurrency_changes_nothing(concurrency):
+def test_episodes_do_not_depend_on_concurrency(concurrency):
     with WorkerPool(CORRIDOR, {"max_turns": 12}, workers=0) as pool:
         all_at_once, _ = rollout(RandomAgent(), pool, group_jobs(DOORS, 3, seed=4))
         some, _ = rollout(RandomAgent(), pool, group_jobs(DOORS, 3, seed=4), concurrency=concurrency)
@@ -58,8 +58,8 @@ def test_lockstep_rollouts_of_a_model_repeat_bit_for_bit_in_real_processes(tiny)
     assert runs[0] == runs[1]
 
 
-def test_the_order_in_which_processes_answer_decides_nothing():
-    """Of episodes that end in one round the answers come as they may; the agent forgets them by slot all the same."""
+def test_the_agent_forgets_in_the_order_of_slots():
+    """Environments may answer in any order within one round."""
 
     class Listening(RandomAgent):
         def __init__(self):
@@ -77,7 +77,7 @@ def test_the_order_in_which_processes_answer_decides_nothing():
     assert agent.forgotten == sorted(agent.forgotten) and len(agent.forgotten) == 9
 
 
-def test_without_lockstep_the_same_episodes_come_out(tiny):
+def test_most_episodes_are_the_same_without_lockstep(tiny):
     with WorkerPool(CORRIDOR, {"max_turns": 4}, workers=2) as pool:
         strict, _ = rollout(language_agent(tiny), pool, group_jobs(DOORS, 3, seed=1))
         loose, _ = rollout(language_agent(tiny), pool, group_jobs(DOORS, 3, seed=1), lockstep=False)
@@ -104,7 +104,7 @@ def test_a_full_context_ends_the_episode(tiny):
 
 
 class Saying:
-    """Says the same thing in every episode, and remembers whom it was told to forget."""
+    """Gives the same turns in every episode, and records forgotten slots."""
 
     def __init__(self, *words):
         self.words, self.forgotten = words, []
@@ -117,7 +117,7 @@ class Saying:
         self.forgotten.append(slot)
 
 
-def test_an_episode_whose_env_broke_once_starts_over(tmp_path):
+def test_an_episode_restarts_when_its_environment_breaks_once(tmp_path):
     agent = Saying("walk", "raise", "end")
     with WorkerPool(FAULTY, {"marker": str(tmp_path / "once")}, workers=1) as pool:
         (episode,), _ = rollout(agent, pool, group_jobs(["quiet"], 1, seed=0))
@@ -125,7 +125,7 @@ def test_an_episode_whose_env_broke_once_starts_over(tmp_path):
     assert [turn.action for turn in episode.turns] == ["walk", "raise", "end"]
 
 
-def test_an_episode_whose_env_keeps_breaking_fails_alone():
+def test_an_episode_fails_alone_when_its_environment_keeps_breaking():
     with WorkerPool(FAULTY, {}, workers=1, max_restarts=1) as pool:
         episodes, _ = rollout(Saying("raise"), pool, group_jobs(["quiet"], 2, seed=0))
         good, _ = rollout(Saying("end"), pool, group_jobs(["quiet"], 2, seed=0))
@@ -146,8 +146,8 @@ def test_an_interrupted_rollout_leaves_the_pool_usable():
     assert all(episode.success for episode in episodes)
 
 
-def test_what_an_interruption_leaves_half_done_does_not_hide_it(tiny, monkeypatch):
-    """Interrupted while the engine's cache grows: the engine's own tidying must not end in another error."""
+def test_an_interruption_within_the_engine_is_not_hidden(tiny, monkeypatch):
+    """Cleaning up after an interruption in the growing cache must not raise another error."""
     agent, grown = language_agent(tiny), []
     empty = SlotCache._empty
 
@@ -167,14 +167,14 @@ def test_what_an_interruption_leaves_half_done_does_not_hide_it(tiny, monkeypatc
     assert transcript(again) == transcript(first)
 
 
-def test_noise_is_marked_and_the_expert_recovers():
+def test_mistakes_are_not_trainable_and_the_expert_recovers():
     with WorkerPool(CORRIDOR, {"expert": True}, workers=0) as pool:
         episodes, _ = rollout(ExpertAgent(noise=0.3), pool, group_jobs(DOORS, 10, seed=0))
     strays = [not turn.trainable for e in episodes for turn in e.turns]
     assert all(e.success for e in episodes) and 0.15 < np.mean(strays) < 0.45
 
 
-def test_half_of_the_noise_are_slips_of_the_tongue():
+def test_half_of_the_mistakes_are_mixed_actions():
     admissible = ["go to desk 1", "open drawer 3"]
     info = {"expert_action": "take mug 1 from shelf 2", "admissible_actions": admissible}
     states = [EpisodeState(slot, Episode(task="", seed=slot), info=info) for slot in range(400)]
@@ -184,7 +184,7 @@ def test_half_of_the_noise_are_slips_of_the_tongue():
     assert "take to desk 1" in slips and "take mug 1" in slips
 
 
-def test_agents_say_what_they_miss():
+def test_agents_name_missing_information():
     with WorkerPool(CORRIDOR, {}, workers=0) as pool, pytest.raises(ValueError, match="expert=True"):
         rollout(ExpertAgent(), pool, group_jobs(DOORS, 1, seed=0))
     with WorkerPool(FAULTY, {}, workers=0) as pool, pytest.raises(ValueError, match="admissible_actions"):
@@ -192,7 +192,7 @@ def test_agents_say_what_they_miss():
 
 
 class Uneven:
-    """Thinks for as many looks as the episode's sample number says, and says ``left``."""
+    """Answers ``left`` after a number of calls that grows with the sample number."""
 
     def __init__(self):
         self.thinking, self.answered = {}, []
@@ -218,7 +218,7 @@ class Uneven:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_nobody_waits_for_the_slowest_response(workers):
+def test_episodes_do_not_wait_for_the_slowest_response(workers):
     agent = Uneven()
     with WorkerPool(CORRIDOR, {"max_turns": 30}, workers=workers) as pool:
         episodes, clock = rollout(agent, pool, group_jobs(["door-05"], 3, seed=0), lockstep=False)

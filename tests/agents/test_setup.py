@@ -1,4 +1,4 @@
-"""Putting agent and environment together: what has no effect is said once, and what is given is built."""
+"""Environments are built from names and arguments, with a warning for arguments without effect."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from gagpo.agents.setup import make_env
 
 
-def test_arguments_without_effect_are_warned_of_by_name(tmp_path: Path) -> None:
+def test_arguments_without_effect_are_warned_of(tmp_path: Path) -> None:
     rows = [{"problem": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(4)]
     path = tmp_path / "problems.jsonl"
     path.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")

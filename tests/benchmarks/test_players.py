@@ -6,8 +6,8 @@ import pytest
 from benchmarks.starters.players import CorrectedAgent, StubbornExpert
 from gagpo.agents.agent import EpisodeState
 from gagpo.agents.episodes import Episode, Turn
-from gagpo.agents.phrasing import Phrasing
 from gagpo.agents.prompts import STYLES
+from gagpo.agents.toolbox import Phrasing
 
 
 class Words:

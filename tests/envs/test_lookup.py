@@ -1,4 +1,4 @@
-"""Environments are found by id; the working directory is looked at last, and only for ids that name a module."""
+"""Environments are found by id; the working directory is searched last, and only for ids with a module."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ with WorkerPool("own_env:Own-v0", workers=1) as pool:
 
 @pytest.fixture
 def hostile_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with files that are called like libraries and like parts of this project."""
+    """A working directory with files named like libraries and parts of this project."""
     for name in ("json", "csv", "matplotlib", "numpy", "marshal", "gagpo", "agents", "envs"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module was imported')\n")
     (tmp_path / "own_env.py").write_text(OWN)
@@ -48,7 +48,7 @@ def hostile_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_env_of_the_working_directory_is_found_and_nothing_else_there_is(hostile_folder: Path) -> None:
+def test_only_the_environment_is_imported_from_the_working_directory(hostile_folder: Path) -> None:
     program = subprocess.run(
         [sys.executable, "-P", "-c", PROGRAM],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -83,12 +83,12 @@ def test_an_unknown_module_or_id_is_one_line_with_advice(hostile_folder: Path) -
 
 
 @pytest.mark.parametrize("env_id", ["ALFWorld", "WebShop", "WebShopBrowser", "Math", "SQL"])
-def test_our_envs_declare_their_state_as_the_markov_key_and_none_is_built(env_id: str) -> None:
+def test_our_environments_declare_their_state_as_the_markov_key(env_id: str) -> None:
     assert markov_key(f"gagpo/{env_id}-v0") == "state"
     assert markov_key(f"gagpo/{env_id}-v0", {"state": None}) == "state"
 
 
-def test_a_env_that_does_not_say_is_keyed_by_its_state_where_it_gives_one() -> None:
+def test_without_a_declared_markov_key_the_state_is_used_where_there_is_one() -> None:
     corridor = "gagpo.envs.testing:gagpo-test/Corridor-v0"
     assert markov_key(corridor) == "observation"
     assert markov_key(corridor, {"task": "door-01"}) == "observation"
@@ -110,7 +110,7 @@ def test_a_env_that_does_not_say_is_keyed_by_its_state_where_it_gives_one() -> N
         ("gagpo/WebShop-v0", {"data": "files"}, {"products": 9}),
     ],
 )
-def test_arguments_of_generated_tasks_are_no_material_where_tasks_are_given(
+def test_arguments_of_generated_tasks_are_not_material_where_tasks_are_given(
     env_id: str, given: dict, idle: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for variable in ("WEBSHOP_DATA", "SQL_DATA"):

@@ -1,4 +1,4 @@
-"""Task sets: sorted, unique, hashed, and helpful about ids that are not there."""
+"""Task sets: sorted, unique, hashed, with advice for unknown ids."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_hash_is_the_written_formula() -> None:
         [Task("a", "test", digest=""), Task("b", "test", digest="2")],
     ],
 )
-def test_the_hash_tells_contents_and_ids_apart(other: list[Task]) -> None:
+def test_the_hash_depends_on_contents_and_ids(other: list[Task]) -> None:
     tasks = TaskSet("test", [Task("a", "test", digest="1"), Task("b", "test", digest="2")])
     assert tasks.hash != TaskSet("test", other).hash
 
@@ -49,7 +49,7 @@ def test_ids_that_look_like_numbers_are_sorted_as_text_and_kept_apart() -> None:
     assert TaskSet("test", [Task(str(n), "test") for n in (10, 9, 1)]).ids == ["1", "10", "9"]
 
 
-def test_a_task_twice_is_refused_by_name() -> None:
+def test_a_duplicate_task_is_rejected_by_name() -> None:
     with pytest.raises(ValueError, match="holds task 'b' twice"):
         TaskSet("test", [Task("a", "test"), Task("b", "test"), Task("c", "test"), Task("b", "test", digest="x")])
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from gagpo.credit import BadTurns, gagpo_advantage, turn_numbers, turns_from_tokens
+from gagpo.credit import BadTurns, turn_numbers, turns_from_tokens
+from gagpo.credit.gagpo import Gagpo
 from gagpo.objectives import Layout
 
 PAGE = Path(__file__).parents[2] / "docs" / "interop.md"
@@ -58,7 +59,7 @@ def test_rows_are_cut_into_turns(kind):
     assert turns.states().tolist() == [0, 1, 0, 1, 2]
 
 
-def test_rewards_of_tokens_go_to_the_turn_they_stand_in_or_behind():
+def test_token_rewards_are_paid_to_their_turn():
     reward = np.array([[0, 1, 2, 0, 0, 4.0], [0, 0, 0, 0, 0, 8], [16, 0, 0, 0, 0, 32]])
     turns = turns_from_tokens(TOKENS, MASK, reward, [0, 0, 0])
     assert turns.reward_N.tolist() == [3, 4, 0, 8, 48]
@@ -77,10 +78,10 @@ def test_padding_changes_nothing():
     wide = turns_from_tokens(
         np.pad(TOKENS, ((0, 0), (0, 5)), constant_values=77), np.pad(MASK, ((0, 0), (0, 5))), [1.0, 2.0, 3.0], [0, 0, 0]
     )
-    assert gagpo_advantage(wide).tolist() == gagpo_advantage(plain).tolist()
+    assert Gagpo().advantage(wide).tolist() == Gagpo().advantage(plain).tolist()
 
 
-def test_rows_that_do_not_fit_are_refused():
+def test_mismatched_rows_are_rejected():
     with pytest.raises(BadTurns, match="do not fit"):
         turns_from_tokens(TOKENS, MASK, [1.0, 2.0], [0, 0, 0])
     with pytest.raises(BadTurns, match="episode 1 has no sampled token"):

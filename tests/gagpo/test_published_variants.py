@@ -1,4 +1,4 @@
-"""The published variants on the page of algorithms: each differs from its preset and trains an iteration."""
+"""The published variants in docs/algorithms.md: each differs from its preset and trains an iteration."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Starters: made of a trained model, named anywhere, checked byte by byte, and better than chance."""
+"""Starters: made from a trained model, checked for damage, and better than chance."""
 
 import json
 from pathlib import Path
@@ -106,7 +106,7 @@ def test_an_unknown_starter_is_refused_with_the_known_ones(own):
 # Those that are shipped ----------------------------------------------------------------------------------------------
 
 
-def test_they_fit():
+def test_starters_fit_the_size_limit():
     assert sum(starters.find(name).size for name in SHIPPED) < 13 * 2**20
 
 

@@ -1,4 +1,4 @@
-"""Random damages of checkpoints: each is refused with the file's name, or has not changed what is loaded."""
+"""Randomly damaged checkpoints: each is refused with the file's name, or loads unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training run is killed at random again and again, and ends bit for bit like one that nobody touched."""
+"""A training run is killed at random again and again, and ends bit for bit like an undisturbed one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutations of files: of their bytes, of their text, and of the values they hold."""
+"""Mutations of files: of their bytes, their text and their values."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ HOSTILE: tuple[Any, ...] = (
     *([], {}, [[]], {"": {}}, [None], "é\u2028", "x" * 100_000, _DIGITS, _NEST),
 )
 _SCRAPS = (
+    *(b"\x00", b"\xff\xfe", b"\xef\xbb\xbf", b"\xed\xa0\x80", b"\n", b"\n\n[1, 2]\n", b"\nnull\n", b"{", b"}", b'"'),
     *(
-        b"\x00",
-        b"\xff\xfe",
-        b"\xef\xbb\xbf",
-        b"\xed\xa0\x80",
-        b"\n",
-        b"\n\n[1, 2]\n",
-        b"\nnull\n",
-        b"{",
-        b"}",
-        b'"',
         b",",
+        b": ",
+        b"[" * 5000,
+        b"9" * 5000,
+        b"1e999",
+        b"NaN",
+        b"-",
+        b"\t",
+        b"!!python/object/apply:os.abort []",
+        b"&a [*a]",
     ),
-    *(b": ", b"[" * 5000, b"9" * 5000, b"1e999", b"NaN", b"-", b"\t", b"!!python/object/apply:os.abort []", b"&a [*a]"),
     *(b"x" * 200_000,),
 )
 

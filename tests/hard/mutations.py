@@ -1,4 +1,4 @@
-"""Mutated files of every kind that is read: each is read, or refused in one line, and never a traceback."""
+"""Mutated files of every kind that is read: each is read or refused in one line, without a traceback."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import json
 import os
 import random
 import shutil
+import tempfile
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from gagpo.agents.episodes import Episode, Turn, write_episodes
 from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.base import manifest
 from gagpo.envs.alfworld.env import ALFWorldEnv
@@ -20,6 +23,8 @@ from gagpo.envs.base import TextEnv
 from gagpo.envs.math.sources import load as load_problems
 from gagpo.envs.webshop.env import WebShopEnv
 from gagpo.envs.webshop.generate import write_catalogue
+from gagpo.eval.journal import Journal
+from gagpo.interop.export import export
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import dump
 from gagpo.settings import load as load_settings
@@ -176,6 +181,41 @@ def _compare(folder: Path) -> None:
     command("compare", str(after), str(folder / "other.json"))
 
 
+def _episodes() -> list[Episode]:
+    played = []
+    for sample in range(3):
+        turns = [Turn("see", "<think>hm</think>go", "go", 0.0), Turn("seen", "y\ud800", "y", 1.0, state="s")]
+        info = {"prompt_tokens": 9, "completion_tokens": 3, "cost": 0.5, "verdict": "right"}
+        played.append(
+            Episode(f"task/{sample}", "kind", "test", 0, sample, 1, 0.4, turns, True, "terminated", 0, info=info)
+        )
+    return played
+
+
+def _write_journal(folder: Path) -> None:
+    with Journal(folder, {"model": "m", "environment": "gagpo/Math-v0", "split": "test"}) as journal:
+        for episode in _episodes():
+            journal.append(episode)
+        journal.note_spent({"cost": 0.5})
+
+
+def _export(pattern: str) -> Callable[[Path], object]:
+    def read(folder: Path) -> None:
+        (source,) = folder.glob(pattern)
+        with tempfile.TemporaryDirectory() as place:
+            export(source, "jsonl", Path(place) / "exported")
+
+    return read
+
+
+def _export_checked(folder: Path) -> None:
+    """Make the checksums of a journal agree, as after a careful edit, so that the reader itself is tested."""
+    for path in folder.glob("m-*.jsonl"):
+        texts = [line.rpartition(b" ")[0] for line in path.read_bytes().splitlines()]
+        path.write_bytes(b"".join(b"%s %08x\n" % (text, zlib.crc32(text)) for text in texts))
+    _export("m-*.jsonl")(folder)
+
+
 def _kinds() -> Iterator[Kind]:
     yield Kind(
         "settings",
@@ -197,6 +237,15 @@ def _kinds() -> Iterator[Kind]:
     yield Kind("problems in JSONL", _write_jsonl, ("problems.jsonl",), _problems(".jsonl"))
     yield Kind("problems in JSON", _write_json, ("problems.json",), _problems(".json"))
     yield Kind("problems in Parquet", _write_parquet, ("problems.parquet",), _problems(".parquet"))
+    yield Kind(
+        "exported episodes",
+        lambda folder: write_episodes(folder / "episodes.jsonl", _episodes(), tokens=True),
+        ("episodes.jsonl",),
+        _export("episodes.jsonl"),
+    )
+    yield Kind("exported journals", _write_journal, ("m-*.jsonl",), _export("m-*.jsonl"))
+    yield Kind("journals to continue", _write_journal, ("m-*.jsonl",), _write_journal)
+    yield Kind("journals with valid checksums", _write_journal, ("m-*.jsonl",), _export_checked)
 
 
 def _source(folder: Path) -> Path:

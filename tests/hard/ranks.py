@@ -1,4 +1,4 @@
-"""One rank of several is killed or stopped at a random instant: all end, say so, and the run goes on bit for bit."""
+"""One of several ranks is killed or stopped at a random time: all end, and the run resumes bit for bit."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.hard.damages import damages
+from tests.hard.hostile import actions, answers, queries
 from tests.hard.interruptions import interruptions
 from tests.hard.kills import kills
 from tests.hard.mutations import mutations
@@ -26,6 +27,9 @@ PARTS: dict[str, tuple[Callable[..., Tally | list[Tally]], int]] = {
     "damages": (damages, 1_000),
     "mutations": (mutations, 10_000),
     "ranks": (ranks, 30),
+    "actions": (actions, 100_000),
+    "queries": (queries, 20_000),
+    "answers": (answers, 10_000),
 }
 
 

@@ -1,4 +1,4 @@
-"""What the hard tests work on: a corridor, a model that has walked it a little, and a finished run."""
+"""The model and the finished run that the hard tests use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The judge of the hard tests: what is a fault is called one."""
+"""The judge of the hard tests recognises every fault."""
 
 from __future__ import annotations
 

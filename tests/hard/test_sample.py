@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.hard.damages import damages
+from tests.hard.hostile import actions, answers, queries
 from tests.hard.interruptions import interruptions
 from tests.hard.kills import kills
 from tests.hard.mutations import KINDS, mutations
@@ -46,3 +47,22 @@ def test_mutations_of_every_kind_of_file(tmp_path: Path) -> None:
 
 def test_a_rank_that_is_lost(tmp_path: Path) -> None:
     without_faults(ranks(tmp_path, 1, seed=1))
+
+
+def test_hostile_actions(tmp_path: Path) -> None:
+    tallies = actions(tmp_path, 300, seed=1)
+    without_faults(*tallies)
+    assert all(tally.counts[FINE] >= 300 for tally in tallies)
+
+
+def test_hostile_queries(tmp_path: Path) -> None:
+    tally = queries(tmp_path, 60, seed=1)
+    without_faults(tally)
+    assert min(tally.counts[FINE], tally.counts[REFUSED]) > 2
+
+
+def test_hostile_answers_of_model_servers(tmp_path: Path) -> None:
+    chat, tokens = answers(tmp_path, 100, seed=1)
+    without_faults(chat, tokens)
+    assert chat.counts[FINE] > 50  # the chat client asks again
+    assert tokens.counts[REFUSED] > 50

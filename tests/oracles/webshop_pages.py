@@ -1,11 +1,11 @@
-"""The published text environment of WebShop, played the long way: a document per page, read with Beautiful Soup.
+"""A reference implementation of WebShop's published text environment: a document per page, read with Beautiful Soup.
 
 Source: the behaviour of princeton-nlp/WebShop, ``web_agent_site/envs/web_agent_text_env.py``, ``engine/engine.py`` and
-the elements of its templates. The documents are ours: they have the same texts in the same kinds of elements, and
-nothing else. Nothing of this project is imported; search, prices and reward come from outside.
+the elements of its templates. The documents are ours, with the same texts in the same kinds of elements. Imports
+nothing from this project; search, prices and reward are passed in.
 
-Two switches stand for what ``docs/environments.md`` lists as different on purpose: without ``visited`` products seen
-before are not marked, with ``truthful`` exactly the chosen option is marked as clicked.
+Two switches reproduce the documented differences: without ``visited``, products seen before are not marked; with
+``truthful``, exactly the chosen option is marked as clicked.
 """
 
 import json
@@ -135,7 +135,7 @@ _DOCUMENTS = {name: JINJA.from_string(_SHELL.format(body)) for name, body in _TE
 
 
 def product_of(row, attributes):
-    """A row of the product file as the published environment keeps it."""
+    """A row of the product file in the published environment's format."""
     options = {}
     for name, contents in (row["customization_options"] or {}).items():
         if contents is not None:
@@ -162,7 +162,11 @@ def read_action(action):
 
 
 class Original:
-    """One episode. search: query -> asins, best first. reward: (asin, options) -> score of buying that."""
+    """One episode.
+
+    search: query -> asins, best first.
+    reward: (asin, options) -> score of buying the product.
+    """
 
     def __init__(self, products, instruction, search, reward, *, show_attributes=False, visited=True, truthful=False):
         self.products = {product["asin"]: product for product in products}
@@ -178,7 +182,7 @@ class Original:
         self._show("index")
 
     def _show(self, kind, **known):
-        """Make the document of a page and the address that the published environment would have for it."""
+        """Make the document and the address of a page."""
         self.kind, self.url = kind, "index"
         if kind == "results":
             found = self.found(self.query)
@@ -197,7 +201,7 @@ class Original:
         self.clickable = self._clickable()
 
     def _clickable(self):
-        """Label -> (class or option name, is it an option); later ones take the place of earlier ones."""
+        """Label -> (class or option name, whether it is an option); later ones replace earlier ones."""
         labels = {}
         for element in self.soup.find_all(class_="btn") + self.soup.find_all(class_="product-link"):
             labels[element.get_text().lower()] = (element["class"][0], False)
@@ -206,7 +210,7 @@ class Original:
         return labels
 
     def step(self, action):
-        """The score of the action; ``text``, ``rich`` and ``done`` say what is there afterwards."""
+        """Take the action and return its score; ``text``, ``rich`` and ``done`` describe the new page."""
         name, argument = read_action(action)
         argument = argument if argument is None else argument.lower()
         if name == "search" and argument:

@@ -1,4 +1,4 @@
-"""The published reward of WebShop, written down plainly: dictionaries in, numbers out, thefuzz for the likeness.
+"""A plain implementation of WebShop's published reward, with dictionaries for products and goals, and thefuzz.
 
 Source: the rule in princeton-nlp/WebShop, ``web_agent_site/engine/goal.py`` and ``normalize.py``. Nothing of this
 project is imported. A product is ``{query, product_category, nouns, Attributes, Title, BulletPoints, Description}``
@@ -29,13 +29,13 @@ def first_colour(value):
 
 
 def option_points(chosen, goal_options):
-    """How many options of the goal a chosen value resembles. A dict gives (name, value) pairs, compared as they are."""
+    """The number of goal options that a chosen value resembles. A dict gives (name, value) pairs, compared as pairs."""
     asked = goal_options.items() if isinstance(goal_options, dict) else goal_options
     mine = [first_colour(value) for value in chosen.values()]
     points = 0
     for wanted in asked:
         wanted = first_colour(wanted)
-        # thefuzz makes a text of whatever it is given: of a pair, its parentheses, quotes and comma included.
+        # thefuzz converts a pair to text, with parentheses, quotes and comma.
         points += any(fuzz.token_set_ratio(value, wanted) > 85 for value in mine)
     return points
 

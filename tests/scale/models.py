@@ -1,4 +1,4 @@
-"""A tiny model of a real family with its tokenizer, as the folders that the tests of this directory share."""
+"""A tiny model of a real family with its tokenizer, as a folder that the tests here share."""
 
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM

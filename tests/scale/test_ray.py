@@ -1,4 +1,4 @@
-"""A whole run in a Ray cluster of two nodes, whose actors are killed at random: nothing is lost, everything counted."""
+"""A run in a Ray cluster of two nodes whose actors are killed at random: nothing is lost."""
 
 import os
 import random
@@ -152,7 +152,7 @@ def test_two_ranks_of_which_one_is_killed_are_the_run_on_one_machine(cluster, mo
 
 
 def test_what_the_user_has_to_mend_ends_the_run_at_once(cluster, model, tmp_path):
-    broken = {"id": "gagpo.envs.testing:gagpo-test/Broken-v0", "kwargs": {}}
+    broken = {"id": "tests.envs.faulty:gagpo-test/Broken-v0", "kwargs": {}}
     evaluation = {"splits": ["test"], "before": False}
     settings = settings_of("broken", model, environment=broken, evaluation=evaluation)
     said = []
@@ -163,7 +163,7 @@ def test_what_the_user_has_to_mend_ends_the_run_at_once(cluster, model, tmp_path
 
 def test_no_room_is_said(cluster, model, tmp_path):
     settings = settings_of("large", model, processes=50, cluster={"start_deadline": 2})
-    with pytest.raises(ClusterError, match=r"no room for 50 ranks of \{'CPU': 1\.0\} for 2 s"):
+    with pytest.raises(ClusterError, match=r"no room for 50 ranks of \{'CPU': 1\.0\} within 2 s"):
         train_on(cluster.address, RunFolder.new(tmp_path / "run", settings), print)
 
 

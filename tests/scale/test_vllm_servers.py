@@ -192,7 +192,7 @@ def test_an_adapter_goes_to_a_server_over_weights_that_it_got_once(tmp_path):
         for update in range(3):
             rng = torch.Generator().manual_seed(update)
             with torch.no_grad():
-                for parameter in adapters.stored(model).values():
+                for parameter in adapters.adapter_parameters(model).values():
                     parameter.add_(0.1 * torch.randn(parameter.shape, generator=rng))
             engine.load_weights(tensors_for(engine, model))
             requests = [Request(place, ids, update) for place, ids in enumerate(prompts(tokenizer, 6, update))]
@@ -201,7 +201,7 @@ def test_an_adapter_goes_to_a_server_over_weights_that_it_got_once(tmp_path):
             assert [out.ids.tolist() for out in theirs] == [out.ids.tolist() for out in mine]
             told = engine.measures()
             assert told["engine_gap"] < 1e-4 and told["engine_bytes_sync"] == sum(
-                tensor.nbytes for tensor in adapters.stored(model).values()
+                tensor.nbytes for tensor in adapters.adapter_parameters(model).values()
             )
             for request in requests:
                 engine.release(request.session)

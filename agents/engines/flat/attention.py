@@ -1,7 +1,7 @@
-"""Attention over a flat token axis, for every transformers model that takes its attention function from the registry.
+"""Attention over a flat token axis, for transformers models that take their attention function from the registry.
 
-A forward pass here has shape ``(1, T)``: the tokens of many rows one after the other, without padding. Only attention
-needs to know where rows begin: a *layout* object travels through the model's keyword arguments and separates them.
+A forward pass has shape ``(1, T)``: the tokens of many rows one after the other, without padding. Only attention needs
+to know the rows: a *layout* object passes through the model's keyword arguments and separates them.
 Shape suffixes: T flat tokens, B rows, L positions, H heads, D head size.
 """
 
@@ -22,7 +22,7 @@ NAME = "flat"
 
 
 class AttentionLayout(Protocol):
-    """Attends from the queries of one layer; tensors are ``(T, H, D)``, keys and values with their own head count."""
+    """Computes attention of one layer; tensors are ``(T, H, D)``, keys and values with their own head count."""
 
     position_T: Tensor
 
@@ -32,10 +32,10 @@ class AttentionLayout(Protocol):
 
 
 class UnknownAttention(GagpoError, ValueError):
-    """A model passes its attention an argument that flat attention does not know; the message names it."""
+    """A model passes its attention an argument that flat attention does not support."""
 
 
-# Arguments that models pass to every attention function and that change nothing in it.
+# Arguments that models pass to every attention function and that do not affect it.
 HARMLESS = {
     *("dropout", "is_causal", "position_ids", "cache_position", "use_cache", "output_attentions", "return_dict"),
     *("output_hidden_states", "output_router_logits", "past_key_values", "position_embeddings", "logits_to_keep"),
@@ -60,8 +60,8 @@ def _flat_attention(
         raise InvalidArgument(
             "a model with flat attention is called through gagpo.agents.engines.flat.attention.forward"
         )
-    for name, asked in more.items():
-        if name not in HARMLESS and asked is not None:
+    for name, value_given in more.items():
+        if name not in HARMLESS and value_given is not None:
             raise UnknownAttention(f"the attention of {type(module).__name__} takes {name}, which is not known here")
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     query_THD, key_THD, value_THD = (x[0].transpose(0, 1) for x in (query, key, value))
@@ -86,10 +86,10 @@ def backbone_of(model: torch.nn.Module) -> Any:
 
 
 def hidden_states(model: torch.nn.Module, ids_T: Tensor, layout: AttentionLayout, keep_K: Tensor) -> Tensor:
-    """The input of the output layer after the tokens at flat positions ``keep_K``: ``(K, width)``.
+    """The input of the output layer ``(K, width)`` at flat positions ``keep_K``.
 
-    A model without flat attention reads the rows of a :class:`PackedRows` padded on the right, where a causal model
-    does not see the padding.
+    A model without flat attention reads the rows of a :class:`PackedRows` padded on the right, which causal attention
+    does not see.
     """
     backbone = backbone_of(model)
     if is_flat(model):
@@ -112,10 +112,7 @@ class _Given(BaseModelOutputWithPast):
 
 
 def head(model: torch.nn.Module, hidden_KD: Tensor) -> Tensor:
-    """Logits ``(K, vocabulary)`` of hidden states, with the model's own scales and soft caps.
-
-    The model's forward pass runs with its backbone replaced.
-    """
+    """Logits ``(K, vocabulary)`` of hidden states, with the model's scales and soft caps: its backbone is replaced."""
     backbone = backbone_of(model)
     given = _Given(last_hidden_state=hidden_KD[None])  # type: ignore[arg-type]
     backbone.forward = lambda *_, **__: given
@@ -127,7 +124,7 @@ def head(model: torch.nn.Module, hidden_KD: Tensor) -> Tensor:
 
 
 def forward(model: torch.nn.Module, ids_T: Tensor, layout: AttentionLayout, keep_K: Tensor) -> Tensor:
-    """Logits ``(K, vocabulary)`` after the tokens at flat positions ``keep_K``."""
+    """Logits ``(K, vocabulary)`` at flat positions ``keep_K``."""
     if not is_flat(model):
         return head(model, hidden_states(model, ids_T, layout, keep_K))
     position_1T = layout.position_T[None]

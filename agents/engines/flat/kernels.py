@@ -13,18 +13,18 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
-SMALL_SCORES = 2**26  # attention scores of one layer of a micro-batch, up to which they are written out on a CPU
-BLOCK = 128  # queries whose scores are written out together
-KEPT_SCORES = 2**20  # scores of one layer of a micro-batch, written out with gradients, that are kept for them
+SMALL_SCORES = 2**26  # scores of one layer of a micro-batch up to which they are materialized on a CPU
+BLOCK = 128  # queries whose scores are materialized together
+KEPT_SCORES = 2**20  # materialized scores of one layer of a micro-batch that are kept for the backward pass
 
 
 @dataclass(frozen=True)
 class LayerKind:
-    """What a layer's attention has besides the softmax of scaled products.
+    """What a layer's attention has in addition to the softmax of scaled products.
 
     window: a token sees itself and the ``window - 1`` tokens before it.
-    softcap: scores pass ``c tanh(score / c)``.
-    sinks_H: a logit per query head that takes part in the softmax and attends to nothing.
+    softcap: scores become ``c tanh(score / c)``.
+    sinks_H: a logit per query head that takes part in the softmax without a value.
     """
 
     window: int | None = None
@@ -41,7 +41,7 @@ PLAIN = LayerKind()
 
 
 def bucket(count: int, least: int = 1) -> int:
-    """The smallest size of at least ``count``, of ``least`` times 1, 2, 3, 4 and 5, 6, 7, 8 times each power of two."""
+    """The smallest size >= ``count`` among ``least`` times 1, 2, 3, 4 and 5, 6, 7, 8 times each power of two."""
     parts = -(-count // least)
     step = 1
     while parts > 8 * step:
@@ -49,13 +49,12 @@ def bucket(count: int, least: int = 1) -> int:
     return least * step * max(1, -(-parts // step))
 
 
-def written_out(
+def materialized_attention(
     query: Tensor, key: Tensor, value: Tensor, visible: Tensor, scale: float, kind: LayerKind, group: int
 ) -> Tensor:
     """Attention without a fused kernel.
 
-    query: ``(B, H, Q, D)``, where ``H`` are key heads; the ``group`` query heads of one key head lie one after the
-        other on the query axis.
+    query: ``(B, H, Q, D)`` with ``H`` key heads; the ``group`` query heads of a key head are stacked on the query axis.
     visible: broadcasts to ``(B, H, Q, L)``.
     """
     score = (query.float() @ key.float().transpose(2, 3)) * scale
@@ -73,9 +72,9 @@ def written_out(
 class CausalAttention:
     """Attention of ``B`` padded rows: query ``q`` of row ``b`` sees the keys up to position ``before[b] + q``.
 
-    Padding stands on the right, where no query of the row looks. Padding queries see some keys, so nothing is NaN.
+    Padding is on the right, unseen by the row's queries. Padding queries see some keys, so that no output is NaN.
 
-    before: positions of each row that are keys and not queries.
+    before: positions of each row that are keys but not queries.
     step: the number of keys that are read is rounded up to a multiple of it.
     """
 
@@ -90,34 +89,31 @@ class CausalAttention:
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: LayerKind = PLAIN) -> Tensor:
         """``(B, H, Q, D)`` from ``(B, H, Q, D)`` queries and ``(B, H', L, D)`` keys and values."""
-        if kind.window is not None and kind.window >= self.keys:  # as wide as the longest row: no window
+        if kind.window is not None and kind.window >= self.keys:  # wider than the longest row
             kind = LayerKind(None, kind.softcap, kind.sinks_H)
         if not kind.fused:
             return self._written(query, key, value, scale, kind)
         grouped = query.shape[1] != key.shape[1]
-        if kind.window is None and self._small(query):
+        half = query.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu")
+        scores = query.shape[:3].numel() * self.keys
+        if kind.window is None and query.device.type == "cpu" and half and scores <= SMALL_SCORES:
             return self._written_in_half(query, key, value, scale)
         if kind.window is None and not self.most_before:
             return scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=grouped)
         visible = self._seen(kind.window)[:, None]
         return scaled_dot_product_attention(query, key, value, attn_mask=visible, scale=scale, enable_gqa=grouped)
 
-    def _small(self, query: Tensor) -> bool:
-        rows, heads, queries, _ = query.shape
-        half = query.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu")
-        return query.device.type == "cpu" and half and rows * heads * queries * self.keys <= SMALL_SCORES
-
     def _seen(self, window: int | None) -> Tensor:
-        """``(B, Q, L)``, or ``(1, Q, L)`` where all rows are alike: which keys a query sees."""
+        """Which keys a query sees: ``(B, Q, L)``, or ``(1, Q, L)`` if all rows are alike."""
         if window not in self._visible:
             self._visible[window] = self._seen_of(0, self.queries, 0, self.keys, window)
         return self._visible[window]
 
     def _written(self, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: LayerKind) -> Tensor:
-        """Attention written out, a block of queries at a time, over the keys that the block can see.
+        """Materialized attention, a block of queries at a time over the keys that it can see.
 
-        In a long row, scores and their softmax take several times the memory of everything else. With gradients, more
-        than :data:`KEPT_SCORES` scores are therefore recomputed in the backward pass.
+        In long rows the scores take most of the memory, so more than :data:`KEPT_SCORES` of them are recomputed in the
+        backward pass.
         """
         rows, heads, queries, size = query.shape
         shared = key.shape[1]
@@ -134,7 +130,9 @@ class CausalAttention:
             def block(asked: Tensor, key: Tensor, value: Tensor, begin: int = begin, first: int = first) -> Tensor:
                 count, visible = asked.shape[3], self._seen_of(begin, asked.shape[3], first, key.shape[2], kind.window)
                 flat = asked.reshape(rows, shared, group * count, size)
-                answer = written_out(flat, key, value, visible.repeat(1, group, 1)[:, None], scale, kind, group)
+                answer = materialized_attention(
+                    flat, key, value, visible.repeat(1, group, 1)[:, None], scale, kind, group
+                )
                 return answer.view(rows, shared, group, count, -1)
 
             parts = (query[:, :, :, begin:end], key[:, :, first:last], value[:, :, first:last])
@@ -143,7 +141,7 @@ class CausalAttention:
         return torch.cat(blocks, 3).view(rows, heads, queries, -1)
 
     def _seen_of(self, begin: int, count: int, first: int, keys: int, window: int | None) -> Tensor:
-        """``(B, count, keys)``: which of ``keys`` keys from ``first`` on ``count`` queries from ``begin`` on see."""
+        """``(B, count, keys)``: which keys from ``first`` on are seen by the ``count`` queries from ``begin`` on."""
         position_BQ = self._before_B[:, None] + torch.arange(begin, begin + count, device=self.device)
         position_BQ1 = position_BQ.clamp(max=self.keys - 1)[:, :, None]  # padding sees as much as the last key
         key_L = torch.arange(first, first + keys, device=self.device)
@@ -151,9 +149,9 @@ class CausalAttention:
         return seen if window is None else seen & (key_L > position_BQ1 - window)
 
     def _written_in_half(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        """Attention written out in bfloat16 on a CPU, where the fused kernel takes 1.3 to 4 times as long.
+        """Materialized attention in bfloat16 on a CPU, where the fused kernel takes 1.3 to 4 times as long.
 
-        A block of queries reads no key after its last position, and its scores stay in the CPU's cache.
+        The scores of a block of queries stay in the CPU's cache.
         """
         rows, heads, queries, size = query.shape
         shared = key.shape[1]
@@ -185,10 +183,11 @@ def attend_ragged(
     scale: float,
     window: int,
 ) -> Tensor:
-    """Rows of any length without padding, on a GPU in half precision; a row's queries are the last of its positions.
+    """Attention without padding, on a GPU in half precision; a row's queries are its last positions.
 
-    edges: int32, where the rows' queries and keys begin and end; most: of the longest row. window: as in
-    :class:`LayerKind`, 0 for none.
+    edges: int32, boundaries of the rows' queries and keys.
+    most: queries and keys of the longest row.
+    window: as in :class:`LayerKind`, 0 for none.
     """
     from torch.nn.attention.varlen import varlen_attn
 

@@ -1,4 +1,4 @@
-"""Rows of a training micro-batch on one token axis: one after the other, or as trees that share prefixes.
+"""Rows of a micro-batch on one token axis: one after the other, or as trees that share prefixes.
 
 Shape suffixes: T flat tokens, B rows, L positions of a row, H heads, D head size.
 """
@@ -17,17 +17,17 @@ from torch import Tensor
 
 from gagpo.agents.engines.flat.kernels import PLAIN, CausalAttention, LayerKind, attend_ragged, bucket
 
-UNEVEN, WORTHWHILE = 1.2, 2**16  # padded over real scores of rows read together on a CPU; scores worth a call
+UNEVEN, WORTHWHILE = 1.2, 2**16  # padded over real scores in one call on a CPU; scores worth a call
 LARGEST_HEAD = 256  # of the kernel for rows of any length
-SIZES = 32  # queries and keys of a row are padded to multiples of this where sizes are rounded
+SIZES = 32  # multiple that queries and keys of a row are padded to if sizes are rounded
 
 
 @dataclass(frozen=True)
 class Branch:
     """A row's path along the flat axis.
 
-    path_L: place of each of its tokens.
-    own: how many of the last tokens are its own; those before are shared with an earlier row.
+    path_L: index of each token.
+    own: number of last tokens that are the row's own; those before are shared with an earlier row.
     """
 
     path_L: np.ndarray
@@ -43,26 +43,26 @@ class Branch:
         return self.path_L[self.before :]
 
 
-def in_order(rows: Sequence[np.ndarray]) -> list[int]:
-    """Places of the rows in alphabetical order, where each shares its longest prefix with a neighbour."""
+def prefix_order(rows: Sequence[np.ndarray]) -> list[int]:
+    """Indices of the rows in lexicographic order, in which each shares its longest prefix with a neighbour."""
     return sorted(range(len(rows)), key=lambda place: rows[place].astype(">i4").tobytes())
 
 
-def common(one: np.ndarray, other: np.ndarray) -> int:
+def common_prefix(one: np.ndarray, other: np.ndarray) -> int:
     """Length of the common prefix of two rows."""
     length = min(len(one), len(other))
     differs = np.flatnonzero(one[:length] != other[:length])
     return int(differs[0]) if len(differs) else length
 
 
-def grow(rows: Sequence[np.ndarray], share: bool = True) -> tuple[np.ndarray, list[Branch]]:
-    """The tokens of all rows with common prefixes once, and each row's branch; without ``share``, all in order."""
+def build_branches(rows: Sequence[np.ndarray], share: bool = True) -> tuple[np.ndarray, list[Branch]]:
+    """The tokens of all rows with common prefixes once, and each row's branch. share: False for rows in order."""
     parts: list[np.ndarray] = []
     branches: dict[int, Branch] = {}
     previous, path_L, count = np.zeros(0, np.int32), np.zeros(0, np.int64), 0
-    for place in in_order(rows) if share else range(len(rows)):
+    for place in prefix_order(rows) if share else range(len(rows)):
         row = rows[place]
-        before = common(previous, row) if share else 0
+        before = common_prefix(previous, row) if share else 0
         own = len(row) - before
         path_L = np.concatenate([path_L[:before], np.arange(count, count + own)])
         branches[place] = Branch(path_L, own)
@@ -74,20 +74,15 @@ def grow(rows: Sequence[np.ndarray], share: bool = True) -> tuple[np.ndarray, li
 class PackedTrees:
     """Causal attention along the branches of prefix trees.
 
-    All layers except attention compute shared tokens once. Attention takes a row's whole branch as keys and the row's
-    own tokens as queries. Gradients of shared tokens are sums over the rows that share them, so the result is exact.
+    All layers except attention compute shared tokens once. Attention takes a row's branch as keys and its own tokens as
+    queries. Gradients of shared tokens are sums over their rows, so the result is exact.
 
-    branches: one for each row.
-    blank: padding tokens at the end of the flat axis, which no row sees.
+    blank: padding tokens at the end of the flat axis.
     rounded: pad sizes to multiples of :data:`SIZES`, for kernels that are compiled for every size.
     """
 
     def __init__(
-        self,
-        branches: Sequence[Branch],
-        blank: int = 0,
-        rounded: bool = False,
-        device: torch.device | str = "cpu",
+        self, branches: Sequence[Branch], blank: int = 0, rounded: bool = False, device: torch.device | str = "cpu"
     ):
         self.own = sum(branch.own for branch in branches)
         tokens = self.own + blank
@@ -142,13 +137,13 @@ class PackedRows(PackedTrees):
 
 
 class _Padded:
-    """Branches padded for attention: on a CPU in runs of similar size, elsewhere all to the largest.
+    """Branches padded for attention: on a CPU in runs of similar size, elsewhere to the largest.
 
-    step: queries and keys are padded to multiples of it; above 1, rows to a :func:`bucket` too.
+    step: queries and keys are padded to multiples of it; above 1, the number of rows to a :func:`bucket`.
     """
 
     def __init__(self, branches: Sequence[Branch], tokens: int, step: int, device: torch.device):
-        runs = _alike(branches) if device.type == "cpu" else [branches]
+        runs = _similar_runs(branches) if device.type == "cpu" else [branches]
         queries, keys, answer_T, first = [], [], np.zeros(tokens, np.int64), 0
         self.shapes, self.attentions = [], []
         for run in runs:
@@ -172,7 +167,7 @@ class _Padded:
 
     def attend(self, query_THD: Tensor, key_THD: Tensor, value_THD: Tensor, scale: float, kind: LayerKind) -> Tensor:
         # One gather for all runs, so that the backward pass sums a token's gradients once.
-        query, key, value = _taken(query_THD, self.query_T), _taken(key_THD, self.key_T), _taken(value_THD, self.key_T)
+        query, key, value = (_take(query_THD, self.query_T), _take(key_THD, self.key_T), _take(value_THD, self.key_T))
         queries = query.split([rows * most for rows, most, _ in self.shapes])
         keys, values = (x.split([rows * longest for rows, _, longest in self.shapes]) for x in (key, value))
         answers = []
@@ -180,11 +175,11 @@ class _Padded:
             query, key, value = (x.view(rows, -1, *x.shape[1:]).transpose(1, 2) for x in flat)
             out = attention(query, key, value, scale, kind)
             answers.append(out.transpose(1, 2).reshape(-1, out.shape[1], out.shape[3]))
-        return _taken(torch.cat(answers) if len(answers) > 1 else answers[0], self.answer_T)
+        return _take(torch.cat(answers) if len(answers) > 1 else answers[0], self.answer_T)
 
 
 class _Ragged:
-    """Branches without padding, for a GPU kernel that takes rows of any length."""
+    """Branches without padding, for a GPU kernel for rows of any length."""
 
     def __init__(self, branches: Sequence[Branch], tokens: int, device: torch.device):
         own = [branch.own for branch in branches]
@@ -199,13 +194,13 @@ class _Ragged:
         self.most = (max(own), max(length))
 
     def attend(self, query_THD: Tensor, key_THD: Tensor, value_THD: Tensor, scale: float, window: int) -> Tensor:
-        query, key, value = _taken(query_THD, self.query_T), _taken(key_THD, self.key_T), _taken(value_THD, self.key_T)
+        query, key, value = (_take(query_THD, self.query_T), _take(key_THD, self.key_T), _take(value_THD, self.key_T))
         edges = (self.query_edges, self.key_edges)
-        return _taken(attend_ragged(query, key, value, edges, self.most, scale, window), self.answer_T)
+        return _take(attend_ragged(query, key, value, edges, self.most, scale, window), self.answer_T)
 
 
 def _ragged_fits(query_THD: Tensor, value_THD: Tensor, kind: LayerKind) -> bool:
-    """Whether the kernel for rows of any length supports it; it needs neither padding nor a mask."""
+    """Whether the kernel for rows of any length supports these tensors."""
     sizes = {query_THD.shape[-1], value_THD.shape[-1]}
     return (
         kind.fused
@@ -222,18 +217,18 @@ def _sizes(branch: Branch) -> tuple[int, int]:
 
 
 def _index(places: np.ndarray, tokens: int, device: torch.device) -> Tensor | None:
-    """Places as an index; None for the identity."""
+    """Places as an index tensor; None for the identity."""
     if np.array_equal(places, np.arange(tokens)):
         return None
     return torch.as_tensor(places).to(device, non_blocking=True)
 
 
-def _taken(x_THD: Tensor, index: Tensor | None) -> Tensor:
+def _take(x_THD: Tensor, index: Tensor | None) -> Tensor:
     return x_THD if index is None else x_THD.index_select(0, index)
 
 
-def _alike(branches: Sequence[Branch]) -> list[Sequence[Branch]]:
-    """Runs of branches of similar size: padding is bounded, and there are few calls."""
+def _similar_runs(branches: Sequence[Branch]) -> list[Sequence[Branch]]:
+    """Split sorted branches into few runs with little padding."""
     runs: list[Sequence[Branch]] = []
     begin = 0
     for end in range(1, len(branches) + 1):

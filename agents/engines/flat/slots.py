@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from gagpo.agents.engines.base import config_of
-from gagpo.agents.engines.flat.kernels import PLAIN, LayerKind, written_out
+from gagpo.agents.engines.flat.kernels import PLAIN, LayerKind, materialized_attention
 from gagpo.agents.shape import key_value_shape
 
 ROUND = 128  # capacities are multiples of it, so that they are rarely outgrown
@@ -19,8 +19,7 @@ ROUND = 128  # capacities are multiples of it, so that they are rarely outgrown
 class SlotCache:
     """Keys and values of many growing sequences, and attention from new tokens to them.
 
-    ``plan`` says which slots the next forward pass extends and by how many tokens. A slot has no gaps, so attention
-    reads no more than the longest live sequence.
+    :meth:`plan` sets which slots the next forward pass extends, and by how many tokens.
     """
 
     def __init__(self, layers: int, heads: int, head_size: int, dtype: torch.dtype, device: torch.device | str):
@@ -39,7 +38,7 @@ class SlotCache:
         return torch.zeros(slots, self.heads, capacity, self.head_size, dtype=self.dtype, device=self.device)
 
     def reserve(self, slots: int, capacity: int) -> None:
-        """Make room for ``slots`` sequences of ``capacity`` tokens; what is stored stays."""
+        """Grow to ``slots`` sequences of ``capacity`` tokens; the contents stay."""
         if slots <= self.slots and capacity <= self.capacity:
             return
         slots, capacity = max(slots, self.slots), max(-(-capacity // ROUND) * ROUND, self.capacity)
@@ -51,13 +50,13 @@ class SlotCache:
         self.slots, self.capacity = slots, capacity
 
     def share(self, source: int, targets: Sequence[int], length: int, begin: int = 0) -> None:
-        """Copy the tokens from ``begin`` to ``length`` of slot ``source`` over every slot of ``targets``."""
+        """Copy the tokens from ``begin`` to ``length`` of slot ``source`` to the slots ``targets``."""
         index = torch.as_tensor(list(targets), device=self.device)
         for store in (*self.key, *self.value):
             store[index, :, begin:length] = store[source, :, begin:length]
 
     def plan(self, slot_B: np.ndarray, start_B: np.ndarray, new_B: np.ndarray) -> None:
-        """The next forward pass appends ``new_B`` tokens to slots ``slot_B``, which hold ``start_B`` tokens so far."""
+        """Let the next forward pass append ``new_B`` tokens to slots ``slot_B``, which hold ``start_B`` tokens."""
         rows, longest_new, longest = len(slot_B), int(new_B.max()), int((start_B + new_B).max())
         row_T = np.repeat(np.arange(rows), new_B)
         offset_T = np.arange(len(row_T)) - np.repeat(np.cumsum(new_B) - new_B, new_B)
@@ -105,7 +104,7 @@ class SlotCache:
             query = query_THD.new_zeros(rows * new, heads, size)
             query[self._padded_T] = query_THD
             query = query.reshape(rows, new, heads, size)
-        # Query heads that share a key head become further query positions: grouped attention without repeating keys.
+        # Query heads that share a key head become query positions: grouped attention without repeating keys.
         group = heads // self.heads
         query = query.reshape(rows, new, self.heads, group, size).permute(0, 2, 3, 1, 4)
         query = query.reshape(rows, self.heads, group * new, size)
@@ -114,6 +113,6 @@ class SlotCache:
         if kind.fused:
             out = scaled_dot_product_attention(query, key, value, attn_mask=visible, scale=scale)
         else:
-            out = written_out(query, key, value, visible, scale, kind, group)
+            out = materialized_attention(query, key, value, visible, scale, kind, group)
         out = out.reshape(rows, self.heads, group, new, size).permute(0, 3, 1, 2, 4).reshape(rows * new, heads, size)
         return out if self._decode else out.index_select(0, self._padded_T)

@@ -1,8 +1,7 @@
-"""The client of one vLLM server: token ids in, token ids and log-probabilities out, never text.
+"""The client of one vLLM server: token ids in, token ids and log-probabilities out.
 
-Every wait has a deadline, and no more of an answer is read than an honest one has. Each answer names the weights that
-sampled it; an answer from other weights is refused, so a server that was restarted or missed an update never feeds the
-trainer.
+Every wait has a deadline, and answers have a size limit. Each answer names the weights that sampled it. Answers from
+other weights are rejected, so servers that restarted or missed an update cannot affect training.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from gagpo.agents.engines.vllm_arguments import spread, temperature_of
 from gagpo.base.errors import GagpoError
 from gagpo.envs.remote.exchange import DeadlinePassed, ExchangeFailed, OversizedReply, Reply, exchange, open_http
 
-CONTROL_BYTES = 1 << 20  # most bytes of an answer to anything but a request for tokens
-ANSWER_BYTES = 1 << 16  # most bytes of an answer, its tokens aside
-TOKEN_BYTES = 512  # most bytes of an answer for each token: id, log-probability and the candidate next to it
-HIGHEST = 1e-3  # log-probability: rounding may lift one above 0
-NO_LOGPROB = -9998.0  # what vLLM gives for a log-probability that is missing or not a number lies below
+CONTROL_BYTES = 1 << 20  # most bytes of an answer without tokens
+ANSWER_BYTES = 1 << 16  # most bytes of an answer with tokens, in addition to those of its tokens
+TOKEN_BYTES = 512  # most bytes per token: id, log-probability and one candidate
+HIGHEST = 1e-3  # log-probability, since rounding may exceed 0
+NO_LOGPROB = -9998.0  # vLLM reports lower values for missing log-probabilities and NaN
 
 Order = tuple[str, Mapping[str, object] | None]
-"""A call whose answer does not matter: its path and its JSON body."""
+"""Path and JSON body of a call whose answer is ignored."""
 
 
 class ReplicaError(GagpoError):
-    """A server did not answer, or not as it should; another server may do better."""
+    """A server failed; another one may succeed."""
 
 
 class ReplicaUnreachable(ReplicaError):
@@ -39,7 +38,7 @@ class ReplicaUnreachable(ReplicaError):
 
 
 class ReplicaTimeout(ReplicaUnreachable):
-    """Nothing came within the deadline."""
+    """The server did not answer within the deadline."""
 
 
 class MalformedAnswer(ReplicaError):
@@ -47,15 +46,15 @@ class MalformedAnswer(ReplicaError):
 
 
 class StaleWeights(ReplicaError):
-    """The answer was sampled with other weights than those sent last."""
+    """The answer was sampled with outdated weights."""
 
 
 class UnsuitableServer(ReplicaError):
-    """The server lacks the calls that are needed, or does not allow them."""
+    """The server does not offer or allow a required call."""
 
 
-class RequestRefused(GagpoError, ValueError):
-    """The server says that the request itself is wrong."""
+class RequestRefused(ReplicaError, ValueError):
+    """The server rejects the request as invalid."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +62,9 @@ class Terms:
     """What all requests have in common.
 
     stops: tokens that end a response.
-    vocabulary: number of tokens; ids lie below it.
-    version: name of the weights that must answer. It is also the salt of the server's prefix cache, so that no block of
-        older weights is read.
-    adapter: name of the LoRA adapter to use, None for the weights as they are.
+    vocabulary: number of tokens.
+    version: name of the weights that must answer, and salt of the server's prefix cache.
+    adapter: name of the LoRA adapter to use.
     """
 
     stops: tuple[int, ...]
@@ -76,7 +74,7 @@ class Terms:
 
 
 class _Part(BaseModel):
-    """A part of an answer, read strictly: no number from text, none that is not finite."""
+    """A part of an answer; numbers must be finite and not given as text."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
@@ -91,7 +89,7 @@ class _Logprobs(_Part):
 
 
 class _Span(_Part):
-    """Tokens ``[start, end)`` were sampled with the weights called ``version``."""
+    """Weights that sampled the tokens ``[start, end)``."""
 
     start: int
     end: int
@@ -110,34 +108,28 @@ class _Answer(_Part):
 
 
 class Client:
-    """The server at ``url``; use it in one event loop.
-
-    deadline: seconds that a response may take, including the time in the server's queue.
-    """
+    """The server at ``url``, for use in one event loop. deadline: seconds for a response, including queueing."""
 
     generating = "/inference/v1/generate"
 
     def __init__(self, url: str, deadline: float):
         self.url = url.rstrip("/")
         self.deadline = deadline
-        self._http = open_http(proxies=False)  # proxies of the environment are not meant for these servers
+        self._http = open_http(proxies=False)
 
     async def generate(self, request: Request, sampling: Sampling, terms: Terms) -> Response:
-        """Ask for one response.
-
-        Raises: ReplicaError for a failure of the server, RequestRefused for a request that it calls wrong.
-        """
+        """Ask for one response. Raises: ReplicaError."""
         most = sampling.limit(request)
         limit = ANSWER_BYTES + TOKEN_BYTES * most
         answer = await self._ask("POST", self.generating, _question(request, sampling, terms), self.deadline, limit)
         return parse(answer, most, terms)
 
     async def healthy(self, deadline: float) -> None:
-        """Return when the server says that it is healthy, else raise :class:`ReplicaError`."""
+        """Raise ReplicaError unless the server reports that it is healthy."""
         await self._ask("GET", "/health", None, deadline, CONTROL_BYTES)
 
     async def order(self, path: str, body: Mapping[str, object] | None, deadline: float) -> None:
-        """Make a call whose answer does not matter: weight transfer, adapters, sleep and wake."""
+        """Make a call and ignore its answer: weight transfer, adapters, sleep and wake."""
         data = None if body is None else json.dumps(body).encode()
         await self._ask("POST", path, data, deadline, CONTROL_BYTES)
 
@@ -170,7 +162,7 @@ class Client:
 
 
 def _question(request: Request, sampling: Sampling, terms: Terms) -> bytes:
-    """The JSON body of a request for tokens."""
+    """The JSON body of a request for a response."""
     body = {
         "token_ids": request.prompt_ids.tolist(),
         "cache_salt": terms.version,
@@ -190,10 +182,10 @@ def _question(request: Request, sampling: Sampling, terms: Terms) -> bytes:
 
 
 def parse(body: bytes, most: int, terms: Terms) -> Response:
-    """The response of at most ``most`` tokens in an answer.
+    """The response in an answer, of at most ``most`` tokens.
 
-    Raises: MalformedAnswer where the parts of the answer contradict each other or the request; StaleWeights for an
-        answer from other weights than ``terms.version``.
+    Raises: MalformedAnswer for an answer that contradicts itself or the request; StaleWeights for an answer from other
+        weights than ``terms.version``.
     """
     try:
         (choice,) = _Answer.model_validate_json(body).choices
@@ -215,7 +207,7 @@ def parse(body: bytes, most: int, terms: Terms) -> Response:
 
 
 def _require_version(spans: Sequence[_Span] | None, count: int, version: str) -> None:
-    """Raise unless all ``count`` tokens are from the weights called ``version``."""
+    """Raise unless all ``count`` tokens were sampled with the weights ``version``."""
     if spans is None:
         raise MalformedAnswer("the answer does not name its weights; vLLM 0.32 or later does")
     others = sorted({span.version for span in spans} - {version})

@@ -1,4 +1,4 @@
-"""The engine ``vllm-server``: sampling by vLLM servers that exist or are started here."""
+"""The engine ``vllm-server``: sampling by vLLM servers that exist or are started by it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -24,7 +24,6 @@ from gagpo.agents.engines.base import (
     Request,
     Response,
     Sampling,
-    Tokenizer,
     config_of,
     release_memory,
 )
@@ -32,7 +31,7 @@ from gagpo.agents.engines.parity import LogprobGap, ParityCheck, PolicyReader
 from gagpo.agents.engines.ranks import Rank, require_one_gpu, share_of
 from gagpo.agents.engines.remote.client import Order, Terms
 from gagpo.agents.engines.remote.replicas import Replica, ReplicaRouter, ReplicasLost
-from gagpo.agents.engines.remote.server import Server, ServerPlan, StartedLate, StartedServers, answers, planned
+from gagpo.agents.engines.remote.server import Server, ServerPlan, StartedLate, StartedServers, is_up, plan_servers
 from gagpo.agents.engines.remote.transfer import AdapterTransfer, FileTransfer, Round, adapter_name
 from gagpo.agents.engines.vllm_arguments import temperature_of
 from gagpo.agents.engines.weights import AdapterShape, SentBytes, adapter_tensors, base_weights, named_tensors
@@ -43,10 +42,10 @@ from gagpo.base.tables import ascii_only
 
 LOG = logging.getLogger("gagpo")
 
-PARITY_TEMPERATURE = 0.8  # not 1, so that a server that reports log-probabilities before the temperature is found
-RESTARTS = 10  # of servers started here, in an hour
+PARITY_TEMPERATURE = 0.8  # not 1, to detect a server that reports log-probabilities without temperature
+RESTARTS = 10  # of own servers in an hour
 
-# Sleep level 1 keeps the weights in the host's memory, level 2 drops them. Weights wake before the cache.
+# Sleep level 1 keeps the weights in the host's memory, level 2 drops them.
 SLEEP_KEEPING: Order = ("/sleep?level=1", None)
 SLEEP: Order = ("/sleep?level=2", None)
 WAKE_WEIGHTS: Order = ("/wake_up?tags=weights", None)
@@ -54,37 +53,37 @@ WAKE_CACHE: Order = ("/wake_up?tags=kv_cache", None)
 
 
 class VLLMServerEngine(ModelEngine):
-    """Samples at vLLM servers, which hold copies of ``model`` that :meth:`load_weights` brings up to date.
+    """Samples at vLLM servers, which hold copies of ``model`` that :meth:`load_weights` updates.
 
-    A response is a function of weights, prompt, sampling and seed, whichever server gives it, up to rounding.
+    Weights, prompt, sampling and seed determine a response up to rounding, whichever server gives it.
 
-    Where ``model`` has a LoRA adapter and is whole in this process, servers get the weights below it once and the
-    adapter with each update. Servers that take no adapter get all weights with the adapter merged.
+    If ``model`` has a LoRA adapter and is not sharded, servers get the weights below it once and the adapter with each
+    update. Servers that do not support the adapter get all weights with the adapter merged.
 
-    max_length, dtype, memory: as of the engine ``vllm``; the memory is a share of each server's GPUs.
-    urls: servers that exist; with several trainer ranks each takes its share of them.
-    replicas: how many servers each rank starts on its own machine instead; 1 if None.
-    placement: ``separate`` servers have devices of their own and run during the update; a ``colocated`` one shares the
+    max_length, dtype: as of the engine ``vllm``.
+    memory: share of the memory of each server's GPUs.
+    urls: existing servers; several trainer ranks share them.
+    replicas: number of servers that each rank starts on its own machine instead; 1 if None.
+    placement: ``separate`` servers have their own devices and run during the update; a ``colocated`` one shares the
         rank's device and frees it in :meth:`sleep`.
-    gpus: numbers of the GPUs for separate servers.
-    gpus_each: GPUs of each server.
+    gpus, gpus_each: numbers of the GPUs for separate servers, and GPUs per server.
     folder: where weights pass through as files; servers on other machines must see it under the same name.
-    logs: folder for the logs of servers started here.
+    logs: folder for the logs of own servers.
     deadline: seconds for one response.
     silence: seconds without a healthy answer after which a server is given up.
     start_deadline: seconds for a server to start.
     sync_deadline: seconds for each step of an update.
-    start_with: what starts a server; a cluster has its own.
+    start_with: starts a server; a cluster has its own.
     place: the rank of this process, by default from torchrun's variables.
-    read: of a policy in parts, see :class:`gagpo.agents.engines.parity.ParityCheck`; ``model`` then needs no numbers.
+    read: for a sharded policy, see :class:`gagpo.agents.engines.parity.ParityCheck`.
 
-    Raises: ModelError when a server cannot run the model or does not reproduce it; ReplicasLost when no server is left.
+    Raises: ModelError if a server cannot run the model or does not reproduce it; ReplicasLost if no server is left.
     """
 
     def __init__(
         self,
         model: torch.nn.Module,
-        tokenizer: Tokenizer,
+        tokenizer: Any,
         max_length: int | None = None,
         *,
         dtype: str | None = None,
@@ -120,10 +119,10 @@ class VLLMServerEngine(ModelEngine):
         self._parity = ParityCheck(model, self.dtype, self.max_length, PARITY_TEMPERATURE, read)
         self._run_name, self._updates = secrets.token_hex(4), 0
         self._gaps: dict[int, LogprobGap] = {}
-        self._asleep = False  # from sleep until servers have room for their cache again
+        self._asleep = False  # from sleep until the servers' caches are allocated again
         self._sync_seconds, self._sent = 0.0, SentBytes()
         self._temporary = tempfile.TemporaryDirectory(prefix="gagpo-weights-")
-        self._config_folder = tempfile.TemporaryDirectory(prefix="gagpo-config-")  # all that a server needs to start
+        self._config_folder = tempfile.TemporaryDirectory(prefix="gagpo-config-")
         config_of(model).save_pretrained(self._config_folder.name)
         self._own = StartedServers(RESTARTS, start_deadline)
         self._closing = [self._temporary.cleanup, self._config_folder.cleanup, self._own.close]
@@ -141,12 +140,12 @@ class VLLMServerEngine(ModelEngine):
                     sleeps=placement == "colocated",
                     adapter_rank=self._adapter.rank if self._adapter else 0,
                 )
-                plans = planned(plan, replicas, placement, gpus, gpus_each, self.device, place)
+                plans = plan_servers(plan, replicas, placement, gpus, gpus_each, self.device, place)
                 self._start(plans, Path(logs or self._temporary.name), place, start_with)
             addresses = [server.url for server in self._own.all] or share_of(urls, place)
             recover = self._recover if self._own.all else None
             self._router = ReplicaRouter(addresses, deadline=deadline, silence=silence, recover=recover)
-            self.counters: Mapping[str, int] = vars(self._router.counters)  # what has happened so far
+            self.counters: Mapping[str, int] = vars(self._router.counters)
             self._closing.append(self._router.close)
             self._load_first(read)
         except BaseException:
@@ -156,7 +155,7 @@ class VLLMServerEngine(ModelEngine):
     def _start(
         self, plans: list[ServerPlan], logs: Path, place: Rank, start_with: Callable[[ServerPlan, Path], Server]
     ) -> None:
-        """Start servers; where one with room for an adapter fails, all of them without."""
+        """Start servers; if one with LoRA enabled fails, start all of them without."""
         files = [logs / f"server-{place.rank}-{number}.log" for number in range(len(plans))]
         try:
             self._own.start(list(map(start_with, plans, files)))
@@ -166,8 +165,6 @@ class VLLMServerEngine(ModelEngine):
             self._merge_instead(error)
             plans = [replace(one, adapter_rank=0) for one in plans]
             self._own.start(list(map(start_with, plans, files)))
-
-    # Sampling ---------------------------------------------------------------------------------------------------------
 
     def submit(self, requests: Sequence[Request], sampling: Sampling) -> None:
         """Send requests to the servers of their sessions."""
@@ -180,25 +177,23 @@ class VLLMServerEngine(ModelEngine):
         self._router.submit(requests, sampling)
 
     def collect(self, timeout: float | None = None) -> list[Finished]:
-        """The finished responses, after at most ``timeout`` seconds for the first.
+        """Wait for the first finished response, at most ``timeout`` seconds.
 
-        Raises: ReplicasLost when no server is left; RequestRefused with what a server says of a request.
+        Raises: ReplicasLost if no server is left; RequestRefused if servers reject a request.
         """
         return self._router.collect(timeout)
 
     def release(self, session: int) -> None:
-        """Forget where the session is, and drop what it has under way."""
+        """Forget the session's server, and drop its request under way."""
         self._router.release(session)
 
     @property
     def under_way(self) -> int:
         return self._router.under_way
 
-    # Weights ----------------------------------------------------------------------------------------------------------
-
     @property
     def takes_adapter(self) -> bool:  # type: ignore[override]
-        """Whether servers have the weights below the adapter, so that it comes alone."""
+        """Whether the adapter is sent alone."""
         return self._adapter is not None
 
     def _new_transfer(self) -> FileTransfer | AdapterTransfer:
@@ -209,32 +204,32 @@ class VLLMServerEngine(ModelEngine):
             made = AdapterTransfer(
                 self._adapter, below, lambda: self._sent.counted(base_weights(self.model), size), self._passing
             )
-        self._closing.append(made.close)  # before the router
+        self._closing.append(made.close)
         return made
 
     def _merge_instead(self, error: Exception) -> None:
         self._adapter = None
-        LOG.warning("servers take no adapter, so all weights are sent: %s", ascii_only(str(error))[:300])
+        LOG.warning("servers do not support this adapter, so all weights are sent: %s", ascii_only(str(error))[:300])
 
     def _load_first(self, read: PolicyReader | None) -> None:
-        """Bring the first weights; the adapter alone where servers take it."""
+        """Send the first weights, merged if servers do not support the adapter."""
         self._transfer = self._new_transfer()
         if self._adapter is not None:
             try:
-                return self.load_weights(adapter_tensors(self.model))
+                self.load_weights(adapter_tensors(self.model))
+                return
             except (ReplicasLost, ModelError) as error:
                 self._merge_instead(error)
             self._transfer.close()
             self._transfer = self._new_transfer()
         self.load_weights(read.tensors(self.dtype) if read else named_tensors(self.model))
-        return None
 
     def load_weights(self, tensors: Iterable[NamedTensor]) -> None:
-        """Bring weights to every server, including those that were given up, and check each copy before it is used.
+        """Send weights to every server, including those that were given up, and check each copy before it is used.
 
-        The tensors are read once, in this thread. A server that does not take them is left out.
+        The tensors are read once, in this thread. A server that fails is left out.
 
-        Raises: ModelError for a server that takes them and does not give the model's log-probabilities.
+        Raises: ModelError if a server does not give the model's log-probabilities.
         """
         self._require_idle()
         begun = time.perf_counter()
@@ -242,9 +237,9 @@ class VLLMServerEngine(ModelEngine):
         version = f"{self._run_name}:{self._updates}"
         adapter = adapter_name(version) if self.takes_adapter else None
         self._router.terms = Terms(tuple(self.stops), self._vocabulary, version, adapter)
-        for number, server in enumerate(self._own.all):  # ours that ended, and lost ones that are still silent
+        for number, server in enumerate(self._own.all):  # restart those that ended or are still silent
             lost = self._updates > 1 and not self._router.all[number].alive
-            if not server.running or (lost and not answers(f"{server.url}/health", self._router.silence)):
+            if not server.running or (lost and not is_up(f"{server.url}/health", self._router.silence)):
                 self._restart(number)
         self._sent.total = 0
         passing = self._parity.against(tensors, adapter=self.takes_adapter)
@@ -265,9 +260,9 @@ class VLLMServerEngine(ModelEngine):
     def _updated(
         self, replicas: Sequence[Replica], tensors: Iterable[NamedTensor] | None
     ) -> list[tuple[Replica, list[Response]]]:
-        """Send weights to servers and ask them the parity check's questions; those that did both, with their answers.
+        """Send weights to servers and ask them the parity check's questions; returns those that did both.
 
-        All others are out of use. tensors: None sends the last ones again.
+        The others are taken out of use. tensors: None sends the last ones again.
         """
         assert self._router.terms is not None
         in_use = {replica.number for replica in replicas if replica.alive}
@@ -276,14 +271,14 @@ class VLLMServerEngine(ModelEngine):
         clients = [replica.client for replica in replicas]
         run, version = self._router.run, self._router.terms.version
         faults = self._transfer.send(tensors, version, clients, run, self.sync_deadline)
-        if self._asleep:  # it woke for the weights alone, so that there is room to load them
+        if self._asleep:  # wake allocated the weights only, because loading needs memory
             release_memory(self.device)
             cache = Round(clients, run, self.sync_deadline, faults)
             cache.order(*WAKE_CACHE)
             faults = cache.faults
         outcomes = self._router.ask_all(replicas, faults, self._parity.questions(), self._parity.sampling)
         found = []
-        for replica, outcome in zip(replicas, outcomes, strict=True):  # what it answered, or why it is out of use
+        for replica, outcome in zip(replicas, outcomes, strict=True):
             if isinstance(outcome, list):
                 found.append((replica, outcome))
             else:
@@ -299,9 +294,9 @@ class VLLMServerEngine(ModelEngine):
             self._router.run(self._router.move(self._router.all[number], self._own.all[number].url))
 
     async def _recover(self) -> None:
-        """Start all servers of ours again when none is left during a rollout, with the weights of the last update.
+        """Restart all own servers with the weights of the last update, when none is left during a rollout.
 
-        These were checked once, and the model may have changed since, so they are not checked again.
+        The weights are not checked again, since the model may have changed.
         """
         await asyncio.get_running_loop().run_in_executor(None, self._restart_all)
 
@@ -313,27 +308,21 @@ class VLLMServerEngine(ModelEngine):
         if not any(replica.alive for replica in self._router.all):
             raise ReplicasLost(f"no vLLM server could be brought back: {self._router.last_errors()}")
 
-    # Memory -----------------------------------------------------------------------------------------------------------
-
     def sleep(self) -> None:
-        """Free the device of colocated servers, weights included; separate ones have devices of their own."""
+        """Free the device of a colocated server, weights included."""
         self._require_idle()
         if self.placement == "colocated":
             self._ready, self._asleep = False, True
             self._router.order(SLEEP_KEEPING if self.takes_adapter else SLEEP, self.sync_deadline)
 
     def wake(self) -> None:
-        """Take the device's memory for weights again; :meth:`load_weights` brings them and makes room for the cache."""
+        """Allocate memory for weights; :meth:`load_weights` fills it and allocates the cache."""
         if self.placement == "colocated":
             release_memory(self.device)
             self._router.order(WAKE_WEIGHTS, self.sync_deadline)
 
     def measures(self) -> dict[str, float]:
-        """Metrics of an iteration.
-
-        Each server's gap to the trainer at the last update (largest difference of a log-probability, and KL), the
-        servers in use, the seconds and bytes of the last update, and the counts of :class:`ServerCounters`.
-        """
+        """Metrics: gaps, seconds and bytes of the last update, servers in use, and :class:`ServerCounters`."""
         found = {
             "engine_gap": max((gap.error for gap in self._gaps.values()), default=0.0),
             "engine_kl": max((gap.kl for gap in self._gaps.values()), default=0.0),
@@ -345,12 +334,12 @@ class VLLMServerEngine(ModelEngine):
         return found | {f"engine_{name}": float(count) for name, count in self.counters.items()}
 
     def close(self) -> None:
-        """End the servers that were started here, and remove weights from the disk."""
+        """End own servers, and remove weights from the disk."""
         self._close()
 
 
 def _close_all(closing: list[Callable[[], None]]) -> None:
-    """Close what an engine opened, last things first."""
+    """Close what an engine opened, in reverse order."""
     for close in reversed(closing):
         with contextlib.suppress(Exception):
             close()

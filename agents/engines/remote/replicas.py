@@ -1,7 +1,7 @@
-"""Distribute requests over several servers: sessions stay where their prefix is cached, lost servers lose no request.
+"""Distribute requests over several servers.
 
-All calls run in one event loop in a thread of its own; the engine's thread hands requests in and takes finished ones
-out of a queue. A request that failed at one server is sent to another with the same seed and gets the same response.
+Sessions stay at the server that has cached their prefix. A request that fails at one server is sent to another with the
+same seed, which gives the same response. All calls run in one event loop in a separate thread.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from gagpo.base.tables import ascii_only
 
 LOG = logging.getLogger("gagpo")
 
-MOST_FAULTS = 3  # faults in a row after which a server that still answers is given up
-MOST_TRIES = 8  # of one request, at all servers together
-CHECKS = 3  # health checks of a server within the time that it may be silent
-LEAD = 8  # sessions that a server may have more than the one with the fewest, plus a quarter of that one's
+MOST_FAULTS = 3  # in a row, after which a server is given up
+MOST_TRIES = 8  # of one request, at all servers
+CHECKS = 3  # health checks of a server within the allowed silence
+LEAD = 8  # extra sessions of a server over the one with the fewest, plus a quarter of the latter's
 
 NEW = "it has no weights yet"
 
@@ -44,20 +44,20 @@ T = TypeVar("T")
 
 
 class ReplicasLost(GagpoError, RuntimeError):
-    """No server is left to ask; the message says why each was given up."""
+    """No server is left; the message says why each was given up."""
 
 
 @dataclass
 class ServerCounters:
-    """What happened to requests and servers since the engine was made.
+    """Events since the engine was created.
 
     lost: servers given up.
     silent: lost servers that did not answer in time.
-    revived: servers started again.
+    revived: servers restarted.
     asked: requests sent.
-    again: requests sent once more because a server failed them.
+    again: requests sent again after a failure.
     broken: malformed answers.
-    stale: answers from other weights.
+    stale: answers from outdated weights.
     """
 
     lost: int = 0
@@ -71,14 +71,14 @@ class ServerCounters:
 
 @dataclass
 class Replica:
-    """One server as the router sees it.
+    """One server.
 
-    sessions: those that are assigned to it.
-    faults: faults in a row; calls that fail together count as one.
+    sessions: sessions assigned to it.
+    faults: faults in a row; calls that fail together count once.
     events: all faults, counted in the same way.
     last_error: why it was given up, '' while it is in use.
     calls: requests under way.
-    monitor: what checks its health.
+    monitor: checks its health.
     """
 
     number: int
@@ -100,7 +100,7 @@ class ReplicaRouter:
 
     deadline: seconds for one response.
     silence: seconds without a healthy answer after which a server is given up.
-    recover: called in the loop when no server is left; it brings one back (see :meth:`admit`) or raises.
+    recover: called in the loop if no server is left; admits one again or raises.
     """
 
     def __init__(
@@ -117,8 +117,8 @@ class ReplicaRouter:
         self._recover = recover
         self._recovering: asyncio.Task[None] | None = None
         self._assigned: dict[int, Replica] = {}  # by session
-        self._readers: dict[int, Replica] = {}  # by hash of a session's first prompt: who has read it
-        self._read_under: Terms | None = None  # the weights under which it was read
+        self._readers: dict[int, Replica] = {}  # by hash of a session's first prompt
+        self._read_under: Terms | None = None  # weights that the readers' caches belong to
         self._tasks: dict[asyncio.Task[Response], Request] = {}
         self._finished: queue.SimpleQueue[asyncio.Task[Response]] = queue.SimpleQueue()
         self._loop = asyncio.new_event_loop()
@@ -130,12 +130,12 @@ class ReplicaRouter:
     # From the engine's thread -----------------------------------------------------------------------------------------
 
     def run(self, work: Coroutine[None, None, T]) -> T:
-        """Do ``work`` in the loop and wait for it; the work has deadlines of its own."""
+        """Run ``work`` in the loop and wait for it."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     @property
     def under_way(self) -> int:
-        """How many requests were submitted and neither collected nor dropped."""
+        """Number of requests that are neither collected nor dropped."""
         return len(self._tasks)
 
     def submit(self, requests: Sequence[Request], sampling: Sampling) -> None:
@@ -143,15 +143,15 @@ class ReplicaRouter:
         self.run(self._submit(requests, sampling))
 
     def collect(self, timeout: float | None) -> list[Finished]:
-        """The finished requests, as soon as there is one; waits at most ``timeout`` seconds (None: without limit).
+        """Wait for the first finished request, at most ``timeout`` seconds (None: no limit).
 
-        Raises: whatever ended a request for good; all others are dropped then.
+        Raises: the error of a request that failed for good; all others are then dropped.
         """
         finished: list[Finished] = []
         try:
-            while self._tasks:  # take whatever is there, waiting for the first of it at most
+            while self._tasks:  # wait for the first only
                 task = self._finished.get(not finished, timeout)
-                if (request := self._tasks.pop(task, None)) is not None:  # else it was released meanwhile
+                if (request := self._tasks.pop(task, None)) is not None:  # not released meanwhile
                     finished.append((request, task.result()))
         except queue.Empty:
             pass
@@ -166,30 +166,30 @@ class ReplicaRouter:
         faults: Sequence[ReplicaError | None],
         questions: Sequence[Request],
         sampling: Sampling,
-    ) -> list[list[Response] | Exception]:
-        """The answers of all servers without a fault, in use or not, and what was wrong with the others."""
+    ) -> list[list[Response] | ReplicaError]:
+        """The responses of all servers without a fault, in use or not, and the errors of the others."""
 
-        async def one(replica: Replica, fault: ReplicaError | None) -> list[Response] | Exception:
+        async def one(replica: Replica, fault: ReplicaError | None) -> list[Response] | ReplicaError:
             assert self.terms is not None
             if fault is not None:
                 return fault
             try:
                 calls = [replica.client.generate(question, sampling, self.terms) for question in questions]
                 return await asyncio.gather(*calls)
-            except (ReplicaError, RequestRefused) as error:
+            except ReplicaError as error:
                 return error
 
-        async def all_of_them() -> list[list[Response] | Exception]:
+        async def all_of_them() -> list[list[Response] | ReplicaError]:
             return await asyncio.gather(*map(one, replicas, faults))
 
         return self.run(all_of_them())
 
     def order(self, order: Order, deadline: float) -> None:
-        """Make the same call at all servers in use; one that fails is given up."""
+        """Make the same call at all servers in use, and give up those that fail."""
         for replica in [one for one in self.all if one.alive]:
             try:
                 self.run(replica.client.order(*order, deadline))
-            except (ReplicaError, RequestRefused) as error:
+            except ReplicaError as error:
                 self.take_out(replica, str(error))
                 self.report_loss(replica, sum(one.alive for one in self.all))
 
@@ -198,12 +198,12 @@ class ReplicaRouter:
         self.run(self.withdraw(replica, reason))
 
     def release(self, session: int) -> None:
-        """Forget the session and drop what it has under way."""
+        """Forget the session and drop its request under way."""
         if session in self._assigned or any(request.session == session for request in self._tasks.values()):
             self.run(self._release(session))
 
     def close(self) -> None:
-        """Drop everything under way and end the thread; closing twice is once."""
+        """Drop everything under way and end the thread; may be called twice."""
         if self._closed:
             return
         self._closed = True
@@ -217,23 +217,23 @@ class ReplicaRouter:
     # In the loop: requests --------------------------------------------------------------------------------------------
 
     async def _submit(self, requests: Sequence[Request], sampling: Sampling) -> None:
-        for request in requests:  # its task puts itself into the queue when it is done
+        for request in requests:
             task = asyncio.create_task(self._respond(request, sampling))
             self._tasks[task] = request
             task.add_done_callback(self._finished.put)
 
     async def _respond(self, request: Request, sampling: Sampling) -> Response:
-        """Ask until a server gives a response, all servers refuse, or there were too many tries."""
-        fault: ReplicaError | RequestRefused | None = None
-        refused: dict[int, RequestRefused] = {}  # by the number of the server that said it
-        for attempt in range(MOST_TRIES):  # at the session's server, then wherever the fault has left it
+        """Ask until a server responds, all servers refuse, or after :data:`MOST_TRIES`."""
+        fault: ReplicaError | None = None
+        refused: dict[int, RequestRefused] = {}  # by number of the server
+        for attempt in range(MOST_TRIES):
             replica = await self._assign(request, refused)
             self.counters.asked += 1
             self.counters.again += attempt > 0
             begun = replica.events
             try:
                 response = await self._call(replica, request, sampling)
-            except RequestRefused as error:  # one server's word is believed when no other takes the request either
+            except RequestRefused as error:  # believed only if all servers refuse
                 fault = refused[replica.number] = error
                 self._unassign(request.session)
                 if all(one.number in refused for one in self.all if one.alive):
@@ -243,12 +243,12 @@ class ReplicaRouter:
                 await self._record_fault(replica, error, begun)
             else:
                 for number, refusal in refused.items():
-                    await self._record_fault(self.all[number], ReplicaError(str(refusal)))
+                    await self._record_fault(self.all[number], refusal)
                 return response
         raise ReplicasLost(f"no server answered a request in {MOST_TRIES} tries; the last time: {fault}")
 
     async def _call(self, replica: Replica, request: Request, sampling: Sampling) -> Response:
-        """Ask one server; the wait ends when the server is given up."""
+        """Ask one server, until it is given up."""
         assert self.terms is not None
         call = asyncio.create_task(replica.client.generate(request, sampling, self.terms))
         replica.calls.add(call)
@@ -265,17 +265,17 @@ class ReplicaRouter:
         return response
 
     async def _assign(self, request: Request, refused: Collection[int]) -> Replica:
-        """The server of the session: the one it was at, else one that has not ``refused`` the request.
+        """The server of the session, for a new session preferably one that has not ``refused`` the request.
 
-        Sessions of a group begin with the same prompt. They meet at one server, which reads it once, unless that server
-        has many more sessions than another.
+        Sessions of a group begin with the same prompt. They share one server, which reads it once, unless it has many
+        more sessions than another.
         """
         replica = self._assigned.get(request.session)
         if replica is not None and replica.alive:
             return replica
         while not (alive := [one for one in self.all if one.alive]):
             await self._wait_for_recovery()
-        if self.terms is not self._read_under:  # caches of older weights are of no use
+        if self.terms is not self._read_under:  # caches of older weights are useless
             self._readers.clear()
             self._read_under = self.terms
         prompt = hash(request.prompt_ids.tobytes())
@@ -297,7 +297,7 @@ class ReplicaRouter:
         return replica
 
     async def _wait_for_recovery(self) -> None:
-        """Wait until a server is back; many requests wait for the same recovery."""
+        """Wait until a server is back; all requests wait for the same recovery."""
         if self._recover is None:
             raise ReplicasLost(f"no vLLM server is left: {self.last_errors()}")
         if self._recovering is None or self._recovering.done():
@@ -309,7 +309,7 @@ class ReplicaRouter:
         return "; ".join(f"{replica.client.url}: {replica.last_error}" for replica in self.all if not replica.alive)
 
     async def _drop(self, tasks: Sequence[asyncio.Task[Response]]) -> None:
-        for task in tasks:  # forgotten first, so that nobody takes what a cancelled one leaves
+        for task in tasks:  # remove it first, so that the result of a cancelled one is ignored
             self._tasks.pop(task, None)
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -326,9 +326,9 @@ class ReplicaRouter:
     # In the loop: servers ---------------------------------------------------------------------------------------------
 
     async def _record_fault(self, replica: Replica, fault: ReplicaError, begun: int | None = None) -> None:
-        """Decide whether a server is given up: at once, after several faults, or when it is not healthy.
+        """Give a server up at once, after several faults, or if it is not healthy, depending on the fault.
 
-        begun: the server's events when the call was made. A hundred connections that are cut at once are one event.
+        begun: the server's ``events`` at the time of the call, so that connections that break together count once.
         """
         if not replica.alive:
             return
@@ -342,11 +342,11 @@ class ReplicaRouter:
         elif isinstance(fault, ReplicaUnreachable):
             try:
                 await replica.client.healthy(self.silence)
-            except (ReplicaError, RequestRefused) as error:
+            except ReplicaError as error:
                 await self._give_up(replica, error)
 
     async def _give_up(self, replica: Replica, fault: Exception) -> None:
-        """Give a server up; its requests go to others."""
+        """Give a server up and send its requests to others."""
         if replica.alive:
             self.counters.lost += 1
             self.counters.silent += isinstance(fault, ReplicaTimeout)
@@ -354,12 +354,12 @@ class ReplicaRouter:
             self.report_loss(replica, sum(one.alive for one in self.all))
 
     def report_loss(self, replica: Replica, left: int) -> None:
-        """Warn that a server was given up, why, and how many are ``left``."""
+        """Warn that a server was given up. left: servers in use."""
         reason = ascii_only(replica.last_error)[:300]
         LOG.warning("lost the vLLM server %s, %d of %d are left: %s", replica.client.url, left, len(self.all), reason)
 
     async def withdraw(self, replica: Replica, reason: str) -> None:
-        """Take a server out of use, its sessions and requests with it."""
+        """Take a server out of use, with its sessions and requests."""
         replica.last_error = reason
         for session in replica.sessions:
             self._assigned.pop(session, None)
@@ -370,26 +370,26 @@ class ReplicaRouter:
             call.cancel()
 
     async def admit(self, replica: Replica) -> None:
-        """Use a server that has the weights of :attr:`terms`, and check its health from now on."""
+        """Take a server with the current weights into use, and start checking its health."""
         replica.last_error, replica.faults = "", 0
         replica.monitor = asyncio.create_task(self._monitor(replica))
 
     async def move(self, replica: Replica, url: str) -> None:
-        """The server has been started again, at ``url``; it is not in use yet."""
+        """Register that the server was restarted at ``url``; it is not in use yet."""
         self.counters.revived += 1
         await self.withdraw(replica, NEW)
         await replica.client.close()
         replica.client = Client(url, self.deadline)
 
     async def _monitor(self, replica: Replica) -> None:
-        """Notice a silent server, however long a response may take."""
+        """Give the server up after ``silence`` seconds without a healthy answer."""
         heard = asyncio.get_running_loop().time()
-        while replica.alive:  # one look may fail; silence for the whole time may not
+        while replica.alive:
             await asyncio.sleep(self.silence / CHECKS)
             try:
                 await replica.client.healthy(self.silence / CHECKS)
                 heard = asyncio.get_running_loop().time()
-            except (ReplicaError, RequestRefused) as error:
+            except ReplicaError as error:
                 if asyncio.get_running_loop().time() - heard >= self.silence:
                     await self._give_up(replica, ReplicaTimeout(f"it was silent for {self.silence:g} s: {error}"))
 

@@ -1,9 +1,9 @@
-"""Starting vLLM servers, for a trainer elsewhere or by the trainer itself.
+"""Start vLLM servers, by the trainer itself or for a trainer elsewhere.
 
     python -P -m gagpo.agents.engines.remote.server MODEL --port 8000 [--host 0.0.0.0] [-- vLLM's own options]
 
-starts one in the foreground for a trainer elsewhere. Its weights do not matter: the trainer sends them. Anyone who can
-reach the port can send weights, so let only the trainer reach it.
+starts one in the foreground for a trainer elsewhere, which sends the weights. Anyone who reaches the port can send
+weights, so allow only the trainer.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ from gagpo.agents.engines.ranks import Rank, visible_gpu
 from gagpo.agents.engines.remote.transfer import free_port
 from gagpo.agents.engines.vllm_arguments import BACKEND, cpu_arguments, room_for_rank
 from gagpo.agents.model import ModelError
+from gagpo.agents.precision import dtype_of
 from gagpo.base.child import Child, RestartBudget
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.interpreter import command, module_path
@@ -45,22 +46,22 @@ EXTENSION = "gagpo.agents.engines.remote.vllm_extension.WorkerExtension"
 
 
 class StartedLate(ModelError):
-    """A server was not ready in time, as on a busy machine or with a large model."""
+    """A server was not ready in time."""
 
 
 @dataclass(frozen=True)
 class ServerPlan:
-    """What a server is started with.
+    """Arguments of a server.
 
     folder: folder of the model's config.
     dtype: what it computes in, by name.
-    max_length: most tokens of a prompt and its response; None for the model's own limit.
+    max_length: most tokens of a prompt and its response; None for the model's limit.
     architecture: name of the model's class.
     memory: share of each GPU's memory.
-    devices: numbers of the GPUs it may use, ``()`` for a CPU.
+    devices: numbers of its GPUs, ``()`` for a CPU.
     sleeps: whether it can free its GPU.
     threads: CPU threads of a server without GPUs.
-    adapter_rank: rank of the LoRA adapters that it takes, 0 for none.
+    adapter_rank: rank of its LoRA adapters, 0 for none.
     more: further arguments for vLLM's command line.
     """
 
@@ -73,11 +74,13 @@ class ServerPlan:
     sleeps: bool = False
     threads: int = 1
     adapter_rank: int = 0
-    more: tuple[str, ...] = field(default=())
+    more: tuple[str, ...] = ()
 
 
 def arguments(plan: ServerPlan) -> list[str]:
     """vLLM's command line, without host and port."""
+    from transformers import AutoConfig
+
     line = ["--model", plan.folder, "--load-format", "dummy", "--skip-tokenizer-init", "--tokens-only"]
     line += ["--dtype", plan.dtype, "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
     line += ["--enable-prefix-caching", "--weight-transfer-config", json.dumps({"backend": BACKEND})]
@@ -89,7 +92,12 @@ def arguments(plan: ServerPlan) -> list[str]:
     if plan.architecture is not None:
         line += ["--hf-overrides", json.dumps({"architectures": [plan.architecture]})]
     if not plan.devices:
-        line += _flags(_on_cpu(plan))
+        config = AutoConfig.from_pretrained(plan.folder).get_text_config()
+        size = dtype_of(plan.dtype).itemsize
+        options = cpu_arguments(config, size, plan.max_length or int(config.max_position_embeddings))
+        for name, value in options.items():
+            flag = name.replace("_", "-")
+            line += [f"--{'' if value else 'no-'}{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
     else:
         line += ["--tensor-parallel-size", str(len(plan.devices))]
         line += ["--gpu-memory-utilization", str(plan.memory or 0.9)]
@@ -97,24 +105,8 @@ def arguments(plan: ServerPlan) -> list[str]:
     return [*line, *plan.more]
 
 
-def _on_cpu(plan: ServerPlan) -> dict[str, int]:
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(plan.folder).get_text_config()
-    size = 2 if plan.dtype == "bfloat16" else 4
-    return cpu_arguments(config, size, plan.max_length or int(config.max_position_embeddings))
-
-
-def _flags(options: Mapping[str, int]) -> list[str]:
-    line: list[str] = []
-    for name, value in options.items():  # a truth value is a flag or its negation
-        dashed = name.replace("_", "-")
-        line += [f"--{'' if value else 'no-'}{dashed}"] if isinstance(value, bool) else [f"--{dashed}", str(value)]
-    return line
-
-
 def environment(plan: ServerPlan) -> dict[str, str]:
-    """The environment variables of a server's process: ours, and what configures vLLM."""
+    """The environment variables of a server's process."""
     own = {
         "VLLM_SERVER_DEV_MODE": "1",  # enables the calls that bring weights
         "VLLM_NO_USAGE_STATS": "1",
@@ -124,13 +116,13 @@ def environment(plan: ServerPlan) -> dict[str, str]:
         own["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "True"
     if plan.devices:
         own["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, plan.devices))
-    else:  # vLLM would bind the threads of every server to the same first core
+    else:  # vLLM would bind the threads of all servers to the first core
         own |= {"OMP_NUM_THREADS": str(plan.threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     inherited = {name: value for name, value in os.environ.items() if name != "VLLM_ENABLE_V1_MULTIPROCESSING"}
     return {**inherited, **own}
 
 
-def planned(
+def plan_servers(
     plan: ServerPlan,
     replicas: int | None,
     placement: str,
@@ -139,17 +131,20 @@ def planned(
     device: torch.device,
     place: Rank,
 ) -> list[ServerPlan]:
-    """The plans of a rank's servers: ``plan`` on GPUs of their own.
+    """The plans of a rank's servers: ``plan`` on separate GPUs.
 
     replicas: number of servers, None for one.
-    placement: ``separate`` or ``colocated``.
-    gpus: the machine's GPUs for servers; every rank on this machine has its share.
+    gpus: the machine's GPUs for servers, shared by all ranks on it.
     each: GPUs of one server.
     device: device of the rank.
 
-    Raises: InvalidArgument where these do not fit together.
+    Raises: InvalidArgument if these do not fit together.
     """
-    count = _count(replicas, placement)
+    if placement not in GPU_SHARE:
+        raise InvalidArgument(f"engine.options.placement is {' or '.join(sorted(GPU_SHARE))}, got {placement!r}")
+    count = 1 if replicas is None else replicas
+    if count < 1 or (placement == "colocated" and count != 1):
+        raise InvalidArgument(f"engine.options.replicas: at least 1, and 1 when colocated, got {count}")
     devices: list[tuple[int, ...]] = [()] * count
     if device.type == "cuda" and placement == "colocated":
         devices = [(visible_gpu(device.index or 0),)]
@@ -166,17 +161,8 @@ def planned(
     return [replace(plan, devices=own, memory=memory, threads=threads) for own in devices]
 
 
-def _count(replicas: int | None, placement: str) -> int:
-    if placement not in GPU_SHARE:
-        raise InvalidArgument(f"engine.options.placement is {' or '.join(sorted(GPU_SHARE))}, got {placement!r}")
-    count = 1 if replicas is None else replicas
-    if count < 1 or (placement == "colocated" and count != 1):
-        raise InvalidArgument(f"engine.options.replicas: at least 1, and 1 when colocated, got {count}")
-    return count
-
-
 class Server:
-    """A server on this machine. It ends with :meth:`close`, and when this process ends in any way.
+    """A server on this machine, which ends with :meth:`close` and with this process.
 
     log: file to which the server's output is appended.
     """
@@ -201,7 +187,7 @@ class Server:
         return self._supervisor is not None and self._supervisor.running
 
     def start(self) -> None:
-        """Begin to start, in place of what runs; :meth:`wait` returns when it is ready."""
+        """Start in place of what runs, without waiting until it is ready."""
         self.close()
         self.port = free_port(self.host)
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -214,50 +200,43 @@ class Server:
             self.process = pipe.receive(CLOSE_SECONDS)
 
     def wait(self, deadline: float) -> None:
-        """Return when the server is ready.
-
-        Raises: ModelError with the last line of the log when it ends, StartedLate when it takes too long.
-        """
+        """Wait until the server is ready. Raises: ModelError if it ends, StartedLate after ``deadline`` seconds."""
         if not self.ready(deadline):
             self.close()
             raise StartedLate(f"a vLLM server was not ready after {deadline:g} s; see {self.log}")
 
     def ready(self, seconds: float) -> bool:
-        """Whether the server is ready, after at most so many seconds; ModelError when it has ended."""
+        """Whether the server is ready within ``seconds``. Raises: ModelError if it has ended."""
         end = time.monotonic() + seconds
-        while True:  # until it ends, or answers, or the time is over
+        while True:
             if not self.running:
                 raise ModelError(
                     f"a vLLM server ended while it started: {last_error_line(self.log)} (all of it: {self.log})"
                 )
-            if answers(f"{self.url}/health", 2.0):
+            if is_up(f"{self.url}/health", 2.0):
                 return True
             if time.monotonic() > end:
                 return False
             time.sleep(POLL_SECONDS)
 
     def close(self) -> None:
-        """End the server with all its processes; closing twice is allowed."""
+        """End the server with all its processes; may be called twice."""
         supervisor, self._supervisor, self.process = self._supervisor, None, None
         if supervisor is not None:
             supervisor.end(CLOSE_SECONDS)
 
 
 class StartedServers:
-    """The servers that an engine has started, which it starts again when they are lost, within a budget.
-
-    restarts: most restarts in an hour.
-    start_deadline: seconds for one to start.
-    """
+    """The servers that an engine has started. restarts: most in an hour; start_deadline: seconds for one to start."""
 
     def __init__(self, restarts: int, start_deadline: float):
         self.all: list[Server] = []
         self.budget = RestartBudget(restarts)
         self._start_deadline = start_deadline
-        self._left_out: set[int] = set()  # that wait for the next hour
+        self._left_out: set[int] = set()  # servers beyond the budget
 
     def start(self, servers: Iterable[Server]) -> None:
-        """Start servers in place of those that run; ModelError when one ends or takes too long."""
+        """Start servers in place of those that run. Raises: ModelError if one ends or takes too long."""
         self.close()
         self.all += servers
         for server in self.all:
@@ -266,7 +245,7 @@ class StartedServers:
             server.wait(self._start_deadline)
 
     def restart(self, number: int) -> bool:
-        """Start a server again; it stays out of use where that fails or was done too often."""
+        """Restart a server; returns False if that fails or the budget is used up."""
         if not self.budget.take():
             if number not in self._left_out:
                 LOG.warning("a vLLM server stays lost: the restarts of this hour (%d) are used up", self.budget.most)
@@ -284,14 +263,14 @@ class StartedServers:
         return True
 
     def close(self) -> None:
-        """End them all; closing twice is allowed."""
+        """End all servers; may be called twice."""
         for server in self.all:
             server.close()
         self.all.clear()
 
 
-def answers(url: str, deadline: float) -> bool:
-    """Whether a GET of ``url`` gives 200 within so many seconds."""
+def is_up(url: str, deadline: float) -> bool:
+    """Whether a GET of ``url`` gives status 200 within ``deadline`` seconds."""
     try:
         return bool(httpx2.get(url, timeout=deadline, trust_env=False).status_code == 200)
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError):
@@ -309,8 +288,8 @@ def last_error_line(log: Path, most: int = 300) -> str:
 
 
 def main(line: Sequence[str]) -> None:
-    """Replace this process by a server."""
-    border = list(line).index("--") if "--" in line else len(line)
+    """Replace this process with a server."""
+    end = list(line).index("--") if "--" in line else len(line)
     parser = argparse.ArgumentParser(prog="python -m gagpo.agents.engines.remote.server", description=__doc__)
     parser.add_argument("model", help="a model folder or hub name; only its config is read")
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on")
@@ -319,7 +298,7 @@ def main(line: Sequence[str]) -> None:
     parser.add_argument("--max-length", type=int, help="most tokens of a prompt and its response")
     parser.add_argument("--devices", type=int, nargs="*", default=[], help="numbers of the GPUs; none for a CPU")
     parser.add_argument("--lora", type=int, default=0, metavar="RANK", help="accept LoRA adapters of this rank")
-    chosen = parser.parse_args(line[:border])
+    chosen = parser.parse_args(line[:end])
     plan = ServerPlan(
         folder=chosen.model,
         dtype=chosen.dtype,
@@ -327,7 +306,7 @@ def main(line: Sequence[str]) -> None:
         devices=tuple(chosen.devices),
         threads=max(1, os.cpu_count() or 1),
         adapter_rank=chosen.lora,
-        more=tuple(line[border + 1 :]),
+        more=tuple(line[end + 1 :]),
     )
     server = command("-m", "vllm.entrypoints.openai.api_server", "--host", chosen.host)
     os.execve(server[0], [*server, "--port", str(chosen.port), *arguments(plan)], environment(plan))

@@ -1,8 +1,7 @@
-"""The guardian of one server: it ends the server with all its processes when the process that wanted it is gone.
+"""A small process between a trainer and one server, which is several processes.
 
-A server is several processes, and the one that started it may be killed at any instant. This small process stands
-between: it starts the server in a group of its own, and when the connection to its own parent closes, for whatever
-reason, it kills the server and everything that the server started.
+It starts the server in a process group, and kills everything that the server started when the connection to the trainer
+closes, for example because the trainer was killed.
 """
 
 from __future__ import annotations

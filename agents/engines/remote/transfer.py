@@ -1,7 +1,7 @@
-"""Bringing weights to vLLM servers as safetensors files, in a folder that trainer and servers both see.
+"""Send weights to vLLM servers as safetensors files, in a folder that trainer and servers both see.
 
-A folder in memory (``/dev/shm``) makes it fast on one machine. With a LoRA adapter, the weights below it are sent once
-and the adapter alone with each update.
+On one machine a folder in memory (``/dev/shm``) is fast. With a LoRA adapter, the weights below it are sent once and
+the adapter alone with each update.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from safetensors.torch import save_file
 
 from gagpo.agents.engines.adapters import base_tensors
 from gagpo.agents.engines.base import NamedTensor
-from gagpo.agents.engines.remote.client import Client, ReplicaError, RequestRefused
+from gagpo.agents.engines.remote.client import Client, ReplicaError
 from gagpo.agents.engines.weights import AdapterShape, checked
 from gagpo.agents.precision import dtype_of
 from gagpo.base import durable
 
-FILE_BYTES = 2**30  # of one file, and so of what is held in memory in addition to the model
+FILE_BYTES = 2**30  # of one file, which is held in memory
 
 Run = Callable[[Coroutine[None, None, None]], None]
-"""Does a coroutine's work in the clients' loop and waits for it."""
+"""Runs a coroutine in the clients' event loop and waits for it."""
 
 
 class Round:
-    """One update of several servers, in steps that all take together; a server that fails a step skips the rest.
+    """One update of several servers in common steps; a server that fails a step skips the rest.
 
-    faults: what went wrong at each server, None for those that are well.
+    faults: the error of each server, None if it has not failed.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Round:
         self._all(lambda client: client.order(path, body, self._deadline))
 
     def start(self) -> None:
-        """Begin to take weights; an update that an earlier trainer left open is ended first."""
+        """Start the transfer, after ending one that an earlier trainer left open."""
         self._all(lambda client: _start(client, self._deadline))
 
     def _all(self, ask: Callable[[Client], Coroutine[None, None, None]]) -> None:
@@ -55,8 +55,6 @@ class Round:
                 await ask(self._clients[place])
             except ReplicaError as fault:
                 self.faults[place] = fault
-            except RequestRefused as error:
-                self.faults[place] = ReplicaError(str(error))
 
         async def at_once() -> None:
             await asyncio.gather(*(one(place) for place, fault in enumerate(self.faults) if fault is None))
@@ -67,17 +65,16 @@ class Round:
 async def _start(client: Client, deadline: float) -> None:
     try:
         await client.order("/start_weight_update", None, deadline)
-    except (ReplicaError, RequestRefused):
-        with contextlib.suppress(ReplicaError, RequestRefused):
+    except ReplicaError:
+        with contextlib.suppress(ReplicaError):
             await client.order("/finish_weight_update", None, deadline)
         await client.order("/start_weight_update", None, deadline)
 
 
 class FileTransfer:
-    """Writes all weights into ``folder`` and has servers read them, by vLLM's calls of weight transfer.
+    """Writes all weights into ``folder``, from which an extension in the servers' workers reads them.
 
-    A new version is complete before it has its name. Our extension in the server's workers reads the files. The last
-    version is kept for servers that come back.
+    A new version is complete before it gets its name. The last version is kept for servers that restart.
     """
 
     def __init__(self, model: torch.nn.Module, dtype: str, folder: Path):
@@ -89,10 +86,10 @@ class FileTransfer:
     def send(
         self, tensors: Iterable[NamedTensor] | None, version: str, clients: Sequence[Client], run: Run, deadline: float
     ) -> list[ReplicaError | None]:
-        """Bring weights to servers; returns what went wrong at each of them, None for success.
+        """Send weights to servers; returns the error of each server, None for success.
 
-        tensors: each is read once, and all of them are, even if servers fail. None sends the last ones again.
-        version: the name that the servers give the weights.
+        tensors: all are read once, even if servers fail. None sends the last ones again.
+        version: name of the weights.
         deadline: seconds for each step.
 
         Raises: WeightsError for tensors of another model.
@@ -111,7 +108,7 @@ class FileTransfer:
         place = self._folder / version.replace(":", "-")
         names = []
         with durable.replacing_folder(place, flushed=False) as unfinished:
-            for number, part in enumerate(_parts(checked(tensors, self._shapes), self._dtype)):  # one is held at a time
+            for number, part in enumerate(_parts(checked(tensors, self._shapes), self._dtype)):
                 names.append(f"{number:04d}.safetensors")
                 save_file(part, str(unfinished / names[-1]), metadata={"format": "pt"})
         self.close()
@@ -127,7 +124,7 @@ class FileTransfer:
 def _parts(tensors: Iterable[NamedTensor], dtype: torch.dtype) -> Iterator[dict[str, torch.Tensor]]:
     part: dict[str, torch.Tensor] = {}
     held = 0
-    for name, tensor in tensors:  # a part is yielded when it is large enough
+    for name, tensor in tensors:
         part[name] = tensor.detach().to("cpu", dtype).contiguous()
         held += part[name].nbytes
         if held >= FILE_BYTES:
@@ -138,15 +135,15 @@ def _parts(tensors: Iterable[NamedTensor], dtype: torch.dtype) -> Iterator[dict[
 
 
 def adapter_name(version: str) -> str:
-    """The name by which servers know the adapter of these weights."""
+    """The servers' name for the adapter of these weights."""
     return f"gagpo-{version.replace(':', '-')}"
 
 
 class AdapterTransfer:
     """Sends the weights below an adapter once, by ``below``, and the adapter as peft's files in ``folder``.
 
-    Each update has an adapter of its own name; requests name it, so a server that lacks it refuses them. A server that
-    does not know its last adapter was restarted, and gets the base again.
+    Each update gives the adapter a new name, which requests use, so a server without it rejects them. A server that
+    does not know its last adapter was restarted and gets the base again.
 
     base: returns the weights without the adapter.
     """
@@ -157,7 +154,7 @@ class AdapterTransfer:
         self._shape, self._below, self._folder = shape, below, folder
         self._base: Callable[[], Iterable[NamedTensor]] | None = base
         self._place: Path | None = None
-        self._held: dict[str, str] = {}  # by url: the adapter that a server has, on top of the base
+        self._held: dict[str, str] = {}  # by url: the adapter of a server that has the base
 
     def send(
         self, tensors: Iterable[NamedTensor] | None, version: str, clients: Sequence[Client], run: Run, deadline: float
@@ -184,7 +181,7 @@ class AdapterTransfer:
         return update.faults
 
     def _unload(self, clients: Sequence[Client], run: Run, deadline: float) -> None:
-        """Unload the last adapter; a server that does not know it has lost the base as well."""
+        """Unload the last adapter; a server that does not know it has lost the base too."""
         for name in sorted(set(self._held.values())):
             having = [client for client in clients if self._held.get(client.url) == name]
             update = Round(having, run, deadline)
@@ -212,7 +209,7 @@ class AdapterTransfer:
 
 
 def free_port(host: str) -> int:
-    """A port that nothing listens on at the moment."""
+    """A port that is free at the moment."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])

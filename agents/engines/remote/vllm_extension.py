@@ -1,8 +1,7 @@
-"""A backend for vLLM's weight transfer that reads safetensors files; it runs inside a vLLM server's workers.
+"""A backend for vLLM's weight transfer that reads safetensors files, inside a vLLM server's workers.
 
-vLLM imports this module in every worker (``--worker-extension-cls``) before it makes the transfer engine that
-``--weight-transfer-config`` names. Weights then arrive by vLLM's own calls: init, start, update, finish. The backend
-needs no GPU and no group of processes: each update names a file.
+vLLM imports this module in every worker (``--worker-extension-cls``) before it creates the transfer engine of
+``--weight-transfer-config``. The backend needs neither GPU nor process group: each update names a file.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from gagpo.agents.engines.vllm_arguments import BACKEND, repack_heads
 
 @dataclass
 class FileInit(WeightTransferInitInfo):
-    """parameters: how many tensors make the whole model."""
+    """parameters: number of the model's tensors."""
 
     parameters: int
 
 
 @dataclass
 class FileUpdate(WeightTransferUpdateInfo):
-    """path: a safetensors file that this worker can read; a model may come in several."""
+    """path: a safetensors file with part of the model."""
 
     path: str
 
 
 class FileReceiver(WeightTransferEngine[FileInit, FileUpdate]):
-    """Loads the files of an update one after another; an update without all tensors fails when it is finished."""
+    """Loads the files of an update; an incomplete update fails at its end."""
 
     init_info_cls = FileInit
     update_info_cls = FileUpdate
@@ -46,7 +45,7 @@ class FileReceiver(WeightTransferEngine[FileInit, FileUpdate]):
         initialize_layerwise_reload(self.model)
 
     def update_weights(self, update_info: dict[str, object]) -> None:
-        """Load one file. vLLM's own method also waits for an accelerator, which there may not be."""
+        """Load one file; vLLM's own method also waits for an accelerator, which may not exist."""
         self.receive_weights(self.parse_update_info(update_info))
 
     def receive_weights(self, update_info: FileUpdate) -> None:
@@ -67,7 +66,7 @@ class FileReceiver(WeightTransferEngine[FileInit, FileUpdate]):
 
 
 class WorkerExtension:
-    """Named on vLLM's command line, so that workers import this module; it adds no method."""
+    """Named on vLLM's command line, so that workers import this module."""
 
 
 if BACKEND not in WeightTransferEngineFactory._registry:

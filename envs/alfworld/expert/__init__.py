@@ -1,1 +1,1 @@
-"""The expert: plays from what an agent is shown, and nothing else."""
+"""The expert, which knows only what an agent is shown."""

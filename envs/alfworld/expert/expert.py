@@ -1,9 +1,9 @@
-"""An expert that knows only what an agent sees: it reads, searches likely places first, and does what is asked.
+"""An expert that knows only what an agent sees.
 
-It is told of every turn, its own or anybody else's, so it can take over in any situation. A hasty one skips what is
-asked between finding and finishing: it carries things to their place as they are, brings one where two are wanted, and
-turns on the lamp with empty hands. An orderly one searches type by type and as the room lists them, which takes about
-as many turns as weighing promise against effort and is far easier to imitate.
+It observes every turn, whoever acts, so it can take over in any situation. A hasty expert skips steps of the task: it
+delivers objects untreated, brings one where two are wanted, and turns on the lamp with empty hands. An orderly expert
+searches type by type in the order of the room's description, which takes about as many turns as searching the most
+promising place first and is much easier to imitate.
 """
 
 from __future__ import annotations
@@ -12,20 +12,24 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gagpo.envs.alfworld.expert.memory import NOTHING_HAPPENS, Memory, kind_of
+from gagpo.envs.alfworld.engine import NOTHING_HAPPENS
+from gagpo.envs.alfworld.expert.memory import Memory, kind_of
 from gagpo.envs.alfworld.expert.places import COUNTED
 from gagpo.envs.alfworld.expert.wording import HouseholdGoal, read_goal
 from gagpo.envs.alfworld.games.catalogue import USUAL_PLACES
 
 _USUAL = {thing.lower(): tuple(place.lower() for place in places) for thing, places in USUAL_PLACES.items()}
-_RARE = 2  # per mille: of a type of place where a kind of thing was never counted
-_ALREADY_THERE = 0.25  # how much less likely a thing lies in a place of the type that it is to go to
+_RARE = 2  # per mille, for a type of object that was never counted in a type of receptacle
+_ALREADY_THERE = 0.25  # weight of receptacles of the target type in a search
 _TOOLS = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
 _OPENABLE = {"fridge", "cabinet", "microwave", "drawer", "safe", "box"}
 
 
 class Expert:
-    """Plays one episode: made from the first observation, told of every turn, asked for the next action.
+    """Plays one episode.
+
+    introduction: the first observation.
+    admissible: the admissible commands, if the agent sees them.
 
     >>> expert = Expert("Looking around, you see a desk 1, and a shelf 1. Your task is to: put some pen on shelf.")
     >>> expert.next_action()
@@ -33,20 +37,16 @@ class Expert:
     """
 
     def __init__(
-        self,
-        introduction: str,
-        admissible: Sequence[str] | None = None,
-        hasty: bool = False,
-        orderly: bool = False,
+        self, introduction: str, admissible: Sequence[str] | None = None, hasty: bool = False, orderly: bool = False
     ):
         self.memory = Memory(introduction)
         self.goal = read_goal(self.memory.task, {kind_of(name) for name in self.memory.receptacles})
         self._admissible = None if admissible is None else set(admissible)
-        self._old_verb = False  # older games say "put mug 1 in/on shelf 1"
-        self._tried = ""  # a command to put something down, until its answer is known
+        self._old_verb = False  # older games: "put mug 1 in/on shelf 1"
+        self._tried = ""  # a command to put something down that was not answered yet
         self._hasty = hasty
-        self._orderly = orderly  # searches in an order that can be read off the room's description
-        self.finished = False  # whether a hasty expert believes to be done
+        self._orderly = orderly
+        self.finished = False  # a hasty expert believes that the task is solved
 
     @property
     def understood(self) -> bool:
@@ -54,7 +54,7 @@ class Expert:
         return self.goal is not None
 
     def observe(self, action: str, observation: str, admissible: Sequence[str] | None = None) -> None:
-        """Take in one turn; ``admissible`` when the agent is shown which commands it may give."""
+        """Learn from one turn; ``admissible`` commands, if the agent sees them."""
         self._admissible = None if admissible is None else set(admissible)
         if observation == NOTHING_HAPPENS and action == self._tried:
             self._old_verb = not self._old_verb
@@ -66,7 +66,7 @@ class Expert:
             self.finished = self.finished or self._finishes(action, self.goal)
 
     def snapshot(self) -> dict[str, Any]:
-        """What it has learned and decided since the first observation, as plain JSON."""
+        """Everything learned and decided since the first observation, as plain JSON."""
         return {
             "memory": self.memory.snapshot(),
             "old_verb": self._old_verb,
@@ -75,14 +75,14 @@ class Expert:
         }
 
     def resume(self, snapshot: Mapping[str, Any], admissible: Sequence[str] | None = None) -> None:
-        """Go on from a ``snapshot`` of the same episode, where the commands ``admissible`` may be given."""
+        """Return to a ``snapshot`` of the same episode."""
         self._admissible = None if admissible is None else set(admissible)
         self.memory.resume(snapshot["memory"])
         self._old_verb, self._tried = snapshot["old_verb"], snapshot["tried"]
         self.finished = snapshot["finished"]
 
     def next_action(self) -> str | None:
-        """What to do now; ``look`` where the expert is at a loss, None where a hasty one believes to be done."""
+        """The next action: ``look`` without a better idea, None when a hasty expert believes the task is solved."""
         if self.finished:
             return None
         action = "look" if self.goal is None else self._pursue(self.goal)
@@ -104,11 +104,11 @@ class Expert:
         for name in candidates:
             place = memory.where(name)
             return self._reach(place) or f"take {name} from {place}"
-        # One that lay where it is to go would have won already, unless more is asked than that.
+        # If delivering is all that is asked, an object in a target receptacle would have won already.
         enough = not goal.operation and goal.count == 1
         return self._search(goal.wanted, {goal.target: 0.0 if enough else _ALREADY_THERE})
 
-    # With a wanted object in hand -------------------------------------------------------------------------------------
+    # With the wanted object in hand -----------------------------------------------------------------------------------
 
     def _use_held(self, goal: HouseholdGoal, held: str) -> str:
         memory = self.memory
@@ -117,7 +117,7 @@ class Expert:
         if not self._hasty and goal.operation in _TOOLS and goal.operation not in memory.done.get(held, ()):
             tool = next((name for name in reversed(memory.receptacles) if kind_of(name) == _TOOLS[goal.operation]), "")
             if not tool:
-                return "look"  # no such thing in this room: the task cannot be done
+                return "look"  # the room lacks the appliance, so the task cannot be solved
             return self._reach(tool, open_it=False) or f"{goal.operation} {held} with {tool}"
         return self._put(self._target(goal))
 
@@ -128,14 +128,14 @@ class Expert:
         return self._reach(self.memory.where(lamps[0]), open_it=False) or f"use {lamps[0]}"
 
     def _finishes(self, action: str, goal: HouseholdGoal) -> bool:
-        """Whether ``action``, which had an effect, looks like the last one to somebody in a hurry."""
+        """Whether ``action``, which had an effect, looks like the last one to a hasty expert."""
         if goal.operation == "light":
             return action.startswith("use ")
         moved = re.fullmatch(r"(?:move|put) (\S+) \d+ (?:to|in/on) (\S+) \d+", action)
         return moved is not None and moved.groups() == (goal.wanted, goal.target)
 
     def _target(self, goal: HouseholdGoal) -> str:
-        """The receptacle to deliver to: of the target type, where most of the wanted lie already, known ones first."""
+        """The receptacle to deliver to: the one of the target type with most wanted objects, then one within reach."""
         memory = self.memory
         targets = [name for name in reversed(memory.receptacles) if kind_of(name) == goal.target]
 
@@ -152,7 +152,7 @@ class Expert:
         return {thing for thing in self.memory.contents[self._target(goal)] if kind_of(thing) == goal.wanted}
 
     def _clear_hands(self) -> str:
-        """Put away something that is in the way: anywhere will do, and where it came from it surely fits."""
+        """Put down an object that is not wanted: anywhere admissible, or where it came from."""
         held = self.memory.holding
         for command in sorted(self._admissible or ()):
             if command.startswith((f"move {held} to ", f"put {held} in/on ")):
@@ -160,19 +160,19 @@ class Expert:
         return self._put(self.memory.origin[held]) if held in self.memory.origin else "inventory"
 
     def _put(self, place: str) -> str:
-        return self._reach(place) or self._put_command(self.memory.holding, place)
-
-    def _put_command(self, held: str, place: str) -> str:
+        if step := self._reach(place):
+            return step
+        held = self.memory.holding
         new, old = f"move {held} to {place}", f"put {held} in/on {place}"
         if self._admissible is not None:
             return old if old in self._admissible else new
         self._tried = old if self._old_verb else new
         return self._tried
 
-    # Going about ------------------------------------------------------------------------------------------------------
+    # Moving and searching ---------------------------------------------------------------------------------------------
 
     def _reach(self, place: str, open_it: bool = True) -> str:
-        """The next step towards having ``place`` within reach (and open); nothing when it is."""
+        """The next step towards having ``place`` within reach (and open), empty when it is."""
         memory = self.memory
         if place not in memory.here:
             return f"go to {place}"
@@ -181,24 +181,23 @@ class Expert:
         return ""
 
     def _search(self, kind: str, odds: Mapping[str, float] | None = None) -> str:
-        """Look into the unseen receptacle that promises most per turn; ``odds`` weigh types of place."""
+        """Look into the most promising unsearched receptacle; ``odds`` are weights of receptacle types."""
         memory = self.memory
-        if memory.searched.issuperset(memory.receptacles):  # then somebody must have moved things since
+        if memory.searched.issuperset(memory.receptacles):  # then objects were moved
             memory.searched.clear()
         unseen = [name for name in memory.receptacles if name not in memory.searched]
         if not unseen:
             return "look"
-        if self._orderly:
-            last = next(iter(odds or {}), "")
-            place = min(unseen, key=lambda name: _turn(kind, kind_of(name), last))
-            return self._reach(place) or f"examine {place}"
         odds = odds or {}
-        place = max(unseen, key=lambda name: odds.get(kind_of(name), 1.0) * self._promise(kind, name))
-        step = self._reach(place)
-        return step or f"examine {place}"
+        if self._orderly:
+            last = next(iter(odds), "")
+            place = min(unseen, key=lambda name: _rank(kind, kind_of(name), last))
+        else:
+            place = max(unseen, key=lambda name: odds.get(kind_of(name), 1.0) * self._promise(kind, name))
+        return self._reach(place) or f"examine {place}"
 
     def _promise(self, kind: str, place: str) -> float:
-        """Likelihood of finding ``kind`` in ``place``, per turn that it takes to look."""
+        """Likelihood of finding ``kind`` in ``place``, divided by the turns needed to look."""
         type_ = kind_of(place)
         weight = COUNTED.get(kind, {}).get(type_, _RARE)
         alike = sum(kind_of(name) == type_ for name in self.memory.receptacles)
@@ -206,11 +205,8 @@ class Expert:
         return weight / alike / max(turns, 1)
 
 
-def _turn(kind: str, place: str, last: str) -> tuple[bool, bool, bool, int]:
-    """When an orderly expert looks for ``kind`` in receptacles of type ``place``: smaller is earlier.
-
-    Usual places come first, by type; what there are rows of (cabinets, drawers) after what stands alone.
-    """
+def _rank(kind: str, place: str, last: str) -> tuple[bool, bool, bool, int]:
+    """Sort key of an orderly search: usual places first, cabinets and drawers after others, ``last`` at the end."""
     usual = _USUAL.get(kind, ())
     known = place in usual
     return place == last, not known, place in ("cabinet", "drawer"), usual.index(place) if known else 0

@@ -1,4 +1,4 @@
-"""What an agent can know of a house from the texts it has read, and nothing else."""
+"""What an agent knows about a room from the texts that it has read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-NOTHING_HAPPENS = "Nothing happens."
+from gagpo.envs.alfworld.engine import NOTHING_HAPPENS
 
 _ON = re.compile(r"On the ([a-z]+ \d+), you see ([^.]*)\.")
 _OPEN = re.compile(r"The ([a-z]+ \d+) is open\. In it, you see ([^.]*)\.")
@@ -29,11 +29,15 @@ def kind_of(name: str) -> str:
 
 
 class Memory:
-    """Told every action and the text it brought; remembers places, what lies in them, and what was done.
+    """Learns from actions and the texts that answer them.
 
-    receptacles: names in the order of the room's description. here: receptacles within reach.
-    contents: what is known to lie in a receptacle. searched: receptacles looked into. closed: None until it is known.
-    done: operations (clean, heat, cool) carried out on an object and not undone. origin: where an object was taken.
+    receptacles: names in the order of the room's description.
+    here: receptacles within reach.
+    contents: receptacle -> objects seen in it.
+    searched: receptacles looked into.
+    closed: receptacle -> whether it is closed, None if unknown.
+    done: object -> operations (clean, heat, cool) carried out and not undone.
+    origin: object -> where it was taken from.
     """
 
     def __init__(self, introduction: str):
@@ -50,7 +54,7 @@ class Memory:
         self.origin: dict[str, str] = {}
 
     def learn(self, action: str, observation: str, admissible: Sequence[str] | None = None) -> None:
-        """Take in one turn; ``admissible``, if the agent is shown it, tells which receptacles are within reach."""
+        """Learn from one turn; ``admissible`` commands, if given, show which receptacles are within reach."""
         action = action.strip()
         if observation == NOTHING_HAPPENS:
             self._learn_from_refusal(action)
@@ -62,7 +66,7 @@ class Memory:
             self.here = {name for name in self.receptacles if f"go to {name}" not in reachable}
 
     def snapshot(self) -> dict[str, Any]:
-        """All that was learned since the introduction, as plain JSON."""
+        """Everything learned since the introduction, as plain JSON."""
         return {
             "here": sorted(self.here),
             "holding": self.holding,
@@ -74,7 +78,7 @@ class Memory:
         }
 
     def resume(self, snapshot: Mapping[str, Any]) -> None:
-        """Know what was known at the ``snapshot``, of the same introduction."""
+        """Return to a ``snapshot`` of the same episode."""
         self.here, self.searched = set(snapshot["here"]), set(snapshot["searched"])
         self.holding = snapshot["holding"]
         self.contents = {name: list(things) for name, things in snapshot["contents"].items()}
@@ -82,21 +86,20 @@ class Memory:
         self.done = {name: set(operations) for name, operations in snapshot["done"].items()}
 
     def where(self, name: str) -> str:
-        """The receptacle an object was last seen in, or nothing."""
+        """The receptacle that an object was last seen in, or an empty string."""
         return next((place for place, things in self.contents.items() if name in things), "")
 
     def seen(self, kind: str) -> list[str]:
-        """Objects of a type that lie somewhere known, in the order of places."""
+        """Objects of a type whose place is known, in the order of receptacles."""
         return [name for things in self.contents.values() for name in things if kind_of(name) == kind]
 
     def _learn_from_refusal(self, action: str) -> None:
         match = re.fullmatch(r"go to ([a-z]+ \d+)", action)
         if match and match[1] in self.contents and self.here:
-            self.here.add(match[1])  # one cannot go where one is
+            self.here.add(match[1])  # "go to" is refused where the agent already is
 
     def _learn_from_effect(self, action: str) -> None:
         for verb, pattern in _EFFECTS:
-            # At most one pattern fits an action; what it changes is noted as if it had worked.
             match = pattern.fullmatch(action)
             if not match:
                 continue
@@ -119,7 +122,7 @@ class Memory:
 
     def _learn_from_text(self, text: str) -> None:
         for name, listing in _ON.findall(text) + _OPEN.findall(text):
-            # A list is complete: what is not in it is not there.
+            # A listing is complete: it replaces what was known.
             self.contents[name] = _NAME.findall(listing)
             self.searched.add(name)
             self.closed[name] = False

@@ -1,7 +1,6 @@
-"""Reading a task text: what is wanted, what is to be done to it, and where it is to go.
+"""Reading a task text: the wanted object, the operation and the target.
 
-The phrasings of ALFWorld's templates are read exactly, whatever the types are called; other sentences (people's own
-descriptions) by the words they contain.
+ALFWorld's templates are parsed exactly; other sentences, as people write them, by the words that they contain.
 """
 
 from __future__ import annotations
@@ -11,12 +10,10 @@ from dataclasses import dataclass
 
 from gagpo.envs.alfworld.games.catalogue import ROOMS, USUAL_PLACES
 
-OPERATIONS = ("clean", "heat", "cool")
-
 
 @dataclass(frozen=True)
 class HouseholdGoal:
-    """Type names in lower case. operation: one of :data:`OPERATIONS`, ``light`` (look under a lamp) or nothing."""
+    """Type names in lower case. operation: ``clean``, ``heat``, ``cool``, ``light`` (look under a lamp) or empty."""
 
     wanted: str
     target: str = ""
@@ -45,16 +42,16 @@ _OPERATION_WORDS = {
 
 
 def read_goal(text: str, receptacles: set[str]) -> HouseholdGoal | None:
-    """The goal that ``text`` states, or None when it is not understood.
+    """The goal that ``text`` states, or None if it is not understood.
 
-    receptacles: the types of receptacle in the room, in lower case, as its description names them.
+    receptacles: the receptacle types in the room, in lower case.
 
     >>> read_goal("put a hot mug in shelf.", {"shelf", "microwave"})
     HouseholdGoal(wanted='mug', target='shelf', operation='heat', lamp='', count=1)
     """
     plain = " ".join(re.findall(r"\w+", text.lower()))
     for phrasing in _PHRASINGS:
-        # A phrasing that fits but names no known place or lamp means something else: the next may fit.
+        # A match without a known receptacle or lamp means something else.
         match = phrasing.fullmatch(plain)
         if match:
             part = match.groupdict()
@@ -82,7 +79,8 @@ def _by_words(plain: str, receptacles: set[str]) -> HouseholdGoal | None:
         return HouseholdGoal(wanted[0], operation="light", lamp=lamp[0] if lamp else "lamp")
     camel = {place.lower(): place for room in ROOMS.values() for place in room.ranges}
     places = {name: _pattern(camel.get(name, name)) for name in receptacles}
-    targets = [name for name in _mentions(plain, things | places) if name in places]  # toilet paper is no toilet
+    # All patterns compete, so that "toilet paper" does not mention a toilet.
+    targets = [name for name in _mentions(plain, things | places) if name in places]
     if not targets:
         return None
     operation = next((name for name, words in _OPERATION_WORDS.items() if re.search(rf"\b(?:{words})\b", plain)), "")
@@ -91,7 +89,7 @@ def _by_words(plain: str, receptacles: set[str]) -> HouseholdGoal | None:
 
 
 def _pattern(kind: str) -> str:
-    """A type name as people write it: ``CounterTop`` -> counter top, countertop, countertops."""
+    """A pattern for a type name as people write it: ``CounterTop`` -> counter top, countertop, countertops."""
     words = [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", kind)]
     if words[-1] == "basin":
         words[-1] = "(?:basin)?"
@@ -99,7 +97,7 @@ def _pattern(kind: str) -> str:
 
 
 def _mentions(plain: str, patterns: dict[str, str]) -> list[str]:
-    """The names mentioned, in order; of overlapping mentions the longest counts."""
+    """The names mentioned in ``plain``, in order; of overlapping mentions the longest counts."""
     spans = [(match.span(), name) for name, pattern in patterns.items() for match in re.finditer(pattern, plain)]
     kept = [
         (start, name)

@@ -1,1 +1,1 @@
-"""Games: generated from seeds, read from folders, varied for comparisons."""
+"""Games: generated from seeds or read from folders."""

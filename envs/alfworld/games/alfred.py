@@ -1,10 +1,10 @@
-"""Rooms as those of released games: their furniture, how many things of a kind, and where these lie.
+"""Rooms like those of released games: furniture, number of objects of each kind, and their places.
 
-Furniture: what 26 of ALFRED's 96 training floor plans hold, counted from its ``gen/layouts``; a kind that is not listed
-there stands in the floor plan's list of objects. Things: ALFRED's ``gen/scripts/generate_trajectories.py`` asks for one
-to four of what is wanted (two at least where two are), and for one to three of every other kind that the room holds.
-AI2-THOR then puts each on a free point of anything that may hold it, so large surfaces hold most of them;
-:data:`ROOM_FOR` stands for the points, which are not published. No scene that is kept out of training was looked at.
+Furniture is counted from ``gen/layouts`` of 26 of ALFRED's 96 training floor plans; kinds that are not listed there,
+from the floor plan's list of objects. ALFRED's ``gen/scripts/generate_trajectories.py`` asks for one to four wanted
+objects (at least two if two are wanted), and for one to three of every other kind in the room. AI2-THOR puts each on a
+free point of a receptacle that can hold it, so large surfaces hold most objects; the points are not published, and
+:data:`ROOM_FOR` approximates them. Only training scenes were counted.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ FURNITURE: Mapping[str, Mapping[str, tuple[int, ...]]] = {
         "TowelHolder": (1,), "HandTowelHolder": (1, 1, 2), "ToiletPaperHanger": (1,),
     },
 }  # fmt: skip
-"""Kind of room -> receptacle type -> how many of it the rooms that were counted hold, each number as often as met."""
+"""Kind of room -> receptacle type -> the numbers of it found in the counted rooms."""
 
 USUAL = {"kitchen": (19, 20), "living room": (4, 5), "bedroom": (3, 4), "bathroom": (9, 10)}
 FURTHER = (1, 4)
-"""How likely a room holds an everyday kind of thing, by kind of room, and any further one."""
+"""Probability that a room has an everyday kind of object, by kind of room, and any further one."""
 
 MOST_WANTED, MOST_OTHERS = 4, 3
 
@@ -56,16 +56,16 @@ ROOM_FOR = {
     "SideTable": 5, "TVStand": 4, "BathtubBasin": 4, "ArmChair": 3, "Ottoman": 3, "SinkBasin": 3, "Cart": 3, "Safe": 2,
     "GarbageCan": 2, "Toilet": 2, "Shelf": 2,
 }  # fmt: skip
-"""Weights of receptacles as places for a thing, and how many things one of them holds; of others 1."""
+"""How many objects a receptacle holds, which is also its weight as a place for one; 1 for others."""
 
 
 def furniture(draws: Draws, room: Room) -> list[str]:
-    """Types of the receptacles of a room."""
+    """The types of the receptacles of a room."""
     return [kind for kind, counts in FURNITURE[room.name].items() for _ in range(draws.choose(counts))]
 
 
 def things(draws: Draws, room: Room, wanted: str, two: bool) -> list[str]:
-    """Types of the things of a room, those that are wanted first, one for each thing."""
+    """The types of the objects of a room, one for each object, wanted ones first."""
     found = [wanted] * draws.between(2 if two else 1, MOST_WANTED)
     for kinds, odds in ((room.everyday, USUAL[room.name]), (room.further, FURTHER)):
         for kind in kinds:
@@ -75,9 +75,9 @@ def things(draws: Draws, room: Room, wanted: str, two: bool) -> list[str]:
 
 
 def place(draws: Draws, types: Sequence[str], held: Counter[int]) -> int:
-    """Which of the receptacles of ``types`` takes the next thing. held: how many things each has already.
+    """The index of the receptacle (in ``types``) for the next object; a full one only if all are full.
 
-    What is full takes no more while another has room.
+    held: index -> number of objects in it.
     """
     free = [max(0, ROOM_FOR.get(kind, 1) - held[number]) for number, kind in enumerate(types)]
     weights = free if any(free) else [1] * len(types)
@@ -86,4 +86,4 @@ def place(draws: Draws, types: Sequence[str], held: Counter[int]) -> int:
         point -= weight
         if point < 0:
             return number
-    raise AssertionError("a point beyond all weights")
+    raise AssertionError("unreachable")

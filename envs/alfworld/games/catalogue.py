@@ -1,8 +1,7 @@
-"""What stands in the rooms of a house and where things usually lie.
+"""Kinds of rooms, their furniture, and the usual places of objects, by ALFWorld's type names (``CounterTop``).
 
-The generator furnishes rooms from :data:`ROOMS`; the expert searches places in the order of :data:`USUAL_PLACES`.
-Names are ALFWorld's type names (``CounterTop``, ``SoapBar``). What may lie where is not decided here but by the
-installed alfworld package (:mod:`gagpo.envs.alfworld.games.shipped`).
+Which receptacle can hold which object is decided by the installed alfworld package
+(:mod:`gagpo.envs.alfworld.games.shipped`).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ TASK_TYPES = (
 )
 SIZES = ("small", "full", "varied", "alfred")
 
-# Where the operation of a task type is done.
+# The appliance of a task type.
 TOOL_OF_TASK = {
     "pick_clean_then_place_in_recep": "SinkBasin",
     "pick_heat_then_place_in_recep": "Microwave",
@@ -31,14 +30,15 @@ TOOL_OF_TASK = {
 
 @dataclass(frozen=True)
 class Room:
-    """A kind of room, in two sizes.
+    """A kind of room.
 
     first_scene: scene numbers are ``first_scene`` .. ``first_scene + 29``, as in ALFRED.
-    always: receptacles that every small room of this kind has.
-    sometimes: further receptacles of small rooms, each taken at most as often as it is listed.
-    ranges: receptacle type -> (least, most) number of them in a full room.
-    everyday: object types of small rooms; full rooms also hold ``further`` ones.
-    lamps: lamp types a room of this kind may hold.
+    always: receptacles of every small room.
+    sometimes: further receptacles of small rooms, each at most as often as it is listed.
+    ranges: receptacle type -> (least, most) number in a full room.
+    everyday: object types of all rooms.
+    further: object types that small rooms do not have.
+    lamps: lamp types that the room may have.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Room:
 
 
 SCENES_PER_ROOM = 30
-UNSEEN_PER_ROOM = 6  # the first numbers of each kind are kept out of training
+UNSEEN_PER_ROOM = 6  # the first scenes of each kind are not used for training
 
 ROOMS = {
     room.name: room
@@ -126,7 +126,7 @@ ROOMS = {
     )
 }  # fmt: skip
 
-# Most likely first. The generator puts four objects in five into one of these.
+# Most likely first. The generator puts four of five objects into one of these; an orderly expert starts with them.
 USUAL_PLACES = {
     "AlarmClock": ("Desk", "SideTable", "Dresser", "Shelf"),
     "Apple": ("Fridge", "CounterTop", "DiningTable", "SinkBasin", "GarbageCan"),
@@ -190,13 +190,8 @@ USUAL_PLACES = {
 
 
 def room_of_scene(scene: int) -> Room:
-    """The kind of room that has scene number ``scene``; ValueError when none has."""
+    """The kind of room with scene number ``scene``; raises ValueError if there is none."""
     for room in ROOMS.values():
         if room.first_scene <= scene < room.first_scene + SCENES_PER_ROOM:
             return room
     raise InvalidArgument(f"there is no scene {scene}; scenes are 1-30, 201-230, 301-330 and 401-430")
-
-
-def is_unseen(scene: int) -> bool:
-    """Whether ``scene`` is kept out of training."""
-    return scene - room_of_scene(scene).first_scene < UNSEEN_PER_ROOM

@@ -1,7 +1,7 @@
-"""Random draws that mean the same for ever.
+"""Reproducible random draws.
 
-NumPy promises that the raw stream of a bit generator never changes, and does not promise it for the methods of
-``Generator``. A seed must name a game for ever, so the few draws needed are made here from the raw stream.
+NumPy guarantees the raw stream of a bit generator in all versions, but not the methods of ``Generator``. A seed must
+always give the same game, so the few draws needed are made here from the raw stream.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Draws:
-    """A private stream named by any number of strings and integers.
+    """A random stream seeded by any number of strings and integers.
 
     >>> Draws("train", 7).below(100) == Draws("train", 7).below(100)
     True

@@ -1,8 +1,8 @@
-"""Folders of games as task sets: the released ones, generated ones, or anybody's in the same layout.
+"""Folders of games as task sets: released games, or others in the same layout.
 
-A split is a folder; a game is a folder below it that holds ``traj_data.json`` and ``game.tw-pddl``; its task id is its
-path relative to the split. What is skipped is what alfworld skips, by the same rules in the same order. What a scan
-finds is remembered on disk, so that only new and changed files are read again.
+A split is a folder; a game is a folder below it with ``traj_data.json`` and ``game.tw-pddl``; its task id is its path
+relative to the split. Games are skipped by alfworld's rules. The result of a scan is cached on disk, so that only new
+and changed files are read again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class TrialRow(TypedDict):
-    """What is remembered of a trial: stamps of its files, type, and, if it was ever wanted, verdict and digest."""
+    """The cached result for a trial: stamps of its files, its type and, once it was read, ``solvable`` and digest."""
 
     trajectory: list[int] | None
     game: list[int] | None
@@ -41,7 +41,7 @@ class TrialRow(TypedDict):
 
 
 class NoGames(GagpoError, ValueError):
-    """A folder of games that is not there; the message says how to get them."""
+    """A folder of games that does not exist; the message says how to get the games."""
 
 
 def official_root() -> Path:
@@ -51,7 +51,7 @@ def official_root() -> Path:
 
 @dataclass(frozen=True)
 class FoundGames:
-    """A split's games, and what was left out: reason -> the folders below the split."""
+    """The games of a split. skipped: reason -> folders below the split."""
 
     tasks: TaskSet
     skipped: dict[str, list[str]]
@@ -61,20 +61,14 @@ class FoundGames:
         return f"{len(self.tasks)} games" + (f"; left out, as alfworld does: {left_out}" if left_out else "")
 
 
-def load_tasks(root: Path, split: str, task_types: Collection[str] = TASK_TYPES) -> TaskSet:
-    """The solvable games of ``root/split`` with one of ``task_types``; see :func:`find_games`."""
-    return find_games(root, split, task_types).tasks
-
-
 def find_games(root: Path, split: str, task_types: Collection[str] = TASK_TYPES) -> FoundGames:
-    """The games of ``root/split`` that alfworld would list for ``task_types``, and what is left out.
+    """The games of ``root/split`` that alfworld lists for ``task_types``, and the ones it skips.
 
-    Left out are folders with movable receptacles or slicing, of another type, without a game file, and games that are
-    not marked solvable, or as not solvable; linked folders are not entered. Nothing else is read of what is left out,
-    so it may be damaged. What is found is logged, as a warning when it was not known before.
+    Skipped are folders with movable receptacles or slicing, of another type, or without a game file, and games that are
+    not marked solvable; linked folders are not entered. Skipped games are read no further, so they may be damaged. The
+    result is logged, as a warning if it is new.
 
-    Raises :class:`NoGames` for a missing folder, and ``BrokenGame`` for a file that cannot be read or lacks a part:
-    alfworld would stop at it, now or when it is played.
+    Raises: :class:`NoGames` for a missing folder, ``BrokenGame`` for a file that cannot be read or lacks a field.
     """
     folder = Path(root) / split
     if not folder.is_dir():
@@ -82,13 +76,14 @@ def find_games(root: Path, split: str, task_types: Collection[str] = TASK_TYPES)
             f"there is no folder {folder}. Name a folder that holds one folder of games per split (the released games: "
             "run `alfworld-download`), or leave `games` out to have games generated"
         )
-    cache = _cache_file(folder)
-    known = _remembered(cache)
+    name = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
+    cache = data_root() / "alfworld" / "manifests" / f"{name}.json"
+    known = _cached(cache)
     rows: dict[str, TrialRow] = {}
     skipped: dict[str, list[str]] = {}
     tasks: list[Task] = []
-    for id in _trials(folder):
-        # What its name rules out is not even opened, so it may be damaged.
+    trials = [path for path, _, files in os.walk(folder) if TRAJECTORY in files]
+    for id in sorted(Path(path).relative_to(folder).as_posix() for path in trials):
         reason = "with movable receptacles or slicing" if "movable" in id or "Sliced" in id else ""
         if not reason:
             row = rows[id] = _row(folder / id, known.get(id), task_types)
@@ -105,14 +100,8 @@ def find_games(root: Path, split: str, task_types: Collection[str] = TASK_TYPES)
     return found
 
 
-def _trials(folder: Path) -> list[str]:
-    """The folders below ``folder`` that hold a trajectory, sorted, as paths relative to it."""
-    held = (path for path, _, files in os.walk(folder) if TRAJECTORY in files)
-    return sorted(Path(path).relative_to(folder).as_posix() for path in held)
-
-
 def _row(trial: Path, known: TrialRow | None, task_types: Collection[str]) -> TrialRow:
-    """What is to be remembered of a trial; ``known`` is what was."""
+    """The result for a trial; ``known`` is the cached one."""
     known = known or TrialRow(trajectory=None, game=None, type="", solvable=UNREAD, digest="")
     trajectory, game = _stamp(trial / TRAJECTORY), _stamp(trial / GAME)
     unchanged = trajectory is not None and known["trajectory"] == trajectory
@@ -124,7 +113,7 @@ def _row(trial: Path, known: TrialRow | None, task_types: Collection[str]) -> Tr
 
 
 def _reason(row: TrialRow, task_types: Collection[str]) -> str:
-    """Why a trial is left out, or nothing."""
+    """Why a trial is skipped, or an empty string."""
     if row["type"] not in task_types:
         return "of another type"
     if row["game"] is None:
@@ -137,7 +126,7 @@ def _reason(row: TrialRow, task_types: Collection[str]) -> str:
 def _stamp(path: Path) -> list[int] | None:
     try:
         stat = path.stat()
-    except OSError:  # as for os.path.exists: a link that leads nowhere is no file
+    except OSError:  # as for os.path.exists, a dangling link is a missing file
         return None
     return [stat.st_size, stat.st_mtime_ns]
 
@@ -150,7 +139,7 @@ def _task_type(trajectory: Path) -> str:
 
 
 def _verdict(path: Path) -> tuple[bool | None, str]:
-    """Whether a game is solvable (None: nobody tried) and its digest."""
+    """Whether a game is solvable (None: not marked), and its digest."""
     data, _ = read_json(path)
     if isinstance(data, list | str) or (isinstance(data, dict) and "solvable" not in data):
         return None, ""
@@ -159,12 +148,7 @@ def _verdict(path: Path) -> tuple[bool | None, str]:
     return True, read_game(path)["digest"]
 
 
-def _cache_file(folder: Path) -> Path:
-    name = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
-    return data_root() / "alfworld" / "manifests" / f"{name}.json"
-
-
-def _remembered(cache: Path) -> dict[str, TrialRow]:
+def _cached(cache: Path) -> dict[str, TrialRow]:
     fields = {"trajectory", "game", "type", "solvable", "digest"}
     try:
         data = json.loads(cache.read_text(encoding="utf-8"))
@@ -175,5 +159,5 @@ def _remembered(cache: Path) -> dict[str, TrialRow]:
         ):
             return games
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        pass  # no manifest, or not one of ours: everything is read again
+        pass  # missing or damaged: everything is read again
     return {}

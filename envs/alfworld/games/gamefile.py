@@ -1,4 +1,4 @@
-"""A problem as files: ``game.tw-pddl`` and ``traj_data.json``, in ALFRED's layout and in ALFWorld's vocabulary."""
+"""The files of a game, ``game.tw-pddl`` and ``traj_data.json``, in the layout of released games."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import json
 from dataclasses import dataclass
 
 from gagpo.envs.alfworld.games.phrasings import plan_with_put, with_put
-from gagpo.envs.alfworld.games.scenes import Scenario, mangle, walkthrough
+from gagpo.envs.alfworld.games.scenes import Scenario, walkthrough
 from gagpo.envs.alfworld.games.shipped import Shipped
+from gagpo.envs.alfworld.names import mangle
 
 GAME = "game.tw-pddl"
 TRAJECTORY = "traj_data.json"
@@ -16,7 +17,7 @@ UNKNOWN_GOAL = "UNKNOWN GOAL"
 
 @dataclass(frozen=True)
 class GameFiles:
-    """folder: relative to the split. game, trajectory: contents of the two files. plan: commands that win."""
+    """folder: relative to the split. game, trajectory: contents of the two files. plan: commands that win the game."""
 
     folder: str
     game: str
@@ -25,8 +26,9 @@ class GameFiles:
 
 
 def render(source: Shipped, problem: Scenario, trial: str, puts: bool = False) -> GameFiles:
-    """The files of ``problem``; ``trial`` (letters, digits, underscores) sets it apart from others of its goal.
+    """The files of ``problem``.
 
+    trial: name of the folder below the goal's (letters, digits, underscores).
     puts: "put O in/on R" instead of "move O to R".
     """
     plan = walkthrough(source, problem)
@@ -59,7 +61,7 @@ def render(source: Shipped, problem: Scenario, trial: str, puts: bool = False) -
 
 
 def pddl_problem(source: Shipped, problem: Scenario) -> str:
-    """The problem in PDDL. It names no split and no index: equal text means equal problems."""
+    """The problem in PDDL. Split and index do not enter: equal texts are equal problems."""
     layout = problem.layout
     place_types = sorted(layout.types)
     thing_types = sorted({thing.type for thing in problem.things})

@@ -1,8 +1,8 @@
-"""Making games: files for a seed, each played to its end in the engine before it counts.
+"""Generate games from a seed and check each by playing its walkthrough.
 
-Games lie in ``<root>/<split>/<goal>/<trial>/game.tw-pddl``; ``<root>/index.json`` remembers which have been made, so
-that the next call is a matter of looking at file sizes and times. Making can be interrupted at any moment and goes on
-where it stopped; of several processes that want the same games, one makes them and the others wait.
+Games are stored in ``<root>/<split>/<goal>/<trial>/game.tw-pddl`` and listed in ``<root>/index.json``, so that the next
+call only compares file sizes and times. An interrupted call can be repeated and resumes. If several processes want the
+same games, one makes them and the others wait.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,16 +35,16 @@ log = logging.getLogger(__name__)
 
 SPLITS = ("train", "valid_seen", "valid_unseen")
 DEFAULT_COUNTS = {"train": 300, "valid_seen": 72, "valid_unseen": 72}
-FORMAT = 1  # of the generator: a higher number makes other games
+FORMAT = 1  # version of the generator; another number makes other games
 
 
 class UnsolvedGame(GagpoError, RuntimeError):
-    """A generated game that its own walkthrough does not win: a fault of the generator or of the engine."""
+    """A generated game that its walkthrough does not win: a bug of the generator or the engine."""
 
 
 @dataclass(frozen=True)
 class MadeGame:
-    """A game that is there. id: its folder relative to the split; digest: SHA-256 of the game file."""
+    """A game on disk. id: its folder relative to the split. digest: SHA-256 of the game file."""
 
     split: str
     task_type: str
@@ -56,12 +56,12 @@ class MadeGame:
 
 
 def data_root() -> Path:
-    """Where generated data goes: ``$GAGPO_DATA``, or ``data`` in the current folder."""
+    """The folder of generated data: ``$GAGPO_DATA``, or ``data`` in the current folder."""
     return Path(os.environ.get("GAGPO_DATA") or "data")
 
 
 def default_root(size: str, seed: int, phrasing: Phrasing = DEFAULT) -> Path:
-    """The folder of the games that are generated from ``seed``."""
+    """The folder of the games generated from ``seed``."""
     return data_root() / "alfworld" / f"{size}-seed{seed}{phrasing.suffix}"
 
 
@@ -75,32 +75,32 @@ def generate(
     patience: float = 3600.0,
     phrasing: Phrasing = DEFAULT,
 ) -> dict[str, list[MadeGame]]:
-    """Make the games of ``splits`` that are missing under ``root`` and name all that were asked for.
+    """Make the games of ``splits`` that are missing under ``root``; returns all games of each split.
 
-    counts: games per split, shared evenly among ``task_types``; those not named as in :data:`DEFAULT_COUNTS`, but
-        never more valid_seen than train games.
+    counts: games per split, shared evenly among ``task_types``. The default is :data:`DEFAULT_COUNTS`, with at most as
+        many valid_seen as train games.
     patience: seconds to wait for another process that is making games here.
     phrasing: the verb and the task texts; rooms and goals do not depend on it.
 
-    Raises ValueError for a bad argument, TimeoutError when patience ends, :class:`UnsolvedGame`, and
+    Raises: ValueError for a bad argument, TimeoutError after ``patience``, :class:`UnsolvedGame`, and
     :class:`gagpo.envs.alfworld.games.shipped.AlfworldMissing`.
     """
-    jobs = wanted(size, counts, task_types, splits)
+    jobs = list_jobs(size, counts, task_types, splits)
     root = root if root is not None else default_root(size, seed, phrasing)
     made = _Index(root, size, seed, phrasing).lookup(jobs)
     if made is None:
         root.mkdir(parents=True, exist_ok=True)
-        with _turn_to_make(root, patience):
+        with _lock(root, patience):
             index = _Index(root, size, seed, phrasing)
             made = index.lookup(jobs)
             if made is None:
-                made = _make(root, _GameSource(size, seed, phrasing), jobs)
+                made = _make(root, size, functools.partial(files_of, size, seed, phrasing=phrasing), jobs)
                 index.store(made)
     return {split: [game for game in made if game.split == split] for split in splits}
 
 
-def _turn_to_make(root: Path, patience: float) -> AbstractContextManager[object]:
-    """Of all processes that make games under ``root``, one at a time; the system frees the lock of one that dies."""
+def _lock(root: Path, patience: float) -> AbstractContextManager[object]:
+    """Let one process at a time make games under ``root``; the system releases the lock of a killed process."""
     lock = FileLock(root / ".lock")
     try:
         return lock.acquire(blocking=False)
@@ -115,10 +115,10 @@ def _turn_to_make(root: Path, patience: float) -> AbstractContextManager[object]
 Job = tuple[str, str, int]  # split, task type, index
 
 
-def wanted(
+def list_jobs(
     size: str, counts: Mapping[str, int] | None, task_types: Sequence[str], splits: Sequence[str] = SPLITS
 ) -> list[Job]:
-    """The games that these settings name, sorted; ValueError when the settings make no sense."""
+    """The games that these settings stand for, sorted; raises ValueError for a bad argument."""
     full = DEFAULT_COUNTS | dict(counts or {})
     if "valid_seen" not in (counts or {}):
         full["valid_seen"] = max(0, min(full["valid_seen"], full["train"]))
@@ -152,7 +152,7 @@ def wanted(
 
 
 def files_of(size: str, seed: int, job: Job, phrasing: Phrasing = DEFAULT) -> GameFiles:
-    """The files of one game. Task texts, rooms and objects depend on these arguments only."""
+    """The files of one game, which depend on these arguments only."""
     split, task_type, index = job
     source = shipped()
     problem = pose(source, seed, size, split, task_type, index)
@@ -163,38 +163,19 @@ def files_of(size: str, seed: int, job: Job, phrasing: Phrasing = DEFAULT) -> Ga
     return render(source, problem, f"trial_{size}_s{seed}_{split}_{index:05d}", phrasing.puts(index))
 
 
-@dataclass(frozen=True)
-class _GameSource:
-    """What names all games of a folder but for split, task type and index."""
-
-    size: str
-    seed: int
-    phrasing: Phrasing
-
-    def files(self, job: Job) -> GameFiles:
-        return files_of(self.size, self.seed, job, self.phrasing)
-
-
-def _make(root: Path, source: _GameSource, jobs: list[Job]) -> list[MadeGame]:
-    for old in root.glob(".*.part"):  # left by a process that was killed; this one holds the lock
+def _make(root: Path, size: str, render_job: Callable[[Job], GameFiles], jobs: list[Job]) -> list[MadeGame]:
+    for old in root.glob(".*.part"):  # left by a killed process; this one holds the lock
         shutil.rmtree(old, ignore_errors=True)
-    made: list[MadeGame] = []
-    missing: list[Job] = []
-    for job in jobs:
-        game = _found(root, job, source.files(job))
-        if game is None:
-            missing.append(job)
-        else:
-            made.append(game)
+    found = {job: _found(root, job, render_job(job)) for job in jobs}
+    missing = sum(game is None for game in found.values())
     if missing:
-        log.warning("making %d %s ALFWorld games in %s (done once)", len(missing), source.size, root)
+        log.warning("making %d %s ALFWorld games in %s (done once)", missing, size, root)
     engine = NativeEngine()
-    made += [_make_one(root, source, job, engine) for job in missing]
-    return sorted(made, key=lambda game: (game.split, game.task_type, game.index))
+    return [game or _make_one(root, job, render_job(job), engine) for job, game in found.items()]
 
 
 def _found(root: Path, job: Job, files: GameFiles) -> MadeGame | None:
-    """The game when it is there with exactly the right content."""
+    """The game if it is on disk with exactly the right content."""
     folder = root / job[0] / files.folder
     content = files.game.encode()
     try:
@@ -208,9 +189,8 @@ def _found(root: Path, job: Job, files: GameFiles) -> MadeGame | None:
     return MadeGame(*job, files.folder, hashlib.sha256(content).hexdigest(), stat.st_size, stat.st_mtime_ns)
 
 
-def _make_one(root: Path, source: _GameSource, job: Job, engine: NativeEngine) -> MadeGame:
-    files = source.files(job)
-    # Not beside its place: alfworld's rules find games in hidden folders too.
+def _make_one(root: Path, job: Job, files: GameFiles, engine: NativeEngine) -> MadeGame:
+    # Written under the root, because alfworld's rules find games in hidden folders of a split too.
     with durable.replacing_folder(root / job[0] / files.folder, flushed=False, within=root) as fresh:
         (fresh / GAME).write_bytes(files.game.encode())
         (fresh / TRAJECTORY).write_bytes(files.trajectory.encode())
@@ -224,7 +204,6 @@ def play(engine: NativeEngine, game: Path, plan: Sequence[str]) -> None:
     """Play ``plan``; raises :class:`UnsolvedGame` unless every command is admissible and exactly the last one wins."""
     scene = engine.reset(game)
     for number, command in enumerate(plan, 1):
-        # A plan is proven step by step: no command may be refused, and none may follow the victory.
         if scene.won:
             raise UnsolvedGame(f"{game}: won before command {number} of {len(plan)}")
         if command not in scene.admissible_commands:
@@ -234,22 +213,22 @@ def play(engine: NativeEngine, game: Path, plan: Sequence[str]) -> None:
         raise UnsolvedGame(f"{game}: not won by its walkthrough")
 
 
-# Remembering ----------------------------------------------------------------------------------------------------------
+# Index ----------------------------------------------------------------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=4)
 def _read_index(path: str, *version: int) -> tuple[dict[str, Any], dict[Job, MadeGame]]:
-    """An index file as read last, until ``version`` changes: a hundred environments of one process read it once."""
+    """Read an index file, once per ``version`` for all environments of a process."""
     data = json.loads(Path(path).read_text(encoding="utf-8"))
     games = [MadeGame(*row) for row in data["games"]]
     kinds = [str, str, int, str, str, int, int]
     if any([type(value) for value in vars(game).values()] != kinds or "\0" in game.id for game in games):
-        raise ValueError("a row is not a game's")
+        raise ValueError("a row does not describe a game")
     return data, {(game.split, game.task_type, game.index): game for game in games}
 
 
 class _Index:
-    """``index.json``: the games made under a root, in the order of their index per split and task type."""
+    """``index.json``: the games made under a root, sorted by split, task type and index."""
 
     def __init__(self, root: Path, size: str, seed: int, phrasing: Phrasing = DEFAULT):
         self.root = root
@@ -265,10 +244,10 @@ class _Index:
             pass
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             reason = " ".join(str(error).split())[:200]
-            log.warning("%s is damaged (%s); the games themselves are looked at", self.path, reason)
+            log.warning("%s is damaged (%s); checking the games themselves", self.path, reason)
 
     def lookup(self, jobs: list[Job]) -> list[MadeGame] | None:
-        """The games of ``jobs`` if all are there and untouched since they were checked."""
+        """The games of ``jobs``, or None unless all are on disk and unchanged since they were checked."""
         try:
             found = [self.games[job] for job in jobs]
             root = str(self.root)

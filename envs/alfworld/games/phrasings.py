@@ -1,7 +1,7 @@
-"""How a generated game says things: which verb puts objects down, and who wrote the task text.
+"""The wording of generated games: the verb that puts objects down, and the task texts.
 
-Released games come in two wordings: ``move O to R`` since alfworld 0.4, ``put O in/on R`` before, which most published
-numbers were made with. Task texts are templates of the package, or sentences as people write them.
+Released games say ``move O to R`` since alfworld 0.4 and ``put O in/on R`` before; most published results use the
+latter. Task texts are templates of the package, or sentences as people write them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Texts = Literal["template", "human", "both"]
 
 @dataclass(frozen=True)
 class Phrasing:
-    """The wording of a set of games. ``both`` alternates: the verb with the index, the texts with every second one."""
+    """The wording of a set of games. ``both`` alternates the verb with each index, the texts with every second one."""
 
     verb: Verb = "move"
     texts: Texts = "template"
@@ -32,13 +32,13 @@ class Phrasing:
 
     @property
     def suffix(self) -> str:
-        """What tells the folder of such games from that of the default wording, whose suffix is empty."""
+        """The suffix of the games' folder, empty for the default wording."""
         verb = "" if self.verb == "move" else f"-{self.verb}"
         return verb + ("" if self.texts == "template" else f"-texts-{self.texts}")
 
     @property
     def head(self) -> dict[str, str]:
-        """The settings that are not the default, for the index of games."""
+        """The settings that differ from the default, for the index of games."""
         return {name: value for name, value in vars(self).items() if value != getattr(Phrasing, name)}
 
     def puts(self, index: int) -> bool:
@@ -65,7 +65,7 @@ def plan_with_put(plan: list[str]) -> list[str]:
     return [re.sub(r"^move (.*) to (.*)$", r"put \1 in/on \2", command) for command in plan]
 
 
-# Sentences of people --------------------------------------------------------------------------------------------------
+# Human task texts -----------------------------------------------------------------------------------------------------
 
 _PLACED = (
     "move {a} {obj} to the {recep}",
@@ -123,7 +123,7 @@ HUMAN_TEXTS: dict[str, tuple[str, ...]] = {
 
 
 def human_text(draws: Draws, task_type: str, wanted: str, target: str, toggle: str) -> str:
-    """A task text in somebody's own words; type names are written as in the room or as separate words."""
+    """A task text as people write it; type names are written as in the room or as separate words."""
     apart = draws.chance(1, 3)
     thing, place, lamp = (_spoken(name, apart) for name in (wanted, target, toggle))
     article = draws.choose(("the", "some", "an" if thing[0] in "aeiou" else "a"))

@@ -1,15 +1,13 @@
-"""Rooms and problems, drawn from a seed: who stands where, what lies in it, what is asked, and how to do it.
+"""Rooms and problems drawn from a seed, and their walkthroughs.
 
-A room (its receptacles and where they stand) is named by (seed, size, scene number); a problem in it (objects, goal,
-phrasing) by (seed, size, split, task type, index). Nothing else enters, so a game never depends on how many others are
-made, in what order, or by which process.
+A room (receptacles and their locations) depends only on (seed, size, scene number), and a problem in it (objects, goal,
+text) only on (seed, size, split, task type, index): never on the number or order of other games.
 """
 
 from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gagpo.envs.alfworld.games import alfred
@@ -24,6 +22,7 @@ from gagpo.envs.alfworld.games.catalogue import (
 )
 from gagpo.envs.alfworld.games.draws import Draws
 from gagpo.envs.alfworld.games.shipped import Shipped
+from gagpo.envs.alfworld.names import mangle, spoken_names
 
 _SMALL_RECEPTACLES = (6, 9)
 _FULL_RECEPTACLES = (20, 48)
@@ -32,7 +31,7 @@ _CLUTTER = {"small": (3, 6), "full": (16, 30), "varied": (5, 30)}
 
 @dataclass(frozen=True)
 class Receptacle:
-    """id: ALFRED's (``Cabinet|+00.68|+00.50|-02.20``); location: index into the layout's locations."""
+    """id: as in ALFRED (``Cabinet|+00.68|+00.50|-02.20``). location: index into the layout's locations."""
 
     id: str
     type: str
@@ -41,7 +40,7 @@ class Receptacle:
 
 @dataclass(frozen=True)
 class RoomLayout:
-    """A furnished room. ``locations[0]`` is where the agent starts; no receptacle stands there."""
+    """A furnished room. The agent starts at ``locations[0]``, where there is no receptacle."""
 
     scene: int
     room: Room
@@ -50,7 +49,7 @@ class RoomLayout:
 
     @property
     def furniture(self) -> tuple[tuple[str, int], ...]:
-        """How many receptacles of which type: what an agent sees of a layout."""
+        """(type, number) of the receptacles: what an agent sees of a layout."""
         return tuple(sorted(Counter(receptacle.type for receptacle in self.receptacles).items()))
 
     @property
@@ -60,7 +59,7 @@ class RoomLayout:
 
 @dataclass(frozen=True)
 class Thing:
-    """An object and the id of the receptacle that it lies in."""
+    """An object. place: id of the receptacle that it lies in."""
 
     id: str
     type: str
@@ -69,7 +68,7 @@ class Thing:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A room with objects, a goal (``toggle`` only for lamps, ``target`` only for placing) and its wording."""
+    """A room with objects and a goal. ``toggle`` is the lamp of a lamp task, else empty; ``target`` is then empty."""
 
     layout: RoomLayout
     things: tuple[Thing, ...]
@@ -85,7 +84,7 @@ class Scenario:
 
 @functools.lru_cache(maxsize=4096)
 def furnish(seed: int, size: str, scene: int) -> RoomLayout:
-    """The room with number ``scene``. One kept out of training has furniture that no trained room of its kind has."""
+    """The room with number ``scene``. The furniture of an unseen room differs from every training room of its kind."""
     room = room_of_scene(scene)
     draws = Draws("room", size, seed, scene)
     layout = _furnish(draws, size, scene, room)
@@ -118,7 +117,7 @@ def _furnish(draws: Draws, size: str, scene: int, room: Room) -> RoomLayout:
     for kind in sorted(types):
         neighbour = receptacles[-1] if receptacles and receptacles[-1].type == kind else None
         if size != "small" and neighbour is not None and draws.chance(1, 6):
-            location = neighbour.location  # in ALFRED's rooms one stands before several drawers at once
+            location = neighbour.location  # in ALFRED, several drawers share a location
         else:
             locations.append(_place(draws, taken))
             location = len(locations) - 1
@@ -127,7 +126,7 @@ def _furnish(draws: Draws, size: str, scene: int, room: Room) -> RoomLayout:
 
 
 def _varied(draws: Draws, room: Room) -> list[str]:
-    """Types of receptacles of a room between a small one and a full one; a kind that it could do without may lack."""
+    """The types of the receptacles of a room between small and full; some types may be missing."""
     tenths = draws.between(1, 10)
     types = list(room.always)
     for kind, (_, most) in room.ranges.items():
@@ -150,7 +149,6 @@ def _place(draws: Draws, taken: set[str]) -> str:
 
 def _identify(draws: Draws, kind: str, taken: set[str]) -> str:
     while True:
-        # Drawn again where two things would share an id.
         x, y, z = (f"{draws.between(least, most) / 100:+06.2f}" for least, most in ((-400, 400), (5, 210), (-400, 400)))
         if kind.endswith("Basin"):
             name = f"{kind.removesuffix('Basin')}|{x}|{y}|{z}|{kind}"
@@ -165,12 +163,11 @@ def _identify(draws: Draws, kind: str, taken: set[str]) -> str:
 
 
 def pose(source: Shipped, seed: int, size: str, split: str, task_type: str, index: int) -> Scenario:
-    """Scenario ``index`` of ``task_type`` in ``split``.
+    """Problem ``index`` of ``task_type`` in ``split``.
 
-    A problem of ``valid_seen`` is set in the room of the training problem with the same type and index, so its room is
-    one that was trained in whenever the training split is at least as large. Of ``varied`` size, things lie anywhere
-    they may in one problem of three, and what is to be cleaned, heated or cooled may lie in the type of place that it
-    is to go to, as in released games; of ``alfred`` size see :mod:`gagpo.envs.alfworld.games.alfred`.
+    A ``valid_seen`` problem uses the room of the training problem with the same type and index, so it is a training
+    room if the training split is at least as large. With size ``varied``, objects of every third problem lie in unusual
+    places, and an object to be cleaned, heated or cooled may lie in its target, as in released games.
     """
     layout = furnish(seed, size, _scene_of(seed, size, split, task_type, index))
     draws = Draws("problem", size, seed, split, task_type, index)
@@ -188,7 +185,7 @@ def pose(source: Shipped, seed: int, size: str, split: str, task_type: str, inde
 def _at_home(
     source: Shipped, draws: Draws, layout: RoomLayout, size: str, task_type: str, goal: tuple[str, str, str]
 ) -> list[Thing]:
-    """One of what is wanted, rarely another, and some clutter, most of it in usual places."""
+    """One wanted object (rarely two) and other objects, most of them in usual places."""
     wanted, target, toggle = goal
     scattered = size == "varied" and draws.chance(1, 3)
     kept_out = "" if size == "varied" and task_type in TOOL_OF_TASK else target
@@ -215,7 +212,7 @@ def _at_home(
 def _as_in_alfred(
     source: Shipped, draws: Draws, layout: RoomLayout, task_type: str, goal: tuple[str, str, str]
 ) -> list[Thing]:
-    """What is wanted lies neither in the tool that treats it nor, where nothing treats it, in its target."""
+    """Objects as in released games. No wanted object lies in its appliance or, for tasks without one, in its target."""
     wanted, target, toggle = goal
     kept_out = TOOL_OF_TASK.get(task_type, target)
     lamps = [toggle] if toggle else [kind for kind in layout.room.lamps if draws.chance(1, 3)]
@@ -243,7 +240,7 @@ def _scene_of(seed: int, size: str, split: str, task_type: str, index: int) -> i
 
 
 def _goals(source: Shipped, layout: RoomLayout, size: str, task_type: str) -> list[tuple[str, str, str]]:
-    """Every (wanted, target, toggle) that can be asked for in this room."""
+    """Every (wanted, target, toggle) that is possible in this room."""
     kinds = layout.room.objects(size)
     if task_type == "look_at_obj_in_light":
         lamps = [kind for kind in layout.room.lamps if _places(source, layout, kind)]
@@ -260,7 +257,7 @@ def _goals(source: Shipped, layout: RoomLayout, size: str, task_type: str) -> li
 
 
 def _places(source: Shipped, layout: RoomLayout, kind: str, barred: str = "") -> list[Receptacle]:
-    """The receptacles of the room in which an object of this kind may lie at the start."""
+    """The receptacles in which an object of this kind may lie at the start."""
     if kind in source.abilities["toggleable"]:
         return [receptacle for receptacle in layout.receptacles if receptacle.type in USUAL_PLACES[kind]]
     return [
@@ -286,44 +283,8 @@ def _drawn_place(
 # Names ----------------------------------------------------------------------------------------------------------------
 
 
-_CODES = (("|", "_bar_"), ("-", "_minus_"), ("+", "_plus_"), (".", "_dot_"), (",", "_comma_"))
-
-
-def mangle(name: str) -> str:
-    """An ALFRED id as a PDDL name."""
-    for plain, code in _CODES:
-        name = name.replace(plain, code)
-    return name
-
-
-def spoken_names(ids: Iterable[str]) -> dict[str, str]:
-    """What the game calls each mangled id: ``mug 2``; an id without coordinates keeps its name and gets a blank.
-
-    The lexicographically first id of a name gets the highest number. Ids are compared in lower case, as the planner's
-    translator gives them.
-    """
-    order = sorted((id.lower(), id) for id in ids)
-    left = Counter(_word(low) for low, _ in order if "_bar_" in low)
-    names: dict[str, str] = {}
-    for low, id in order:
-        # Numbers are counted down among what is told apart by them.
-        word = _word(low)
-        names[id] = f"{word} {left[word] if '_bar_' in low else ''}"
-        left[word] -= "_bar_" in low
-    return names
-
-
-def _word(low: str) -> str:
-    word, bar, _ = low.partition("_bar_")
-    if not bar:
-        for plain, code in _CODES:
-            word = word.replace(code, plain)
-        return word
-    return word + "basin" if "basin" in low else word
-
-
 def walkthrough(source: Shipped, problem: Scenario) -> list[str]:
-    """Commands that solve the problem, made from full knowledge of the scene."""
+    """Commands that solve the problem, from full knowledge of the room."""
     layout = problem.layout
     ids = [thing.id for thing in problem.things] + [place.id for place in layout.receptacles]
     spoken = spoken_names(mangle(id) for id in ids)
@@ -335,7 +296,7 @@ def walkthrough(source: Shipped, problem: Scenario) -> list[str]:
 
     def approach(place: str, reach_in: bool = True) -> None:
         nonlocal here
-        if places[place].location != here:  # one cannot go where one is
+        if places[place].location != here:  # "go to" is refused where the agent already is
             plan.append(f"go to {names[place]}")
             here = places[place].location
         if reach_in and places[place].type in source.openable and place not in opened:
@@ -347,7 +308,7 @@ def walkthrough(source: Shipped, problem: Scenario) -> list[str]:
 
     wanted = [thing for thing in problem.things if thing.type == problem.wanted]
     for thing in wanted[: 2 if problem.task_type == "pick_two_obj_and_place" else 1]:
-        # Each is fetched, treated as the task asks, and brought; under a lamp it stays in the hand.
+        # Fetch it, treat it, and deliver it; under a lamp it stays in the hand.
         approach(thing.place)
         plan.append(f"take {names[thing.id]} from {names[thing.place]}")
         if problem.toggle:

@@ -1,7 +1,7 @@
-"""What the installed alfworld package ships: domain, grammar, goals and affordances.
+"""Data of the installed alfworld package: domain, grammar, goals and affordances.
 
-The package's files are read as data (literals are taken from the syntax tree, nothing is executed): importing alfworld
-would make a folder under ``$ALFWORLD_DATA`` and load a good deal more than is needed.
+The package's files are parsed, not imported: importing alfworld makes a folder under ``$ALFWORLD_DATA`` and loads many
+other packages.
 """
 
 from __future__ import annotations
@@ -17,17 +17,21 @@ from gagpo.base.errors import GagpoError
 
 
 class AlfworldMissing(GagpoError, ImportError):
-    """The alfworld package is not installed, or is not a version this suite can read."""
+    """The alfworld package is not installed, or its version cannot be read."""
 
 
 @dataclass(frozen=True)
 class Shipped:
-    """domain: PDDL text. grammar: text grammar with ``UNKNOWN GOAL`` where the task goes.
+    """The package's data.
 
+    domain: PDDL text.
+    grammar: text grammar with ``UNKNOWN GOAL`` in place of the task.
     goals: task type -> (PDDL of the goal with {obj}, {recep}, {toggle}; phrasings with the same fields).
-    contains: receptacle type -> types of objects it can hold. openable: receptacle types that open.
+    contains: receptacle type -> types of objects that it can hold.
+    openable: receptacle types that open.
     abilities: ``cleanable``, ``heatable``, ``coolable``, ``sliceable``, ``toggleable`` -> object types.
-    vessels: object types that can hold other objects. kinds: all types there are, objects and receptacles.
+    vessels: object types that can hold other objects.
+    kinds: all types of objects and receptacles.
     """
 
     domain: str

@@ -1,19 +1,16 @@
-"""The native ALFWorld engine: plays ``game.tw-pddl`` files without TextWorld, with the same words."""
+"""The native ALFWorld engine: plays ``game.tw-pddl`` files without TextWorld, with the same texts."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from pathlib import Path
 
-from gagpo.envs.alfworld.engine import BrokenGame, Scene, Snapshot, read_game
+from gagpo.envs.alfworld.engine import NOTHING_HAPPENS, BrokenGame, Scene, Snapshot, read_game
 from gagpo.envs.alfworld.native.formulas import GameError
-from gagpo.envs.alfworld.native.grounding import GroundGame
+from gagpo.envs.alfworld.native.grounding import Change, GroundGame, Operator
 from gagpo.envs.alfworld.native.logic import TASK, read_logic
-from gagpo.envs.alfworld.native.operators import Change, Operator
 from gagpo.envs.alfworld.native.pddl import read_problem
-from gagpo.envs.alfworld.native.world import Fact
-
-NOTHING_HAPPENS = "Nothing happens."
+from gagpo.envs.alfworld.native.state import Fact
 
 
 def compile_game(domain: str, grammar: str, problem: str) -> GroundGame:
@@ -27,32 +24,23 @@ def compile_game(domain: str, grammar: str, problem: str) -> GroundGame:
 
 
 class Position:
-    """The start of a game, worked out once and copied by every episode."""
-
-    __slots__ = ("applicable", "commands", "game", "intro", "key", "place", "scene_key", "state", "won")
+    """The start of a game, computed once and copied by every episode."""
 
     def __init__(self, game: GroundGame):
         self.game = game
         self.state = game.start
         self.key = game.start_key
-        self.scene_key = f"{self.key:032x}"
-        self.intro = game.logic.intro.tell((), game.world, self.state).replace(TASK, game.task)
+        self.intro = game.logic.intro.tell((), game.static, self.state).replace(TASK, game.task)
         self.place, self.applicable, self.commands = game.applicable(self.state)
         self.won = game.won(self.state)
 
 
 class Games:
-    """Compiled games by file; of more than ``keep`` the least recently played is dropped.
-
-    A changed file (by size and time) is compiled again.
-    """
+    """A cache of ``keep`` compiled games, least recently used dropped first. A changed file is compiled again."""
 
     def __init__(self, keep: int = 512):
         self._keep = keep
         self._positions: OrderedDict[tuple[str, int, int], Position] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._positions)
 
     def start(self, path: Path) -> Position:
         """The start of the game in ``path``; raises :class:`BrokenGame`."""
@@ -65,8 +53,7 @@ class Games:
         if position is None:
             data = read_game(path)
             try:
-                game = compile_game(data["pddl_domain"], data["grammar"], data["pddl_problem"])
-                position = Position(game)
+                position = Position(compile_game(data["pddl_domain"], data["grammar"], data["pddl_problem"]))
             except GameError as error:
                 raise BrokenGame(f"{path}: {error}") from None
             self._positions[name] = position
@@ -77,13 +64,13 @@ class Games:
         return position
 
 
-SHARED = Games()  # of all engines in this process: they play a game in turn, and each only reads what is compiled
+SHARED = Games()  # of all engines in this process
 
 
 class NativeEngine:
     """Plays one ``game.tw-pddl`` file at a time, a thousand times as fast as TextWorld.
 
-    games: cache of compiled games. Engines that share it must be used from one thread.
+    games: compiled games. Engines that share them must run in one thread.
     """
 
     def __init__(self, games: Games = SHARED):
@@ -92,7 +79,7 @@ class NativeEngine:
         self._path = Path()
 
     def reset(self, game: Path) -> Scene:
-        """Start ``game``, which may be the same as before; raises :class:`BrokenGame`."""
+        """Start ``game``; raises :class:`BrokenGame`."""
         game = Path(game)
         position = self.games.start(game)
         self._game = position.game
@@ -102,11 +89,11 @@ class NativeEngine:
         self._place = position.place
         self._applicable = position.applicable
         self._commands = position.commands
-        self._won = won = position.won
-        return Scene(position.intro, position.commands.copy(), won, won, int(won), position.scene_key)
+        self._won = position.won
+        return self._scene(position.intro)
 
     def step(self, command: str) -> Scene:
-        """Carry out any string; one that is not an admissible command changes nothing."""
+        """Carry out ``command``; one that is not admissible changes nothing."""
         game = self._playing()
         operator = self._applicable.get(command.strip())
         if operator is None:
@@ -116,11 +103,10 @@ class NativeEngine:
                 text = self._carry_out(game, operator)
             except GameError as error:
                 raise BrokenGame(f"{self._path}: command {command.strip()!r}: {error}") from None
-        won = self._won
-        return Scene(text, self._commands.copy(), won, won, 1 if won else 0, f"{self._key:032x}")
+        return self._scene(text)
 
     def snapshot(self) -> Snapshot:
-        """How the state differs from the start of the game."""
+        """The differences between the state and the start of the game."""
         now, start = self._state.facts, self._playing().start.facts
         return {"new": sorted(map(list, now - start)), "gone": sorted(map(list, start - now))}
 
@@ -135,13 +121,17 @@ class NativeEngine:
             _, slots, weight = game.change(fact)
             state.insert(fact, slots)
             self._key ^= weight
-        game.world.refill()
+        game.static.refill()
         self._place, self._applicable, self._commands = game.applicable(state)
-        self._won = won = game.won(state)
-        return Scene("", self._commands.copy(), won, won, int(won), f"{self._key:032x}")
+        self._won = game.won(state)
+        return self._scene("")
 
     def close(self) -> None:
         self._game = None
+
+    def _scene(self, text: str) -> Scene:
+        won = self._won
+        return Scene(text, self._commands.copy(), won, won, int(won), f"{self._key:032x}")
 
     def _playing(self) -> GroundGame:
         if self._game is None:
@@ -149,7 +139,7 @@ class NativeEngine:
         return self._game
 
     def _carry_out(self, game: GroundGame, operator: Operator) -> str:
-        game.world.refill()
+        game.static.refill()
         if not operator.ready:
             game.prepare(operator)
         state = self._state
@@ -164,7 +154,7 @@ class NativeEngine:
             begun = self._place.binding[id(operator.entry)]
             parameters = operator.entry.schema.action.parameters
             env = tuple(
-                [o or game.world.cast(begun[name], kind) for o, (name, kind) in zip(env, parameters, strict=True)]
+                [o or game.static.cast(begun[name], kind) for o, (name, kind) in zip(env, parameters, strict=True)]
             )
         if operator.conditional:
             add, remove = _with_conditional(operator, facts, add, remove)
@@ -178,7 +168,7 @@ class NativeEngine:
                 state.insert(fact, slots)
                 key ^= weight
                 changed = True
-        text = operator.entry.schema.feedback.tell(env, game.world, state)
+        text = operator.entry.schema.feedback.tell(env, game.static, state)
         if changed:
             self._key = key
             if operator.moves:
@@ -191,7 +181,7 @@ class NativeEngine:
 def _with_conditional(
     operator: Operator, facts: set[Fact], add: tuple[Change, ...], remove: tuple[Change, ...]
 ) -> tuple[tuple[Change, ...], tuple[Change, ...]]:
-    """Changes with those whose conditions hold; what is both added and removed is added."""
+    """``add`` and ``remove`` with the conditional changes that happen; a fact both added and removed is added."""
     happening = [
         (a, change) for need, forbid, a, change in operator.conditional if need <= facts and forbid.isdisjoint(facts)
     ]

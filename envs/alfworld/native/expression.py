@@ -1,7 +1,7 @@
 """Expressions in the text of games, ``{o.indefinite + ' ' + o.name}``: read with :mod:`ast`, compiled to closures.
 
-Only names, attributes of entities, string constants, ``+``, comparisons and ``and/or/not/if`` are carried out. Nothing
-is ever evaluated as code.
+Only names, attributes of entities, string constants, ``+``, comparisons and ``and/or/not/if`` are supported; nothing is
+evaluated as code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_EXPRESSION = 500  # characters; the shipped grammar uses 30
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """What expressions can say about an object: ``{o.indefinite + ' ' + o.name}``."""
+    """The attributes of an object that expressions can use."""
 
     id: str
     type: str
@@ -39,7 +39,7 @@ Expression = Callable[[Mapping[str, Entity]], Any]  # an entity, a text, a truth
 
 
 def expression(source: str) -> tuple[tuple[str, ...], Expression]:
-    """The names in an expression and its closure; all but the few constructs needed raises :class:`GameError`."""
+    """The names in an expression, and its closure; raises :class:`GameError` for unsupported constructs."""
     if len(source) > MAX_EXPRESSION:
         raise GameError(f"expression {source[:40]!r}... has more than {MAX_EXPRESSION} characters")
     try:
@@ -73,7 +73,8 @@ def _compile(node: ast.expr) -> Expression:
         constant = node.value
         return lambda variables: constant
     if isinstance(node, ast.Name):
-        return _variable(node.id)
+        name = node.id
+        return lambda variables: variables[name]
     if isinstance(node, ast.Attribute) and node.attr in Entity.__slots__:
         owner, attribute = _compile(node.value), node.attr
         return lambda variables: _attribute(owner(variables), attribute)
@@ -94,15 +95,6 @@ def _compile(node: ast.expr) -> Expression:
         one, two = _compile(node.left), _compile(node.comparators[0])
         return lambda variables: compare(one(variables), two(variables))
     raise GameError(f"{type(node).__name__} is not allowed")
-
-
-def _variable(name: str) -> Expression:
-    def compute(variables: Mapping[str, Entity]) -> Entity:
-        if name not in variables:
-            raise GameError(f"unknown name {name}")
-        return variables[name]
-
-    return compute
 
 
 def _attribute(owner: object, name: str) -> object:

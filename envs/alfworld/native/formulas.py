@@ -1,16 +1,19 @@
-"""What PDDL says: formulas in negation normal form, actions, domains and problems."""
+"""PDDL domains and problems, and their conditions: in negation normal form, as alternatives, and as lookups."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+
+MAX_CASES = 256  # alternatives of one condition; the shipped domain needs 2
+MAX_ATOMS = 256  # atoms of one alternative; the shipped domain needs 7
 
 
 class GameError(ValueError):
-    """A game that cannot be played; the message names the place and, once known, the file."""
+    """A game that cannot be played; the message names the place."""
 
-    def inside(self, place: object) -> GameError:
-        """The same error, one level further out: ``game.tw-pddl: pddl_problem: line 3: ...``."""
+    def inside(self, place: str) -> GameError:
+        """The same error with ``place`` in front: ``pddl_problem: line 3: ...``."""
         return GameError(f"{place}: {self}")
 
 
@@ -33,7 +36,7 @@ class Atom:
 
 @dataclass(frozen=True, slots=True)
 class Junction:
-    """All (``conjunctive``) or any of ``parts``; without parts the constants true and false."""
+    """All (``conjunctive``) or any of ``parts``."""
 
     conjunctive: bool
     parts: tuple[Formula, ...]
@@ -41,7 +44,7 @@ class Junction:
 
 @dataclass(frozen=True, slots=True)
 class Quantified:
-    """``part`` for all (``universal``) or for some objects; variables are (name, type)."""
+    """``part`` for all (``universal``) or some values of ``variables``, which are (name, type)."""
 
     universal: bool
     variables: tuple[tuple[str, str], ...]
@@ -55,7 +58,7 @@ NOTHING: Mapping[str, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """For all ``variables``: when ``condition`` holds, ``literal`` becomes so."""
+    """For all ``variables``: if ``condition`` holds, ``literal`` becomes true."""
 
     variables: tuple[tuple[str, str], ...]
     condition: Formula
@@ -72,7 +75,7 @@ class Action:
 
 @dataclass(slots=True)
 class PddlDomain:
-    """types: name -> all its supertypes. predicates: name -> number of arguments. constants: name -> type."""
+    """types: name -> all its supertypes. predicates: name -> number of arguments. fluents: predicates that change."""
 
     name: str
     types: dict[str, tuple[str, ...]]
@@ -84,9 +87,133 @@ class PddlDomain:
 
 @dataclass(slots=True)
 class PddlProblem:
-    """objects: name -> type, constants too. facts: (predicate, arg, ...). measured: objects in ``(= (f ..) 1)``."""
+    """objects: name -> type, with constants. facts: (predicate, arg, ...). measured: objects in ``(= (f ..) 1)``."""
 
     objects: dict[str, str]
     facts: list[tuple[str, ...]]
     measured: list[str]
     goal: Formula
+
+
+# Alternatives ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One alternative of a condition: all of its atoms and ``universal`` parts, for some values of ``variables``."""
+
+    variables: tuple[tuple[str, str], ...] = ()
+    positive: tuple[Atom, ...] = ()
+    negative: tuple[Atom, ...] = ()
+    universal: tuple[Quantified, ...] = ()
+
+    def joined(self, other: Case) -> Case:
+        return Case(
+            self.variables + other.variables,
+            self.positive + other.positive,
+            self.negative + other.negative,
+            self.universal + other.universal,
+        )
+
+
+def cases(formula: Formula) -> tuple[Case, ...]:
+    """The disjunctive normal form of ``formula``, existential quantifiers pulled to the front."""
+    if isinstance(formula, Atom):
+        return (Case(negative=(formula,)) if formula.negated else Case(positive=(formula,)),)
+    if isinstance(formula, Quantified):
+        if formula.universal:
+            return (Case(universal=(formula,)),)
+        return tuple(Case(formula.variables).joined(case) for case in cases(formula.part))
+    if not formula.conjunctive:
+        return _few([case for part in formula.parts for case in cases(part)])
+    product = [Case()]
+    for part in formula.parts:
+        product = list(_few([left.joined(right) for right in cases(part) for left in product]))
+    return tuple(product)
+
+
+def _few(found: list[Case]) -> tuple[Case, ...]:
+    if len(found) > MAX_CASES:
+        raise GameError(f"a condition has more than {MAX_CASES} alternatives")
+    if any(len(case.positive) + len(case.negative) > MAX_ATOMS for case in found):
+        raise GameError(f"a condition has more than {MAX_ATOMS} parts")
+    return tuple(found)
+
+
+# Lookups --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Look up the rows of ``predicate`` whose ``positions`` hold the values of ``keys``, and bind ``fresh`` from them.
+
+    fluent: the predicate's facts change.
+    keys: variables or objects.
+    fresh: (position, variable, type).
+    repeated: pairs of positions that must be equal because the atom names a fresh variable twice.
+    """
+
+    predicate: str
+    fluent: bool
+    positions: tuple[int, ...]
+    keys: tuple[str, ...]
+    fresh: tuple[tuple[int, str, str], ...]
+    repeated: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def bound(self) -> tuple[str, ...]:
+        return tuple(name for _, name, _ in self.fresh)
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """Try every object of a type."""
+
+    variable: str
+    type: str
+
+    @property
+    def bound(self) -> tuple[str, ...]:
+        return (self.variable,)
+
+
+Step = Match | Pick
+
+
+def plan(
+    atoms: Iterable[Atom], variables: Iterable[tuple[str, str]], bound: Iterable[str], fluents: frozenset[str]
+) -> tuple[Step, ...]:
+    """Order the positive ``atoms`` into lookups that bind ``variables``; those in ``bound`` have values.
+
+    Checks come first, then lookups of changing facts (few rows, often none), then of static ones; lookups that share no
+    variable with the earlier ones come last.
+    """
+    types = dict(variables)
+    known = set(bound)
+    left = [atom for atom in atoms if atom.predicate != "="]
+    steps: list[Step] = []
+
+    def cost(atom: Atom) -> tuple[bool, int, bool]:
+        unknown = any(name in types and name not in known for name in atom.args)
+        linked = 0 if known.intersection(atom.args) else 1 if any(name not in types for name in atom.args) else 2
+        fluent = atom.predicate in fluents
+        return (unknown, linked, not fluent) if linked == 0 else (unknown, linked, fluent)
+
+    while left:
+        atom = min(left, key=cost)
+        left.remove(atom)
+        places: dict[str, int] = {}
+        repeated = []
+        for position, name in enumerate(atom.args):
+            if name in types and name not in known:
+                if name in places:
+                    repeated.append((places[name], position))
+                else:
+                    places[name] = position
+        positions = tuple(i for i, name in enumerate(atom.args) if name not in places)
+        fresh = tuple((position, name, types[name]) for name, position in places.items())
+        keys = tuple(atom.args[i] for i in positions)
+        steps.append(Match(atom.predicate, atom.predicate in fluents, positions, keys, fresh, tuple(repeated)))
+        known |= set(places)
+    steps += [Pick(name, types[name]) for name in types if name not in known]
+    return tuple(steps)

@@ -1,22 +1,18 @@
-"""Text grammars of games (``.twl2``): which command an action answers to, and what is said when it is done.
+"""Text grammars of games (``.twl2``): the command of each action, and the text that answers it.
 
-A grammar document holds actions (a command template and a feedback rule each) and JSON blocks of production rules.
-Rules and templates are written in a small language::
+A document holds actions (a command template and a feedback rule each) and JSON blocks of production rules. Rules and
+templates are written in a small language::
 
     plain text   #rule#   {expression}   {expression | query}   [{expression | query}]
-
-What an expression may be is in :mod:`gagpo.envs.alfworld.native.expression`.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NoReturn
 
-from gagpo.envs.alfworld.native.expression import Entity, Expression, expression
+from gagpo.envs.alfworld.native.expression import Expression, expression
 from gagpo.envs.alfworld.native.formulas import GameError
 
 Placeholder = tuple[str, str]  # name and type: ("r", "receptacle")
@@ -44,7 +40,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """An expression over ``names``. ``compute`` raises GameError where types do not fit, always with a ``fault``."""
+    """An expression over ``names``; ``fault`` is the error of one that cannot be read."""
 
     source: str
     names: tuple[str, ...]
@@ -54,7 +50,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Each:
-    """``{part | query}``: the part once for every answer to the query, or once where there is no query."""
+    """``{part | query}``: the part once for each answer to the query, or once without a query."""
 
     part: Call | Value
     query: tuple[Condition, ...] | None
@@ -72,7 +68,7 @@ Symbol = LiteralText | Call | Value | Each | Listing
 
 @dataclass(frozen=True, slots=True)
 class Production:
-    """condition: None where the alternative always applies."""
+    """One alternative of a rule; without a condition it always applies."""
 
     condition: tuple[Condition, ...] | None
     symbols: tuple[Symbol, ...]
@@ -80,7 +76,7 @@ class Production:
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """How an action is commanded and answered."""
+    """The command of an action and the text that answers it."""
 
     command: tuple[Symbol, ...]
     feedback: tuple[Symbol, ...]
@@ -88,7 +84,7 @@ class Wording:
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """wordings: action name (lower case) -> templates. rules: name -> alternatives, the first that applies is taken."""
+    """wordings: action name in lower case -> templates. rules: name -> alternatives; the first that applies is used."""
 
     wordings: dict[str, Wording]
     rules: dict[str, tuple[Production, ...]]
@@ -99,7 +95,7 @@ def read_grammar(text: str) -> Grammar:
     wordings: dict[str, Wording] = {}
     rules: dict[str, object] = {}
     for name, fields, position in _document(text):
-        # A block of rules stands alone or belongs to an action; a later rule of a name replaces an earlier one.
+        # A block of rules stands alone or belongs to an action; later rules replace earlier ones of the same name.
         if name is None:
             rules.update(_json_block(fields["grammar"], text, position))
             continue
@@ -120,7 +116,6 @@ def _productions(name: str, alternatives: object) -> tuple[Production, ...]:
         raise GameError(f"rule {name}: expected a list of alternatives, got {type(alternatives).__name__}")
     productions = []
     for number, alternative in enumerate(alternatives, 1):
-        # Shape before content, so that an error names what is at fault.
         place = f"rule {name}, alternative {number}"
         if not isinstance(alternative, dict) or not isinstance(alternative.get("rhs"), str):
             raise GameError(f"{place}: expected an object with a text 'rhs'")
@@ -170,7 +165,6 @@ def _document(text: str) -> list[tuple[str | None, dict[str, str], int]]:
         return key, value
 
     while position < len(text):
-        # A part is a grammar block or an action with its fields.
         start = position
         if text.startswith("grammar", position):
             parts.append((None, dict([field()]), start))
@@ -203,9 +197,9 @@ def _json_block(block: str, text: str, position: int) -> dict[str, object]:
 
 
 # Templates ------------------------------------------------------------------------------------------------------------
-# TextWorld reads templates with a generated parser whose habits are kept, since they show in the text: tabs before a
-# symbol are dropped, so are blanks and // comments where a symbol starts a line, and reading stops without complaint at
-# the first character that fits nothing (a stray bracket, say).
+# Quirks of TextWorld's generated parser are kept, since they show in the text: tabs before a symbol are dropped, as are
+# blanks and // comments where a symbol starts a line, and reading stops silently at the first character that fits
+# nothing (such as a stray bracket).
 
 _LINE_START = re.compile(r"^(//.*|\s*)\n?", re.MULTILINE)
 _TABS = re.compile(r"\t+")
@@ -232,7 +226,6 @@ def symbols(text: str) -> tuple[Symbol, ...]:
 def _skip(text: str, position: int) -> int:
     before = -1
     while before != position:
-        # Until neither a line start nor tabs are left to drop.
         before = position
         while match := _LINE_START.match(text, position):
             position = match.end()
@@ -272,14 +265,13 @@ def _each(text: str, start: int) -> tuple[Each, int] | None:
     if not text.startswith("{", start):
         return None
     position = _skip(text, start + 1)
-    called = _call(text, position)
-    if called is None:
-        statement = _STATEMENT.match(text, position)
-        if statement is None:
-            return None
-        position = statement.end()
+    part: Call | Value
+    if called := _call(text, position):
+        part, position = called
+    elif statement := _STATEMENT.match(text, position):
+        part, position = _value(statement.group()), statement.end()
     else:
-        position = called[1]
+        return None
     given = None
     if bar := _BAR.match(text, position):
         match = _GIVEN.match(text, _skip(text, bar.end()))
@@ -288,26 +280,15 @@ def _each(text: str, start: int) -> tuple[Each, int] | None:
     position = _skip(text, position)
     if not text.startswith("}", position):
         return None
-    part: Call | Value
-    if called is not None:
-        part = called[0]
-    else:
-        assert statement is not None
-        part = _value(statement.group())
     return Each(part, query(given) if given else None), position + 1
 
 
 def _value(source: str) -> Value:
-    """An expression, or what is wrong with it: rules that nothing calls may hold anything, as in TextWorld."""
+    """An expression, or one with a ``fault``: as in TextWorld, rules that are never called may hold anything."""
     try:
         return Value(source, *expression(source))
     except GameError as error:
-        fault = str(error)
-
-    def compute(variables: Mapping[str, Entity]) -> NoReturn:
-        raise GameError(fault)
-
-    return Value(source, (), compute, fault)
+        return Value(source, (), lambda variables: None, str(error))
 
 
 def _call(text: str, start: int) -> tuple[Call, int] | None:
@@ -341,7 +322,6 @@ def query(text: str) -> tuple[Condition, ...]:
 
     conditions = []
     while True:
-        # A predicate with its placeholders, and another one after each ``&``.
         name = expect(_PREDICATE).group()
         expect(re.compile(r"\("))
         parameters: list[Placeholder] = []

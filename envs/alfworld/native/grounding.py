@@ -1,33 +1,119 @@
-"""One game made ready to play: what can be done where, found on first use and kept for all later episodes."""
+"""Ground actions of one game, found when a place is first visited and kept for all later episodes."""
 
 from __future__ import annotations
 
 import hashlib
 from bisect import insort
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
-from gagpo.envs.alfworld.native.conditions import Case, Match, Step, cases, plan
-from gagpo.envs.alfworld.native.formulas import Atom, GameError, PddlProblem
+from gagpo.envs.alfworld.native.formulas import Atom, Case, GameError, Match, PddlProblem, Quantified, Step, cases, plan
 from gagpo.envs.alfworld.native.history import can_show
 from gagpo.envs.alfworld.native.logic import Branch, Entry, Logic, lookups, mentioned
-from gagpo.envs.alfworld.native.narration import SAID
-from gagpo.envs.alfworld.native.operators import Change, FactWatch, Operator, Place, SharedOperators
-from gagpo.envs.alfworld.native.world import Binding, Fact, Row, Slot, State, World, ground, slots_of, unify
+from gagpo.envs.alfworld.native.narration import SAID, Env
+from gagpo.envs.alfworld.native.state import Binding, Fact, Row, Slot, State, StaticFacts, ground, slots_of, unify
+
+Change = tuple[Fact, tuple[Slot, ...], int]  # a fact, its slots, what it weighs in the state key
+NO_FACTS: frozenset[Fact] = frozenset()
+
+
+@dataclass(slots=True, eq=False)
+class Operator:
+    """A ground action.
+
+    env: the objects of its parameters, with blanks where it is shared between places.
+    need, forbid: changing facts that must be true, or false, beyond those it was found by.
+    parts: its universal conditions.
+    ready: the fields below are filled in; this happens when it is first carried out.
+    leaves: it also removes the fact that the place stands for.
+    moves: it may change which commands are admissible.
+    decides: it may change whether the game is won.
+    """
+
+    entry: Entry
+    binding: Binding
+    env: Env
+    command: str
+    need: frozenset[Fact] = NO_FACTS
+    forbid: frozenset[Fact] = NO_FACTS
+    parts: tuple[Quantified, ...] = ()
+    leaves: bool = False
+    ready: bool = False
+    add: tuple[Change, ...] = ()
+    remove: tuple[Change, ...] = ()
+    conditional: tuple[tuple[frozenset[Fact], frozenset[Fact], bool, Change], ...] = ()
+    moves: bool = False
+    decides: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class FactWatch:
+    """Operators for the rows of one slot, which is read only when ``need`` is true and ``forbid`` is false."""
+
+    entry: Entry
+    binding: Binding
+    slot: Slot
+    need: frozenset[Fact] = NO_FACTS
+    forbid: frozenset[Fact] = NO_FACTS
+    known: dict[Row, list[Operator]] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """What can be done where the agent is.
+
+    free: command -> operator without further conditions.
+    order: the commands of ``free``, sorted.
+    checked: operators with conditions.
+    leaving: the change of going away.
+    binding: id of an entry with loose variables -> their values here.
+    """
+
+    free: dict[str, Operator] = field(default_factory=dict)
+    order: list[str] = field(default_factory=list)
+    checked: list[Operator] = field(default_factory=list)
+    watches: list[FactWatch] = field(default_factory=list)
+    leaving: Change | None = None
+    binding: dict[int, Binding] = field(default_factory=dict)
+
+    def put(self, operator: Operator) -> None:
+        if operator.need or operator.forbid or operator.parts:
+            self.checked.append(operator)
+        else:
+            self.free.setdefault(operator.command, operator)
+
+
+@dataclass(slots=True, eq=False)
+class SharedOperators:
+    """Operators that many places have in common. pointless: fact -> operators whose only effect is to add it."""
+
+    free: dict[str, Operator] = field(default_factory=dict)
+    checked: list[Operator] = field(default_factory=list)
+    pointless: dict[Fact, set[Operator]] = field(default_factory=dict)
+
+    def put(self, operator: Operator, only: Fact | None) -> None:
+        if operator.need or operator.forbid or operator.command in self.free:
+            self.checked.append(operator)
+        else:
+            self.free[operator.command] = operator
+        if only is not None:
+            self.pointless.setdefault(only, set()).add(operator)
 
 
 class GroundGame:
-    """A problem compiled for play. Share it between episodes; nothing of an episode is kept here.
+    """A problem compiled for play, shared between episodes.
 
-    start: the state in which it begins. salt: number that stands in the state key for all that never changes.
+    start: the first state.
+    salt: the part of the state key that stands for everything static.
     """
 
     def __init__(self, logic: Logic, problem: PddlProblem, task: str, salt: bytes):
         self.logic = logic
         self.task = task
-        self.world = world = World(logic.domain, problem)
+        self.static = static = StaticFacts(logic.domain, problem)
         for schema in logic.schemas:
             for name in (name for outcome in schema.outcomes for name in outcome.literal.args):
-                if not name.startswith("?") and name not in world.types:
+                if not name.startswith("?") and name not in static.types:
                     raise GameError(f"pddl_domain: action {schema.action.name}: an effect on the unknown object {name}")
         fluents = logic.domain.fluents
         self.goal = [(case, plan(case.positive, case.variables, (), fluents)) for case in cases(problem.goal)]
@@ -39,9 +125,9 @@ class GroundGame:
         self.relevant = self._relevant()
         self.salt = int.from_bytes(hashlib.blake2b(salt, digest_size=16).digest(), "big")
         self._weights: dict[Fact, int] = {}
-        self.start = State(set(), {})
+        self.start = State()
         self.start_key = self.salt
-        for fact in sorted(world.initial):
+        for fact in sorted(static.initial):
             for each in self._forms(fact, True):
                 self.start.insert(each[0], each[1])
                 self.start_key ^= each[2]
@@ -52,7 +138,7 @@ class GroundGame:
         self.trigger_slot: Slot = (logic.trigger or "", (), ())
 
     def _relevant(self) -> frozenset[str]:
-        """Predicates that play, goal or text depend on; facts of others (``checked``) are as good as absent."""
+        """Predicates that preconditions, goal or texts depend on; facts of others (``checked``) are dropped."""
         logic = self.logic
         found = set(logic.governing) | self.goal_predicates | logic.mentioned | logic.denied
         size = -1
@@ -67,19 +153,19 @@ class GroundGame:
     # Facts ------------------------------------------------------------------------------------------------------------
 
     def change(self, fact: Fact) -> Change:
-        """A change of ``fact``. Traces of the past that can never show weigh nothing."""
+        """The change of ``fact``. A trace of the past that no text can show has weight 0 in the state key."""
         weight = self._weights.get(fact)
         if weight is None:
             digest = hashlib.blake2b(" ".join(fact).encode(), digest_size=16).digest()
             weight = int.from_bytes(digest, "big")
             undone = (fact[0][4:], *fact[1:])
             if fact[0] not in self.relevant and undone[0] in self.logic.denied:
-                weight *= can_show(self.logic, self.world, undone)
+                weight *= can_show(self.logic, self.static, undone)
             self._weights[fact] = weight
         return fact, slots_of(fact, self.indexes), weight
 
     def _forms(self, fact: Fact, planned: bool) -> list[Change]:
-        """A fact as the planner knows it (where ``planned``) and, where that may differ, as the text does."""
+        """The changes of a fact for the planner (if ``planned``) and, where they may disagree, for the text."""
         if fact[0] not in self.relevant:
             return []
         forms = [fact] if planned else []
@@ -88,12 +174,12 @@ class GroundGame:
         return [self.change(form) for form in forms]
 
     def won(self, state: State) -> bool:
-        return any(self.world.case_holds(case, steps, {}, state) for case, steps in self.goal)
+        return any(self.static.case_holds(case, steps, {}, state) for case, steps in self.goal)
 
     # Places -----------------------------------------------------------------------------------------------------------
 
     def place(self, row: Row, alone: bool) -> Place:
-        """What can be done where the trigger's fact with ``row`` is true; ``alone``: no other such fact is."""
+        """What can be done where the trigger's fact with ``row`` is true; ``alone``: it is the only such fact."""
         place = self.places.get((row, alone))
         if place is None:
             place = self.places[row, alone] = Place()
@@ -102,8 +188,7 @@ class GroundGame:
             place.checked += self.everywhere.checked
             place.leaving = self.change((self.logic.trigger or "", *row))
             for tree in self.logic.trees:
-                # Where there is one place alone, what differs from place to place in the leaving only is shared.
-                binding = unify(tree.trigger, row, tree.types, self.world)
+                binding = unify(tree.trigger, row, tree.types, self.static)
                 if binding is not None:
                     self._enter(place, tree.root, binding)
                     if alone:
@@ -115,9 +200,8 @@ class GroundGame:
         return place
 
     def _enter(self, place: Place, branch: Branch, binding: Binding) -> None:
-        """Follow ``branch`` as far as facts that never change lead, and put what is found into ``place``."""
+        """Put the operators and watches of ``branch`` that static facts allow into ``place``."""
         for entry in branch.entries:
-            # Without a guard the action is complete; with one it waits for rows of the guard's slot.
             if entry.restricted and not self._permitted(entry.before_bans, binding):
                 continue
             guard = entry.guard
@@ -134,20 +218,20 @@ class GroundGame:
                     watch.forbid = frozenset(ground(entry.before_forbid, binding))
                 place.watches.append(watch)
         for step, further in branch.steps:
-            for _ in self.world.solutions((step,), binding, self.start):
+            for _ in self.static.solutions((step,), binding, self.start):
                 self._enter(place, further, binding)
 
     def _permitted(self, bans: tuple[Atom, ...], binding: Binding) -> bool:
-        return not any(fact[1:] in self.world.rows.get(fact[0], ()) for fact in ground(bans, binding))
+        return not any(fact[1:] in self.static.rows.get(fact[0], ()) for fact in ground(bans, binding))
 
     def _enter_shared(self, place: Place, entry: Entry, begun: Binding) -> None:
-        """Enter operators that differ between places only in where the agent leaves from."""
+        """Add the operators that differ between places only in where the agent leaves from."""
         tight = {name: value for name, value in begun.items() if name not in entry.loose}
         name = (entry, tuple(tight.values()))
         shared = self._shared.get(name)
         if shared is None:
             shared = self._shared[name] = SharedOperators()
-            for binding in self.world.solutions(entry.before, tight, self.start):
+            for binding in self.static.solutions(entry.before, tight, self.start):
                 operator = self.operator(entry, binding)
                 if operator is not None:
                     shared.put(operator, self._only_effect(operator))
@@ -161,7 +245,7 @@ class GroundGame:
         place.binding[id(entry)] = begun
 
     def _only_effect(self, operator: Operator) -> Fact | None:
-        """The one fact a shared operator adds, where it does nothing else but to remove its trigger."""
+        """The one fact that a shared operator adds, if it does nothing else but remove its trigger."""
         entry = operator.entry
         literals = [outcome.literal for outcome in entry.schema.outcomes]
         added = set(ground([literal for literal in literals if not literal.negated], operator.binding))
@@ -170,36 +254,36 @@ class GroundGame:
         return added.pop() if len(added) == 1 and not others else None
 
     def expand(self, watch: FactWatch, row: Row, state: State) -> list[Operator]:
-        """The operators of a watch for one row of its slot."""
+        """The operators of a watch for one row of its slot, kept in ``known`` where no later lookup can change them."""
         entry = watch.entry
         guard = entry.guard
         assert isinstance(guard, Match)
         found: list[Operator] = []
         binding = dict(watch.binding)
         for position, variable, kind in guard.fresh:
-            if row[position] not in self.world.members.get(kind, ()):
+            if row[position] not in self.static.members.get(kind, ()):
                 break
             binding[variable] = row[position]
         else:
             if all(row[a] == row[b] for a, b in guard.repeated):
-                for full in self.world.solutions(entry.after, binding, state):
+                for full in self.static.solutions(entry.after, binding, state):
                     operator = self.operator(entry, full)
                     if operator is not None:
                         found.append(operator)
-        if entry.static_after or not any(True for _ in self.world.solutions(entry.after_fixed, binding, state)):
+        if entry.static_after or not any(True for _ in self.static.solutions(entry.after_fixed, binding, state)):
             watch.known[row] = found
         return found
 
     def operator(self, entry: Entry, binding: Binding) -> Operator | None:
-        """The operator of a complete binding, or None where what never changes rules it out."""
-        if entry.restricted and not self.world.allowed(entry.case, binding):
+        """The operator of a complete binding, or None if static facts rule it out."""
+        if entry.restricted and not self.static.allowed(entry.case, binding):
             return None
         bare = entry.loose and not entry.loose & binding.keys()
         if entry.doubtful and not bare and not self._does_something(entry, binding):
             return None
         schema = entry.schema
-        env = tuple([self.world.cast(binding.get(name, ""), kind) for name, kind in schema.action.parameters])
-        operator = Operator(entry, binding.copy(), env, schema.command.tell(env, self.world, self.start))
+        env = tuple([self.static.cast(binding.get(name, ""), kind) for name, kind in schema.action.parameters])
+        operator = Operator(entry, binding.copy(), env, schema.command.tell(env, self.static, self.start))
         if entry.need:
             operator.need = frozenset(ground(entry.need, binding))
         if entry.fluent_negative:
@@ -209,7 +293,7 @@ class GroundGame:
         return operator
 
     def _does_something(self, entry: Entry, binding: Binding) -> bool:
-        """Whether the planner keeps this action: it drops those whose every effect is already a precondition."""
+        """Whether the planner keeps this action: it drops those whose effects are all preconditions already."""
         given = set(ground(entry.fluent_positive, binding))
         missing = set(ground(entry.fluent_negative, binding))
         added: set[Fact] = set()
@@ -220,20 +304,20 @@ class GroundGame:
             (removed if outcome.literal.negated else added).update(ground((outcome.literal,), binding))
         return bool(added - given or removed - added - missing)
 
-    # What operators do ------------------------------------------------------------------------------------------------
+    # Effects ----------------------------------------------------------------------------------------------------------
 
     def prepare(self, operator: Operator) -> None:
-        """Work out what ``operator`` changes."""
+        """Fill in the effects of ``operator``."""
         entry, binding = operator.entry, operator.binding
         given = ground(entry.fluent_positive, binding)
         missing = ground(entry.fluent_negative, binding)
-        sure: dict[Fact, bool] = {}  # added (True) or removed whatever else is true
+        sure: dict[Fact, bool] = {}  # unconditionally added (True) or removed
         unsure: list[tuple[frozenset[Fact], frozenset[Fact], Fact, bool]] = []
         for outcome in entry.schema.outcomes:
             literal = outcome.literal
             if literal.predicate not in self.relevant or (operator.leaves and literal.negation == entry.trigger):
                 continue
-            ignored = missing if literal.negated else given  # the planner drops what a precondition says already
+            ignored = missing if literal.negated else given  # the planner drops effects that are preconditions
             if outcome.always and not outcome.variables:
                 fact = (literal.predicate, *[binding.get(name, name) for name in literal.args])
                 if fact not in ignored:
@@ -241,7 +325,7 @@ class GroundGame:
                 continue
             for condition in outcome.cases:
                 for inner, need, forbid in self._conditions(condition, outcome.variables, binding):
-                    # What hangs on facts that change is decided when the action is carried out.
+                    # Conditions on changing facts are checked when the action is carried out.
                     fact = (literal.predicate, *[inner.get(name, name) for name in literal.args])
                     if fact in ignored:
                         continue
@@ -255,14 +339,14 @@ class GroundGame:
     def _conditions(
         self, case: Case, variables: tuple[tuple[str, str], ...], binding: Binding
     ) -> Iterable[tuple[Binding, frozenset[Fact], frozenset[Fact]]]:
-        """Bindings of an effect's variables that facts that never change allow, with the changing facts it hangs on."""
-        fluents = self.world.domain.fluents
+        """Bindings that static facts allow for an effect, each with the changing facts that it needs and forbids."""
+        fluents = self.static.domain.fluents
         fixed = [atom for atom in case.positive if atom.predicate not in fluents]
         positive = [atom for atom in case.positive if atom.predicate in fluents]
         negative = [atom for atom in case.negative if atom.predicate in fluents]
         steps: tuple[Step, ...] = plan(fixed, (*variables, *case.variables), (), fluents)
-        for inner in self.world.solutions(steps, dict(binding), self.start):
-            if self.world.allowed(case, inner):
+        for inner in self.static.solutions(steps, dict(binding), self.start):
+            if self.static.allowed(case, inner):
                 yield inner, frozenset(ground(positive, inner)), frozenset(ground(negative, inner))
 
     def _settle(
@@ -280,7 +364,7 @@ class GroundGame:
             if fact not in sure:
                 conditional.append((need, forbid, added, self.change(fact)))
         for fact in {fact for _, _, fact, _ in unsure if fact not in sure}:
-            # Text hears of every effect that is listed for a fact, whether it happens or not, of removals last.
+            # TextWorld's text applies every effect on a fact, whether its condition holds or not, removals last.
             gone = any(f == fact and not added for _, _, f, added in unsure)
             (remove if gone else add).extend(self._forms(fact, False))
             sure[fact] = not gone
@@ -291,11 +375,10 @@ class GroundGame:
         operator.conditional = tuple(conditional)
         touched = {fact[0] for fact in sure} | ({self.logic.trigger} if operator.leaves else set())
         operator.moves = not touched.isdisjoint(self.logic.governing)
-        operator.walks = self.logic.trigger in touched
         operator.decides = not touched.isdisjoint(self.goal_predicates)
 
     def applicable(self, state: State) -> tuple[Place, dict[str, Operator], list[str]]:
-        """The place, command -> operator for all that can be done in ``state``, and the sorted commands."""
+        """The place, command -> operator for everything admissible in ``state``, and the sorted commands."""
         rows = state.slots.get(self.trigger_slot, ())
         if len(rows) == 1:
             place = self.places.get((rows[0], True)) or self.place(rows[0], True)
@@ -311,7 +394,7 @@ class GroundGame:
                 found[operator.command] = operator
                 insort(order, operator.command)
         for watch in place.watches:
-            # Most watches hold no row now; operators for a row are made once and then only looked at.
+            # Most slots are empty; the operators of a row are made once.
             held = slots.get(watch.slot)
             if not held or not watch.need <= facts or not watch.forbid.isdisjoint(facts):
                 continue
@@ -329,13 +412,12 @@ class GroundGame:
         return place, found, order
 
     def _parts_hold(self, operator: Operator, state: State) -> bool:
-        return all(self.world.holds(part, operator.binding, state) for part in operator.parts)
+        return all(self.static.holds(part, operator.binding, state) for part in operator.parts)
 
     def _merged(self, rows: tuple[Row, ...]) -> Place:
-        """What can be done with no place or with several at once."""
+        """What can be done at several places at once, or at none."""
         merged = Place()
         for place in [self.place(row, False) for row in rows] or [self.everywhere]:
-            # The first place that offers a command is the one that answers it.
             for command, operator in place.free.items():
                 merged.free.setdefault(command, operator)
             merged.checked += place.checked

@@ -1,46 +1,45 @@
-"""Which traces of the past can still show in the text, and so belong into the state key.
+"""Which traces of the past a text can show, and so belong in the state key.
 
-TextWorld's text remembers what was undone: after a cup was taken from a shelf, ``not_inreceptacle cup shelf`` is a fact
-until the cup is put back there. The shipped grammar asks for it together with other facts that mostly cannot be true at
-the same time. A trace that can never show is left out, so that situations with the same future have the same key.
+TextWorld keeps facts that were made false: after a cup is taken from a shelf, ``not_inreceptacle cup shelf`` is true
+until the cup is put back. The shipped grammar asks for such a trace along with other facts that mostly exclude it. A
+trace that can never show is left out of the key, so that states with the same future have the same key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from gagpo.envs.alfworld.native.conditions import Match, plan
-from gagpo.envs.alfworld.native.formulas import Atom
+from gagpo.envs.alfworld.native.formulas import Atom, Match, plan
 from gagpo.envs.alfworld.native.grammar import Condition
 from gagpo.envs.alfworld.native.logic import ConditionalEffect, Logic, Schema
-from gagpo.envs.alfworld.native.world import Binding, Fact, State, World, ground, unify
+from gagpo.envs.alfworld.native.state import Binding, Fact, State, StaticFacts, ground, unify
 
 
-def can_show(logic: Logic, world: World, undone: Fact) -> bool:
-    """Whether a text can ever depend on the trace that ``undone`` leaves (a fact that was true and is not)."""
+def can_show(logic: Logic, static: StaticFacts, undone: Fact) -> bool:
+    """Whether a text can ever depend on the trace of ``undone``, a fact that was true and is not."""
     trace = f"not_{undone[0]}"
     for query in logic.queries:
         for condition in query:
-            if condition.predicate == trace and _can_be_answered(logic, world, query, condition, undone):
+            if condition.predicate == trace and _can_be_answered(logic, static, query, condition, undone):
                 return True
     return False
 
 
 def _can_be_answered(
-    logic: Logic, world: World, query: tuple[Condition, ...], condition: Condition, undone: Fact
+    logic: Logic, static: StaticFacts, query: tuple[Condition, ...], condition: Condition, undone: Fact
 ) -> bool:
     """Whether all of ``query`` can be true with ``condition`` about ``undone``."""
     variables = {f"?{name} {kind}": kind for c in query for name, kind in c.parameters}
     atoms = [_atom(c) for c in query]
-    binding = unify(_atom(condition), undone[1:], variables, world)
+    binding = unify(_atom(condition), undone[1:], variables, static)
     if binding is None:
         return False
     fluents = logic.domain.fluents
     fixed = [a for a in atoms if a.predicate in logic.domain.predicates and a.predicate not in fluents]
     moving = [a for a in atoms if a.predicate in fluents and a.predicate not in logic.apart]
-    for found in _solutions(world, fixed, variables, binding, fluents):
+    for found in _solutions(static, fixed, variables, binding, fluents):
         known = ground(moving, found)
-        if not any(_exclude(logic, world, fact, undone) for fact in known if not any("?" in name for name in fact)):
+        if not any(_exclude(logic, static, fact, undone) for fact in known if not any("?" in name for name in fact)):
             return True
     return False
 
@@ -49,47 +48,47 @@ def _atom(condition: Condition) -> Atom:
     return Atom(condition.predicate, tuple(f"?{name} {kind}" for name, kind in condition.parameters))
 
 
-def _exclude(logic: Logic, world: World, fact: Fact, undone: Fact) -> bool:
+def _exclude(logic: Logic, static: StaticFacts, fact: Fact, undone: Fact) -> bool:
     """Whether ``fact`` is never true while the trace of ``undone`` is there.
 
-    It is so at the start (there are no traces then), and stays so if whatever brings about ``fact`` brings about
-    ``undone`` as well, and whatever undoes ``undone`` undoes ``fact``.
+    At the start there are no traces. It stays so if every action that adds ``fact`` also adds ``undone``, and every
+    action that removes ``undone`` also removes ``fact``.
     """
     if undone[0] in logic.apart:
         return False
-    return all(undone in added for added, _ in _effects(logic, world, fact, False)) and all(
-        fact in removed for _, removed in _effects(logic, world, undone, True)
+    return all(undone in added for added, _ in _effects(logic, static, fact, False)) and all(
+        fact in removed for _, removed in _effects(logic, static, undone, True)
     )
 
 
-def _effects(logic: Logic, world: World, fact: Fact, negated: bool) -> Iterator[tuple[set[Fact], set[Fact]]]:
-    """What the actions that add ``fact`` (or remove it, where ``negated``) are sure to add and to remove."""
+def _effects(logic: Logic, static: StaticFacts, fact: Fact, negated: bool) -> Iterator[tuple[set[Fact], set[Fact]]]:
+    """The facts that each action adding ``fact`` (or removing it, if ``negated``) always adds and removes."""
     for schema in logic.schemas:
         for outcome in schema.outcomes:
             if outcome.literal.predicate == fact[0] and outcome.literal.negated == negated:
-                yield from _instances(logic, world, schema, outcome, fact)
+                yield from _instances(logic, static, schema, outcome, fact)
 
 
 def _instances(
-    logic: Logic, world: World, schema: Schema, outcome: ConditionalEffect, fact: Fact
+    logic: Logic, static: StaticFacts, schema: Schema, outcome: ConditionalEffect, fact: Fact
 ) -> Iterator[tuple[set[Fact], set[Fact]]]:
     sure = [other.literal for other in schema.outcomes if other.always and not other.variables]
     fluents = logic.domain.fluents
     for case in schema.cases:
-        # Only what never changes is asked for: the rest may have been true at some time.
+        # Only static facts are required: the others may have been true at some time.
         variables = dict((*schema.action.parameters, *case.variables, *outcome.variables))
-        binding = unify(outcome.literal, fact[1:], variables, world)
+        binding = unify(outcome.literal, fact[1:], variables, static)
         if binding is None:
             continue
         fixed = [atom for atom in case.positive if atom.predicate not in fluents]
-        for found in _solutions(world, fixed, variables, binding, fluents):
+        for found in _solutions(static, fixed, variables, binding, fluents):
             added = set(ground([literal for literal in sure if not literal.negated], found))
             yield added, set(ground([literal for literal in sure if literal.negated], found)) - added
 
 
 def _solutions(
-    world: World, atoms: Iterable[Atom], variables: dict[str, str], binding: Binding, fluents: frozenset[str]
+    static: StaticFacts, atoms: Iterable[Atom], variables: dict[str, str], binding: Binding, fluents: frozenset[str]
 ) -> Iterator[Binding]:
-    """Bindings that facts that never change allow; variables that occur in none of ``atoms`` stay open."""
+    """Bindings that static facts allow; variables that occur in none of ``atoms`` stay unbound."""
     steps = plan(atoms, variables.items(), binding, fluents)
-    return world.solutions(tuple(step for step in steps if isinstance(step, Match)), dict(binding), State(set(), {}))
+    return static.solutions(tuple(step for step in steps if isinstance(step, Match)), dict(binding), State())

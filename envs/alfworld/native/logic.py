@@ -1,4 +1,4 @@
-"""A domain and its grammar brought into the form that play works on, once for all games that share them."""
+"""A domain and its grammar compiled for play, once for all games that share them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,20 @@ import json
 import re
 from collections import Counter, deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from gagpo.envs.alfworld.native.conditions import Case, Match, Step, cases, plan
-from gagpo.envs.alfworld.native.formulas import Action, Atom, Effect, GameError, PddlDomain
+from gagpo.envs.alfworld.native.formulas import (
+    Action,
+    Atom,
+    Case,
+    Effect,
+    GameError,
+    Match,
+    PddlDomain,
+    Step,
+    cases,
+    plan,
+)
 from gagpo.envs.alfworld.native.grammar import (
     Call,
     Condition,
@@ -30,7 +40,7 @@ from gagpo.envs.alfworld.native.pddl import read_domain
 
 @dataclass(frozen=True, slots=True)
 class ConditionalEffect:
-    """An effect with its condition as alternatives; ``always`` when there is none."""
+    """An effect with its condition as alternatives."""
 
     variables: tuple[tuple[str, str], ...]
     cases: tuple[Case, ...]
@@ -53,18 +63,20 @@ class Schema:
 
 
 class Entry:
-    """One case of an action, prepared for being found.
+    """One case of an action, with its lookups in the order in which they are made.
 
     trigger: the atom that says where the agent is, or None.
-    before: what is looked up once the trigger is known, up to the first lookup among facts that change (``guard``).
-    after: what is looked up then; after_fixed: of that, what comes before the next lookup among facts that change.
-    static_after: ``after`` has none of these.
-    before_need, before_forbid, before_bans: facts that must hold, must not, and must never, known after ``before``.
-    need: changing facts beyond trigger and guard.
-    restricted: there are equalities or prohibitions of what never changes.
-    doubtful: the action may turn out to change nothing, in which case the planner does not know it.
-    loose: variables of the trigger that nothing else depends on but the effect that removes the trigger itself; all
-    places that differ in these alone share what can be done there.
+    before: lookups after the trigger, up to the first one of changing facts (``guard``).
+    after: lookups after the guard.
+    after_fixed: those of ``after`` up to the next lookup of changing facts.
+    static_after: ``after`` looks up no changing facts.
+    before_need, before_forbid: changing facts that must be true, or false, known after ``before``.
+    before_bans: static facts that must be false, known after ``before``.
+    need: changing facts that must be true, without trigger and guard.
+    restricted: there are equalities or negated static facts.
+    doubtful: the action may change nothing, and the planner drops such actions.
+    loose: variables of the trigger that only the effect removing the trigger depends on; places that differ in these
+        alone share their operators.
     """
 
     __slots__ = (
@@ -92,7 +104,7 @@ class Entry:
         self.after: tuple[Step, ...] = steps[at + 1 :]
         self.static_after = len(guards) <= 1
         self.after_fixed: tuple[Step, ...] = steps[at + 1 : guards[1]] if len(guards) > 1 else self.after
-        known = set(trigger.args if trigger else ()) | set(_binds(self.before))
+        known = set(trigger.args if trigger else ()) | {name for step in self.before for name in step.bound}
         known |= {name for atom in (*case.positive, *case.negative) for name in atom.args if name not in self.types}
         self.fluent_positive = tuple(a for a in case.positive if a.predicate in fluents)
         self.fluent_negative = tuple(a for a in case.negative if a.predicate in fluents)
@@ -114,7 +126,7 @@ class Entry:
 
 
 def _atom(match: Match) -> Atom:
-    """The atom that a lookup looks up."""
+    """The atom of a lookup."""
     names: dict[int, str] = dict(zip(match.positions, match.keys, strict=True))
     names |= {position: name for position, name, _ in match.fresh}
     for first, second in match.repeated:
@@ -122,25 +134,12 @@ def _atom(match: Match) -> Atom:
     return Atom(match.predicate, tuple(names[i] for i in range(len(names))))
 
 
-def _binds(steps: tuple[Step, ...]) -> Iterator[str]:
-    for step in steps:
-        if isinstance(step, Match):
-            yield from (name for _, name, _ in step.fresh)
-        else:
-            yield step.variable
-
-
+@dataclass(slots=True, eq=False)
 class Branch:
-    """Entries that begin with the same lookups share them.
+    """A trie of entries by lookup, so that entries which begin with the same lookups share them."""
 
-    entries: those whose lookups end here. steps: (lookup, what follows).
-    """
-
-    __slots__ = ("entries", "steps")
-
-    def __init__(self) -> None:
-        self.entries: list[Entry] = []
-        self.steps: list[tuple[Step, Branch]] = []
+    entries: list[Entry] = field(default_factory=list)
+    steps: list[tuple[Step, Branch]] = field(default_factory=list)
 
     def plant(self, entry: Entry) -> None:
         branch = self
@@ -153,26 +152,27 @@ class Branch:
         branch.entries.append(entry)
 
 
+@dataclass(slots=True, eq=False)
 class Tree:
-    """The entries that one trigger leads to: in ``root``, and those with loose variables, twice, in the others."""
+    """The entries of one trigger: ``shared`` and, again, ``separate`` hold those with loose variables."""
 
-    __slots__ = ("root", "separate", "shared", "trigger", "types")
-
-    def __init__(self, trigger: Atom, types: dict[str, str]):
-        self.trigger = trigger
-        self.types = types
-        self.root = Branch()
-        self.shared: list[Entry] = []
-        self.separate = Branch()
+    trigger: Atom
+    types: dict[str, str]
+    root: Branch = field(default_factory=Branch)
+    shared: list[Entry] = field(default_factory=list)
+    separate: Branch = field(default_factory=Branch)
 
 
 class Logic:
-    """What a (domain, grammar) pair means; immutable, shared by all games whose texts differ in the task alone.
+    """A compiled domain and grammar; immutable, shared by all games whose texts differ in the task alone.
 
     trigger: the changing predicate that most conditions ask for (where the agent is), or None.
-    governing: changing predicates that say what can be done. apart: those that text and planner may disagree about.
-    mentioned: changing facts' names that texts depend on. lookups: (predicate, positions) that rows are looked up by.
-    queries: those that texts ask. denied: predicates whose undone facts they ask for.
+    governing: predicates that preconditions ask for.
+    apart: predicates with conditional effects, on which text and planner may disagree.
+    mentioned: predicates that texts depend on.
+    denied: predicates that texts ask for as ``not_...``: facts that were true once and are not.
+    lookups: (predicate, positions) that changing facts are looked up by.
+    queries: the queries of texts.
     """
 
     def __init__(self, domain: PddlDomain, grammar: Grammar):
@@ -201,7 +201,6 @@ class Logic:
         if self.trigger is not None:
             self.lookups.add((self.trigger, ()))
         for action in actions:
-            # Words first, since the lookups of an action include those of its texts.
             wording = grammar.wordings[action.name]
             scope = tuple((name.strip("?"), kind) for name, kind in action.parameters)
             try:
@@ -242,10 +241,7 @@ class Logic:
             tree.root.plant(entry)
 
     def search_order(self, types: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-        """The type tuples below ``types`` in the order TextWorld searches them, in which things are listed.
-
-        It is breadth first with the repetitions of the original: what can be reached in two ways may be listed twice.
-        """
+        """The type tuples below ``types`` in TextWorld's search order: breadth first, with its repetitions."""
         seen: set[tuple[str, ...]] = set()
         queue = deque(self._narrowed(types))
         found = [types]
@@ -267,14 +263,14 @@ class Logic:
 
 
 def lookups(steps: tuple[Step, ...]) -> set[tuple[str, tuple[int, ...]]]:
-    """The lookups among facts that change."""
+    """(predicate, positions) of the lookups of changing facts."""
     return {
         (step.predicate, step.positions) for step in steps if isinstance(step, Match) and step.fluent and step.fresh
     }
 
 
 def mentioned(case: Case) -> set[str]:
-    """The predicates of a case, "for all" included."""
+    """The predicates of a case, with those of its universal parts."""
     found = {atom.predicate for atom in (*case.positive, *case.negative)}
     for part in case.universal:
         for inner in cases(part.part):
@@ -288,7 +284,7 @@ def _commonest(found: list[Case], fluents: frozenset[str]) -> str | None:
 
 
 def _loose(entry: Entry) -> frozenset[str]:
-    """See :class:`Entry`."""
+    """``Entry.loose``."""
     trigger, case = entry.trigger, entry.case
     outcomes, command = entry.schema.outcomes, entry.schema.command
     if trigger is None or entry.guard is not None or case.universal or command.open:
@@ -313,7 +309,7 @@ def _outcome(effect: Effect) -> ConditionalEffect:
 
 
 def _check_grammar(domain: PddlDomain, grammar: Grammar, actions: list[str]) -> None:
-    """Raise GameError for rules in use that are missing, circular, unsafe or ask about unknown types."""
+    """Raise GameError if a rule in use is missing, circular or unsafe, or asks about an unknown type."""
     rules = grammar.rules
     done: set[str] = set()
     path: list[str] = []
@@ -342,7 +338,6 @@ def _check_grammar(domain: PddlDomain, grammar: Grammar, actions: list[str]) -> 
 
     def walk(found: tuple[Symbol, ...]) -> None:
         for symbol in found:
-            # A list holds a part, and a part may be a call: each layer is taken off in turn.
             if isinstance(symbol, Listing):
                 for name in LIST_RULES:
                     rule(name)
@@ -361,14 +356,14 @@ def _check_grammar(domain: PddlDomain, grammar: Grammar, actions: list[str]) -> 
         walk(grammar.wordings[name].feedback)
 
 
-# Shared reading -------------------------------------------------------------------------------------------------------
+# Cached reading -------------------------------------------------------------------------------------------------------
 
-TASK = "\ue000"  # stands for the task in a grammar that games share; from a private use area, so in no text
+TASK = "\ue000"  # placeholder of the task in a shared grammar; a private use character, so it is in no text
 _TASK_RULE = re.compile(r'("task"\s*:\s*\[\s*\{\s*"rhs"\s*:\s*)("(?:[^"\\\x00-\x1f]|\\[^\x00-\x1f])*")(?=\s*\}\s*\])')
 
 
 def read_logic(domain_text: str, grammar_text: str) -> tuple[Logic, str]:
-    """The logic of a domain and a grammar, shared by games that differ in the task, and what to put for ``TASK``."""
+    """The compiled domain and grammar, shared by games that differ in the task alone, and the text for ``TASK``."""
     halves = _TASK_RULE.split(grammar_text)
     if len(halves) == 4 and TASK not in grammar_text:
         try:
@@ -376,7 +371,7 @@ def read_logic(domain_text: str, grammar_text: str) -> tuple[Logic, str]:
         except GameError as error:
             raise error.inside("grammar: rule task") from None
         except ValueError:
-            return _logic(domain_text, grammar_text), ""  # which says what is wrong
+            return _logic(domain_text, grammar_text), ""  # raises with the place
         if all(isinstance(symbol, LiteralText) for symbol in task):
             logic = _logic(domain_text, f'{halves[0]}{halves[1]}"{TASK}"{halves[3]}')
             if logic.grammar.rules.get("task") == (Production(None, (LiteralText(TASK),)),):

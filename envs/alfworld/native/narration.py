@@ -1,11 +1,12 @@
-"""What a game says: grammar rules compiled, once per grammar, to functions of a world and its state.
+"""The texts of a game: grammar rules compiled, once per grammar, to functions of static facts and a state.
 
-TextWorld answers queries in a fixed order, which is the order things are listed in; it is kept here to the letter.
+Queries are answered in exactly TextWorld's order, because things are listed in that order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from gagpo.envs.alfworld.native.formulas import GameError, PddlDomain
@@ -19,35 +20,34 @@ from gagpo.envs.alfworld.native.grammar import (
     Symbol,
     Value,
 )
-from gagpo.envs.alfworld.native.world import Row, State, World
+from gagpo.envs.alfworld.native.state import Row, State, StaticFacts
 
 Env = tuple[str, ...]  # the objects that the placeholders in scope stand for
 Scope = tuple[Placeholder, ...]
-Teller = Callable[[Env, World, State], str]
-Answers = Callable[[Env, World, State], list[Env]]
+Teller = Callable[[Env, StaticFacts, State], str]
+Answers = Callable[[Env, StaticFacts, State], list[Env]]
 
 
+@dataclass(slots=True, eq=False)
 class Signatures:
-    """Type tuples in search order; equal to itself alone, which makes it a fast key."""
+    """Type tuples in search order; compared by identity, which makes it a fast dictionary key."""
 
-    __slots__ = ("order",)
-
-    def __init__(self, order: tuple[tuple[str, ...], ...]):
-        self.order = order
+    order: tuple[tuple[str, ...], ...]
 
 
 LIST_RULES = ("list_empty", "list_separator", "list_last_separator")
 MAX_PARTS = 100_000  # parts of one text; the longest shipped one has 60
-SAID = "@said"  # marks facts of which text and planner may disagree
+SAID = "@said"  # marks the text's copy of a fact on which text and planner may disagree
 
 
 class Narration:
     """Compiles the rules of a grammar for a domain.
 
-    search_order: gives the type tuples below a type tuple, in TextWorld's order.
-    apart: predicates that the text sees with ``SAID``.
-    lookups: (predicate, positions) of changing facts that compiled texts look up. mentioned: predicates they depend on.
-    queries: all of them.
+    search_order: returns the type tuples below a type tuple, in TextWorld's order.
+    apart: predicates on which text and planner may disagree; the text's facts are marked with ``SAID``.
+    lookups: (predicate, positions) of changing facts that compiled texts look up.
+    mentioned: predicates that compiled texts depend on.
+    queries: all queries of compiled texts, in order.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Narration:
         self._rules: dict[tuple[str, Scope], Compiled] = {}
 
     def compile(self, symbols: tuple[Symbol, ...], scope: Scope) -> Compiled:
-        """The teller of ``symbols`` for objects in the order of ``scope``; raises GameError."""
+        """Compile ``symbols`` for objects in the order of ``scope``; raises GameError."""
         return _joined([self._symbol(symbol, scope) for symbol in symbols])
 
     def _symbol(self, symbol: Symbol, scope: Scope) -> Compiled:
@@ -87,7 +87,7 @@ class Narration:
         if compiled is None:
             alternatives: list[tuple[Query | None, Compiled]] = []
             for production in self.rules[name]:
-                # What stands behind an alternative without condition is never reached.
+                # Alternatives after one without a condition are never reached.
                 query = self._query(production.condition, scope) if production.condition else None
                 alternatives.append((query, self.compile(production.symbols, scope)))
                 if query is None:
@@ -96,7 +96,7 @@ class Narration:
         return compiled
 
     def _value(self, symbol: Value, scope: Scope) -> Compiled:
-        """An expression; what it says of an object never changes, so it is computed once per world."""
+        """An expression; its value for an object never changes, so it is computed once."""
         places = {name: at for at, (name, _) in enumerate(scope)}  # the last placeholder of a name counts
         unknown = next((name for name in symbol.names if name not in places), None)
         if symbol.fault or unknown is not None:
@@ -104,28 +104,26 @@ class Narration:
         used = frozenset(scope[places[name]] for name in symbol.names)
         names, source = symbol.names, symbol.source
 
-        def compute(world: World, objects: Env) -> str:
+        def compute(static: StaticFacts, objects: Env) -> str:
             try:
-                return str(symbol.compute({n: world.entities[o] for n, o in zip(names, objects, strict=True)}))
+                return str(symbol.compute({n: static.entities[o] for n, o in zip(names, objects, strict=True)}))
             except KeyError as error:
                 raise GameError(f"the object {error} takes part in an action but in no fact") from None
 
         if len(names) == 1:
             at = places[names[0]]
 
-            def tell_one(env: Env, world: World, state: State) -> str:
+            def tell_one(env: Env, static: StaticFacts, state: State) -> str:
                 thing = env[at]
-                kept = world.kept.get(source)
-                if kept is None:
-                    kept = world.kept[source] = {}
-                text = kept.get(thing)
+                cache = static.cache.setdefault(source, {})
+                text = cache.get(thing)
                 if text is None:
-                    text = kept[thing] = compute(world, (thing,))
+                    text = cache[thing] = compute(static, (thing,))
                 return text
 
             return Compiled(tell_one, used=used)
         positions = [places[name] for name in names]
-        return Compiled(lambda env, world, state: compute(world, tuple([env[i] for i in positions])), used=used)
+        return Compiled(lambda env, static, state: compute(static, tuple([env[i] for i in positions])), used=used)
 
     def _each(self, each: Each, joints: list[Compiled] | None, scope: Scope) -> Compiled:
         if each.query is None:
@@ -135,22 +133,22 @@ class Narration:
         answers, tell_part = query.answers, part.tell
         if joints is None:
 
-            def tell_all(env: Env, world: World, state: State) -> str:
-                found = answers(env, world, state)
-                world.spend(len(found))
-                return "".join([tell_part(e, world, state) for e in found])
+            def tell_all(env: Env, static: StaticFacts, state: State) -> str:
+                found = answers(env, static, state)
+                static.spend(len(found))
+                return "".join([tell_part(e, static, state) for e in found])
 
             return Compiled(tell_all, [part, query])
         empty, between, last = (joint.tell for joint in joints)
 
-        def tell(env: Env, world: World, state: State) -> str:
-            answered: list[Any] = answers(env, world, state)
-            world.spend(len(answered))
-            found: list[str] = [tell_part(e, world, state) for e in answered]
+        def tell(env: Env, static: StaticFacts, state: State) -> str:
+            answered: list[Any] = answers(env, static, state)
+            static.spend(len(answered))
+            found: list[str] = [tell_part(e, static, state) for e in answered]
             if len(found) > 1:
-                head = between(env, world, state).join(found[:-1])
-                return head + last(env, world, state) + found[-1]
-            return found[0] if found else empty(env, world, state)
+                head = between(env, static, state).join(found[:-1])
+                return head + last(env, static, state) + found[-1]
+            return found[0] if found else empty(env, static, state)
 
         return Compiled(tell, [part, query, *joints])
 
@@ -165,23 +163,20 @@ class Narration:
             step, inner = self._condition(condition, inner)
             steps.append(step)
         changing = any(self._changes(condition.predicate) for condition in conditions)
-        query = Query(steps[0], inner, used, changing, inner != scope)
-        if len(steps) > 1:
 
-            def answers(env: Env, world: World, state: State) -> list[Env]:
-                found = [env]
-                for step in steps:
-                    found = [more for one in found for more in step(one, world, state)]
-                    world.spend(len(found))
-                return found
+        def answers(env: Env, static: StaticFacts, state: State) -> list[Env]:
+            found = [env]
+            for step in steps:
+                found = [more for one in found for more in step(one, static, state)]
+                static.spend(len(found))
+            return found
 
-            query.answers = answers
-        return query
+        return Query(answers if len(steps) > 1 else steps[0], inner, used, changing, inner != scope)
 
     def _condition(self, condition: Condition, scope: Scope) -> tuple[Answers, Scope]:
-        """One condition: the objects in scope, extended in all ways that make it true.
+        """Extend the objects in scope in all ways that make one condition true.
 
-        A placeholder that is new stands for no object that another one stands for.
+        A new placeholder never stands for an object that another one stands for.
         """
         name = condition.predicate
         self.mentioned.add(name)
@@ -199,10 +194,9 @@ class Narration:
         signatures = self._signatures[types]
         rows = self._rows(name, bound, len(parameters), signatures)
 
-        def extend(env: Env, world: World, state: State) -> list[Env]:
+        def extend(env: Env, static: StaticFacts, state: State) -> list[Env]:
             found = []
-            for row in rows(tuple([env[i] for i in at]), world, state):
-                # A variable may not stand for what another one stands for already.
+            for row in rows(tuple([env[i] for i in at]), static, state):
                 more = env
                 for i in fresh:
                     if row[i] in more:
@@ -215,31 +209,29 @@ class Narration:
 
         if len(fresh) == 1 and not repeated:
             only = fresh[0]
-            return (
-                lambda env, world, state: [
-                    (*env, row[only]) for row in rows(tuple([env[i] for i in at]), world, state) if row[only] not in env
-                ],
-                inner,
-            )
+
+            def extend_by_one(env: Env, static: StaticFacts, state: State) -> list[Env]:
+                key = tuple([env[i] for i in at])
+                return [(*env, row[only]) for row in rows(key, static, state) if row[only] not in env]
+
+            return extend_by_one, inner
         return extend, inner
 
     def _rows(
         self, name: str, bound: tuple[int, ...], arity: int, signatures: Signatures
-    ) -> Callable[[Row, World, State], Iterable[Row]]:
+    ) -> Callable[[Row, StaticFacts, State], Iterable[Row]]:
         """Rows of a predicate with given objects at the ``bound`` positions, in TextWorld's order."""
         if self._changes(name):
             return self._changing(name + SAID if name in self.apart else name, bound, arity, signatures)
         if self.domain.predicates.get(name) != arity or name == "=":
-            return lambda key, world, state: ()
-        mentioned = object()
+            return lambda key, static, state: ()
+        cache_key = object()
 
-        def fixed(key: Row, world: World, state: State) -> Iterable[Row]:
-            kept = world.kept.get(mentioned)
-            if kept is None:
-                kept = world.kept[mentioned] = {}
-            rows = kept.get(key)
+        def fixed(key: Row, static: StaticFacts, state: State) -> Iterable[Row]:
+            cache = static.cache.setdefault(cache_key, {})
+            rows = cache.get(key)
             if rows is None:
-                rows = kept[key] = _ordered(world.lookup(name, bound, key), ranks(world, signatures))
+                rows = cache[key] = _ordered(static.lookup(name, bound, key), static, signatures)
             return rows
 
         return fixed
@@ -248,59 +240,58 @@ class Narration:
         return name in self.domain.fluents or self.denies(name)
 
     def denies(self, name: str) -> bool:
-        """Whether ``name`` asks for a fact that was undone: ``not_`` and a predicate that changes."""
+        """Whether ``name`` asks for facts that were made false: ``not_`` and a predicate that changes."""
         return name.startswith("not_") and name[4:] in self.domain.fluents and name not in self.domain.predicates
 
     def _changing(
         self, name: str, bound: tuple[int, ...], arity: int, signatures: Signatures
-    ) -> Callable[[Row, World, State], Iterable[Row]]:
+    ) -> Callable[[Row, StaticFacts, State], Iterable[Row]]:
         if len(bound) == arity:
 
-            def check(key: Row, world: World, state: State) -> Iterable[Row]:
+            def check(key: Row, static: StaticFacts, state: State) -> Iterable[Row]:
                 if (name, *key) not in state.facts:
                     return ()
-                return _ordered((key,), ranks(world, signatures))
+                return _ordered((key,), static, signatures)
 
             return check
         self.lookups.add((name, bound))
 
-        def look(key: Row, world: World, state: State) -> Iterable[Row]:
+        def look(key: Row, static: StaticFacts, state: State) -> Iterable[Row]:
             rows = state.slots.get((name, bound, key))
-            return _ordered(rows, ranks(world, signatures)) if rows else ()
+            return _ordered(rows, static, signatures) if rows else ()
 
         return look
 
 
+@dataclass(slots=True, eq=False)
 class Query:
-    """answers: from the objects in scope to those of all answers, whose placeholders are ``scope``.
+    """A compiled query.
 
-    used: placeholders it depends on. changing: it asks for facts that change. open: it looks for further objects.
+    answers: from the objects in scope to those of all answers.
+    scope: the placeholders of an answer.
+    used: placeholders that it depends on.
+    changing: it asks for facts that change.
+    open: it binds new placeholders.
     """
 
-    __slots__ = ("answers", "changing", "open", "scope", "used")
-
-    def __init__(self, answers: Answers, scope: Scope, used: frozenset[Placeholder], changing: bool, open: bool):
-        self.answers = answers
-        self.scope = scope
-        self.used = used
-        self.changing = changing
-        self.open = open
+    answers: Answers
+    scope: Scope
+    used: frozenset[Placeholder]
+    changing: bool
+    open: bool
 
 
 class Compiled:
-    """A text: a constant or a teller, made from ``parts``. size: how many. The rest is as in :class:`Query`."""
+    """A compiled text of ``size`` parts: a constant, or what ``tell`` returns. The rest is as in :class:`Query`."""
 
     __slots__ = ("changing", "constant", "open", "size", "tell", "used")
 
     def __init__(
-        self,
-        text: str | Teller,
-        parts: Iterable[Compiled | Query] = (),
-        used: frozenset[Placeholder] = frozenset(),
+        self, text: str | Teller, parts: Iterable[Compiled | Query] = (), used: frozenset[Placeholder] = frozenset()
     ):
         parts = list(parts)
         self.constant = text if isinstance(text, str) else None
-        self.tell: Teller = (lambda env, world, state: text) if isinstance(text, str) else text
+        self.tell: Teller = (lambda env, static, state: text) if isinstance(text, str) else text
         self.used: frozenset[Placeholder] = used.union(*[part.used for part in parts])
         self.changing: bool = any(part.changing for part in parts)
         self.open: bool = any(part.open for part in parts)
@@ -312,7 +303,7 @@ class Compiled:
 
 
 class _Ranks(dict[Row, tuple[int, ...]]):
-    """Row -> where its types stand among ``signatures``; empty for the usual case, once and first."""
+    """Row -> positions of its types among ``signatures``: empty for the usual case, the first one only."""
 
     def __init__(self, types: Mapping[str, str], signatures: Signatures):
         self.types = types
@@ -325,15 +316,11 @@ class _Ranks(dict[Row, tuple[int, ...]]):
         return found
 
 
-def ranks(world: World, signatures: Signatures) -> _Ranks:
-    found = world.kept.get(signatures)
-    if found is None:
-        found = world.kept[signatures] = _Ranks(world.types, signatures)
-    return found  # type: ignore[return-value]
-
-
-def _ordered(rows: Iterable[Row], ranks: _Ranks) -> Iterable[Row]:
-    """Sorted ``rows`` by signature, those of no signature left out; what has two ranks comes twice."""
+def _ordered(rows: Iterable[Row], static: StaticFacts, signatures: Signatures) -> Iterable[Row]:
+    """Sorted ``rows`` in order of rank, without those of no rank; a row with two ranks comes twice."""
+    ranks = static.cache.get(signatures)
+    if ranks is None:
+        ranks = static.cache[signatures] = _Ranks(static.types, signatures)
     if not any(map(ranks.__getitem__, rows)):
         return rows
     placed = [(rank, row) for row in rows for rank in ranks[row] or (0,) if rank >= 0]
@@ -341,7 +328,7 @@ def _ordered(rows: Iterable[Row], ranks: _Ranks) -> Iterable[Row]:
 
 
 def _joined(parts: list[Compiled]) -> Compiled:
-    """Parts side by side."""
+    """The concatenation of ``parts``."""
     merged: list[Compiled] = []
     for part in parts:
         if merged and part.constant is not None and merged[-1].constant is not None:
@@ -355,25 +342,25 @@ def _joined(parts: list[Compiled]) -> Compiled:
     pieces: list[Any] = [part.tell if part.constant is None else part.constant for part in merged]
     if len(merged) == 3 and merged[1].constant is None and merged[0].constant and merged[2].constant:
         one, tell, three = pieces
-        return Compiled(lambda env, world, state: one + tell(env, world, state) + three, merged)
+        return Compiled(lambda env, static, state: one + tell(env, static, state) + three, merged)
     return Compiled(
-        lambda env, world, state: "".join(
-            [piece if isinstance(piece, str) else piece(env, world, state) for piece in pieces]
+        lambda env, static, state: "".join(
+            [piece if isinstance(piece, str) else piece(env, static, state) for piece in pieces]
         ),
         merged,
     )
 
 
 def _choice(rule: str, alternatives: list[tuple[Query | None, Compiled]]) -> Compiled:
-    """The first alternative whose condition has an answer."""
+    """The text of the first alternative whose condition has an answer."""
     if alternatives[0][0] is None:
         return alternatives[0][1]
     tests = [(None if query is None else query.answers, compiled.tell) for query, compiled in alternatives]
 
-    def tell(env: Env, world: World, state: State) -> str:
+    def tell(env: Env, static: StaticFacts, state: State) -> str:
         for answers, text in tests:
-            if answers is None or answers(env, world, state):
-                return text(env, world, state)
+            if answers is None or answers(env, static, state):
+                return text(env, static, state)
         raise GameError(f"grammar: no alternative of rule {rule} applies")
 
     parts: list[Compiled | Query] = [compiled for _, compiled in alternatives]

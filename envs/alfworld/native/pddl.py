@@ -1,7 +1,7 @@
 """PDDL domains and problems, read as the planner behind TextWorld reads them.
 
-Names are lower-cased, types are not enforced on predicate arguments, conditions are brought into negation normal form.
-Reading is iterative and bounded: hostile text costs time in proportion to its length and ends in a :class:`GameError`.
+Names become lower case, the types of predicate arguments are not checked, and conditions are brought into negation
+normal form. Reading is bounded: hostile text takes linear time and ends in a :class:`GameError`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,9 @@ from gagpo.envs.alfworld.native.formulas import (
 )
 
 MAX_DEPTH = 100  # nesting of parentheses; the shipped domain uses 7
-MAX_NAMES = (
-    20_000  # objects of a problem, or types, predicates and actions of a domain; a large kitchen has 250 objects
-)
+MAX_NAMES = 20_000  # objects of a problem, or parts of a domain; a large kitchen has 250 objects
 Node = str | list["Node"]  # a word, or a parenthesised list
-CASTS = {"and", "or", "not", "imply", "forall", "exists"}
+CONNECTIVES = {"and", "or", "not", "imply", "forall", "exists"}
 
 
 def read_domain(text: str) -> PddlDomain:
@@ -40,7 +38,7 @@ def read_domain(text: str) -> PddlDomain:
     domain = PddlDomain(name, {"object": ()}, {}, {}, {})
     bases: list[tuple[str, str]] = []
     for keyword, rest in sections[1:]:
-        # Types and predicates of the whole domain come first; actions, which need them, in a second pass.
+        # Actions need the types and predicates of the whole domain, so they are read in a second pass.
         if keyword == ":types":
             bases += _typed(rest, ":types")
         elif keyword == ":constants":
@@ -101,7 +99,7 @@ def read_problem(text: str, domain: PddlDomain) -> PddlProblem:
 
 
 def nested(text: str) -> list[Node]:
-    """The one parenthesised expression of ``text`` as nested lists of lower-case words."""
+    """Parse the one parenthesised expression of ``text`` into nested lists of lower-case words."""
     bare = re.sub(r";[^\n]*", "", text)
     if not bare.isascii():
         line = next(n for n, row in enumerate(bare.split("\n"), 1) if not row.isascii())
@@ -112,7 +110,6 @@ def nested(text: str) -> list[Node]:
     current: list[Node] = []
     stack: list[list[Node]] = []
     for position, word in enumerate(words):
-        # A stack instead of recursion: the depth of hostile text is bounded by a count.
         if word == "(":
             if len(stack) >= MAX_DEPTH:
                 _misplaced(bare, position, f"more than {MAX_DEPTH} nested parentheses")
@@ -136,7 +133,7 @@ def nested(text: str) -> list[Node]:
 
 
 def _misplaced(bare: str, position: int, message: str) -> NoReturn:
-    """Raise with the line of the word at ``position``; only errors pay for finding it."""
+    """Raise GameError with the line of the word at ``position``."""
     for count, match in enumerate(re.finditer(r"[()]|\?[^\s()?]*|[^\s()?]+", bare)):
         if count == position:
             raise GameError(f"line {bare.count(chr(10), 0, match.start()) + 1}: {message}")
@@ -186,7 +183,6 @@ def _typed(words: Node, place: str) -> list[tuple[str, str]]:
     result = []
     start = 0
     while start < len(words):
-        # A dash gives its type to all names since the last one.
         try:
             dash = words.index("-", start)
         except ValueError:
@@ -200,7 +196,7 @@ def _typed(words: Node, place: str) -> list[tuple[str, str]]:
 
 
 def _closure(bases: list[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
-    """Every type with all its supertypes, sorted."""
+    """Type -> all its supertypes, sorted."""
     above: dict[str, set[str]] = {"object": set()}
     for name, base in bases:
         above.setdefault(name, set()).add(base)
@@ -237,7 +233,7 @@ def _read_init(
                 measured += names
             continue
         if entry[0] == "not":
-            continue  # what is not listed is false anyway
+            continue  # facts that are not listed are false anyway
         try:
             fact = (heads[entry[0]], *[known[name] for name in entry[1:]])  # type: ignore[index] # a list: TypeError
             fits = predicates[fact[0]] == len(fact) - 1
@@ -250,7 +246,7 @@ def _read_init(
 
 
 def _bad_fact(entry: list[Node], predicates: dict[str, int], objects: dict[str, str]) -> GameError:
-    """What is wrong with a fact of :init."""
+    """The error for a bad fact of ``:init``."""
     arity = predicates.get(entry[0]) if isinstance(entry[0], str) else None
     if arity is None:
         return GameError(f":init: unknown predicate in {_show(entry)}")
@@ -289,7 +285,7 @@ def _read_action(rest: list[Node], domain: PddlDomain) -> Action:
 
 
 class _Conditions:
-    """Reads conditions and effects over known names; ``lenient`` lets constants through that a problem defines."""
+    """Reads conditions and effects over ``names``; ``lenient`` also allows objects that only a problem defines."""
 
     def __init__(self, domain: PddlDomain, names: Iterable[str], lenient: bool = False):
         self.domain = domain
@@ -301,7 +297,7 @@ class _Conditions:
         if not isinstance(node, list) or not node or not isinstance(node[0], str):
             raise GameError(f"expected a condition, got {_show(node)}")
         tag, args = node[0], node[1:]
-        if tag not in CASTS:
+        if tag not in CONNECTIVES:
             return self._literal(node, negated, scope)
         wanted = {"not": 1, "imply": 2, "forall": 2, "exists": 2}.get(tag)
         if wanted is not None and len(args) != wanted:
@@ -324,7 +320,7 @@ class _Conditions:
         scope: Mapping[str, str] = NOTHING,
         condition: Formula = TRUE,
     ) -> None:
-        """Append the simple effects of ``node`` to ``out``; costs are of no consequence to play and are dropped."""
+        """Append the simple effects of ``node`` to ``out``; costs are dropped."""
         if not isinstance(node, list) or not node or not isinstance(node[0], str):
             raise GameError(f"expected an effect, got {_show(node)}")
         tag, args = node[0], node[1:]
@@ -347,13 +343,12 @@ class _Conditions:
             out.append(Effect(variables, condition, literal))
 
     def _variables(self, words: Node, scope: Mapping[str, str]) -> tuple[tuple[tuple[str, str], ...], dict[str, str]]:
-        """Quantified variables under names used nowhere else in this action or goal, and the scope inside."""
+        """Quantified variables, renamed to be unique in this action or goal, and the scope inside."""
         if not isinstance(words, list):
             raise GameError(f"expected (?variable - type ...), got {_show(words)}")
         inner = dict(scope)
         variables = []
         for name, kind in _typed(words, "quantifier"):
-            # An inner variable of an outer one's name is another variable.
             if not name.startswith("?"):
                 raise GameError(f"expected (?variable - type ...), got {_show(words)}")
             inner[name] = name

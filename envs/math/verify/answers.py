@@ -1,8 +1,7 @@
-r"""What an answer can be: a number, a choice letter, words, a sequence of answers, a matrix, a relation, or a formula.
+r"""Types of answers: number, choice letter, words, sequence, matrix, relation, formula.
 
-A solved inequality is read as the interval that it describes, so intervals have one form. Numbers, choices, words, and
-sequences and matrices of them can be compared exactly and at once; a :class:`Formula` or a :class:`Relation` may need
-computer algebra.
+A solved inequality is read as an interval. Numbers, choices, words, and sequences and matrices of them are compared
+exactly in this process; a :class:`Formula` or :class:`Relation` may need computer algebra.
 """
 
 from __future__ import annotations
@@ -16,12 +15,16 @@ from gagpo.envs.math.verify.spelling.units import Unit
 
 @dataclass(frozen=True)
 class Number:
-    """A number written out: an integer, a decimal, a fraction, a mixed number, or in scientific notation.
+    """An integer, decimal, fraction, mixed number, or number in scientific notation.
 
-    places: digits after the decimal point, None unless written as a decimal. significant: its significant digits.
-    percent: a percent sign follows. unit: a known unit. base: of ``1011_2``. modulus: of ``3 \\pmod 7``. name: ``x`` in
-    ``x = 3``. division: written as a quotient of two integers although its value is one. items: the list that the same
-    spelling stands for as well (1 and 234 of ``1,234``).
+    places: digits after the decimal point; None unless written as a decimal.
+    significant: significant digits of a decimal.
+    percent: followed by a percent sign.
+    base: 2 in ``1011_2``.
+    modulus: 7 in ``3 \\pmod 7``.
+    name: ``x`` in ``x = 3``.
+    division: an integer written as a quotient, such as ``14/2``.
+    items: the list that the same spelling may mean (1 and 234 of ``1,234``).
     """
 
     value: Fraction
@@ -45,17 +48,20 @@ class Choice:
 
 @dataclass(frozen=True)
 class Words:
-    """An answer in words, in the spelling of :func:`gagpo.envs.math.verify.spelling.normalise.words`."""
+    """An answer in words, as :func:`gagpo.envs.math.verify.spelling.normalise.words` spells it."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Sequence:
-    r"""Several answers: ``opening`` and ``closing`` are the brackets as written, empty for a bare list.
+    r"""Several answers.
 
-    An interval is a sequence of its two ends, a union (``\cup``) one of intervals; ``name`` is the variable that lies
-    in it. Items with names of their own, as in ``x = 1, y = 2``, are coordinates.
+    An interval is a sequence of its two ends, a union (``\cup``) a sequence of intervals. Items with names, as in
+    ``x = 1, y = 2``, are coordinates.
+
+    opening, closing: the brackets as written; empty for a bare list.
+    name: the variable of an interval or union.
     """
 
     items: tuple[Answer, ...]
@@ -69,7 +75,7 @@ class Sequence:
 
     @property
     def pointed(self) -> bool:
-        """Written as a point or a vector is, which an open interval is too."""
+        """Written like a point or vector; so are open intervals."""
         return (self.opening, self.closing) == ("(", ")") and not self.name
 
 
@@ -82,9 +88,10 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Formula:
-    """An expression, as tidy LaTeX; ``name`` is the ``y`` of ``y = ...`` and ``unit`` the unit, which it does not hold.
+    """An expression in normalised LaTeX, without name and unit.
 
-    rounded: the decimal that was written after it, as in ``\\sqrt{13} \\approx 3.606``.
+    name: ``y`` in ``y = ...``.
+    rounded: the decimal after it, as in ``\\sqrt{13} \\approx 3.606``.
     """
 
     latex: str
@@ -95,7 +102,7 @@ class Formula:
 
 @dataclass(frozen=True)
 class Relation:
-    """An equation or inequality that is not solved for a variable: a question, or the equation of a curve."""
+    """An equation or inequality that is not solved for a variable, such as the equation of a curve."""
 
     latex: str
 
@@ -103,12 +110,12 @@ class Relation:
 Answer = Number | Choice | Words | Sequence | Matrix | Formula | Relation
 
 NOTHING = Sequence((), r"\{", r"\}")
-"""The empty set, which "no solution" means too."""
+"""The empty set, also for "no solution"."""
 INFINITY, MINUS_INFINITY = Formula(r"\infty"), Formula(r"-\infty")
 
 
 def canonical(answer: Answer) -> str:
-    r"""One spelling for answers that say the same: what votes are counted by and transcripts compared by.
+    r"""One spelling for equal answers, for counting votes and comparing transcripts.
 
     >>> x, y = Number(Fraction(2, 4), name="x"), Number(Fraction(3), percent=True, name="y")
     >>> canonical(x), canonical(Sequence((y, x))), canonical(Formula("2 x + 1", name="y"))
@@ -144,7 +151,7 @@ def to_latex(answer: Answer) -> str:
             if answer.places and not answer.percent:
                 return _as_decimal(answer.value, answer.places)
             value = answer.value / 100 if answer.percent else answer.value
-            if answer.unit and answer.unit.dimension == "angle":  # a formula it is compared with is in radians
+            if answer.unit and answer.unit.dimension == "angle":  # formulas are in radians
                 return rf"\frac{{{value.numerator} \pi}}{{{180 * value.denominator}}}"
             top = f"{value.numerator}"
             return top if value.denominator == 1 else rf"\frac{{{top}}}{{{value.denominator}}}"
@@ -171,5 +178,5 @@ def _as_decimal(value: Fraction, places: int) -> str:
 
 
 def as_list(answer: Number) -> Sequence | None:
-    """``1,234`` read as the two numbers 1 and 234, ``3 and 1/2`` as 3 and 1/2: the other meaning the spelling has."""
+    """The other reading of a spelling: ``1,234`` as 1 and 234, ``3 and 1/2`` as 3 and 1/2."""
     return Sequence(tuple(map(Number, answer.items))) if answer.items else None

@@ -1,8 +1,8 @@
-"""Whether two answers are the same.
+"""Compare two answers.
 
-Numbers, choices, words and sequences of them are decided here, exactly. Formulas are left to ``symbolic``, a function
-that the caller supplies: computer algebra in a verifier process, or one that says "not here" (:class:`NeedsAlgebra`).
-Both callers run this same code, so that a verdict does not depend on where it was reached.
+Numbers, choices, words and sequences of them are compared exactly. Formulas go to ``symbolic``: computer algebra in a
+verifier process, or a function that raises :class:`NeedsAlgebra`. Both processes run this code, so the verdict does not
+depend on where it was reached.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from gagpo.envs.math.verify.answers import (
 from gagpo.envs.math.verify.numerals import SIGNIFICANT_DIGITS, agrees, read_number
 from gagpo.envs.math.verify.spelling import brackets, normalise
 from gagpo.envs.math.verify.spelling.symbols import variables
-from gagpo.envs.math.verify.unevaluated import left_to_do
+from gagpo.envs.math.verify.unevaluated import unevaluated_operations
 
 Reason = Literal["match", "mismatch", "no_answer", "unparsable", "timeout"]
 
 
 class NeedsAlgebra(Exception):
-    """The comparison comes to a formula, which only a verifier process may look at."""
+    """The comparison includes a formula, which only a verifier process may evaluate."""
 
 
 Symbolic = Callable[[str, str, bool], bool]
-"""Whether gold answer and prediction are equal, as LaTeX; the flag says whether arithmetic may be left to do."""
+"""Whether gold answer and prediction, as LaTeX, are equal; the flag allows unevaluated arithmetic."""
 
 
-def not_here(gold: str, prediction: str, unevaluated: bool) -> bool:
-    """The ``symbolic`` of a process that has no computer algebra."""
+def needs_algebra(gold: str, prediction: str, unevaluated: bool) -> bool:
+    """The ``symbolic`` of a process without computer algebra."""
     raise NeedsAlgebra
 
 
 def same(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
-    """Whether ``prediction`` says what ``gold`` says. Not symmetric: the gold answer sets the kind and the form."""
+    """Whether ``prediction`` equals ``gold``. Not symmetric: the gold answer sets the kind and form."""
     if gold == prediction:
         return True
     match gold, prediction:
@@ -88,16 +88,16 @@ def same(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
             other = as_list(gold) if isinstance(gold, Number) else None
             if other is not None and same(other, prediction, symbolic):
                 return True
-            # Two spellings of one value, as in "1/2 or 0.5".
+            # two spellings of one value, as in "1/2 or 0.5"
             return len(items) <= 3 and all(same(gold, item, symbolic) for item in items)
         case (Number(), Formula()):
             if gold.unit and (number := read_number(_LETTER_UNIT.sub(r"\1 \2", prediction.latex))):
-                return same_numbers(gold, number)  # 7m, which could be a product as well
+                return same_numbers(gold, number)  # 7m, which could also be a product
             if gold.places is not None and prediction.rounded is not None:
                 return same_numbers(gold, prediction.rounded)
             if gold.unit and gold.unit.dimension == "angle" and r"\pi" in prediction.latex:
                 return _equal(gold, prediction, symbolic)
-            # A long decimal stands for a value that is exact as a formula only: 1.4142136 for a root of 2.
+            # A long decimal may stand for a formula: 1.4142136 for a root of 2.
             rounded = gold.places is not None and gold.significant >= SIGNIFICANT_DIGITS
             return rounded and _equal(gold, prediction, symbolic)
         case (Formula(), Number() | Formula()):
@@ -107,14 +107,14 @@ def same(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
 
 def _equal(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
     wanted, given = to_latex(gold), to_latex(prediction)
-    left = left_to_do(wanted, given)
-    if left - {"root"} if isinstance(gold, Number) else left:  # a root is what a long decimal stands for
+    left = unevaluated_operations(wanted, given)
+    if left - {"root"} if isinstance(gold, Number) else left:  # a long decimal may stand for a root
         return False
     return symbolic(wanted, given, False)
 
 
 def same_numbers(gold: Number, prediction: Number) -> bool:
-    if not _may_be_one(gold.name, prediction.name):
+    if not _same_name(gold.name, prediction.name):
         return False
     if prediction.division and not gold.division:
         return False
@@ -131,26 +131,26 @@ def same_numbers(gold: Number, prediction: Number) -> bool:
         return _close(gold, prediction, prediction.unit.size / gold.unit.size)
     if gold.percent == prediction.percent:
         return _close(gold, prediction)
-    # Exactly one side has the sign; its value is a hundredth of what is written.
+    # One side has a percent sign; its value is a hundredth of the number.
     if _close(gold, prediction, Fraction(1, 100) if prediction.percent else Fraction(100)):
         return True
-    # 0.5 % and 0.5 differ, but 50 % for 50 answers a question for a percentage.
+    # 0.5 % and 0.5 differ, but 50 % and 50 both answer a question for a percentage.
     asked_for = abs(gold.value if gold.percent else prediction.value) > 1
     return asked_for and _close(gold, prediction)
 
 
-def _may_be_one(name: str, other: str) -> bool:
-    """Whether two names may be one: no name, the same, ``y`` beside ``y(t)``, or ``y`` beside ``f(x)``."""
+def _same_name(name: str, other: str) -> bool:
+    """Whether two names may mean the same: one is missing, equal, ``y`` and ``y(t)``, or ``y`` and ``f(x)``."""
     if not name or not other or name == other:
         return True
-    if "y" in (name, other) and (name + other).endswith(("(x)", "(x)y")):  # y = x^2 is f(x) = x^2
+    if "y" in (name, other) and (name + other).endswith(("(x)", "(x)y")):
         return True
     stems = [side.partition("(")[0] for side in (name, other)]
     return stems[0] == stems[1] and (name in stems or other in stems)
 
 
 def _close(gold: Number, prediction: Number, scale: Fraction = Fraction(1)) -> bool:
-    """Equal once the prediction is multiplied by ``scale``, or equal as far as the shorter decimal goes."""
+    """Whether ``gold`` equals ``prediction * scale`` exactly, or to the digits of the shorter decimal."""
     if gold.value == prediction.value * scale:
         return True
     decimals = [
@@ -166,8 +166,6 @@ def _close(gold: Number, prediction: Number, scale: Fraction = Fraction(1)) -> b
 
 _LETTER_UNIT = re.compile(r"(\d)([a-zA-Z])$")
 _PLAIN_REPLIES = ("yes", "no", "true", "false")
-
-
 _REPLY_END = re.compile(r",|;|\.|  |\bbecause\b|\bsince\b")
 _LIST_OF_WORDS = re.compile(r"\s*,\s*(?:and\s+)?|\s+and\s+")
 
@@ -188,10 +186,10 @@ _EQUALITY = re.compile(r"=|\\equiv(?![a-zA-Z])")
 
 
 def _same_formulas(gold: Formula, prediction: Number | Formula, symbolic: Symbolic) -> bool:
-    if not _may_be_one(gold.name, prediction.name):
+    if not _same_name(gold.name, prediction.name):
         return False
     wanted, given = gold, prediction
-    # A name on one side is what the other side leaves out; only a curve is asked for by its equation.
+    # One side may leave the name out, except where the equation of a curve is asked for.
     if gold.name != prediction.name or gold.name not in ("y", "z") or not variables(gold.latex):
         wanted, given = replace(gold, name=""), replace(prediction, name="")
     if isinstance(given, Formula):
@@ -214,11 +212,11 @@ def _same_formulas(gold: Formula, prediction: Number | Formula, symbolic: Symbol
 
 _ADDED = re.compile(r"\+\s*C\s*$|^\s*C\s*\+")
 _ADDED_BY_ANY_NAME = re.compile(r"\+\s*(?:[CcKk](?:_\w)?|\\text\s*\{\s*const(?:ant)?\.?\s*\})\s*$|^\s*[CcKk]\s*\+")
-"""A constant of integration, which may have a name of its own."""
+"""A constant of integration; the prediction may name it otherwise."""
 
 
 def _same_relations(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
-    """An unsolved equation or inequality says no value; it may be a curve's equation, or a chain of equal sides."""
+    """Compare unsolved relations, which may be the equation of a curve or a chain of equal sides."""
     match gold, prediction:
         case (Relation(), Relation() | Formula()):
             return canonical(gold) == canonical(prediction) or _equal(gold, prediction, symbolic)
@@ -227,7 +225,7 @@ def _same_relations(gold: Answer, prediction: Answer, symbolic: Symbolic) -> boo
         case (Formula(), Relation()) if gold.name and variables(gold.latex):
             return _equal(gold, prediction, symbolic)
         case (Formula(), Relation()):
-            # Every side says the gold answer, the last one in a finished form: \sqrt{18} + \sqrt{8} = 5\sqrt{2}.
+            # Every side equals the gold answer, the last one fully evaluated: \sqrt{18} + \sqrt{8} = 5\sqrt{2}.
             *sides, last = brackets.split(prediction.latex, _EQUALITY)[0]
             if not sides or not variables(prediction.latex) <= variables(gold.latex):
                 return False
@@ -238,7 +236,7 @@ def _same_relations(gold: Answer, prediction: Answer, symbolic: Symbolic) -> boo
 
 
 def _same_vectors(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
-    """A row or a column and a vector in round brackets."""
+    """Compare a row or column with a vector in round brackets."""
     found = []
     for side in (gold, prediction):
         if isinstance(side, Matrix):
@@ -249,27 +247,26 @@ def _same_vectors(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
 
 
 def _same_sequences(gold: Sequence, prediction: Sequence, symbolic: Symbolic) -> bool:
-    if len(gold.items) != len(prediction.items) or not _may_be_one(gold.name, prediction.name):
+    if len(gold.items) != len(prediction.items) or not _same_name(gold.name, prediction.name):
         return False
     wanted, given = _coordinates(gold), _coordinates(prediction)
     if wanted and given:
         return wanted.keys() == given.keys() and all(same(wanted[name], given[name], symbolic) for name in wanted)
     if wanted or (given and gold.pointed):
-        # Coordinates on one side only: the other side gives them in their order, as a point or as a bare list.
+        # Named coordinates on one side only; the other side lists them in order, as a point or a bare list.
         named, other = (wanted, prediction) if wanted else (given, gold)
         if not other.pointed and (other.opening or _names(other)):
             return False
         values = [named[name] for name in _in_order(list(named))]
-        pairs = list(zip(values, other.items, strict=True))
+        pairs = zip(values, other.items, strict=True)
         return all(same(*(pair if wanted else pair[::-1]), symbolic) for pair in pairs)
     if not _same_kind(gold, prediction):
         return False
     if gold.ordered or prediction.ordered:
-        pairs = list(zip(gold.items, prediction.items, strict=True))
-        return all(same(one, other, symbolic) for one, other in pairs)
+        return all(same(one, other, symbolic) for one, other in zip(gold.items, prediction.items, strict=True))
     remaining = list(prediction.items)
     for item in gold.items:
-        # Equal spelling first: it spares a symbolic comparison with every other item.
+        # Try equal spellings first, which avoids symbolic comparisons with the other items.
         remaining.sort(key=lambda given: canonical(given) != canonical(item))
         for i, candidate in enumerate(remaining):
             if same(item, candidate, symbolic):
@@ -281,7 +278,7 @@ def _same_sequences(gold: Sequence, prediction: Sequence, symbolic: Symbolic) ->
 
 
 def _same_kind(gold: Sequence, prediction: Sequence) -> bool:
-    """Whether both are intervals, points, unions or sets; a point, a set and a union may be given as a bare list."""
+    """Whether both are intervals, points, unions or sets; a bare list may stand for a point, union or set."""
     if (gold.opening, gold.closing) == (prediction.opening, prediction.closing):
         return not (gold.pointed and prediction.name and len(gold.items) != 2)
     if not prediction.opening:
@@ -290,7 +287,7 @@ def _same_kind(gold: Sequence, prediction: Sequence) -> bool:
 
 
 def _coordinates(sequence: Sequence) -> dict[str, Answer]:
-    """The items of ``x = 1, y = 2`` by their names; empty where an item has none, or two have the same."""
+    """The items of ``x = 1, y = 2`` by name; empty if a name is missing or repeated."""
     names = _names(sequence)
     if sequence.opening or len(names) < max(2, len(sequence.items)) or len({*names}) < len(names):
         return {}
@@ -303,7 +300,7 @@ def _names(sequence: Sequence) -> list[str]:
 
 
 def _in_order(names: list[str]) -> list[str]:
-    """Letters that follow one another in the alphabet (x, y) in its order, and indices; all others as written."""
+    """Consecutive letters or indices (x, y, z; x_1, x_2) sorted; other names as written."""
     letters = sorted(names)
     steps = {(len(one), len(other), ord(other[-1]) - ord(one[-1])) for one, other in itertools.pairwise(letters)}
     stems = {name[:-1] for name in names}

@@ -1,11 +1,12 @@
-r"""Finding the final answer in a response, by four methods that are tried in order.
+r"""Find the final answer in a response, by four methods in this order.
 
-``boxed``: the last non-empty ``\boxed{...}`` (or ``\fbox``) whose braces close. ``hashes``: what follows the last
-``####`` on its line. ``phrase``: what follows the last "the answer is", "final answer:", "answer =" and the like, and,
-for a question with choices, a letter in bold (``**D**``) that ends the response.
-``number``: the last number of the response, a last resort that pays for answers nobody marked as one.
+``boxed``: the last non-empty ``\boxed{...}`` (or ``\fbox``) with matching braces.
+``hashes``: the text after the last ``####``, to the end of the line.
+``phrase``: the text after the last "the answer is", "final answer:", "answer =" or similar; for a question with choices
+also a bold letter (``**D**``) at the end.
+``number``: the last number, a last resort that also accepts numbers that were not meant as the answer.
 
-All four look at the end of the response only, and each in time linear in what they look at.
+Only the end of the response is searched, in linear time.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from gagpo.base.errors import InvalidArgument
 METHODS = ("boxed", "hashes", "phrase", "number")
 
 TAIL = 20_000
-"""How many characters at the end of a response are searched for an answer."""
+"""Characters at the end of a response that are searched."""
 MAX_ANSWER = 1_000
-"""Longest answer, in characters; a longer one is not an answer."""
+"""Longest answer, in characters; longer ones are ignored."""
 _MAX_BOXES = 32
 
 
 @dataclass(frozen=True)
 class Extraction:
-    """An answer as written, how it was found, and where its mark begins in the response."""
+    """An answer as written, the method that found it, and the position of its mark in the response."""
 
     text: str
     method: str
@@ -48,14 +49,14 @@ _NUMBER = re.compile(
 _MATH = re.compile(r"\$\$(?P<a>.+?)\$\$|\$(?P<b>(?:\\.|[^$\n\\])+)\$|\\\((?P<c>.+?)\\\)|\\\[(?P<d>.+?)\\\]", re.DOTALL)
 _TRAILING_UNIT = re.compile(r"\s*(\\?%|[a-zA-Z ]{1,30})(?=[.,\n]|$)")
 _TOKEN = re.compile(r"[-\w.]+")
-# A sentence ends at a stop that is followed by space, which a decimal point is not; "sq. units" is the exception.
+# A stop before a space ends a sentence; a decimal point does not, nor does "sq. units".
 _SENTENCE_END = re.compile(r"(?<!\bsq)[.!?](?=\s|$)|\n")
 
 
 def extract(response: str, methods: Sequence[str] = METHODS, choices: bool = False) -> Extraction | None:
     r"""The final answer of ``response`` by the first of ``methods`` that finds one, or None.
 
-    choices: the question is one with choices, so a letter in bold at the end is an answer.
+    choices: the question has choices, so a bold letter at the end is an answer.
 
     >>> extract(r"So $\boxed{1}$, no: $\boxed{\frac{1}{2}}$.").text
     '\\frac{1}{2}'
@@ -77,7 +78,7 @@ def extract(response: str, methods: Sequence[str] = METHODS, choices: bool = Fal
 
 
 def check_methods(methods: Sequence[str]) -> tuple[str, ...]:
-    """``methods`` as a tuple; ValueError names an unknown one."""
+    """``methods`` in their fixed order; raises InvalidArgument for an unknown one."""
     for method in methods:
         if method not in METHODS:
             raise InvalidArgument(f"no extraction method {method!r}; choose from {', '.join(METHODS)}")
@@ -101,7 +102,7 @@ def _boxed(text: str) -> tuple[str, int] | None:
 
 
 def _group(text: str, position: int) -> str | None:
-    """The content of the brace group that opens at ``position`` (or the single token there); None when unclosed."""
+    """The content of the brace group (or the token) at ``position``; None if it is not closed."""
     if not text.startswith("{", position):
         match = _TOKEN.match(text, position)
         return match[0] if match and len(match[0]) <= MAX_ANSWER else None
@@ -110,7 +111,7 @@ def _group(text: str, position: int) -> str | None:
     while i < limit:
         character = text[i]
         if character == "\\":
-            i += 1  # an escaped brace neither opens nor closes
+            i += 1  # skip an escaped brace
         elif character == "{":
             depth += 1
         elif character == "}":

@@ -1,4 +1,4 @@
-"""Reading numbers: integers, decimals, fractions, mixed and repeating ones, with signs, percent, money and units."""
+"""Read numbers: integers, decimals, fractions, mixed and repeating ones, with signs, percent, money and units."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gagpo.envs.math.verify.spelling.brackets import enclosed
 from gagpo.envs.math.verify.spelling.units import unit
 
 SIGNIFICANT_DIGITS = 6
-"""A decimal equals a value it is not exactly if it has this many significant digits and all of them are right."""
+"""A decimal equals a rounded value if it has at least this many significant digits, all of them correct."""
 _MAX_EXPONENT = 300
 _INTEGER = r"\d{1,3}(?:,\d{3})+|\d{1,3}(?: \d{3})+|\d+"
 _DECIMAL = rf"(?:{_INTEGER})?\.\d+|(?:{_INTEGER})\.?"
@@ -47,6 +47,7 @@ _NO_NOUNS = {
     *number_words.SMALL,
     *number_words.MULTIPLES,
 }
+_NOUN = re.compile(r"of|in|a|sq\.?|cu|[a-z]{3,}(?:\^\{?[23]\}?|-squared)?")
 _SIGN = re.compile(r"\s*([-+])\s*")
 _CURRENCIES = {normalise.CURRENCY: "dollar", "€": "euro", "£": "gbp"}
 _MONEY_FIRST = re.compile(r"(USD|EUR|GBP)\s*(?=[\d.])")
@@ -63,9 +64,9 @@ FUNCTION = re.compile(r"\b(?:arc)?(?:sin|cos|tan|cot|sec|csc|log|exp|max|min|gcd
 
 
 def read_number(plain: str) -> Number | None:
-    """The number that ``plain`` (of :func:`gagpo.envs.math.verify.spelling.normalise.plain`) writes out, or None.
+    """The number in ``plain`` (output of :func:`gagpo.envs.math.verify.spelling.normalise.plain`), or None.
 
-    Numbers in words, a remark in brackets, the modulus of a residue, and quantities in two units are understood.
+    Accepts number words, a remark in brackets, the modulus of a residue, and quantities in two units.
 
     >>> read_number("1,234.50").value, read_number("three and a half").value, read_number("x + 1")
     (Fraction(2469, 2), Fraction(7, 2), None)
@@ -91,7 +92,7 @@ def read_number(plain: str) -> Number | None:
 
 
 def _harmless(number: Number, remark: str, apart: bool) -> bool:
-    """Whether a remark in brackets says the number once more, or no number at all; a factor is no remark."""
+    """Whether a remark in brackets repeats the number or contains no number; a factor is not a remark."""
     again = _quantity(number_words.digits(_OR.sub("", remark.strip())))
     if again is not None:
         return again.value == number.value and (apart or not remark[:1].isdigit())
@@ -99,7 +100,7 @@ def _harmless(number: Number, remark: str, apart: bool) -> bool:
 
 
 def _compound(text: str) -> Number | None:
-    """``2 feet 6 inches``: quantities of one dimension, each less than one of the unit before, in the first unit."""
+    """``2 feet 6 inches`` in the first unit: quantities of one dimension, each less than one of the previous unit."""
     total: Number | None = None
     size = Fraction(0)
     parts = _COMPOUND.split(text)
@@ -118,7 +119,7 @@ def _compound(text: str) -> Number | None:
 
 
 def _quantity(text: str) -> Number | None:
-    """A number with its sign, its percent sign and its unit, or an amount of money."""
+    """A number with sign, percent sign and unit, or an amount of money."""
     text = text.strip()
     if text.startswith("(") and text.endswith(")") and "," not in text and enclosed(text):
         text = text[1:-1].strip()
@@ -169,24 +170,20 @@ def _with_unit(number: Number, rest: str, currency: str) -> Number | None:
     known = unit(words)
     if known is not None and (len(words) > 1 or rest[0].isspace()):
         return replace(number, unit=known)
-    # A noun that is no unit of measure ("12 apples") says what was counted; letters alone could be variables.
+    # A noun says what was counted ("12 apples"); without a space, letters could be variables.
     noun = rest[0].isspace() and not FUNCTION.search(words)
-    if noun and all(map(_counted, re.sub(r"\s+(\^|(?=squared))", r"\1", words.lower()).split())):
+    if noun and all(map(_is_noun, re.sub(r"\s+(\^|(?=squared))", r"\1", words.lower()).split())):
         return replace(number, unit=unit(currency)) if currency else number
     return None
 
 
-def _counted(word: str) -> bool:
-    if word in _NO_NOUNS:
-        return False
-    return (
-        word in ("of", "in", "a", "sq", "sq.", "cu")
-        or re.fullmatch(r"[a-z]{3,}(?:\^\{?[23]\}?|-squared)?", word) is not None
-    )
+def _is_noun(word: str) -> bool:
+    """Whether ``word`` may belong to the name of what is counted."""
+    return word not in _NO_NOUNS and _NOUN.fullmatch(word) is not None
 
 
 def _value(text: str, position: int) -> tuple[Number, int] | None:
-    """The number that starts at ``position`` and where it ends."""
+    """The number at ``position`` and where it ends."""
     if match := _REPEATING.match(text, position):
         whole, fixed = match["whole"] or match["begun"] or "0", match["fixed"] or match["start"] or ""
         cycle = match["cycle"] or match["digit"] or match["again"]
@@ -241,7 +238,7 @@ def _signed(text: str) -> Fraction:
 
 
 def agrees(decimal: Fraction, places: int, exact: Fraction) -> bool:
-    """Whether ``decimal`` is ``exact`` rounded (half up or half to even) or cut off at ``places``."""
+    """Whether ``decimal`` is ``exact`` rounded (half up or half to even) or truncated to ``places``."""
     scaled, shift = abs(exact) * 10**places, abs(decimal) * 10**places
     rounded = {math.floor(scaled), math.floor(scaled + Fraction(1, 2)), round(scaled)}
     return (decimal < 0) == (exact < 0) and shift in rounded

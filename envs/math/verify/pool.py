@@ -1,7 +1,7 @@
 """Verifier processes with hard deadlines.
 
-A comparison that requires computer algebra runs in a child process, which is killed at its deadline and replaced. A
-hostile answer costs its own time and nothing else.
+A comparison that needs computer algebra runs in a child process, which is killed at its deadline and replaced, so a
+hostile answer does not delay others.
 """
 
 from __future__ import annotations
@@ -30,12 +30,11 @@ _TARGET = "gagpo.envs.math.verify.worker:main"
 class VerifyPool:
     """Compares answers in verifier processes.
 
-    Thread-safe, usable as a context manager, and usable again after ``close()``. CPU time, which each process measures
-    for itself, decides what is a timeout, so verdicts do not depend on the machine's load. The deadline guarantees that
-    no comparison waits forever: one that misses it is tried once more while no other runs. A timeout that wall time
-    decides is not remembered; all other verdicts are.
+    Thread-safe, a context manager, and usable again after ``close()``. Timeouts count CPU time, which each process
+    measures itself, so verdicts do not depend on the machine's load. A comparison that misses its wall-clock deadline
+    is repeated once while no other runs. Verdicts are cached, except for timeouts by wall time.
 
-    workers: most processes that run at once; a process is started when it is first needed.
+    workers: maximum number of processes, started when needed.
     seconds: CPU time of one comparison.
     deadline: wall time of one comparison, in seconds.
     """
@@ -63,7 +62,7 @@ class VerifyPool:
         if len(prediction) > MAX_ANSWER or len(gold) > MAX_ANSWER:
             return "unparsable"
         if os.getpid() != self._owner:
-            self._reset()  # a forked copy: the processes are its parent's
+            self._reset()  # a forked copy: the processes belong to the parent
         key = (gold, prediction)
         with self._lock:
             if key in self._known:
@@ -79,21 +78,21 @@ class VerifyPool:
         return reason
 
     def compare_many(self, pairs: Sequence[tuple[str, str]]) -> list[Reason]:
-        """The verdicts of many (gold, prediction) pairs, in their order, on all workers at once."""
+        """Verdicts of (gold, prediction) pairs, in order, computed by all workers in parallel."""
         with ThreadPoolExecutor(self.workers) as threads:
             return list(threads.map(lambda pair: self.compare(*pair), pairs))
 
     def _decide(self, request: tuple[str, str, float]) -> Reason | None:
-        """The verdict, or None if twice no answer came although there was CPU time left."""
-        with self._taken(1) as (child,):
+        """The verdict, or None if two attempts ended without an answer although CPU time was left."""
+        with self._reserve(1) as (child,):
             reason = self._ask(child, request)
-        if reason is None:  # a process also misses its deadline, or ends, for reasons other than the answer
-            with self._taken(self.workers) as children:
+        if reason is None:  # perhaps the answer was not the cause: try again, alone
+            with self._reserve(self.workers) as children:
                 reason = self._ask(children[0], request)
         return reason
 
     @contextmanager
-    def _taken(self, count: int) -> Iterator[list[Child]]:
+    def _reserve(self, count: int) -> Iterator[list[Child]]:
         with self._alone:
             children = [self._idle.get() for _ in range(count)]
         try:
@@ -106,21 +105,20 @@ class VerifyPool:
         try:
             return cast(Reason, child.ask(request, self.deadline))
         except ChildEnded as ended:
-            # The system ends a process that has used up its CPU time when the interpreter cannot.
+            # The system kills a process over its CPU limit when the interpreter cannot react.
             return "timeout" if ended.status == -signal.SIGXCPU else None
         except ChildLate:
             return None
 
     @property
     def processes(self) -> list[int]:
-        """Process ids of the verifier processes that are running now."""
+        """Ids of the running processes."""
         return [child.process for child in self._children if child.process is not None]
 
     def close(self) -> None:
-        """End every process, once the comparisons under way have ended. Safe to call twice; a later comparison starts
-        new ones."""
+        """End all processes after their current comparisons. Safe to call twice; later comparisons start new ones."""
         if os.getpid() == self._owner:
-            with self._taken(self.workers) as children:
+            with self._reserve(self.workers) as children:
                 for child in children:
                     child.close()
 
@@ -132,4 +130,4 @@ class VerifyPool:
 
 
 VERIFIERS = Shared(VerifyPool())
-"""The pool of this process, with one worker: what environments use."""
+"""The pool that all environments of this process share."""

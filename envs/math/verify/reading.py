@@ -1,4 +1,4 @@
-r"""Reading an answer: from the text between the braces of a box to what it says."""
+r"""Read an answer: from the text in a box to an :class:`~gagpo.envs.math.verify.answers.Answer`."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from gagpo.envs.math.verify.spelling.symbols import variables
 from gagpo.envs.math.verify.spelling.units import unit
 
 MAX_ITEMS = 64
-"""Most items of a sequence, and entries of a matrix, that are compared one by one."""
+"""Maximum number of items of a sequence or entries of a matrix; longer ones are read as formulas."""
 MAX_DEPTH = 16
 """Deepest nesting of brackets of any kind."""
 _MAX_NESTED = 4
-"""Deepest nesting of sequences that are compared item by item."""
+"""Deepest nesting of sequences."""
 
 _BARE_INTEGER = re.compile(r"-?\d{1,300}", re.ASCII)
 _CHOICE = re.compile(
@@ -64,11 +64,11 @@ _UNIT_AFTER = re.compile(
 
 
 class Unreadable(ValueError):
-    """An answer that is empty, too long, nested too deep, or whose braces do not match."""
+    """An answer that is empty, too long, nested too deeply, or has unmatched braces."""
 
 
 def read(answer: str) -> Answer:
-    r"""What ``answer`` says; :class:`Unreadable` when it says nothing.
+    r"""Read ``answer``; raises :class:`Unreadable`.
 
     >>> read(r"$\frac{1}{2}$").value, read("50%").percent, read("(1, 2)").ordered
     (Fraction(1, 2), True, True)
@@ -79,7 +79,7 @@ def read(answer: str) -> Answer:
     """
     if len(answer) > MAX_ANSWER:
         raise Unreadable(f"longer than {MAX_ANSWER} characters")
-    if _BARE_INTEGER.fullmatch(answer):  # by far the most frequent answer needs no tidying
+    if _BARE_INTEGER.fullmatch(answer):  # a shortcut for the most frequent answer
         return Number(Fraction(int(answer)))
     text = normalise.latex(answer)
     if not text:
@@ -110,21 +110,21 @@ def _read(text: str, depth: int) -> Answer:
     choice = _choice(plain)
     if choice is not None:
         return choice
-    if normalise.is_text(text) and re.search(r"[=<>()\[\]]", plain):  # a formula in the wrong wrapper
+    if normalise.is_text(text) and re.search(r"[=<>()\[\]]", plain):  # a formula within \text{}
         return _read(plain, depth + 1)
     if _TIME.fullmatch(plain) or normalise.is_text(text):
         return Words(normalise.words(plain))
     if depth < _MAX_NESTED:
         found = _several(text, depth + 1)
         if found is None and stated is not None and not stated.lefts:
-            return _named(_read(stated.value, depth + 1), stated)
-        found = found or relations.solved(text, lambda end: _read(end, depth + 1)) or _composed(text, depth + 1)
+            return _with_name(_read(stated.value, depth + 1), stated)
+        found = found or relations.solved(text, lambda end: _read(end, depth + 1)) or _delimited(text, depth + 1)
         if found is not None:
             return found
     return Words(normalise.words(plain)) if _looks_like_words(plain) else _formula(text)
 
 
-def _named(answer: Answer, stated: relations.Statement) -> Answer:
+def _with_name(answer: Answer, stated: relations.Statement) -> Answer:
     if isinstance(answer, Number | Formula):
         return replace(answer, name=stated.name)
     if stated.contained and isinstance(answer, Sequence) and regions.is_region(answer):
@@ -133,7 +133,7 @@ def _named(answer: Answer, stated: relations.Statement) -> Answer:
 
 
 def _formula(text: str) -> Formula:
-    """An expression without its unit."""
+    """An expression, its unit separated."""
     match = _UNIT_AFTER.search(text)
     words = normalise.plain(match[0]) if match else ""
     known = unit(words)
@@ -143,7 +143,7 @@ def _formula(text: str) -> Formula:
 
 
 def _looks_like_words(plain: str) -> bool:
-    """No formula: only letters, spaced numbers and punctuation, with a word of three letters that has a vowel."""
+    """Whether ``plain`` is not a formula: letters, separate numbers and punctuation, and a real word among them."""
     if re.search(r"[\\^_=<>+*/|{}]|\d[a-zA-Z]|[a-zA-Z]\d", plain) or FUNCTION.search(plain.lower()):
         return False
     return any(len(word) >= 3 and set("aeiouyAEIOUY") & set(word) for word in re.findall(r"[^\W\d_]+", plain))
@@ -158,21 +158,21 @@ def _choice(plain: str) -> Choice | None:
     if rest and not (marked and (read_number(rest) or not _NO_CHOICE.match(rest))):
         return None  # f(x), (a) + b, A and B, (A), (B)
     if rest and re.search(r"\(?\b[A-E]\b\)", rest):
-        return None  # more than one letter is no choice
+        return None  # several letters
     return Choice(letter.upper())
 
 
 def _several(text: str, depth: int) -> Answer | None:
-    """What stands in several parts: alternatives, conditions, lists, rows of a matrix; None for what has one part."""
+    """An answer of several parts (alternatives, conditions, lists, rows of a matrix), or None."""
     if r"\pm" in text and text.count(r"\pm") == 1:
         both = tuple(_read(re.sub(r"^\s*\+", "", text.replace(r"\pm", sign)), depth) for sign in "+-")
-        return _joined(text, both, ["and"]) if r"\ne" in text else Sequence(both)
+        return _join(text, both, ["and"]) if r"\ne" in text else Sequence(both)
     if r"\begin" in text:
         return _environment(text, depth)
     if r"\approx" in text:
         exact, *rounded = brackets.split(text, _APPROXIMATELY)[0]
         if exact and len(rounded) == 1 and rounded[0]:
-            return _approximated(text, exact, rounded[0], depth)
+            return _approximation(text, exact, rounded[0], depth)
     if named := _NAMED_TUPLE.fullmatch(text):
         names = [relations.variable(name) for name in named[1].split(",")]
         values = brackets.split(named[2][1:-1], relations.SEPARATOR)[0]
@@ -189,11 +189,11 @@ def _several(text: str, depth: int) -> Answer | None:
     if r"\ne" in parts[0] and not any(map(relations.is_relation, parts[1:])):  # x \ne 2, 3
         name = parts[0].partition(r"\ne")[0]
         parts[1:] = [rf"{name} \ne {part}" for part in parts[1:]]
-    return _joined(text, tuple(_read(part, depth) for part in parts), joints)
+    return _join(text, tuple(_read(part, depth) for part in parts), joints)
 
 
-def _joined(text: str, items: tuple[Answer, ...], joints: list[str]) -> Answer:
-    """A list, or the one region that conditions on one variable leave; a comma is "and" where that leaves anything."""
+def _join(text: str, items: tuple[Answer, ...], joints: list[str]) -> Answer:
+    """A list, or the region where conditions on one variable hold; a comma means "and" unless that region is empty."""
     conditions = [item for item in items if isinstance(item, Sequence) and item.name and regions.is_region(item)]
     names = {condition.name for condition in conditions}
     if len(conditions) < len(items) or len(names) > 1:
@@ -209,8 +209,8 @@ def _joined(text: str, items: tuple[Answer, ...], joints: list[str]) -> Answer:
     return regions.union(conditions, name) if {*joints} <= {",", ";"} else Relation(text)
 
 
-def _approximated(text: str, exact: str, rounded: str, depth: int) -> Answer:
-    """A value with the decimal it is about: the decimal must be right where that can be seen, or replace a name."""
+def _approximation(text: str, exact: str, rounded: str, depth: int) -> Answer:
+    r"""Read ``exact \approx rounded``: the decimal must be correct where that can be checked."""
     if relations.name_of(exact) is not None:
         return _read(f"{exact} = {rounded}", depth)
     answer, about = _read(exact, depth), read_number(normalise.plain(rounded))
@@ -221,7 +221,7 @@ def _approximated(text: str, exact: str, rounded: str, depth: int) -> Answer:
 
 
 def _environment(text: str, depth: int) -> Answer | None:
-    """A system of equations, which is a list of them, or a matrix with a number or formula before it."""
+    """A system of equations, read as a list, or a matrix, perhaps with a factor."""
     if system := _SYSTEM.fullmatch(text):
         body = re.sub(r"&(?=\s*[=<>\\])|(?<==)\s*&", "", system[2])
         lines = [line for line in (line.strip(" ,;") for line in body.split(r"\\")) if line]
@@ -240,18 +240,18 @@ def _environment(text: str, depth: int) -> Answer | None:
         entries = [[_read(f"{factor}({entry})" if factor else entry, depth) for entry in row] for row in rows]
     else:
         scale = _read(factor, depth)
-        entries = [[_times(scale, factor, _read(entry, depth), entry) for entry in row] for row in rows]
+        entries = [[_product(scale, factor, _read(entry, depth), entry) for entry in row] for row in rows]
     return Matrix(tuple(map(tuple, entries)))
 
 
-def _times(scale: Answer, factor: str, entry: Answer, text: str) -> Answer:
+def _product(scale: Answer, factor: str, entry: Answer, text: str) -> Answer:
     if isinstance(scale, Number) and isinstance(entry, Number):
         return Number(scale.value * entry.value)
     return Formula(f"({factor}) ({text.strip()})")
 
 
-def _composed(text: str, depth: int) -> Answer | None:
-    """A set, a region of the real line, a point, a vector or a matrix in brackets."""
+def _delimited(text: str, depth: int) -> Answer | None:
+    """A set, a region of the real line, a point, a vector, or a matrix in brackets."""
     squeezed = normalise.squeeze(text)
     if squeezed in (r"\emptyset", r"\{\}"):
         return NOTHING
@@ -261,7 +261,7 @@ def _composed(text: str, depth: int) -> Answer | None:
         return regions.half_line(">", Number(Fraction(0)), "") if line["sign"] else regions.real_line()
     whole, *rest = brackets.split(text, _MINUS)[0]
     if len(rest) == 1 and whole and rest[0]:
-        return _without(whole, _read(rest[0], depth), depth)
+        return _difference(whole, _read(rest[0], depth), depth)
     unions = brackets.split(text, _CUP)[0]
     if len(unions) > 1 and all(unions):
         return Sequence(tuple(_read(part, depth) for part in unions), r"\cup", r"\cup")
@@ -284,8 +284,8 @@ def _composed(text: str, depth: int) -> Answer | None:
     return Sequence(items, opening, closing)
 
 
-def _without(whole: str, points: Answer, depth: int) -> Answer | None:
-    """A region without the points of a set or a smaller region."""
+def _difference(whole: str, points: Answer, depth: int) -> Answer | None:
+    """A region minus a set of points or another region."""
     region = _read(whole, depth)
     if not isinstance(region, Sequence) or not isinstance(points, Sequence) or not regions.is_region(region):
         return None
@@ -308,7 +308,7 @@ def _unit_vectors(text: str, depth: int) -> Sequence | None:
 
 
 def _brackets(text: str) -> tuple[str, str, str]:
-    """The brackets around the whole of ``text``, empty when there are none, and what is inside."""
+    """The brackets around all of ``text`` (empty if there are none) and their content."""
     text = text.strip()
     if text.startswith(r"\{") and text.endswith(r"\}") and r"\}" not in text[2:-2]:
         return r"\{", r"\}", text[2:-2]
@@ -318,13 +318,13 @@ def _brackets(text: str) -> tuple[str, str, str]:
         return text[0], text[-1], text[1:-1]
     if len(text) > 2 and (text[0] == "]" or text[-1] == "[") and not re.search(r"[()\[\]]", text[1:-1]):
         outward = {"]": "(", "[": "[", "(": "("}, {"[": ")", "]": "]", ")": ")"}
-        if text[0] in outward[0] and text[-1] in outward[1]:  # ]2, 5[ leaves both ends out
+        if text[0] in outward[0] and text[-1] in outward[1]:  # ]2, 5[ excludes both ends
             return outward[0][text[0]], outward[1][text[-1]], text[1:-1]
     return "", "", text
 
 
 def _check_brackets(text: str) -> None:
-    """Braces must match; round and square brackets need not (``B) 12``, half-open intervals). Depth is bounded."""
+    """Check that braces match and bound the depth. Round and square brackets need not match (``B) 12``)."""
     braces = depth = 0
     escaped = False
     for character in text:

@@ -1,4 +1,4 @@
-r"""Regions of the number line: intervals, their unions, and what conditions joined by "and" and "or" leave of them.
+r"""Regions of the real line: intervals, unions, intersections and complements.
 
 A region is a :class:`~gagpo.envs.math.verify.answers.Sequence`: an interval of its two ends, or a union of intervals.
 """
@@ -13,21 +13,17 @@ LESS, LESS_OR_EQUAL, GREATER, GREATER_OR_EQUAL, UNEQUAL = "<", r"\le", ">", r"\g
 
 
 def interval(low: Answer, high: Answer, opening: str = "(", closing: str = ")", name: str = "") -> Sequence | None:
-    """The interval with these ends; None when nothing lies in it, or when an end is neither a number nor a formula."""
+    """The interval with these ends; None if it is empty or an end is neither a number nor a formula."""
     if not all(isinstance(end, Number | Formula) and not end.name for end in (low, high)):
         return None
     bottom, top = _value(low), _value(high)
-    if (
-        bottom is not None
-        and top is not None
-        and (bottom > top or (bottom == top and (opening, closing) != ("[", "]")))
-    ):
-        return None
-    return Sequence((low, high), opening, closing, name)
+    if bottom is None or top is None or bottom < top or (bottom == top and (opening, closing) == ("[", "]")):
+        return Sequence((low, high), opening, closing, name)
+    return None
 
 
 def half_line(operator: str, end: Answer, name: str) -> Sequence | None:
-    """Where the variable ``name`` stands in the relation ``operator`` to ``end``; all but a point for ``\\ne``."""
+    """The region where ``name operator end`` holds; all but a point for ``\\ne``."""
     below = interval(MINUS_INFINITY, end, "(", "]" if operator == LESS_OR_EQUAL else ")", name)
     above = interval(end, INFINITY, "[" if operator == GREATER_OR_EQUAL else "(", ")", name)
     if operator == UNEQUAL:
@@ -40,7 +36,7 @@ def real_line(name: str = "") -> Sequence:
 
 
 def is_region(answer: Answer) -> bool:
-    """Whether ``answer`` is an interval or a union of intervals, or may be: a point in the plane looks like one."""
+    """Whether ``answer`` may be an interval or a union of intervals; a point in the plane looks like one too."""
     if not isinstance(answer, Sequence):
         return False
     found = answer.items if answer.opening == r"\cup" else (answer,)
@@ -62,11 +58,11 @@ def union(regions: list[Sequence], name: str) -> Sequence:
 
 
 def intersection(regions: list[Sequence], name: str) -> Sequence | None:
-    """What lies in all of them; None when nothing does, or when their ends cannot be told apart without algebra."""
+    """The intersection; None if it is empty or if comparing the ends needs algebra."""
     left = pieces(regions[0])
     try:
         for region in regions[1:]:
-            met = [_meet(one, other) for one in left for other in pieces(region)]
+            met = [_intersect(one, other) for one in left for other in pieces(region)]
             left = [piece for piece in met if piece]
     except _NeedsAlgebra:
         return None
@@ -85,11 +81,11 @@ def complement(region: Sequence, name: str) -> Sequence | None:
 
 
 _OTHER_SIDE = {"(": "]", "[": ")", ")": "[", "]": "("}
-"""The bracket of the rest: what ``(2`` leaves out ends in ``2]``."""
+"""The bracket of the complement: that of ``(2`` ends in ``2]``."""
 
 
 class _NeedsAlgebra(Exception):
-    """Two ends of which neither is known to be the larger."""
+    """Two ends cannot be compared without algebra."""
 
 
 def _value(end: Answer) -> Fraction | float | None:
@@ -100,15 +96,15 @@ def _value(end: Answer) -> Fraction | float | None:
     return end.value if isinstance(end, Number) else None
 
 
-def _meet(one: Sequence, other: Sequence) -> Sequence | None:
-    """What two intervals share."""
-    low, opening = _inner((one.items[0], one.opening), (other.items[0], other.opening), 1)
-    high, closing = _inner((one.items[1], one.closing), (other.items[1], other.closing), -1)
+def _intersect(one: Sequence, other: Sequence) -> Sequence | None:
+    """The intersection of two intervals."""
+    low, opening = _inner_end((one.items[0], one.opening), (other.items[0], other.opening), 1)
+    high, closing = _inner_end((one.items[1], one.closing), (other.items[1], other.closing), -1)
     return interval(low, high, opening, closing)
 
 
-def _inner(one: tuple[Answer, str], other: tuple[Answer, str], sign: int) -> tuple[Answer, str]:
-    """Of two lower ends (``sign`` 1) or two upper ones (-1), the one further in, with its bracket."""
+def _inner_end(one: tuple[Answer, str], other: tuple[Answer, str], sign: int) -> tuple[Answer, str]:
+    """The inner of two lower ends (``sign`` 1) or upper ends (-1), with its bracket."""
     first, second = _value(one[0]), _value(other[0])
     if one[0] == other[0] or (first is not None and first == second):
         return one if one[1] in ("(", ")") else other

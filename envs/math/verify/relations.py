@@ -1,7 +1,7 @@
-r"""Equations and inequalities: what they say of which variable, and whether they are solved.
+r"""Equations and inequalities: their variable, and whether they are solved.
 
-A relation is solved where a variable stands alone on one side of each of its parts: ``x > 3``, ``3 = x``,
-``-2 < x < 5``. ``2x + 1 > 5`` is not: it is the question.
+A relation is solved if a variable stands alone on one side: ``x > 3``, ``3 = x``, ``-2 < x < 5``. ``2x + 1 > 5`` is not
+solved; it could be the question.
 """
 
 from __future__ import annotations
@@ -18,29 +18,34 @@ from gagpo.envs.math.verify.spelling.symbols import VARIABLE, free_variables, va
 
 _OPERATOR = re.compile(r"[<>=]|\\(?:le|ge|ne|in|notin|equiv)(?![a-zA-Z])")
 SEPARATOR = re.compile(r"\s*[,;]\s*(?:(?:and|or)\s+)?|\s+(?:and|or)\s+|\s*\\(?:land|lor)(?![a-zA-Z])\s*")
-"""What stands between the items of a list, or between conditions."""
+"""Separators of list items and conditions."""
 _VARIABLE = re.compile(VARIABLE)
 _CONSTANTS = ("e", "i")
 _NAMED = re.compile(
     # f(x + 1), P(A \cap B), E[X], (f \circ g)(x)
     r"(?:[fghFGHPEV](?:_\w|_\{[^{}]*\})?(?:'*|\^\s*\{\s*-1\s*\})|\(\s*f[^()]*g\s*\))\s*[(\[].*[)\]]"
-    r"|[a-mo-wA-W](?:_\w|_\{[^{}]*\})?'*\([\w, ]{1,12}\)|[nxyz]'*\([a-zA-Z]\)"  # p(2), y(t), but no product x(2)
+    r"|[a-mo-wA-W](?:_\w|_\{[^{}]*\})?'*\([\w, ]{1,12}\)|[nxyz]'*\([a-zA-Z]\)"  # p(2), y(t), but not the product x(2)
     r"|(?:\\?[a-zA-Z]+(?:\s+|(?=\\)|(?=\()|$)){1,6}(?:\([\w, ]{1,12}\))?"  # total cost, m\angle A, \gcd(a, b), \sin x
     r"|\[[A-Z]+\]|\|(?:[zw]|[^|=]*[A-Z][^|=]*)\||\\(?:overline|widehat|vec)\s*\{[^{}]*\}"  # [ABC], |z|, \overline{AB}
 )
 
 
 class Statement(NamedTuple):
-    """``name = left = ... = value``: the name is empty for a description, the lefts are the sides between."""
+    """``name = left = ... = value``.
+
+    name: empty for a description.
+    lefts: the sides in between.
+    contained: the variable lies in the value, as in ``x \\in [0, 1]``.
+    """
 
     name: str
     lefts: list[str]
     value: str
-    contained: bool  # in the value, as x \in [0, 1] says
+    contained: bool
 
 
 def statement(text: str) -> Statement | None:
-    r"""What ``text`` (tidy LaTeX) states by equations, or None where it states nothing or is an unsolved one.
+    r"""The statement in ``text`` (normalised LaTeX), or None without an equation or for an unsolved one.
 
     >>> statement("3 = x"), statement("x = 3")[2], statement("2x + 1 = 5"), statement(r"\sqrt{16} = 4")[1:3]
     (Statement(name='x', lefts=[], value='3', contained=False), '3', None, (['\\sqrt{16}'], '4'))
@@ -62,7 +67,7 @@ def statement(text: str) -> Statement | None:
 
 
 def variable(text: str) -> str:
-    """The variable that ``text`` is, in one spelling; empty when it is none.
+    """``text`` as a variable, in one spelling; empty if it is not one.
 
     >>> variable("x_{1}"), variable("2x"), variable("e")
     ('x_1', '', '')
@@ -72,7 +77,7 @@ def variable(text: str) -> str:
 
 
 def name_of(side: str) -> str | None:
-    r"""What ``side`` gives a name to: a variable, an applied function, or (empty) a description; None for a formula.
+    r"""The name on one side of an equation: a variable or applied function; empty for a description, None for others.
 
     >>> name_of("x"), name_of("f(x)"), name_of(r"\text{Area}"), name_of("2x")
     ('x', 'f(x)', '', None)
@@ -87,33 +92,35 @@ def name_of(side: str) -> str | None:
 
 
 def holds(lefts: list[str], value: Number) -> bool:
-    """Whether the sides before a number have its value, as far as the calculator can tell."""
+    """Whether the sides before a number equal it, as far as the calculator can tell."""
     for left in lefts:
         try:
             if calculate(_arithmetic(left)) != (value.value / 100 if value.percent else value.value):
                 return False
         except CalculatorError:
-            # What it does not know is a root or a sum, but no list and no remainder of one.
+            # Accept what it cannot compute, such as roots and sums, but not lists or parts of them.
             if not re.search(r"\\[a-zA-Z]|[!|%^]", left) or "," in left.partition("(")[0]:
                 return False
     return True
 
 
 def _arithmetic(text: str) -> str:
-    """LaTeX arithmetic in the calculator's grammar, as far as it has words for it."""
+    """LaTeX arithmetic in the calculator's grammar."""
     text = re.sub(r"\\frac\{([^{}]*)\}\{([^{}]*)\}", r"((\1)/(\2))", text)
     return re.sub(r"\\(?:times|cdot)(?![a-zA-Z])", "*", text).replace("{", "(").replace("}", ")")
 
 
 def is_relation(text: str) -> bool:
-    """Whether an equation or inequality stands in ``text`` outside all brackets."""
+    """Whether ``text`` contains an equation or inequality outside all brackets."""
     return bool(brackets.split(text, _OPERATOR)[1])
 
 
 def solved(text: str, read: Callable[[str], Answer]) -> Sequence | Relation | None:
-    r"""The region that an inequality describes, a :class:`Relation` if it is not solved, None if it is none.
+    r"""The region of a solved inequality, a :class:`Relation` for an unsolved one, None if ``text`` is neither.
 
-    ``read`` reads the ends. A variable bounded by coordinates (``y > 2x + 1``) describes no part of a line.
+    A variable bounded by coordinates (``y > 2x + 1``) is not an interval.
+
+    read: reads the ends.
     """
     sides, operators = brackets.split(text, _OPERATOR)
     if not operators:
@@ -145,9 +152,9 @@ _LOWER, _UPPER = ({regions.LESS: ends[0], regions.LESS_OR_EQUAL: ends[1]} for en
 
 
 def _subject(sides: list[str]) -> tuple[int, str]:
-    """The side at which a variable stands alone, and that variable; empty where the relation is not solved.
+    """The index of the side that is a variable, and that variable; empty if the relation is not solved.
 
-    Of two variables it is x, y or z, else the later letter, so that ``a > b`` and ``b < a`` say the same.
+    Of two variables it is x, y or z, else the later letter, so ``a > b`` and ``b < a`` are read alike.
     """
     names = [variable(side) for side in sides]
     if len(sides) == 3:

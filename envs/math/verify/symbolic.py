@@ -1,7 +1,7 @@
-r"""Comparing two formulas with computer algebra (math-verify on SymPy), and putting right what it gets wrong.
+r"""Compare two formulas with computer algebra (math-verify on SymPy), with corrections.
 
-Runs in verifier processes only: it can take arbitrarily long and arbitrarily much memory. Formulas are read by a LaTeX
-grammar; the library's reader of plain expressions, which ends in Python's ``eval``, is never used.
+Runs in verifier processes only, because it can take unbounded time and memory. Formulas are parsed by a LaTeX grammar;
+the library's parser of plain expressions, which calls ``eval``, is never used.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gagpo.envs.math.verify.spelling.symbols import free_variables, variables
 from gagpo.envs.math.verify.unfinished import close, unfinished, value
 
 _DIGITS = 40
-"""Digits to which two expressions must agree where they are tried; two constants that do are the same."""
+"""Digits to which two values must agree; two constants that do are equal."""
 _IMAGINARY = re.compile(r"\\[a-zA-Z]+|_\s*\{[^{}]*\}|_\s*\w|(?P<unit>i)(?![a-zA-Z]*\s*=)")
 _BOUND_INDEX = re.compile(r"_\s*\{?\s*i\s*=")
 _WRITTEN = table(
@@ -35,7 +35,7 @@ _DECIMAL = re.compile(r"(?<![\d.])(\d*)\.(\d+)(?![\d.])", re.ASCII)
 
 
 class Unparsable(ValueError):
-    """The grammar cannot read this formula."""
+    """The grammar cannot parse this formula."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -44,9 +44,9 @@ def _parsed_gold(latex: str, over_complex: bool) -> Any:
 
 
 def _parse(latex: str, over_complex: bool) -> Any:
-    """The tree of a formula as it was written; its variables are real unless the answers are complex numbers.
+    """The tree of a formula as written, with real variables unless ``over_complex``.
 
-    Decimals, mixed numbers and degrees are exact: as fractions, and as multiples of pi.
+    Decimals and mixed numbers become fractions, degrees multiples of pi.
     """
     from latex2sympy2_extended import NormalizationConfig, latex2sympy, normalize_latex
     from latex2sympy2_extended.latex2sympy2 import ConversionConfig
@@ -75,16 +75,16 @@ def _complex(latex: str) -> bool:
 
 
 def equal(gold: str, prediction: str, unevaluated: bool = False) -> bool:
-    """Whether two LaTeX formulas mean the same; :class:`Unparsable` when the prediction cannot be read.
+    """Whether two LaTeX formulas are equal; raises :class:`Unparsable`.
 
-    Unless ``unevaluated``, a prediction that leaves more kinds of arithmetic to do than the gold answer is refused.
+    unevaluated: accept a prediction with more unfinished arithmetic than the gold answer.
     """
     over_complex = _complex(gold) or _complex(prediction)
     if _complex(prediction) and not _complex(gold) and r"\sqrt{-" not in gold:
-        return False  # a real answer by way of complex numbers, such as a sine written with exponentials
+        return False  # a real answer written with complex numbers, such as a sine as exponentials
     wanted, given = _parsed_gold(gold, over_complex), _parse(prediction, over_complex)
     if not free_variables(prediction) <= variables(gold):
-        return False  # a variable of which the gold answer knows nothing stands for something, or hides a constant
+        return False  # a new variable stands for something, or hides a constant
     for decimal, exact in ((prediction, wanted), (gold, given)):
         number = read_number(plain(decimal))
         if number is not None and number.places is not None:
@@ -103,7 +103,7 @@ def _same(wanted: Any, given: Any) -> bool:
         return False
     if isinstance(wanted, sympy.Expr) and isinstance(given, sympy.Expr):
         constant = not (wanted.free_symbols | given.free_symbols)
-        # A logarithm says that its variables are positive, of which the library knows nothing: \ln x^2 is 2\ln x.
+        # A logarithm implies positive variables, which the library does not know: \ln x^2 is 2\ln x.
         logarithms = wanted.has(sympy.log) and given.has(sympy.log) and wanted.has(sympy.Abs) == given.has(sympy.Abs)
         decided = constant or logarithms
         for point in (0,) if constant else (0, 1):
@@ -118,10 +118,10 @@ def _same(wanted: Any, given: Any) -> bool:
 
 
 def _same_relation(wanted: Any, given: Any) -> bool:
-    """Whether two equations or inequalities hold for the same values: the differences of their sides are multiples.
+    """Whether two equations or inequalities are equivalent: the differences of their sides are multiples.
 
-    What is solved for a variable must be given solved for it, but for curves and half-planes in x, y and z, which are
-    polynomial: a line may be written in any way.
+    A relation that is solved for a variable must be solved in the prediction too, except for polynomial curves and
+    half-planes in x, y and z.
     """
     import sympy
 
@@ -142,7 +142,7 @@ def _same_relation(wanted: Any, given: Any) -> bool:
 
 
 def _decimal_of(number: Number, value: Any) -> bool:
-    """The rule for decimals of :mod:`gagpo.envs.math.verify.compare`, for a value that only computer algebra knows."""
+    """The decimal rule of :mod:`gagpo.envs.math.verify.compare`, for a value that needs computer algebra."""
     if getattr(value, "free_symbols", True):
         return False
     try:

@@ -1,10 +1,10 @@
-r"""What an answer leaves to be done: the operations by which a question could be handed back as its own answer.
+r"""Find operations that an answer leaves unevaluated, so the question cannot be returned as its own answer.
 
-Integrals, sums, products, limits, derivatives and determinants always leave something; a function (a sine, a root, a
-binomial coefficient) only where it is applied to constants, since ``\frac{\sin x}{\cos x}`` is a form of ``\tan x``,
-while ``\sin\frac{\pi}{6}`` is a number that was not computed. What the gold answer leaves, an answer may leave too.
+Integrals, sums, products, limits, derivatives and determinants always count as unevaluated; functions such as a sine, a
+root or a binomial coefficient only if applied to constants: ``\sin\frac{\pi}{6}`` was not computed, but
+``\frac{\sin x}{\cos x}`` is a form of ``\tan x``. Operations in the gold answer are allowed.
 
-This module reads LaTeX; arithmetic, which takes a parser, is looked at in :mod:`gagpo.envs.math.verify.symbolic`.
+This module searches LaTeX; :mod:`gagpo.envs.math.verify.unfinished` looks at arithmetic, which needs a parser.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _TERM_END = re.compile(r"[-+=<>,;:&|)\]}]|\\(?:le|ge|ne|in|to|pm|mp|rfloor|rceil)(?![a-zA-Z])")
 
 
-def left_to_do(gold: str, prediction: str) -> frozenset[str]:
-    r"""The operations that ``prediction`` (tidy LaTeX) leaves to be done and ``gold`` does not hold.
+def unevaluated_operations(gold: str, prediction: str) -> frozenset[str]:
+    r"""The unevaluated operations of ``prediction`` (normalised LaTeX) that ``gold`` does not contain.
 
-    >>> sorted(left_to_do(r"\frac{\pi}{4}", r"\int_0^1 \frac{1}{1+x^2} dx"))
+    >>> sorted(unevaluated_operations(r"\frac{\pi}{4}", r"\int_0^1 \frac{1}{1+x^2} dx"))
     ['integral']
-    >>> sorted(left_to_do(r"\sqrt{7}", r"8\sin\frac{\pi}{7}\sin\frac{2\pi}{7}\sin\frac{3\pi}{7}"))
+    >>> sorted(unevaluated_operations(r"\sqrt{7}", r"8\sin\frac{\pi}{7}\sin\frac{2\pi}{7}\sin\frac{3\pi}{7}"))
     ['sin']
-    >>> left_to_do(r"\tan x", r"\frac{\sin x}{\cos x}"), left_to_do(r"\ln 8", r"3 \ln 2")
+    >>> unevaluated_operations(r"\tan x", r"\frac{\sin x}{\cos x}"), unevaluated_operations(r"\ln 8", r"3 \ln 2")
     (frozenset(), frozenset())
     """
     left = _operations(prediction, of_variables=False)
@@ -61,18 +61,19 @@ def left_to_do(gold: str, prediction: str) -> frozenset[str]:
 
 
 def _operations(latex: str, of_variables: bool) -> frozenset[str]:
-    """What ``latex`` holds: operators, and functions of constants, or of variables too."""
+    """The operators and functions of constants in ``latex``; with ``of_variables`` all functions."""
     text = _SPELLED.sub(lambda spelled: rf"\{spelled[1] or spelled[2]} ", latex)
     found = {name for name, pattern in _OPERATORS.items() if pattern.search(text)}
     if "!" in text and _FACTORIAL.search(text):
         found.add("factorial")
-    if any(int(top) % int(bottom) == 0 for top, bottom in map(_sides, _QUOTIENT.finditer(text)) if int(bottom)):
+    quotients = [(int(one[1] or one[3]), int(one[2] or one[4])) for one in _QUOTIENT.finditer(text)]
+    if any(top % bottom == 0 for top, bottom in quotients if bottom):
         found.add("division")
     for match in _ABSOLUTE.finditer(text):
         if of_variables or not variables(match[1] or match[2]):
             found.add("absolute value")
     for match in _FUNCTION.finditer(text):
-        name, arguments = _applied(text, match["name"], match.end())
+        name, arguments = _function_call(text, match["name"], match.end())
         if of_variables or not variables(arguments):
             found.add(name)
     for match in _POWER.finditer(text):
@@ -87,12 +88,8 @@ def _operations(latex: str, of_variables: bool) -> frozenset[str]:
     return frozenset(found)
 
 
-def _sides(quotient: re.Match[str]) -> tuple[str, str]:
-    return quotient[1] or quotient[3], quotient[2] or quotient[4]
-
-
-def _applied(text: str, name: str, position: int) -> tuple[str, str]:
-    """The function in one spelling, and all it is applied to, base or degree included; it ends at ``position``."""
+def _function_call(text: str, name: str, position: int) -> tuple[str, str]:
+    """The canonical name of the function that ends at ``position``, and its arguments with base or degree."""
     name = re.sub(rf"^(?:arc|ar|a)(?={_TRIGONOMETRIC})", "arc", name)
     name = _SYNONYMS.get(name, name)
     if name in ("lfloor", "lceil"):
@@ -110,7 +107,7 @@ def _applied(text: str, name: str, position: int) -> tuple[str, str]:
 
 
 def _group(text: str, position: int) -> tuple[str, int]:
-    """The bracket, fraction or product of symbols that stands at ``position``, and where it ends."""
+    """The bracket, fraction or product of symbols at ``position``, and where it ends."""
     while position < len(text) and text[position] == " ":
         position += 1
     if text.startswith("\\frac", position):
@@ -136,7 +133,7 @@ def _bracketed(text: str, position: int) -> tuple[str, int]:
 
 
 def _last_group(text: str) -> str:
-    """What an exponent at the end of ``text`` belongs to."""
+    """The base of an exponent that follows ``text``."""
     if not text.endswith((")", "}", "]")):
         return text[-1:]
     depth = 0

@@ -1,7 +1,6 @@
-r"""What a formula leaves to be done, seen in its tree: arithmetic, functions of constants, variables that do nothing.
+r"""Find unfinished work in the tree of a formula: arithmetic, functions of constants, variables without effect.
 
-:mod:`gagpo.envs.math.verify.unevaluated` looks for the operations that a formula names; this module for what is left
-among its terms, factors and arguments. It runs in verifier processes only.
+Runs in verifier processes only. :mod:`gagpo.envs.math.verify.unevaluated` finds unevaluated operators in LaTeX.
 """
 
 from __future__ import annotations
@@ -15,21 +14,26 @@ from typing import Any
 
 _ARITHMETIC = frozenset(("sum", "product", "power", "division", "denominator", "expansion"))
 _MOST_TERMS = 12
-"""Terms of a sum of which any two are tried together."""
+"""Terms of a sum that are tried in pairs."""
 _LARGEST_EXPONENT = 12
-"""Brackets to a higher power are not multiplied out."""
+"""Brackets with a higher power are not expanded."""
 
 
 def unfinished(tree: Any) -> frozenset[str]:
-    r"""The kinds of work that a formula, as it was written, leaves to be done.
+    r"""The kinds of unfinished work in a formula as written.
 
-    ``sum``: terms that go together, at once (``2x + 3x``, ``\sqrt{18} + \sqrt{8}``) or once a bracket is multiplied out
-    (``2(x + 1) + x``). ``product``: of numbers, of powers of e, of roots of constants. ``power``: of an integer other
-    than 10, of a power or of a product; powers of one base that are multiplied. ``division``: by a number or factor
-    that goes into the numerator. ``denominator``: a sum of constants. ``expansion``: a product or power of sums of
-    constants. ``root``: of a constant with a root in it. ``dummy``: a part with variables in it that does not depend
-    on them. ``matrix``: a sum, product or power of matrices. A name: a function that has a value without it, such as
-    ``\sin\frac{\pi}{3}`` or ``\ln e^x``. Equations leave no arithmetic: there are many ways to write one.
+    sum: terms that can be combined (``2x + 3x``, ``\sqrt{18} + \sqrt{8}``), perhaps after expansion (``2(x + 1) + x``).
+    product: of numbers, of powers of e, of roots of constants.
+    power: of an integer other than 10, of a power or product; a product of powers with one base.
+    division: by a number or factor that divides the numerator.
+    denominator: a sum of constants.
+    expansion: a product or power of sums of constants.
+    root: of a constant that contains a root.
+    dummy: a part with variables that does not depend on them.
+    matrix: a sum, product or power of matrices.
+    Name of a function: one that simplifies away, such as ``\sin\frac{\pi}{3}`` or ``\ln e^x``.
+
+    Arithmetic in equations does not count, because an equation can be written in many ways.
     """
     import sympy
 
@@ -40,15 +44,15 @@ def unfinished(tree: Any) -> frozenset[str]:
     if any(isinstance(node, sympy.core.relational.Relational) for node in nodes):
         return frozenset()
     kinds = {kind for node in nodes for kind in _kinds(node)}
-    if any(map(_idle, nodes)):
+    if any(map(_has_dummies, nodes)):
         kinds.add("dummy")
     return frozenset(kinds - _ARITHMETIC if equation else kinds)
 
 
 def value(tree: Any, point: int, digits: int) -> Any:
-    """The number that an expression is where its variables have the values of ``point``, None where it has none.
+    """The value of an expression at ``point``, or None.
 
-    Points 0 and 1 are positive in every variable, point 2 is negative. A variable has its value by its name.
+    Every variable is positive at points 0 and 1 and negative at point 2; its value depends on its name.
     """
     import sympy
 
@@ -63,7 +67,7 @@ def value(tree: Any, point: int, digits: int) -> Any:
 
 
 def close(one: Any, other: Any, digits: int) -> bool:
-    """Whether two numbers agree in as many digits, however small they are."""
+    """Whether two numbers agree to ``digits`` significant digits."""
     size = abs(one) + abs(other)
     return bool(abs(one - other) <= size * Fraction(1, 10**digits) + Fraction(1, 10**100))
 
@@ -75,8 +79,8 @@ def _coordinate(name: str, point: int) -> Any:
     return -size if point == 2 else size
 
 
-def _idle(node: Any) -> bool:
-    """Whether a part of a formula holds variables and does not depend on them: ``0x``, ``x^0``, ``\frac{x}{x}``."""
+def _has_dummies(node: Any) -> bool:
+    r"""Whether a part of a formula contains variables but does not depend on them: ``0x``, ``x^0``, ``\frac{x}{x}``."""
     import sympy
 
     if not isinstance(node, sympy.Expr) or node.is_Symbol or not node.free_symbols:
@@ -100,7 +104,7 @@ def _kinds(node: Any) -> Iterator[str]:
     elif isinstance(node, sympy.MatPow | sympy.Inverse | sympy.Transpose):
         yield "matrix"
     elif isinstance(node, sympy.Add):
-        if _terms_go_together(node):
+        if _has_like_terms(node):
             yield "sum"
     elif isinstance(node, sympy.Mul):
         yield from _kinds_of_product(node)
@@ -108,34 +112,34 @@ def _kinds(node: Any) -> Iterator[str]:
         yield from _kinds_of_power(node)
     root = _is_root(node)
     if node.is_Function or (root and not node.free_symbols):
-        simple = _evaluated(node)
+        simple = _evaluate(node)
         kept = any(map(_is_root, sympy.preorder_traversal(simple))) if root else simple.has(node.func)
         if not kept and simple != sympy.E:
             yield "root of a power" if root else str(node.func)
 
 
-def _terms_go_together(node: Any) -> bool:
-    """Whether two terms of a sum have the same variables, or would once a bracket is multiplied out.
+def _has_like_terms(node: Any) -> bool:
+    """Whether two terms of a sum can be combined, perhaps after expanding a bracket.
 
-    A square may stand completed: in ``(x - 3)^2 + 4`` no terms with x go together.
+    A completed square is finished: ``(x - 3)^2 + 4`` has no terms with x to combine.
     """
     import sympy
 
-    terms = [_evaluated(term) for term in _terms(node)]
+    terms = [_evaluate(term) for term in _terms(node)]
     seen: set[Any] = set()
     for term in terms:
-        parts = {part.as_coeff_Mul()[1] for part in sympy.Add.make_args(_multiplied_out(term))}
+        parts = {part.as_coeff_Mul()[1] for part in sympy.Add.make_args(_expand(term))}
         if _is_square(term):
             parts = {part for part in parts if part.free_symbols}
         if parts & seen:
             return True
         seen |= parts
     kinds = [term.as_coeff_Mul()[1] for term in terms]
-    return len({*kinds}) < len(kinds) or (0 in terms and not node.has(sympy.I))  # 0 + 2i is in the form of its kind
+    return len({*kinds}) < len(kinds) or (0 in terms and not node.has(sympy.I))  # 0 + 2i is a usual form
 
 
-def _multiplied_out(term: Any) -> Any:
-    """A number or a variable times a bracket, or a number times a power of one, as a sum; any other term as it is."""
+def _expand(term: Any) -> Any:
+    """A number or variable times a bracket, or a number times a power of one, expanded; other terms unchanged."""
     product = _Product(term)
     sums = [factor for factor in product.factors if factor.is_Add or (factor.is_Pow and factor.base.is_Add)]
     others = [factor for factor in product.factors if factor not in sums]
@@ -152,7 +156,7 @@ def _is_square(term: Any) -> bool:
 
 
 class _Product:
-    """A product as written: whole numbers other than 1, and all else, above the fraction bar and below it."""
+    """A product as written: integers other than 1 and other factors, in numerator and denominator."""
 
     def __init__(self, node: Any) -> None:
         self.numbers: list[int] = []
@@ -191,7 +195,7 @@ def _kinds_of_product(node: Any) -> Iterator[str]:
         yield "division"
     above, below = ([factor.as_base_exp() for factor in part] for part in (product.factors, product.denominators))
     for (base, exponent), (other, _) in itertools.product(above, below):
-        # A root above its own base is what rationalising a denominator leaves: \frac{\sqrt{x}}{2x}.
+        # A root over its own base is a rationalised denominator: \frac{\sqrt{x}}{2x}.
         root = exponent.is_Rational and not exponent.is_Integer
         if base == other and (base.free_symbols or exponent.free_symbols) and not root:
             yield "division"
@@ -199,7 +203,7 @@ def _kinds_of_product(node: Any) -> Iterator[str]:
     bases = [base for base, exponent in powers if base.is_Symbol and exponent.is_Integer]
     if len({*bases}) < len(bases) and any(base in bases and exponent != 1 for base, exponent in powers):
         yield "power"
-    top, bottom = (sympy.Mul(*map(_evaluated, part)) for part in (product.factors, product.denominators))
+    top, bottom = (sympy.Mul(*map(_evaluate, part)) for part in (product.factors, product.denominators))
     shared = top.free_symbols & bottom.free_symbols
     polynomial = shared and top.is_polynomial(*shared) and bottom.is_polynomial(*shared)
     if polynomial and sympy.gcd(top, bottom).free_symbols:
@@ -207,10 +211,10 @@ def _kinds_of_product(node: Any) -> Iterator[str]:
 
 
 def _content(factor: Any) -> int:
-    """The largest whole number that goes into every term of a sum."""
+    """The largest integer that divides every term of a sum."""
     if not factor.is_Add:
         return 1
-    parts = [_Product(_evaluated(term)) for term in _terms(factor)]
+    parts = [_Product(_evaluate(term)) for term in _terms(factor)]
     return 1 if any(part.divisors for part in parts) else math.gcd(*(math.prod(part.numbers) for part in parts))
 
 
@@ -236,7 +240,7 @@ def _kinds_of_power(node: Any) -> Iterator[str]:
 
 
 def _terms(node: Any) -> list[Any]:
-    """The terms of a sum as written, those of sums within it among them."""
+    """The terms of a sum as written, with those of nested sums."""
     return [part for term in node.args for part in (_terms(term) if term.is_Add else [term])]
 
 
@@ -246,6 +250,6 @@ def _is_root(node: Any) -> bool:
     return node.is_Pow and node.base != sympy.E and node.exp.is_Rational and not node.exp.is_Integer
 
 
-def _evaluated(node: Any) -> Any:
-    """``node`` with the simplifications that SymPy does by itself: the parser keeps formulas as they were written."""
-    return node.func(*map(_evaluated, node.args)) if node.args else node
+def _evaluate(node: Any) -> Any:
+    """``node`` with SymPy's automatic simplifications, which the parser leaves out."""
+    return node.func(*map(_evaluate, node.args)) if node.args else node

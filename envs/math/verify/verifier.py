@@ -1,7 +1,7 @@
-r"""The verifier: a gold answer and a response in, a verdict with its reason out.
+r"""The verifier: judges a response by a gold answer.
 
-Numbers, choices, words and lists of them are decided at once in this process. Formulas go to a
-:class:`~gagpo.envs.math.verify.pool.VerifyPool`, which has hard deadlines. The response is never evaluated.
+Numbers, choices, words and lists of them are compared in this process, formulas in a
+:class:`~gagpo.envs.math.verify.pool.VerifyPool` with hard deadlines. The response is never evaluated.
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ from typing import Protocol
 
 from gagpo.base.errors import GagpoError
 from gagpo.envs.math.verify.answers import Answer, Choice, canonical
-from gagpo.envs.math.verify.compare import NeedsAlgebra, Reason, not_here, same
+from gagpo.envs.math.verify.compare import NeedsAlgebra, Reason, needs_algebra, same
 from gagpo.envs.math.verify.extract import METHODS, Extraction, check_methods, extract
+from gagpo.envs.math.verify.pool import VERIFIERS
 from gagpo.envs.math.verify.reading import Unreadable, read
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """``reason`` says it all; ``answer`` is what was extracted by ``method``, ``canonical`` its one spelling.
+    """The result of a verification.
 
-    ``match``: the answer is right. ``mismatch``: it is another one. ``no_answer``: none was found. ``unparsable``: one
-    was found that no reader understands. ``timeout``: comparing it took more time or memory than allowed.
+    reason: ``match``, ``mismatch``, ``no_answer`` (none was found), ``unparsable``, or ``timeout`` (the comparison
+        exceeded its time or memory).
+    answer: as extracted by ``method``.
+    canonical: the answer in one spelling.
     """
 
     reason: Reason
@@ -37,18 +40,18 @@ class Verdict:
 
 
 class Comparer(Protocol):
-    """What decides comparisons that need algebra: :class:`~gagpo.envs.math.verify.pool.VerifyPool` is one."""
+    """Compares answers with algebra, such as :class:`~gagpo.envs.math.verify.pool.VerifyPool`."""
 
     def compare(self, gold: str, prediction: str) -> Reason: ...
 
 
 class GoldError(GagpoError, ValueError):
-    """A gold answer that nothing could ever be compared with."""
+    """An unreadable gold answer."""
 
 
 @functools.lru_cache(maxsize=16_384)
 def read_gold(gold: str) -> Answer:
-    """The reading of a gold answer, cached; :class:`GoldError` when it is empty, too long or has unmatched braces."""
+    """Read a gold answer; cached. Raises :class:`GoldError` if it is empty, too long or has unmatched braces."""
     try:
         return read(gold)
     except Unreadable as error:
@@ -56,9 +59,10 @@ def read_gold(gold: str) -> Answer:
 
 
 class Verifier:
-    r"""Verdicts on the final answers of responses.
+    r"""Judges the final answers of responses.
 
-    ``pool`` compares formulas; without one, the process-wide pool is used and started when the first formula comes.
+    methods: how answers are found, see :mod:`gagpo.envs.math.verify.extract`.
+    pool: compares formulas; by default the shared pool of this process.
 
     >>> verifier = Verifier()
     >>> verifier.verify("1/2", r"so it is \boxed{0.5}")
@@ -75,17 +79,12 @@ class Verifier:
     @property
     def pool(self) -> Comparer:
         if self._pool is None:
-            from gagpo.envs.math.verify.pool import VERIFIERS
-
-            self._pool = VERIFIERS.take(self)
-            self._shares = True
+            self._pool, self._shares = VERIFIERS.take(self), True
         return self._pool
 
     def close(self) -> None:
-        """Let go of the process-wide pool, which ends with its last user. Safe to call twice."""
+        """Release the shared pool, which ends with its last user. Safe to call twice."""
         if self._shares:
-            from gagpo.envs.math.verify.pool import VERIFIERS
-
             self._pool, self._shares = None, False
             VERIFIERS.release(self)
 
@@ -94,7 +93,7 @@ class Verifier:
         return extract(response, self.methods, choices=isinstance(read_gold(gold), Choice))
 
     def verify(self, gold: str, response: str) -> Verdict:
-        """The verdict on the final answer of ``response``; :class:`GoldError` when ``gold`` cannot be read."""
+        """Judge the final answer of ``response``; raises :class:`GoldError`."""
         wanted = read_gold(gold)
         found = self.extract(gold, response)
         if found is None:
@@ -104,7 +103,7 @@ class Verifier:
         except Unreadable:
             return Verdict("unparsable", found.text, found.method, found.text[:80])
         try:
-            reason: Reason = "match" if same(wanted, given, not_here) else "mismatch"
+            reason: Reason = "match" if same(wanted, given, needs_algebra) else "mismatch"
         except NeedsAlgebra:
             reason = self.pool.compare(gold, found.text)
         return Verdict(reason, found.text, found.method, canonical(given))

@@ -1,7 +1,6 @@
-"""A verifier process: it answers one comparison after another.
+"""A verifier process, which runs one comparison after another.
 
-It limits its own CPU time, so what it answers does not depend on how busy the machine is. Its owner holds a deadline
-over it and kills it when that passes.
+It limits its own CPU time, so verdicts do not depend on the machine's load. Its owner kills it at a deadline.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from gagpo.envs.math.verify.symbolic import Unparsable, equal
 
 
 class OutOfTime(BaseException):
-    """Not an ``Exception``: computer algebra catches those wherever it tries something."""
+    """Not an ``Exception``, because computer algebra catches those."""
 
 
 def _alarm(number: int, frame: object) -> None:
@@ -30,7 +29,7 @@ def _alarm(number: int, frame: object) -> None:
 def cpu_limit(seconds: float) -> Iterator[None]:
     """Raise :class:`OutOfTime` in the body after ``seconds`` of CPU time; kill the process two seconds later.
 
-    The kill is for code that never returns to the interpreter, such as the power of two huge integers.
+    The kill is for code that does not return to the interpreter, such as a power of huge integers.
     """
     used = resource.getrusage(resource.RUSAGE_SELF)
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
@@ -52,15 +51,15 @@ def compare(gold: str, prediction: str, seconds: float) -> str:
         return "unparsable"
     except (OutOfTime, MemoryError, RecursionError):
         return "timeout"
-    except Exception:  # computer algebra failed: the answer was not understood
+    except Exception:  # computer algebra failed
         return "unparsable"
 
 
 def main(pipe: Pipe) -> None:
     """Answer requests ``(gold, prediction, seconds)`` until the other side closes the ``pipe``."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)  # nobody reads what the libraries print
+    nowhere = os.open(os.devnull, os.O_WRONLY)  # discards what the libraries print
     os.dup2(nowhere, 2)
-    equal("x + 1", "1 + x")  # imports and warms up what takes seconds, before any deadline runs
+    equal("x + 1", "1 + x")  # imports take seconds, so warm up before any deadline runs
     pipe.send("ready")
     with suppress(EOFError, OSError):
         while True:

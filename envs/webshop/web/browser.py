@@ -1,7 +1,7 @@
-"""``gagpo/WebShopBrowser-v0``: the same tasks, actions and observations, carried out in a real browser on the site.
+"""``gagpo/WebShopBrowser-v0``: the same tasks, actions and observations in a real browser.
 
-Every observation, label, address and score is read from the page that Chromium shows; the page machine is asked only
-for what no page shows (the parts of the reward).
+Every observation, label, address and score is read from the page that Chromium shows. Only the parts of the reward,
+which no page shows, come from :class:`~gagpo.envs.webshop.pages.Shop`.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _FLAGS = (
     "--disable-component-update",
     "--disable-sync",
     "--disable-extensions",
-    # Over a pipe: a browser whose driver is gone goes too.
+    # Over a pipe, so that the browser ends with its driver.
     "--remote-debugging-pipe",
     "--window-size=1200,900",
-    # Pages may hold any text; whatever it makes the browser try, no other host can be reached.
+    # Pages contain untrusted text: no other host may be reached.
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
-_SEEN = """
+_READ = """
 const seen = Array.from(document.querySelectorAll('main [data-kind]')).filter(element => element.checkVisibility());
 return [location.pathname + location.search,
         seen.map(element => [element.dataset.text ?? element.textContent, element.dataset.kind,
@@ -69,15 +69,15 @@ _ARRIVED = "return !window.leaving && document.readyState === 'complete';"
 
 
 class BrowserMissing(GagpoError, RuntimeError):
-    """Chromium or its driver is not installed."""
+    """Chromium or chromedriver is not installed."""
 
 
 def open_browser(profile: Path) -> Chrome:
-    """A headless Chromium with an empty ``profile``; raises BrowserMissing where Chromium or its driver is missing."""
+    """Start a headless Chromium with an empty ``profile``; raises BrowserMissing if it is not installed."""
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     driver = shutil.which("chromedriver")
     if not browser or not driver:
-        raise BrowserMissing("Chromium and chromedriver are needed: apt-get install chromium chromium-driver")
+        raise BrowserMissing("Chromium and chromedriver are required: apt-get install chromium chromium-driver")
     from selenium.webdriver import Chrome, ChromeOptions
     from selenium.webdriver.chrome.service import Service
 
@@ -85,15 +85,15 @@ def open_browser(profile: Path) -> Chrome:
     options.binary_location = browser
     for flag in (*_FLAGS, f"--user-data-dir={profile}"):
         options.add_argument(flag)
-    options.ignore_local_proxy_environment_variables()  # the driver listens here; Selenium has no other way to say so
-    chrome = Chrome(options=options, service=Service(driver, popen_kw={"preexec_fn": _dying_with_parent()}))
+    options.ignore_local_proxy_environment_variables()  # the driver listens on this machine
+    chrome = Chrome(options=options, service=Service(driver, popen_kw={"preexec_fn": _die_with_parent()}))
     chrome.set_page_load_timeout(DEADLINE)
     chrome.set_script_timeout(DEADLINE)
     return chrome
 
 
-def _dying_with_parent() -> Callable[[], None] | None:
-    """What a child process calls first so that it is killed when this process ends, however that ends (Linux)."""
+def _die_with_parent() -> Callable[[], None] | None:
+    """The first call of a child process, so that it is killed when this process ends (Linux only)."""
     if not sys.platform.startswith("linux"):
         return None
     control = ctypes.CDLL(None, use_errno=True).prctl
@@ -103,16 +103,16 @@ def _dying_with_parent() -> Callable[[], None] | None:
 def _answers(browser: Chrome) -> bool:
     try:
         return bool(browser.current_url)
-    except Exception:  # whatever a dead browser or driver raises
+    except Exception:  # a dead browser or driver can raise anything
         return False
 
 
 class WebShopBrowserEnv(WebShopEnv):
-    """:class:`~gagpo.envs.webshop.env.WebShopEnv` played by Selenium in headless Chromium; takes the same arguments.
+    """:class:`~gagpo.envs.webshop.env.WebShopEnv` in headless Chromium, by Selenium; takes the same arguments.
 
-    The environment serves the site itself, on a free port of this machine. Close it: a browser belongs to it. A page
-    that does not come within half a minute raises TimeoutError. After a crash of the browser, ``reset`` starts another.
-    A browser is not put back into a state: play ``gagpo/WebShop-v0`` for that.
+    The environment serves the site on a free port of this machine. :meth:`close` ends the browser. A page that does
+    not load within 30 seconds raises TimeoutError. After a crash of the browser, ``reset`` starts another. States
+    cannot be restored; use ``gagpo/WebShop-v0`` for that.
     """
 
     can_restore: bool = False
@@ -122,7 +122,7 @@ class WebShopBrowserEnv(WebShopEnv):
         self._browser: Chrome | None = None
         self._profile: str | None = None
         if options.get("exact"):
-            raise InvalidArgument("exact=True exists as text only: play gagpo/WebShop-v0, or leave it out")
+            raise InvalidArgument("exact=True is not supported in a browser: use gagpo/WebShop-v0")
         super().__init__(split, max_turns, **options)
         self._pieces: tuple[Piece, ...] = ()
         self._path = ""
@@ -143,18 +143,18 @@ class WebShopBrowserEnv(WebShopEnv):
     def act(self, action: str) -> Outcome:
         name, argument = parse_action(action) or ("", "")
         if name == "search":
-            self._search(regular_query(argument) or " ")  # the form is not sent empty
-        elif name == "click" and (number := self._labelled(argument)) is not None:
+            self._search(regular_query(argument) or " ")  # an empty form is not sent
+        elif name == "click" and (number := self._find(argument)) is not None:
             self._press(number)
         else:
             return self._look(valid=False)
         return self._look()
 
     def close(self) -> None:
-        """Quit the browser and stop the site; a second call does nothing."""
+        """Quit the browser and stop the site; safe to call twice."""
         try:
             if self._browser is not None:
-                # A browser that crashed cannot be asked to leave; its driver is stopped all the same.
+                # A crashed browser cannot quit; its driver is stopped in any case.
                 with contextlib.suppress(Exception):
                     self._browser.quit()
                 self._browser.service.stop()
@@ -178,17 +178,18 @@ class WebShopBrowserEnv(WebShopEnv):
                 raise
         return self._browser
 
-    def _labelled(self, label: str) -> int | None:
+    def _find(self, label: str) -> int | None:
+        """The index of the piece with this label."""
         return clickables(self._pieces).get(label.lower())
 
     def _search(self, words: str) -> None:
         if not any(piece.kind == "search" for piece in self._pieces):
-            number = self._labelled(BACK)
-            assert number is not None, "every page but the last leads back to the search"
+            number = self._find(BACK)
+            assert number is not None, "every page except the last links to the search"
             self._press(number)
             self._look()
         field = self._started().find_element("css selector", "main input[name=q]")
-        # Typing key by key cannot send every letter that a query may hold.
+        # Typing key by key cannot enter every character of a query.
         self._started().execute_script("arguments[0].value = arguments[1];", field, words)
         self._press(next(n for n, piece in enumerate(self._pieces) if piece.kind == "search"))
 
@@ -196,21 +197,21 @@ class WebShopBrowserEnv(WebShopEnv):
         """Click the ``number``-th visible piece of the page and wait for the next page."""
         browser = self._started()
         element = browser.execute_script(_NTH, number)
-        # A click returns before the browser leaves the page: the mark is gone once another document is there.
+        # A click returns before the browser leaves the page; the mark is gone once another document is loaded.
         stays = browser.execute_script(_ABOUT_TO_PRESS, element)
         element.click()
-        if stays:  # what was chosen already: the address differs in nothing but the place on the page
+        if stays:  # an option chosen before: only the fragment of the address differs
             return
         deadline = time.monotonic() + DEADLINE
         while not browser.execute_script(_ARRIVED):
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the page after pressing {self._pieces[number].text!r} did not come")
+                raise TimeoutError(f"no page within {DEADLINE:g} s after pressing {self._pieces[number].text!r}")
             time.sleep(0.005)
 
     def _look(self, valid: bool = True) -> Outcome:
         """Read the page that the browser shows."""
-        self._path, seen = self._started().execute_script(_SEEN)
-        self._pieces = tuple(Piece(*piece) for piece in seen)
+        self._path, pieces = self._started().execute_script(_READ)
+        self._pieces = tuple(Piece(*piece) for piece in pieces)
         self.state = self._state()
         outcome = self.outcome_of(self.shop.page(self.state), self._observed(), valid)
         search_bar = any(piece.kind == "search" for piece in self._pieces)
@@ -234,7 +235,7 @@ class WebShopBrowserEnv(WebShopEnv):
             return text_rich(self._pieces)
         if self.mode == "url":
             return self._path
-        # A browser shows what it made of a document, not the document: that is fetched from the address it shows.
+        # A browser does not show the document that it received, so it is fetched again.
         assert self._site is not None
         connection = http.client.HTTPConnection(urlsplit(self._site.address).netloc, timeout=DEADLINE)
         try:

@@ -1,8 +1,8 @@
-"""waitress, made to keep serving while others hold connections open and send or read a byte now and then.
+"""A waitress server that slow clients cannot block.
 
-waitress takes any byte for a sign of life: as many such visitors as it accepts connections shut everybody else out.
-Here a request has to arrive, and an answer to leave, within a time that sending bytes does not prolong; and when all
-connections are in use, those that have waited longest for a request make room.
+waitress restarts a connection's timeout at every byte, so slow clients can occupy all connections. Here a request must
+arrive, and a response must be read, within a fixed time. If all connections are in use, the ones that have waited
+longest for a request are closed.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from waitress.server import TcpWSGIServer
 MOST_CONNECTIONS = 500
 REQUEST_SECONDS = 10.0
 ANSWER_SECONDS = 60.0
-ROOM = MOST_CONNECTIONS // 10  # connections freed at once when all are in use
+FREED = MOST_CONNECTIONS // 10  # connections closed at once when all are in use
 
 
 class VisitorChannel(HTTPChannel):  # type: ignore[misc]
-    """A connection that knows since when it waits for a whole request, or for its answer to be taken."""
+    """A connection that records since when it waits for a whole request, or for its response to be read."""
 
     def __init__(self, *arguments: object, **named: object):
         self.since = time.monotonic()
@@ -33,7 +33,7 @@ class VisitorChannel(HTTPChannel):  # type: ignore[misc]
 
     @property
     def waits(self) -> bool:
-        """Whether nothing is being worked out for this connection."""
+        """Whether no request of this connection is being processed."""
         return not self.requests and not self.will_close
 
 
@@ -48,15 +48,15 @@ class ShopServer(TcpWSGIServer):  # type: ignore[misc]
         )
 
     def readable(self) -> bool:
-        # Asked before every wait for events, in the thread that alone may touch connections.
+        # Called before every wait for events, in the only thread that may touch connections.
         if len(self._map) >= MOST_CONNECTIONS:
             waiting = [channel for channel in self.active_channels.values() if channel.waits]
-            for channel in sorted(waiting, key=lambda channel: channel.since)[:ROOM]:
+            for channel in sorted(waiting, key=lambda channel: channel.since)[:FREED]:
                 channel.will_close = True
         return bool(super().readable())
 
     def maintenance(self, now: float) -> None:
-        """Close what has waited too long; called once a second."""
+        """Close connections that have waited too long; called once a second."""
         for channel in self.active_channels.values():
             patience = ANSWER_SECONDS if channel.total_outbufs_len else REQUEST_SECONDS
             if channel.waits and time.monotonic() - channel.since > patience:

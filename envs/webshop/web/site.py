@@ -1,8 +1,7 @@
-"""The shop as a web site for people and browsers: plain pages that need no script, served by waitress.
+"""The shop as a web site for people and browsers: plain pages without scripts, served by waitress.
 
-A page's address holds all of its state and the server keeps none: there are no sessions to mix up, to guess or to run
-out of. An address that no clicking leads to is answered with "no such page"; one that is merely written differently is
-sent on to the page's own address.
+A page's address contains its whole state, so the server has no sessions. An address that no clicks lead to is answered
+with "no such page". One that is only spelled differently is redirected to the page's own address.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import random
 import socket
 import threading
 from collections.abc import Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -46,7 +44,7 @@ _HEADERS = {
 
 
 def make_app(shop: Shop, trusted_hosts: tuple[str, ...] | None = LOOPBACK) -> Flask:
-    """The site over ``shop``. Requests for other host names than ``trusted_hosts`` are refused (None: any name)."""
+    """The Flask application of ``shop``. Rejects host names outside ``trusted_hosts`` (None: accepts any)."""
     from flask import Flask, Response, abort, redirect, request
     from werkzeug.exceptions import HTTPException
 
@@ -56,8 +54,7 @@ def make_app(shop: Shop, trusted_hosts: tuple[str, ...] | None = LOOPBACK) -> Fl
 
     @app.before_request
     def known_by_name() -> None:
-        # A page elsewhere whose host name is made to point here must not read this site. (Flask's own TRUSTED_HOSTS
-        # does not know IPv6 addresses.)
+        # Prevents DNS rebinding. Flask's own TRUSTED_HOSTS does not support IPv6 addresses.
         if trusted_hosts and _host_name(request.host) not in trusted_hosts:
             abort(400)
 
@@ -118,22 +115,24 @@ def _host_name(host: str) -> str:
 
 
 class Site:
-    """The site, running in a thread of this process. Use as a context manager, or :meth:`close` it.
+    """The site, running in a thread of this process. Use it as a context manager, or call :meth:`close`.
 
-    port: 0 takes a free one. Only this machine is served unless ``host`` says otherwise. Raises OSError, naming the
-    address, when it cannot be bound.
+    host: by default, only this machine can connect.
+    port: 0 chooses a free port.
+
+    Raises:
+        OSError: the address cannot be bound.
     """
 
     def __init__(self, shop: Shop, host: str = "127.0.0.1", port: int = 0, threads: int = 8):
         from gagpo.envs.webshop.web.server import ShopServer
 
-        # Waiting requests are served in turn, and full connections make room for each other; a warning for each would
-        # fill the terminal of a busy site.
+        # Queued requests and full connections are normal on a busy site; warnings would fill the terminal.
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)
         logging.getLogger("waitress").setLevel(logging.ERROR)
         app = make_app(shop, LOOPBACK if host in LOOPBACK else None)
         try:
-            # A name may stand for several addresses; one is served, the older kind first.
+            # A name may have several addresses; one is served, IPv4 first.
             host = str(min(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))[4][0])
             self._server = ShopServer(
                 app,
@@ -145,9 +144,8 @@ class Site:
                 max_request_body_size=LARGEST_REQUEST,
             )
         except OSError as error:
-            raise OSError(
-                f"cannot serve at {host} port {port}: {error.strerror or error}; choose another port"
-            ) from None
+            reason = error.strerror or error
+            raise OSError(f"cannot serve at {host} port {port}: {reason}; choose another port") from None
         shown = f"[{host}]" if ":" in host else host
         self.address = f"http://{shown}:{self._server.effective_port}"
         self._thread = threading.Thread(target=self._server.run, name="webshop-site", daemon=True)
@@ -159,13 +157,13 @@ class Site:
             self._thread.join(timeout=1.0)
 
     def close(self) -> None:
-        """Stop serving; a second call does nothing."""
+        """Stop serving; safe to call twice."""
         if self._thread.is_alive():
             self._server.trigger.pull_trigger(self._shut)
             self._thread.join(timeout=10.0)
 
     def _shut(self) -> None:
-        # Runs in the server's own thread, which alone may touch its sockets; the loop ends when none is left.
+        # Runs in the server's thread, the only one that may touch its sockets; the loop ends without sockets.
         for channel in list(self._server.active_channels.values()):
             channel.handle_close()
         self._server.task_dispatcher.shutdown(timeout=1)
@@ -174,23 +172,21 @@ class Site:
     def __enter__(self) -> Site:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
 def serve_pages(env_id: str, kwargs: Mapping[str, object], host: str = "127.0.0.1", port: int = 8000) -> None:
-    """Serve the shop of ``env_id`` for people, print its address, and stay until interrupted.
+    """Serve the shop of ``env_id`` for people, print its address, and run until interrupted.
 
     Raises:
-        InvalidArgument: for an environment other than the WebShop, and for arguments it does not take.
+        InvalidArgument: another environment than the WebShop, or an unknown argument.
     """
     if env_id.rpartition(":")[2] != "gagpo/WebShop-v0":
-        raise InvalidArgument(f"only gagpo/WebShop-v0 has pages for people, not {env_id!r}: leave out --browser")
+        raise InvalidArgument(f"--browser requires gagpo/WebShop-v0, got {env_id!r}")
     known = inspect.signature(WebShopEnv).parameters
     if unknown := sorted(set(kwargs) - set(known)):
-        raise InvalidArgument(f"{env_id} takes no argument {unknown[0]!r}; known: {', '.join(known)}")
+        raise InvalidArgument(f"{env_id} has no argument {unknown[0]!r}; choose from {', '.join(known)}")
     shop = WebShopEnv(**kwargs).shop  # type: ignore[arg-type]
     with Site(shop, host, port) as site:
         print(f"{len(shop.store)} products. The shop is open at {site.address}/ (Ctrl-C closes it).", flush=True)

@@ -1,4 +1,4 @@
-"""The site's style sheet: system fonts, two colours, light and dark; nothing is fetched from elsewhere."""
+"""The site's style sheet: system fonts, light and dark colours, no external resources."""
 
 STYLE = """\
 :root {

@@ -1,4 +1,4 @@
-"""What credit is computed from: columns of turns, and statistics within their groups."""
+"""The columns that credit is computed from, and statistics within their groups."""
 
 from gagpo.credit.turns.columns import Turns, renumber
 from gagpo.credit.turns.errors import BadTurns

@@ -1,11 +1,8 @@
-"""The columns credit is computed from: N turns of E episodes, no tokens, no models.
-
-Shape suffixes: N = turns, E = episodes, K = response tokens. Episodes lie one after the other, each episode's turns in
-order.
-"""
+"""The columns that credit is computed from. Shape suffixes: N = turns, E = episodes, K = response tokens."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -20,9 +17,18 @@ from gagpo.credit.turns.keys import StateKey, intern, state_ids
 
 Coding = Literal["sum", "success"]
 
+DTYPES: dict[str, Any] = {
+    **dict.fromkeys(["reward_N", "penalty_N", "entropy_N"], np.float64),
+    **dict.fromkeys(["truncated_E", "success_E"], np.bool_),
+    **dict.fromkeys(["episode_N", "group_E", "state_N", "tokens_N", "vote_E", "end_state_E", "action_N"], np.int64),
+    "energy_K": np.float64,
+    "env_E": np.int64,
+}
+DEFAULTS = {"penalty_N": 0.0, "tokens_N": 1, "truncated_E": False}
+
 
 def as_array(values: Any) -> np.ndarray:
-    """``values`` as an array; tensors are detached and brought to the CPU first, bfloat16 as float32."""
+    """``values`` as an array; tensors are detached and moved to the CPU, bfloat16 as float32."""
     if hasattr(values, "detach"):
         values = values.detach().cpu()
         values = values.float() if str(values.dtype) == "torch.bfloat16" else values  # numpy has no such type
@@ -30,7 +36,7 @@ def as_array(values: Any) -> np.ndarray:
 
 
 def renumber(ids: np.ndarray) -> np.ndarray:
-    """The same ids as 0..n-1 in their own order, int64; sorts only where their range is far wider than their number."""
+    """Map ids to 0..n-1 in their own order, int64; sorts only where their range is far wider than their number."""
     low = int(ids.min())
     span = int(ids.max()) - low + 1
     if span > 8 * len(ids):
@@ -42,28 +48,27 @@ def renumber(ids: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Turns:
-    """Columns of N turns of E episodes; lists and tensors are converted, every column is checked.
+    """Columns of N turns of E episodes. Lists and tensors are converted, and every column is checked.
 
-    reward_N: what the environment paid for each turn, penalties excluded.
+    reward_N: the environment's reward, penalties excluded.
     episode_N: 0..E-1, not decreasing; every episode has at least one turn.
-    group_E: task group of each episode, any integers.
-    state_N: state id of each turn (see :func:`intern`); equal ids mean the same state. None where no credit needs it.
-    penalty_N: >= 0, what an invalid action costs. GiGPO subtracts it after discounting, every other credit takes
-        it off the reward.
-    tokens_N: response tokens of each turn.
-    truncated_E: the episode was cut off by a limit, not ended by the environment.
-    end_state_E: state id of what each episode ended in, after its last turn; None where it is not known.
-    success_E: the task was solved. vote_E: what the episode votes for, as an id (an extracted answer); its success
-        where not given.
-    text_N: the observations themselves, for groups of near-equal ones only.
-    action_N: id of what was done in each turn, to see whether equal states are left alike.
-    feature_NF: float32[N, F], what a value can be predicted from, for the credits that fit one.
-    entropy_N: mean entropy of the policy at each turn's tokens, nats. energy_K: of each response token, ``1 - 2 pi +
-        sum of squares`` of the policy's probabilities. Both before any step, for the credits that read them.
-    env_E: the environment of each episode, as an id, in a batch of several; None in a batch of one.
+    group_E: task group, any integers.
+    state_N: state id; see :func:`intern`.
+    penalty_N: >= 0, cost of an invalid action. GiGPO subtracts it after discounting, other credits from the reward.
+    tokens_N: number of response tokens.
+    truncated_E: whether a limit, not the environment, ended the episode.
+    success_E: whether the task was solved.
+    vote_E: id of the extracted answer; by default the success.
+    text_N: observations, for groups of similar ones.
+    end_state_E: id of the state after the last turn.
+    action_N: action id.
+    feature_NF: float32[N, F], features that a value is fitted to.
+    entropy_N: mean entropy of the policy over the turn's tokens, nats, before any step.
+    energy_K: ``1 - 2 pi + sum of squares`` of the policy's probabilities, before any step.
+    env_E: environment id, in a batch of several environments.
 
-    Raises :class:`BadTurns` for an empty batch, columns of unequal length, NaN or infinite rewards, negative penalties
-    and episodes out of order.
+    Raises:
+        BadTurns: the batch is empty, or a column has the wrong length, order or range.
 
     >>> turns = Turns(reward_N=[0, 10, 0], episode_N=[0, 0, 1], group_E=[7, 7])
     >>> turns.return_E.tolist()
@@ -74,9 +79,9 @@ class Turns:
     episode_N: np.ndarray
     group_E: np.ndarray
     state_N: np.ndarray | None = None
-    penalty_N: np.ndarray = None  # type: ignore[assignment]  # zeros
-    tokens_N: np.ndarray = None  # type: ignore[assignment]  # ones
-    truncated_E: np.ndarray = None  # type: ignore[assignment]  # False
+    penalty_N: np.ndarray = None  # type: ignore[assignment]
+    tokens_N: np.ndarray = None  # type: ignore[assignment]
+    truncated_E: np.ndarray = None  # type: ignore[assignment]
     success_E: np.ndarray | None = None
     vote_E: np.ndarray | None = None
     text_N: Sequence[str] | None = None
@@ -90,21 +95,10 @@ class Turns:
     def __post_init__(self) -> None:
         turns, episodes = _length(self.reward_N, "reward_N"), _length(self.group_E, "group_E")
         if turns == 0:
-            raise BadTurns("the batch holds no turns: nothing to give credit to")
-        self._take("reward_N", np.float64, turns)
-        self._take("episode_N", np.int64, turns)
-        self._take("group_E", np.int64, episodes)
-        self._take("state_N", np.int64, turns)
-        self._take("penalty_N", np.float64, turns, default=0.0)
-        self._take("tokens_N", np.int64, turns, default=1)
-        self._take("truncated_E", np.bool_, episodes, default=False)
-        self._take("success_E", np.bool_, episodes)
-        self._take("vote_E", np.int64, episodes)
-        self._take("end_state_E", np.int64, episodes)
-        self._take("action_N", np.int64, turns)
-        self._take("entropy_N", np.float64, turns)
-        self._take("energy_K", np.float64, int(self.tokens_N.sum()))
-        self._take("env_E", np.int64, episodes)
+            raise BadTurns("the batch has no turns")
+        for name, dtype in DTYPES.items():
+            length = {"N": turns, "E": episodes}.get(name[-1])
+            self._convert(name, dtype, int(self.tokens_N.sum()) if length is None else length)
         if self.feature_NF is not None and self.feature_NF.shape[:1] != (turns,):
             raise BadTurns(f"feature_NF has {len(self.feature_NF)} rows, reward_N has {turns} entries")
         if self.text_N is not None and len(self.text_N) != turns:
@@ -115,11 +109,11 @@ class Turns:
                 raise BadTurns(f"{name} must not be negative; turn {low[0]} has {getattr(self, name)[low[0]]}")
         self._check_episodes(episodes)
 
-    def _take(self, name: str, dtype: Any, length: int, default: Any = None) -> None:
+    def _convert(self, name: str, dtype: Any, length: int) -> None:
         value = getattr(self, name)
         if value is None:
-            if default is not None:
-                object.__setattr__(self, name, np.full(length, default, dtype))
+            if name in DEFAULTS:
+                object.__setattr__(self, name, np.full(length, DEFAULTS[name], dtype))
             return
         array = as_array(value)
         if array.ndim != 1 or len(array) != length:
@@ -154,30 +148,28 @@ class Turns:
         texts: bool = False,
         features: int = 0,
     ) -> Turns:
-        """Columns of ``episodes`` (anything shaped like :class:`gagpo.agents.episodes.Episode`).
+        """The columns of ``episodes``. In single-turn episodes the action (the extracted answer) is the vote.
 
-        key: what makes two turns the same state, see :data:`gagpo.credit.StateKey`. penalty: cost of an invalid
-        action, >= 0, one for all or one for each episode. texts: keep the observations (for similarity groups).
-        features: how many numbers to make of each turn's words, see
-        :func:`gagpo.credit.turns.features.feature_columns`; 0 for none.
+        key: definition of a state.
+        penalty: cost of an invalid action, >= 0, one for all or one for each episode.
+        texts: keep the observations, for similarity groups.
+        features: number of hashed text features; 0 for none.
 
-        Where every episode is a single turn, its action (the extracted answer) is its vote.
-
-        Raises :class:`BadTurns` when there is no episode, one without turns, a failed one, or when ``key="state"``
-        and the environment named no state.
+        Raises:
+            BadTurns: there are no episodes, one failed or has no turns, or ``key="state"`` and a turn has no state.
         """
         penalties = [penalty] * len(episodes) if isinstance(penalty, int | float) else penalty
         if min(penalties, default=0.0) < 0:
-            raise BadTurns(f"penalty is a cost, at least 0; got {min(penalties)}")
+            raise BadTurns(f"penalty must be at least 0, got {min(penalties)}")
         for number, episode in enumerate(episodes):
             if episode.outcome == "failed":
                 raise BadTurns(f"episode {number} (task {episode.task!r}) failed in its environment: leave it out")
             if not episode.turns:
                 raise BadTurns(f"episode {number} (task {episode.task!r}) has no turns: leave it out")
         turns = [turn for episode in episodes for turn in episode.turns]
+        cost_N = [cost for episode, cost in zip(episodes, penalties, strict=True) for _ in episode.turns]
         single = len(turns) == len(episodes)
         state_N, end_state_E = state_ids(episodes, key)
-        feature_NF = feature_columns(episodes, features) if features else None
         return cls(
             reward_N=np.array([turn.reward for turn in turns], np.float64),
             episode_N=np.repeat(np.arange(len(episodes)), [len(episode.turns) for episode in episodes]),
@@ -185,15 +177,8 @@ class Turns:
             state_N=state_N,
             end_state_E=end_state_E,
             action_N=intern(turn.action for turn in turns),
-            feature_NF=feature_NF,
-            penalty_N=np.array(
-                [
-                    0.0 if turn.valid else cost
-                    for episode, cost in zip(episodes, penalties, strict=True)
-                    for turn in episode.turns
-                ],
-                np.float64,
-            ),
+            feature_NF=feature_columns(episodes, features) if features else None,
+            penalty_N=np.where([turn.valid for turn in turns], 0.0, np.array(cost_N, np.float64)),
             tokens_N=np.array([len(turn.response_ids) for turn in turns], np.int64),
             truncated_E=np.array([episode.outcome == "truncated" for episode in episodes], np.bool_),
             success_E=np.array([episode.success for episode in episodes], np.bool_),
@@ -203,7 +188,7 @@ class Turns:
         )
 
     def only(self, kept_E: np.ndarray) -> Turns:
-        """The columns of the episodes that are kept, bool[E]."""
+        """The columns of the episodes in ``kept_E``, bool[E]."""
         kept_N = kept_E[self.episode_N]
         kept_K = np.repeat(kept_N, self.tokens_N)
         own: dict[str, Any] = {}
@@ -213,14 +198,13 @@ class Turns:
             if isinstance(value, np.ndarray):
                 own[column.name] = value[kept]
             elif value is not None:
-                own[column.name] = [one for one, wanted in zip(value, kept, strict=True) if wanted]
+                own[column.name] = list(itertools.compress(value, kept))
         return Turns(**{**own, "episode_N": renumber(own["episode_N"])})
 
     def paying_success(self, chosen_E: bool | Sequence[bool] = True) -> Turns:
-        """The same turns where a success pays 1 at its last turn and nothing else pays; penalties stay.
+        """Replace rewards by 1 at the last turn of each success and 0 elsewhere; penalties stay.
 
-        chosen_E: the episodes that are paid so; the others keep their rewards. Raises :class:`BadTurns` where
-        ``success_E`` is not given.
+        chosen_E: the episodes to change.
         """
         chosen_N = np.broadcast_to(chosen_E, self.episodes)[self.episode_N]
         success_N = self.last_N & self.succeeded_E[self.episode_N]
@@ -236,24 +220,24 @@ class Turns:
 
     @cached_property
     def net_reward_N(self) -> np.ndarray:
-        """Rewards less penalties, float64[N]."""
+        """Rewards less penalties."""
         return np.asarray(self.reward_N - self.penalty_N)
 
     @cached_property
     def return_E(self) -> np.ndarray:
-        """Sum of each episode's rewards less penalties, float64[E]."""
+        """Sum of each episode's rewards less penalties."""
         return np.bincount(self.episode_N, self.net_reward_N, self.episodes)
 
     @property
     def succeeded_E(self) -> np.ndarray:
-        """``success_E``; raises :class:`BadTurns` where it is not given."""
+        """``success_E``; raises :class:`BadTurns` where it is missing."""
         if self.success_E is None:
-            raise BadTurns("this credit tells successes from failures: give success_E")
+            raise BadTurns("this credit needs the success of each episode: give success_E")
         return self.success_E
 
     @cached_property
     def group_index_E(self) -> np.ndarray:
-        """Task groups numbered 0..G-1, int64[E]."""
+        """Task group of each episode, numbered 0..G-1, int64[E]."""
         return renumber(self.group_E)
 
     @cached_property
@@ -262,7 +246,7 @@ class Turns:
 
     @cached_property
     def group_index_N(self) -> np.ndarray:
-        """Task group of each turn, 0..G-1, int64[N]."""
+        """Task group of each turn, numbered 0..G-1, int64[N]."""
         return np.asarray(self.group_index_E[self.episode_N])
 
     @cached_property
@@ -271,7 +255,7 @@ class Turns:
         return np.asarray(np.diff(self.episode_N, append=-1) != 0)
 
     def states(self, scope: Literal["task", "batch"] = "task") -> np.ndarray:
-        """State groups numbered 0..S-1, int64[N]: equal state ids within one task group, or within the batch."""
+        """State of each turn, numbered 0..S-1, int64[N]: equal ids within one task group, or within the batch."""
         return self._task_states if scope == "task" else self._batch_states
 
     @cached_property
@@ -286,14 +270,12 @@ class Turns:
         return renumber(self.group_index_N * (int(state_N.max()) + 1) + state_N)
 
     def coded_return_E(self, reward: Coding) -> np.ndarray:
-        """One number per episode, float64[E]: its net return (``sum``), or its success as 0/1, penalties ignored."""
-        if reward == "sum":
-            return self.return_E
-        return self.succeeded_E.astype(np.float64)
+        """Each episode's net return (``sum``), or its success as 0/1 without penalties (``success``), float64[E]."""
+        return self.return_E if reward == "sum" else self.succeeded_E.astype(np.float64)
 
 
 def _envs(episodes: Sequence[Episode]) -> np.ndarray | None:
-    """The environment of each episode as an id; None where all are of one."""
+    """Environment id of each episode; None where there is only one."""
     names = [getattr(episode, "environment", None) for episode in episodes]
     return intern(names) if len(set(names)) > 1 else None
 

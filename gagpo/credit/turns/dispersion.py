@@ -1,4 +1,4 @@
-"""How far the episodes of a task group differ: dispersion, skewness and the entropy of their votes."""
+"""Dispersion, skewness and vote entropy of task groups."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Dispersion = Literal["std", "mad", "iqr"]
 def group_dispersion(
     value_E: np.ndarray, group_E: np.ndarray, groups: int, dispersion: Dispersion = "std"
 ) -> np.ndarray:
-    """Dispersion of each group, float64[groups]; the robust ones are scaled to equal the deviation of a normal."""
+    """Dispersion of each group, float64[groups]; ``mad`` and ``iqr`` are scaled to the deviation of a normal."""
     if dispersion == "std":
         return group_std(value_E, group_E, groups)
     if dispersion == "mad":
@@ -28,7 +28,7 @@ def group_dispersion(
 
 
 def group_quantile(value_E: np.ndarray, group_E: np.ndarray, groups: int, share: float) -> np.ndarray:
-    """The ``share`` quantile of each group, linearly interpolated, float64[groups]; no group may be empty."""
+    """The ``share`` quantile of each group, linearly interpolated, float64[groups]; groups are not empty."""
     size_G = np.bincount(group_E, minlength=groups)
     sorted_E = value_E[np.lexsort((value_E, group_E))]
     place_G = share * (size_G - 1)
@@ -44,8 +44,8 @@ def group_skewness(
 ) -> np.ndarray:
     """Bias-corrected skewness of each group, clamped to ``±bound``, float64[groups].
 
-    ``sqrt(n(n-1))/(n-2) * m3/m2^1.5``, the textbook's G1; 0 for groups of less than three and for equal values. sample:
-    the sample deviation in place of ``m2^0.5``, which makes it ``((n-1)/n)^1.5`` of that (AGPO's code).
+    ``sqrt(n(n-1))/(n-2) * m3/m2^1.5`` (G1); 0 for groups of less than three and for equal values.
+    sample: use the sample deviation in place of ``m2^0.5``, as AGPO's code does, which gives ``((n-1)/n)^1.5`` of G1.
     """
     size_G = np.bincount(group_E, minlength=groups)
     centred_E = centre(value_E, group_E, groups)
@@ -59,7 +59,7 @@ def group_skewness(
 
 
 def vote_entropy(vote_E: np.ndarray, group_E: np.ndarray, groups: int) -> np.ndarray:
-    """Entropy in nats of the votes (ids of extracted answers, or success) of each group."""
+    """Entropy of each group's votes, nats, float64[groups]."""
     vote_E = np.unique(vote_E, return_inverse=True)[1]
     kinds = int(vote_E.max()) + 1
     cell_C, votes_C = np.unique(group_E * kinds + vote_E, return_counts=True)

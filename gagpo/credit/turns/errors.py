@@ -1,4 +1,4 @@
-"""What is raised for turns that no credit can be computed from."""
+"""The error of unusable columns."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from gagpo.base.errors import GagpoError
 
 
 class BadTurns(GagpoError, ValueError):
-    """Turns that no credit can be computed from; the message names the column, the place and the remedy."""
+    """Credit cannot be computed from these turns; the message names the column and the remedy."""

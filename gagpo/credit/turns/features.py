@@ -1,4 +1,4 @@
-"""What a value can be predicted from where only text is known: a bag of hashed words of each turn."""
+"""Text features of turns: bags of hashed words."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import numpy as np
 from gagpo.agents.episodes import Episode
 
 LAST_ACTIONS = 2
-"""How many actions before a turn are among its words."""
+"""Number of preceding actions among a turn's features."""
 
 
 def feature_columns(episodes: Sequence[Episode], width: int) -> np.ndarray:
-    """float32[N, width]: hashed words of the goal, of the observation, and of the last two actions of every turn.
+    """Hashed words of each turn's goal, observation and last two actions, float32[N, width].
 
-    The goal is what an episode began with. Each part is a bag of words, signed and hashed into the columns (Weinberger
-    et al. 2009) and scaled to length 1; the same word in another part is another word. The first column is 1.
+    The goal is the episode's first observation. Each part is a bag of words hashed into the columns with signs
+    (Weinberger et al. 2009) and scaled to length 1; parts do not share words. The first column is 1.
     """
     places: dict[tuple[str, str], int] = {}
     place_NP = []
     for episode in episodes:
         past = [""] * LAST_ACTIONS
         for turn in episode.turns:
-            # The parts of a turn, each with its place in a table of the texts that there are.
+            # Each distinct text is hashed once.
             actions = [(f"action {age}", past[-1 - age]) for age in range(LAST_ACTIONS)]
             parts = [("goal", episode.turns[0].observation), ("observation", turn.observation), *actions]
             place_NP.append([places.setdefault(part, len(places)) for part in parts])
@@ -37,7 +37,7 @@ def feature_columns(episodes: Sequence[Episode], width: int) -> np.ndarray:
 
 
 def hashed_words(part: str, text: str, width: int) -> np.ndarray:
-    """The words of ``text`` as a vector of length 1, float64[width], whose first place is left free; 0 without any."""
+    """The words of ``text`` as a unit vector, float64[width], with 0 in the first column; 0 for an empty text."""
     vector = np.zeros(width)
     for word in re.findall(r"\w+", text.lower()):
         code = crc32(f"{part}\0{word}".encode())

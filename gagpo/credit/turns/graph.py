@@ -1,14 +1,15 @@
-"""The rollout graph of each task group: which state leads to which, and how far it is to success.
+"""The rollout graph of each task group: its transitions, distances to success, and state values.
 
-Nodes are states of a task group and, for each group, one sink ``g`` that the last transition of every success leads to.
-Edges are observed transitions, parallel actions being one edge. Shape suffixes: N = turns (transitions), E = episodes,
-V = nodes, M = edges, G = task groups.
+Nodes are the states of a task group and one sink ``g``, which the last transition of each success leads to. Edges are
+observed transitions; parallel actions are one edge. Shape suffixes: N = turns (transitions), E = episodes, V = nodes,
+M = edges, G = task groups.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
@@ -16,13 +17,19 @@ from gagpo.credit.turns.columns import Turns, renumber
 from gagpo.credit.turns.errors import BadTurns
 from gagpo.credit.turns.grouping import group_mean
 
+EXACT = 1e-10
+"""Error of graph values, relative to the largest."""
+
 
 @dataclass(frozen=True, eq=False)
 class RolloutGraph:
-    """All task groups' graphs side by side; nothing leads from one to another.
+    """The graphs of all task groups, which are not connected.
 
-    source_N, target_N: nodes a turn leads from and to. edge_N: its edge. group_V: task group of each node. sink_G: the
-    sink of each group, reached by nothing where no episode succeeded. source_M, target_M: ends of each edge.
+    source_N, target_N: nodes that a turn leads from and to.
+    edge_N: edge of each turn.
+    group_V: task group of each node.
+    sink_G: sink of each group; no edge leads to it where no episode succeeded.
+    source_M, target_M: nodes of each edge.
     """
 
     turns: Turns
@@ -36,13 +43,10 @@ class RolloutGraph:
 
     @classmethod
     def of(cls, turns: Turns) -> RolloutGraph:
-        """The graph of ``turns``; an episode whose end state is not given leads to a node of its own.
-
-        Raises :class:`BadTurns` without ``state_N`` or ``success_E``.
-        """
+        """The graph of ``turns`` with ``state_N`` and ``success_E``; an unknown end state is a node of its own."""
         success_E = turns.succeeded_E
         if turns.state_N is None:
-            raise BadTurns("this credit follows states: give state_N (see gagpo.credit.intern)")
+            raise BadTurns("this credit compares states: give state_N (see gagpo.credit.intern)")
         ends_E = np.flatnonzero(turns.last_N)
         if turns.end_state_E is None:
             end_E = int(turns.state_N.max()) + 1 + np.arange(turns.episodes)
@@ -76,7 +80,7 @@ class RolloutGraph:
         distance_V = np.full(self.nodes, np.inf)
         frontier, steps = self.sink_G, 0.0
         while len(frontier):
-            # All that leads to the frontier and has no distance yet is the next frontier.
+            # The next frontier leads to this one and has no distance yet.
             distance_V[frontier] = steps
             count = count_V[frontier]
             place = np.repeat(first_V[frontier] - np.cumsum(count) + count, count) + np.arange(count.sum())
@@ -86,16 +90,13 @@ class RolloutGraph:
         return distance_V
 
     def spread(self, score_V: np.ndarray, decay: float) -> np.ndarray:
-        """``max_v score(v) decay^d(s, v)`` of each node s, over the nodes v it leads to and itself, float64[V].
-
-        ``score_V`` is not negative and ``decay`` in [0, 1).
-        """
+        """``max_v score(v) decay^d(s, v)`` of each node s, float64[V]; scores are >= 0 and ``decay`` is in [0, 1)."""
         order = np.argsort(self.source_M, kind="stable")
         source_M, target_M = self.source_M[order], self.target_M[order]
         first = np.flatnonzero(np.diff(source_M, prepend=-1))
         spread_V = score_V.astype(np.float64)
         while True:
-            # Every node takes the best of its successors, one transition further away, until none rises.
+            # Every node takes the best of its successors, decayed once, until none rises.
             ahead = decay * np.maximum.reduceat(spread_V[target_M], first)
             rises = ahead > spread_V[source_M[first]]
             if not rises.any():
@@ -104,7 +105,7 @@ class RolloutGraph:
 
     @cached_property
     def visits(self) -> Visits:
-        """How often trajectories visit the nodes, and how those came out."""
+        """Visits of nodes."""
         turns = self.turns
         episode = np.concatenate([turns.episode_N, np.arange(turns.episodes)])
         node = np.concatenate([self.source_N, self.target_N[turns.last_N]])
@@ -112,11 +113,11 @@ class RolloutGraph:
 
     @cached_property
     def uses(self) -> Visits:
-        """How often trajectories use the edges, and how those came out."""
+        """Uses of edges."""
         return Visits.count(self.turns.episode_N, self.edge_N, len(self.source_M), self.turns)
 
     def beside_M(self, value_M: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Mean over the other edges from an edge's source, float64[M] (0 where there is none); whether there are."""
+        """Mean over the other edges from an edge's source, float64[M] (0 without any), and whether there are any."""
         others_M = np.bincount(self.source_M, minlength=self.nodes)[self.source_M] - 1
         rest_M = np.bincount(self.source_M, value_M, self.nodes)[self.source_M] - value_M
         return np.where(others_M > 0, rest_M / np.maximum(others_M, 1), 0.0), others_M > 0
@@ -128,7 +129,7 @@ class RolloutGraph:
 
 @dataclass(frozen=True, eq=False)
 class Visits:
-    """Trajectories (each once) that meet an element, the successful ones among them, and meetings beyond that."""
+    """For each node or edge: trajectories that visit it, how many of them succeed, and repeated visits."""
 
     trajectories: np.ndarray
     successful: np.ndarray
@@ -148,7 +149,7 @@ class Visits:
 
     @property
     def success_share(self) -> np.ndarray:
-        """Share of successful ones among the trajectories; 0 for an element that none meets."""
+        """Share of successes among the trajectories; 0 without any."""
         return np.asarray(self.successful / np.maximum(self.trajectories, 1))
 
     @property
@@ -166,3 +167,53 @@ def largest(value: np.ndarray, group: np.ndarray, groups: int) -> np.ndarray:
 def success_rate(turns: Turns) -> np.ndarray:
     """Share of successful episodes in each task group, float64[G]."""
     return group_mean(turns.succeeded_E.astype(np.float64), turns.group_index_E, turns.groups)
+
+
+def graph_value(
+    turns: Turns, gamma: float, scope: Literal["task", "batch"] = "task", bootstrap_truncated: bool = False
+) -> np.ndarray:
+    """Value of each turn's state in the Markov chain that the group's visits estimate, float64[N].
+
+    ``V(s)`` is the fixed point of "mean over all visits of s of ``r + gamma V(s')``", unique for ``gamma`` < 1, and 0
+    after an episode's end. With ``bootstrap_truncated`` the end of a truncated episode has the value of its end state
+    if a turn of the group starts there, else that of its last state.
+    """
+    from scipy.sparse import coo_array, eye_array
+    from scipy.sparse.linalg import spsolve
+
+    state_N = turns.states(scope)
+    states = int(state_N.max()) + 1
+    target_N = next_state(turns, state_N, states, scope, bootstrap_truncated)
+    visits_S = np.bincount(state_N, minlength=states)
+    mean_S = np.bincount(state_N, turns.net_reward_N, states) / visits_S
+    goes_N = target_N < states
+    source, target = state_N[goes_N], target_N[goes_N]
+    ahead = coo_array((gamma / visits_S[source], (source, target)), shape=(states, states))
+    value_S = spsolve((eye_array(states) - ahead).tocsc(), mean_S)
+    return np.asarray(value_S[state_N])
+
+
+def next_state(
+    turns: Turns, state_N: np.ndarray, states: int, scope: Literal["task", "batch"], bootstrap_truncated: bool
+) -> np.ndarray:
+    """State that each turn leads to, int64[N]; ``states`` after an episode's end. See :func:`graph_value`."""
+    target_N = np.append(state_N[1:], states)
+    target_N[turns.last_N] = states
+    if bootstrap_truncated:
+        after_E = np.where(turns.truncated_E, _end_state(turns, state_N, scope), states)
+        target_N[turns.last_N] = after_E
+    return np.asarray(target_N)
+
+
+def _end_state(turns: Turns, state_N: np.ndarray, scope: Literal["task", "batch"]) -> np.ndarray:
+    """State that each episode ended in, int64[E]; that of its last turn if no turn starts in its end state."""
+    last_E: np.ndarray = state_N[turns.last_N]
+    if turns.end_state_E is None or turns.state_N is None:
+        return last_E
+    label = renumber(np.concatenate([turns.state_N, turns.end_state_E]))
+    if scope == "task":
+        label = label + (int(label.max()) + 1) * np.concatenate([turns.group_index_N, turns.group_index_E])
+    known, visit = np.unique(label[: turns.turns], return_index=True)
+    place_E = np.searchsorted(known, label[turns.turns :]).clip(max=len(known) - 1)
+    met_E = known[place_E] == label[turns.turns :]
+    return np.where(met_E, state_N[visit[place_E]], last_E)

@@ -1,4 +1,4 @@
-"""Statistics within groups and sums along episodes, on flat columns and without Python loops over turns."""
+"""Statistics within groups and sums along episodes, vectorised over flat columns."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def group_std(value_N: np.ndarray, group_N: np.ndarray, groups: int, ddof: int =
 def varies(value_N: np.ndarray, group_N: np.ndarray, groups: int) -> np.ndarray:
     """Whether a group holds two different values, bool[groups].
 
-    Compared exactly: the mean of equal floats may differ from them by a rounding error, which dividing by an (almost)
-    zero standard deviation would turn into an advantage.
+    Compared exactly: the mean of equal floats may differ from them by a rounding error, which a division by a tiny
+    standard deviation would turn into an advantage.
     """
     sample = np.zeros(groups)
     sample[group_N] = value_N
@@ -39,17 +39,20 @@ def centre(value_N: np.ndarray, group_N: np.ndarray, groups: int) -> np.ndarray:
     return np.where(varies(value_N, group_N, groups)[group_N], centred, 0.0)
 
 
-def standardise(
-    value_N: np.ndarray, group_N: np.ndarray, groups: int, ddof: int = 1, epsilon: float = EPSILON
-) -> np.ndarray:
-    """``(x - mean)/(std + epsilon)`` of the group; exactly 0 where all values of the group are equal."""
-    return np.asarray(centre(value_N, group_N, groups) / (group_std(value_N, group_N, groups, ddof) + epsilon)[group_N])
+def standardise(value_N: np.ndarray, group_N: np.ndarray, groups: int, ddof: int = 1) -> np.ndarray:
+    """``(x - mean)/(std + 1e-6)`` of the group; exactly 0 where all values of the group are equal."""
+    return np.asarray(centre(value_N, group_N, groups) / (group_std(value_N, group_N, groups, ddof) + EPSILON)[group_N])
+
+
+def normalise(value_N: np.ndarray, group_N: np.ndarray, groups: int, norm: str, ddof: int = 1) -> np.ndarray:
+    """:func:`standardise` for the norm ``mean_std``, :func:`centre` for ``mean``."""
+    return centre(value_N, group_N, groups) if norm == "mean" else standardise(value_N, group_N, groups, ddof)
 
 
 def backward_recursion(value_N: np.ndarray, carry_N: np.ndarray) -> np.ndarray:
     """Solve ``x_t = value_t + carry_t * x_{t+1}`` with ``x`` after the end 0, float64[N].
 
-    A carry of 0 ends a segment (an episode), so all segments are solved at once, in blocks that fit a processor cache.
+    A carry of 0 ends a segment (an episode). All segments are solved at once, in blocks that fit the CPU's cache.
     """
     x_N, carry_N = value_N.astype(np.float64), carry_N.astype(np.float64)
     if not len(x_N):
@@ -63,12 +66,12 @@ def backward_recursion(value_N: np.ndarray, carry_N: np.ndarray) -> np.ndarray:
 
 
 def _solve_backward(x_N: np.ndarray, carry_N: np.ndarray) -> None:
-    """In place; each pass doubles the number of later turns that a turn has heard of: log2(longest segment) passes."""
+    """In place. Each pass doubles the number of later turns included: log2(longest segment) passes."""
     step = 1
     while step < len(x_N) and carry_N.any():
         x_N[:-step] += carry_N[:-step] * x_N[step:]
         carry_N[:-step] *= carry_N[step:]
-        carry_N[np.abs(carry_N) < 1e-60] = 0.0  # of no consequence, and denormal numbers are slow
+        carry_N[np.abs(carry_N) < 1e-60] = 0.0  # negligible, and denormal numbers are slow
         step *= 2
 
 
@@ -78,18 +81,16 @@ def return_to_go(reward_N: np.ndarray, last_N: np.ndarray, gamma: float) -> np.n
 
 
 def next_in_episode(value_N: np.ndarray, last_N: np.ndarray) -> np.ndarray:
-    """The value at the episode's next turn; 0 after its last."""
+    """The value at the episode's next turn; 0 at its last."""
     next_N = np.zeros(len(value_N))
     next_N[:-1] = value_N[1:]
     next_N[last_N] = 0.0
     return next_N
 
 
-def temporal_difference(
-    reward_N: np.ndarray, value_N: np.ndarray, next_value_N: np.ndarray, gamma: float
-) -> np.ndarray:
-    """``r_t + gamma V_{t+1} - V_t``, with rounding errors of cancelling terms set to an exact 0."""
-    ahead_N = gamma * next_value_N
+def temporal_difference(reward_N: np.ndarray, value_N: np.ndarray, next_N: np.ndarray, gamma: float) -> np.ndarray:
+    """``r_t + gamma V_{t+1} - V_t``, with rounding errors of cancelling terms set to exactly 0."""
+    ahead_N = gamma * next_N
     delta_N = reward_N + ahead_N - value_N
     size_N = np.abs(reward_N) + np.abs(ahead_N) + np.abs(value_N)
     return np.where(np.abs(delta_N) <= 1e-13 * size_N, 0.0, delta_N)

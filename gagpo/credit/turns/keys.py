@@ -1,4 +1,4 @@
-"""State keys: what makes two turns of a task group the same state."""
+"""State keys: which turns of a task group are in the same state."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from gagpo.agents.episodes import Episode
 from gagpo.credit.turns.errors import BadTurns
 
 StateKey = Literal["auto", "state", "observation", "history"]
-"""``state``: the key of the true state that the environment hands over. ``observation``: the text that is shown.
-``history``: all observations and actions up to the turn. ``auto``: ``state`` where the environment names one at every
-turn, ``observation`` elsewhere."""
+"""``state``: the state that the environment reports. ``observation``: its text. ``history``: all observations and
+actions up to the turn. ``auto``: ``state`` if every turn has one, else ``observation``."""
 
 
 def intern(keys: Iterable[Hashable]) -> np.ndarray:
-    """Give equal keys equal numbers: int64[len(keys)], numbered by first appearance.
+    """Number keys by first appearance, int64[len(keys)].
 
     >>> intern(["kitchen", "hall", "kitchen"]).tolist()
     [0, 1, 0]
@@ -27,7 +26,7 @@ def intern(keys: Iterable[Hashable]) -> np.ndarray:
 
 
 def resolved(episodes: Sequence[Episode], key: StateKey) -> StateKey:
-    """What ``auto`` stands for in ``episodes``; any other key is itself."""
+    """The key that ``auto`` stands for in ``episodes``; other keys are returned as they are."""
     if key != "auto":
         return key
     named = all(turn.state is not None for episode in episodes for turn in episode.turns)
@@ -35,19 +34,20 @@ def resolved(episodes: Sequence[Episode], key: StateKey) -> StateKey:
 
 
 def state_ids(episodes: Sequence[Episode], key: StateKey) -> tuple[np.ndarray, np.ndarray]:
-    """Ids of the states in which turns were made, int64[N], and of those in which episodes ended, int64[E].
+    """Ids of each turn's state, int64[N], and of each episode's end state, int64[E].
 
-    What an episode ended in has an id of its own where it is not known, and for the keys that hold the past. States of
-    different environments never have the same id, and ``auto`` is resolved in each environment by itself.
+    An unknown end state, and any with the key ``history``, has an id of its own. Environments do not share ids, and
+    ``auto`` is resolved for each.
 
-    Raises :class:`BadTurns` when ``key="state"`` and the environment named no state.
+    Raises:
+        BadTurns: ``key="state"`` and a turn has no state.
     """
     env_E = intern(getattr(episode, "environment", None) for episode in episodes)
     if not env_E.any():
         return _ids_of_one_env(episodes, key)
     env_N = np.repeat(env_E, [len(episode.turns) for episode in episodes])
     id_N, id_E, used = np.zeros(len(env_N), np.int64), np.zeros(len(env_E), np.int64), 0
-    for env in range(int(env_E.max()) + 1):  # each environment's ids lie above those of the ones before
+    for env in range(int(env_E.max()) + 1):
         own = [episode for episode, of in zip(episodes, env_E, strict=True) if of == env]
         turn_ids, end_ids = _ids_of_one_env(own, key)
         id_N[env_N == env], id_E[env_E == env] = turn_ids + used, end_ids + used
@@ -57,8 +57,13 @@ def state_ids(episodes: Sequence[Episode], key: StateKey) -> tuple[np.ndarray, n
 
 def _ids_of_one_env(episodes: Sequence[Episode], key: StateKey) -> tuple[np.ndarray, np.ndarray]:
     key = resolved(episodes, key)
-    if key == "state":
-        _require_states(episodes)
+    for number, episode in enumerate(episodes if key == "state" else ()):
+        for place, turn in enumerate(episode.turns):
+            if turn.state is None:
+                raise BadTurns(
+                    f"key='state' requires the environment's state, and turn {place} of episode {number} "
+                    f"(task {episode.task!r}) has none: use key='observation'"
+                )
     if key == "history":
         keys, ends = list(_histories(episodes)), [("end of episode", number) for number in range(len(episodes))]
     elif key in ("observation", "state"):
@@ -73,23 +78,12 @@ def _ids_of_one_env(episodes: Sequence[Episode], key: StateKey) -> tuple[np.ndar
     return ids[: len(keys)], ids[len(keys) :]
 
 
-def _require_states(episodes: Sequence[Episode]) -> None:
-    for number, episode in enumerate(episodes):
-        for place, turn in enumerate(episode.turns):
-            if turn.state is None:
-                raise BadTurns(
-                    f"key='state' needs the environment's state, and turn {place} of episode {number} "
-                    f"(task {episode.task!r}) has none: use key='observation'"
-                )
-
-
 def _histories(episodes: Sequence[Episode]) -> Iterable[Hashable]:
-    """A number per turn, equal exactly when everything seen and done so far is equal; linear in the turns."""
+    """A number per turn, equal for equal observations and actions so far; linear in the turns."""
     numbers: dict[Hashable, int] = {}
     for episode in episodes:
         past, action = -1, ""
         for turn in episode.turns:
-            # A history is the one before it, the action that followed, and what was seen then.
             past = numbers.setdefault((past, action, turn.observation), len(numbers))
             action = turn.action
             yield past

@@ -1,7 +1,4 @@
-"""Turns from the padded token matrices of other trainers, which know episodes as rows and nothing of turns.
-
-Shape suffixes: B = episodes (rows), L = padded length, N = turns.
-"""
+"""Turns from the padded token matrices of other trainers. Suffixes: B = episodes (rows), L = padded length."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from gagpo.credit.turns.keys import intern
 
 
 def turn_numbers(mask_BL: Any) -> np.ndarray:
-    """The turn that each sampled token belongs to, numbered over the batch, int64[B, L]; -1 where the mask is 0.
+    """Turn of each sampled token, numbered over the batch, int64[B, L]; -1 where the mask is 0.
 
     A turn is an unbroken run of sampled tokens in a row.
 
@@ -31,15 +28,17 @@ def turn_numbers(mask_BL: Any) -> np.ndarray:
 def turns_from_tokens(response_BL: Any, mask_BL: Any, reward: Any, group_B: Any, success: Any = None) -> Turns:
     """Turns of B episodes, each a row in which sampled tokens and observations alternate.
 
-    response_BL: token ids after the prompt, padded. mask_BL: 1 for the tokens the policy sampled, 0 for observations
-    and padding. reward: one number per episode, paid at its last turn, or one per token (B, L), each paid to the turn
-    it stands in or behind. group_B: task group of each episode; its members share their prompt.
-    success: whether each episode succeeded, for the credits that ask.
+    A turn's state is the observation before it, token for token; a first turn's is the prompt.
 
-    A turn's state is the observation before it, token for token; that of a first turn is the prompt. Tensors of any
-    device and arrays are taken alike.
+    response_BL: token ids after the prompt, padded.
+    mask_BL: 1 for sampled tokens, 0 for observations and padding.
+    reward: one per episode, paid at its last turn, or one per token (B, L), paid to the turn that contains or precedes
+        the token.
+    group_B: task group; its members share their prompt.
+    success: whether each episode succeeded.
 
-    Raises :class:`BadTurns` for shapes that do not fit and for an episode without a sampled token.
+    Raises:
+        BadTurns: shapes do not match, or an episode has no sampled token.
     """
     response_BL, mask_BL, reward = as_array(response_BL), as_array(mask_BL).astype(np.bool_), as_array(reward)
     number_BL = turn_numbers(mask_BL)
@@ -58,7 +57,7 @@ def turns_from_tokens(response_BL: Any, mask_BL: Any, reward: Any, group_B: Any,
     if reward.ndim == 1:
         reward_N = np.where(last_N, reward[row_N], 0.0)
     else:
-        # Rewards ahead of a row's first turn are paid to it.
+        # A reward before a row's first turn is paid to that turn.
         behind_BL = np.cumsum(_starts(mask_BL)).reshape(mask_BL.shape) - 1
         owner_BL = np.maximum(behind_BL, np.flatnonzero(first_N)[:, None])
         reward_N = np.bincount(owner_BL.ravel(), reward.astype(np.float64).ravel(), turns)

@@ -1,4 +1,4 @@
-"""Groups of near-equal observations, an option of GiGPO for environments whose texts hardly ever repeat exactly."""
+"""Groups of similar observations, an option of GiGPO for texts that hardly ever repeat exactly."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ BUCKETS = 128
 
 
 def similarity(first: str, second: str) -> float:
-    """``2 L / (len(first) + len(second))`` with L the length of their longest common subsequence; 1 for equal texts.
+    """``2 L / (len(first) + len(second))``, L the length of the longest common subsequence.
 
-    Unlike ``difflib``'s ratio it is symmetric and cannot miss a longer match; it is never smaller.
+    Unlike ``difflib``'s ratio it is symmetric and does not miss a longer match.
 
     >>> similarity("you see a mug 1", "you see a mug 2")
     0.9333333333333333
@@ -25,10 +25,10 @@ def similarity(first: str, second: str) -> float:
 
 
 def similar_states(turns: Turns, threshold: float) -> np.ndarray:
-    """State groups numbered from 0, int64[N]: a text joins the first group of its task that it is similar enough to.
+    """State groups numbered from 0, int64[N]: a text joins its task's first group whose first text is similar enough.
 
-    A group is known by the text that founded it; texts come in order of first appearance. Character counts bound the
-    similarity from above, so that few pairs are compared in full: the cost is that of distinct texts, not of turns.
+    Texts are compared in order of first appearance. Character counts give an upper bound of the similarity, so few
+    pairs are compared in full.
     """
     if turns.text_N is None:
         raise BadTurns("similarity groups compare observations: give text_N (from_episodes with texts=True)")
@@ -37,7 +37,6 @@ def similar_states(turns: Turns, threshold: float) -> np.ndarray:
     number = 0
     order = np.argsort(group_N, kind="stable")
     for members in np.split(order, np.flatnonzero(np.diff(group_N[order])) + 1):
-        # Task by task, numbered on from those before.
         cluster_of = cluster([turns.text_N[turn] for turn in members], threshold)
         result_N[members] = number + cluster_of
         number += int(cluster_of.max()) + 1
@@ -45,18 +44,18 @@ def similar_states(turns: Turns, threshold: float) -> np.ndarray:
 
 
 def cluster(texts: list[str], threshold: float) -> np.ndarray:
-    """Greedy groups of ``texts``, numbered by their founders' order, int64[len(texts)]."""
+    """Greedy groups of ``texts``, numbered in order of their first texts, int64[len(texts)]."""
     joined: dict[str, int] = {}
     founders: list[str] = []
     counts = np.zeros((16, BUCKETS), np.int64)
     for text in dict.fromkeys(texts):
-        # Founders that have too few characters in common with the text need not be compared with it.
+        # Skip groups whose first text has too few characters in common.
         mine = np.bincount(np.frombuffer(text.encode("utf-32-le"), np.uint32) % BUCKETS, minlength=BUCKETS)
         common = np.minimum(counts[: len(founders)], mine).sum(axis=1)
         sizes = counts[: len(founders)].sum(axis=1) + len(text)
         candidates = np.flatnonzero(2 * common >= threshold * sizes)
         home = next((int(c) for c in candidates if similarity(founders[c], text) >= threshold), len(founders))
-        if home == len(founders):  # nobody is alike: the text founds a group
+        if home == len(founders):
             if home == len(counts):
                 counts = np.concatenate([counts, np.zeros_like(counts)])
             counts[home] = mine

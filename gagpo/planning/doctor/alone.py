@@ -1,4 +1,4 @@
-"""Checks that one process runs: host, disk, GPUs, the engine against the model, memory, and a run that learns."""
+"""Checks in one process: host, disk, GPUs, engine against model, memory, and a run that must learn."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ from gagpo.distributed.sharding import Reader, sampled_from, shard
 from gagpo.eval.runs import saved_evaluation
 from gagpo.learning.packing import Packing
 from gagpo.learning.update import Updater
-from gagpo.planning.doctor.machine import ITERATIONS, Check, Finding, Machine, judged, some_rows
-from gagpo.planning.lengths import Guess
+from gagpo.planning.doctor.machine import ITERATIONS, Check, Finding, Machine, pass_or_fail, random_rows
 from gagpo.planning.memory import GB, peak
-from gagpo.planning.plan import plan
+from gagpo.planning.plan import Guess, plan
 from gagpo.runs.run_folder import RunFolder, versions
 from gagpo.sft.run import sft
 from gagpo.training.events import Event, IterationFinished
@@ -40,18 +39,18 @@ from gagpo.training.trainer import train
 SHARED = Path("/dev/shm")
 MEMINFO = Path("/proc/meminfo")
 GROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-HOST_GB = {True: 16.0, False: 1.0}  # of memory for each process, with a GPU and without: model, checkpoint, episodes
+HOST_GB = {True: 16.0, False: 1.0}  # memory per process, with and without a GPU
 SHARED_GB, FILES = 1.0, 4096
 DISK_GB, DISK_MB_PER_SECOND, WRITTEN = 20.0, 100.0, 2**25
-HELD = 0.05  # share of a GPU that the driver and this process may hold
-NATS = {"float32": 1e-3, "bfloat16": 0.5}  # that a log-probability of the engine may differ from the model's
-MEMORY = 0.25  # share by which the peak of an update may differ from the plan
-RISE = 0.15  # by which the success rate must rise
-ROWS = 16  # of 128 tokens, in the micro-batch whose memory is measured
+HELD = 0.05  # share of a GPU that the driver and this process may use
+NATS = {"float32": 1e-3, "bfloat16": 0.5}  # allowed difference of log-probabilities between engine and model
+MEMORY = 0.25  # allowed relative difference between the peak of an update and the plan
+RISE = 0.15  # required rise of the success rate
+ROWS = 16  # of 128 tokens, in the measured micro-batch
 
 
 def check_host(machine: Machine) -> Finding:
-    """Versions, free memory within the container's limit, shared memory and open files."""
+    """Check free memory within the container's limit, shared memory and open files; report versions."""
     known = {name: value for name, value in versions().items() if name in ("gagpo", "torch", "transformers", "vllm")}
     free, shared = host_memory() / GB, shutil.disk_usage(SHARED).free / GB if SHARED.is_dir() else 0.0
     files, wanted = resource.getrlimit(resource.RLIMIT_NOFILE)[0], HOST_GB[machine.on_gpu] * machine.processes
@@ -68,7 +67,7 @@ def check_host(machine: Machine) -> Finding:
 
 
 def host_memory() -> float:
-    """Bytes of memory that this process may still take: of the machine, or of its control group."""
+    """Free memory in bytes, of the machine or its control group."""
     found = re.search(r"^MemAvailable:\s+(\d+) kB", MEMINFO.read_text(encoding="ascii"), re.MULTILINE)
     free = float(found[1]) * 1024 if found else float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES"))
     for path in GROUP_LIMITS:
@@ -80,7 +79,7 @@ def host_memory() -> float:
 
 
 def check_disk(machine: Machine) -> Finding:
-    """Free space and speed of the disk for run folders; a file is written there, read back and removed."""
+    """Check space and speed of the disk for run folders by writing and reading a temporary file."""
     place = machine.runs.absolute()
     while not place.is_dir():
         place = place.parent
@@ -98,7 +97,7 @@ def check_disk(machine: Machine) -> Finding:
     values = {"folder": str(machine.runs), "free_gb": free, "write_mb_per_second": speed}
     summary = f"{free:.0f} GB free for {machine.runs}, writes {speed:,.0f} MB/s"
     if not same:
-        return judged(False, f"a file in {place} reads back changed", values, "replace the disk")
+        return pass_or_fail(False, f"a file in {place} reads back changed", values, "replace the disk")
     problems = []
     if free < DISK_GB:
         problems.append("a checkpoint takes 12 bytes a parameter, and two are kept: name a larger disk with --runs")
@@ -108,13 +107,13 @@ def check_disk(machine: Machine) -> Finding:
 
 
 def check_device(machine: Machine) -> Finding:
-    """That every device for the ranks computes, and that no other process holds its memory."""
+    """Check that the devices compute correctly and that no other process uses their memory."""
     if not machine.on_gpu:
-        return judged(product_is_right("cpu"), "cpu", {}, "a product of small whole numbers is wrong")
+        return pass_or_fail(product_is_right("cpu"), "cpu", {}, "a product of small whole numbers is wrong")
     count = torch.cuda.device_count()
     if count < machine.processes:
         line = f"{count} GPUs for {machine.processes} processes"
-        return judged(False, line, {"gpus": count}, f"say --processes {count}, or see CUDA_VISIBLE_DEVICES")
+        return pass_or_fail(False, line, {"gpus": count}, f"say --processes {count}, or see CUDA_VISIBLE_DEVICES")
     devices = [machine.device] if machine.processes == 1 else [f"cuda:{number}" for number in range(machine.processes)]
     names, wrong, held, half = [], [], [], True
     for device in devices:
@@ -124,14 +123,14 @@ def check_device(machine: Machine) -> Finding:
         half = half and properties.major >= 8
         try:
             problem = "" if product_is_right(device) else "computes wrong products"
-        except RuntimeError as error:  # one broken GPU must not hide the others
+        except RuntimeError as error:  # report the other GPUs too
             problem = str(error).splitlines()[0][:120]
         wrong += [f"{device} {problem}"] if problem else []
         held += [f"{(whole - free) / GB:.1f} GB of {device}"] if whole - free > HELD * whole else []
     summary = "; ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
     values = {"gpus": names}
     if wrong:
-        return judged(False, f"{summary}: {'; '.join(wrong)}", values, "leave it out: CUDA_VISIBLE_DEVICES")
+        return pass_or_fail(False, f"{summary}: {'; '.join(wrong)}", values, "leave it out: CUDA_VISIBLE_DEVICES")
     problems = [f"other processes hold {', '.join(held)}: see nvidia-smi"] if held else []
     if not half:
         problems.append("no bfloat16 here: leave training.precision and engine.dtype at float32")
@@ -145,12 +144,12 @@ def product_is_right(device: str) -> bool:
 
 
 def check_log_probabilities(machine: Machine) -> Finding:
-    """That the engine's log-probabilities are the trainer's, before and after the engine takes new weights.
+    """Check that engine and trainer compute the same log-probabilities, before and after loading new weights.
 
-    With several ranks each has an engine of its own, and all score with the policy that they hold in parts.
+    Each of several ranks has its own engine and scores with the sharded policy.
     """
     ranks, (model, tokenizer) = machine.ranks, machine.tiny()
-    whole = machine.engine != "vllm"  # vLLM needs no model with numbers in this process
+    whole = machine.engine != "vllm"  # vLLM needs no weights in this process
     copy = sampled_from(model, ranks, machine.dtype, whole)
     options: dict[str, object] = {"own": True} if whole and not ranks.alone else {}
     read: PolicyReader | None = None
@@ -171,44 +170,46 @@ def check_log_probabilities(machine: Machine) -> Finding:
     worst, limit = max(gaps.values()), NATS[machine.dtype]
     summary = f"engine and trainer differ by {worst:.2g} nats (at most {limit:g}), new weights included"
     advice = "do not train on this: try --engine transformers --dtype float32, and send us this report"
-    return judged(worst <= limit, summary, {**gaps, "limit": limit}, advice)
+    return pass_or_fail(worst <= limit, summary, {**gaps, "limit": limit}, advice)
 
 
 def log_probability_gap(model: torch.nn.Module, engine: Engine, read: PolicyReader | None = None) -> float:
-    """The largest difference in nats between the engine's log-probabilities and a forward pass of the model."""
+    """The largest difference in nats between log-probabilities of the engine and of the model."""
     worst = 0.0
-    for ids, reported, logits in _scored(model, engine, 1.0, read):
+    for ids, reported, logits in _score(model, engine, 1.0, read):
         own = logits.log_softmax(-1).gather(-1, ids[:, None])[:, 0].cpu().numpy()
         worst = max(worst, float(np.abs(own - reported).max()))
     return worst
 
 
 def check_greedy(machine: Machine) -> Finding:
-    """That at temperature 0 the engine takes the model's most probable token at every place."""
+    """Check that the engine takes the model's most probable tokens at temperature 0."""
     model, tokenizer = machine.tiny()
     engine = make_engine(machine.engine, model, tokenizer, dtype=machine.dtype)
     behind, count = 0.0, 0
-    for ids, _, logits in _scored(model, engine, 0.0):
+    for ids, _, logits in _score(model, engine, 0.0):
         behind = max(behind, float((logits.max(-1).values - logits.gather(-1, ids[:, None])[:, 0]).max()))
         count += len(ids)
     engine.close()
     limit = NATS[machine.dtype]
     summary = f"{count} tokens at temperature 0, at most {behind:.2g} nats behind the most probable (limit {limit:g})"
     advice = "the engine does not sample what the model says: try --engine transformers, and send us this report"
-    return judged(behind <= limit, summary, {"behind": behind, "limit": limit}, advice)
+    return pass_or_fail(behind <= limit, summary, {"behind": behind, "limit": limit}, advice)
 
 
 @torch.no_grad()
-def _scored(
+def _score(
     model: torch.nn.Module, engine: Engine, temperature: float, read: PolicyReader | None = None
 ) -> Iterator[tuple[Tensor, np.ndarray, Tensor]]:
-    """Sampled ids, the engine's log-probabilities of them, and the model's logits at their places, by response."""
+    """For each response its sampled ids, the engine's log-probabilities and the model's logits."""
     rng = np.random.default_rng(0)
     requests = [Request(i, rng.integers(5, 250, 4 + 5 * i).astype(np.int32), i) for i in range(8)]
     device = next(model.parameters()).device
     for request, response in zip(requests, engine.generate(requests, Sampling(temperature, 16)), strict=True):
         ids = torch.as_tensor(np.concatenate([request.prompt_ids, response.ids]), dtype=torch.long, device=device)
-        keep = torch.arange(len(request.prompt_ids) - 1, len(ids) - 1, device=device)  # a place predicts the next token
+        keep = torch.arange(
+            len(request.prompt_ids) - 1, len(ids) - 1, device=device
+        )  # a position predicts the next token
         layout = PackedRows([len(ids) - 1], device)
         logits = (read(ids[:-1], layout, keep) if read else forward(model, ids[:-1], layout, keep)).float()
         yield ids[len(request.prompt_ids) :], response.logprobs, logits
@@ -216,9 +217,9 @@ def _scored(
 
 
 def check_memory(machine: Machine) -> Finding:
-    """That the peak memory of an update is what the plan says; measured on a model in the shape of Qwen2.5-0.5B."""
+    """Check the peak memory of an update against the plan, with a model in the shape of Qwen2.5-0.5B."""
     if not machine.on_gpu:
-        return Finding("skipped", "a CPU keeps no count of what torch allocates")
+        return Finding("skipped", "torch does not count allocations on a CPU")
     tokens = ROWS * 128
     settings = machine.settings(f"training.microbatch_tokens={tokens}", "rollout.max_tokens=32")
     before = torch.cuda.memory_allocated(machine.device)
@@ -226,7 +227,7 @@ def check_memory(machine: Machine) -> Finding:
     optimizer, algorithm = torch.optim.AdamW(model.parameters()), load_algorithm("cispo")
     updater = Updater(model, optimizer, algorithm, packing=Packing(tokens), device=machine.device)
     count = 2 * ROWS
-    rows, credit, rng = some_rows(count), Credit(np.ones(count), np.full(count, 32)), np.random.default_rng(0)
+    rows, credit, rng = random_rows(count), Credit(np.ones(count), np.full(count, 32)), np.random.default_rng(0)
     torch.cuda.reset_peak_memory_stats(machine.device)
     for _ in range(2):
         updater.update(rows, credit, rng)
@@ -237,28 +238,28 @@ def check_memory(machine: Machine) -> Finding:
     values = {"measured": measured, "planned": planned, "off": off}
     summary = f"an update took {measured / 1e6:.0f} MB, the plan says {planned / 1e6:.0f} ({100 * off:+.0f} %)"
     advice = f"give `gagpo plan` {planned / max(measured, 1):.2f} of this GPU's memory, and send us this report"
-    return judged(abs(off) <= MEMORY, summary, values, advice)
+    return pass_or_fail(abs(off) <= MEMORY, summary, values, advice)
 
 
 def check_learning(machine: Machine) -> Finding:
-    """That a model which sometimes says the right word learns to say it in ten iterations of GAGPO."""
+    """Check that a model that sometimes says the right word learns to say it in ten iterations of GAGPO."""
     settings = machine.settings(f"model={machine.folder / 'warm'}")
     sft(settings.model_copy(update={"device": "cpu"}), quiet=True)
     run = RunFolder.create(machine.folder / "run", settings)
     rates: list[float] = []
 
-    def heard(event: Event) -> None:
+    def report(event: Event) -> None:
         if isinstance(event, IterationFinished):
             rates.append(event.metrics["success_rate"])
 
-    results = train(run, heard, quiet=True)
+    results = train(run, report, quiet=True)
     before = saved_evaluation(run.path, "before-test")
     assert before is not None
     first, last = before.success.value, results["test"].success.value
     summary = f"success {100 * first:.0f} % before, {100 * last:.0f} % after {ITERATIONS} iterations"
     values = {"before": first, "after": last, "success_by_iteration": rates}
     advice = "look at the checks above; where they are ok, send us this report"
-    return judged(last >= first + RISE, summary, values, advice)
+    return pass_or_fail(last >= first + RISE, summary, values, advice)
 
 
 ALONE: tuple[Check, ...] = (

@@ -1,4 +1,4 @@
-"""The examination: every check in turn, whatever the others found."""
+"""Run all checks of the doctor and report."""
 
 from __future__ import annotations
 
@@ -25,36 +25,36 @@ def examine(
     alone: Sequence[Check] = ALONE,
     together: Sequence[Check] = TOGETHER,
 ) -> list[Finding]:
-    """Run every check. One that raises, crashes or hangs has failed.
+    """Run every check. A check that raises, crashes or hangs has failed.
 
-    learn: also run the short training, which takes most of the time.
+    learn: include the short training, which takes most of the time.
     report: called with each finding.
-    processes: ranks that the machine is to train with, a GPU each; for several, all ranks run ``together`` too.
-    runs: where run folders will be written.
+    processes: number of ranks, with a GPU each; several also run the checks of ``together``.
+    runs: folder of runs, whose disk is checked.
     """
     if processes > 1 and ":" in device:
         raise InvalidArgument(f"{processes} processes take a GPU each: name the device cuda, not {device}")
-    wanted = [check for check in alone if learn or check is not check_learning]
+    stages = [([check for check in alone if learn or check is not check_learning], 1)]
+    if processes > 1:
+        stages.append((list(together), processes))
     found = []
     with tempfile.TemporaryDirectory(prefix="gagpo-doctor-", ignore_cleanup_errors=True) as folder:
         machine = Machine(device, engine, dtype, Path(folder), runs, processes)
-        for checks, env in ((wanted, 1), (together, processes)):
-            if env == 1 and checks is together:
-                continue
-            for finding in run_checks(machine, checks, env):
+        for checks, count in stages:
+            for finding in run_checks(machine, checks, count):
                 found.append(finding)
                 report(finding)
     return found
 
 
-def of_verdict(findings: Sequence[Finding], verdict: Verdict) -> list[str]:
+def names_with(findings: Sequence[Finding], verdict: Verdict) -> list[str]:
     """Names of the checks with this verdict."""
     return [finding.name for finding in findings if finding.verdict == verdict]
 
 
 def conclusion(findings: Sequence[Finding]) -> str:
     """The last lines of the report."""
-    shown: tuple[Verdict, ...] = ("skipped", "warning", "failed")
-    named = {verdict: of_verdict(findings, verdict) for verdict in shown}
-    lines = [f"{verdict}: {', '.join(names)}" for verdict, names in named.items() if names]
-    return "\n".join([*lines, *([] if named["failed"] else ["no check failed"])])
+    verdicts: tuple[Verdict, ...] = ("skipped", "warning", "failed")
+    names = {verdict: names_with(findings, verdict) for verdict in verdicts}
+    lines = [f"{verdict}: {', '.join(some)}" for verdict, some in names.items() if some]
+    return "\n".join([*lines, *([] if names["failed"] else ["no check failed"])])

@@ -1,4 +1,4 @@
-"""The result of a check, and the machine as the process that runs the check sees it."""
+"""The result of a check, and the machine as seen by the process that runs it."""
 
 from __future__ import annotations
 
@@ -63,12 +63,11 @@ CORRIDOR: dict[str, object] = {
 class Finding:
     """The result of one check.
 
-    verdict: ``failed``; ``warning`` where something works but is slow or scarce; ``ok``; ``skipped`` where the check
-        does not apply here, and ``summary`` says why.
+    verdict: ``failed``; ``warning`` if something works but is slow or scarce; ``ok``; ``skipped`` if not applicable.
     summary: one line.
-    values: the numbers behind it, as plain JSON.
-    advice: what to do about a failure or a warning.
-    name, seconds: of the check; filled in by whoever runs it.
+    values: numbers, as plain JSON.
+    advice: what to do about a failure or warning.
+    name, seconds: of the check; filled in by the caller.
     """
 
     verdict: Verdict
@@ -85,16 +84,16 @@ class Finding:
 
 
 Check = Callable[["Machine"], Finding]
-"""A function at the top level of a module, so that another process can import it."""
+"""A function at the top level of a module, importable in another process."""
 
 
-def judged(ok: bool, summary: str, values: Mapping[str, object], advice: str) -> Finding:
-    """A finding that has failed unless ``ok``; ``advice`` is for that case."""
+def pass_or_fail(ok: bool, summary: str, values: Mapping[str, object], advice: str) -> Finding:
+    """A finding that is ``ok``, or ``failed`` with ``advice``."""
     return Finding("ok" if ok else "failed", summary, values, "" if ok else advice)
 
 
 def worst_of(findings: Sequence[Finding]) -> Finding:
-    """The findings of all ranks as one: the worst of them, with the numbers of each rank.
+    """Merge the findings of all ranks: the worst one, with the values of each rank.
 
     >>> worst_of([Finding("ok", "fine"), Finding("failed", "no space")]).summary
     'rank 1 of 2: no space'
@@ -110,15 +109,14 @@ def worst_of(findings: Sequence[Finding]) -> Finding:
 
 @dataclass
 class Machine:
-    """The machine as this process sees it. Models are made on the spot; nothing is downloaded.
+    """The machine as seen by this process. Models are created with random weights; nothing is downloaded.
 
-    device: this process's own.
-    engine: the engine to check.
-    dtype: the number format that is sampled in.
+    device: of this process.
+    dtype: number format of sampling.
     folder: for files of the checks.
-    runs: where run folders will be written.
-    processes: the number of ranks that the machine is checked for.
-    ranks: this process's place among them.
+    runs: folder of runs, whose disk is checked.
+    processes: number of ranks to check for.
+    ranks: of this process.
     """
 
     device: str
@@ -135,7 +133,7 @@ class Machine:
 
     @cached_property
     def model(self) -> str:
-        """The folder of a tiny model with random weights. The first rank makes it; all ranks ask for it together."""
+        """The folder of a tiny model. The first rank creates it, so all ranks must call this together."""
         path = self.folder / "model"
 
         def make() -> None:
@@ -150,7 +148,7 @@ class Machine:
         return load_model(self.model, "float32", self.device), load_tokenizer(self.model)
 
     def large(self) -> tuple[torch.nn.Module, Shape]:
-        """A model in the shape of Qwen2.5-0.5B with random weights, and its sizes."""
+        """A model in the shape of Qwen2.5-0.5B, and its sizes."""
         from transformers import AutoModelForCausalLM, Qwen2Config
 
         config = Qwen2Config.from_dict(LARGE)
@@ -171,8 +169,8 @@ def rank_device(device: str, ranks: Ranks) -> str:
     """The device of this rank.
 
     Raises:
-        RuntimeError: for more ranks than GPUs.
-        SettingsError: where the machine has no such device.
+        RuntimeError: if there are more ranks than GPUs.
+        SettingsError: if the device does not exist.
     """
     if not ranks.alone and device.startswith("cuda") and torch.cuda.device_count() < ranks.local_world_size:
         count = torch.cuda.device_count()
@@ -181,8 +179,8 @@ def rank_device(device: str, ranks: Ranks) -> str:
     return ranks.device(device)
 
 
-def some_rows(count: int, length: int = 128, response: int = 32) -> list[Row]:
-    """Rows of random tokens, of which the last ``response`` are trained on."""
+def random_rows(count: int, length: int = 128, response: int = 32) -> list[Row]:
+    """Rows of random tokens; the last ``response`` are trained on."""
     rng = np.random.default_rng(0)
     place_K = np.arange(length - response, length)
     old_K = np.full(response, -5.0, np.float32)

@@ -1,4 +1,4 @@
-"""Processes that run the doctor's checks, so that a check that crashes or hangs ends no other."""
+"""Processes that run the doctor's checks, so that a check that crashes or hangs does not stop the others."""
 
 from __future__ import annotations
 
@@ -6,91 +6,93 @@ import contextlib
 import json
 import os
 import re
+import select
 import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from gagpo.base.interpreter import module_command
+from gagpo.base.child import END_SECONDS, Child
 from gagpo.distributed.environment import ENVIRONMENT, PARENT
 from gagpo.distributed.launch import free_port
 from gagpo.planning.doctor.machine import Check, Finding, Machine, worst_of
-from gagpo.planning.doctor.rank import READY, answer_path
 
 START_SECONDS = 180.0  # to import torch from a cold disk, and for the ranks to meet
 CHECK_SECONDS = 300.0
-GRACE_SECONDS = 3.0  # for the other ranks to answer once one has failed; they may wait for it for ever
+GRACE_SECONDS = 3.0  # for the other ranks to answer once one has failed: they may wait for it forever
 POLL_SECONDS = 0.05
 Answer = dict[str, Any]
 
 
-def name_of(check: Check, env: int) -> str:
+def name_of(check: Check, count: int) -> str:
     """The name of a check in the report.
 
     >>> def check_log_probabilities(machine): ...
     >>> name_of(check_log_probabilities, 1), name_of(check_log_probabilities, 8)
     ('log probabilities', 'log probabilities of 8')
     """
-    return check.__name__.removeprefix("check_").replace("_", " ") + (f" of {env}" if env > 1 else "")
+    return check.__name__.removeprefix("check_").replace("_", " ") + (f" of {count}" if count > 1 else "")
 
 
-def run_checks(machine: Machine, checks: Sequence[Check], env: int) -> Iterator[Finding]:
-    """The finding of every check, run by ``environment`` processes together.
+def run_checks(machine: Machine, checks: Sequence[Check], count: int) -> Iterator[Finding]:
+    """The finding of every check, run by ``count`` processes together.
 
     After a check that gave no finding, fresh processes run the rest. If they cannot be started, the rest is left out.
     """
     left = list(checks)
     while left:
-        crew = StepProcesses(machine, left, env)
+        processes = CheckProcesses(machine, left, count)
         try:
-            problem = crew.start()
-            while left and not crew.broken:
+            problem = processes.start()
+            while left and not processes.broken:
                 begun = time.monotonic()
-                finding = Finding("failed", f"processes could not be started: {problem}") if problem else crew.finding()
-                finding.name, finding.seconds = name_of(left.pop(0), env), time.monotonic() - begun
+                finding = Finding("failed", f"processes could not be started: {problem}") if problem else processes.finding()
+                finding.name, finding.seconds = name_of(left.pop(0), count), time.monotonic() - begun
                 yield finding
                 if problem:
                     return
         finally:
-            crew.kill()
+            processes.kill()
 
 
-class StepProcesses:
-    """``environment`` processes that run ``checks`` in order. broken: a check gave no finding, so the processes are spent."""
+class CheckProcesses:
+    """``count`` processes that run ``checks`` in order.
 
-    def __init__(self, machine: Machine, checks: Sequence[Check], env: int):
-        self.env, self.broken = env, False
+    broken: a check gave no finding, so the processes cannot run another.
+    """
+
+    def __init__(self, machine: Machine, checks: Sequence[Check], count: int):
+        self.count, self.broken = count, False
         self._machine, self._checks = machine, list(checks)
-        self._folder = Path(tempfile.mkdtemp(prefix=f"processes-{env}-", dir=machine.folder))
-        self._running: list[subprocess.Popen[bytes]] = []
-        self._done = 0
+        self._folder = Path(tempfile.mkdtemp(prefix=f"processes-{count}-", dir=machine.folder))
+        self._children: list[Child] = []
 
     def start(self) -> str:
-        """Start the processes and wait until all are ready; why they are not, empty where they are."""
+        """Start the processes and wait until all are ready; return what went wrong, or an empty string."""
         machine = self._machine
         record = {name: getattr(machine, name) for name in ("device", "engine", "dtype", "processes")}
         record |= {"folder": str(machine.folder), "runs": str(machine.runs)}
         addresses = [f"{check.__module__}:{check.__name__}" for check in self._checks]
-        (self._folder / "machine.json").write_text(
-            json.dumps({"machine": record, "checks": addresses}), encoding="utf-8"
-        )
-        shared = {"WORLD_SIZE": self.env, "LOCAL_WORLD_SIZE": self.env, "MASTER_ADDR": "127.0.0.1"}
+        request = json.dumps({"machine": record, "checks": addresses})
+        shared = {"WORLD_SIZE": self.count, "LOCAL_WORLD_SIZE": self.count, "MASTER_ADDR": "127.0.0.1"}
         shared |= {"MASTER_PORT": free_port(), PARENT: os.getpid(), "TORCH_CPP_LOG_LEVEL": "ERROR"}
         ours = (*ENVIRONMENT, "LOCAL_WORLD_SIZE")
         inherited = {name: value for name, value in os.environ.items() if name not in ours}
-        for rank in range(self.env):
-            variables = {**shared, "RANK": rank, "LOCAL_RANK": rank} if self.env > 1 else {}
-            self._running.append(self._begun(rank, {**inherited, **{k: str(v) for k, v in variables.items()}}))
-        problems = self._problems(self._answers(READY, START_SECONDS), START_SECONDS)
+        for rank in range(self.count):
+            own = {**shared, "RANK": rank, "LOCAL_RANK": rank} if self.count > 1 else {}
+            variables = {**inherited, **{name: str(value) for name, value in own.items()}}
+            with self._log(rank).open("wb") as log:
+                child = Child("gagpo.planning.doctor.rank:main", request, variables=variables, output=log)
+                child.start()
+            self._children.append(child)
+        problems = self._problems(self._answers(START_SECONDS), START_SECONDS)
         return _first(problems)[0] if problems else ""
 
     def finding(self) -> Finding:
         """The finding of the next check, the worst of all ranks."""
-        answers = self._answers(str(self._done), CHECK_SECONDS)
-        self._done += 1
+        answers = self._answers(CHECK_SECONDS)
         problems = self._problems(answers, CHECK_SECONDS)
         if not problems:
             return worst_of([Finding(**answer["finding"]) for answer in answers if answer is not None])
@@ -101,51 +103,30 @@ class StepProcesses:
         return Finding("failed", summary, values, advice)
 
     def kill(self) -> None:
-        """End the processes, with whatever they have started."""
-        for process in self._running:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-        for process in self._running:
-            with contextlib.suppress(subprocess.TimeoutExpired):  # one that the driver holds cannot be waited for
-                process.wait(5.0)
-            assert process.stdin is not None
-            process.stdin.close()
-        self._running = []
-
-    def _begun(self, rank: int, variables: dict[str, str]) -> subprocess.Popen[bytes]:
-        with self._log(rank).open("wb") as file:
-            return subprocess.Popen(
-                module_command("gagpo.planning.doctor.rank", str(self._folder)),
-                env=variables,
-                stdin=subprocess.PIPE,  # whose end tells the process that this one is gone
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        """Kill the processes and everything that they started."""
+        for child in self._children:
+            child.close()
+        self._children = []
 
     def _log(self, rank: int) -> Path:
         return self._folder / f"log-{rank}.txt"
 
-    def _answers(self, number: str, seconds: float) -> list[Answer | None]:
-        """The answer of each rank; None of one that has not given any in time."""
-        found: list[Answer | None] = [None] * self.env
+    def _answers(self, seconds: float) -> list[Answer | None]:
+        """The next answer of each rank; None for a rank that gave none in time."""
+        found: list[Answer | None] = [None] * self.count
         until = time.monotonic() + seconds
-        while None in found and time.monotonic() < until:
-            for rank, process in enumerate(self._running):
-                if found[rank] is not None:
-                    continue
-                status, path = process.poll(), answer_path(self._folder, number, rank)
-                if path.exists():
-                    found[rank] = json.loads(path.read_text(encoding="utf-8"))
-                elif status is not None:
-                    found[rank] = {"ended": status}
-                if "finding" not in (found[rank] or {"finding": None}):
+        while None in found and (left := until - time.monotonic()) > 0:
+            ranks = {
+                child.pipe.socket: rank for rank, child in enumerate(self._children) if not found[rank] and child.pipe
+            }
+            for ready in select.select(list(ranks), [], [], left)[0]:
+                answer = found[ranks[ready]] = _answer(self._children[ranks[ready]])
+                if "finding" not in answer:
                     until = min(until, time.monotonic() + GRACE_SECONDS)
-            time.sleep(POLL_SECONDS)
         return found
 
     def _problems(self, answers: list[Answer | None], seconds: float) -> list[str]:
-        """Why each rank has no finding, empty for one that has; an empty list where all have one."""
+        """Why each rank has no finding, empty for a rank that has one; an empty list if all have one."""
         problems = [self._problem(rank, answer, seconds) for rank, answer in enumerate(answers)]
         return problems if any(problems) else []
 
@@ -159,11 +140,13 @@ class StepProcesses:
         return str(answer.get("error", ""))
 
     def _whereabouts(self, rank: int) -> str:
-        """Where in the code a process is that does not answer."""
+        """Where in the code a process hangs."""
         log = self._log(rank)
         before = log.stat().st_size
+        process = self._children[rank].process
+        assert process is not None
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self._running[rank].pid, signal.SIGUSR1)
+            os.kill(process, signal.SIGUSR1)
         until = time.monotonic() + 1.0
         while log.stat().st_size == before and time.monotonic() < until:
             time.sleep(POLL_SECONDS)
@@ -172,6 +155,16 @@ class StepProcesses:
 
 
 HANGS = "has not answered"
+
+
+def _answer(child: Child) -> Answer:
+    """The next answer of a process that has sent something or ended."""
+    assert child.pipe is not None
+    try:
+        answer: Answer = json.loads(child.pipe.receive(END_SECONDS))
+    except (EOFError, OSError):
+        return {"ended": child.end(END_SECONDS)}
+    return answer
 
 
 def _first(problems: Sequence[str]) -> tuple[str, bool]:

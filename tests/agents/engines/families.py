@@ -1,4 +1,4 @@
-"""Which model families work: a tiny random model of each family goes through the check that loading does.
+"""Check a tiny random model of each family as loading does.
 
     python -m tests.agents.engines.families [--markdown PAGE]
 
@@ -67,7 +67,7 @@ class Family:
 
     name: as it is written in the documentation.
     kind: transformers' model type.
-    more: what its tiny config has besides :data:`TINY`.
+    more: values of its tiny config in addition to :data:`TINY`.
     """
 
     name: str

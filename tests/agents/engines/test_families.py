@@ -1,4 +1,4 @@
-"""Families of models: each is right on the path it is given, and what is not right is never taken for it."""
+"""Each model family gives correct log-probabilities on the path that is chosen for it."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ WINDOWED = ["Gemma 2", "Gemma 3", "gpt-oss", "Mistral with a window", "OLMo 3", 
 
 
 @pytest.mark.parametrize("name", [*LEAKING, "Llama 4", "Bloom", "Falcon with ALiBi"])
-def test_models_whose_rows_would_leak_are_read_padded(name):
+def test_models_whose_rows_would_leak_use_padded_rows(name):
     model = tiny(BY_NAME[name])
     assert choose_path(name, model) and not is_flat(model)
     expected = attention_check.eager_logprobs(model)
@@ -36,7 +36,7 @@ def test_models_whose_rows_would_leak_are_read_padded(name):
 
 @pytest.mark.parametrize("name", WINDOWED)
 def test_windows_caps_and_sinks_are_part_of_flat_attention(name):
-    """Rows three times as long as the window, alone in eager attention against read together and from a cache."""
+    """Rows three times as long as the window: single rows in eager attention against rows read together."""
     model = tiny(BY_NAME[name])
     assert choose_path(name, model) == "" and is_flat(model)
     rng = np.random.default_rng(1)
@@ -50,7 +50,7 @@ def test_windows_caps_and_sinks_are_part_of_flat_attention(name):
 
 
 @pytest.mark.parametrize("name", ["Gemma 2", "gpt-oss", "Mistral with a window", "LFM2", "Mamba 2", "Bloom", "Llama 4"])
-def test_what_is_sampled_is_what_is_trained(name, tiny_tokenizer):
+def test_sampled_logprobs_equal_those_of_the_trainer(name, tiny_tokenizer):
     """Sampled log-probabilities equal those of the trainer's pass, over responses longer than any window."""
     model = tiny(BY_NAME[name])
     choose_path(name, model)
@@ -79,12 +79,12 @@ def tiny_tokenizer():
     return Tokenizer()
 
 
-def test_positions_that_depend_on_the_rows_length_end_where_they_begin_to():
+def test_the_context_ends_where_positions_depend_on_the_length():
     assert context_limit(tiny(BY_NAME["Phi-3 long (longrope)"]).config) == 32
     assert context_limit(tiny(BY_NAME["Phi-3"]).config) == 64
 
 
-def test_an_ingredient_that_is_not_known_is_named():
+def test_an_unsupported_argument_of_attention_is_named():
     model = tiny(BY_NAME["Qwen3"])
     attention = model.model.layers[0].self_attn
     inner = attention.forward

@@ -1,4 +1,4 @@
-"""Engines are found by name, and one that lives outside the project needs one file."""
+"""Engines are found by name, inside and outside the package."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ def test_a_package_offers_an_engine_by_an_entry_point(outside, offer, tiny):
     assert engine.token == 9 and engine.loaded == [["a", "b"]]
 
 
-def test_wrong_names_and_options_are_said(tiny, outside):
+def test_wrong_names_and_options_are_named(tiny, outside):
     with pytest.raises(InvalidArgument, match=r"no engine 'transformer'; nearest: transformers"):
         ENGINES.place("transformer")
     with pytest.raises(InvalidArgument, match="no module 'nowhere_at_all'"):

@@ -1,4 +1,4 @@
-"""vLLM in this process with an adapter over the weights that it got once: the adapted model's tokens and numbers."""
+"""vLLM in this process, with adapters on weights that are sent once."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from gagpo.base.errors import InvalidArgument
 from tests.scale.models import save_qwen
 
 
-def test_vllms_rooms_for_adapters():
+def test_ranks_that_vllm_supports():
     assert [room_for_rank(rank) for rank in (1, 2, 8, 9, 33, 512)] == [1, 8, 8, 16, 64, 512]
     with pytest.raises(InvalidArgument, match="rank 512 at most, got 513"):
         room_for_rank(513)
@@ -24,7 +24,7 @@ def test_vllms_rooms_for_adapters():
 def learn(model, seed):
     rng = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for parameter in adapters.stored(model).values():
+        for parameter in adapters.adapter_parameters(model).values():
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=rng))
 
 

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 (the grammar's rules stand on one line each)
-"""A small game that uses what ALFWorld's domain does not: subtypes, "for all", conditional effects, odd texts."""
+"""A small game with PDDL features that ALFWorld's domain lacks: subtypes, "for all", unusual templates."""
 
 import json
 from pathlib import Path
@@ -85,7 +85,7 @@ PROBLEM = """
 
 
 def write(folder: Path, **changes: Any) -> Path:
-    """The game as a file, with fields replaced."""
+    """Write the game to a file, with fields replaced by ``changes``."""
     game = {"pddl_domain": DOMAIN, "grammar": GRAMMAR, "pddl_problem": PROBLEM, "solvable": True, "walkthrough": []}
     path = folder / "game.tw-pddl"
     path.write_text(json.dumps(game | changes), encoding="utf-8")

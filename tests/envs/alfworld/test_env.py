@@ -42,11 +42,11 @@ def env():
     env.close()
 
 
-def test_keeps_gymnasiums_contract(env: ALFWorldEnv) -> None:
+def test_passes_gymnasiums_checker(env: ALFWorldEnv) -> None:
     check_env(env, skip_render_check=True)
 
 
-def test_starts_exactly_the_task_that_is_asked_for(env: ALFWorldEnv) -> None:
+def test_reset_starts_the_given_task(env: ALFWorldEnv) -> None:
     for split in ALFWorldEnv.splits:
         for task in env.tasks(split):
             text, info = env.reset(options={"task": task.id})
@@ -76,7 +76,7 @@ def test_the_expert_wins_every_task(env: ALFWorldEnv) -> None:
             assert info["expert_action"] is None
 
 
-def test_a_hasty_player_wins_only_what_has_nothing_between_finding_and_finishing() -> None:
+def test_a_hasty_expert_wins_only_simple_placing_tasks() -> None:
     env = make(expert="hasty")
     for task in env.tasks("train"):
         _, info = env.reset(options={"task": task.id})
@@ -93,7 +93,7 @@ def test_a_hasty_player_wins_only_what_has_nothing_between_finding_and_finishing
         make(expert="lazy")
 
 
-def test_chance_rarely_wins(env: ALFWorldEnv) -> None:
+def test_random_actions_rarely_win(env: ALFWorldEnv) -> None:
     rng = np.random.default_rng(0)
     wins = 0
     for task in env.tasks("train"):
@@ -107,7 +107,7 @@ def test_chance_rarely_wins(env: ALFWorldEnv) -> None:
     assert wins <= 2
 
 
-def test_garbage_is_answered_and_does_no_harm(env: ALFWorldEnv) -> None:
+def test_garbage_is_answered_and_changes_nothing(env: ALFWorldEnv) -> None:
     text, info = env.reset(seed=1)
     state = info["state"]
     for action in ("", "x" * 100_000, "öffne Schublade 1 漢字 \x00\ud800", "GO TO shelf 1", "look\nlook", "{r.name}"):
@@ -149,14 +149,16 @@ def test_the_same_seed_gives_the_same_texts_in_any_process(data: Path, tmp_path:
     }
     assert len(answers) == 1
     assert "You are in the middle of a room" in answers.pop()
-    assert not (tmp_path / "untouched").exists()  # importing alfworld would have made it
+    assert not (tmp_path / "untouched").exists()  # importing alfworld would make it
 
 
-def test_ends_after_the_turns_it_was_given() -> None:
+def test_ends_after_max_turns() -> None:
     env = make(max_turns=2)
     env.reset(seed=0)
     assert env.step("look")[2:4] == (False, False)
     assert env.step("look")[2:4] == (False, True)
+    env.close()
+    env.close()  # a second time is harmless
 
 
 def test_an_unknown_task_names_the_nearest(env: ALFWorldEnv) -> None:
@@ -194,12 +196,6 @@ def test_a_game_damaged_after_the_start_is_named(tmp_path: Path, env: ALFWorldEn
     (folder / "game.tw-pddl").write_text('{"pddl_domain": ')
     with pytest.raises(BrokenGame, match=r"game\.tw-pddl, line 1, column 17"):
         copy.reset(seed=0)
-
-
-def test_close_twice(data: Path) -> None:
-    env = make()
-    env.close()
-    env.close()
 
 
 @pytest.mark.parametrize(

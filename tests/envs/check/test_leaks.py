@@ -1,4 +1,4 @@
-"""What an observation shows: it holds neither the state's key, nor the good actions, nor the answer."""
+"""Observations that contain the state key, the admissible actions or the answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gagpo.envs.testing import CorridorEnv
 
 
 class LeakyEnv(CorridorEnv):
-    """A corridor that tells too much."""
+    """A corridor that reveals too much."""
 
     def __init__(self, leak: str, **kwargs: Any):
         super().__init__(**kwargs)
@@ -43,18 +43,18 @@ class LeakyEnv(CorridorEnv):
     ("leak", "words"),
     [
         ("", ""),
-        ("state", "the key of the true state"),
+        ("state", "contains the state key"),
         ("actions", "lists all 5 admissible actions"),
-        ("answer", "every first observation holds the answer"),
+        ("answer", "every first observation contains the answer"),
     ],
 )
-def test_a_env_of_ours_that_tells_too_much_is_named(leak: str, words: str) -> None:
+def test_an_environment_that_leaks_is_named(leak: str, words: str) -> None:
     (finding,) = check(lambda: LeakyEnv(leak), episodes=3, only=["nothing leaks"])
     assert finding.ok == (not leak) and finding.judged
     assert words in finding.detail
 
 
-def test_an_environment_without_tasks_is_told_what_is_missing() -> None:
+def test_an_environment_without_tasks_fails() -> None:
     (finding,) = check("CartPole-v1", episodes=1)
     assert not finding.ok and "no method tasks(split)" in finding.detail
 
@@ -63,5 +63,5 @@ def test_a_function_is_checked_in_this_process() -> None:
     found = {finding.name: finding for finding in check(CorridorEnv, episodes=2)}
     assert [finding for finding in found.values() if not finding.ok] == []
     assert "2 instances; it cannot be built in another process" in found["same in every process"].detail
-    with pytest.raises(InvalidArgument, match="env_kwargs belong to an id"):
+    with pytest.raises(InvalidArgument, match="env_kwargs require an id"):
         check(CorridorEnv, {"max_turns": 3})

@@ -1,4 +1,4 @@
-"""The checker passes honest environments and names each broken promise of dishonest ones."""
+"""The checker passes a correct environment and names the broken promise of each faulty one."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def complaints(lie: str, **settings: Any) -> dict[str, str]:
     return {finding.name: finding.detail for finding in findings if not finding.ok}
 
 
-def test_an_honest_environment_passes_every_check() -> None:
+def test_a_correct_environment_passes_every_check() -> None:
     findings = check("gagpo.envs.testing:gagpo-test/Corridor-v0", episodes=4)
     assert [finding.name for finding in findings] == list(PROMISES)
     assert [finding for finding in findings if not finding.ok] == []
@@ -143,7 +143,7 @@ def test_an_honest_environment_passes_every_check() -> None:
     [
         ("shared id", "splits are disjoint", "share 1 tasks, such as 'door-03'"),
         ("shared content", "splits are disjoint", "('door-03', 'door-99')"),
-        ("unstable hash", "tasks", "another hash"),
+        ("unstable hash", "tasks", "a different hash"),
         ("no tasks", "tasks", "every split is empty. Write some."),
         ("another task", "exact task", "info says ('door-00', 'train')"),
         ("history", "exact task", "starts in two ways"),
@@ -158,16 +158,16 @@ def test_an_honest_environment_passes_every_check() -> None:
         ("no state", "info", "no 'state'"),
         ("not JSON", "info", "cannot be written as JSON"),
         ("NaN", "info", "cannot be written as JSON"),
-        ("coarse state", "equal states", "at one state 'somewhere' 'left' has two answers"),
-        ("no key", "equal states", "markov_key is 'state', and info has none"),
+        ("coarse state", "equal states", "at state 'somewhere', 'left' has two results"),
+        ("no key", "equal states", "markov_key is 'state', but info has no state"),
         ("odd key", "equal states", "markov_key is 'place', not 'observation' or 'state'"),
-        ("hidden door", "equal states", "at one observation 'A corridor.'"),
-        ("forgetful", "put back", "put back to turn"),
-        ("other state", "put back", "in the same instance, turn 0 differs"),
-        ("counts its steps", "put back", "put back to turn"),
-        ("says nothing", "put back", "save() does not raise CannotRestore"),
+        ("hidden door", "equal states", "at observation 'A corridor.'"),
+        ("forgetful", "restore", "restored to turn"),
+        ("other state", "restore", "in the same instance, turn 0 differs"),
+        ("counts its steps", "restore", "restored to turn"),
+        ("says nothing", "restore", "save() does not raise CannotRestore"),
         ("endless", "end of an episode", "instead of raising gymnasium.error.ResetNeeded"),
-        ("lenient", "unknown task", "is not refused"),
+        ("lenient", "unknown task", "raises no error"),
         ("closed once", "close", "AssertionError"),
     ],
 )
@@ -177,7 +177,7 @@ def test_a_broken_promise_is_named(lie: str, name: str, words: str) -> None:
 
 def test_a_check_that_hangs_ends_at_its_deadline_and_the_others_still_run() -> None:
     found = complaints("slow", deadline=0.5, only=["chance", "garbage actions", "unknown task"])
-    assert "TimeoutError: it took more than 0.5 s" in found["chance"]
+    assert "TimeoutError: took more than 0.5 s" in found["chance"]
     assert "more than 0.5 s" in found["garbage actions"]
     assert "unknown task" not in found
 
@@ -193,7 +193,7 @@ def test_an_id_that_is_not_registered_is_an_error() -> None:
         check("nowhere/Nothing-v0")
     with pytest.raises(ValueError, match="episodes"):
         check("gagpo-test/Liar-v0", {"lie": ""}, episodes=0)
-    with pytest.raises(ValueError, match="no check 'chances'; choose among construction"):
+    with pytest.raises(ValueError, match="unknown check 'chances'; choose from construction"):
         check("gagpo-test/Liar-v0", {"lie": ""}, only=["chances"])
 
 

@@ -1,6 +1,7 @@
 """gagpo/Math-v0: turns, attempts, feedback, rewards, states, experts, misuse."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -40,17 +41,11 @@ def test_registered_and_accepted_by_gymnasium():
     check_env(MathEnv(), skip_render_check=True)
 
 
-def test_importing_it_needs_neither_torch_nor_sympy_nor_datasets():
+def test_importing_it_loads_neither_torch_nor_sympy_nor_datasets():
     heavy = "{'torch', 'sympy', 'datasets', 'pyarrow'}"
     code = f"import sys, gagpo.envs.math.env, gagpo.envs.math.sources; print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "set()"
-
-
-def test_the_standard_library_keeps_its_math():
-    code = "import gagpo.envs.math.env, math; print(math.isqrt(49), math.__name__)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.split() == ["7", "math"]
 
 
 def test_a_right_answer_ends_the_episode():
@@ -67,12 +62,10 @@ def test_the_calculator_answers_and_the_episode_goes_on():
     assert info["valid"] and info["calls"] == 1 and info["attempts_left"] == 3
 
 
-@pytest.mark.parametrize(
-    "call", ["<calc>1/0</calc>", "<calc></calc>", "<calc>16 minus 72</calc>", "<calc>9^9^9^9</calc>"]
-)
-def test_a_failed_call_is_explained_and_invalid(call):
+@pytest.mark.parametrize("expression", ["1/0", "", "16 minus 72", "9^9^9^9"])
+def test_a_failed_call_is_explained_and_invalid(expression):
     env, first = started()
-    observation, reward, terminated, _, info = env.step(call)
+    observation, reward, terminated, _, info = env.step(f"<calc>{expression}</calc>")
     assert observation.startswith("Calculator: ") and (reward, terminated) == (0.0, False)
     assert not info["valid"] and info["state"] == first["state"]
 
@@ -108,8 +101,7 @@ def test_the_instructions_fit_the_settings():
     single = MathEnv(attempts=1, tools=False).instructions
     assert "calc" not in single and "attempts" not in single and r"\boxed{}" in single
     example = full.split("<calc>")[1].split("</calc>")[0]
-    env, _ = started()
-    assert env.step(f"<calc>{example}</calc>")[0] == "Calculator: 35/2"
+    assert started()[0].step(f"<calc>{example}</calc>")[0] == "Calculator: 35/2"
 
 
 def test_attempts_run_out():
@@ -118,18 +110,13 @@ def test_attempts_run_out():
     assert (observation, reward, terminated) == ("Wrong. Attempts left: 1.", 0.0, False) and info["attempts_left"] == 1
     observation, reward, terminated, _, info = env.step(r"\boxed{4}")
     assert (observation, reward, terminated, info["success"]) == ("Wrong.", 0.0, True, False)
+    env.reset(options={"task": TASK})
+    assert [play(env, rf"\boxed{{{answer}}}")[1] for answer in (1, -56)] == [0.0, 1.0]
 
 
-@pytest.mark.parametrize(
-    ("feedback", "answer", "told"),
-    [
-        ("none", "3", "Attempts left: 2."),
-        ("wrong", "3", "Wrong. Attempts left: 2."),
-    ],
-)
-def test_feedback(feedback, answer, told):
-    env, _ = started(feedback=feedback)
-    assert env.step(rf"\boxed{{{answer}}}")[0] == told
+def test_without_feedback_only_the_attempts_left_are_shown():
+    env, _ = started(feedback="none")
+    assert env.step(r"\boxed{3}")[0] == "Attempts left: 2."
 
 
 def test_a_turn_with_neither_call_nor_answer_costs_only_the_turn():
@@ -150,23 +137,14 @@ def test_single_turn_takes_one_response():
     assert env.step("16 - 72 = -56. The answer is -56.")[1] == 1.0
 
 
-def test_a_right_answer_pays_one_after_any_number_of_wrong_ones():
-    env, _ = started(attempts=2)
-    assert play(env, r"\boxed{1}")[1] == 0.0
-    assert play(env, r"\boxed{-56}")[1] == 1.0
-
-
 def test_states_are_canonical():
     def state(*actions):
         env, info = started()
         return play(env, *actions)[4]["state"] if actions else info["state"]
 
     assert state() == state("hm") == state("<calc>1/0</calc>")
-    assert (
-        state("<calc>16 - 72</calc>")
-        == state("So: <calc>-56</calc>")
-        == state("<calc>8 * -7</calc>", "<calc>-56</calc>")
-    )
+    computed = state("<calc>16 - 72</calc>")
+    assert computed == state("So: <calc>-56</calc>") == state("<calc>8 * -7</calc>", "<calc>-56</calc>")
     assert state("<calc>1</calc>", "<calc>2</calc>") == state("<calc>2</calc>", "<calc>1</calc>")
     assert state(r"\boxed{0.5}") == state(r"\boxed{\frac{1}{2}}") == state("The answer is 1/2.")
     assert state(r"\boxed{1}", "<calc>2</calc>") == state("<calc>2</calc>", r"\boxed{1}")
@@ -235,7 +213,7 @@ def test_without_the_calculator_the_expert_shows_its_work():
 
 @given(st.lists(st.text(max_size=80) | st.sampled_from(["<calc>", "</calc>", r"\boxed{", "<calc>" * 500]), max_size=4))
 @settings(deadline=None, max_examples=150)
-def test_garbage_does_no_harm(actions):
+def test_garbage_is_never_rewarded(actions):
     env, _ = started(attempts=1)
     for action in actions:
         _, reward, terminated, truncated, info = env.step(action)
@@ -245,16 +223,13 @@ def test_garbage_does_no_harm(actions):
             break
 
 
-def test_handing_the_question_back_is_no_answer():
+def test_repeating_the_question_is_not_an_answer():
     env = MathEnv(levels=LEVELS, attempts=1)
     for family in ("arithmetic", "fractions"):
         for index in range(30):
-            _, _ = env.reset(options={"task": f"{family}-2-train-{index:06d}"})
-            problem = by_id(env.task.id)
-            expression = (
-                problem.text.removeprefix("What is ").removeprefix("Compute ").removeprefix("Find the value of ")
-            )
-            assert not env.step(rf"\boxed{{{expression.rstrip('?.')}}}")[4]["success"], problem.text
+            text, _ = env.reset(options={"task": f"{family}-2-train-{index:06d}"})
+            expression = re.sub(r"^(What is|Compute|Find the value of) |[?.]$", "", text)
+            assert not env.step(rf"\boxed{{{expression}}}")[4]["success"], text
 
 
 def test_a_bold_letter_is_an_attempt_at_a_question_with_choices(tmp_path):
@@ -271,13 +246,10 @@ def test_same_seed_same_task_in_another_process():
         "from gagpo.envs.math.env import MathEnv; env = MathEnv(); "
         "print([env.reset(seed=7)[1]['task'], env.reset()[1]['task'], env.reset()[1]['state']])"
     )
-    outputs = {
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout
-        for _ in range(2)
-    }
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     env = MathEnv()
     here = [env.reset(seed=7)[1]["task"], env.reset()[1]["task"], env.reset()[1]["state"]]
-    assert outputs == {f"{here}\n"}
+    assert other.stdout == f"{here}\n"
 
 
 def test_splits_share_nothing():
@@ -315,7 +287,7 @@ def test_problems_from_a_file(tmp_path):
     ("settings_", "message"),
     [
         ({"attempts": 0}, "attempts must be at least 1"),
-        ({"feedback": "loud"}, "no feedback 'loud'; choose from none, wrong"),
+        ({"feedback": "loud"}, "unknown feedback 'loud'; choose from none, wrong"),
         ({"split": "dev"}, "no split 'dev'"),
         ({"extraction": ["last"]}, "no extraction method 'last'"),
         ({"families": "geometry"}, "no family 'geometry'"),
@@ -324,6 +296,6 @@ def test_problems_from_a_file(tmp_path):
         ({"size": -1}, "size and test_size"),
     ],
 )
-def test_bad_settings_are_refused(settings_, message):
+def test_bad_arguments_are_rejected(settings_, message):
     with pytest.raises(ValueError, match=message):
         MathEnv(**settings_)

@@ -1,6 +1,6 @@
-"""Problems from data sets and files: columns, gold answers, splits, bad rows, missing data.
+"""Problems from data sets and files: columns, gold answers, splits, missing data.
 
-The rows are our own, written in the columns of the data set each preset names.
+The rows are our own, in the columns of each preset's data set.
 """
 
 import json
@@ -10,6 +10,7 @@ import pytest
 from datasets.naming import camelcase_to_snakecase, filename_prefix_for_split
 
 from gagpo.envs.math import sources, tables
+from gagpo.envs.math.problems import SPLITS
 from gagpo.envs.math.sources import PRESETS, Source, gold_of, load
 from gagpo.envs.math.tables import DataMissing
 from gagpo.envs.math.verify.pool import VerifyPool
@@ -17,7 +18,7 @@ from gagpo.envs.math.verify.verifier import Verifier
 from gagpo.envs.tasks import EmptySplit
 
 SAMPLES = {
-    # preset: (rows in its columns, the gold answers that must come out)
+    # preset: (rows in its columns, their gold answers)
     "gsm8k": (
         [
             {"question": "Mia bakes 3 trays of 12 rolls. How many rolls?", "answer": "3*12=<<3*12=36>>36\n#### 36"},
@@ -28,56 +29,22 @@ SAMPLES = {
     ),
     "math": (
         [
-            {
-                "problem": "Halve $\\frac{2}{7}$.",
-                "solution": r"Half of it is $\boxed{\frac{1}{7}}$.",
-                "level": "Level 1",
-                "type": "Prealgebra",
-            },
-            {
-                "problem": "Solve $x^2=9$.",
-                "solution": r"So $x=\pm3$: $\boxed{-3,3}$.",
-                "level": "Level 2",
-                "type": "Algebra",
-            },
-            {
-                "problem": "Simplify $\\sqrt{50}$.",
-                "solution": r"$\boxed{5\sqrt{2}}$",
-                "level": "Level 3",
-                "type": "Algebra",
-            },
-            {
-                "problem": "Where do they meet?",
-                "solution": r"At $\boxed{\left( 1, \frac{5}{2} \right)}$.",
-                "type": "Geometry",
-            },
+            {"problem": "Halve $\\frac{2}{7}$.", "solution": r"It is $\boxed{\frac{1}{7}}$.", "type": "Prealgebra"},
+            {"problem": "Solve $x^2=9$.", "solution": r"So $x=\pm3$: $\boxed{-3,3}$.", "level": "Level 2"},
+            {"problem": "Simplify $\\sqrt{50}$.", "solution": r"$\boxed{5\sqrt{2}}$", "level": "Level 3"},
+            {"problem": "Where do they meet?", "solution": r"At $\boxed{\left( 1, \frac{5}{2} \right)}$."},
         ],
         [r"\frac{1}{7}", "-3,3", r"5\sqrt{2}", r"\left( 1, \frac{5}{2} \right)"],
     ),
     "math-500": (
         [
-            {
-                "problem": "Convert 5 to base 2.",
-                "solution": "...",
-                "answer": "101_2",
-                "subject": "Number Theory",
-                "level": 2,
-            },
-            {
-                "problem": "Which way is up?",
-                "solution": "...",
-                "answer": r"\text{north}",
-                "subject": "Geometry",
-                "level": 1,
-            },
+            {"problem": "Convert 5 to base 2.", "solution": "...", "answer": "101_2", "subject": "Number Theory"},
+            {"problem": "Which way is up?", "solution": "...", "answer": r"\text{north}", "subject": "Geometry"},
             {"problem": "For which x is x > 2?", "solution": "...", "answer": r"(2,\infty)", "subject": "Algebra"},
         ],
         ["101_2", r"\text{north}", r"(2,\infty)"],
     ),
-    "aime": (
-        [{"id": 0, "problem": "How many lattice paths?", "solution": "...", "answer": "070", "url": "none"}],
-        ["070"],
-    ),
+    "aime": ([{"id": 0, "problem": "How many lattice paths?", "solution": "...", "answer": "070"}], ["070"]),
     "aime-2024": ([{"id": 1, "problem": "Find m + n.", "solution": "...", "answer": "33", "year": 2024}], ["33"]),
     "aime-2025": ([{"problem": "Find the sum of the bases.", "answer": "81", "id": "0"}], ["81"]),
     "amc": (
@@ -96,18 +63,8 @@ SAMPLES = {
     ),
     "olympiadbench": (
         [
-            {
-                "question": "Find the least n.",
-                "final_answer": ["$2^{1009}$"],
-                "is_multiple_answer": False,
-                "subfield": "Algebra",
-            },
-            {
-                "question": "Find all n.",
-                "final_answer": ["$3$", "$5$"],
-                "is_multiple_answer": True,
-                "subfield": "Algebra",
-            },
+            {"question": "Find the least n.", "final_answer": ["$2^{1009}$"], "is_multiple_answer": False},
+            {"question": "Find all n.", "final_answer": ["$3$", "$5$"], "is_multiple_answer": True},
             {"question": "Find all pairs.", "final_answer": ["$(1,2),(2,1)$"], "subfield": "Number Theory"},
         ],
         ["$2^{1009}$", "3, 5", "$(1,2),(2,1)$"],
@@ -126,11 +83,7 @@ def pool():
         yield pool
 
 
-def test_every_preset_has_a_sample():
-    assert set(SAMPLES) == set(PRESETS)
-
-
-@pytest.mark.parametrize("preset", SAMPLES)
+@pytest.mark.parametrize("preset", PRESETS)
 def test_gold_answers_of_every_preset_score_against_themselves(preset, tmp_path, pool):
     rows, golds = SAMPLES[preset]
     path = write(tmp_path / "sample.jsonl", rows)
@@ -145,7 +98,7 @@ def test_gold_answers_of_every_preset_score_against_themselves(preset, tmp_path,
 
 
 def cached(cache, source, splits_):
-    """Put tables into the cache of the datasets library, as if the data set had been fetched once."""
+    """Put tables into the cache of the datasets library."""
     owner, name = source.path.split("/")
     config = source.config or "default"
     folder = cache / f"{owner}___{camelcase_to_snakecase(name)}" / config / "0.0.0" / "0123456789abcdef"
@@ -159,14 +112,8 @@ def cached(cache, source, splits_):
                 writer.write(row)
             writer.finalize()
         splits.add(datasets.SplitInfo(name=split, num_examples=len(rows), dataset_name=name))
-    info = datasets.DatasetInfo(
-        features=table.features,
-        splits=splits,
-        dataset_name=camelcase_to_snakecase(name),
-        config_name=config,
-        version="0.0.0",
-    )
-    info.write_to_directory(str(folder))
+    names = {"dataset_name": camelcase_to_snakecase(name), "config_name": config, "version": "0.0.0"}
+    datasets.DatasetInfo(features=table.features, splits=splits, **names).write_to_directory(str(folder))
 
 
 @pytest.fixture
@@ -193,16 +140,13 @@ def test_a_data_set_of_one_split_is_divided(cache):
     rows = [{"problem": f"What is {a} + {b}?", "answer": str(a + b)} for a in range(20) for b in range(20)]
     cached(cache, source, {"train": rows})
     loaded = load("somebody/sums")
-    sizes = {split: len(loaded.tasks(split)) for split in ("train", "validation", "test")}
+    sizes = {split: len(loaded.tasks(split)) for split in SPLITS}
     assert sum(sizes.values()) == 400 and sizes["train"] > 250 and min(sizes.values()) > 15
 
 
 def test_a_data_set_lacks_the_split_that_is_asked_for(cache):
-    cached(
-        cache,
-        Source("somebody/sums"),
-        {"train": [{"problem": "1+1", "answer": "2"}], "dev": [{"problem": "2", "answer": "2"}]},
-    )
+    rows = [{"problem": "1+1", "answer": "2"}]
+    cached(cache, Source("somebody/sums"), {"train": rows, "dev": rows})
     with pytest.raises(ValueError, match=r"no split 'test'; it has .*train"):
         load({"test": "somebody/sums"})
 
@@ -215,22 +159,20 @@ def test_missing_data_set_names_the_command(cache):
     assert """python -c "from datasets import load_dataset; load_dataset('openai/gsm8k', 'main')\"""" in message
 
 
-def test_nothing_listens_where_nothing_is():
+def test_a_closed_port_is_not_reachable():
     assert not tables._reachable("http://127.0.0.1:9")
 
 
 def test_a_file_is_divided_by_content_and_the_same_everywhere(tmp_path):
     rows = [{"question": f"What is {a} * {b}?", "answer": a * b} for a in range(15) for b in range(15)]
     loaded = load(write(tmp_path / "products.jsonl", rows))
-    splits = {
-        split: {loaded.problem(t.id).text for t in loaded.tasks(split)} for split in ("train", "validation", "test")
-    }
+    splits = {split: {loaded.problem(t.id).text for t in loaded.tasks(split)} for split in SPLITS}
     assert sum(map(len, splits.values())) == 225 and all(splits.values())
     shuffled = load(write(tmp_path / "again.jsonl", rows[::-1]))
     assert {shuffled.problem(task.id).text for task in shuffled.tasks("test")} == splits["test"]
 
 
-def test_training_loses_what_is_held_out(tmp_path):
+def test_held_out_problems_are_dropped_from_training(tmp_path):
     held = [{"problem": "What is 1 + 1?", "answer": "2"}]
     train = [{"problem": "What  is 1 + 1?\n", "answer": "2"}, {"problem": "What is 2 + 2?", "answer": "4"}]
     loaded = load({"train": write(tmp_path / "a.jsonl", train), "test": write(tmp_path / "b.jsonl", held)})
@@ -251,7 +193,7 @@ GOLDS = [
 
 
 @pytest.mark.parametrize(("value", "how", "gold"), GOLDS)
-def test_gold_answers_in_their_cells(value, how, gold):
+def test_gold_answers_of_cells(value, how, gold):
     assert gold_of(value, how) == gold
 
 
@@ -270,9 +212,9 @@ def test_cells_without_a_gold_answer(value, how, message):
         ("gsm9k", "no data 'gsm9k': name a preset .*gsm8k"),
         ("file.txt", "no data 'file.txt'"),
         ({"trian": "gsm8k"}, "no split 'trian'"),
-        ({}, "data is a name, a mapping"),
+        ({}, "data must be a name, a mapping"),
         ({"path": "a.jsonl", "question": "q"}, "no field 'question'; it has path"),
-        ({"path": "a.jsonl", "gold": "magic"}, "no way 'magic'"),
+        ({"path": "a.jsonl", "gold": "magic"}, "unknown gold format 'magic'"),
         ({"test": 3}, "no data 3"),
     ],
 )
@@ -286,6 +228,6 @@ def test_a_missing_file_is_one_line(tmp_path):
         load(str(tmp_path / "none.jsonl"))
 
 
-def test_loading_twice_is_free(tmp_path):
+def test_loading_is_cached(tmp_path):
     path = write(tmp_path / "a.jsonl", SAMPLES["amc"][0])
     assert load({"test": path}) is load({"test": path})

@@ -1,4 +1,4 @@
-"""Rows of files, whole, odd and damaged: read, or named in one line."""
+"""Rows of whole, odd and damaged files are read, or named in one line."""
 
 import csv
 import json
@@ -96,19 +96,19 @@ LONG = "7" * 5_000
         ("a.jsonl", '{"problem": "?", "answer": ' + "[" * 900 + "1" + "]" * 900 + "}\n", "row 1: "),
         ("a.jsonl", '{"problem": "?", "answer": ' + "1" + "0" * 4_000 + "}\n", "row 1: "),
         ("a.jsonl", '{"problem": "?", "answer": 1e999}\n', "row 1: the answer is inf"),
-        ("a.jsonl", '{"problem": "\\ud800?", "answer": 1}\n', "row 1: the problem holds half of a character"),
+        ("a.jsonl", '{"problem": "\\ud800?", "answer": 1}\n', "row 1: the problem contains a lone surrogate"),
     ],
 )
-def test_what_would_break_a_reader_is_one_line_with_file_and_row(name, content, place, tmp_path):
+def test_a_row_that_breaks_a_reader_is_one_line_with_file_and_row(name, content, place, tmp_path):
     path = tmp_path / name
     path.write_text(content)
     with pytest.raises(BadRow) as caught:
         load({"test": str(path)}).tasks("test")
-    told = str(caught.value)
-    assert str(path) in told and place in told and "\n" not in told and len(told) < 600
+    message = str(caught.value)
+    assert str(path) in message and place in message and "\n" not in message and len(message) < 600
 
 
-def test_bytes_that_are_no_text_and_a_byte_order_mark_are_no_trouble(tmp_path):
+def test_invalid_utf8_and_a_byte_order_mark_are_accepted(tmp_path):
     path = tmp_path / "latin.csv"
     path.write_bytes(b"\xef\xbb\xbfproblem,answer\nna\xefve?,1\n")
     assert [problem.answer for problem in load({"test": str(path)}).problems["test"].values()] == ["1"]

@@ -1,4 +1,4 @@
-"""A small MCP server for tests: sums, and every way to be a bad server that can be asked for."""
+"""A small MCP server for tests: arithmetic, and every kind of misbehaviour on request."""
 
 import os
 import subprocess

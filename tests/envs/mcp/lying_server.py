@@ -1,4 +1,4 @@
-"""Speaks just enough of the protocol to be believed, and then says what no server should: what the argument names."""
+"""An MCP server that completes the handshake and then sends an invalid message, chosen by its argument."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Questions answered with an MCP server's tools: played, checked, trained against, and what is wrong with them."""
+"""Questions answered with an MCP server's tools: episodes, checks, training, invalid settings."""
 
 import json
 import os
@@ -94,9 +94,9 @@ WRONG = {
     "key 'more'": '{"question": "a", "answer": "b", "more": 1}',
     "key 'calls.0.name'": '{"question": "a", "answer": "b", "calls": [{}]}',
     ": the same as line 1": '{"question": "a", "answer": "b"}\n{"question": "a", "answer": "b"}',
-    "no split 'dev'": '{"question": "a", "answer": "b", "split": "dev"}',
-    "the id 'x' already": '{"question": "a", "answer": "b", "id": "x"}\n{"question": "b", "answer": "b", "id": "x"}',
-    "no JSON object": "[" * 100_000,
+    "unknown split 'dev'": '{"question": "a", "answer": "b", "split": "dev"}',
+    "has the id 'x'": '{"question": "a", "answer": "b", "id": "x"}\n{"question": "b", "answer": "b", "id": "x"}',
+    "not a JSON object": "[" * 100_000,
 }
 
 
@@ -109,8 +109,8 @@ def test_rows_that_are_none_are_named(tmp_path, words):
 
 def test_arguments_that_make_no_sense_are_named(kwargs, tmp_path):
     for changes, words in (
-        ({"command": ""}, "command is a program"),
-        ({"call_seconds": 0}, "call_seconds is a number"),
+        ({"command": ""}, "command must be a program"),
+        ({"call_seconds": 0}, "call_seconds must be"),
         ({"tasks": str(tmp_path)}, "cannot be read"),
     ):
         with pytest.raises(InvalidArgument, match=words):

@@ -1,4 +1,4 @@
-"""An MCP server as a child: answers, deadlines, bounded output, and nothing that outlives it."""
+"""An MCP server as a child process: answers, deadlines, limits, and clean-up."""
 
 import os
 import threading
@@ -87,8 +87,8 @@ def test_a_server_that_talks_on_leaves_no_thread_behind():
     ("lie", "words"),
     [
         ("many", "more than 64 tools"),
-        ("name", "a tool's name is of letters"),
-        ("schema", "says more than 20,000 characters"),
+        ("name", "a tool's name must consist of"),
+        ("schema", "a description of more than 20,000 characters"),
         ("double", "lists the tool 'echo' twice"),
         ("shape", "did not start"),
         ("garbage", "did not start"),

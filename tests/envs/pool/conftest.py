@@ -1,4 +1,4 @@
-"""For all tests of the pool."""
+"""Fixtures for the tests of the pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Playing an environment that breaks on request, through a pool."""
+"""Play an environment that breaks on request, through a pool."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import psutil
 from gagpo.envs.pool import Event, Pool
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
-FAULTY = "gagpo.envs.testing:gagpo-test/Faulty-v0"
+FAULTY = "tests.envs.faulty:gagpo-test/Faulty-v0"
 PATIENCE = 60.0  # for what happens at once on an idle machine
 
 

@@ -1,4 +1,4 @@
-"""Real processes are killed, stopped, hung and fed garbage; no episode may be lost and no process left."""
+"""Workers are killed, stopped, hung and fed garbage: no episode is lost and no process is left."""
 
 from __future__ import annotations
 
@@ -141,14 +141,14 @@ def test_a_caller_that_is_away_longer_than_the_deadline_finds_its_answers() -> N
 
 
 GARBAGE = {
-    "raise": "RuntimeError: broken on purpose (testing.py",
+    "raise": "RuntimeError: broken on purpose (faulty.py",
     "observation": "the observation is NoneType",
     "surrogate": "not Unicode",
     "reward": "reward is nan",
     "shape": "did not return (observation, reward, terminated, truncated, info)",
     "unpicklable": "info['open'] holds function",
     "bigint": "info['big'] is an integer of more than 64 bits",
-    "huge": "at most",
+    "huge": "the limit is",
 }
 
 

@@ -1,4 +1,4 @@
-"""What a caller of the pool sees when nothing breaks, and how it is told of its own mistakes."""
+"""The pool's interface without faults, and its errors for invalid calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gagpo.envs.pool import Event, Pool, WorkerPool
 from gagpo.envs.testing import CorridorEnv
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
-FAULTY = "gagpo.envs.testing:gagpo-test/Faulty-v0"
+FAULTY = "tests.envs.faulty:gagpo-test/Faulty-v0"
 PATIENCE = 60.0
 
 

@@ -1,4 +1,4 @@
-"""Saving and restoring through the pool: from any slot to any other, of any pool, whatever breaks meanwhile."""
+"""Save and restore between slots and pools, also while workers break."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ class StubbornEnv(CorridorEnv):
     can_restore = False
 
 
-def test_a_env_that_cannot_be_put_back_says_so_and_plays_on() -> None:
+def test_an_env_that_cannot_be_put_back_says_so_and_plays_on() -> None:
     gymnasium.register("gagpo-test/Stubborn-v0", StubbornEnv, disable_env_checker=True, order_enforce=False)
     gymnasium.register("gagpo-test/Wrapped-v0", CorridorEnv, disable_env_checker=True, order_enforce=True)
-    for name, words in (("Stubborn", "StubbornEnv cannot be put back"), ("Wrapped", "wrapper OrderEnforcing")):
+    for name, words in (("Stubborn", "StubbornEnv cannot be restored"), ("Wrapped", "wrapper OrderEnforcing")):
         with WorkerPool(f"gagpo-test/{name}-v0", workers=0) as pool:
             pool.reset(0, DOOR, seed=1)
             answers(pool, 1)

@@ -1,4 +1,4 @@
-"""Clients in threads of their own share one pool; none waits for another, and all are told of its end."""
+"""Client threads share one pool; none blocks another, and all are told when it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames and plain data: what goes in comes out, however it is cut, and what is not plain is named."""
+"""Frames and plain data: a round trip at any fragmentation, and errors that name what is not plain."""
 
 from __future__ import annotations
 

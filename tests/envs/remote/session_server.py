@@ -1,4 +1,4 @@
-"""A server of sessions that does what a test tells it, with the HTTP answers of one that lists no tasks."""
+"""A server of sessions with scripted answers, and the HTTP answers of one that lists no tasks."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""Environments on a server, played by one process: what is waited for at once, and what no server can do to it."""
+"""Environments on a server: concurrency, faults, deadlines, and lost servers."""
 
 import json
 import threading
@@ -86,7 +86,7 @@ def test_envs_run_while_the_caller_does_something_else():
         assert stepped.wait(PATIENCE)
 
 
-def test_a_env_that_hangs_costs_its_own_episode_alone():
+def test_an_env_that_hangs_costs_its_own_episode_alone():
     def answer(message, state):
         if message["type"] == "step" and state["seed"] == 1:
             return None
@@ -258,7 +258,7 @@ def test_a_lost_server_is_one_line():
         server.socket.close()
         server.opened[0].close()
         pool.step(0, "go")
-        with pytest.raises(ServerFailed, match="was not reached for 1 s") as caught:
+        with pytest.raises(ServerFailed, match="was not reached within 1 s") as caught:
             pool.wait(PATIENCE)
     assert "\n" not in str(caught.value)
     with pytest.raises(ServerFailed, match=r"http://127\.0\.0\.1:9/"):

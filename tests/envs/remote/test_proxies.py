@@ -1,4 +1,4 @@
-"""Servers on this machine are spoken to directly, whatever proxy the environment names for the rest of the environment."""
+"""Servers on this machine are reached directly, whatever proxy the environment variables name."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from tests.envs.remote.session_server import serving
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("dead_proxy")]
 
 
-def test_a_env_on_this_machine_is_played_past_the_proxy():
+def test_an_env_on_this_machine_is_played_past_the_proxy():
     with serving() as server:
         env = RemoteEnv(server.url, train=2, test=1)
         observation, _ = env.reset(options={"task": "train-0000001"})

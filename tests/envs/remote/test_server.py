@@ -1,4 +1,4 @@
-"""What an OpenEnv server says over HTTP: whatever it says, the failure is one line."""
+"""The metadata of an OpenEnv server: any invalid answer is a one-line error."""
 
 import json
 import re

@@ -13,5 +13,5 @@ def ends(pipe):
 
 
 def slow_gold(pipe):
-    worker._limit_everything = lambda _: os.kill(os.getpid(), signal.SIGXCPU)
+    worker._limit_process = lambda _: os.kill(os.getpid(), signal.SIGXCPU)
     worker.main(pipe)

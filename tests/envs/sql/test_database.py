@@ -1,11 +1,11 @@
-"""Queries of an untrusted author: nothing is written, nothing hangs, nothing depends on chance."""
+"""Untrusted queries: read-only, bounded and deterministic."""
 
 import sqlite3
 import time
 
 import pytest
 
-from gagpo.envs.sql.database import BadDatabase, Bounds, Cost, Database, QueryFailed, made, show
+from gagpo.envs.sql.database import BadDatabase, Bounds, Cost, Database, QueryFailed, create, show
 
 PEOPLE = (("people", (("name", "TEXT NOT NULL"),), (("Ann",), ("Bo",))),)
 
@@ -78,7 +78,7 @@ def test_reading(database):
         "SELECT ?",
     ],
 )
-def test_what_is_not_plain_reading_is_refused(database, path, sql):
+def test_everything_except_reading_is_rejected(database, path, sql):
     before = path.read_bytes()
     with pytest.raises(QueryFailed) as failed:
         database.run(sql)
@@ -95,7 +95,7 @@ def test_what_is_not_plain_reading_is_refused(database, path, sql):
         "SELECT a.name FROM people a, people b, people c ORDER BY a.name || b.name || c.name",
     ],
 )
-def test_what_takes_too_long_ends_at_the_same_step_everywhere(database, sql):
+def test_a_long_query_ends_at_the_same_step_everywhere(database, sql):
     begun = time.process_time()
     for _ in range(2):
         with pytest.raises(QueryFailed, match=r"takes too long|full"):
@@ -181,7 +181,7 @@ def test_a_result_is_bounded_before_it_is_whole(database):
     assert len(database.run(wide, Bounds(size=100_000), limit=3).rows) == 3
 
 
-def test_what_is_refused_is_named(database):
+def test_the_rejected_function_is_named(database):
     for sql, told in {
         "SELECT soundex(sqlite_version())": "the function sqlite_version is not available",
         "SELECT name FROM sqlite_master": "only reading the tables of this database is allowed",
@@ -196,7 +196,7 @@ def test_the_cost_of_a_query_is_known_and_counts_no_seconds_of_others(database):
     small, large = (database.run(f"SELECT COUNT(*) FROM people a, people b WHERE b.id < {n}").cost for n in (9, 900))
     assert 0 < small.steps < 100_000 < large.steps < 10_000_000 and small.size == large.size == 104
     assert large == Cost(large.steps, large.seconds, 104) and 0 <= small.seconds <= large.seconds
-    bounds = Bounds(steps=10, seconds=1.0, size=20).beside(Cost(steps=1000, seconds=0.5, size=7))
+    bounds = Bounds(steps=10, seconds=1.0, size=20).extended(Cost(steps=1000, seconds=0.5, size=7))
     assert bounds == Bounds(steps=4010, seconds=3.0, size=34)
 
 
@@ -206,7 +206,7 @@ def test_a_database_in_memory(tmp_path):
     assert database.run("SELECT name FROM people").rows == [("Ann",), ("Bo",)]
     with pytest.raises(QueryFailed, match="only SELECT"):
         database.run("DELETE FROM people")
-    made(PEOPLE).execute("DELETE FROM people")  # a copy of its own
+    create(PEOPLE).execute("DELETE FROM people")  # a copy of its own
     assert database.run("SELECT COUNT(*) FROM people").rows == [(2,)]
 
 

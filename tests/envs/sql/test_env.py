@@ -1,4 +1,4 @@
-"""The environment of databases: its promises, its judge, and the published formats."""
+"""The SQL environment: its contract, its verdicts, and hostile queries."""
 
 import gc
 import sqlite3
@@ -73,8 +73,8 @@ def test_a_session_by_hand():
     assert (shown, reward, terminated, info["success"], info["verdict"]) == ("Right.", 1.0, True, True, "right")
 
 
-def test_a_constant_that_was_read_off_is_no_answer():
-    """The gold query's own result, written as a literal, is right here and wrong on the hidden databases."""
+def test_a_constant_is_not_an_answer():
+    """The gold query's result as a literal is right on the first database and wrong on the hidden ones."""
     env, verdicts = SQLEnv(types=["join", "count", "extreme"], size=90, test_size=1), set()
     for task in env.tasks("train"):
         env.reset(seed=0, options={"task": task.id})
@@ -94,14 +94,14 @@ def test_a_constant_that_was_read_off_is_no_answer():
         ("ANSWER:\nSELECT 1, 2, 3", "Wrong.", True),
     ],
 )
-def test_what_is_wrong_is_answered(said, seen, over):
+def test_wrong_actions_get_a_message(said, seen, over):
     env = SQLEnv(**SMALL)
     start(env, "count")
     text, reward, terminated, _, info = env.step(said)
     assert text.startswith(seen) and terminated is over and reward == 0.0 and not info["success"]
 
 
-def test_state_is_what_was_learned_in_whatever_order():
+def test_the_state_is_the_facts_learned_in_any_order():
     env = SQLEnv(types="join", **SMALL)
     start(env, "join")
     child, parent = env.question.tables
@@ -121,7 +121,7 @@ def test_databases_of_splits_share_no_rows():
     assert not {task.id.partition("-")[0] for task in env.tasks("test")} & {"clinic"}
 
 
-def test_invented_tables_are_trained_on_alone():
+def test_invented_tables_are_only_in_the_training_split():
     invented, listed = SQLEnv(tables="invented", **SMALL), SQLEnv(**SMALL)
     assert {task.id.partition("-")[0] for task in invented.tasks("train")} == {"invented"}
     for split in ("validation", "test", "unseen"):
@@ -130,7 +130,7 @@ def test_invented_tables_are_trained_on_alone():
     assert len(set.union(*shown)) == 2 * len(shown)  # each question has two tables that no other has
 
 
-def test_every_invented_question_can_be_told_from_usual_mistakes():
+def test_invented_questions_have_hidden_databases_and_an_expert():
     for question in generated("train", 60, TYPES, 5, made_up=True)[1].values():
         assert len(suite(question)) >= 3
         env = SQLEnv(tables="invented", size=60, seed=5, expert=True)
@@ -140,8 +140,8 @@ def test_every_invented_question_can_be_told_from_usual_mistakes():
         assert env.step(info["expert_action"])[4]["success"]
 
 
-def test_a_made_up_word_is_no_word_of_sqlite():
-    """Whatever is drawn can be a table and a column, the plural too."""
+def test_a_made_up_word_is_not_a_keyword():
+    """Every word can be the name of a table and a column."""
     with closing(sqlite3.connect(":memory:")) as database:
         for seed in range(400):
             domain = invented(str(seed))
@@ -161,7 +161,7 @@ def test_samples_are_commands():
     assert said == {"tables", "columns", "query:", "answer:"}
 
 
-def test_arguments_that_make_no_sense():
+def test_invalid_arguments():
     with pytest.raises(InvalidArgument, match="choose from count"):
         SQLEnv(types="poetry")
     with pytest.raises(InvalidArgument, match="rows >= 1"):
@@ -174,7 +174,7 @@ def test_arguments_that_make_no_sense():
         SQLEnv(on_bad_row="ignore")
 
 
-# Queries that would harm ----------------------------------------------------------------------------------------------
+# Hostile queries ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_arguments_that_make_no_sense():
         ("/**/" * 40 + "VACUUM", "only SELECT is possible"),
     ],
 )
-def test_a_query_that_would_take_long_or_tell_the_time_is_a_turn_with_a_message(sql, told):
+def test_a_hostile_query_is_a_turn_with_a_message(sql, told):
     env = gymnasium.make("gagpo/SQL-v0", **SMALL)
     env.reset(seed=0)
     text, reward, terminated, _, info = env.step(f"query: {sql}")
@@ -198,8 +198,8 @@ def test_a_query_that_would_take_long_or_tell_the_time_is_a_turn_with_a_message(
     env.close()
 
 
-def test_no_clock_decides_a_verdict(monkeypatch):
-    """On a machine that gives us a moment every eleven seconds the same queries are right."""
+def test_verdicts_do_not_depend_on_wall_time(monkeypatch):
+    """The same queries are right on a machine that is eleven seconds late at every look at the clock."""
     env = SQLEnv(types="join", **SMALL)
     start(env, "join")
     gold, passed = env.question.gold, iter(range(0, 10**6, 11))

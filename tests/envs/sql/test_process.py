@@ -1,4 +1,4 @@
-"""The query process: whatever a query does, it costs its own processor time and nothing else."""
+"""The query process: limits on CPU time and memory, and restarts."""
 
 import os
 import resource
@@ -38,7 +38,7 @@ def works(queries, source=PEOPLE):
 
 
 def test_questions_and_answers(queries):
-    assert queries.process is None  # nothing runs before it is asked
+    assert queries.process is None  # not started yet
     assert queries.tables(PEOPLE) == {"people": [("id", "INTEGER"), ("name", "TEXT")]}
     assert queries.run(PEOPLE, "SELECT * FROM people", Bounds(), 1) == (["id", "name"], [(1, "Ann")])
     other = (("people", PEOPLE[0][1], ((3, "Cy"),)),)
@@ -53,7 +53,7 @@ def test_questions_and_answers(queries):
 
 
 @pytest.mark.parametrize("sql", [WHILE_PREPARED, ENDLESS])
-def test_a_query_ends_at_its_processor_time_wherever_it_is_spent(queries, sql):
+def test_a_query_ends_at_its_limit_of_cpu_time(queries, sql):
     begun = resource.getrusage(resource.RUSAGE_CHILDREN)
     for _ in range(2):
         with pytest.raises(QueryFailed, match="takes too long"):
@@ -63,8 +63,8 @@ def test_a_query_ends_at_its_processor_time_wherever_it_is_spent(queries, sql):
     assert works(queries)
 
 
-def test_waiting_is_not_processor_time(queries):
-    """A process that gets no processor is late, and its answer is the same."""
+def test_waiting_is_not_cpu_time(queries):
+    """A suspended process is late, but its answer is the same."""
     assert works(queries)
     stopped = psutil.Process(queries.process)
     stopped.suspend()
@@ -73,7 +73,7 @@ def test_waiting_is_not_processor_time(queries):
 
 
 def test_memory_is_bounded():
-    """A recursion over four thousand bytes a row, which is sorted."""
+    """A recursion with 4,000 bytes per row, sorted."""
     sql = (
         f"WITH RECURSIVE t(n, s) AS (SELECT 1, '{'x' * 4000}' UNION ALL SELECT n + 1, s FROM t WHERE n < 100000) "
         "SELECT s || n FROM t ORDER BY 1 DESC"
@@ -84,13 +84,13 @@ def test_memory_is_bounded():
         assert works(queries)
 
 
-def test_without_a_change_it_has_two_gigabytes_and_writes_no_file(queries):
+def test_by_default_it_has_two_gigabytes_and_writes_no_file(queries):
     assert works(queries)
     limits = psutil.Process(queries.process).rlimit
     assert limits(psutil.RLIMIT_AS)[0] == 2 * 2**30 and limits(psutil.RLIMIT_FSIZE)[0] == 0
 
 
-def test_a_process_that_is_killed_is_replaced_and_the_query_asked_again(queries):
+def test_a_killed_process_is_replaced_and_the_query_repeated(queries):
     assert works(queries)
     first = queries.process
     os.kill(first, signal.SIGKILL)
@@ -106,7 +106,7 @@ def test_a_query_that_ends_the_process_twice_is_at_fault(monkeypatch):
         queries.run(PEOPLE, "SELECT 1", QUICK, 1)
 
 
-def test_one_that_does_not_start_is_no_fault_of_a_query(monkeypatch):
+def test_a_process_that_does_not_start_is_not_the_fault_of_a_query(monkeypatch):
     monkeypatch.setattr(module, "_TARGET", f"{changed_worker.__name__}:missing")
     with pytest.raises(ChildFailed, match=r"a query process does not start: it ended \(1\)"):
         QueryProcess().run(PEOPLE, "SELECT 1", QUICK, 1)
@@ -121,20 +121,20 @@ def test_faults_of_files_name_them(queries, tmp_path):
     assert works(queries)
 
 
-def test_what_is_too_long_is_not_sent(queries):
+def test_a_long_query_is_not_sent(queries):
     with pytest.raises(QueryFailed, match="10000 characters"):
         queries.run(PEOPLE, "SELECT " + "1" * 10_000_000, QUICK, 1)
     assert queries.process is None
 
 
-def test_databases_that_were_closed_are_opened_again(queries):
+def test_closed_databases_are_reopened(queries):
     for _ in range(2):
         for number in range(300):
             source = (("people", PEOPLE[0][1], ((number, "Ann"),)),)
             assert queries.run(source, "SELECT id FROM people", Bounds(), 1)[1] == [(number,)]
 
 
-def test_a_file_that_was_written_anew_is_another(queries, tmp_path):
+def test_a_rewritten_file_is_another_database(queries, tmp_path):
     for number in (1, 2):
         (tmp_path / "x.sqlite").unlink(missing_ok=True)
         connection = sqlite3.connect(tmp_path / "x.sqlite")
@@ -147,8 +147,8 @@ def test_a_file_that_was_written_anew_is_another(queries, tmp_path):
         queries.tables(str(tmp_path / "x.sqlite"))
 
 
-def test_a_gold_query_that_takes_too_long_is_no_fault_of_an_answer(monkeypatch):
+def test_a_slow_gold_query_is_not_the_fault_of_an_answer(monkeypatch):
     monkeypatch.setattr(module, "_TARGET", f"{changed_worker.__name__}:slow_gold")
-    too_long = pytest.raises(BadDatabase, match="opening it and running the gold query take too long")
+    too_long = pytest.raises(BadDatabase, match="opening it and its gold query take too long")
     with closing(QueryProcess()) as queries, too_long:
         queries.agrees((PEOPLE,), "SELECT 1", "SELECT 1", "exact", QUICK)

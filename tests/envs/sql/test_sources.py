@@ -1,4 +1,4 @@
-"""Spider and BIRD: the formats, gold queries that are run before they are played, and bounds that leave them room."""
+"""Spider and BIRD: formats, checks of gold queries, and bounds of queries."""
 
 import json
 import sqlite3
@@ -37,9 +37,8 @@ def spider(tmp_path):
     database(root / "database" / "concert" / "concert.sqlite")
     one = {"db_id": "concert", "question": "Names by age?", "query": "SELECT name FROM singer ORDER BY age DESC"}
     (root / "train_spider.json").write_text(json.dumps([one, one, {**one, "question": "Names, oldest first?"}]))
-    (root / "dev.json").write_text(
-        json.dumps([{**one, "question": "How many?", "query": "SELECT count(*) FROM singer"}])
-    )
+    dev = [{**one, "question": "How many?", "query": "SELECT count(*) FROM singer"}]
+    (root / "dev.json").write_text(json.dumps(dev))
     return root
 
 
@@ -61,9 +60,8 @@ def test_bird(tmp_path, monkeypatch):
     root = tmp_path / "bird"
     database(root / "dev_databases" / "concert" / "concert.sqlite")
     one = {"question_id": 7, "db_id": "concert", "question": "Who is old?", "evidence": "old means age > 35"}
-    (root / "dev.json").write_text(
-        json.dumps([{**one, "SQL": "SELECT name FROM singer WHERE age > 35", "difficulty": "simple"}])
-    )
+    one |= {"SQL": "SELECT name FROM singer WHERE age > 35", "difficulty": "simple"}
+    (root / "dev.json").write_text(json.dumps([one]))
     monkeypatch.setenv("SQL_DATA", str(root))
     env = SQLEnv(split="validation", expert=True)
     text, info = env.reset(seed=0)
@@ -78,7 +76,7 @@ def test_bird(tmp_path, monkeypatch):
         ("{}", "must hold a list"),
         ("[1]", "row 0: not an object"),
         ('[{"db_id": "concert", "query": "SELECT 1"}]', "key 'question' must be a text"),
-        ('[{"db_id": "../../etc", "question": "q", "query": "SELECT 1"}]', "is no folder's name"),
+        ('[{"db_id": "../../etc", "question": "q", "query": "SELECT 1"}]', "is not a folder name"),
         ('[{"db_id": "gone", "question": "q", "query": "SELECT 1"}]', "there is no database"),
     ],
 )
@@ -119,7 +117,7 @@ def verdict(env, number=0, answer=None):
         ("WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t) SELECT n FROM t", "the result is too large"),
     ],
 )
-def test_a_gold_query_that_could_not_be_answered_is_named_before_it_is_played(spider, gold, told, monkeypatch):
+def test_a_bad_gold_query_is_reported_with_its_row(spider, gold, told, monkeypatch):
     monkeypatch.setattr(golds, "GOLD", replace(golds.GOLD, size=1_000_000))
     env = ask(spider, "SELECT name FROM singer", gold)
     with pytest.raises(BadSource, match=rf"train_spider\.json, row 1: the gold query fails: {told}"):
@@ -135,7 +133,7 @@ def test_bad_rows_of_every_kind_can_be_skipped(spider, caplog):
     with pytest.raises(BadSource, match="row 0: not an object"):
         SQLEnv(data=spider).tasks("train")
     assert SQLEnv(data=spider, on_bad_row="skip").tasks("train").ids == ["train-000004"]
-    assert "4 bad rows were skipped; the first: " in caplog.text
+    assert "skipped 4 bad rows; the first: " in caplog.text
     with pytest.raises(InvalidArgument):
         SQLEnv(data=spider, on_bad_row="drop")
 
@@ -186,16 +184,16 @@ def test_the_rows_beyond_ten_thousand_count_too(large):
     env.close()
 
 
-def test_a_gold_query_is_run_once_and_remembered(spider, monkeypatch):
+def test_a_gold_query_is_run_once_and_its_cost_stored(spider, monkeypatch):
     asked = []
     cost = QueryProcess.cost
     monkeypatch.setattr(QueryProcess, "cost", lambda *arguments: asked.append(arguments[2]) or cost(*arguments))
     queries = ["SELECT name FROM singer", "SELECT age FROM singer"]
     hashes = {ask(spider, *queries).tasks("train").hash for _ in range(3)}
     assert asked == queries and len(hashes) == 1
-    book = golds._Book()
-    assert len(book.known) == 2
-    book._path.write_text("[1\n{}\n" + book._path.read_text()[:-20] + '\n["x", ["y", 1, 2]]\n')
+    costs = golds._Costs()
+    assert len(costs.known) == 2
+    costs._path.write_text("[1\n{}\n" + costs._path.read_text()[:-20] + '\n["x", ["y", 1, 2]]\n')
     ask(spider, *queries).tasks("train")
     assert asked == [*queries, queries[1]]  # a broken line is asked again
     connection = sqlite3.connect(spider / "database" / "concert" / "concert.sqlite")
@@ -222,21 +220,17 @@ def test_comparisons_by_name(spider, comparison, right):
     env.close()
 
 
-def test_the_order_of_a_subquery_is_not_asked_for(spider):
-    env = ask(spider, "SELECT name FROM singer WHERE age IN (SELECT age FROM singer ORDER BY abs(age), id)")
+def test_the_order_of_a_subquery_is_free_and_large_integers_are_exact(spider):
+    subquery = "SELECT name FROM singer WHERE age IN (SELECT age FROM singer ORDER BY abs(age), id)"
+    env = ask(spider, subquery, "SELECT 9223372036854775807")
     assert verdict(env, 0, "SELECT name FROM singer ORDER BY age DESC") == "right"
-    env.close()
-
-
-def test_large_integers_are_compared_to_the_last_digit(spider):
-    env = ask(spider, "SELECT 9223372036854775807")
-    assert verdict(env, 0, "SELECT 9223372036854775807 - 500") == "wrong"
-    assert verdict(env, 0, "SELECT 9223372036854775806 + 1") == "right"
+    assert verdict(env, 1, "SELECT 9223372036854775807 - 500") == "wrong"
+    assert verdict(env, 1, "SELECT 9223372036854775806 + 1") == "right"
     env.close()
 
 
 @pytest.mark.parametrize("key", ["question", "query", "evidence", "difficulty", "db_id"])
-def test_half_a_character_is_refused_with_its_row_and_key(spider, key):
+def test_a_lone_surrogate_is_reported_with_its_row_and_key(spider, key):
     rows = json.loads((spider / "train_spider.json").read_text())
     rows[1][key] = "SELECT '\ud800' FROM singer"
     (spider / "train_spider.json").write_text(json.dumps(rows))

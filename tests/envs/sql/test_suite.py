@@ -1,4 +1,4 @@
-"""The databases that judge generated questions: what is right is right on all, and the usual wrong queries are not."""
+"""The hidden databases of generated questions: right queries pass on all, the usual wrong ones do not."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gagpo.envs.sql.database import columns_of, made
+from gagpo.envs.sql.database import columns_of, create
 from gagpo.envs.sql.env import SQLEnv
 from gagpo.envs.sql.generate import TYPES, generated
 from gagpo.envs.sql.mutate import mutants
@@ -132,10 +132,10 @@ def test_right_queries_that_are_written_otherwise_pay(played):
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_databases_tell_all_mutants_apart_and_a_constant(seed):
+def test_every_mutant_and_a_constant_fail_on_some_database(seed):
     for question in [*questions(200, seed=seed), *questions(60, "unseen", seed)]:
         with ExitStack() as opened:
-            databases = [opened.enter_context(closing(made(source))) for source in suite(question)]
+            databases = [opened.enter_context(closing(create(source))) for source in suite(question)]
             gold = [answer(database, question.gold) for database in databases]
             assert len(gold) >= 3 and all(gold) and any(result != gold[0] for result in gold[1:])
             assert all(value not in (0, None) for result in gold for row in result for value in row)

@@ -35,7 +35,7 @@ def test_the_same_seed_is_the_same_env_in_both_forms():
         assert seen[0] == seen[1]
 
 
-def test_what_a_thing_costs_is_drawn_by_the_seed():
+def test_the_seed_decides_prices():
     env = StoreroomEnv("text")
     prices = set()
     for seed in range(30):
@@ -64,7 +64,7 @@ def test_train_and_test_share_no_two_things():
         ("text", "answer" + " lamp" * 50_000, "say answer text"),
     ],
 )
-def test_what_cannot_be_done_is_invalid_and_says_why(form, action, told):
+def test_an_impossible_call_is_invalid_and_explained(form, action, told):
     env = StoreroomEnv(form)
     env.reset(seed=1, options={"task": "total-lamp-rope"})
     said, reward, over, _, info = env.step(action)
@@ -72,7 +72,7 @@ def test_what_cannot_be_done_is_invalid_and_says_why(form, action, told):
 
 
 def test_an_unknown_form_is_refused():
-    with pytest.raises(InvalidArgument, match="form is tools or text, got 'lines'"):
+    with pytest.raises(InvalidArgument, match="form must be 'tools' or 'text', got 'lines'"):
         StoreroomEnv("lines")
 
 

@@ -6,6 +6,8 @@ import atexit
 import functools
 import json
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,12 @@ def write_files(folder: Path, rows: Any, attributes: Any = None, humans: Any = N
     if humans is not None:
         (folder / "items_human_ins.json").write_text(json.dumps(humans), encoding="utf-8")
     return folder
+
+
+def run_script(script: str, *arguments: object) -> str:
+    """The standard output of a script in a new interpreter."""
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
 
 
 def build(folder: Path, rows: Any, attributes: Any = None, humans: Any = None) -> Store:

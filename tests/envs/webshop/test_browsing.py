@@ -1,4 +1,4 @@
-"""The expert that knows the instruction alone: it opens results in their order and buys the first that fits."""
+"""The expert that knows only the instruction: it opens results in order and buys the first that fits."""
 
 import gymnasium
 import pytest
@@ -30,7 +30,7 @@ def episode(env, task):
     return opened, results, info
 
 
-def test_it_buys_what_fits_though_it_is_told_no_product():
+def test_it_buys_a_fitting_product_without_knowing_the_goal():
     env = make(shopper="browsing", expert=True)
     ends = [episode(env, task) for task in env.tasks("validation").ids[:30]]
     assert sum(bool(info["success"]) for *_, info in ends) >= 28
@@ -44,7 +44,7 @@ def test_it_opens_the_results_one_after_the_other():
         assert opened == list(results[: len(opened)])
 
 
-def test_the_knowing_one_opens_what_nobody_could_tell_from_its_neighbours():
+def test_the_knowing_expert_opens_only_the_goal_product():
     knowing, browsing = make(expert=True), make(shopper="browsing", expert=True)
     counts = [
         (len(episode(knowing, task)[0]), len(episode(browsing, task)[0]))
@@ -53,7 +53,7 @@ def test_the_knowing_one_opens_what_nobody_could_tell_from_its_neighbours():
     assert all(one == 1 for one, _ in counts) and any(other > 1 for _, other in counts)
 
 
-def test_a_saved_episode_knows_what_was_opened():
+def test_a_saved_episode_contains_the_opened_products():
     env = make(shopper="browsing", expert=True)
     task = next(task for task in env.tasks("validation").ids if len(episode(env, task)[0]) > 2)
     _, info = env.reset(options={"task": task})
@@ -71,7 +71,7 @@ def test_a_hasty_one_takes_the_first():
     assert len(opened) == 1 and info["bought"]
 
 
-def test_who_shops_changes_no_panel():
+def test_the_shopper_is_immaterial():
     assert type(make()).material({}) == type(make()).material({"shopper": "browsing"})
-    with pytest.raises(InvalidArgument, match="'knowing' or 'browsing', got 'odd'"):
+    with pytest.raises(InvalidArgument, match="must be 'knowing' or 'browsing', got 'odd'"):
         make(shopper="odd")

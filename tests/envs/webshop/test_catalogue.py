@@ -22,7 +22,7 @@ from tests.envs.webshop.shelf import options, row, write_files
 def products(tmp_path, rows, counts=None):
     path = tmp_path / "items_shuffle.json"
     path.write_text(json.dumps(rows), encoding="utf-8")
-    return list(read_products(path, {}, counts))
+    return [product.tidy() for product in read_products(path, {}, Counter() if counts is None else counts)]
 
 
 def test_doubles_nan_and_long_asins_are_left_out_and_counted(tmp_path):
@@ -39,28 +39,26 @@ def test_doubles_nan_and_long_asins_are_left_out_and_counted(tmp_path):
     assert counts == {"double": 1, "nameless": 2, "long_asin": 1}
 
 
-def test_option_values_are_trimmed_parted_and_lower_cased(tmp_path):
-    """And nothing else is done to them: doubled values stay doubled, an option without values stays."""
+def test_option_values_are_trimmed_spaced_and_lower_cased(tmp_path):
+    """Repeated values and options without values are kept."""
     fields = {"Color": [{"value": " Red/Blue ", "image": None}, {"value": "RED/BLUE"}], "Nothing": None, "Size": []}
     (product,) = products(tmp_path, [row("B1", customization_options=fields)])
     assert product.options == {"color": ("red | blue", "red | blue"), "size": ()}
 
 
-def test_texts_keep_their_blanks_but_lose_what_nobody_sees(tmp_path):
+def test_texts_keep_white_space_but_lose_invisible_characters(tmp_path):
     name = " two  blanks\nand\x00 \u202emarks\x85"
-    path = tmp_path / "items_shuffle.json"
-    path.write_text(json.dumps([row("B1", name)]), encoding="utf-8")
-    (product,) = read_products(path, {})
-    assert product.title == " two  blanks\nand marks "
-    (raw,) = read_products(path, {}, raw=True)
-    assert raw.title == name and raw.tidy() == product
+    path = write_files(tmp_path, [row("B1", name)]) / "items_shuffle.json"
+    (product,) = read_products(path, {}, Counter())
+    assert product.title == name
+    assert product.tidy().title == " two  blanks\nand marks "
 
 
 def test_lists_in_lists_are_refused(tmp_path):
     nested = "x"
     for _ in range(400):
         nested = [nested]
-    with pytest.raises(CatalogueError, match=r"row 1 \(B1\): 'full_description' is text, found a list"):
+    with pytest.raises(CatalogueError, match=r"row 1 \(B1\): 'full_description' must be text, found a list"):
         products(tmp_path, [row("B1", full_description=nested)])
 
 
@@ -102,11 +100,11 @@ def test_prices_single_ranged_and_missing(tmp_path, pricing, prices, tag):
         ("-$5.00", "negative price '-$5.00'"),
         ("$-5.00", "negative price"),
         ("$1.00 - -$5.00", "negative price"),
-        ("$free", "is no price"),
-        ("$1.2.3", "is no price"),
-        ("ten dollars", "names no dollars"),
+        ("$free", "bad 'pricing'"),
+        ("$1.2.3", "bad 'pricing'"),
+        ("ten dollars", "has no dollar sign"),
         ("$" + "9" * 400, "is above"),
-        (12.5, "is text like '$10.00' or null, found a number"),
+        (12.5, "must be text like '$10.00' or null, found a number"),
     ],
 )
 def test_a_bad_price_is_refused_with_file_row_and_asin(tmp_path, pricing, says):
@@ -119,13 +117,13 @@ def test_a_bad_price_is_refused_with_file_row_and_asin(tmp_path, pricing, says):
 @pytest.mark.parametrize(
     ("broken", "says"),
     [
-        (["a list"], "row 2: a product is an object, found a list"),
+        (["a list"], "row 2: a product must be an object, found a list"),
         ({"name": "no asin"}, "row 2: a product needs an 'asin'"),
         ({**row("B2"), "asin": 17}, "row 2: a product needs an 'asin'"),
-        (row("B2", name={"en": "x"}), "row 2 (B2): 'name' is text, found an object"),
-        (row("B2", customization_options=["red"]), "'customization_options' is an object or null, found a list"),
-        (row("B2", customization_options={"size": "red"}), "option 'size' is a list of values or null, found text"),
-        (row("B2", customization_options={"size": [{"image": 1}]}), "option 'size' needs objects with a text 'value'"),
+        (row("B2", name={"en": "x"}), "row 2 (B2): 'name' must be text, found an object"),
+        (row("B2", customization_options=["red"]), "'customization_options' must be an object or null, found a list"),
+        (row("B2", customization_options={"size": "red"}), "'size' must be a list of values or null, found text"),
+        (row("B2", customization_options={"size": [{"image": 1}]}), "'size' must contain objects with a text 'value'"),
     ],
 )
 def test_a_row_of_another_shape_is_refused_with_its_number(tmp_path, broken, says):
@@ -168,11 +166,15 @@ def test_human_instructions_with_options_in_all_their_forms(tmp_path):
 @pytest.mark.parametrize(
     ("reader", "content", "says"),
     [
-        (read_annotations, {"B1": {"attributes": "soft"}}, "row 1 (B1): 'attributes' is a list of texts, found text"),
+        (read_annotations, {"B1": {"attributes": "soft"}}, "(B1): 'attributes' must be a list of texts, found text"),
         (read_annotations, {"B1": [{"instruction": "x"}]}, "row 1 (B1): expected an object with 'attributes', found a"),
         (read_humans, {"B1": {"attributes": []}}, "row 1 (B1): expected a list of instructions, found an object"),
-        (read_humans, {"B1": [{"text": "x"}]}, "an instruction is an object with the key 'instruction'"),
-        (read_humans, {"B1": [{"instruction": "x", "instruction_options": [1]}]}, "holds texts or [name, value] pairs"),
+        (read_humans, {"B1": [{"text": "x"}]}, "an instruction must be an object with the key 'instruction'"),
+        (
+            read_humans,
+            {"B1": [{"instruction": "x", "instruction_options": [1]}]},
+            "must contain texts or [name, value]",
+        ),
     ],
 )
 def test_mixed_up_or_broken_annotation_files_are_refused(tmp_path, reader, content, says):
@@ -197,12 +199,12 @@ def test_files_are_found_in_a_folder_or_beside_a_product_file(tmp_path):
 
 
 def test_missing_files_are_named(tmp_path):
-    with pytest.raises(CatalogueError, match=r"holds no items_shuffle\*\.json"):
+    with pytest.raises(CatalogueError, match=r"has no items_shuffle\*\.json"):
         find_sources(tmp_path)
     with pytest.raises(CatalogueError, match="no such file or folder"):
         find_sources(tmp_path / "nowhere")
     (tmp_path / "items_shuffle.json").write_text("[]")
-    with pytest.raises(CatalogueError, match=r"items_ins_v2\.json: missing; it must lie beside items_shuffle\.json"):
+    with pytest.raises(CatalogueError, match=r"items_ins_v2\.json: missing; put it next to items_shuffle\.json"):
         find_sources(tmp_path)
 
 

@@ -1,8 +1,6 @@
 import gc
 import json
 import random
-import subprocess
-import sys
 
 import gymnasium
 import psutil
@@ -16,7 +14,7 @@ import gagpo.envs  # noqa: F401 (registers the environments)
 from gagpo.envs.tasks import UnknownTask
 from gagpo.envs.webshop.env import WebShopEnv, parse_action
 from gagpo.envs.webshop.rows import CatalogueError
-from tests.envs.webshop.shelf import options, row, write_files
+from tests.envs.webshop.shelf import options, row, run_script, write_files
 
 pytestmark = pytest.mark.usefixtures("shop_data")
 
@@ -64,7 +62,7 @@ def test_a_hasty_buyer_finds_the_product_and_takes_it_as_it_is():
     assert 0.3 < sum(rewards) / len(rewards) < 0.95
 
 
-def test_the_expert_searches_with_the_instructions_words_and_clicks_what_it_sees():
+def test_the_expert_searches_with_words_of_the_instruction_and_clicks_visible_labels():
     env = make(expert=True)
     for task in env.tasks("test").ids[:40]:
         observation, info = env.reset(options={"task": task})
@@ -225,7 +223,7 @@ def test_equal_states_have_equal_keys_and_others_have_not():
     assert again["state"] == first["state"]
 
 
-def test_the_state_key_tells_tasks_apart_but_not_environments():
+def test_the_state_key_depends_on_the_task_but_not_on_the_instance():
     env, other = make(), make()
     ids = env.tasks("test").ids
     keys = [env.reset(options={"task": task})[1]["state"] for task in ids[:2]]
@@ -254,7 +252,7 @@ def test_misuse_is_answered_with_advice():
         make().reset(options={"task": "00000-s0"})
 
 
-def test_results_per_page_shortens_what_is_seen():
+def test_results_per_page_shortens_the_observation():
     long, short = make(), make(results_per_page=3)
     for env in (long, short):
         env.reset(seed=0)
@@ -320,25 +318,19 @@ def test_two_processes_play_the_same_episode(tmp_path):
         "        *step, info = env.step(info['expert_action']); told.append([step, info['state']])\n"
         "print(json.dumps(told))"
     )
-    runs = [
-        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True).stdout
-        for _ in range(2)
-    ]
-    assert json.loads(runs[0]) == json.loads(runs[1])
+    assert json.loads(run_script(script)) == json.loads(run_script(script))
 
 
-def test_importing_the_suite_does_not_import_the_shop():
-    script = (
-        "import sys, envs; print([m for m in ('bm25s', 'flask', 'selenium', 'spacy', 'torch') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-def test_playing_as_text_needs_neither_web_nor_model_libraries(tmp_path):
-    script = (
-        "import sys, gymnasium, envs; env = gymnasium.make('gagpo/WebShop-v0'); env.reset(seed=0)\n"
-        "print([m for m in ('flask', 'selenium', 'spacy', 'torch', 'bs4', 'jinja2') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "[]"
+@pytest.mark.parametrize(
+    ("code", "unused"),
+    [
+        ("pass", ["bm25s", "flask", "selenium", "spacy", "torch"]),
+        (
+            "gymnasium.make('gagpo/WebShop-v0').reset(seed=0)",
+            ["flask", "selenium", "spacy", "torch", "bs4", "jinja2"],
+        ),
+    ],
+)
+def test_neither_importing_nor_playing_as_text_loads_web_or_model_libraries(code, unused):
+    script = f"import sys, gymnasium, envs; {code}; print([name for name in {unused} if name in sys.modules])"
+    assert run_script(script).strip() == "[]"

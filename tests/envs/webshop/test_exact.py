@@ -10,16 +10,16 @@ pytestmark = pytest.mark.usefixtures("shop_data")
 
 
 def test_exact_is_the_published_environment_and_nothing_else():
-    with pytest.raises(ValueError, match="exact=True knows no observation 'html'; choose text or text_rich"):
+    with pytest.raises(ValueError, match="exact=True does not support observation 'html'; choose text or text_rich"):
         WebShopEnv(exact=True, observation="html")
-    with pytest.raises(ValueError, match="leave out results_per_page"):
+    with pytest.raises(ValueError, match="requires results_per_page=10, got 3"):
         WebShopEnv(exact=True, results_per_page=3)
-    with pytest.raises(ValueError, match="exact=True exists as text only"):
+    with pytest.raises(ValueError, match="exact=True is not supported in a browser"):
         gymnasium.make("gagpo/WebShopBrowser-v0", exact=True)
 
 
-def test_exact_tells_products_seen_before_and_where_that_leads(tmp_path):
-    """Reason for the difference: without it a page depends on nothing but its address."""
+def test_exact_marks_products_seen_before(tmp_path):
+    """By default, a page depends only on its address."""
     data = write_files(tmp_path, [row("B1"), row("B2", "blue shirt")])
     for exact, mark in ((True, "clicked button"), (False, "button")):
         env = WebShopEnv(data=data, exact=exact, observation="text_rich")
@@ -33,9 +33,8 @@ def test_exact_tells_products_seen_before_and_where_that_leads(tmp_path):
         assert "[clicked" not in env.step("search[shirt]")[0]
 
 
-def test_what_is_marked_as_clicked_is_what_is_chosen(tmp_path):
-    """Reason: an agent must be able to read what it chose. The published marks miss quotes and letters beyond ASCII,
-    and mark equal values of other options."""
+def test_only_chosen_options_are_marked_as_clicked(tmp_path):
+    """The published marks miss quotes and non-ASCII letters, and mark equal values of other options."""
     choices = options(a=['24" x 36"', "same"], b=["café", "same"])
     data = write_files(tmp_path, [row("B1", customization_options=choices)])
     seen = {}
@@ -63,8 +62,7 @@ def test_the_last_page_is_short_unless_exact(tmp_path):
 
 
 def test_labels_with_brackets_are_offered_and_can_be_clicked_unless_exact(tmp_path):
-    """The published environment lists every label, and reads none with a bracket: nothing happens, and nobody is to
-    blame for having taken what was offered."""
+    """The published environment offers labels with brackets, but a click on them does nothing."""
     data = write_files(tmp_path, [row("B1", customization_options=options(size=["x [l]", "s"]))])
     for exact in (True, False):
         env = WebShopEnv(data=data, exact=exact, observation="text_rich")
@@ -77,16 +75,9 @@ def test_labels_with_brackets_are_offered_and_can_be_clicked_unless_exact(tmp_pa
         assert env.step("click[x [m]]")[-1]["valid"] is False
 
 
-def test_the_expert_says_nothing_that_an_exact_shop_cannot_read(tmp_path):
+def test_the_expert_avoids_labels_that_an_exact_shop_cannot_parse(tmp_path):
     choices = options(size=["x [l]", "s"])
-    asked = {
-        "B1": {
-            "attributes": ["soft"],
-            "instruction": "find me a red cotton shirt",
-            "instruction_attributes": ["soft"],
-        }
-    }
-    data = write_files(tmp_path, [row("B1", customization_options=choices)], attributes=asked)
+    data = write_files(tmp_path, [row("B1", customization_options=choices)])
     env = WebShopEnv(data=data, exact=True, expert=True)
     for split in env.splits:
         for task in env.tasks(split):
@@ -100,7 +91,7 @@ def test_the_expert_says_nothing_that_an_exact_shop_cannot_read(tmp_path):
 
 
 def test_exact_searches_with_the_lengths_that_lucene_keeps(tmp_path):
-    """Reason for the other default: the suite's models were trained on the exact lengths."""
+    """The default uses exact lengths, because the suite's models were trained on them."""
     words = " ".join(f"word{n}" for n in range(50))
     rows = [row("B1", full_description=f"{words} more"), row("B2", "blue cotton shirt", full_description=words)]
     data = write_files(tmp_path, rows)
@@ -110,7 +101,10 @@ def test_exact_searches_with_the_lengths_that_lucene_keeps(tmp_path):
         env.reset(seed=0)
         text = env.step("search[shirt]")[0]
         first[exact] = text.index("B1") < text.index("B2")
-    assert first == {False: False, True: True}  # 55 and 54 words: to Lucene both are 54, and come in catalogue order
+    assert first == {
+        False: False,
+        True: True,
+    }  # 55 and 54 words; Lucene stores 54 for both, and equal scores are in catalogue order
 
 
 def test_long_and_unseen_texts_are_whole_in_exact_only(tmp_path):

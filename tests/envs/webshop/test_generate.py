@@ -1,5 +1,6 @@
 import hashlib
 import json
+from collections import Counter
 
 import pytest
 
@@ -20,7 +21,7 @@ def rows(folder):
 @pytest.fixture(scope="module")
 def products(folder):
     sources = find_sources(folder)
-    return list(read_products(sources.products, read_annotations(sources.attributes)))
+    return list(read_products(sources.products, read_annotations(sources.attributes), Counter()))
 
 
 def test_as_many_usable_products_as_asked_for(products):

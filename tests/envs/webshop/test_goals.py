@@ -1,7 +1,5 @@
 import itertools
 import random
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
@@ -22,7 +20,7 @@ from gagpo.envs.webshop.goals import (
     synthetic_goals,
     without_doubles,
 )
-from tests.envs.webshop.shelf import build, generated_store, options, row
+from tests.envs.webshop.shelf import build, generated_store, options, row, run_script
 
 
 @settings(deadline=None)
@@ -82,12 +80,9 @@ def test_too_many_combinations_are_sampled_not_enumerated():
 
 
 def test_human_instructions_lose_their_full_stop_and_need_attributes():
-    said = [
-        Instruction("Find it.", ("soft",), (("", "red"),)),
-        Instruction("No attributes", ()),
-        Instruction("b", ("x",)),
-    ]
-    goals = list(human_goals(Product("B1", "x"), said, 990.0, random.Random(0)))
+    first, others = Instruction("Find it.", ("soft",), (("", "red"),)), [("No attributes", ()), ("b", ("x",))]
+    instructions = [first, *(Instruction(text, attributes) for text, attributes in others)]
+    goals = list(human_goals(Product("B1", "x"), instructions, 990.0, random.Random(0)))
     assert [(goal.id, goal.instruction) for goal in goals] == [("B1-h0", "Find it"), ("B1-h2", "b")]
     assert goals[0].options == (("", "red"),)
 
@@ -133,11 +128,9 @@ def test_goals_do_not_depend_on_the_other_products(tmp_path):
 
 
 def test_every_process_has_the_same_goals(tmp_path):
-    data = [
-        row(f"B{i}", f"shirt {i}", pricing="$10 - $90", customization_options=options(size=["s", "m"]))
-        for i in range(9)
-    ]
-    store = build(tmp_path, data)
+    sizes = options(size=["s", "m"])
+    rows = [row(f"B{i}", f"shirt {i}", pricing="$10 - $90", customization_options=sizes) for i in range(9)]
+    store = build(tmp_path, rows)
     script = (
         "import sys, random; random.seed(int(sys.argv[1])); from pathlib import Path\n"
         "from gagpo.envs.webshop.store import store_for, Store; from gagpo.envs.webshop.catalogue import find_sources\n"
@@ -146,13 +139,11 @@ def test_every_process_has_the_same_goals(tmp_path):
         "print(*(store.tasks('synthetic', split).hash for split in ('train', 'validation', 'test')))"
     )
     expected = [store.tasks("synthetic", split).hash for split in ("train", "validation", "test")]
-    for seed in ("1", "2"):
-        command = [sys.executable, "-c", script, seed, str(tmp_path / "data"), str(tmp_path / f"again-{seed}")]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-        assert done.stdout.split() == expected
+    for seed in (1, 2):
+        assert run_script(script, seed, tmp_path / "data", tmp_path / f"again-{seed}").split() == expected
 
 
-def test_a_digest_tells_goals_and_catalogues_apart():
+def test_digests_differ_between_goals_and_catalogues():
     first, second = numbered(2)
     assert digest_of(first, "a") == digest_of(first, "a") != digest_of(second, "a")
     assert digest_of(first, "a") != digest_of(first, "b")

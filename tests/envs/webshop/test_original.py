@@ -1,5 +1,5 @@
-"""The text environment beside the published one, played the long way by ``tests/oracles``: the same bytes, the same
-rules, and the listed differences only."""
+"""Compares the text environment with the published one (``tests/oracles``): the same bytes and rules, except for the
+documented differences."""
 
 import json
 import random
@@ -33,7 +33,7 @@ NAMES = ("Color", "size", "Two  Blanks", "", "NONE", "line\nbreak", "Café", "'s
 
 
 def odd_rows(number, rng):
-    """Products whose texts are what real files hold at their worst."""
+    """Products with texts like the worst in real files."""
     for n in range(number):
         choices = {}
         for name in rng.sample(NAMES, rng.randint(0, 4)):
@@ -63,20 +63,16 @@ def attributes_of(rows):
     }
 
 
-class Beside:
-    """Two environments and the published one over the same files, taken through the same actions."""
+class Comparison:
+    """Two environments and the published one over the same files, with the same actions."""
 
     def __init__(self, data, rows, attributes, *, exact):
         kwargs = {"data": data, "exact": exact, "max_turns": 10_000}
         self.text = WebShopEnv(observation="text", **kwargs)
         self.rich = WebShopEnv(observation="text_rich", **kwargs)
         self.exact = exact
-        seen, known = set(), []
-        for r in rows:
-            if r["asin"] not in seen and r["asin"] != "nan" and len(r["asin"]) <= 10:
-                seen.add(r["asin"])
-                known.append(webshop_pages.product_of(r, attributes))
-        self.products = known
+        usable = {r["asin"]: r for r in reversed(rows) if r["asin"] != "nan" and len(r["asin"]) <= 10}
+        self.products = [webshop_pages.product_of(r, attributes) for r in usable.values()]
 
     def start(self, task):
         store, exact = self.text.store, self.exact
@@ -99,19 +95,13 @@ class Beside:
         def search(query):
             return [store.product(number).asin for number in store.index.search(query)]
 
-        self.original = webshop_pages.Original(
-            self.products,
-            goal.instruction,
-            search,
-            reward,
-            visited=exact,
-            truthful=not exact,
-        )
+        switches = {"visited": exact, "truthful": not exact}
+        self.original = webshop_pages.Original(self.products, goal.instruction, search, reward, **switches)
         first = [env.reset(options={"task": task})[0] for env in (self.text, self.rich)]
         assert first == [self.original.text, self.original.rich]
 
     def step(self, action):
-        """All three take the action; returns whether it ended the episode."""
+        """Take the action in all three environments; returns whether it ended the episode."""
         score = self.original.step(action)
         for env, shown in ((self.text, self.original.text), (self.rich, self.original.rich)):
             observation, reward, terminated, _, info = env.step(action)
@@ -128,33 +118,19 @@ class Beside:
         for _ in range(turns):
             labels = [label for label in self.original.clickable if label != "buy now" or rng.random() < 0.1]
             label = rng.choice(labels)
-            action = rng.choice(
-                [
-                    *[f"click[{label}]"] * 6,
-                    f"click[{label.upper()}] and so on",
-                    f"search[{rng.choice(words)}]",
-                    rng.choice(SAID_ODDLY),
-                ]
-            )
+            search, odd = f"search[{rng.choice(words)}]", rng.choice(ODD_ACTIONS)
+            action = rng.choice([*[f"click[{label}]"] * 6, f"click[{label.upper()}] and so on", search, odd])
             if self.step(action):
                 return
 
 
-SAID_ODDLY = (
+ODD_ACTIONS = (
     *("Search[red]", " click[buy now]", "click [buy now]", "click[ buy now ]", "search[ ]", "search[]", "click[]", "x"),
     *("think[a] click[buy now]", "search[red] search[blue]", "search[red\nshirt]", "search[red]\nclick[buy now]"),
     *("[red]", "click[Back to Search]]", "search[[red]]", "search[re[d]", "click[search]", "click[next >] now", "]["),
 )
 WORDS = (
-    "shirt",
-    "red shirt",
-    "  Shirt ",
-    '"red" shirt',
-    "zebra",
-    "x" * 600,
-    "café shirt",
-    "<r> shirt",
-    'shirt "color"',
+    *("shirt", "red shirt", "  Shirt ", '"red" shirt', "zebra", "x" * 600, "café shirt", "<r> shirt", 'shirt "color"'),
 )
 
 
@@ -166,7 +142,7 @@ def generated():
 
 
 def without_list_descriptions(rows):
-    """The published reward fails on a description that is a list; there is nothing to compare with."""
+    """The published reward fails on a description that is a list."""
     return [
         {**r, "full_description": " ".join(r["full_description"])} if isinstance(r["full_description"], list) else r
         for r in rows
@@ -176,12 +152,12 @@ def without_list_descriptions(rows):
 @pytest.mark.parametrize("exact", [True, False])
 def test_walks_in_the_generated_shop_are_the_published_ones(generated, exact):
     folder, rows, attributes = generated
-    beside = Beside(folder, without_list_descriptions(rows), attributes, exact=exact)
+    comparison = Comparison(folder, without_list_descriptions(rows), attributes, exact=exact)
     rng = random.Random(5)
-    for task in rng.sample(beside.text.tasks("train").ids, 5):
-        goal = beside.text.store.goal(task)
-        beside.start(task)
-        beside.walk(rng, 14, [goal.request, *WORDS])
+    for task in rng.sample(comparison.text.tasks("train").ids, 5):
+        goal = comparison.text.store.goal(task)
+        comparison.start(task)
+        comparison.walk(rng, 14, [goal.request, *WORDS])
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -189,50 +165,38 @@ def test_walks_among_the_oddest_rows_are_the_published_ones_byte_for_byte(tmp_pa
     rng = random.Random(seed)
     rows = list(odd_rows(40, rng))
     attributes = attributes_of(rows)
-    beside = Beside(write_files(tmp_path, rows, attributes), rows, attributes, exact=True)
-    tasks = [task for split in beside.text.splits for task in beside.text.tasks(split).ids]
+    comparison = Comparison(write_files(tmp_path, rows, attributes), rows, attributes, exact=True)
+    tasks = [task for split in comparison.text.splits for task in comparison.text.tasks(split).ids]
     for task in rng.sample(tasks, 4):
-        beside.start(task)
-        beside.walk(rng, 20, WORDS)
+        comparison.start(task)
+        comparison.walk(rng, 20, WORDS)
 
 
-def test_buying_in_the_generated_shop_pays_what_the_published_rule_pays(generated):
+def test_rewards_in_the_generated_shop_follow_the_published_rule(generated):
     """Random purchases and the expert's, of the wanted product and others."""
     folder, rows, attributes = generated
-    beside = Beside(folder, without_list_descriptions(rows), attributes, exact=True)
+    comparison = Comparison(folder, without_list_descriptions(rows), attributes, exact=True)
     rng = random.Random(11)
     rewards = []
-    for task in rng.sample(beside.text.tasks("test").ids, 25):
-        beside.start(task)
-        goal, store = beside.text.store.goal(task), beside.text.store
+    for task in rng.sample(comparison.text.tasks("test").ids, 25):
+        comparison.start(task)
+        goal, store = comparison.text.store.goal(task), comparison.text.store
         wanted = store.product(store.number(goal.asin))
-        beside.step(f"search[{wanted.title if rng.random() < 0.7 else wanted.query}]")
-        asins = [a for a in beside.original.clickable if a.isdigit()]
-        beside.step(f"click[{goal.asin if goal.asin in asins and rng.random() < 0.7 else rng.choice(asins)}]")
-        for label, (_, is_option) in list(beside.original.clickable.items()):
+        comparison.step(f"search[{wanted.title if rng.random() < 0.7 else wanted.query}]")
+        asins = [a for a in comparison.original.clickable if a.isdigit()]
+        comparison.step(f"click[{goal.asin if goal.asin in asins and rng.random() < 0.7 else rng.choice(asins)}]")
+        for label, (_, is_option) in list(comparison.original.clickable.items()):
             if is_option and rng.random() < 0.4:
-                beside.step(f"click[{label}]")
-        beside.step("click[buy now]")
-        rewards.append(beside.original.reward)
+                comparison.step(f"click[{label}]")
+        comparison.step("click[buy now]")
+        rewards.append(comparison.original.reward)
     assert 0 < sum(reward == 1.0 for reward in rewards) < len(rewards)
 
 
 OPTION_WORDS = (
     *("large", "x-large", "red", "dark red", "navy blue", "standard", "rose gold", "6 feet", "16 feet", "pack of 12"),
-    *(
-        "pack of 1",
-        "color",
-        "size",
-        "tan",
-        "titanium",
-        "a | b",
-        '24" x 36"',
-        "women's",
-        "café",
-        "\xa0x",
-        "木",
-        "stonewash",
-    ),
+    *("pack of 1", "color", "size", "tan", "titanium", "a | b", '24" x 36"', "women's", "café", "\xa0x", "木"),
+    "stonewash",
 )
 options_words = st.sampled_from(OPTION_WORDS) | st.text(max_size=12).map(str.lower)
 chosen_options = st.dictionaries(options_words, options_words, max_size=3)
@@ -284,7 +248,7 @@ def test_actions_are_read_as_published(rest, name):
     published, argument = webshop_pages.read_action(action)
     expected = (published, argument) if published in ("click", "search") and argument is not None else None
     assert parse_action(action, exact=True) == expected
-    # The more that is read otherwise are labels with brackets or line breaks in them.
+    # By default, labels with brackets or line breaks are also read.
     if (read := parse_action(action)) != expected:
         assert expected is None and read[0] == "click" and re.search(r"[\[\]\n]", read[1])
 

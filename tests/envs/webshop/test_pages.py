@@ -1,4 +1,4 @@
-"""The page machine: what each page shows, where each action leads, and properties that hold on every path."""
+"""The shop as a state machine: what each page shows, where each action leads, and properties of every path."""
 
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -115,7 +115,7 @@ def test_buying_ends_everything(shop):
     assert shop.page(done).clickables == {}
 
 
-def test_what_is_not_on_the_page_cannot_be_clicked(shop):
+def test_only_labels_of_the_page_can_be_clicked(shop):
     start = shop.start("B00-s0")
     for label in ("search", "buy now", "b00", "", "shirt number 0", "instruction:"):
         assert shop.click(start, label) is None
@@ -318,13 +318,13 @@ def wander(shop, task, seed, steps=60):
 
 @pytest.fixture
 def forgetful(monkeypatch):
-    """A shop that forgets nearly everything at once, so that shoppers push each other's pages out."""
-    for module, name in ((pages, "REMEMBERED_PAGES"), (store, "REMEMBERED_PRODUCTS"), (search, "REMEMBERED_QUERIES")):
+    """A shop with tiny caches, so that concurrent episodes evict each other's pages."""
+    for module, name in ((pages, "CACHED_PAGES"), (store, "CACHED_PRODUCTS"), (search, "CACHED_QUERIES")):
         monkeypatch.setattr(module, name, 2)
     return Shop(store.Store(generated_store().folder))
 
 
-def test_shoppers_in_one_shop_do_not_meet(forgetful):
+def test_concurrent_episodes_in_one_shop_are_independent(forgetful):
     tasks = forgetful.store.tasks("synthetic", "test").ids[:6]
     alone = [wander(Shop(generated_store()), task, seed) for seed, task in enumerate(tasks)]
     with ThreadPoolExecutor(len(tasks)) as crowd:

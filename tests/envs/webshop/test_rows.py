@@ -55,7 +55,7 @@ def test_an_object_read_in_any_pieces_is_the_object(folder, content, chunk):
         (b"", "found nothing"),
         (b"[1, 2", "ends after row 2"),
         (b"[1, {broken]", "row 2: broken JSON"),
-        (b"[1 2]", "after row 1, a comma was expected"),
+        (b"[1 2]", "after row 1, expected a comma"),
         (b"[1, 2] 3", "text after the closing"),
         (b'["fine", "\xff"]', "not UTF-8 (near byte 10)"),
         ("[1]".encode("utf-16"), "not UTF-8"),

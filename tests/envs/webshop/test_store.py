@@ -16,7 +16,7 @@ from gagpo.envs.webshop.generate import write_catalogue
 from gagpo.envs.webshop.rows import CatalogueError
 from gagpo.envs.webshop.store import Store, UnknownProduct, searched_text, store_for
 from gagpo.envs.webshop.tagger import RuleTagger
-from tests.envs.webshop.shelf import build, options, row, write_files
+from tests.envs.webshop.shelf import build, options, row, run_script, write_files
 
 
 def test_a_product_comes_back_as_it_was_read(tmp_path):
@@ -66,7 +66,7 @@ def test_goals_by_task_id(tmp_path):
         store.goal("")
 
 
-def test_the_manifest_tells_what_was_left_out(tmp_path):
+def test_the_manifest_counts_skipped_rows(tmp_path):
     store = build(tmp_path, [row("B1"), row("B1"), row("nan")])
     assert store.manifest["left_out"] == {"double": 1, "nameless": 1}
     assert (store.manifest["products"], store.manifest["tagger"]) == (1, "rule-1")
@@ -81,7 +81,7 @@ def test_a_catalogue_has_a_bounded_number_of_goals(tmp_path, monkeypatch):
 
 
 def test_an_empty_catalogue_is_refused(tmp_path):
-    with pytest.raises(CatalogueError, match=r"items_shuffle\.json: holds no usable product"):
+    with pytest.raises(CatalogueError, match=r"items_shuffle\.json: has no usable product"):
         build(tmp_path, [])
 
 
@@ -109,7 +109,7 @@ def test_a_damaged_store_is_refused_with_advice(tmp_path):
     folder = build(tmp_path, [row("B1")]).folder
     with (folder / "products.bin").open("ab") as file:
         file.write(b"more")
-    with pytest.raises(CatalogueError, match=r"not a usable store .* delete it"):
+    with pytest.raises(CatalogueError, match=r"not a usable store .* delete the folder"):
         Store(folder)
     (folder / "manifest.json").write_text("{}")
     with pytest.raises(CatalogueError, match="not a usable store"):
@@ -124,7 +124,7 @@ def _build_and_tell(data: Path, root: Path, results: multiprocessing.SimpleQueue
     results.put((str(folder), len(builds), len(Store(folder))))
 
 
-def test_of_several_processes_one_builds_and_all_get_the_store(tmp_path):
+def test_one_of_several_processes_builds_the_store(tmp_path):
     (tmp_path / "data").mkdir()
     write_catalogue(tmp_path / "data", 300)
     context = multiprocessing.get_context("fork")
@@ -160,7 +160,7 @@ def test_a_builder_that_is_killed_leaves_neither_a_store_nor_a_lock(tmp_path):
 
 
 def test_workers_share_what_they_map(tmp_path):
-    """The products that a worker reads are pages of the file, not copies of its own."""
+    """A worker maps the file instead of copying it."""
     data = write_files(
         tmp_path / "data", [row(f"B{i}", f"shirt {i}", full_description="x" * 9_000) for i in range(3_000)]
     )
@@ -174,10 +174,7 @@ def test_workers_share_what_they_map(tmp_path):
     # The file must be mapped by two processes for its pages to count as shared.
     other = Store(folder)
     assert sum(len(other._products[n]) for n in range(len(other))) > 27_000_000
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(folder)], capture_output=True, text=True, timeout=60, check=True
-    )
-    total, own = map(int, done.stdout.split())
+    total, own = map(int, run_script(script, folder).split())
     assert total > 27_000_000
     assert own < total / 3
 
@@ -201,7 +198,7 @@ def test_a_store_of_another_format_is_built_anew_not_misread(tmp_path, monkeypat
 
 
 def test_any_damage_to_a_built_store_is_one_line_that_names_the_file(tmp_path):
-    """A byte changed, a file cut short, a file gone: never a traceback, never a wrong answer."""
+    """A changed byte, a truncated file, a missing file: never a traceback or a wrong answer."""
     humans = {"B1": [{"instruction": "get it", "instruction_attributes": ["soft"], "instruction_options": []}]}
     folder = build(tmp_path, [row("B1"), row("B2", "blue shirt")], humans=humans).folder
     rng = random.Random(0)
@@ -220,32 +217,34 @@ def test_any_damage_to_a_built_store_is_one_line_that_names_the_file(tmp_path):
                 Store(folder)
             message = str(error.value)
             assert message.startswith(f"{folder}") and path.name in message and "\n" not in message
-            assert "delete it and it is built anew" in message
+            assert "delete the folder to rebuild it" in message
             path.write_bytes(whole)
     assert len(Store(folder)) == 2
 
 
-def test_a_large_store_tells_damaged_rows_when_it_comes_to_them(tmp_path, monkeypatch):
-    """Hashes of large stores are not compared: opening would read every page of them."""
+def test_a_large_store_reports_a_damaged_row_when_it_is_read(tmp_path, monkeypatch):
+    """Hashes of large stores are not compared, because opening would read the whole files."""
     folder = build(tmp_path, [row("B1")]).folder
-    monkeypatch.setattr(store_module, "HASHED", 0)
+    monkeypatch.setattr(store_module, "MAX_HASHED", 0)
     for name in ("products.bin", "goals-synthetic.bin"):
         path = folder / name
         whole = path.read_bytes()
         path.write_bytes(b"\xff" + whole[1:])
         store = Store(folder)
-        with pytest.raises(CatalogueError, match=rf"{name}, row 1: .*delete it"):
+        with pytest.raises(CatalogueError, match=rf"{name}, row 1: .*delete the folder"):
             store.product(0) if name == "products.bin" else store.goal("B1-s0")
         path.write_bytes(whole)
 
 
 def test_goals_that_the_published_rule_fails_are_left_out_unless_exact(tmp_path):
-    """``standard`` holds the colour ``tan``, which the rule then does not find among the words asked for."""
+    """``standard`` contains the colour ``tan``, which the rule compares instead."""
     choices = options(style=["Standard", "Fancy"])
     folder = build(tmp_path, [row("B1", customization_options=choices)]).folder
     lists = {exact: Store(folder, exact) for exact in (False, True)}
-    ids = {exact: {i for split in ("train", "validation", "test") for i in store.tasks("synthetic", split).ids}
-           for exact, store in lists.items()}  # fmt: skip
+    splits = ("train", "validation", "test")
+    ids = {
+        exact: {i for split in splits for i in store.tasks("synthetic", split).ids} for exact, store in lists.items()
+    }
     assert ids == {False: {"B1-s1"}, True: {"B1-s0", "B1-s1"}}
     assert lists[True].goal("B1-s0").options == (("style", "standard"),)
     assert lists[False].manifest["left_out"] == {"goals_out_of_reach": 1}

@@ -1,4 +1,4 @@
-"""What the children of the tests run."""
+"""Functions that the child processes of the tests run."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""A child process: whatever it does, its owner waits no longer than it said, and nothing of it is left."""
+"""A child process: its owner never waits past a deadline, and nothing is left running."""
 
 import contextlib
 import marshal

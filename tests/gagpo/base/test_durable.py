@@ -1,4 +1,4 @@
-"""What is replaced is the old or the new, never half of one."""
+"""A replaced file is the old or the new one, never half of one."""
 
 from __future__ import annotations
 

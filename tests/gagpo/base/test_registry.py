@@ -1,4 +1,4 @@
-"""A registry finds things of one kind by name; what is wrong with somebody's package is one line that names it."""
+"""A registry finds objects by name; an error in another package is one line that names it."""
 
 from __future__ import annotations
 

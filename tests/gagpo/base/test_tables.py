@@ -1,4 +1,4 @@
-"""Tables: one content in three forms, none wider than the terminal, and nothing in a cell breaks them."""
+"""Tables in three forms: they fit the terminal, and no cell breaks them."""
 
 import doctest
 

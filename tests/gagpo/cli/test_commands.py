@@ -238,7 +238,7 @@ def test_a_result_that_could_not_be_written_is_refused_before_playing(inside, fi
 
 
 def test_a_env_without_an_expert_is_not_scored_as_one(inside):
-    done = inside("eval", "expert", "--env", "gagpo.envs.testing:gagpo-test/Faulty-v0", "--split", "test", "-q")
+    done = inside("eval", "expert", "--env", "tests.envs.faulty:gagpo-test/Faulty-v0", "--split", "test", "-q")
     assert done.returncode == 2 and "has no expert" in done.stderr
 
 

@@ -1,4 +1,4 @@
-"""Runs that sample ahead: repeated and resumed bit for bit in lockstep; nothing lost or too old without."""
+"""Sampling ahead: lockstep runs repeat and resume bit-identically; others drop only stale episodes."""
 
 import signal
 import threading
@@ -226,7 +226,7 @@ def test_an_engine_on_the_trainers_weights_is_refused(corridor, tmp_path, outsid
     source = (outside / "elsewhere.py").read_text().replace("shares_weights = False", "shares_weights = True")
     (outside / "elsewhere.py").write_text(source)
     settings = load(corridor(engine="elsewhere:Constant", rollout=AHEAD))
-    with pytest.raises(SettingsError, match="samples from the very weights"):
+    with pytest.raises(SettingsError, match="samples from the weights"):
         Trainer(RunFolder.create(tmp_path / "run", settings), quiet=True)
 
 

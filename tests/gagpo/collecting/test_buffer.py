@@ -1,4 +1,4 @@
-"""The books of sampling ahead: what is open, what is too old, what a checkpoint has to know."""
+"""The buffer of sampling ahead: open groups, stale episodes and the state of a checkpoint."""
 
 import functools
 import random

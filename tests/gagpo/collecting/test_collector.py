@@ -1,4 +1,4 @@
-"""Which tasks an iteration plays, and what is played again."""
+"""The tasks that an iteration plays, and dynamic sampling."""
 
 from dataclasses import replace
 
@@ -81,7 +81,7 @@ def test_groups_that_teach_nothing_are_replaced(collector):
     assert len({e.group for e in found.played}) == made.position
 
 
-def test_a_env_that_teaches_nothing_ends_after_the_rounds(collector):
+def test_an_environment_that_teaches_nothing_ends_after_the_rounds(collector):
     made = collector({"preset": "dapo", "controllers": {"dynamic_sampling": {"rounds": 3}}}, tasks=2, samples=2)
     found = play(made, Walker(always="left"))
     assert found.rounds == 3 and len(found.played) == 3 * 4

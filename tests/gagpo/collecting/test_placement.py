@@ -1,4 +1,4 @@
-"""What a run's settings say to its pool of environments."""
+"""How a run opens its pool of environments."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ CONFIG = Path(__file__).parents[3] / "configs" / "alfworld-first.yaml"
 
 def test_left_alone_a_run_steps_cheap_envs_itself_and_others_in_processes() -> None:
     run = load(CONFIG)
-    for env, processes in (("Corridor", 0), ("Faulty", 2)):
-        env_settings = EnvironmentSettings(id=f"gagpo.envs.testing:gagpo-test/{env}-v0")
-        run = run.model_copy(update={"environment": env_settings})
+    corridor, faulty = "gagpo.envs.testing:gagpo-test/Corridor-v0", "tests.envs.faulty:gagpo-test/Faulty-v0"
+    for env, task, processes in ((corridor, "door-01", 0), (faulty, "quiet", 2)):
+        run = run.model_copy(update={"environment": EnvironmentSettings(id=env)})
         with LocalPlacement().open_pool(run) as pool:
-            pool.reset(0, "door-01" if env == "Corridor" else "quiet", seed=0)
+            pool.reset(0, task, seed=0)
             assert pool.wait()[0].kind == "reset"
             assert (len(pool.processes) > 0) is (processes > 0)
 
@@ -29,10 +29,6 @@ def test_a_thread_that_samples_ahead_steps_nothing_itself() -> None:
     assert RolloutSettings(ahead=1, workers=3).processes == 3
     with pytest.raises(ValueError, match="set workers=1"):
         RolloutSettings(ahead=1, workers=0)
-
-
-def test_estimates_count_the_environments_that_are_stepped_side_by_side() -> None:
-    assert [RolloutSettings(workers=workers).lanes for workers in ("auto", 0, 1, 5)] == [2, 1, 1, 5]
     for workers in (-1, 1025):
-        with pytest.raises(ValueError, match="workers is auto, or a number from 0 to 1024"):
+        with pytest.raises(ValueError, match="workers must be auto or a number from 0 to 1024"):
             RolloutSettings(workers=workers)

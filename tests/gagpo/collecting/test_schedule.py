@@ -1,4 +1,4 @@
-"""Places of a run's order: shares of the environments, the tasks they get, and what a checkpoint keeps of it."""
+"""The order of tasks: shares of the environments, their tasks, and the state of a checkpoint."""
 
 import random
 
@@ -39,9 +39,9 @@ def test_no_env_is_ever_a_whole_group_from_its_due(weights):
 def test_every_iteration_has_the_shares_exactly(corridor):
     schedule = scheduled(corridor)
     for first in range(0, 80, 8):
-        envs = [schedule.environment_at(place).name for place in range(first, first + 8)]
+        envs = [schedule.task_at(place)[0] for place in range(first, first + 8)]
         assert [envs.count(name) for name in "abc"] == [4, 2, 2]
-    orders = {tuple(schedule.environment_at(first + place).name for place in range(8)) for first in range(0, 80, 8)}
+    orders = {tuple(schedule.task_at(first + place)[0] for place in range(8)) for first in range(0, 80, 8)}
     assert len(orders) > 3  # so that a rank which plays every other group plays them all
 
 

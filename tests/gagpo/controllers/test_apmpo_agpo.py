@@ -156,8 +156,8 @@ def test_each_task_has_its_own_temperature_and_radius():
         apart.observe_probe(probe, ["a", "b", "c"])
 
 
-def test_agpo_keeps_what_it_knows_by_task_not_by_place():
-    """The batch has lost the first probed task and holds one that was not probed: nobody gets a neighbour's radius."""
+def test_agpo_state_is_stored_by_task_not_by_place():
+    """The batch lacks the first probed task and has one that was not probed: no task gets another's radius."""
     probe = episodes([1, 0, 0, 0, 1, 1, 1, 1], groups=[0, 0, 0, 0, 1, 1, 1, 1])
     controllers = with_agpo()
     controllers.begin()
@@ -201,7 +201,7 @@ def test_agpo_votes_are_answers_where_given_and_skewness_is_an_option():
     assert textbook.agpo.state.uncertainty == pytest.approx(0.5 + math.log(4) + 2.0)
 
 
-def test_averages_that_sank_to_nothing_start_anew():
+def test_averages_near_zero_restart():
     """After a probe without any uncertainty there is nothing to compare with: the temperature stays."""
     controllers = with_agpo()
     controllers.observe_probe(episodes([1, 1, 1, 1]), ["a"])
@@ -222,7 +222,7 @@ def test_agpo_temperature_is_bounded():
 
 
 @pytest.mark.parametrize("entropy", [None, math.nan, -1.0])
-def test_agpo_wants_an_entropy(entropy):
+def test_agpo_requires_an_entropy(entropy):
     with pytest.raises(ValueError, match="mean token entropy"):
         with_agpo().observe_batch(episodes([1, 0]), entropy=entropy)
 
@@ -231,7 +231,7 @@ def test_agpo_wants_an_entropy(entropy):
 
 
 @pytest.mark.parametrize("make", [with_agpo, with_apmpo])
-def test_state_survives_json_and_goes_on_alike(make):
+def test_state_round_trips_through_json(make):
     probes = [episodes([1, 0, 0, 0]), episodes([1, 1, 0, 1])]
 
     def iteration(controllers, probe):
@@ -249,7 +249,7 @@ def test_state_survives_json_and_goes_on_alike(make):
     assert resumed.values() == straight.values()
 
 
-def test_a_state_of_other_controllers_is_refused():
+def test_a_state_of_other_controllers_is_rejected():
     with pytest.raises(ValueError, match=r"\['agpo'\], the run has \['apmpo'\]"):
         with_apmpo().load_state_dict(with_agpo().state_dict())
 

@@ -1,11 +1,11 @@
-"""Orders of tasks: what is new, and what is played again."""
+"""Orders of tasks."""
 
 from collections import Counter
 
 import pytest
 
 from gagpo.base.errors import GagpoError
-from gagpo.controllers.curriculum import BySuccess, Curriculum, TaskRecord, Uniform, make
+from gagpo.controllers.curriculum import CURRICULA, BySuccess, Curriculum, TaskRecord, Uniform
 from gagpo.envs.tasks import Task, TaskSet
 
 TASKS = TaskSet("train", [Task(f"t{number:02d}", "train") for number in range(12)])
@@ -22,12 +22,12 @@ def drawn(curriculum, record, count=2000, tasks=TASKS):
     return Counter(curriculum.task(tasks, index, 1, record) for index in range(count))
 
 
-def test_uniform_plays_each_once_before_any_again():
+def test_uniform_plays_each_task_once_per_epoch():
     names = [Uniform().task(TASKS, index, 3, TaskRecord()) for index in range(24)]
     assert sorted(names[:12]) == sorted(names[12:]) == TASKS.ids and names[:12] != names[12:]
 
 
-def test_tasks_that_some_tries_solve_come_more_often_and_solved_ones_still_come():
+def test_partly_solved_tasks_are_more_frequent():
     rates = dict.fromkeys(TASKS.ids, 0.0) | {"t00": 0.5, "t01": 1.0}
     found = drawn(BySuccess(floor=0.1), record_of(rates))
     share = 1.0 / (1.0 + 11 * 0.1)
@@ -35,7 +35,7 @@ def test_tasks_that_some_tries_solve_come_more_often_and_solved_ones_still_come(
     assert all(found[task] == pytest.approx(2000 * share * 0.1, rel=0.5) for task in TASKS.ids if task != "t00")
 
 
-def test_new_tasks_come_beside_those_that_were_played():
+def test_new_tasks_are_mixed_with_repeated_ones():
     record = record_of({"t00": 0.5, "t01": 1.0})
     found = drawn(BySuccess(again=0.75), record)
     seen = found["t00"] + found["t01"]
@@ -44,13 +44,13 @@ def test_new_tasks_come_beside_those_that_were_played():
     assert drawn(BySuccess(again=0.0), record).keys().isdisjoint(record.rates)
 
 
-def test_tasks_that_are_being_played_are_not_chosen_meanwhile():
+def test_tasks_under_way_are_not_chosen():
     record = record_of({"t00": 0.5, "t01": 0.2})
     record.under_way = {"t00", "t02", "t03"}
     assert record.under_way.isdisjoint(drawn(BySuccess(), record, 300))
 
 
-def test_a_record_comes_back_as_it_was():
+def test_a_record_round_trips():
     record = record_of({"t00": 0.5, "t01": 1.0, "t02": 0.25})
     record.enter("t00", 0.75)
     again = TaskRecord()
@@ -61,7 +61,7 @@ def test_a_record_comes_back_as_it_was():
             again.load_state_dict(broken)
 
 
-def test_one_of_your_own_is_named_by_its_place(monkeypatch, tmp_path):
+def test_a_curriculum_of_another_file_is_found_by_module_and_class(monkeypatch, tmp_path):
     (tmp_path / "orders.py").write_text(
         "from gagpo.controllers import Curriculum\n"
         "class Backwards(Curriculum):\n"
@@ -70,15 +70,15 @@ def test_one_of_your_own_is_named_by_its_place(monkeypatch, tmp_path):
         "        return tasks.ids[-1 - index * self.step % len(tasks)]\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = make({"name": "orders:Backwards", "step": 2})
+    found = CURRICULA.make({"name": "orders:Backwards", "step": 2})
     assert found.task(TASKS, 1, 0, TaskRecord()) == "t09" and found.model_dump()["step"] == 2
 
 
-def test_one_that_chooses_nothing_says_what_to_write():
+def test_a_curriculum_without_its_method_names_it():
     class Idle(Curriculum):
         name: str = "idle"
 
-    with pytest.raises(GagpoError, match=r"curriculum idle chooses no task: .* a method task\(tasks, index"):
+    with pytest.raises(GagpoError, match=r"curriculum idle does not choose tasks: add a method task\(tasks, index"):
         Idle().task(TASKS, 0, 0, TaskRecord())
 
 
@@ -90,10 +90,10 @@ def test_one_that_chooses_nothing_says_what_to_write():
         ("by_sucess", "nearest: by_success"),
         ({"name": "by_success", "again": 2}, "curriculum by_success: again: .*less than or equal to 1"),
         ({"name": "uniform", "window": 2}, "curriculum uniform has no option 'window'"),
-        ("os:path", "is no curriculum"),
+        ("os:path", "is not a curriculum: derive the class from gagpo.controllers.Curriculum"),
         ("nowhere:Thing", "there is no module 'nowhere'"),
     ],
 )
-def test_wrong_ones_are_explained(value, said):
+def test_errors_of_curricula_are_explained(value, said):
     with pytest.raises(ValueError, match=said):
-        make(value)
+        CURRICULA.make(value)

@@ -15,7 +15,7 @@ from gagpo.controllers import (
 from gagpo.credit import Turns
 
 
-def test_groups_that_all_came_out_alike_are_dropped():
+def test_groups_of_equal_returns_are_dropped():
     controllers = Controllers(ControllerSettings(dynamic_sampling=DynamicSampling()))
     turns = Turns([0, 1, 1, 0.1, 0.1, 0.1, 5], [0, 0, 1, 2, 3, 4, 5], [3, 3, 1, 1, 7, 3])
     # Group 3: returns 1, 1, 5; group 1: 0.1, 0.1; group 7: a single episode.
@@ -46,7 +46,7 @@ def test_the_variance_filter_keeps_the_groups_that_differ_most(options, kept):
     assert controllers.sampling_rounds == 1
 
 
-def test_where_nothing_differs_the_filter_by_spread_keeps_nothing():
+def test_the_filter_by_spread_drops_groups_of_equal_returns():
     turns = Turns([1, 1, 2, 2], range(4), [0, 0, 1, 1])
     for by, kept in (("spread", 0), ("groups", 2)):
         settings = ControllerSettings(variance_filter=VarianceFilter(by=by))
@@ -59,7 +59,7 @@ def test_overlong_penalty_by_hand():
     assert overlong_penalty(np.array([10**6]), limit=512, buffer=40).tolist() == [-1]
 
 
-def test_every_turn_pays_for_its_own_length():
+def test_turns_are_penalised_for_their_own_length():
     controllers = Controllers(ControllerSettings(overlong=Overlong(limit=100, buffer=50)))
     turns = Turns([0, 10, 0], [0, 0, 1], [0, 0], tokens_N=[75, 20, 100], penalty_N=[0.1, 0, 0])
     shaped = controllers.shape(turns)

@@ -1,4 +1,4 @@
-"""A step that goes too far is taken back in part, and the rate follows; one that does not is left alone."""
+"""Steps that go too far are shortened, and the learning rate with them."""
 
 import math
 from statistics import fmean
@@ -16,7 +16,7 @@ from gagpo.training.trainer import Trainer, train
 TARGET = 0.05
 
 
-def test_the_divergence_is_that_of_two_distributions():
+def test_divergence_estimates_the_kl_of_two_distributions():
     """Sampled from the old one, k3 has the mean KL(old || new)."""
     old, new = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.2, 0.5, 0.3])
     drawn = np.repeat(np.arange(3), [5000, 3000, 2000])
@@ -53,7 +53,7 @@ def test_a_step_is_shortened_by_the_root_and_the_rate_with_it():
 
 
 @pytest.mark.parametrize("kl", [math.inf, math.nan, 1e9])
-def test_a_step_beyond_measure_is_all_but_undone(kl):
+def test_a_step_with_infinite_divergence_is_almost_undone(kl):
     one = TrustRegion(TARGET)
     assert bounded(one, None, kl, 0.0) == [pytest.approx(0.01)] and one.scale == 0.5
 
@@ -81,7 +81,7 @@ FAR = {"iterations": 8, "minibatches": 2, "save_every": 9}
 
 
 @pytest.mark.slow
-def test_a_rate_that_destroys_is_held(corridor, tmp_path):
+def test_a_destructive_rate_is_reduced(corridor, tmp_path):
     """Without the region seeds end with every action invalid, for good; with it none does, and in the mean they learn.
 
     Which seed breaks differs among processors, whose sums round differently: hence several, and their mean.
@@ -102,7 +102,7 @@ def test_a_rate_that_destroys_is_held(corridor, tmp_path):
         assert max(row["rate_scale"] for row in rows) < 1
 
 
-def test_a_usual_rate_is_left_alone(corridor, tmp_path):
+def test_a_usual_rate_is_unchanged(corridor, tmp_path):
     """Bit for bit: the region only watches."""
     free = rows_of(corridor, tmp_path / "free", training={"iterations": 2, "trust_region": None})
     held = rows_of(corridor, tmp_path / "held", training={"iterations": 2})
@@ -111,7 +111,7 @@ def test_a_usual_rate_is_left_alone(corridor, tmp_path):
     assert all(row["step_kept"] == 1.0 for row in held)
 
 
-def test_a_run_that_is_continued_goes_on_with_its_rate(corridor, tmp_path):
+def test_a_resumed_run_keeps_its_rate_scale(corridor, tmp_path):
     fast = {"learning_rate": 0.05}
     whole = rows_of(corridor, tmp_path / "whole", optimizer=fast, training={"iterations": 3, "save_every": 1})
     settings = load(corridor(evaluation={"before": False}, optimizer=fast, training={"iterations": 3, "save_every": 1}))

@@ -1,4 +1,4 @@
-"""Every credit against loops that follow the papers' formulas, on random batches, and what must not change it."""
+"""Credits against loops that follow the papers' formulas, on random batches, and their invariances."""
 
 import dataclasses
 import math
@@ -10,22 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gagpo.algorithms import PRESETS, load
-from gagpo.credit import (
-    Turns,
-    advantages,
-    gagpo_advantage,
-    gigpo_advantage,
-    grpo_advantage,
-    hgpo_advantage,
-    ppo_token_advantage,
-    ppo_turn_advantage,
-    reinforce_baseline_advantage,
-    reinforce_plus_plus_advantage,
-    step_advantage,
-    token_returns,
-    value_proxy,
-)
+from gagpo.credit import Turns, advantages
+from gagpo.credit.episode import Grpo
 from gagpo.credit.gagpo import Gagpo
+from gagpo.credit.gigpo import Gigpo
+from gagpo.credit.hgpo import Hgpo
+from gagpo.credit.ppo import PpoToken, PpoTurn
+from gagpo.credit.reinforce import ReinforceBaseline, ReinforcePlusPlus, token_returns
 
 GAMMA = 0.95
 
@@ -99,14 +90,14 @@ def test_gagpo_by_loops(turns, lam, leave_one_out, bootstrap, proxy, scope):
             advantage = delta + GAMMA * lam * advantage
             expected[turn], ahead = advantage, value[turn]
     options = {"leave_one_out": leave_one_out, "bootstrap_truncated": bootstrap, "proxy": proxy, "scope": scope}
-    raw = gagpo_advantage(turns, gamma=GAMMA, lam=lam, norm="none", **options)
+    raw = Gagpo(gamma=GAMMA, lam=lam, norm="none", **options).advantage(turns)
     assert raw == pytest.approx(expected, abs=1e-9)
 
     group = turns.group_E[turns.episode_N]
     state = np.array([group[t] * 100 + turns.state_N[t] for t in range(turns.turns)])
     state = state if scope == "task" else turns.state_N
     for norm, ids in (("group", group), ("batch", np.zeros(turns.turns)), ("scale_only", group), ("state", state)):
-        normed = gagpo_advantage(turns, gamma=GAMMA, lam=lam, norm=norm, **options)
+        normed = Gagpo(gamma=GAMMA, lam=lam, norm=norm, **options).advantage(turns)
         for one in set(ids.tolist()):
             members = raw[ids == one]
             centre = 0.0 if norm == "scale_only" else members.mean()
@@ -117,12 +108,12 @@ def test_gagpo_by_loops(turns, lam, leave_one_out, bootstrap, proxy, scope):
 @settings(deadline=None, max_examples=50)
 @given(turns=batches())
 def test_gagpo_identities(turns):
-    returns, value = discounted(turns, GAMMA), value_proxy(turns, gamma=GAMMA)
-    monte_carlo = gagpo_advantage(turns, gamma=GAMMA, lam=1.0, norm="none")
+    returns, value = discounted(turns, GAMMA), Gagpo(gamma=GAMMA).value(turns)
+    monte_carlo = Gagpo(gamma=GAMMA, lam=1.0, norm="none").advantage(turns)
     assert monte_carlo == pytest.approx(returns - value, abs=1e-9)
     unpunished = Turns(turns.reward_N, turns.episode_N, turns.group_E, state_N=turns.state_N)
-    assert gagpo_advantage(unpunished, gamma=GAMMA, lam=1.0, norm="none") == pytest.approx(
-        step_advantage(unpunished, gamma=GAMMA, norm="mean"), abs=1e-9
+    assert Gagpo(gamma=GAMMA, lam=1.0, norm="none").advantage(unpunished) == pytest.approx(
+        Gigpo(gamma=GAMMA, norm="mean").step_advantage(unpunished), abs=1e-9
     )
     state, shared = turns.states(), np.bincount(turns.states())
     for one in range(len(shared)):
@@ -131,21 +122,21 @@ def test_gagpo_identities(turns):
     for path in paths(turns):
         # Nothing shared from here on: no credit, whatever lambda is.
         alone = [all(shared[state[later]] == 1 for later in path[place:]) for place in range(len(path))]
-        credit = gagpo_advantage(turns, gamma=GAMMA, lam=0.5, norm="none")
+        credit = Gagpo(gamma=GAMMA, lam=0.5, norm="none").advantage(turns)
         assert all(credit[turn] == 0.0 for turn, free in zip(path, alone, strict=True) if free)
 
 
 @settings(deadline=None, max_examples=50)
 @given(turns=batches(longest=1, states=1))
 def test_gagpo_on_single_turns_is_grpo(turns):
-    assert gagpo_advantage(turns) == pytest.approx(grpo_advantage(turns), abs=1e-9)
+    assert Gagpo().advantage(turns) == pytest.approx(Grpo().advantage(turns), abs=1e-9)
 
 
 @settings(deadline=None, max_examples=50)
 @given(turns=batches(), weight=st.sampled_from([0.0, 1.0, 0.5]))
 def test_gagpo_trajectory_term_is_grpo(turns, weight):
-    difference = gagpo_advantage(turns, trajectory_weight=weight) - gagpo_advantage(turns)
-    assert difference == pytest.approx(weight * grpo_advantage(turns), abs=1e-9)
+    difference = Gagpo(trajectory_weight=weight).advantage(turns) - Gagpo().advantage(turns)
+    assert difference == pytest.approx(weight * Grpo().advantage(turns), abs=1e-9)
 
 
 @settings(deadline=None, max_examples=80)
@@ -174,7 +165,7 @@ def test_gigpo_by_loops(turns, norm, statistics, weight):
         if spread(same):
             step = (returns[turn] - np.mean(same)) / (spread(same) + 1e-6 if norm == "mean_std" else 1.0)
             expected[turn] += weight * step
-    mine = gigpo_advantage(turns, gamma=GAMMA, step_weight=weight, norm=norm, statistics=statistics)
+    mine = Gigpo(gamma=GAMMA, step_weight=weight, norm=norm, statistics=statistics).advantage(turns)
     assert mine == pytest.approx(expected, abs=1e-6)
 
 
@@ -192,7 +183,7 @@ def test_hgpo_by_loops(turns, depth, alpha, offset):
         path = paths(turns)[turns.episode_N[turn]]
         place = path.index(turn)
         if place < back:
-            return turn  # no context so deep: nobody's like
+            return turn  # no context so deep: a group of its own
         states = [turns.state_N[path[p]] for p in range(place - back, place + 1)]
         return (turns.group_E[turns.episode_N[turn]], *states)
 
@@ -208,7 +199,7 @@ def test_hgpo_by_loops(turns, depth, alpha, offset):
                 weights += weight
         expected[turn] = total / weights if weights else 0.0
     options = {"gamma": GAMMA, "depth": depth, "alpha": alpha, "weight_offset": offset}
-    assert hgpo_advantage(turns, **options) == pytest.approx(expected, abs=1e-6)
+    assert Hgpo(**options).advantage(turns) == pytest.approx(expected, abs=1e-6)
 
 
 def token_path(turns: Turns, path: list[int]) -> list[tuple[float, int]]:
@@ -233,19 +224,19 @@ def test_reinforce_plus_plus_by_loops(turns, gamma):
     whitened = (
         (expected - expected.mean()) / math.sqrt(spread(expected) ** 2 + 1e-8) if spread(expected) else 0 * expected
     )
-    assert reinforce_plus_plus_advantage(turns, gamma=gamma) == pytest.approx(whitened, abs=1e-5)
+    assert ReinforcePlusPlus(gamma=gamma).advantage(turns) == pytest.approx(whitened, abs=1e-5)
 
 
 @settings(deadline=None, max_examples=50)
 @given(turns=batches())
 def test_reinforce_baseline_is_whitened_over_tokens(turns):
-    per_token = np.repeat(reinforce_baseline_advantage(turns), turns.tokens_N)
+    per_token = np.repeat(ReinforceBaseline().advantage(turns), turns.tokens_N)
     assert per_token.mean() == pytest.approx(0.0, abs=1e-9)
     if per_token.any():
         assert per_token.std(ddof=1) == pytest.approx(1.0, abs=1e-4)
     returns = [turns.return_E[turns.group_E == g].mean() for g in turns.group_E]
     order = np.argsort((turns.return_E - returns)[turns.episode_N], kind="stable")
-    assert (np.diff(reinforce_baseline_advantage(turns)[order]) >= -1e-9).all()
+    assert (np.diff(ReinforceBaseline().advantage(turns)[order]) >= -1e-9).all()
 
 
 @settings(deadline=None, max_examples=50)
@@ -266,7 +257,7 @@ def test_ppo_by_loops(turns, gamma, lam, seed):
         return result[::-1]
 
     by_turn = np.concatenate([gae(net[path].tolist(), value_N[path].tolist()) for path in paths(turns)])
-    advantage, target = ppo_turn_advantage(turns, value_N, gamma=gamma, lam=lam)
+    advantage, target = PpoTurn(gamma=gamma, lam=lam).estimate(turns, value_N)
     assert advantage == pytest.approx(by_turn, abs=1e-9)
     assert target == pytest.approx(by_turn + value_N, abs=1e-9)
 
@@ -275,7 +266,7 @@ def test_ppo_by_loops(turns, gamma, lam, seed):
         rewards = [reward for reward, _ in token_path(turns, path)]
         by_token += gae(rewards, value_K[start : start + len(rewards)].tolist())
         start += len(rewards)
-    advantage, target = ppo_token_advantage(turns, value_K, gamma=gamma, lam=lam)
+    advantage, target = PpoToken(gamma=gamma, lam=lam).estimate(turns, value_K)
     assert advantage == pytest.approx(np.array(by_token), abs=1e-9)
     assert target == pytest.approx(by_token + value_K, abs=1e-9)
 
@@ -347,7 +338,7 @@ def test_adding_a_group_changes_no_other(name, turns):
 @pytest.mark.parametrize("name", [name for name in ONE_PER_CREDIT if name != "rejection_sampling"])
 @settings(deadline=None, max_examples=10)
 @given(turns=batches())
-def test_equal_rewards_teach_nothing(name, turns):
+def test_equal_rewards_give_no_advantage(name, turns):
     """All episodes alike: one turn each, the same reward. Asymmetric AGPO alone tells all-wrong from all-right.
 
     Successes are imitated by rejection sampling, whatever the others did.

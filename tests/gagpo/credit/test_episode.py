@@ -1,21 +1,15 @@
-"""Episode-level credits: worked numbers, hand-computed cases, and the statistics beneath them."""
+"""Episode-level credits: worked numbers, hand-computed cases and group statistics."""
 
 import math
 
 import numpy as np
 import pytest
 
-from gagpo.credit import (
-    Turns,
-    agpo_adaptive_advantage,
-    agpo_asymmetric_advantage,
-    dr_grpo_advantage,
-    grpo_advantage,
-    rloo_advantage,
-)
+from gagpo.credit import Turns
+from gagpo.credit.episode import AgpoAdaptive, AgpoAsymmetric, DrGrpo, Grpo, Rloo
 from gagpo.credit.turns.dispersion import group_dispersion, group_quantile, group_skewness, vote_entropy
 
-EVERY = [grpo_advantage, dr_grpo_advantage, rloo_advantage, agpo_adaptive_advantage]
+EVERY = [kind().advantage for kind in (Grpo, DrGrpo, Rloo, AgpoAdaptive)]
 
 
 def single_turns(returns, groups=None, **more) -> Turns:
@@ -26,15 +20,15 @@ def single_turns(returns, groups=None, **more) -> Turns:
 def test_each_credit_by_hand():
     turns = single_turns([4.0, 0.0, 2.0, 2.0])
     std = math.sqrt(8 / 3)
-    assert grpo_advantage(turns) == pytest.approx(np.array([2, -2, 0, 0]) / (std + 1e-6))
-    assert dr_grpo_advantage(turns).tolist() == [2, -2, 0, 0]
-    assert rloo_advantage(turns) == pytest.approx([4 - 4 / 3, -8 / 3, 0, 0])
-    assert agpo_adaptive_advantage(turns) == pytest.approx(np.array([2, -2, 0, 0]) / std)
+    assert Grpo().advantage(turns) == pytest.approx(np.array([2, -2, 0, 0]) / (std + 1e-6))
+    assert DrGrpo().advantage(turns).tolist() == [2, -2, 0, 0]
+    assert Rloo().advantage(turns) == pytest.approx([4 - 4 / 3, -8 / 3, 0, 0])
+    assert AgpoAdaptive().advantage(turns) == pytest.approx(np.array([2, -2, 0, 0]) / std)
 
 
 def test_all_turns_of_an_episode_share_its_advantage_and_penalties_count():
     turns = Turns([0, 1, 0, 0], [0, 0, 1, 1], [3, 3], penalty_N=[0.5, 0, 0, 0])
-    assert dr_grpo_advantage(turns).tolist() == [0.25, 0.25, -0.25, -0.25]
+    assert DrGrpo().advantage(turns).tolist() == [0.25, 0.25, -0.25, -0.25]
 
 
 @pytest.mark.parametrize("credit", EVERY)
@@ -56,20 +50,20 @@ def test_groups_do_not_see_each_other(credit):
 )
 def test_asymmetric_agpo_has_its_worked_numbers(right, positive, negative):
     turns = single_turns([0.0] * 8, success_E=[True] * right + [False] * (8 - right))
-    advantage = agpo_asymmetric_advantage(turns)
+    advantage = AgpoAsymmetric().advantage(turns)
     assert advantage[:right] == pytest.approx([positive] * right, abs=5e-5)
     assert advantage[right:] == pytest.approx([negative] * (8 - right), abs=5e-5)
 
 
 def test_asymmetric_agpo_options_by_hand():
     turns = single_turns([0.0, 0.0], success_E=[True, False])
-    advantage = agpo_asymmetric_advantage(turns, delta=2.0, bonus=-0.25)
+    advantage = AgpoAsymmetric(delta=2.0, bonus=-0.25).advantage(turns)
     assert advantage == pytest.approx([1 / math.sqrt(5), -1 / math.sqrt(5) - 0.25])
 
 
 def test_asymmetric_agpo_of_uniform_groups():
     turns = single_turns([10, 10, 0, 0], groups=[0, 0, 1, 1], success_E=[True, True, False, False])
-    assert agpo_asymmetric_advantage(turns).tolist() == [0, 0, -1, -1]
+    assert AgpoAsymmetric().advantage(turns).tolist() == [0, 0, -1, -1]
 
 
 def test_dispersions_by_hand():
@@ -86,7 +80,7 @@ def test_dispersions_by_hand():
 def test_adaptive_agpo_divides_by_the_chosen_dispersion(dispersion):
     returns = np.array([1.0, 2.0, 4.0, 8.0])
     spread = group_dispersion(returns, np.zeros(4, int), 1, dispersion)[0]
-    assert agpo_adaptive_advantage(single_turns(returns), dispersion=dispersion) == pytest.approx(
+    assert AgpoAdaptive(dispersion=dispersion).advantage(single_turns(returns)) == pytest.approx(
         (returns - 3.75) / spread
     )
 
@@ -94,8 +88,8 @@ def test_adaptive_agpo_divides_by_the_chosen_dispersion(dispersion):
 @pytest.mark.parametrize("dispersion", ["mad", "iqr"])
 def test_a_robust_dispersion_of_zero_falls_back_to_the_deviation(dispersion):
     turns = single_turns([1.0] + [0.0] * 7)
-    assert agpo_adaptive_advantage(turns, dispersion=dispersion) == pytest.approx(
-        agpo_adaptive_advantage(turns, dispersion="std")
+    assert AgpoAdaptive(dispersion=dispersion).advantage(turns) == pytest.approx(
+        AgpoAdaptive(dispersion="std").advantage(turns)
     )
 
 

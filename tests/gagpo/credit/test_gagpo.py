@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from gagpo.credit import Turns, gagpo_advantage, intern, step_advantage, value_proxy
+from gagpo.credit import Turns, intern
+from gagpo.credit.gagpo import Gagpo
+from gagpo.credit.gigpo import Gigpo
 
 STATES = ["s0", "a", "b", "s0", "a", "c", "s0", "d", "s0", "a", "b"]
 
@@ -20,7 +22,7 @@ def example() -> Turns:
 
 
 def test_value_proxy_is_the_mean_return_over_all_visits(example):
-    value = dict(zip(STATES, value_proxy(example), strict=True))
+    value = dict(zip(STATES, Gagpo().value(example), strict=True))
     assert value == pytest.approx({"s0": 4.5125, "a": 19 / 3, "b": 10, "c": 0, "d": 0})
 
 
@@ -32,21 +34,21 @@ def test_value_proxy_is_the_mean_return_over_all_visits(example):
     ],
 )
 def test_worked_example(example, lam, expected):
-    assert gagpo_advantage(example, lam=lam, norm="none") == pytest.approx(expected, abs=5e-5)
+    assert Gagpo(lam=lam, norm="none").advantage(example) == pytest.approx(expected, abs=5e-5)
 
 
 def test_worked_example_is_normalised_by_its_sample_deviation(example):
-    raw = gagpo_advantage(example, norm="none")
+    raw = Gagpo(norm="none").advantage(example)
     assert raw.mean() == pytest.approx(0, abs=5e-5)
     assert raw.std(ddof=1) == pytest.approx(3.4938, abs=5e-5)
-    assert gagpo_advantage(example) == pytest.approx((raw - raw.mean()) / (raw.std(ddof=1) + 1e-6))
+    assert Gagpo().advantage(example) == pytest.approx((raw - raw.mean()) / (raw.std(ddof=1) + 1e-6))
 
 
 def test_lambda_one_is_the_mean_only_step_advantage(example):
-    assert gagpo_advantage(example, lam=1.0, norm="none") == pytest.approx(step_advantage(example, norm="mean"))
+    assert Gagpo(lam=1.0, norm="none").advantage(example) == pytest.approx(Gigpo(norm="mean").step_advantage(example))
 
 
-def test_states_met_once_give_no_advantage(example):
+def test_states_visited_once_give_no_advantage(example):
     lonely = Turns(example.reward_N, example.episode_N, example.group_E, state_N=np.arange(11))
     for lam in (0.0, 0.5, 1.0):
-        assert np.array_equal(gagpo_advantage(lonely, lam=lam), np.zeros(11))
+        assert np.array_equal(Gagpo(lam=lam).advantage(lonely), np.zeros(11))

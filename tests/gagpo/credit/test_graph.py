@@ -1,4 +1,4 @@
-"""GraphGPO and MileGPO: the worked example, and what holds for every rollout graph."""
+"""GraphGPO and MileGPO: worked examples and identities of every rollout graph."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gagpo.agents.episodes import Episode, Turn
-from gagpo.credit import BadTurns, Turns, graphgpo_advantage, milegpo_advantage
-from gagpo.credit.graphgpo import Graphgpo, step_reward
-from gagpo.credit.milegpo import Milegpo
+from gagpo.credit import BadTurns, Turns
+from gagpo.credit.graphgpo import Graphgpo, Milegpo, step_reward
 from gagpo.credit.turns.graph import RolloutGraph
 
 S, A, B, X, Y, WON = range(6)
@@ -54,7 +53,7 @@ def test_worked_example_on_webshop(example):
     assert advantage[[0, 2, 5]] == pytest.approx([9.6377, -4.8188, -4.8188], abs=5e-5)
 
 
-def test_distances_are_those_of_the_shortest_way(example):
+def test_distances_are_shortest_paths(example):
     graph = RolloutGraph.of(example)
     assert graph.distance_V[graph.source_N].tolist() == [2, 1, 2, np.inf, np.inf, 2, np.inf]
     assert graph.distance_V[graph.sink_G].tolist() == [0]
@@ -84,7 +83,7 @@ def test_options_of_the_released_recipe(example):
     )
     graph = RolloutGraph.of(fined)
     assert step_reward(graph, Graphgpo(penalised=True)) == pytest.approx(step_reward(graph, Graphgpo()) - 0.1)
-    rows, episodes = (graphgpo_advantage(fined, step_weight=0.0, statistics=kind) for kind in ("turn", "episode"))
+    rows, episodes = (Graphgpo(step_weight=0.0, statistics=kind).advantage(fined) for kind in ("turn", "episode"))
     per_row = np.array([10.0, 10, 0, 0, 0, 0, 0]) - 0.1  # an episode's rewards, less the turn's own penalty alone
     assert rows == pytest.approx((per_row - per_row.mean()) / (per_row.std(ddof=1) + 1e-6))
     assert not np.allclose(rows, episodes)
@@ -111,9 +110,9 @@ def rollouts(draw) -> Turns:
 @settings(deadline=None, max_examples=100)
 @given(rollouts(), st.floats(0, 2))
 def test_identities(turns, eta):
-    graph_only, whole = milegpo_advantage(turns, eta=0.0), milegpo_advantage(turns, eta=1.0)
-    assert graph_only == pytest.approx(graphgpo_advantage(turns), abs=1e-12)
-    between = milegpo_advantage(turns, eta=eta)
+    graph_only, whole = Milegpo(eta=0.0).advantage(turns), Milegpo(eta=1.0).advantage(turns)
+    assert graph_only == pytest.approx(Graphgpo().advantage(turns), abs=1e-12)
+    between = Milegpo(eta=eta).advantage(turns)
     assert between == pytest.approx((1 - eta) * graph_only + eta * whole, abs=1e-9)
     graph = RolloutGraph.of(turns)
     for credit in (Milegpo(), Milegpo(**WEBSHOP), Milegpo(weighted=False), Milegpo(contextual=False)):
@@ -144,7 +143,7 @@ def test_a_group_without_success_has_no_goal(turns):
     assert (graph.visits.revisits[Milegpo().traps(graph) > 0] > 0).all()
 
 
-def test_without_end_states_each_failure_ends_somewhere_of_its_own(example):
+def test_without_end_states_each_failure_has_its_own_end_node(example):
     known = RolloutGraph.of(example)
     unknown = RolloutGraph.of(
         Turns(
@@ -158,16 +157,16 @@ def test_without_end_states_each_failure_ends_somewhere_of_its_own(example):
     assert unknown.target_N[4] != unknown.target_N[6] and len(unknown.source_M) == len(known.source_M)
 
 
-def test_what_the_graph_needs(example):
+def test_missing_columns_are_named(example):
     with pytest.raises(BadTurns, match="give success_E"):
-        graphgpo_advantage(Turns([0], [0], [0], state_N=[0]))
+        Graphgpo().advantage(Turns([0], [0], [0], state_N=[0]))
     with pytest.raises(BadTurns, match="give state_N"):
-        graphgpo_advantage(Turns([0], [0], [0], success_E=[True]))
+        Graphgpo().advantage(Turns([0], [0], [0], success_E=[True]))
     with pytest.raises(BadTurns, match="end_state_E must have 1 entries"):
         Turns([0], [0], [0], end_state_E=[1, 2])
 
 
-def test_ends_of_episodes_are_states_like_others():
+def test_end_states_are_nodes_like_others():
     turns = [Turn("hall", "go", "go", state="h"), Turn("attic", "go", "go", state="a")]
     back = Episode("t", turns=list(turns), end_observation="hall", end_state="h")
     lost = Episode("t", turns=list(turns[:1]))

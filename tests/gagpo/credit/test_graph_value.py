@@ -1,13 +1,13 @@
-"""Graph value: small chains by hand, and what holds for the fixed point of every group."""
+"""Graph value: small chains by hand, and the fixed point of random groups."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gagpo.credit import Turns, gagpo_advantage, intern, value_proxy
+from gagpo.credit import Turns, intern
 from gagpo.credit.gagpo import Gagpo
-from gagpo.credit.turns.graph_value import graph_value
+from gagpo.credit.turns.graph import graph_value
 
 
 def turns_of(*episodes: list[tuple[str, float]], group: int = 0, **more) -> Turns:
@@ -38,30 +38,30 @@ def test_worked_example():
     )
     value = dict(zip(["s", "a", "m", "s", "b", "m", "s", "c"], graph_value(turns, 0.95), strict=True))
     assert value == pytest.approx({"m": 5, "a": 4.75, "b": 4.75, "c": 0, "s": 0.95 * 9.5 / 3})
-    assert gagpo_advantage(turns, proxy="graph", lam=0.0, norm="none") == pytest.approx(
+    assert Gagpo(proxy="graph", lam=0.0, norm="none").advantage(turns) == pytest.approx(
         [1.5042, 0, 5, 1.5042, 0, -5, -3.0083, 0], abs=5e-5
     )
     # By returns b is worth nothing, and the step to it is blamed for what came after.
-    assert value_proxy(turns)[4] == 0
+    assert Gagpo().value(turns)[4] == 0
 
 
-def test_a_refused_action_is_a_loop_that_costs_time():
+def test_an_invalid_action_is_a_self_loop():
     turns = turns_of([("a", 0.0), ("a", 0.0), ("a", 1.0)])
     assert graph_value(turns, 0.5)[0] == pytest.approx((1 / 3) / (1 - 0.5 * 2 / 3), abs=1e-12)
 
 
-def test_a_certain_path_has_no_advantage_to_hand_out():
+def test_a_deterministic_path_has_no_advantage():
     turns = turns_of(*[[(f"s{k}", 10.0 * (k == 30)) for k in range(31)]] * 8)
-    assert not gagpo_advantage(turns, proxy="graph", lam=0.0).any()
+    assert not Gagpo(proxy="graph", lam=0.0).advantage(turns).any()
     assert graph_value(turns, 0.95)[0] == pytest.approx(10 * 0.95**30, abs=1e-9)
 
 
-def test_an_episode_that_was_cut_off_can_be_valued_by_where_it_stood():
+def test_truncated_episodes_bootstrap_from_their_end_state():
     rows = ([("a", 0.0), ("b", 10.0)], [("a", 0.0)])
     cut = turns_of(*rows, truncated_E=[False, True], end_state_E=[9, 1])
     assert graph_value(cut, 0.9)[0] == pytest.approx(4.5)
     assert graph_value(cut, 0.9, bootstrap_truncated=True)[0] == pytest.approx(9)
-    assert gagpo_advantage(cut, gamma=0.9, proxy="graph", lam=0.0, bootstrap_truncated=True, norm="none") == (
+    assert Gagpo(gamma=0.9, proxy="graph", lam=0.0, bootstrap_truncated=True, norm="none").advantage(cut) == (
         pytest.approx([0, 0, 0])
     )
     # Nobody acted in the state after the cut: its own last state stands in.
@@ -69,9 +69,9 @@ def test_an_episode_that_was_cut_off_can_be_valued_by_where_it_stood():
     assert graph_value(elsewhere, 0.9, bootstrap_truncated=True)[0] == pytest.approx(4.5 / (1 - 0.45))
 
 
-def test_what_has_no_fixed_point_is_refused():
+def test_settings_without_a_fixed_point_are_rejected():
     for wrong in ({"gamma": 1.0}, {"leave_one_out": True}):
-        with pytest.raises(ValueError, match="set gamma below 1 and leave_one_out=false"):
+        with pytest.raises(ValueError, match="requires gamma below 1 and leave_one_out=false"):
             Gagpo(proxy="graph", **wrong)
 
 
@@ -97,12 +97,12 @@ def test_it_is_the_fixed_point(turns, gamma):
         assert np.ptp(value_N[visits]) == 0  # equal states, equal value
         assert (turns.reward_N + gamma * ahead_N)[visits].mean() == pytest.approx(value_N[visits][0], abs=1e-8)
     # What is above the mean of a state is paid for by what is below it.
-    advantage_N = gagpo_advantage(turns, gamma=gamma, proxy="graph", lam=0.0, norm="none")
+    advantage_N = Gagpo(gamma=gamma, proxy="graph", lam=0.0, norm="none").advantage(turns)
     assert np.bincount(state_N, advantage_N) == pytest.approx(0, abs=1e-7)
 
 
 @settings(deadline=None, max_examples=50)
 @given(rollouts())
-def test_without_meetings_it_is_the_return(turns):
+def test_without_shared_states_it_is_the_return(turns):
     lonely = Turns(turns.reward_N, turns.episode_N, turns.group_E, state_N=np.arange(turns.turns))
-    assert graph_value(lonely, 0.95) == pytest.approx(value_proxy(lonely), abs=1e-8)
+    assert graph_value(lonely, 0.95) == pytest.approx(Gagpo().value(lonely), abs=1e-8)

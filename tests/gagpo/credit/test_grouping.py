@@ -7,7 +7,7 @@ from gagpo.credit.turns.grouping import BLOCK, backward_recursion, generalised_a
 
 
 @pytest.mark.parametrize("longest", [3, 50, 3 * BLOCK])
-def test_long_columns_are_solved_as_by_a_loop(longest):
+def test_long_columns_match_a_loop(longest):
     rng = np.random.default_rng(longest)
     count = 2 * BLOCK + 17
     value, carry = rng.normal(size=count), rng.uniform(0.5, 1.0, count)
@@ -19,7 +19,7 @@ def test_long_columns_are_solved_as_by_a_loop(longest):
     assert backward_recursion(value, carry) == pytest.approx(expected, abs=1e-9)
 
 
-def test_an_undiscounted_return_is_a_sum_however_long_the_episode():
+def test_undiscounted_returns_of_long_episodes_are_exact_sums():
     count = BLOCK + 5
     last = np.zeros(count, bool)
     last[[6, count - 1]] = True
@@ -27,7 +27,7 @@ def test_an_undiscounted_return_is_a_sum_however_long_the_episode():
     assert returns.tolist() == [*range(7, 0, -1), *range(count - 7, 0, -1)]
 
 
-def test_advantages_fade_to_nothing_not_to_denormal_numbers():
+def test_advantages_decay_to_zero_without_denormal_numbers():
     delta = np.zeros(20_000)
     delta[-1] = 1.0
     last = np.zeros(20_000, bool)
@@ -37,5 +37,5 @@ def test_advantages_fade_to_nothing_not_to_denormal_numbers():
     assert advantage[0] == pytest.approx(0.0, abs=1e-50)
 
 
-def test_no_turns_are_no_trouble():
+def test_empty_columns():
     assert backward_recursion(np.zeros(0), np.zeros(0)).tolist() == []

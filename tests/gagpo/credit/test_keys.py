@@ -1,4 +1,4 @@
-"""What makes two turns the same state, and how it shows that a key is none."""
+"""State keys, aliasing and text features."""
 
 import math
 
@@ -26,7 +26,7 @@ SHUT = episode(("Hall.", "open", "shut"), ("Nothing happens.", "go", "shut"), re
 OPEN = episode(("Hall.", "lift", "shut"), ("Nothing happens.", "go", "shut"), ("Attic.", "go", "up"), refused=(0,))
 
 
-def test_auto_is_the_state_where_the_env_names_one():
+def test_auto_uses_states_if_every_turn_has_one():
     assert Turns.from_episodes([SHUT, OPEN], "auto").state_N.tolist() == [0, 0, 0, 0, 1]
     nameless = episode(("Hall.", "open", None))
     assert Turns.from_episodes([SHUT, nameless], "auto").state_N.tolist() == [0, 1, 0]
@@ -35,7 +35,7 @@ def test_auto_is_the_state_where_the_env_names_one():
         Turns.from_episodes([nameless], "state")
 
 
-def test_a_key_is_aliased_where_one_action_leads_to_two_places():
+def test_aliasing_counts_actions_with_two_results():
     by_text, by_state = (Turns.from_episodes([SHUT, OPEN, OPEN], key) for key in ("observation", "state"))
     # "open" and "lift" are two actions; "lift" then "go" is repeated, and always came to the same.
     assert aliasing(by_text) == 0 and aliasing(by_state) == 0
@@ -55,20 +55,20 @@ def test_aliasing_is_within_a_task():
 
 
 @pytest.mark.parametrize(("share", "level"), [(0.0, "good"), (0.1, "watch"), (0.3, "bad")])
-def test_health_says_that_a_key_is_no_state(share, level):
+def test_health_reports_aliased_keys(share, level):
     (found,) = [one for one in health([{"aliasing": share}]) if "repeated in one state" in one.sentence]
     assert found.level == level
     assert ("algorithm.credit.key" in found.sentence) == (level == "bad")
 
 
-def test_words_are_told_apart_by_the_part_that_they_stand_in():
+def test_parts_do_not_share_words():
     assert np.linalg.norm(hashed_words("goal", "a mug", 64)) == pytest.approx(1)
     assert not np.allclose(hashed_words("goal", "a mug", 64), hashed_words("observation", "a mug", 64))
     assert np.array_equal(hashed_words("goal", "A mug!", 64), hashed_words("goal", "mug a", 64))
     assert not hashed_words("goal", "...", 64).any()
 
 
-def test_features_are_of_goal_observation_and_last_actions():
+def test_features_of_goal_observation_and_last_actions():
     first, again = episode(("Find it.", "look", None), ("Hall.", "go", None)), episode(("Find it.", "wait", None))
     feature_NF = feature_columns([first, again], 32)
     assert feature_NF.shape == (3, 32) and feature_NF.dtype == np.float32

@@ -1,4 +1,4 @@
-"""What credits read of the policy is what its whole distributions say, and a credit without it says what is missing."""
+"""Credits that read the policy's entropy or probabilities."""
 
 import copy
 
@@ -47,14 +47,14 @@ def test_the_trainer_measures_what_the_credit_reads(corridor, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize(("name", "what"), [("empg", "entropy_N"), ("optimal_token_baseline", "energy_K")])
-def test_a_credit_without_its_measure_says_what_is_missing(name, what):
+def test_a_missing_measurement_is_named(name, what):
     with pytest.raises(BadTurns, match=f"give {what}"):
         advantages(Turns([1.0, 0.0], [0, 1], [0, 0]), find(name)())
     with pytest.raises(BadTurns, match=f"{what} must"):
         Turns([1.0, 0.0], [0, 1], [0, 0], **{what: [0.5]})
 
 
-def test_clarity_counts_and_equal_entropies_change_nothing():
+def test_empg_rewards_certainty_and_ignores_equal_entropies():
     """Two turns of a success: the surer one gets more; where all are equally sure, only the bonus sets turns apart."""
     columns = {"reward_N": [0, 1, 0], "episode_N": [0, 0, 1], "group_E": [0, 0]}
     last = {"reward_N": [1, 1, 0], "episode_N": [0, 1, 2], "group_E": [0, 0, 0]}  # no turn has a next one
@@ -65,6 +65,6 @@ def test_clarity_counts_and_equal_entropies_change_nothing():
     assert even - (plain - plain.mean()) == pytest.approx(np.array([0.1, 0.0, 0.0]) - 0.1 / 3)
 
 
-def test_a_baseline_that_knows_no_difference_is_no_advantage():
+def test_token_baseline_of_equal_returns_gives_no_advantage():
     turns = Turns([1.0, 1.0, 5.0], [0, 1, 2], [0, 0, 1], tokens_N=[2, 3, 1], energy_K=[0.5] * 6)
     assert find("optimal_token_baseline")().advantage(turns).tolist() == [0.0] * 6

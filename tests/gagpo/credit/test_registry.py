@@ -1,4 +1,4 @@
-"""Credits are found by name, those of other packages among them."""
+"""Finding credits by name, including those of other packages."""
 
 import re
 import subprocess
@@ -39,7 +39,7 @@ TURNS = Turns([0, 10, 0], [0, 0, 1], [0, 0])
 
 @pytest.fixture
 def elsewhere(tmp_path, monkeypatch):
-    """A folder outside of this repository with one file: a package that nobody here knows."""
+    """A folder outside of this repository with the module of a credit."""
     (tmp_path / "half_credit.py").write_text(HALF)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
@@ -47,13 +47,13 @@ def elsewhere(tmp_path, monkeypatch):
     sys.modules.pop("half_credit", None)
 
 
-def test_every_name_is_that_of_its_class():
+def test_names_match_their_classes():
     for name in CREDITS.ours:
         assert find(name)().name == name
     assert names()[: len(CREDITS.ours)] == list(CREDITS.ours)
 
 
-def test_a_credit_of_one_file_elsewhere_is_named_by_its_place(elsewhere):
+def test_a_credit_of_another_file_is_found_by_module_and_class(elsewhere):
     algorithm = load("grpo", {"credit": {"name": "half_credit:Half", "share": 0.25}})
     assert advantages(TURNS, algorithm.credit).advantage_N.tolist() == [2.5, 2.5, 0]
     again = Algorithm.model_validate(yaml.safe_load(yaml.safe_dump(algorithm.model_dump(mode="json"))))
@@ -62,7 +62,7 @@ def test_a_credit_of_one_file_elsewhere_is_named_by_its_place(elsewhere):
     assert run.algorithm.credit.share == 0.5
 
 
-def test_a_credit_that_was_registered_is_named_by_its_name(elsewhere):
+def test_a_registered_credit_is_found_by_name(elsewhere):
     with pytest.raises(ValueError, match="there is no credit 'half'"):
         find("half")
     __import__("half_credit")
@@ -82,8 +82,8 @@ def test_the_example_of_the_documentation_works():
         CREDITS.remove("half")
 
 
-def test_an_installed_package_is_found_by_its_entry_point(elsewhere, offer):
-    """In a process of its own, for which the package is installed: its metadata stand beside its file."""
+def test_a_credit_of_an_installed_package_is_found_by_entry_point(elsewhere, offer):
+    """In a separate process in which the package is installed."""
     offer("half_credit", "gagpo.credits", half="half_credit:Half")
     script = f"""
         import sys
@@ -104,20 +104,20 @@ def test_an_installed_package_is_found_by_its_entry_point(elsewhere, offer):
         ("gigp", "there is no credit 'gigp'; nearest: gigpo"),
         ("nowhere_at_all:Half", "credit nowhere_at_all:Half: there is no module 'nowhere_at_all' to import"),
         ("numpy:Half", "credit numpy:Half: module 'numpy' has no 'Half'"),
-        ("numpy:ndarray", "numpy:ndarray is no credit: it must be a class derived from"),
+        ("numpy:ndarray", "numpy:ndarray is not a credit: derive the class from gagpo.credit.CreditSettings"),
         ({"lam": 0.5}, "a credit is a name, or options with a name among them; known: gagpo"),
         ({"name": "gigpo", "gama": 0.5}, "credit gigpo has no option 'gama'; nearest: gamma"),
         ({"name": "gigpo", "norm": "median"}, "credit gigpo: norm: Input should be 'mean_std' or 'mean'"),
         (7, "a credit is a name"),
     ],
 )
-def test_what_is_wrong_with_a_credit_is_said_in_one_line(value, reason):
+def test_errors_of_credits_are_one_line(value, reason):
     with pytest.raises(SettingsError, match=reason) as caught:
         parse({**RUN, "algorithm": {"credit": value}}, "run.yaml")
     assert "\n" not in str(caught.value)
 
 
-def test_what_may_not_be_registered():
+def test_invalid_registrations_are_rejected():
     class Nameless(CreditSettings):
         pass
 
@@ -128,21 +128,21 @@ def test_what_may_not_be_registered():
         register(Nameless)
     with pytest.raises(ValueError, match="there is a credit 'gagpo' already"):
         register(Taken)
-    with pytest.raises(ValueError, match="is no credit"):
+    with pytest.raises(ValueError, match="is not a credit"):
         register(dict)
 
 
-def test_a_credit_that_gives_nothing_says_what_to_write():
+def test_a_credit_without_its_method_names_it():
     class Idle(CreditSettings):
         name: str = "idle"
 
-    with pytest.raises(GagpoError, match=r"credit idle gives none: .* a method advantage\(turns\)"):
+    with pytest.raises(GagpoError, match=r"credit idle has no advantage: add a method advantage\(turns\)"):
         advantages(TURNS, Idle())
-    with pytest.raises(GagpoError, match="credit idle has no use for a critic: set critic=null"):
+    with pytest.raises(GagpoError, match="credit idle does not use a critic: set critic=null"):
         Idle().advantage_and_target(TURNS, None)
 
 
-def test_a_credit_that_gives_too_few_advantages_is_named():
+def test_a_credit_with_too_few_advantages_is_named():
     class Short(CreditSettings):
         name: str = "short"
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gagpo.credit import BadTurns, Turns, gigpo_advantage
+from gagpo.credit import BadTurns, Turns
+from gagpo.credit.gigpo import Gigpo
 from gagpo.credit.turns.similarity import cluster, similar_states, similarity
 
 TEXTS = st.text(alphabet="abcé漢 ", max_size=12)
@@ -37,7 +38,7 @@ def test_similarity_is_that_of_the_longest_common_subsequence(first, second):
 
 @settings(deadline=None)
 @given(st.lists(TEXTS, min_size=1, max_size=8), st.sampled_from([0.5, 0.8, 0.95, 1.0]))
-def test_a_text_joins_the_first_founder_it_is_like(texts, threshold):
+def test_a_text_joins_the_first_similar_group(texts, threshold):
     founders: list[str] = []
     expected = []
     for text in texts:
@@ -49,7 +50,7 @@ def test_a_text_joins_the_first_founder_it_is_like(texts, threshold):
     assert cluster(texts, threshold).tolist() == [seen[text] for text in texts]
 
 
-def test_more_founders_than_were_planned_for():
+def test_many_groups():
     rng = random.Random(0)
     texts = ["".join(rng.choices("abcdefghij", k=30)) for _ in range(50)]
     assert len(set(cluster(texts, 0.95).tolist())) == 50
@@ -59,11 +60,11 @@ def test_gigpo_groups_near_equal_observations_of_one_task_only():
     texts = ["on the shelf you see a mug 1", "on the shelf you see a mug 2", "on the shelf you see a mug 1", "a door"]
     turns = Turns([1, 0, 5, 0], [0, 1, 2, 3], [0, 0, 1, 1], state_N=[0, 1, 0, 2], text_N=texts)
     assert similar_states(turns, 0.95).tolist() == [0, 0, 1, 2]
-    exact, near = gigpo_advantage(turns), gigpo_advantage(turns, similarity=0.95)
+    exact, near = Gigpo().advantage(turns), Gigpo(similarity=0.95).advantage(turns)
     half = np.array([0.5, -0.5]) / (np.sqrt(0.5) + 1e-6)
     assert near - exact == pytest.approx([*half, 0, 0])
 
 
-def test_texts_are_needed():
+def test_missing_texts_are_named():
     with pytest.raises(BadTurns, match="give text_N"):
-        gigpo_advantage(Turns([0], [0], [0], state_N=[0]), similarity=0.9)
+        Gigpo(similarity=0.9).advantage(Turns([0], [0], [0], state_N=[0]))

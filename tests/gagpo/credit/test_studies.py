@@ -1,4 +1,4 @@
-"""The studies of credit: their truth where it can be told by hand, their rows, and the small policy."""
+"""The studies of credit: true values by hand, their rows, and the small policy."""
 
 from types import SimpleNamespace
 
@@ -25,7 +25,7 @@ def played(agent, tasks=("door-07", "door-05"), tries=4, **kwargs):
         return episodes, *true_values(agent, pool, episodes, saving.points, tries=3)
 
 
-def test_who_knows_the_way_is_worth_whether_there_is_time_for_it():
+def test_true_values_depend_on_the_remaining_turns():
     """The expert goes straight: a turn is worth 1 where the door is within the turns that are left, else 0."""
     episodes, value_N, variance_N = played(ExpertAgent(), expert=True)
     expected = []
@@ -39,7 +39,7 @@ def test_who_knows_the_way_is_worth_whether_there_is_time_for_it():
     assert not advantage_N.any() and not error_N.any()  # nothing that it does changes anything
 
 
-def test_advantages_add_up_to_what_was_earned():
+def test_true_advantages_add_up_to_the_return():
     policy = SmallPolicy()
     episodes, value_N, variance_N = played(SmallAgent(policy), tries=3)
     advantage_N, error_N = true_advantages(episodes, value_N, variance_N)
@@ -70,7 +70,7 @@ def test_the_small_policy_learns_by_the_suites_own_credit(method):
     assert "advantage_std" in progress[0].stats
 
 
-def test_a_credit_is_judged_by_direction_and_signs():
+def test_credits_are_scored_by_direction_and_signs():
     rng = np.random.default_rng(0)
     true_N = np.array([0.5, -0.5, 0.05, 0.3])
     batches = [SimpleNamespace(true_N=true_N, error_N=np.full(4, 0.01), gradient=np.asarray) for _ in range(4)]

@@ -1,4 +1,4 @@
-"""Sums of credits in units of their deviation; a fitted value that never sees its own episode."""
+"""Sums of credits, and values fitted without the own episode."""
 
 import doctest
 import importlib
@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 
 from gagpo.algorithms import Algorithm, load
-from gagpo.credit import Turns, advantages, gagpo_advantage, graphgpo_advantage, step_advantage, value_proxy
+from gagpo.credit import Turns, advantages
 from gagpo.credit.empirical_bayes import (
     EmpiricalBayes,
     ridge_without_own_episode,
     shrunk_without_own,
     variance_ratio,
 )
+from gagpo.credit.gagpo import Gagpo
+from gagpo.credit.graphgpo import Graphgpo
 from gagpo.credit.weighted_sum import WeightedSum
 
 
@@ -39,31 +41,31 @@ def some_turns(seed: int = 0, episodes: int = 12, longest: int = 6, width: int =
     )
 
 
-def test_a_sum_is_that_of_its_parts_in_units_of_their_deviation():
+def test_a_sum_adds_parts_divided_by_their_deviation():
     turns = some_turns()
-    step, value = graphgpo_advantage(turns, episode_weight=0.0), gagpo_advantage(turns, proxy="graph", lam=0.0)
+    step, value = Graphgpo(episode_weight=0.0).advantage(turns), Gagpo(proxy="graph", lam=0.0).advantage(turns)
     assert WeightedSum().advantage(turns) == pytest.approx(step / step.std() + value / value.std())
 
 
-def test_a_credit_that_says_nothing_adds_nothing():
+def test_a_credit_without_deviation_adds_nothing():
     turns = some_turns()
     flat = Turns(np.zeros(turns.turns), turns.episode_N, turns.group_E, state_N=turns.state_N, success_E=[False] * 12)
     assert not WeightedSum(credits=["grpo", "graphgpo"]).advantage(flat).any()
 
 
-def test_one_key_serves_all_parts_and_survives_being_written_down():
+def test_parts_share_one_key_and_round_trip():
     algorithm = load("graph_sum", {"credit": {"key": "history"}})
     assert [part.key for part in algorithm.credit.credits] == ["history", "history"]
     assert Algorithm.model_validate(algorithm.model_dump(mode="json")) == algorithm
-    with pytest.raises(ValueError, match="one key serves all credits of a sum: set key=state beside credits"):
+    with pytest.raises(ValueError, match="all credits of a sum share one key: set key=state next to credits"):
         load("graph_sum", {"credit": {"credits": [{"name": "gagpo", "key": "state"}]}})
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"credits": ["ppo_turn"]}, "ppo_turn needs a critic"),
-        ({"credits": ["reinforce_plus_plus"]}, "is one of tokens"),
+        ({"credits": ["ppo_turn"]}, "ppo_turn, which needs a critic"),
+        ({"credits": ["reinforce_plus_plus"]}, "is token-level"),
         ({"credits": []}, "at least 1 item"),
     ],
 )
@@ -72,7 +74,7 @@ def test_what_cannot_be_summed(changes, reason):
         load("graph_sum", {"credit": changes})
 
 
-def test_the_fit_without_an_episode_is_a_fit_without_it():
+def test_leave_one_out_fit_matches_a_separate_fit():
     turns = some_turns(3)
     target_N = np.random.default_rng(1).normal(size=turns.turns)
     found = ridge_without_own_episode(turns.feature_NF, target_N, turns.episode_N, ridge=2.0)
@@ -83,7 +85,7 @@ def test_the_fit_without_an_episode_is_a_fit_without_it():
         assert found[own] == pytest.approx(turns.feature_NF[own] @ weights, abs=1e-9)
 
 
-def test_no_episode_is_in_its_own_value():
+def test_values_do_not_depend_on_the_own_episode():
     """Another outcome of one episode changes the values of the others, and not its own, but for what is estimated."""
     turns, credit = some_turns(5), EmpiricalBayes()
     own = turns.episode_N == 3
@@ -94,7 +96,7 @@ def test_no_episode_is_in_its_own_value():
         state_N=turns.state_N,
         feature_NF=turns.feature_NF,
     )
-    fixed = [ridge_without_own_episode(t.feature_NF, value_proxy(t), t.episode_N, 3.0) for t in (turns, changed)]
+    fixed = [ridge_without_own_episode(t.feature_NF, Gagpo().value(t), t.episode_N, 3.0) for t in (turns, changed)]
     assert fixed[0].shape == credit.value(turns).shape
     target = [np.where(own, x, 1.0) for x in (0.0, 50.0)]
     before, after = (ridge_without_own_episode(turns.feature_NF, y, turns.episode_N, 3.0) for y in target)
@@ -102,7 +104,7 @@ def test_no_episode_is_in_its_own_value():
     assert not np.allclose(before[~own], after[~own])
 
 
-def test_means_are_shrunk_by_what_is_estimated():
+def test_shrinkage_by_hand():
     group, owner = np.repeat([0, 1, 2], 4), np.arange(12)
     clear = np.repeat([-10.0, 0.0, 10.0], 4) + np.tile([-1.0, 1.0, -1.0, 1.0], 3)
     ratio = variance_ratio(clear, group, 3)
@@ -111,7 +113,7 @@ def test_means_are_shrunk_by_what_is_estimated():
     assert found[0] == pytest.approx((1.0 - 1.0 + 1.0 - 30.0) / (3 + ratio))
     alike = np.tile([-1.0, 1.0, -1.0, 1.0], 3)
     assert variance_ratio(alike, group, 3) == np.inf and not shrunk_without_own(alike, group, owner).any()
-    assert not shrunk_without_own(clear, group, group).any()  # nobody else owns anything
+    assert not shrunk_without_own(clear, group, group).any()  # groups of one owner
 
 
 @pytest.mark.parametrize(
@@ -122,19 +124,13 @@ def test_worked_example_of_a_value_by_task(returns, value):
     assert EmpiricalBayes().value(turns) == pytest.approx(value, abs=5e-5)
 
 
-def test_turns_without_words_are_valued_by_task_and_state():
+def test_turns_without_features_are_valued_by_task_and_state():
     turns = some_turns(7)
     bare = Turns(turns.reward_N, turns.episode_N, turns.group_E, state_N=turns.state_N)
     assert np.isfinite(EmpiricalBayes().advantage(bare)).all()
 
 
-@pytest.mark.parametrize("function", [gagpo_advantage, graphgpo_advantage, value_proxy, step_advantage])
-def test_a_key_that_would_do_nothing_is_refused(function):
-    with pytest.raises(ValueError, match=r"numbered already: leave key out.*from_episodes\(key="):
-        function(some_turns(), key="state")
-
-
-def test_credit_that_follows_states_warns_of_keys_that_are_none():
+def test_credits_that_follow_states_warn_of_aliased_keys():
     turns = Turns(
         [0] * 4 + [10],
         [0, 0, 1, 1, 1],
@@ -144,6 +140,6 @@ def test_credit_that_follows_states_warns_of_keys_that_are_none():
         action_N=[0, 0, 0, 0, 1],
     )
     for name in ("graphgpo", "milegpo", "graph_value", "graph_sum"):
-        with pytest.warns(UserWarning, match=r"follows states, and its key is none.*key=state, or, where"):
+        with pytest.warns(UserWarning, match=r"follows states, but its key does not identify them.*key=state, or, if"):
             assert advantages(turns, load(name).credit).stats["aliasing"] == 1.0
     assert "aliasing" in advantages(turns, load("gagpo").credit).stats  # said, and no reason to warn: it averages

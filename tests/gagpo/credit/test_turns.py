@@ -1,4 +1,4 @@
-"""The columns credit is computed from: how they are made from episodes, and what is refused."""
+"""The columns that credit is computed from, and the errors of bad ones."""
 
 import numpy as np
 import pytest
@@ -40,13 +40,13 @@ def test_columns_of_episodes():
     assert turns.last_N.tolist() == [False, True, True]
 
 
-def test_answers_are_the_outcomes_of_single_turns():
+def test_votes_are_the_actions_of_single_turns():
     answers = [episode(("2+2?", answer, 0)) for answer in ("4", "5", "4")]
     assert Turns.from_episodes(answers).vote_E.tolist() == [0, 1, 0]
     assert Turns.from_episodes([*answers, episode(("2+2?", "?", 0), ("well?", "4", 1))]).vote_E is None
 
 
-def test_keys_tell_states_apart_differently():
+def test_states_by_key():
     episodes = [
         episode(("hall", "north", 0), ("attic", "south", 0), ("hall", "north", 0)),
         episode(("hall", "north", 0), ("attic", "wait", 0), ("attic", "south", 0)),
@@ -126,7 +126,7 @@ def test_codings_of_episode_returns():
         Turns([0], [0], [0]).coded_return_E("success")
 
 
-def test_states_are_needed_only_where_they_are_compared():
+def test_states_are_optional_for_credits_that_do_not_compare_them():
     with pytest.raises(BadTurns, match="give state_N"):
         Turns([0], [0], [0]).states()
 

@@ -1,8 +1,7 @@
-"""Two processes that train together, and how their run is compared with that of one."""
+"""Two processes that train together, and a comparison of their run with that of one."""
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +12,8 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from gagpo.learning import logprobs
-from gagpo.learning.steps import optimizer
+from gagpo.distributed.launch import free_port
+from gagpo.learning import logprobs, optimizer
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
@@ -27,17 +26,11 @@ GENTLE = {"optimizer": {"learning_rate": 1e-3}, "evaluation": {"tasks": 2, "befo
 EPSILON = 1e-6
 
 
-def free_port():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
-
-
-def start_ranks(command, env=2, **more):
+def start_ranks(command, count=2, **more):
     """The processes of ``command``, as torchrun would start them."""
-    place = {"WORLD_SIZE": env, "LOCAL_WORLD_SIZE": env, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    place = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     processes = []
-    for rank in range(env):
+    for rank in range(count):
         names = {**place, "RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": 1, **more}
         environment = {**os.environ, **{name: str(value) for name, value in names.items()}}
         processes.append(

@@ -1,4 +1,4 @@
-"""A rank that meets the others until a file lies in a folder. Arguments: the folder, the deadline, who kills itself."""
+"""A rank that meets the others until a file appears. Arguments: the folder, the deadline, who kills itself."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Ranks that train while the first one samples for all: every task in its turn, no turn too old, one batch for all."""
+"""Ranks train while the first one samples for all: task order, staleness, batches."""
 
 import json
 import subprocess
@@ -7,15 +7,14 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from gagpo.agents.engines.base import Request, Sampling
-from gagpo.agents.engines.idle import IdleEngine
+from gagpo.agents.engines.base import IdleEngine, Request, Sampling
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.episodes import Episode, Turn, read_episodes
 from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.rollout import Clock
 from gagpo.base.errors import InvalidArgument
 from gagpo.collecting.collector import Collection
-from gagpo.collecting.first_rank import collection_bytes, collection_of
+from gagpo.collecting.ahead import collection_bytes, collection_of
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.run_folder import RunFolder
 from tests.agents.engines.remote.fake_server import serving
@@ -24,12 +23,12 @@ from tests.gagpo.distributed.conftest import EPSILON, WORKER, start_ranks, train
 AHEAD = {"workers": 1, "ahead": 1, "lockstep": False}
 
 
-def train_in(env, jobs, folder):
+def train_in(count, jobs, folder):
     """Train every (config, folder) with so many ranks; what they said."""
     listed = folder / "jobs.json"
     runs = [[str(config), str(place), None] for config, place in jobs]
     listed.write_text(json.dumps({"epsilon": EPSILON, "runs": runs}))
-    ranks = start_ranks([WORKER, listed], env)
+    ranks = start_ranks([WORKER, listed], count)
     try:
         outputs = [process.communicate(timeout=400)[0] for process in ranks]
     except subprocess.TimeoutExpired:

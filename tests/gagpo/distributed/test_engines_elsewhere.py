@@ -1,4 +1,4 @@
-"""Ranks that hold the policy in parts, and servers that sample from all of it: no card has a second whole model."""
+"""A sharded policy with vLLM servers: no rank holds a second whole model."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Whole runs of several processes from the command line: started by the settings or by torchrun, killed, stopped."""
+"""Runs of several processes from the command line: started by settings or torchrun, killed, interrupted."""
 
 import os
 import signal
@@ -80,7 +80,7 @@ def test_a_launcher_ends_all_with_the_first_that_dies(monkeypatch):
 def test_no_port_is_no_place_to_meet(monkeypatch):
     for name, value in dict(zip(ENVIRONMENT, ("0", "2", "0", "127.0.0.1", "0"), strict=True)).items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(RankLost, match=r"MASTER_PORT=0 is no port.*--standalone"), joined():
+    with pytest.raises(RankLost, match=r"cannot meet at MASTER_PORT=0: run torchrun --standalone"), joined():
         pass
 
 

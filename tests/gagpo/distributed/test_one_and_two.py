@@ -1,4 +1,4 @@
-"""Two ranks do what one process does, in weights, states, numbers and results; and each goes on from the other."""
+"""Two ranks give the weights, states, metrics and results of one process, and either resumes the other's run."""
 
 import pytest
 
@@ -56,11 +56,11 @@ def both(folder, model, names, minibatches):
         case = {**CASES[name]}
         training = {"iterations": 2, "minibatches": minibatches, "save_every": 100, **case.pop("training", {})}
         config = write_config(folder / name, model, training=training, **case)
-        found[name] = {env: folder / name / f"of-{env}" for env in (1, 2)}
-        for env, place in found[name].items():
-            if env == 1 and training.pop("offload", None):  # of several processes alone
+        found[name] = {count: folder / name / f"of-{count}" for count in (1, 2)}
+        for count, place in found[name].items():
+            if count == 1 and training.pop("offload", None):  # of several processes alone
                 config = write_config(folder / name / "one", model, training=training, **case)
-            jobs[env].append((config, place, CHUNK if name == "chunks and decay" else None))
+            jobs[count].append((config, place, CHUNK if name == "chunks and decay" else None))
             config = folder / name / "run.yaml"
     train_in_one(jobs[1])
     train_in_two(jobs[2], folder)
@@ -101,7 +101,7 @@ def test_a_checkpoint_goes_on_in_another_number_of_ranks_and_back(tmp_path, warm
         whole = write_config(tmp_path / name, warm_model, **case)
         jobs.append((whole, tmp_path / name / "whole", None))
     train_in_one(jobs)
-    for stage, env in enumerate(order, 1):
+    for stage, count in enumerate(order, 1):
         part = []
         for name, (config, *_) in zip(names, jobs, strict=True):
             place = tmp_path / name / "parts"
@@ -111,6 +111,6 @@ def test_a_checkpoint_goes_on_in_another_number_of_ranks_and_back(tmp_path, warm
                 case = {**CASES[name], "training": {"iterations": 1, "save_every": 1}}
                 config = write_config(tmp_path / name / "first", warm_model, **case)
             part.append((config, place, None))
-        train_in_one(part) if env == 1 else train_in_two(part, tmp_path)
+        train_in_one(part) if count == 1 else train_in_two(part, tmp_path)
     for name in names:
         require_same_run(tmp_path / name / "whole", tmp_path / name / "parts")

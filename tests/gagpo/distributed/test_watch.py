@@ -1,4 +1,4 @@
-"""Ranks that stop, die, are started again or sit on hosts of their own: real processes that meet again and again."""
+"""Ranks that stop, die, restart or run on separate hosts, as real processes."""
 
 import json
 import os
@@ -27,8 +27,8 @@ def ranks(tmp_path):
     """Starts ranks that meet until :func:`end`; whatever is left of them is killed."""
     started = []
 
-    def start(deadline, env=2):
-        started.extend(start_ranks([WORKER, tmp_path, deadline], env))
+    def start(deadline, count=2):
+        started.extend(start_ranks([WORKER, tmp_path, deadline], count))
         return started
 
     yield start
@@ -37,19 +37,19 @@ def ranks(tmp_path):
         process.communicate()
 
 
-def wait_for_meetings(folder, env=2):
+def wait_for_meetings(folder, count=2):
     """Until every rank has met the others again."""
-    for path in (folder / f"meetings {rank}" for rank in range(env)):
+    for path in (folder / f"meetings {rank}" for rank in range(count)):
         path.unlink(missing_ok=True)
     until = time.monotonic() + SECONDS
-    while not all((folder / f"meetings {rank}").exists() for rank in range(env)):
+    while not all((folder / f"meetings {rank}").exists() for rank in range(count)):
         assert time.monotonic() < until
         time.sleep(0.05)
 
 
 @pytest.mark.parametrize("stopped", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_stopped_rank_is_noticed_by_the_others_whoever_holds_the_store(ranks, tmp_path, stopped):
-    processes = ranks(8, env=3)
+    processes = ranks(8, count=3)
     wait_for_meetings(tmp_path, 3)
     os.kill(processes[stopped].pid, signal.SIGSTOP)
     others = [processes[rank] for rank in range(3) if rank != stopped]

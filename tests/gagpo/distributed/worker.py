@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 from gagpo.distributed.ranks import joined
-from gagpo.learning import logprobs
-from gagpo.learning.steps import optimizer
+from gagpo.learning import logprobs, optimizer
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
 from gagpo.training.trainer import train

@@ -1,4 +1,4 @@
-"""Distillation is the gradient of the divergence that it is named for, and the teacher reads what it should."""
+"""Distillation has the gradient of its divergence, and the teacher gets the right prompts."""
 
 import math
 
@@ -14,7 +14,7 @@ from gagpo.algorithms import load
 from gagpo.imitation.distillation import hinted_rows, hints_of
 from gagpo.learning.batch import build_rows
 from gagpo.objectives import Layout, policy_loss
-from gagpo.objectives.imitation import Distillation, distillation_advantage, fall
+from gagpo.objectives.imitation import Distillation, decay, distillation_advantage
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError
@@ -57,7 +57,7 @@ def test_the_bounded_form_has_a_floor_and_neither_form_is_infinite():
 def test_coefficients_fall_to_nothing_after_the_last_iteration():
     falling = Distillation(teacher="a", coefficient=0.4, schedule="linear")
     assert [falling.at(i, 4) for i in range(5)] == pytest.approx([0.4, 0.3, 0.2, 0.1, 0.0])
-    assert fall("cosine", 0.0) == 1.0 and fall("cosine", 1.0) == pytest.approx(0.0) and fall("constant", 1.0) == 1.0
+    assert decay("cosine", 0.0) == 1.0 and decay("cosine", 1.0) == pytest.approx(0.0) and decay("constant", 1.0) == 1.0
 
 
 def episode(context, group, success, *actions):
@@ -130,7 +130,7 @@ def test_a_better_model_is_a_good_teacher(corridor, tmp_path):
 def test_a_teacher_with_another_tokenizer_is_refused(corridor, tmp_path):
     algorithm = {**ALONE, "distillation": {"teacher": "starter:maths"}}
     folder = RunFolder.new(tmp_path / "run", load_run(corridor(algorithm=algorithm)))
-    with pytest.raises(SettingsError, match=r"teacher=starter:maths has another tokenizer than .*same tokenizer"):
+    with pytest.raises(SettingsError, match=r"teacher=starter:maths and .* have different tokenizers .*same tokenizer"):
         Trainer(folder, quiet=True)
     assert not folder.path.exists()
 
@@ -138,14 +138,14 @@ def test_a_teacher_with_another_tokenizer_is_refused(corridor, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"credit_weight": 0.0}, "leaves nothing to learn from"),
+        ({"credit_weight": 0.0}, "credit_weight=0 requires expert or distillation"),
         ({"distillation": {"teacher": "self"}}, "set hint=expert or hint=success"),
         ({"distillation": {"teacher": "a", "form": "bounded", "alpha": 1.0}}, "less than 1"),
-        ({"distillation": {"teacher": "a"}, "credit": "ppo_turn"}, "no value for a critic"),
-        ({"distillation": {"teacher": "a"}, "aggregation": "geometric"}, "each token its own advantage"),
-        ({"replay": {}, "credit": "ppo_token"}, "replay has no value for a critic"),
+        ({"distillation": {"teacher": "a"}, "credit": "ppo_turn"}, "distillation does not support a critic"),
+        ({"distillation": {"teacher": "a"}, "aggregation": "geometric"}, "one advantage per token"),
+        ({"replay": {}, "credit": "ppo_token"}, "replay does not support a critic"),
         ({"expert": {"coefficient": 0}}, "greater than 0"),
-        ({"gate": "likelihood", "aggregation": "geometric"}, "weight \\* log-probability"),
+        ({"gate": "likelihood", "aggregation": "geometric"}, "does not support gate likelihood"),
     ],
 )
 def test_what_cannot_be_taught_is_refused_with_the_reason(changes, reason):

@@ -1,4 +1,4 @@
-"""The expert's actions become rows, their loss is cross-entropy, and a policy learns from it without any reward."""
+"""The expert's actions become rows with a cross-entropy loss; a policy learns from them without reward."""
 
 import copy
 from dataclasses import replace
@@ -18,7 +18,7 @@ from gagpo.credit import Credit
 from gagpo.envs.testing import CorridorEnv
 from gagpo.envs.tools import ToolCall
 from gagpo.envs.tools.storeroom import TOOLS
-from gagpo.imitation.expert import expert_metrics, expert_rows
+from gagpo.imitation.imitation import expert_metrics, expert_rows
 from gagpo.learning.batch import Supervision, build_rows
 from gagpo.learning.update import Updater
 from gagpo.runs import checkpoint as checkpoints
@@ -126,7 +126,7 @@ def test_a_policy_learns_from_the_expert_alone_and_then_from_its_own_successes(c
     assert max(row["train_tokens_read"] for row in own) < 1  # failures are not read
 
 
-def test_a_env_without_an_expert_is_refused_before_anything_is_made(corridor, tmp_path):
+def test_an_environment_without_an_expert_is_refused_before_anything_is_made(corridor, tmp_path):
     config = corridor(algorithm=ALONE, environment={"id": "gagpo-test/Untaught-v0", "kwargs": {}})
     folder = RunFolder.new(tmp_path / "run", load_run(config))
     with pytest.raises(SettingsError, match=r"Untaught-v0 has none: implement expert_action"):
@@ -160,7 +160,7 @@ def test_the_experts_of_several_envs_teach_each_in_its_own_words(tiny):
         "curt": ChatFormat(Context(tiny[1], STYLES["tools"], tools=TOOLS), 20),
     }
     episodes = [replace(played(envs["long"].context, "left"), environment="long")]
-    episodes += [replace(played(envs[name].context, both, group=1), env=name) for name in ("room", "curt")]
+    episodes += [replace(played(envs[name].context, both, group=1), environment=name) for name in ("room", "curt")]
     rows = expert_rows(episodes, envs)
     assert [row.turn_K[0] for row in rows] == [0, 1]
     read = [envs[name].context.turn(row.ids[row.place_K]) for name, row in zip(("long", "room"), rows, strict=True)]
@@ -173,7 +173,7 @@ def test_a_mixture_learns_from_its_experts(corridor, tmp_path):
     assert rows[-1]["expert_loss"] < rows[0]["expert_loss"] and rows[0]["expert_turns"] == 1.0
 
 
-def test_a_env_without_an_expert_beside_others_is_named(corridor, tmp_path):
+def test_an_environment_without_an_expert_beside_others_is_named(corridor, tmp_path):
     untaught = {"name": "quiet", "id": "gagpo-test/Untaught-v0", "kwargs": {"max_turns": 4}}
     folder = RunFolder.create(tmp_path / "run", load_run(mixed(corridor, untaught)))
     with pytest.warns(UserWarning, match=r"no expert in quiet \(gagpo-test/Untaught-v0\)"):
@@ -183,7 +183,7 @@ def test_a_env_without_an_expert_beside_others_is_named(corridor, tmp_path):
     with pytest.raises(SettingsError, match=r"quiet \(.*\), mute \(.*\) has none"):
         Trainer(RunFolder.new(tmp_path / "other", load_run(config)), quiet=True)
     other = {**MIXED[0], "kwargs": {"expert": "random"}}
-    with pytest.raises(ValueError, match=r"environments.long.kwargs.expert=random is another player"):
+    with pytest.raises(ValueError, match=r"environments.long.kwargs.expert=random is not the expert"):
         load_run(mixed(corridor, environments=[other, MIXED[1]]))
 
 
@@ -209,5 +209,5 @@ def test_what_an_expert_must_not_say_is_not_learned(corridor, tmp_path):
 
 def test_another_player_in_the_experts_place_is_refused(corridor):
     config = corridor(algorithm=ALONE, environment={"kwargs": {"expert": "random"}})
-    with pytest.raises(ValueError, match=r"expert=random is another player"):
+    with pytest.raises(ValueError, match=r"expert=random is not the expert"):
         load_run(config)

@@ -1,4 +1,4 @@
-"""What a replay buffer keeps and gives, and that a run which was stopped goes on with it bit for bit."""
+"""What a replay buffer keeps and returns, and that a resumed run continues with it bit-identically."""
 
 from dataclasses import replace
 
@@ -7,8 +7,7 @@ import pytest
 
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.credit import Credit
-from gagpo.imitation.imitation import joined
-from gagpo.imitation.replay import ReplayBuffer
+from gagpo.imitation.imitation import ReplayBuffer, joined
 from gagpo.learning.batch import build_rows
 from gagpo.objectives.imitation import Replay
 from gagpo.runs import checkpoint as checkpoints

@@ -28,7 +28,7 @@ from gagpo.interop.scaffold import write_package
 
 pytestmark = pytest.mark.interop
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
-FAULTY = "gagpo.envs.testing:gagpo-test/Faulty-v0"
+FAULTY = "tests.envs.faulty:gagpo-test/Faulty-v0"
 
 
 @pytest.fixture(scope="module")

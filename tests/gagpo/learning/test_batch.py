@@ -1,4 +1,4 @@
-"""From episodes to rows and micro-batches: every response token once, with its own numbers, however it is cut."""
+"""From episodes to rows and micro-batches: each response token is trained once, with its own numbers."""
 
 from dataclasses import fields
 
@@ -52,7 +52,7 @@ def test_a_row_breaks_where_a_token_differs():
     assert [row.ids.tolist() for row in build_rows([episode])] == [[1, 2, 3, 4, 5], [1, 99, 3, 4, 5, 6, 7]]
 
 
-def test_stray_moves_are_read_but_not_trained():
+def test_turns_that_are_not_trainable_are_read_but_not_trained():
     episode = conversation(([1], [2]), ([3], [4]))
     episode.turns[0].trainable = False
     (row,) = build_rows([episode], trainable_only=True)
@@ -95,8 +95,8 @@ def test_every_token_is_trained_once_with_its_own_numbers(plans, budget, parts):
     assert (seen == 1).all()
 
 
-def test_a_micro_batch_moves_with_all_that_belongs_to_it():
-    """To a device that holds nothing, so that whatever stayed behind would show."""
+def test_a_micro_batch_moves_with_all_columns():
+    """To the meta device, so that tensors left behind would show."""
     episodes = [conversation(([5, 6], [7, 8]), ([9], [10])), conversation(([5], [6, 7]))]
     for episode in episodes:
         episode.temperature = 0.7

@@ -1,4 +1,4 @@
-"""Sampler and trainer: where they differ, the untouched policy is still the old one."""
+"""Differences between sampler and trainer in a run."""
 
 import copy
 
@@ -30,7 +30,7 @@ def run(config, folder, *overrides):
 
 
 @pytest.mark.parametrize("preset", ["gspo", "gagpo", "gmpo", "sapo", "grpo"])
-def test_a_policy_that_does_not_move_clips_nothing(corridor, tmp_path, preset):
+def test_an_unchanged_policy_is_not_clipped(corridor, tmp_path, preset):
     """Half precision in the update, float32 in the sampler: with the sampler's numbers GSPO clips a seventh."""
     config = corridor(algorithm={"preset": preset, "kl": {"coefficient": 0.0}}, optimizer=STILL, training=ONE)
     (row,) = run(config, tmp_path / "run", "evaluation.before=false", "evaluation.tasks=1")
@@ -47,7 +47,7 @@ def test_the_correction_follows_from_the_precisions(corridor):
     assert chosen("training.precision=bfloat16", "algorithm.correction=none") == "none"
 
 
-def test_what_was_resolved_is_what_is_read_again(corridor, tmp_path):
+def test_the_resolved_correction_round_trips(corridor, tmp_path):
     from gagpo.settings import dump
 
     settings = load(corridor(), ["training.precision=bfloat16"])
@@ -64,12 +64,10 @@ def test_the_gap_is_always_logged(corridor, tmp_path, correction):
     assert row["mismatch_max"] > 1e-4
 
 
-def test_formats_that_lose_updates_are_refused(corridor):
-    with pytest.raises(ValueError, match=r"weights in training are always float32.*training\.precision=bfloat16"):
-        load(corridor(), ["dtype=bfloat16"])
+def test_number_formats_that_lose_updates_are_rejected(corridor):
     with pytest.raises(ValueError, match="float16 overflows"):
         load(corridor(), ["engine.dtype=float16"])
-    assert load(corridor(), ["dtype=float32"]).engine.dtype == "float32"
+    assert load(corridor(), ["engine.dtype=float32"]).engine.dtype == "float32"
 
 
 def updated(model, rows, correction, minibatches):

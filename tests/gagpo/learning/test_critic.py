@@ -1,4 +1,4 @@
-"""The learned value: where it is read, what it is trained towards."""
+"""The learned value: where it is read and what it is trained on."""
 
 import copy
 
@@ -10,7 +10,7 @@ from gagpo.agents.episodes import Episode, Turn
 from gagpo.algorithms import load
 from gagpo.credit import advantages, give_credit, turns_for
 from gagpo.learning.batch import build_rows
-from gagpo.learning.critic import Critic
+from gagpo.learning.forward import Critic
 from gagpo.learning.loss import with_columns
 from gagpo.learning.packing import Packing
 from gagpo.learning.update import Updater

@@ -1,4 +1,4 @@
-"""The policy in training is the policy that has sampled: nothing is dropped, whatever the model's config says."""
+"""Dropout is off in training, so the ratios of an unchanged policy are 1."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Half precision on a CPU compiles a kernel for every size: few sizes are met, and few kernels are kept."""
+"""Half precision on a CPU compiles few kernels."""
 
 import os
 import subprocess

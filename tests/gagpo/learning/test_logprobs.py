@@ -1,4 +1,4 @@
-"""Log-probabilities in chunks are those of one piece, and so are their gradients."""
+"""Log-probabilities and gradients do not depend on chunks."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def test_chunks_change_nothing(tiny, monkeypatch, entropy, temperature):
         torch.testing.assert_close(cut[2][name], gradient, atol=1e-4, rtol=1e-4, msg=name)
 
 
-def test_a_card_has_larger_chunks_than_a_processor():
+def test_chunks_are_larger_on_a_gpu():
     assert logprobs.chunk_tokens(152_000, "cpu") == 220 and logprobs.chunk_tokens(152_000, "cuda") == 883
     assert logprobs.chunk_tokens(10**9, "cuda") == 1
 
@@ -58,7 +58,7 @@ def benchmark(monkeypatch):
     return memory
 
 
-def test_values_and_gradients_are_those_of_the_plain_way(benchmark):
+def test_values_and_gradients_match_the_plain_computation(benchmark):
     assert benchmark.difference(128, WORDS) <= benchmark.TOLERANCE
 
 

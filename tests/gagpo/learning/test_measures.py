@@ -1,4 +1,4 @@
-"""What the trainer measures for controllers, what it fills in, and what it says when a loss is not finite."""
+"""What the trainer measures for controllers, and the errors of non-finite losses."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ import torch
 from gagpo.credit import turns_for
 from gagpo.envs.pool import WorkerPool
 from gagpo.learning.batch import build_rows
-from gagpo.learning.steps.skipped_steps import NonFiniteLoss
+from gagpo.learning.skipped_steps import NonFiniteLoss
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
 from gagpo.training.trainer import Trainer
@@ -25,7 +25,7 @@ def trainer(corridor, tmp_path):
     return make
 
 
-def test_the_kl_that_adaptive_agpo_hears_of_is_measured_after_the_updates(trainer):
+def test_agpo_observes_the_kl_after_the_updates(trainer):
     """With one step on policy the KL before it is 0: measured there, the feedback would be dead."""
     adaptive = trainer(algorithm={"preset": "agpo_adaptive", "kl": {"coefficient": 0.0}})
     adaptive.run()
@@ -43,8 +43,8 @@ def played(made, iteration=0):
         return made.collector.collect(made.sampler.agent(), pool, iteration)
 
 
-def test_its_entropy_is_that_of_the_model_at_temperature_1(trainer):
-    """The same responses, whatever temperature they are said to have been sampled at, have the same entropy."""
+def test_agpo_observes_the_entropy_at_temperature_1(trainer):
+    """The entropy does not depend on the sampling temperature of the responses."""
     made = trainer(algorithm={"preset": "agpo_adaptive", "kl": {"coefficient": 0.0}})
     episodes = played(made).episodes
     turns, found = turns_for(episodes, made.settings.algorithm.credit), []
@@ -70,7 +70,7 @@ def test_a_loss_that_is_not_finite_says_how_many_steps_were_taken(trainer):
 
     made.learner.updater._accumulate = poisoned
     before = [parameter.clone() for parameter in made.learner.model.parameters()]
-    with pytest.raises(NonFiniteLoss, match=r"old_logprob .* is -inf; 2 steps of this update had been taken before"):
+    with pytest.raises(NonFiniteLoss, match=r"old_logprob .* is -inf; 2 steps of this update were taken before"):
         made.run()
     assert not all(torch.equal(a, b) for a, b in zip(before, made.learner.model.parameters(), strict=True))
     assert not made.learner.model.training
@@ -86,12 +86,12 @@ def test_an_infinite_log_probability_stops_the_run_before_the_first_step(trainer
 
     made.learner.learn = poisoned
     before = [parameter.clone() for parameter in made.learner.model.parameters()]
-    with pytest.raises(NonFiniteLoss, match="is -inf; the weights were left as they were"):
+    with pytest.raises(NonFiniteLoss, match="is -inf; no step was taken"):
         made.run()
     assert all(torch.equal(a, b) for a, b in zip(before, made.learner.model.parameters(), strict=True))
 
 
-def test_lengths_are_the_rollouts(trainer):
+def test_lengths_follow_the_rollout(trainer):
     made = trainer(algorithm="dr_grpo")
     assert made.learner.updater.algorithm.aggregation.length == made.settings.rollout.max_tokens == 3
     assert made.settings.algorithm.aggregation.length is None  # what is written down stays as the user wrote it

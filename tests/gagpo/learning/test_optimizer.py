@@ -1,4 +1,4 @@
-"""Only matrices decay, and 8-bit moments train as well as 32-bit ones."""
+"""Weight decay, 8-bit moments and schedules."""
 
 import copy
 
@@ -8,11 +8,12 @@ import torch
 from gagpo.collecting.distributed_rollout import require_fitting
 from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.states import StateError, fill_optimizer, names_of, optimizer_tensors, write
-from gagpo.learning.steps import optimizer as optimizers
-from gagpo.learning.steps.optimizer import (
+from gagpo.learning import optimizer as optimizers
+from gagpo.learning.optimizer import (
     make_optimizer,
     moment_bytes,
     parameter_groups,
+    rate_scale,
     require_optimizer,
 )
 from gagpo.runs import checkpoint as checkpoints
@@ -54,7 +55,7 @@ def steps(model, settings, count=20):
     return made
 
 
-def test_eight_bits_hold_moments_and_move_weights_alike():
+def test_8_bit_steps_match_32_bit_steps():
     pytest.importorskip("bitsandbytes")
     first = Wide()
     models = {name: copy.deepcopy(first) for name in ("adamw", "adamw8bit")}
@@ -84,7 +85,7 @@ def test_a_run_in_8_bits_is_resumed_bit_for_bit(corridor, tmp_path):
     assert ends[0] == ends[1]
 
 
-def test_moments_of_one_byte_are_taken_up_as_they_were(tmp_path):
+def test_8_bit_moments_round_trip(tmp_path):
     pytest.importorskip("bitsandbytes")
     settings = OptimizerSettings(name="adamw8bit", learning_rate=1e-3)
     model, other = Wide(), Wide()
@@ -98,19 +99,32 @@ def test_moments_of_one_byte_are_taken_up_as_they_were(tmp_path):
             taken = fresh.state[two][key]
             assert torch.equal(value, taken) if isinstance(value, torch.Tensor) else value == taken, key
     exact = torch.optim.AdamW(other.parameters())
-    with pytest.raises(StateError, match="which is of no parameter of this run"):
+    with pytest.raises(StateError, match="which belongs to no parameter of this run"):
         fill_optimizer(exact, names_of(other, None), tmp_path / "states", Ranks())
 
 
-def test_what_is_missing_is_reported_before_anything_is_loaded(corridor, tmp_path, monkeypatch):
+def test_a_missing_package_is_reported_before_loading(corridor, tmp_path, monkeypatch):
     monkeypatch.setattr(optimizers.importlib.util, "find_spec", lambda _: None)
     require_optimizer(OptimizerSettings())
     folder = RunFolder.new(tmp_path / "run", load(corridor(optimizer={"name": "adamw8bit"})))
-    with pytest.raises(SettingsError, match=r"needs bitsandbytes, which is not installed: pip install 'gagpo\[8bit\]'"):
+    with pytest.raises(SettingsError, match=r"requires bitsandbytes: pip install 'gagpo\[8bit\]'"):
         Trainer(folder, quiet=True)
     assert not folder.path.exists()
 
 
-def test_moments_of_one_byte_are_refused_in_several_processes(corridor):
+def test_8_bit_moments_require_one_process(corridor):
     with pytest.raises(SettingsError, match=r"optimizer.name=adamw8bit cannot be sharded over 2 processes"):
         require_fitting(load(corridor(optimizer={"name": "adamw8bit"})), 2)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ("constant", [0.5, 1, 1, 1, 1, 1]),
+        ("linear", [0.5, 1, 1, 0.75, 0.5, 0.25]),
+        ("cosine", [0.5, 1, 1, 0.853553, 0.5, 0.146447]),
+    ],
+)
+def test_schedules(schedule, expected):
+    settings = OptimizerSettings(warmup=2, schedule=schedule)
+    assert [rate_scale(settings, i, 6) for i in range(6)] == pytest.approx(expected, abs=1e-6)

@@ -1,4 +1,4 @@
-"""What rows share is read once and what cannot teach is not read: the update is the same."""
+"""Shared prefixes are read once and rows without a gradient not at all, with the same update."""
 
 import copy
 
@@ -9,7 +9,7 @@ import torch
 from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Credit
 from gagpo.learning.batch import build_rows, mini_batches
-from gagpo.learning.critic import Critic
+from gagpo.learning.forward import Critic
 from gagpo.learning.packing import Packing
 from gagpo.learning.update import Updater
 from gagpo.objectives import Correction
@@ -72,7 +72,7 @@ def updated(model, rows, algorithm, credit, packing, **more):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_every_algorithm_learns_the_same(tiny, rows, name):
+def test_packing_does_not_change_any_algorithm(tiny, rows, name):
     algorithm = load_algorithm(name).resolved(16)
     credit = credit_of(rows, algorithm.credit.level)
     weights, metrics, ratio_K = updated(tiny[0], rows, algorithm, credit, Packing(60))
@@ -88,7 +88,7 @@ def test_every_algorithm_learns_the_same(tiny, rows, name):
 @pytest.mark.parametrize(
     ("correction", "way"), list(zip(["none", "recompute", "token", "sequence"], WAYS, strict=True)), ids=range(4)
 )
-def test_every_correction_learns_the_same(tiny, rows, correction, way):
+def test_packing_does_not_change_any_correction(tiny, rows, correction, way):
     algorithm = load_algorithm("gspo").model_copy(update={"correction": Correction(name=correction)})
     credit = credit_of(rows, "turn")
     expected, got = (updated(tiny[0], rows, algorithm, credit, p, epochs=1)[0] for p in (Packing(60), way))
@@ -98,7 +98,7 @@ def test_every_correction_learns_the_same(tiny, rows, correction, way):
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("silent", [(1,), (0, 1, 2, 3)])
 def test_rows_without_advantage_are_not_read(tiny, rows, name, silent, monkeypatch):
-    """Their tokens, turns and rows count in the mean as before; a mini-batch of nothing else is no step."""
+    """Their tokens, turns and rows still count in the mean; a mini-batch without other rows takes no step."""
     algorithm = load_algorithm(name).resolved(16)
     algorithm = algorithm.model_copy(
         update={"kl": algorithm.kl.model_copy(update={"coefficient": 0.0}), "entropy": 0.0}
@@ -121,7 +121,7 @@ def test_rows_without_advantage_are_not_read(tiny, rows, name, silent, monkeypat
         np.testing.assert_allclose(ratio_K[trained], ratios[trained], rtol=1e-5)
 
 
-def test_nothing_moves_where_nothing_teaches(tiny, rows):
+def test_weights_do_not_move_without_a_gradient(tiny, rows):
     """Adam remembers earlier gradients, and would go on by them."""
     model, algorithm = copy.deepcopy(tiny[0]), load_algorithm("grpo")
     algorithm = algorithm.model_copy(update={"kl": algorithm.kl.model_copy(update={"coefficient": 0.0})})
@@ -132,7 +132,7 @@ def test_nothing_moves_where_nothing_teaches(tiny, rows):
     assert metrics["updates"] == 0 and all(map(torch.equal, updater.weights(), before))
 
 
-def test_what_is_said_alike_is_predicted_once(rows):
+def test_equal_predictions_are_computed_once(rows):
     (batch,) = Packing(10**6, trees=True).micro_batches(rows)
     assert len(batch.keep_U) < len(batch.token_K) and batch.of_K is not None
     spelled = {
@@ -141,7 +141,7 @@ def test_what_is_said_alike_is_predicted_once(rows):
     assert batch.each(batch.target_U).tolist() == [spelled[token] for token in batch.token_K.tolist()]
 
 
-def test_tries_at_several_temperatures_are_predicted_apart(rows):
+def test_different_temperatures_are_predicted_separately(rows):
     from dataclasses import replace
 
     mixed = [replace(row, temperature=1.0 + (number % 2)) for number, row in enumerate(rows)]
@@ -150,11 +150,11 @@ def test_tries_at_several_temperatures_are_predicted_apart(rows):
 
 
 @pytest.mark.parametrize("count", [1, 3, 4])
-def test_mini_batches_of_groups_hold_whole_groups(rows, count):
+def test_mini_batches_contain_whole_groups(rows, count):
     parts = [{row.group for row in part} for part in mini_batches(rows, count, np.random.default_rng(0))]
     assert len(parts) == count and sorted(group for part in parts for group in part) == [0, 1, 2, 3]
 
 
-def test_fewer_groups_than_mini_batches_are_dealt_out_by_rows(rows):
+def test_with_few_groups_rows_are_split(rows):
     parts = list(mini_batches(rows, 5, np.random.default_rng(0)))
     assert sum(map(len, parts)) == len(rows) and {len(part) for part in parts} <= {2, 3}

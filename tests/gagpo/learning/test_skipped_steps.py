@@ -1,4 +1,4 @@
-"""A loss that is not finite costs a step and nothing else, until there are too many of them."""
+"""Steps with a non-finite loss are skipped, up to a limit."""
 
 import copy
 import json
@@ -10,7 +10,7 @@ import torch
 from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Credit
 from gagpo.learning.batch import build_rows
-from gagpo.learning.steps.skipped_steps import NonFiniteLoss
+from gagpo.learning.skipped_steps import NonFiniteLoss
 from gagpo.learning.update import Updater
 from gagpo.objectives import Correction
 from gagpo.runs import checkpoint as checkpoints
@@ -102,18 +102,18 @@ def test_a_later_skip_does_not_hide_how_far_sampler_and_trainer_were_apart(tiny,
     assert learned["mismatch_max"] > 0 and learned["mismatch_weight"] > 0
 
 
-def test_so_many_in_a_row_end_it_across_updates_and_a_taken_step_forgives(tiny):
+def test_the_limit_counts_skips_in_a_row_across_updates(tiny):
     made = updater(tiny[0])
     for poison in (True, True, False, True, True):
         update(made, poison=poison)
     assert made.skips.row == 2
     before = state(made)
-    with pytest.raises(NonFiniteLoss, match=r"old_logprob .* is nan; 3 steps in a row; the weights were left"):
+    with pytest.raises(NonFiniteLoss, match=r"old_logprob .* is nan; 3 steps in a row; no step was taken"):
         update(made, poison=True)
     assert same(state(made), before)
 
 
-def test_a_parameter_that_is_not_finite_ends_it_at_once(tiny):
+def test_a_non_finite_parameter_ends_training(tiny):
     made = updater(tiny[0])
     made.optimizer.param_groups[0]["lr"] = 1e36
     with pytest.raises(NonFiniteLoss, match=r"parameter became NaN or infinite .*resume from the last checkpoint"):
@@ -135,7 +135,7 @@ def poisoned(trainer, iterations):
     return trainer
 
 
-def test_a_run_goes_on_counts_and_keeps_the_evidence(corridor, tmp_path):
+def test_a_run_continues_and_saves_the_offending_episodes(corridor, tmp_path):
     config = corridor(training={"iterations": 3, "minibatches": 1}, evaluation={"before": False, "tasks": 1})
     said = []
     folder = RunFolder.create(tmp_path / "run", load(config))

@@ -1,4 +1,4 @@
-"""Objectives to test, a batch to test them on, and the same thing written as papers write it."""
+"""Objectives to test, a batch to test them on, and the objective as papers write it."""
 
 import itertools
 from collections.abc import Iterator

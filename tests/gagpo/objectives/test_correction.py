@@ -27,7 +27,7 @@ def test_tokens_are_weighted_up_to_the_cap():
     assert metrics["mismatch_kl"].item() == pytest.approx(k3)
 
 
-def test_sequences_that_are_too_far_off_are_left_out():
+def test_sequences_outside_the_range_are_masked():
     weight, metrics = correction_weights(TRAINER, SAMPLER, LAYOUT, Correction(name="sequence"))
     # Geometric means: (1 * 3 * 0.5)^(1/3) = 1.14 and 4.
     assert weight.tolist() == [1, 1, 1, 0, 0, 0]
@@ -37,7 +37,7 @@ def test_sequences_that_are_too_far_off_are_left_out():
     assert wide.tolist() == [1] * 6
 
 
-def test_icepop_leaves_out_tokens_beyond_its_range_and_weighs_the_others():
+def test_icepop_masks_tokens_outside_its_range_and_weights_the_others():
     weight, metrics = correction_weights(TRAINER, SAMPLER, LAYOUT, Correction(name="icepop"))
     assert weight.tolist() == pytest.approx([1, 3, 0.5, 4, 4, 4])
     assert metrics["masked_tokens"].item() == 0 and "masked" not in metrics
@@ -47,7 +47,7 @@ def test_icepop_leaves_out_tokens_beyond_its_range_and_weighs_the_others():
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_kpop_leaves_out_what_is_far_off_in_either_direction(seed):
+def test_kpop_masks_tokens_far_off_in_either_direction(seed):
     """Against a sum over both events, "this token" and "another", with Python's own numbers."""
     generator = torch.Generator().manual_seed(seed)
     trainer, sampler = (torch.log(torch.rand(30, generator=generator, dtype=torch.float64)) for _ in range(2))
@@ -118,7 +118,7 @@ def test_metrics_add_up_over_micro_batches():
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("name", ["token", "icepop", "sequence"])
-def test_log_probabilities_that_are_not_finite_are_not_weighted_away(value, name):
+def test_non_finite_log_probabilities_are_not_masked(value, name):
     broken = TRAINER.clone()
     broken[3] = value
     weight, _ = correction_weights(broken, SAMPLER, LAYOUT, Correction(name=name))
@@ -146,18 +146,18 @@ def test_each_tokens_term_is_weighted_and_kl_and_entropy_are_not(gate):
     by_token = [
         policy_loss(new[k : k + 1], old[k : k + 1], advantage[k : k + 1], alone, bare)[0] for k in range(len(TURN))
     ]
-    beside = policy_loss(new, old, 0 * advantage, layout, chosen, **more)[0]
-    expected = (torch.stack(by_token) * weight).mean() + beside
+    rest = policy_loss(new, old, 0 * advantage, layout, chosen, **more)[0]
+    expected = (torch.stack(by_token) * weight).mean() + rest
     loss = policy_loss(new, old, advantage, layout, chosen, weight_K=weight, **more)[0]
     assert loss.item() == pytest.approx(expected.item())
 
 
-def test_the_cell():
+def test_options_of_the_correction():
     assert load("grpo").correction == Correction()
     assert load("grpo", {"correction": "token"}).correction.cap == 2.0
     assert load("grpo", {"correction": {"name": "sequence", "high": 5}}).correction.high == 5
     assert load("grpo", load("grpo", {"correction": "sequence"}).model_dump()).correction.name == "sequence"
-    with pytest.raises(ValueError, match="cap is an option of correction token, and the correction is sequence"):
+    with pytest.raises(ValueError, match=r"cap requires correction token \(got sequence\)"):
         load("grpo", {"correction": {"name": "sequence", "cap": 4}})
     whole = load("grpo", {"correction": {"name": "icepop"}})
     assert load("grpo", whole.model_dump(mode="json")) == whole and whole.correction.token_range == (0.5, 5.0)

@@ -1,4 +1,4 @@
-"""What stands beside the policy loss: KL, entropy, metrics, controllers' bounds per group, and bad input."""
+"""KL, entropy, metrics, bounds per group, and bad input of the policy loss."""
 
 import math
 
@@ -63,51 +63,27 @@ def test_metrics_of_actions_are_per_action():
     assert logged["log_ratio_rms"] == pytest.approx(pooled.square().mean().sqrt().item())
 
 
-@pytest.mark.parametrize("ratio", ["token", "action", "sequence"])
-@pytest.mark.parametrize("gate", ["clip", {"name": "clip", "dual": 3.0}, "log_clip", "cispo"])
-def test_radii_per_group_act_as_one_loss_per_group(ratio, gate):
-    new, old, advantage = random_batch()
-    chosen = objective(ratio=ratio, gate=gate, aggregation="action_mean")
-    group = (ROW >= 2).long()
-    radius = torch.tensor([0.05, 0.3])
-    controls = Controls(clip_low=radius[group], clip_high=radius[group])
-    together = policy_loss(new, old, advantage, Layout.of(TURN, ROW), chosen, controls=controls)[0]
-    apart = sum(
-        policy_loss(
-            new[group == g],
-            old[group == g],
-            advantage[group == g],
-            Layout.of(TURN[group == g], ROW[group == g]),
-            chosen,
-            Layout.of(TURN, ROW).normaliser,
-            Controls(clip_low=float(radius[g]), clip_high=float(radius[g])),
-        )[0]
-        for g in (0, 1)
-    )
-    assert together.item() == pytest.approx(apart.item(), rel=1e-6)
+RADII = {"clip_low": [0.05, 0.3], "clip_high": [0.05, 0.3]}
+BY_GROUP = [
+    ({"ratio": ratio, "gate": gate, "aggregation": "action_mean"}, RADII, TURN)
+    for ratio in ("token", "action", "sequence")
+    for gate in ("clip", {"name": "clip", "dual": 3.0}, "log_clip", "cispo")
+]
+BY_GROUP.append(({"aggregation": "power"}, {"exponent": [0.5, 0.9]}, ROW))
 
 
-def test_exponents_per_group_act_as_one_loss_per_group():
-    new, old, advantage = random_batch(per=ROW)
-    chosen = objective(aggregation="power")
-    group = (ROW >= 2).long()
-    exponent = torch.tensor([0.5, 0.9])
-    together = policy_loss(
-        new, old, advantage, Layout.of(TURN, ROW), chosen, controls=Controls(exponent=exponent[group])
-    )[0]
-    apart = sum(
-        policy_loss(
-            new[group == g],
-            old[group == g],
-            advantage[group == g],
-            Layout.of(TURN[group == g], ROW[group == g]),
-            chosen,
-            Layout.of(TURN, ROW).normaliser,
-            Controls(exponent=float(exponent[g])),
-        )[0]
-        for g in (0, 1)
-    )
-    assert together.item() == pytest.approx(apart.item(), rel=1e-6)
+@pytest.mark.parametrize(("cells", "values", "per"), BY_GROUP)
+def test_controls_per_group_act_as_one_loss_per_group(cells, values, per):
+    new, old, advantage = random_batch(per=per)
+    chosen, group, whole = objective(**cells), (ROW >= 2).long(), Layout.of(TURN, ROW)
+    controls = Controls(**{name: torch.tensor(value)[group] for name, value in values.items()})
+    together = policy_loss(new, old, advantage, whole, chosen, controls=controls)[0]
+    apart = 0.0
+    for g in (0, 1):
+        own, one = group == g, Controls(**{name: value[g] for name, value in values.items()})
+        columns = (new[own], old[own], advantage[own], Layout.of(TURN[own], ROW[own]))
+        apart += policy_loss(*columns, chosen, whole.normaliser, one)[0].item()
+    assert together.item() == pytest.approx(apart, rel=1e-6)
 
 
 def test_half_precision_log_probabilities_are_computed_in_single_precision():
@@ -160,7 +136,7 @@ def test_missing_or_misshapen_columns_are_named():
 @pytest.mark.parametrize("chosen", CHOICES, ids=range(len(CHOICES)))
 @pytest.mark.parametrize("column", [0, 1, 2])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_is_never_hidden(chosen, column, value):
+def test_non_finite_inputs_are_not_hidden(chosen, column, value):
     batch = [tensor.detach().clone() for tensor in random_batch()]
     batch[column][5] = value
     loss, _ = policy_loss(*batch, Layout.of(TURN, ROW), chosen)
@@ -174,7 +150,7 @@ def test_what_is_not_finite_is_never_hidden(chosen, column, value):
 
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_reference_that_is_not_finite_is_never_hidden(estimator, value):
+def test_a_non_finite_reference_is_not_hidden(estimator, value):
     new, old, advantage = random_batch()
     reference = old.clone()
     reference[2] = value

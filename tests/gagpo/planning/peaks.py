@@ -1,4 +1,4 @@
-"""What torch allocates at most on a CPU in an update of a small model, in one process and in several.
+"""Measure the peak of torch's allocations on a CPU in an update of a small model, in one or several processes.
 
 python -m tests.gagpo.planning.peaks OUT CASE...     # one rank, with torchrun's variables; CASE: see `Case`
 """
@@ -61,12 +61,12 @@ def model_of(case: Case) -> torch.nn.Module:
 
 
 def held(model: torch.nn.Module) -> int:
-    """Bytes of this rank's parts of the parameters."""
+    """Bytes of this rank's parameters."""
     return sum(getattr(p, "_local_tensor", p).nbytes for p in model.parameters())
 
 
 def measured(case: Case, ranks: Ranks | None = None) -> int:
-    """Peak bytes of the second of two optimiser steps, weights included."""
+    """Peak bytes of two optimiser steps, weights included."""
     ranks, model = ranks or Ranks(), model_of(case)
     if not ranks.alone:
         shard(model, ranks, case.precision)

@@ -1,4 +1,4 @@
-"""The recipes: they fit their GPUs, and their values are those that they name a source for."""
+"""The recipes fit their GPUs and use the published values."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from transformers import Qwen2Config
 
 from gagpo.collecting.distributed_rollout import require_fitting
 from gagpo.planning.fitting import judge
-from gagpo.planning.lengths import Guess
+from gagpo.planning.plan import Guess
 from gagpo.settings import load, with_overrides
 
 CONFIGS = Path(__file__).parents[3] / "configs"
@@ -35,7 +35,7 @@ def test_a_recipe_fits_its_gpu(name, tmp_path):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_differs_from_the_published_setting_only_where_it_says_so(name):
-    """Whatever the file does not give a reason for beside it is the published value."""
+    """All values without a comment in the file are the published ones."""
     recipe, published = load(name), load("alfworld-qwen")
     for path in ("environment", "context", "invalid_penalty", "evaluation", "algorithm.kl", "algorithm.credit.lam"):
         one, other = recipe, published
@@ -51,7 +51,7 @@ def test_a_recipe_differs_from_the_published_setting_only_where_it_says_so(name)
 def test_every_value_of_the_published_setting_names_its_source():
     lines = Path(CONFIGS / "alfworld-qwen.yaml").read_text().splitlines()
     values = [line for line in lines if re.match(r"\s*[\w]+:\s*\S", line) and not re.match(r"\s*#", line)]
-    free = ("name", "device", "preset", "id")  # these are no choice of values
+    free = ("name", "device", "preset", "id")  # not published values
     without = [line for line in values if "# [" not in line and line.split(":")[0].strip() not in free]
     assert without == []
     assert yaml.safe_load("\n".join(lines))["algorithm"]["credit"]["key"] == "observation"

@@ -1,4 +1,4 @@
-"""What the driver tells ranks, what a rank is given, and that nothing of Ray is there without the flag."""
+"""Placement in a Ray cluster with fake actors, and no import of Ray without the flag."""
 
 import subprocess
 import sys
@@ -40,7 +40,7 @@ def test_without_ray_the_extra_is_named(monkeypatch, tmp_path):
     from gagpo.runs.run_folder import RunFolder
 
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingPackage, match="install the extra ray"):
+    with pytest.raises(MissingPackage, match=r"gagpo\[ray\]"):
         train_on("local", RunFolder.new(tmp_path / "run", settings_of()), print)
 
 
@@ -107,7 +107,7 @@ def test_a_run_asks_its_placement(corridor, outside, tmp_path):
 
 def test_a_cluster_gives_what_its_settings_ask_for(tmp_path):
     pytest.importorskip("ray")
-    from gagpo.ray.actors import RayPlace
+    from gagpo.ray.server import RayPlace
 
     placement = RayPlace(settings_of(), tmp_path)
     with placement.open_pool(settings_of()) as pool:

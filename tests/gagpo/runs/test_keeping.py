@@ -1,4 +1,4 @@
-"""The last checkpoints and the best stay, and none is begun that the disk has no room for."""
+"""The last checkpoints and the best one are kept, and a checkpoint needs enough disk space."""
 
 from collections import namedtuple
 
@@ -11,7 +11,7 @@ from gagpo.runs import keeping
 from gagpo.runs.checkpoint import CheckpointError
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError, TrainingSettings, load
-from gagpo.training import room
+from gagpo.training import recorder
 from gagpo.training.export import export
 from gagpo.training.trainer import Trainer
 
@@ -67,7 +67,7 @@ def test_the_best_checkpoint_stays_beside_the_last_and_is_evaluated_and_exported
     export(f"{tmp_path}/run@best", tmp_path / "exported")
     best = checkpoints.checkpoints(run / "checkpoints")[0].path / "model" / "model.safetensors"
     assert (tmp_path / "exported" / "model.safetensors").read_bytes() == best.read_bytes()
-    with pytest.raises(SettingsError, match=r"keeps no checkpoint of iteration 3; it has \[2, 5\]"):
+    with pytest.raises(SettingsError, match=r"has no checkpoint of iteration 3; choose one of \[2, 5\]"):
         evaluate(f"{run}@3", tasks=1, workers=0, quiet=True)
 
 
@@ -83,7 +83,7 @@ def test_the_size_is_that_of_the_files(corridor, tmp_path):
     trainer = Trainer(RunFolder.create(tmp_path / "run", load(corridor())), quiet=True)
     learner = trainer.learner
     parts = (learner.model, learner.optimizer, learner.critic, False)
-    before = room.bytes_of(*parts)
+    before = recorder.checkpoint_bytes(*parts)
     for parameter in learner.model.parameters():
         parameter.grad = torch.ones_like(parameter)
     learner.optimizer.step()
@@ -91,12 +91,12 @@ def test_the_size_is_that_of_the_files(corridor, tmp_path):
     trainer.recorder.saver.wait()
     files = checkpoints.latest(tmp_path / "run" / "checkpoints").path.rglob("*")
     written = sum(path.stat().st_size for path in files if path.is_file())
-    assert abs(before - room.BESIDE - written) < 200_000  # tokenizer, headers
-    assert abs(room.bytes_of(*parts) - before) < 1000  # the counts of steps
+    assert abs(before - recorder.SMALL_FILES - written) < 200_000  # tokenizer, headers
+    assert abs(recorder.checkpoint_bytes(*parts) - before) < 1000  # the counts of steps
 
 
 def test_a_run_that_the_disk_cannot_hold_is_not_begun(corridor, tmp_path, monkeypatch):
-    monkeypatch.setattr(room.shutil, "disk_usage", lambda _: Usage(10**9, 0, 20_000_000))
+    monkeypatch.setattr(recorder.shutil, "disk_usage", lambda _: Usage(10**9, 0, 20_000_000))
     folder = RunFolder.new(tmp_path / "run", load(corridor(training={"iterations": 9})))
     with pytest.raises(
         CheckpointError, match=r"4 checkpoints need 0\.0\d+ GB and .* has 0\.02 GB free.*training\.keep"
@@ -111,7 +111,7 @@ def test_a_checkpoint_that_has_no_room_is_not_begun_and_the_earlier_ones_stand(c
 
     def full():
         if trainer.iteration == 2:
-            monkeypatch.setattr(room.shutil, "disk_usage", lambda _: Usage(10**9, 0, 1_000_000))
+            monkeypatch.setattr(recorder.shutil, "disk_usage", lambda _: Usage(10**9, 0, 1_000_000))
         save()
 
     trainer._save = full
@@ -136,5 +136,5 @@ def test_a_start_that_was_killed_before_it_was_a_run_is_begun_again(corridor, tm
     assert (path / "versions.json").exists() and not (path / "config.yaml").exists()
     RunFolder.new(path, settings)
     (path / "evals" / "notes.txt").write_text("mine")
-    with pytest.raises(SettingsError, match="other things in it"):
+    with pytest.raises(SettingsError, match="with other files"):
         RunFolder.new(path, settings)

@@ -1,4 +1,4 @@
-"""A run's folder: metrics are read around damage, damage is kept, and a run never forgets what it has done."""
+"""The run folder: damaged metrics are skipped and kept, and extended runs keep their history."""
 
 import logging
 

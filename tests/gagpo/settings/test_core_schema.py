@@ -1,4 +1,4 @@
-"""YAML 1.2: what is written is read back, and every text is read or refused in one line."""
+"""YAML 1.2: written values are read back, and invalid texts are rejected in one line."""
 
 from hypothesis import given
 from hypothesis import strategies as st

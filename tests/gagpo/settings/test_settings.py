@@ -1,4 +1,4 @@
-"""Settings: one YAML, typed; what is wrong is named with the nearest thing that is right."""
+"""Settings: types, overrides, and errors with the nearest valid key."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -56,7 +56,7 @@ def test_resolved_settings_are_read_back_as_they_were(config, tmp_path):
         (["lam=0.5"], "unknown key 'lam'; the nearest valid key is 'algorithm.credit.lam'"),
         (["credit.lamda=0.5"], "unknown key 'credit'; the nearest valid key is 'algorithm.credit'"),
         (["algorithm.credit.lamb=3"], "credit gagpo has no option 'lamb'; nearest: lam"),
-        (["algorithm.gate.negative=1"], "'algorithm.gate.negative' is of another choice than the one made in 'algo"),
+        (["algorithm.gate.negative=1"], "'algorithm.gate.negative' belongs to another choice than the one in 'algo"),
         (["algorithm.gate.lo=1"], "unknown key 'algorithm.gate.lo'; the nearest valid key is 'algorithm.gate.low'"),
         (["environment.kwargs.x=.inf"], "the value inf of x is not a finite number"),
         (["environment.kwargs.x=[.nan]"], "the value nan of x is not a finite number"),
@@ -65,11 +65,11 @@ def test_resolved_settings_are_read_back_as_they_were(config, tmp_path):
         (["optimizer.learning_rate=.inf"], "finite number"),
         (["rollout.temperature=.inf"], "finite number"),
         (["threads=100000"], "threads"),
-        (["optimizer.betas=[1.5,-1]"], "optimizer.betas: each must lie in [0, 1), got [1.5, -1.0]"),
+        (["optimizer.betas=[1.5,-1]"], "optimizer.betas: each must be in [0, 1), got [1.5, -1.0]"),
         (["optimizer.learning_rate=1e38"], "less than or equal to 10"),
         (["lora.rank=1e9"], "lora.rank: Input should be less than or equal to 16384"),
-        (["device=meta"], "a device is one of cpu, cuda"),
-        (["context.history=-5"], "history is full or a number of turns, got -5"),
+        (["device=meta"], "device must be one of cpu, cuda"),
+        (["context.history=-5"], "history must be full or a number of turns, got -5"),
         (["trackers=[wandbb]"], "there is no tracker 'wandbb'; nearest: wandb"),
         (["rollout.samples=1e8"], "1,600,000,000 episodes, all held in memory"),
         (["engine.options={scale: .nan}"], "the value nan of scale is not a finite number"),
@@ -119,7 +119,7 @@ def test_values_mean_what_yaml_1_2_says(config):
         ("name: [", "not a YAML file"),
         ("- a list", "must hold keys and values"),
         ("name: x", "key 'model' is missing"),
-        ("rollout.tasks: 3", r"key 'rollout\.tasks' is written in sections: rollout: \{tasks: \.\.\.\}$"),
+        ("rollout.tasks: 3", r"key 'rollout\.tasks' must be written in sections: rollout: \{tasks: \.\.\.\}$"),
         ("model: m\na.b: 3", "unknown key 'a.b'"),
         ("\x00\x01", "not a YAML file"),
         ("[" * 5000 + "]" * 5000, "not a YAML file: nested too deeply"),

@@ -1,4 +1,4 @@
-"""Demonstrations: who plays them, what is imitated of them, and in which words."""
+"""Demonstrations: their players, what is imitated, and how responses are written."""
 
 import sys
 
@@ -7,9 +7,9 @@ import pytest
 
 from gagpo.agents.agent import EpisodeState
 from gagpo.agents.episodes import Episode, Turn
-from gagpo.agents.phrasing import Phrasing
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.setup import make_env
+from gagpo.agents.toolbox import Phrasing
 from gagpo.base.errors import InvalidArgument
 from gagpo.settings import load
 from gagpo.sft import demonstrations as module
@@ -18,8 +18,8 @@ from gagpo.sft.demonstrations import (
     careless_expert,
     demonstrations,
     has_expert,
-    in_learner_words,
     play,
+    rephrase,
     success_of,
 )
 from gagpo.sft.run import sft
@@ -86,7 +86,7 @@ def test_the_derived_share_of_random_moves_wins_nearest_to_two_in_five(corridor)
     def wins(share):
         names = [tasks[i % len(tasks)] for i in range(64)]
         expert = {**settings.environment.kwargs, "expert": True}
-        return success_of(play(settings, expert, CarelessExpert(share, chosen.said), names, "warm start wander"))
+        return success_of(play(settings, expert, CarelessExpert(share, chosen.moves), names, "warm start wander"))
 
     distances = {share: abs(wins(share) - 0.4) for share in (0.1, 0.2, 0.3, 0.4, 0.5)}
     assert distances[chosen.share] == min(distances.values())
@@ -126,7 +126,7 @@ def test_without_an_expert_the_best_random_episodes_are_imitated(corridor, lever
 
 def test_random_play_that_earns_nothing_says_what_the_environment_needs(corridor, lever):
     settings = load(corridor(environment={"id": "lever:Barren-v0", "kwargs": {}}))
-    with pytest.raises(InvalidArgument, match=r"all earned the same.*expert_action or intermediate rewards"):
+    with pytest.raises(InvalidArgument, match=r"all had the same reward.*expert_action or intermediate rewards"):
         demonstrations(settings, quiet=True)
 
 
@@ -142,5 +142,5 @@ def test_random_play_that_earns_nothing_says_what_the_environment_needs(corridor
 def test_responses_are_rewritten_for_the_learners_parser(style, said, learned, monkeypatch):
     monkeypatch.setattr(module, "phrasing_of", lambda settings: Phrasing(STYLES[style]))
     episode = Episode("t", turns=[Turn("You stand at 1.", said, "left")])
-    in_learner_words([episode], None)
+    rephrase([episode], None)
     assert episode.turns[0].response == learned

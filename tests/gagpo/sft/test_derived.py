@@ -1,4 +1,4 @@
-"""What SFT derives, and that a run takes it from its model's folder unless it is set."""
+"""What SFT derives; a run takes it from its model's folder unless it is set."""
 
 import json
 
@@ -12,7 +12,7 @@ from gagpo.settings import SettingsError, load
 from gagpo.settings.derived import applied, with_derived
 from gagpo.sft.derived import Lengths, derived_shape, rate_of, vocabulary_of
 from gagpo.sft.run import sft
-from gagpo.training.launch import started
+from gagpo.training.launch import new_run
 
 OPEN = {
     "name": "open",
@@ -74,12 +74,12 @@ def test_what_was_derived_is_said_and_written_to_the_run(config, tmp_path):
     assert {"rollout.max_tokens", "optimizer.learning_rate", "sft.mistakes", "sft.model.width"} <= set(made["derived"])
     assert all(f"{key}=" in heard[0] for key in made["derived"])
     assert [one["step"] for one in made["measured"]] == [2]
-    folder = started(config, [], tmp_path / "runs")
+    folder = new_run(config, [], tmp_path / "runs")
     folder.write()
     written = yaml.safe_load((tmp_path / "runs" / "open" / "config.yaml").read_text())
     assert written["rollout"]["max_tokens"] == made["derived"]["rollout.max_tokens"]
     assert written["optimizer"]["learning_rate"] == made["derived"]["optimizer.learning_rate"]
-    other = started(config, ["name=other", "rollout.max_tokens=40"], tmp_path / "runs")
+    other = new_run(config, ["name=other", "rollout.max_tokens=40"], tmp_path / "runs")
     assert other.settings.rollout.max_tokens == 40
 
 

@@ -1,4 +1,4 @@
-"""Supervised training: which tokens count, and the same result however often it is interrupted."""
+"""Supervised training: the tokens that count, and resuming."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The panel of SFT: what it measures, says and decides, and when it is played."""
+"""The panel of SFT: measures, verdicts and schedule."""
 
 import re
 

@@ -1,11 +1,11 @@
-"""SFT: what it refuses, how its tokenizers split text, and the record of how a model was made."""
+"""SFT: rejected settings, tokenizers, and the record of its settings."""
 
 import pytest
 import torch
 
 from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.settings import SettingsError, SftModelSettings, load
-from gagpo.sft.recipe import recipe_difference
+from gagpo.settings.derived import recipe_difference
 from gagpo.sft.run import parts, prepare, sft
 from gagpo.sft.small_model import shape_for, train_tokenizer
 
@@ -63,7 +63,7 @@ def test_a_mark_is_one_token_and_what_follows_is_spelled_as_after_a_bracket():
 
 
 def test_an_empty_mark_is_refused(corridor):
-    with pytest.raises(SettingsError, match="remove the empty one"):
+    with pytest.raises(SettingsError, match="remove the empty text"):
         load(corridor(), ["sft.model.marks=['']"])
 
 

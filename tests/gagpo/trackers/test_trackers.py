@@ -1,4 +1,4 @@
-"""Trackers: the same four calls reach every one of them, with the real packages and without a network."""
+"""Trackers with the real packages, without a network."""
 
 import json
 import os
@@ -23,7 +23,7 @@ SETTINGS = {"name": "run", "seed": 1, "optimizer": {"learning_rate": 1e-6}}
 OWN = '''
 import json
 class Lines:
-    """A tracker of somebody else's: one file, four methods, nothing imported from here."""
+    """A third-party tracker: one file, four methods, no imports from this package."""
     def start(self, run, settings, resume_iteration):
         self.file = (run / "lines.jsonl").open("a")
         self.write("start", settings["name"], resume_iteration)
@@ -72,18 +72,18 @@ def test_unknown_and_missing_trackers_say_what_to_do(own):
         TRACKERS.find("lines_tracker:Line")
 
 
-def test_a_tracker_that_breaks_is_named_and_the_rest_goes_on(own):
+def test_a_tracker_that_fails_is_dropped_with_a_warning(own):
     (own / "flaky.py").write_text(
         OWN.replace('self.write("log"', "raise OSError('server gone')\n        self.write(\"log\"")
     )
     (own / "run").mkdir()
-    told = pytest.warns(UserWarning, match="flaky:Lines failed and is left out from here on: server gone")
-    with told, tracking(["flaky:Lines", "lines"], own / "run", SETTINGS) as trackers:
+    warned = pytest.warns(UserWarning, match="flaky:Lines failed and will not be used again: server gone")
+    with warned, tracking(["flaky:Lines", "lines"], own / "run", SETTINGS) as trackers:
         trackers.log({"loss": 1.0}, 1)
         assert list(trackers.trackers) == ["lines"]
 
 
-def test_none_is_imported_unless_asked():
+def test_packages_are_imported_on_demand():
     code = "import sys, gagpo.trackers; print([m for m in ('torch', 'wandb', 'trackio') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
@@ -94,7 +94,7 @@ def test_sample_episodes_are_ascii_and_indented():
     assert lines[3] == "    1 response: go \\ud83d"
 
 
-def test_tensorboard_forgets_what_is_logged_again(tmp_path):
+def test_tensorboard_purges_repeated_steps(tmp_path):
     pytest.importorskip("torch")
     run(twice(tmp_path, "tensorboard", "steps=(1, 2, 3)", "resumed=1, steps=(2,)"), tmp_path)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -105,7 +105,7 @@ def test_tensorboard_forgets_what_is_logged_again(tmp_path):
     assert "episodes/text_summary" in events.Tags()["tensors"]
 
 
-def test_trackio_goes_on_in_the_same_run(tmp_path):
+def test_trackio_resumes_the_same_run(tmp_path):
     pytest.importorskip("trackio")
     run(twice(tmp_path, "trackio"), tmp_path, TRACKIO_DIR=str(tmp_path / "trackio"))
     (database,) = (tmp_path / "trackio").glob("*.db")
@@ -114,7 +114,7 @@ def test_trackio_goes_on_in_the_same_run(tmp_path):
     assert {name for name, _ in rows} == {"run"} and {step for _, step in rows} == {1, 2, 3}
 
 
-def test_wandb_goes_on_in_the_same_run(tmp_path):
+def test_wandb_resumes_the_same_run(tmp_path):
     pytest.importorskip("wandb")
     run(twice(tmp_path, "wandb"), tmp_path, WANDB_MODE="offline", WANDB_SILENT="true")
     kept = (tmp_path / "run" / "wandb-id").read_text()
@@ -124,7 +124,7 @@ def test_wandb_goes_on_in_the_same_run(tmp_path):
 
 
 def twice(folder, name, first="steps=(1, 2)", then="resumed=2, steps=(3,)"):
-    """Code that plays a run and goes on with it, for a process of its own: these packages keep state."""
+    """Code that plays and resumes a run, for a new process because these packages keep state."""
     return (
         "import pathlib, runpy\n"
         f"play = runpy.run_path({str(Path(__file__).resolve())!r})['play']\n"

@@ -1,4 +1,4 @@
-"""Runs that were ended before their time and went on, beside runs that were not."""
+"""Compare resumed runs with uninterrupted ones."""
 
 import shutil
 import signal

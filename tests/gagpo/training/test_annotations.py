@@ -1,4 +1,4 @@
-"""What training writes into its episode files: the very numbers that the update was made from."""
+"""Episode files contain the numbers that the update was computed from."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gagpo.agents.episodes import Episode, Turn, read_episodes
-from gagpo.credit import advantages, turns_for, value_proxy
+from gagpo.credit import advantages, turns_for
 from gagpo.credit.episode import Grpo
 from gagpo.credit.gagpo import Gagpo
 from gagpo.credit.reinforce import ReinforcePlusPlus
@@ -36,7 +36,7 @@ def test_turns_carry_the_credit_they_were_given(settings):
     written = [turn for episode in trained for turn in episode.turns]
     assert [turn.advantage for turn in written] == credit.advantage_N.tolist()
     gamma = getattr(settings, "gamma", 1.0)
-    assert [turn.value for turn in written] == value_proxy(turns, gamma=gamma).tolist()
+    assert [turn.value for turn in written] == Gagpo(gamma=gamma).value(turns).tolist()
     assert written[0].group_state == written[3].group_state != written[1].group_state
     assert np.concatenate([turn.ratios for turn in written]) == pytest.approx(np.linspace(0.5, 1.5, 12))
     assert [episode.kept for episode in (*trained, thrown)] == [True, True, False]

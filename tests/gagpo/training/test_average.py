@@ -1,4 +1,4 @@
-"""A run that averages its weights: what is saved and measured; a resume changes none of it."""
+"""Runs with averaged weights: saved, evaluated and resumed."""
 
 import json
 
@@ -12,6 +12,7 @@ from gagpo.runs.checkpoint import latest
 from gagpo.runs.run_folder import RunFolder, named
 from gagpo.settings import SettingsError, load
 from gagpo.training.trainer import Trainer, train
+from tests.gagpo.training.test_trainer import same
 
 WAYS = {"of all weights": {}, "of an adapter": {"lora": {"rank": 2}}}
 
@@ -19,10 +20,6 @@ WAYS = {"of all weights": {}, "of an adapter": {"lora": {"rank": 2}}}
 def tensors(folder, weights):
     (path,) = (latest(folder / "checkpoints").path / weights).glob("*.safetensors")
     return load_file(path)
-
-
-def equal(one, other):
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 @pytest.fixture
@@ -47,8 +44,8 @@ def test_a_resumed_run_has_the_same_weights_and_the_same_average(run, way):
         path.unlink()
     train(RunFolder.open(half.path), quiet=True)
     for weights in ("model", "average"):
-        assert equal(tensors(half.path, weights), tensors(whole.path, weights))
-    assert not equal(tensors(whole.path, "model"), tensors(whole.path, "average"))
+        assert same(tensors(half.path, weights), tensors(whole.path, weights))
+    assert not same(tensors(whole.path, "model"), tensors(whole.path, "average"))
     told = [json.loads(line)["average_distance"] for line in (half.path / "metrics.jsonl").read_text().splitlines()]
     assert len(told) == 3 and all(value > 0 for value in told[1:])
 
@@ -96,7 +93,7 @@ def test_a_run_that_was_killed_before_its_average_was_measured_is_not_finished(r
 def test_a_run_without_an_average_says_what_to_set(run):
     folder = run("one", {}, average=False, iterations=1)
     train(folder, quiet=True)
-    with pytest.raises(SettingsError, match=r"keeps no average of its weights: its training\.average is false"):
+    with pytest.raises(SettingsError, match=r"has no average of its weights: training\.average is false"):
         keeping.chosen(folder.path, "average", folder.settings.training)
 
 

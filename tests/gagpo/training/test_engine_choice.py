@@ -1,4 +1,4 @@
-"""A run names its engine, whoever wrote it."""
+"""A run names its engine, built-in or external."""
 
 import pytest
 

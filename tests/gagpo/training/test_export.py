@@ -1,4 +1,4 @@
-"""A run's model handed on: it loads elsewhere, plays the same, and its card says what it is worth."""
+"""An exported model loads elsewhere, plays the same, and has a card with its results."""
 
 import json
 
@@ -97,7 +97,7 @@ def test_what_is_there_or_not_there_is_refused(made, tmp_path):
     (tmp_path / "taken").mkdir()
     for source, out, message in (
         (made, tmp_path / "taken", "exists; choose a folder"),
-        (f"{made}@9", tmp_path / "new", r"keeps no checkpoint of iteration 9; it has \[1, 2\]"),
+        (f"{made}@9", tmp_path / "new", r"has no checkpoint of iteration 9; choose one of \[1, 2\]"),
         (tmp_path / "taken", tmp_path / "new", "is not a run"),
     ):
         with pytest.raises(SettingsError, match=message):

@@ -1,4 +1,4 @@
-"""Adapters: what they change, what they leave alone, and what becomes of them in runs, checkpoints and exports."""
+"""Adapters: what they train, and how they are saved, resumed and exported."""
 
 import json
 import re
@@ -28,6 +28,7 @@ from gagpo.training.export import export
 from gagpo.training.trainer import Trainer, train
 from tests.agents.engines import families
 from tests.gagpo.training.resuming import killed_after
+from tests.gagpo.training.test_trainer import run, same
 
 LORA = {"rank": 4, "alpha": 4.0}
 
@@ -88,7 +89,7 @@ def test_switched_off_it_is_the_base_and_on_again_afterwards(model):
     inject(model)
     changed = logprobs(moved(model))
     assert (changed - plain).abs().max() > 1e-3
-    with adapters.switched_off(model):
+    with adapters.disabled(model):
         assert torch.equal(logprobs(model), plain)
     assert torch.equal(logprobs(model), changed)
     assert [name for name, p in model.named_parameters() if p.requires_grad and ".lora_" not in name] == []
@@ -144,18 +145,8 @@ def test_peft_reads_what_is_written(model, tmp_path):
 # Runs -----------------------------------------------------------------------------------------------------------------
 
 
-def run(config, folder, *overrides):
-    created = RunFolder.create(folder, load(config, overrides))
-    train(created, quiet=True)
-    return created
-
-
 def adapter_of(folder):
     return load_file(checkpoints.latest(folder / "checkpoints").path / "model" / adapters.WEIGHTS)
-
-
-def same(a, b):
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 def test_a_run_trains_and_keeps_the_adapter_alone(corridor, tmp_path):

@@ -1,5 +1,4 @@
-"""Runs of several environments: they are resumed bit-equal, each environment has its share and its own numbers, and
-none meets another."""
+"""Runs of several environments resume bit-identically; each environment has its share, metrics and panels."""
 
 import functools
 import json
@@ -100,7 +99,7 @@ def test_every_env_has_its_share_its_numbers_and_its_panel(mixture, tmp_path):
         zero = sum(row[of_environment("zero_groups", env)] * count for env, count in groups.items()) / 6
         assert zero == pytest.approx(row["zero_groups"])
     for row in read_episodes(folder.path / "episodes" / "train-0001.jsonl"):
-        assert row["task"].startswith(f"{row['env']}.door-")
+        assert row["task"].startswith(f"{row['environment']}.door-")
         limit, first = {"long": (3, True), "short": (2, False)}[row["environment"]]
         prompts = [turn["tokens"]["prompt"] for turn in row["turns"]]
         assert all(len(turn["tokens"]["text"]) <= limit for turn in row["turns"])
@@ -168,7 +167,7 @@ def row_of(**changes):
 
 HOSTILE = {
     "not a list": (5, "environments: Input should be a valid list"),
-    "no rows": ([], "key 'environment' is missing: name one environment there, or several in environments"),
+    "no rows": ([], "key 'environment' is missing: give one environment there, or several in environments"),
     "a row that is none": ([ENVIRONMENTS_TRIED[0], 7], r"environments\.1: "),
     "a slip": ([ENVIRONMENTS_TRIED[0], row_of(name="b", wieght=2)], r"unknown key 'environments\.1\.wieght'"),
     "no id": ([ENVIRONMENTS_TRIED[0], {"name": "b"}], r"key 'environments\.1\.id' is missing"),
@@ -208,9 +207,9 @@ def test_a_row_names_an_unknown_env_and_an_empty_split_before_anything_is_writte
 
 
 def test_what_a_row_leaves_out_is_as_the_run_says(mixture):
-    settings = load(mixture(invalid_penalty=0.5, context={"history": 3}, evaluation={"splits": ["train"]}))
+    settings = load(mixture(context={"history": 3}, evaluation={"splits": ["train"]}))
     long, short = settings.all_environments
-    assert (long.max_tokens, long.invalid_penalty, long.context.history) == (3, 0.5, 3)
+    assert (long.max_tokens, long.context.history) == (3, 3)
     assert (short.max_tokens, short.context.history) == (2, "full")
     assert settings.panels == ["long.train", "short.train"] and settings.environment_of("short.door-01") == short
     alone = settings.alone(short)

@@ -1,4 +1,4 @@
-"""What a run writes and says: events that are objects, files that are read once."""
+"""What a run writes and reports."""
 
 import pytest
 

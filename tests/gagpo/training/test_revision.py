@@ -1,4 +1,4 @@
-"""A hub model is that of one commit, from the run's first iteration to its last; the hub is a folder here."""
+"""A run keeps the commit of its hub model from the first iteration to the last; the hub is a local folder."""
 
 import json
 import shutil

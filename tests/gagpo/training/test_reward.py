@@ -1,4 +1,4 @@
-"""What training pays: what the environment does, or success alone."""
+"""Training rewards: the environment's, or success alone."""
 
 import gymnasium
 import numpy as np
@@ -51,7 +51,7 @@ def test_a_success_pays_one_at_its_end_and_nothing_else_pays():
     assert turns_for(refused, Gagpo(key="observation"), 0.25, True).return_E.tolist() == [0.75, 0]
 
 
-def test_a_run_by_success_is_that_of_a_env_that_pays_success_alone(corridor, tmp_path):
+def test_a_run_by_success_is_that_of_an_environment_that_pays_success_alone(corridor, tmp_path):
     """Bit-equal weights, though the environment pays otherwise; paid by the environment they are others."""
     generous = {"environment": {"id": GENEROUS}}
     ways = {"plain": {}, "by_success": {**generous, "reward": "success"}, "by_env": generous}

@@ -1,4 +1,4 @@
-"""Checkpoints written beside the run: the copy is of the moment, failures are heard, a kill leaves the earlier ones."""
+"""Checkpoints are written in the background: from a snapshot, with errors reported, and safe against a kill."""
 
 import os
 import signal
@@ -18,13 +18,13 @@ from gagpo.training.trainer import Trainer, train
 
 def test_what_is_written_is_what_was_there_when_it_was_asked_for(corridor, tmp_path, monkeypatch):
     trainer = Trainer(RunFolder.create(tmp_path / "run", load(corridor())), quiet=True)
-    go, write = threading.Event(), checkpoints._write
+    go, write = threading.Event(), checkpoints.Saver._write
 
     def late(*arguments):
         assert go.wait(60)
         write(*arguments)
 
-    monkeypatch.setattr(checkpoints, "_write", late)
+    monkeypatch.setattr(checkpoints.Saver, "_write", late)
     before = {name: parameter.detach().clone() for name, parameter in trainer.learner.model.named_parameters()}
     trainer._save()
     with torch.no_grad():
@@ -43,17 +43,17 @@ def test_what_is_written_is_what_was_there_when_it_was_asked_for(corridor, tmp_p
 
 def test_a_checkpoint_that_cannot_be_written_ends_the_run_at_the_next_iteration(corridor, tmp_path, monkeypatch):
     folder = RunFolder.create(tmp_path / "run", load(corridor(training={"iterations": 30, "save_every": 2})))
-    trainer, write = Trainer(folder, quiet=True), checkpoints._write
+    trainer, write = Trainer(folder, quiet=True), checkpoints.Saver._write
 
-    def second_fails(place, iteration, *rest):
+    def second_fails(saver, iteration, *rest):
         if iteration == 4:
             monkeypatch.setattr("gagpo.distributed.states.save", full)
-        write(place, iteration, *rest)
+        write(saver, iteration, *rest)
 
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoints, "_write", second_fails)
+    monkeypatch.setattr(checkpoints.Saver, "_write", second_fails)
     with pytest.raises(CheckpointError, match=r"iteration-000004 could not be written: No space left on device"):
         trainer.run()
     assert trainer.iteration in (4, 5, 6)
@@ -67,12 +67,12 @@ from gagpo.settings import load
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.run_folder import RunFolder
 from gagpo.training.trainer import train
-finished = checkpoints._finished
+write_rest = checkpoints._write_rest
 def killed(temporary, *rest):
     if "000002" in temporary.name:
         os.kill(os.getpid(), signal.SIGKILL)
-    finished(temporary, *rest)
-checkpoints._finished = killed
+    write_rest(temporary, *rest)
+checkpoints._write_rest = killed
 train(RunFolder.open(Path(sys.argv[1])), quiet=True)
 """
 

@@ -1,4 +1,4 @@
-"""The engine gives its memory back while the policy is updated, is not asked meanwhile, and wakes with new weights."""
+"""The engine frees its memory during updates, rejects requests meanwhile, and wakes with new weights."""
 
 from contextlib import nullcontext
 from types import SimpleNamespace

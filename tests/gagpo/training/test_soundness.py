@@ -1,4 +1,4 @@
-"""What a run must not do: go on from damage, lose what was finished, end well without having learned."""
+"""A run never resumes from damaged files, loses finished work, or succeeds without learning."""
 
 import errno
 import json
@@ -22,14 +22,10 @@ from gagpo.runs.checkpoint import CheckpointError
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError, load
 from gagpo.training.events import HealthChanged, IterationFinished
-from gagpo.training.launch import continued, started
+from gagpo.training.launch import new_run, resume_run
 from gagpo.training.trainer import NothingToLearn, Trainer, train
-
-
-def trained(config, path, *overrides):
-    folder = RunFolder.create(path, load(config, overrides))
-    train(folder, quiet=True)
-    return folder
+from tests.gagpo.training.test_trainer import run as trained
+from tests.gagpo.training.test_trainer import same, weights
 
 
 def written(folder, iteration, model, tokenizer, optimizer, state, keep, critic=None):
@@ -78,14 +74,29 @@ def test_every_damage_to_a_checkpoint_is_noticed_and_named(saved):
     saved.verify()
 
 
-def test_a_flipped_bit_in_the_weights_stops_the_resume(corridor, tmp_path):
+NO_CONTROLLERS = (
+    '{"iteration": 1, "turns_total": 1, "tokens_total": 1, "position": 1, "curriculum": {}, "controllers": null}'
+)
+LONG = json.dumps({"iteration": "x" * 100_000})
+
+
+def test_a_damaged_checkpoint_stops_the_resume_and_is_named(corridor, tmp_path):
     folder = trained(corridor(training={"iterations": 1}), tmp_path / "run")
-    path = checkpoints.latest(folder.path / "checkpoints").path / "model" / "model.safetensors"
-    data = bytearray(path.read_bytes())
-    data[-3] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(CheckpointError, match=r"model\.safetensors is damaged"):
-        Trainer(RunFolder.open(folder.path), quiet=True)
+    saved = checkpoints.latest(folder.path / "checkpoints").path
+    for name in ("optimizer/shard-00001-model-00001-of-00001.safetensors", "state.json", "model/model.safetensors"):
+        whole = (saved / name).read_bytes()
+        flipped = whole[:-3] + bytes([whole[-3] ^ 1]) + whole[-2:]
+        for damaged in (whole[:50], flipped):
+            (saved / name).write_bytes(damaged)
+            with pytest.raises(CheckpointError, match=rf"iteration-000001.*{Path(name).name} is damaged"):
+                Trainer(RunFolder.open(folder.path), quiet=True)
+        (saved / name).write_bytes(whole)
+    for state in ('{"iteration": 1}', "null", "[]", "[" * 100_000, NO_CONTROLLERS, LONG):
+        (saved / "state.json").write_text(state)
+        manifest.write(saved)  # intact on disk, but not a state
+        with pytest.raises(CheckpointError, match=r"state\.json") as caught:
+            Trainer(RunFolder.open(folder.path), quiet=True)
+        assert len(str(caught.value)) < 1000
 
 
 def test_parameters_that_are_not_finite_are_never_saved(tiny, tmp_path):
@@ -149,7 +160,7 @@ def test_a_trained_model_is_never_measured_as_before(corridor, tmp_path):
     config = corridor(training={"iterations": 2, "save_every": 1})
     folder = trained(config, tmp_path / "run", "training.iterations=1")
     (folder.path / "evals" / "before-test.json").unlink()
-    train(continued(folder.path, ["training.iterations=2"]), quiet=True)
+    train(resume_run(folder.path, ["training.iterations=2"]), quiet=True)
     assert not (folder.path / "evals" / "before-test.json").exists()
 
 
@@ -160,9 +171,8 @@ def test_a_finished_run_is_extended_to_the_very_end_of_a_longer_one(corridor, tm
     after_one, average_of_one = (
         (short.path / "evals" / f"{stage}-test.json").read_bytes() for stage in ("after", "average")
     )
-    train(continued(short.path, ["training.iterations=3"]), quiet=True)
-    last = [checkpoints.latest(one.path / "checkpoints").path / "model" / "model.safetensors" for one in (whole, short)]
-    assert last[0].read_bytes() == last[1].read_bytes()
+    train(resume_run(short.path, ["training.iterations=3"]), quiet=True)
+    assert same(weights(whole.path), weights(short.path))
     assert (short.path / "evals" / "iteration-0001-test.json").read_bytes() == after_one
     for stage in ("after", "average"):
         results = [EvalResult.load(one.path / "evals" / f"{stage}-test.json").tasks for one in (whole, short)]
@@ -170,7 +180,7 @@ def test_a_finished_run_is_extended_to_the_very_end_of_a_longer_one(corridor, tm
     assert (short.path / "evals" / "earlier-average-0001-test.json").read_bytes() == average_of_one
     assert average_of_one != (short.path / "evals" / "average-test.json").read_bytes()
     with pytest.raises(SettingsError, match=r"'optimizer\.learning_rate' cannot change"):
-        continued(short.path, ["optimizer.learning_rate=1"])
+        resume_run(short.path, ["optimizer.learning_rate=1"])
 
 
 @pytest.mark.parametrize(
@@ -183,14 +193,14 @@ def test_a_finished_run_is_extended_to_the_very_end_of_a_longer_one(corridor, tm
     ],
 )
 def test_a_start_that_fails_leaves_its_name_free(corridor, tmp_path, changes, said):
-    folder = started(corridor(**changes), [], tmp_path / "runs")
+    folder = new_run(corridor(**changes), [], tmp_path / "runs")
     with pytest.raises(Exception, match=said):
         train(folder, quiet=True)
     assert not folder.path.exists()
 
 
 def test_an_iteration_in_which_every_episode_fails_stops_the_run_with_the_reason(corridor, tmp_path):
-    broken = {"id": "gagpo.envs.testing:gagpo-test/Broken-v0", "kwargs": {}}
+    broken = {"id": "tests.envs.faulty:gagpo-test/Broken-v0", "kwargs": {}}
     config = corridor(environment=broken, evaluation={"splits": ["test"], "before": False})
     with pytest.raises(NothingToLearn, match="broken on purpose"):
         trained(config, tmp_path / "run")
@@ -231,10 +241,7 @@ def test_an_interrupted_run_saves_and_ends_like_an_uninterrupted_one(corridor, t
         train(folder, report=interrupt, quiet=True)
     assert checkpoints.latest(folder.path / "checkpoints").iteration == 2
     train(RunFolder.open(folder.path), quiet=True)
-    ends = [
-        checkpoints.latest(one.path / "checkpoints").path / "model" / "model.safetensors" for one in (whole, folder)
-    ]
-    assert ends[0].read_bytes() == ends[1].read_bytes()
+    assert same(weights(whole.path), weights(folder.path))
     assert len(folder.metrics()) == 3
 
 
@@ -258,31 +265,11 @@ def test_a_second_interruption_within_an_update_saves_no_half_of_it(corridor, tm
         trainer.run()
     assert len(steps) == 3 and len(folder.metrics()) == 1
     train(RunFolder.open(folder.path), quiet=True)
-    ends = [checkpoints.latest(one.path / "checkpoints").model for one in (whole, folder)]
-    assert (Path(ends[0]) / "model.safetensors").read_bytes() == (Path(ends[1]) / "model.safetensors").read_bytes()
+    assert same(weights(whole.path), weights(folder.path))
     assert [row["loss"] for row in folder.metrics()] == [row["loss"] for row in whole.metrics()]
 
 
-NO_CONTROLLERS = (
-    '{"iteration": 1, "turns_total": 1, "tokens_total": 1, "position": 1, "curriculum": {}, "controllers": null}'
-)
-
-
-LONG = json.dumps({"iteration": "x" * 100_000})
-
-
-@pytest.mark.parametrize("state", ['{"iteration": 1}', "null", "[]", "[" * 100_000, NO_CONTROLLERS, LONG], ids=range(6))
-def test_a_state_that_is_none_is_named(corridor, tmp_path, state):
-    folder = trained(corridor(training={"iterations": 1}), tmp_path / "run")
-    saved = checkpoints.latest(folder.path / "checkpoints")
-    (saved.path / "state.json").write_text(state)
-    manifest.write(saved.path)  # well kept, and still no state
-    with pytest.raises(CheckpointError, match=r"state\.json") as caught:
-        Trainer(RunFolder.open(folder.path), quiet=True)
-    assert len(str(caught.value)) < 1000
-
-
-NO_FILES = '{"format": "gagpo manifest 1", "files": 3}'
+NO_FILES = '{"format": "gagpo manifest 2", "files": 3}'
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Runs of studies are what `gagpo train` makes of the same settings: what they leave to the environment is derived."""
+"""Runs of studies are the same as those of `gagpo train` with the same settings."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ from benchmarks.studies.mixture import specialist_of
 from gagpo.eval.study import RunRow
 from gagpo.settings import load
 from gagpo.settings.derived import RECIPE
-from gagpo.training.launch import started
+from gagpo.training.launch import new_run
 from tests.gagpo.conftest import CORRIDOR
 from tests.gagpo.training.test_mixture import ENVIRONMENTS_TRIED
 
@@ -41,7 +41,7 @@ def begun(tmp_path, monkeypatch):
     """The settings of the run that a study would play."""
 
     def of(settings):
-        monkeypatch.setattr(study, "train", lambda config, runs, quiet: started(config, (), runs).settings)
+        monkeypatch.setattr(study, "train", lambda config, runs, quiet: new_run(config, (), runs).settings)
         return study.finished(settings, tmp_path / "runs")
 
     return of

@@ -1,4 +1,4 @@
-"""Whole runs in which every action is a tool call: from demonstrations through training to files and evaluation."""
+"""Whole runs with tool calls: demonstrations, training, files and evaluation."""
 
 import json
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""How people and models spell answers: characters, words, units, brackets. Nothing here knows what an answer is."""
+"""Spellings of answers: characters, words, units, brackets."""

@@ -1,4 +1,4 @@
-"""Brackets: what they enclose, and splitting at what stands outside of all."""
+"""Matching brackets, and splitting outside of brackets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ OPENING, CLOSING = "([{", ")]}"
 
 
 def enclosed(text: str) -> bool:
-    """Whether the bracket that opens ``text`` is closed by its last character.
+    """Whether the first bracket of ``text`` is closed by its last character.
 
     >>> enclosed("(1, (2))"), enclosed("(1)(2)")
     (True, False)
@@ -22,7 +22,7 @@ def enclosed(text: str) -> bool:
 
 
 def inside(text: str, position: int) -> tuple[str, int]:
-    """What the bracket at ``position`` encloses, and the position after it; to the end of ``text`` if nothing closes.
+    """The content of the bracket at ``position``, and the position after it; up to the end if it is not closed.
 
     >>> inside("2(3(4))5", 1)
     ('3(4)', 7)
@@ -36,7 +36,7 @@ def inside(text: str, position: int) -> tuple[str, int]:
 
 
 def split(text: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]:
-    """The parts of ``text`` between the separators that stand outside all brackets, and those separators, stripped.
+    """Split ``text`` at separators outside all brackets; returns the parts and the separators, stripped.
 
     >>> split("(1, 2), 3", re.compile(","))
     (['(1, 2)', '3'], [','])
@@ -49,7 +49,7 @@ def split(text: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]:
         depth += (character in OPENING) - (character in CLOSING)
         match = separator.match(text, i) if depth == 0 else None
         if match is None or match.end() == i:
-            # An escaped brace is a bracket like any other; the name of a command is passed as a whole.
+            # An escaped brace is a bracket too; the name of a command is skipped.
             i = command.end() if character == "\\" and (command := _COMMAND.match(text, i)) else i + 1
             continue
         parts.append(text[start:i].strip())

@@ -1,4 +1,4 @@
-r"""Characters that stand for LaTeX: ``½``, ``√``, ``≤``, ``x₁``, ``10⁻³``."""
+r"""Unicode characters as LaTeX: ``½``, ``√``, ``≤``, ``x₁``, ``10⁻³``."""
 
 from __future__ import annotations
 
@@ -17,71 +17,36 @@ def _greek(letter: str) -> str:
     return rf"\{name.lower() if letter.islower() else name.capitalize()} "
 
 
+_COMMANDS = (
+    "times:× cdot:·⋅ pi:π infty:∞ le:≤⩽ ge:≥⩾ ne:≠ approx:≈ equiv:≡ pm:± mp:∓ cup:∪ cap:∩ setminus:∖ in:∈ notin:∉ "
+    "land:∧ lor:∨ emptyset:∅ implies:⇒⟹ langle:⟨ rangle:⟩ sum:∑ prod:∏ int:∫"
+)
 _CHARACTERS = str.maketrans(
     {
+        **{letter: _greek(letter) for letter in "αβγδεζηθικλμνξρστυφχψωΓΔΘΛΞΣΦΨΩ"},
+        **{
+            sign: rf"\{name} " for name, _, signs in (row.partition(":") for row in _COMMANDS.split()) for sign in signs
+        },
+        **{sign: rf"\mathbb{{{letter}}}" for sign, letter in zip("ℝℤℕℚℂ", "RZNQC", strict=True)},
+        **{sign: _fraction(sign) for sign in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅐⅛⅜⅝⅞⅑⅒"},
+        **dict(zip("√∛°℃¢", ("sqrt", "cbrt", r"^{\circ}", r"^{\circ} C", " cents"), strict=True)),
+        **dict(zip("…∴′″％", ("...", "", "'", '"', "%"), strict=True)),
         **dict.fromkeys("−–—", "-"),
-        "×": r"\times ",
-        **dict.fromkeys("·⋅", r"\cdot "),
-        "÷": "/",
-        "⁄": "/",
-        "∕": "/",
-        "π": r"\pi ",
-        "∞": r"\infty ",
-        "≤": r"\le ",
-        "⩽": r"\le ",
-        "≥": r"\ge ",
-        "⩾": r"\ge ",
-        "≠": r"\ne ",
-        "≈": r"\approx ",
-        "≡": r"\equiv ",
-        "±": r"\pm ",
-        "∓": r"\mp ",
-        "∪": r"\cup ",
-        "∩": r"\cap ",
-        "∖": r"\setminus ",
-        "∈": r"\in ",
-        "∉": r"\notin ",
-        "∧": r"\land ",
-        "∨": r"\lor ",
-        "∅": r"\emptyset ",
-        "⇒": r"\implies ",
-        "⟹": r"\implies ",
-        "∴": "",
-        "⟨": r"\langle ",
-        "⟩": r"\rangle ",
-        "ℝ": r"\mathbb{R}",
-        "ℤ": r"\mathbb{Z}",
-        "ℕ": r"\mathbb{N}",
-        "ℚ": r"\mathbb{Q}",
-        "ℂ": r"\mathbb{C}",
-        "∑": r"\sum ",
-        "∏": r"\prod ",
-        "∫": r"\int ",
-        "√": "sqrt",
-        "∛": "cbrt",
-        "°": r"^{\circ}",
-        "℃": r"^{\circ} C",
-        "¢": " cents",
-        "′": "'",
-        "″": '"',
-        "…": "...",
-        "％": "%",
+        **dict.fromkeys("÷⁄∕", "/"),
+        **dict.fromkeys("“”", '"'),
+        **dict.fromkeys("‘’", "'"),
         **dict.fromkeys("\u00a0\u2009\u202f\u3000", " "),
         **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff"),
         **dict(zip("（），；：＝＜＞＋－、", "(),;:=<>+-,", strict=True)),
-        **dict.fromkeys("“”", '"'),
-        **dict.fromkeys("‘’", "'"),
         **dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ₀₁₂₃₄₅₆₇₈₉", "0123456789+-n0123456789", strict=True)),
         **{chr(0xFF10 + digit): str(digit) for digit in range(10)},
-        **{sign: _fraction(sign) for sign in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅐⅛⅜⅝⅞⅑⅒"},
-        **{letter: _greek(letter) for letter in "αβγδεζηθικλμνξρστυφχψωΓΔΘΛΞΣΦΨΩ"},
     }
 )
 _SCRIPTS = ((re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+"), "^"), (re.compile("[₀₁₂₃₄₅₆₇₈₉]+"), "_"))
 
 
 def to_latex(text: str) -> str:
-    r"""``text`` with its mathematical characters as LaTeX; ``√`` becomes the word ``sqrt``, which has no braces.
+    r"""``text`` with mathematical characters as LaTeX; ``√`` becomes the word ``sqrt``, because it has no braces.
 
     >>> to_latex("10⁻³"), to_latex("x₁ ≤ ½")
     ('10^{-3}', 'x_{1} \\le  \\frac{1}{2}')

@@ -1,8 +1,8 @@
-r"""Bringing an answer, as people and models write it, into one spelling.
+r"""Normalise the spelling of an answer.
 
-:func:`latex` keeps the answer LaTeX (what a symbolic comparison reads); :func:`plain` also unwraps ``\text{...}`` and
-its kin (what numbers, units and words are read from); :func:`squeeze` drops every difference that never matters
-between two formulas, so that equal ones are usually equal strings.
+:func:`latex` returns LaTeX for symbolic comparison; :func:`plain` also unwraps ``\text{...}`` and similar commands, for
+reading numbers, units and words; :func:`squeeze` drops insignificant differences, so that equal formulas are usually
+equal strings.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gagpo.envs.math.verify.spelling import characters, plain_text
 from gagpo.envs.math.verify.spelling.rewriting import rewrite, table
 
 CURRENCY = "¤"
-"""Stands for the dollar sign of an amount of money, once the dollar signs around formulas are gone."""
+"""Replaces the dollar sign of an amount of money, to distinguish it from those around formulas."""
 
 _DECORATIONS = re.compile(
     r"\\(?:hspace|vspace|color|tag|label)\*?\s*\{[^{}]*\}|\\textcolor\s*\{[^{}]*\}"
@@ -95,7 +95,7 @@ _REWRITINGS = table(
 
 
 def latex(answer: str) -> str:
-    r"""``answer`` as tidy LaTeX, without the delimiters around it.
+    r"""``answer`` as normalised LaTeX, without delimiters around it.
 
     >>> latex(r"$\dfrac12$."), latex("½"), latex(r"\left( 1,\, 2 \right)")
     ('\\frac{1}{2}', '\\frac{1}{2}', '( 1, 2 )')
@@ -116,14 +116,14 @@ def latex(answer: str) -> str:
 
 
 def _strip_delimiters(text: str) -> str:
-    """Take away punctuation at the end and what stands around the whole answer, layer by layer."""
+    """Strip punctuation at the end and delimiters around the whole answer, layer by layer."""
     for _ in range(8):
         before = text
         text = _ENDING.sub("", text).lstrip()
         for opening, closing in _DELIMITERS:
             inner = text[len(opening) : len(text) - len(closing)]
             around = len(text) > len(opening) + len(closing) and text.startswith(opening) and text.endswith(closing)
-            # \(1\) \(2\) and $1$, $2$ are two formulas, which the delimiters do not stand around.
+            # \(1\) \(2\) and $1$, $2$ are two formulas, not one in delimiters.
             if around and opening not in inner and not inner.endswith("\\"):
                 text = inner.strip()
         if (box := _BOX.match(text)) and _balanced(box[1]):
@@ -143,7 +143,7 @@ def _balanced(text: str) -> bool:
 
 
 def plain(text: str) -> str:
-    r"""The output of :func:`latex` with text wrappers and degree signs turned into words.
+    r"""The output of :func:`latex` without text wrappers and with degree signs as words.
 
     >>> plain(r"5\text{ cm}"), plain(r"90^\circ")
     ('5 cm', '90 degrees')
@@ -157,7 +157,7 @@ def plain(text: str) -> str:
 
 
 def is_text(text: str) -> bool:
-    r"""Whether the output of :func:`latex` is one ``\text{...}`` and nothing else."""
+    r"""Whether the output of :func:`latex` is a single ``\text{...}``."""
     return _WRAPPED.fullmatch(text.strip()) is not None
 
 
@@ -175,7 +175,7 @@ def squeeze(text: str) -> str:
 
 
 def words(text: str) -> str:
-    """The output of :func:`plain` for comparing words: lower case, no articles, no punctuation at either end.
+    """The output of :func:`plain` for comparing words: lower case, without articles and outer punctuation.
 
     >>> words("The  Blue Car."), words("6:30p.m."), words("It is Monday")
     ('blue car', '6:30 pm', 'monday')

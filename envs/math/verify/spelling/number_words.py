@@ -23,7 +23,7 @@ _DIGITS = re.compile(r"\d+")
 
 
 def digits(text: str) -> str:
-    """``text`` with the number in words that it begins with in digits; a fraction as ``2/3``, a mixed one as ``3 1/2``.
+    """``text`` with the number words at its start in digits: ``2/3`` for a fraction, ``3 1/2`` for a mixed number.
 
     >>> digits("one hundred and twenty apples"), digits("three and a half"), digits("two or three"), digits("Monday")
     ('120 apples', '3 1/2', '2 or three', 'Monday')
@@ -45,7 +45,7 @@ def digits(text: str) -> str:
 
 
 def _fraction(text: str, position: int) -> tuple[str, int]:
-    """``two thirds``, ``a third`` or ``half``, and where it ends; empty when there is none."""
+    """The fraction at ``position`` (``two thirds``, ``a third``, ``half``) and where it ends; empty if none."""
     match = _FRACTION.match(text, position)
     if match is None or (match["top"] is None and match["bottom"] != "half"):
         return "", position
@@ -54,7 +54,7 @@ def _fraction(text: str, position: int) -> tuple[str, int]:
 
 
 def _whole(text: str, start: int) -> tuple[str, int]:
-    """The integer that stands at ``start``, in words or digits, and where it ends; empty when there is none."""
+    """The integer at ``start``, in words or digits, and where it ends; empty if there is none."""
     if written := _DIGITS.match(text, start):
         return written[0], written.end()
     total, group, last, end, position = 0, 0, None, start, start
@@ -62,7 +62,7 @@ def _whole(text: str, start: int) -> tuple[str, int]:
         name, value = word[1], SMALL.get(word[1])
         position = word.end()
         if value is not None:
-            # Ones follow tens, and either follows a multiple: "twenty one", but no "one twenty" and no "one two".
+            # Ones follow tens, and either follows a multiple: "twenty one", but not "one twenty" or "one two".
             if last is not None and last < 100 and not (last >= 20 and value < 10):
                 break
             group, last = group + value, value

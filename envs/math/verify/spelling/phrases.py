@@ -1,4 +1,4 @@
-r"""English that says something mathematical: ``no solution``, ``all real numbers except 2``, ``x is at least 3``."""
+r"""English phrases as LaTeX: ``no solution``, ``all real numbers except 2``, ``x is at least 3``."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _SENTENCES = table(
 
 
 def to_latex(plain: str) -> str:
-    r"""An answer whose wrappers of text are gone, with its English turned into LaTeX where it is known.
+    r"""An answer without text wrappers, with known English phrases as LaTeX.
 
     >>> to_latex("No solutions"), to_latex("all real numbers except 2"), to_latex("x is at least 3")
     ('\\emptyset', '\\mathbb{R} \\setminus \\{2\\}', 'x \\ge 3')

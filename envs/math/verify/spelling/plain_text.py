@@ -1,4 +1,4 @@
-r"""Mathematics as it is typed without LaTeX: ``2*sqrt(3)/pi``, ``x**2``, ``x >= 2``, ``(-inf, 1) U (3, inf)``."""
+r"""Typed mathematics as LaTeX: ``2*sqrt(3)/pi``, ``x**2``, ``x >= 2``, ``(-inf, 1) U (3, inf)``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COMMANDS = {"sqrt": r"\sqrt", "cbrt": r"\sqrt[3]", "abs": ""}
 
 
 def to_latex(text: str) -> str:
-    r"""``text`` with what was typed as on a keyboard in LaTeX.
+    r"""``text`` with typed operators and functions as LaTeX.
 
     >>> to_latex("2*sqrt(3)/pi"), to_latex("x**(1/2) >= 2"), to_latex("5!=120")
     ('2*\\sqrt{3}/\\pi ', 'x^{1/2} \\ge  2', '5!=120')
@@ -40,7 +40,7 @@ def to_latex(text: str) -> str:
     text = _BARE_ROOT.sub(lambda root: f"{_COMMANDS[root[1]]}{{{root[2]}}}", text)
     position = 0
     while match := _BEFORE_BRACKET.search(text, position):
-        # The round bracket becomes a brace, and so does the one that closes it.
+        # Replace the round brackets by braces.
         inner, end = brackets.inside(text, match.end() - 1)
         if not text.endswith(")", match.end(), end):
             break

@@ -1,4 +1,4 @@
-"""Tables of patterns and what they are replaced by, applied from top to bottom."""
+"""Tables of patterns and replacements, applied from top to bottom."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def rewrite(text: str, rows: Table) -> str:
     'y\\\\le 2'
     """
     for pattern, replacement in rows:
-        # Most patterns are nowhere in most answers, and a replacement is read anew for every call of sub.
+        # Most patterns do not occur, and sub parses its replacement on every call.
         if pattern.search(text):
             text = pattern.sub(replacement, text)
     return text

@@ -1,4 +1,4 @@
-r"""The letters of a formula: which of them are variables, and which belong to a command, a constant or a word."""
+r"""Variables of a formula, as opposed to letters of commands, constants and words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _GREEK = (
 )
 _INDEX = r"(?:\s*_\s*(?:\{[^{}]*\}|\w))?'*"
 VARIABLE = rf"(?:\\(?:{_GREEK})(?![a-zA-Z])|(?<![a-zA-Z\\])[a-zA-Z](?![a-zA-Z])){_INDEX}"
-"""A variable that stands alone: one letter, with its index and its primes."""
+"""A single variable: one letter with index and primes."""
 
 _WORDS = re.compile(r"\\(?:text\w*|operatorname\*?|mbox)\s*\{[^{}]*\}|\\(?:mathrm|mathbf|hat|vec)\s*\{([^{}]*)\}")
 _LETTERS = re.compile(
@@ -26,7 +26,7 @@ _SET = re.compile(r"\\mathbb\s*\{?\s*([A-Z])\s*\}?")
 
 @functools.lru_cache(maxsize=4096)
 def variables(latex: str) -> frozenset[str]:
-    r"""The variables of a formula in tidy LaTeX, each with its index: ``e`` and ``i`` are none, ``x'`` is not ``x``.
+    r"""The variables of a formula in normalised LaTeX, with indices, without ``e`` and ``i``; ``x'`` is not ``x``.
 
     >>> sorted(variables(r"\frac{x_1 + \theta}{e^{i\pi}} \text{ cm}")), variables(r"\mathbb{R}")
     (['\\theta', 'x_1'], frozenset({'mathbb R'}))
@@ -44,7 +44,7 @@ def variables(latex: str) -> frozenset[str]:
 
 
 def free_variables(latex: str) -> frozenset[str]:
-    r"""The variables of a formula without those that a sum, a product, a limit or an integral binds.
+    r"""The variables of a formula that no sum, product, limit or integral binds.
 
     >>> sorted(free_variables(r"\sum_{k=1}^n k")), sorted(free_variables(r"\int_0^x t^2 dt"))
     (['n'], ['x'])

@@ -1,4 +1,4 @@
-"""Units that may follow a number: their spellings, what they measure, and how much of it."""
+"""Units after a number: spellings, dimensions and sizes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Unit(NamedTuple):
-    """``dimension`` is what is measured; ``size`` is how much of the dimension's base unit one of these is."""
+    """A unit of ``dimension``; ``size`` is in base units of that dimension."""
 
     dimension: str
     size: Fraction
@@ -81,7 +81,7 @@ UNITS = _units()
 
 
 def unit(words: str) -> Unit | None:
-    """The unit that ``words`` name, or None when they name none of the table: products, powers and quotients of those.
+    """The unit that ``words`` name, also a product, power or quotient of known units; None if unknown.
 
     >>> unit("sq. cm") == unit("square centimeters") == unit("cm^2")
     True
@@ -108,7 +108,7 @@ def unit(words: str) -> Unit | None:
 
 
 def _factors(words: str) -> list[tuple[str, int]]:
-    """The units that are multiplied, each with its exponent."""
+    """The factors of a product of units, with their exponents."""
     found: list[tuple[str, int]] = []
     power = 1
     for word in words.split():
@@ -118,7 +118,7 @@ def _factors(words: str) -> list[tuple[str, int]]:
         elif name in _POWERS_AFTER and found:
             found[-1] = (found[-1][0], found[-1][1] * _POWERS_AFTER[name])
         else:
-            # What is no exponent of a unit leaves no unit either: the whole word is in no table.
+            # With an invalid exponent, keep the whole word, which is not a known unit.
             known = _WHOLE.fullmatch(exponent)
             found.append((name, power * int(exponent)) if known else (word, power))
             power = 1

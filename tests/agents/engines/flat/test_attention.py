@@ -1,4 +1,4 @@
-"""Flat attention gives what the model's own padded attention gives."""
+"""Flat attention equals the model's own attention."""
 
 import copy
 
@@ -43,7 +43,7 @@ def test_packed_rows_equal_rows_alone(tiny, lengths):
 
 @pytest.mark.parametrize("lengths", [[1], [128], [129, 128, 127], [300, 7], [290, 260, 256]])
 def test_blocks_of_queries_in_bfloat16_are_plain_attention(lengths):
-    """Rows shorter, as long and longer than a block; values and gradients beside float32, each row alone."""
+    """Rows shorter, as long and longer than a block; values and gradients against float32 on single rows."""
     generator = torch.Generator().manual_seed(1)
     tokens, grouped = sum(lengths), {"is_causal": True, "scale": 0.25, "enable_gqa": True}
     shapes = ((tokens, 4, 16), (tokens, 2, 16), (tokens, 2, 16))
@@ -87,12 +87,7 @@ def test_a_cache_filled_in_two_parts_equals_one_pass(parts, random):
     cache.reserve(len(parts), 20)
     with torch.no_grad():
         cache.plan(np.array(slots), np.zeros(len(parts), int), first)
-        forward(
-            model,
-            torch.cat([row[:n] for row, n in zip(rows, first, strict=True)]),
-            cache,
-            torch.tensor([0]),
-        )
+        forward(model, torch.cat([row[:n] for row, n in zip(rows, first, strict=True)]), cache, torch.tensor([0]))
         cache.plan(np.array(slots), first, second)
         ids = torch.cat([row[n:] for row, n in zip(rows, first, strict=True)])
         logits = forward(model, ids, cache, torch.arange(int(second.sum())))
@@ -102,7 +97,7 @@ def test_a_cache_filled_in_two_parts_equals_one_pass(parts, random):
     torch.testing.assert_close(logits, expected[places], atol=1e-4, rtol=1e-4)
 
 
-def test_growing_and_moving_keep_what_is_stored():
+def test_growing_and_copying_keep_the_contents():
     cache = SlotCache(1, 1, 4, torch.float32, "cpu")
     cache.reserve(2, 10)
     cache.key[0][1, :, :10] = torch.arange(40.0).reshape(1, 10, 4)
@@ -119,7 +114,7 @@ def test_calling_the_model_without_a_layout_is_refused(tiny):
 
 
 @pytest.mark.parametrize("lengths", [[5, 6, 7], [3, 40, 60, 61, 120], [120, 3, 90, 4], [200] * 3])
-def test_rows_of_unlike_length_are_read_in_runs_and_give_the_same(tiny, monkeypatch, lengths):
+def test_rows_of_different_lengths_are_read_in_runs(tiny, monkeypatch, lengths):
     model, _ = tiny
     monkeypatch.setattr(packed, "WORTHWHILE", 1000)
     ids = torch.as_tensor(np.random.default_rng(0).integers(5, 300, sum(lengths)))

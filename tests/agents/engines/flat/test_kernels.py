@@ -1,4 +1,4 @@
-"""Soft caps and sinks, a block of queries at a time: the same numbers, in memory that grows with tokens."""
+"""Soft caps and sinks, a block of queries at a time: same results, memory linear in tokens."""
 
 import pytest
 import torch
@@ -50,7 +50,7 @@ def plainly(query, key, value, sinks, before, kind, scale):
     "before, queries, keys", [([0], 50, 50), ([0, 30], 45, 75), ([70, 61], 20, 90), ([5, 0], 1, 6)]
 )
 @pytest.mark.parametrize("name", KINDS)
-def test_blocks_are_attention_by_its_definition(monkeypatch, name, before, queries, keys, kept):
+def test_blocks_equal_the_definition_of_attention(monkeypatch, name, before, queries, keys, kept):
     monkeypatch.setattr(kernels, "BLOCK", 16)
     monkeypatch.setattr(kernels, "KEPT_SCORES", kept)
     kind = KINDS[name]
@@ -80,7 +80,7 @@ def test_memory_grows_with_tokens_and_not_with_their_square(name):
     assert peaks[1] < 2**20 * 50  # all scores of four heads at once would take 67 MB, several times over
 
 
-def test_sizes_are_few_and_a_quarter_too_large_at_most():
+def test_buckets_are_few_and_at_most_a_quarter_too_large():
     for count in (1, 2, 3, 5, 8, 9, 10, 17, 100, 1000, 4097):
         assert count <= bucket(count) <= max(count + 1, 1.25 * count)
         assert bucket(bucket(count)) == bucket(count)

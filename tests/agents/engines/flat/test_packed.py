@@ -1,4 +1,4 @@
-"""Prefix trees: what rows have in common is read once, and values and gradients are those of the rows apart."""
+"""Prefix trees: shared prefixes are read once, with the values and gradients of separate rows."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gagpo.agents.engines.flat import packed
 from gagpo.agents.engines.flat.attention import hidden_states, is_flat
-from gagpo.agents.engines.flat.packed import PackedRows, PackedTrees, grow
+from gagpo.agents.engines.flat.packed import PackedRows, PackedTrees, build_branches
 from tests.agents.engines.families import FAMILIES, tiny
 
 ROWS = st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=9), min_size=1, max_size=8)
@@ -20,8 +20,8 @@ def arrays(rows):
 
 @settings(max_examples=200, deadline=None)
 @given(ROWS)
-def test_every_row_is_spelled_along_its_branch_and_nothing_stands_twice(rows):
-    ids_T, branches = grow(arrays(rows))
+def test_branches_hold_the_rows_and_shared_tokens_once(rows):
+    ids_T, branches = build_branches(arrays(rows))
     for row, branch in zip(rows, branches, strict=True):
         assert ids_T[branch.path_L].tolist() == row
     beginnings = {tuple(row[: n + 1]) for row in rows for n in range(len(row))}
@@ -31,7 +31,7 @@ def test_every_row_is_spelled_along_its_branch_and_nothing_stands_twice(rows):
 
 
 def rows_that_branch(rng, vocabulary):
-    """Groups with one prompt each: tries that part at different turns, one that begins another, two that are equal."""
+    """Groups of rows with one prompt: some differ from later tokens on, one is a prefix of another, two are equal."""
     rows = []
     for _ in range(2):
         prompt = rng.integers(5, vocabulary, 12)
@@ -43,7 +43,7 @@ def rows_that_branch(rng, vocabulary):
 
 def apart_and_together(model, rows, blank=0):
     """Hidden states after every token of every row, and all gradients, from packed rows and from trees."""
-    ids_T, branches = grow(rows)
+    ids_T, branches = build_branches(rows)
     blanks = np.full(blank, 1, np.int32)
     paths = torch.as_tensor(np.concatenate([branch.path_L for branch in branches]))
     weight = torch.randn(len(paths), model.config.hidden_size, generator=torch.Generator().manual_seed(3))
@@ -63,10 +63,10 @@ def apart_and_together(model, rows, blank=0):
 
 @pytest.mark.parametrize("blank", [0, 5])
 @pytest.mark.parametrize("worthwhile", [1, 2**16])
-def test_a_tree_gives_what_its_rows_give_apart(tiny, monkeypatch, worthwhile, blank):
+def test_trees_give_the_results_of_separate_rows(tiny, monkeypatch, worthwhile, blank):
     monkeypatch.setattr(packed, "WORTHWHILE", worthwhile)  # runs of like size, or one
     rows = rows_that_branch(np.random.default_rng(0), 300)
-    assert sum(branch.own for branch in grow(rows)[1]) < 0.5 * sum(map(len, rows))
+    assert sum(branch.own for branch in build_branches(rows)[1]) < 0.5 * sum(map(len, rows))
     for one, other in zip(*apart_and_together(tiny[0], rows, blank), strict=True):
         assert (other - one).norm() <= 2e-6 * one.norm()
 
@@ -90,7 +90,7 @@ def tiny_of(family):
     return model
 
 
-def test_half_precision_is_as_near_as_rows_apart(tiny):
+def test_trees_are_as_exact_in_half_precision_as_rows(tiny):
     rows = rows_that_branch(np.random.default_rng(2), 300)
     exact, _ = apart_and_together(tiny[0], rows)
     with torch.autocast("cpu", torch.bfloat16):
@@ -99,8 +99,8 @@ def test_half_precision_is_as_near_as_rows_apart(tiny):
         assert (other - whole).norm() <= 2 * (one - whole).norm() + 0.01 * whole.norm()
 
 
-def test_a_ragged_kernel_is_asked_for_the_branches(monkeypatch):
-    """The GPU's kernel by its documentation: queries are the last of a row's keys, and see none after themselves."""
+def test_the_ragged_kernel_gets_the_branches(monkeypatch):
+    """Against the kernel's documentation: queries are the last of a row's keys, with causal attention."""
 
     def attend_ragged(query, key, value, edges, most, scale, window):
         out = []
@@ -115,7 +115,7 @@ def test_a_ragged_kernel_is_asked_for_the_branches(monkeypatch):
         return torch.cat(out)
 
     monkeypatch.setattr(packed, "attend_ragged", attend_ragged)
-    _, branches = grow(rows_that_branch(np.random.default_rng(3), 300))
+    _, branches = build_branches(rows_that_branch(np.random.default_rng(3), 300))
     layout = PackedTrees(branches, blank=2)
     parts = [torch.randn(layout._tokens, 2, 8, generator=torch.Generator().manual_seed(n)) for n in range(3)]
     ragged = packed._Ragged(layout._asking, layout._tokens, torch.device("cpu"))
@@ -127,8 +127,8 @@ def test_a_ragged_kernel_is_asked_for_the_branches(monkeypatch):
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_card_reads_rows_without_padding_whether_or_not_they_are_windowed_or_share(monkeypatch, shared):
-    """There is no card: tensors say that they are on one, and the kernel notes how it is asked."""
+def test_a_gpu_reads_rows_without_padding(monkeypatch, shared):
+    """Mock only: tensors claim to be on a GPU, and the kernel records its arguments."""
     asked = []
 
     def noted(query, key, value, edges, most, scale, window):
@@ -138,7 +138,7 @@ def test_a_card_reads_rows_without_padding_whether_or_not_they_are_windowed_or_s
     monkeypatch.setattr(packed, "attend_ragged", noted)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     rows = rows_that_branch(np.random.default_rng(3), 300)
-    _, branches = grow(rows, share=shared)
+    _, branches = build_branches(rows, share=shared)
     layout = PackedTrees(branches)
     own, read = sum(one.own for one in branches), sum(len(one.path_L) for one in branches if one.own)
     assert (own < read) == shared

@@ -1,4 +1,4 @@
-"""A server that speaks vLLM's protocol around a real small model, and breaks it in every way asked for."""
+"""A server that speaks vLLM's protocol around a real small model, with faults on request."""
 
 import copy
 import json
@@ -16,14 +16,27 @@ from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.engines.weights import named_tensors
 from tests.served import LOOK_SECONDS, Listening
 
+WHOLE = {
+    "error": (500, '{"error": "it happens"}'),
+    "refuse": (400, '{"error": "the prompt is no good"}'),
+    "forbidden": (404, '{"detail": "Not Found"}'),
+    "html": (200, "<html>bad gateway</html>"),
+    "deep": (200, "[" * 100_000),
+    "nothing": (200, ""),
+    "drop": (0, ""),
+}
+"""By fault: status and body of an answer that holds no response."""
+
 SPELLED = {"400 digits": "9" * 400, "minus 400 digits": "-" + "9" * 400, "1e999": "-1e999"}  # as no writer of JSON does
 
 
 class FakeServer:
     """Samples as the transformers engine does, from weights that arrive in files.
 
-    fault: what happens to requests for tokens, by name (see :meth:`spoil`); ``every`` n-th is hit. silent: nothing is
-    answered any more. gone: no connection is made, and those there are end. deaf: updates are taken and not applied.
+    fault: fault of every ``every``-th request for tokens, see :meth:`spoil`.
+    silent: nothing is answered any more.
+    gone: all connections end.
+    deaf: updates are accepted and not applied.
     asked: the bodies of requests for tokens.
     """
 
@@ -45,7 +58,7 @@ class FakeServer:
         self.takes_lora, self.below, self.adapters = False, {}, {}
 
     def die(self):
-        """As a process that was killed: nobody listens, and whoever waits for an answer hears that there is none."""
+        """Behave like a killed process: the port closes, and open connections end."""
         self.gone = True
         self.http.shutdown()
         self.http.server_close()
@@ -64,13 +77,13 @@ class FakeServer:
         return out, version, place
 
     def wear(self, body):
-        """Sample with the adapter that the request names; a name that is not known is a request that is wrong."""
+        """Reject a request for an unknown adapter."""
         name = body.get("model") or body.get("lora_path")
         if name is not None and name not in self.adapters:
             raise LookupError(f"the model {name} does not exist")
 
     def load_adapter(self, lora_name, lora_path):
-        """As peft would: the matrices of the folder over the weights that are there; what is wrong with it, or ''."""
+        """Apply an adapter as peft does; returns an error or ''."""
         if not self.takes_lora:
             return "LoRA is not enabled"
         if lora_name in self.adapters:
@@ -112,20 +125,12 @@ class FakeServer:
 
     def spoil(self, answer, choice):
         fault, ids, content = self.fault, choice["token_ids"], choice["logprobs"]["content"]
+        if fault in WHOLE:
+            return WHOLE[fault]
         if fault == "hang":
             self.free.wait(60)
-        elif fault == "error":
-            return 500, '{"error": "it happens"}'
-        elif fault == "refuse":
-            return 400, '{"error": "the prompt is no good"}'
-        elif fault == "forbidden":
-            return 404, '{"detail": "Not Found"}'
-        elif fault == "html":
-            return 200, "<html>bad gateway</html>"
-        elif fault == "deep":
-            return 200, "[" * 100_000
         elif fault == "huge":
-            return 200, '{"x": "' + "x" * 50_000_000 + '"}'
+            return 200, '{"x": "' + "x" * 5_000_000 + '"}'
         elif fault == "empty":
             answer["choices"] = []
         elif fault == "no tokens":
@@ -153,8 +158,6 @@ class FakeServer:
             return 200, json.dumps(answer).encode().replace(b'"index"', b'"ind\xff"')
         elif fault == "half":
             return 200, json.dumps(answer)[:60]
-        elif fault == "nothing":
-            return 200, ""
         elif fault == "positive":
             content[0]["logprob"] = 1.0
         elif fault == "missing":
@@ -173,8 +176,6 @@ class FakeServer:
             choice["weight_versions"] = None
         elif fault == "part of a version":
             choice["weight_versions"][0]["end"] -= 1
-        elif fault == "drop":
-            return 0, ""
         return 200, json.dumps(answer)
 
     def order(self, path, body):
@@ -216,7 +217,7 @@ class FakeServer:
         return 200, ""
 
     def restarted(self):
-        """Forget everything, as a server that something started again at the same address."""
+        """Forget everything, like a server that was restarted at the same address."""
         with self.lock, torch.no_grad():
             for parameter in self.model.parameters():
                 parameter.normal_()
@@ -285,7 +286,7 @@ def serving(model, tokenizer, count=1, kind=FakeServer):
 
 @contextmanager
 def sampling_at(engine, fakes):
-    """``engine``, closed in the end; what these servers were asked while it was made is forgotten."""
+    """``engine``, closed at the end; requests from before are forgotten."""
     for fake in fakes:
         fake.asked.clear()
     yield engine

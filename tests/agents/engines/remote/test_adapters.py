@@ -1,4 +1,4 @@
-"""Servers that take an adapter get it alone, on top of weights that were sent once; others get all weights."""
+"""Servers with LoRA enabled get the base once and then adapters; others get all weights."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from gagpo.agents.engines.remote.engine import VLLMServerEngine
 from gagpo.agents.engines.weights import adapter_tensors, refreshed, tensors_for
 from gagpo.agents.model import ModelError
 from tests.agents.engines.remote.fake_server import serving
-from tests.agents.engines.remote.test_servers import GREEDY, expected, requests_of
+from tests.agents.engines.remote.test_servers import expected, requests_of, tokens
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def adapted(tiny):
 
 @pytest.fixture
 def servers(adapted):
-    plain = adapters.merge(adapters.beside(adapted[0])).requires_grad_(False)
+    plain = adapters.merge(adapters.copy_adapter(adapted[0])).requires_grad_(False)
     with serving(plain, adapted[1], count=2) as running:
         for fake in running:
             fake.takes_lora = True
@@ -34,12 +34,8 @@ def engine_at(adapted, servers, **more):
 def learn(model, seed):
     rng = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for parameter in adapters.stored(model).values():
+        for parameter in adapters.adapter_parameters(model).values():
             parameter.add_(0.2 * torch.randn(parameter.shape, generator=rng))
-
-
-def said(engine, requests):
-    return [out.ids.tolist() for out in engine.generate(requests, GREEDY)]
 
 
 def weights_orders(fake):
@@ -53,7 +49,7 @@ def test_the_base_is_sent_once_and_then_the_adapter_alone(adapted, servers):
         with refreshed(engine, adapted[0]):
             learn(adapted[0], update)
         requests = requests_of(adapted[1], 6, update)
-        assert said(engine, requests) == expected(adapted, requests)
+        assert tokens(engine, requests) == expected(adapted, requests)
         told = engine.measures()
         assert told["engine_servers"] == 2 and told["engine_gap"] < 1e-4
         small = sum(4 * tensor.numel() for _, tensor in adapter_tensors(adapted[0]))
@@ -63,7 +59,7 @@ def test_the_base_is_sent_once_and_then_the_adapter_alone(adapted, servers):
     engine.close()
 
 
-def test_servers_that_take_no_adapter_are_sent_all_weights(adapted, servers, caplog):
+def test_servers_without_adapters_get_all_weights(adapted, servers, caplog):
     for fake in servers:
         fake.takes_lora = False
     engine = engine_at(adapted, servers)
@@ -71,20 +67,20 @@ def test_servers_that_take_no_adapter_are_sent_all_weights(adapted, servers, cap
     learn(adapted[0], 1)
     engine.load_weights(tensors_for(engine, adapted[0]))
     requests = requests_of(adapted[1], 4)
-    assert said(engine, requests) == expected(adapted, requests) and engine.measures()["engine_servers"] == 2
+    assert tokens(engine, requests) == expected(adapted, requests) and engine.measures()["engine_servers"] == 2
     engine.close()
 
 
-def test_a_server_that_was_restarted_is_given_the_base_again(adapted, servers):
+def test_a_restarted_server_gets_the_base_again(adapted, servers):
     engine = engine_at(adapted, servers)
     servers[0].restarted()
     requests = requests_of(adapted[1], 6)
-    assert said(engine, requests) == expected(adapted, requests)  # the other one answers
+    assert tokens(engine, requests) == expected(adapted, requests)  # the other one answers
     assert engine.measures()["engine_servers"] == 1
     learn(adapted[0], 1)
     engine.load_weights(tensors_for(engine, adapted[0]))
     assert engine.measures()["engine_servers"] == 2 and engine.measures()["engine_gap"] < 1e-4
-    servers[1].restarted()  # and nobody asks it before the next weights
+    servers[1].restarted()  # without a request before the next weights
     engine.load_weights(tensors_for(engine, adapted[0]))
     assert engine.measures()["engine_servers"] == 2 and engine.measures()["engine_gap"] < 1e-4
     assert [weights_orders(fake) for fake in servers] == [2, 2]
@@ -100,7 +96,7 @@ def test_a_server_that_does_not_use_the_adapter_is_refused(adapted, servers):
     engine.close()
 
 
-def test_an_adapter_laid_out_while_the_model_trains_on_is_proved_as_it_was(adapted, servers):
+def test_a_copied_adapter_is_checked_while_the_model_trains_on(adapted, servers):
     engine = engine_at(adapted, servers)
     learn(adapted[0], 1)
     laid_out = [(name, tensor.clone()) for name, tensor in adapter_tensors(adapted[0])]
@@ -109,12 +105,12 @@ def test_an_adapter_laid_out_while_the_model_trains_on_is_proved_as_it_was(adapt
     learn(adapted[0], 2)
     engine.load_weights(laid_out)
     assert engine.measures()["engine_gap"] < 1e-4
-    assert said(engine, requests) == before != expected(adapted, requests)
+    assert tokens(engine, requests) == before != expected(adapted, requests)
     engine.close()
 
 
-def test_a_model_beside_another_has_no_weights_of_its_own_but_the_adapter(adapted):
-    twin = adapters.beside(adapted[0])
+def test_a_copy_with_its_own_adapter_shares_all_other_weights(adapted):
+    twin = adapters.copy_adapter(adapted[0])
     own, theirs = dict(adapted[0].named_parameters()), dict(twin.named_parameters())
     for name, parameter in theirs.items():
         assert (parameter.data_ptr() == own[name].data_ptr()) == (".lora_" not in name)

@@ -1,11 +1,9 @@
-"""Servers that the engine starts itself: taken back with the next weights, and at once when none is left."""
+"""Servers started by the engine: restarted with the next weights, and at once when none is left."""
 
-import numpy as np
 import pytest
 from pydantic import ValidationError
 
 from gagpo.agents.engines import adapters
-from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.engines.ranks import Rank, share_of
 from gagpo.agents.engines.remote import engine as engine_file
 from gagpo.agents.engines.remote.engine import VLLMServerEngine
@@ -13,17 +11,15 @@ from gagpo.agents.engines.remote.replicas import ReplicasLost
 from gagpo.agents.engines.remote.server import StartedLate
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.model import ModelError
-from gagpo.agents.setup import make_engine
 from gagpo.base.child import RestartBudget
 from gagpo.base.errors import InvalidArgument
 from gagpo.settings import EngineSettings
 from tests.agents.engines.remote.fake_server import serving
-
-GREEDY = Sampling(0.0, max_tokens=6)
+from tests.agents.engines.remote.test_servers import GREEDY, assert_same_tokens, expected, requests_of
 
 
 class Starter:
-    """Starts fake servers as the engine's servers; notes what they were started with."""
+    """Starts fake servers, and records their plans."""
 
     def __init__(self, model, tokenizer):
         self.made, self.model, self.refusing, self.late = [], (model, tokenizer), False, False
@@ -82,19 +78,7 @@ def engine_of(tiny, starter, **options):
     return VLLMServerEngine(*tiny, start_with=starter, **{"replicas": 2, "deadline": 60, "silence": 60, **options})
 
 
-def requests_of(tokenizer, count):
-    rng = np.random.default_rng(0)
-    return [Request(s, rng.integers(5, len(tokenizer), 6 + s).astype(np.int32), 100 + s) for s in range(count)]
-
-
-def answers(engine, tiny):
-    requests = requests_of(tiny[1], 6)
-    own = make_engine("transformers", *tiny).generate(requests, GREEDY)
-    for out, mine in zip(engine.generate(requests, GREEDY), own, strict=True):
-        assert out.ids.tolist() == mine.ids.tolist()
-
-
-def test_when_no_server_is_left_they_are_started_again_at_once_with_the_same_weights(tiny, starter):
+def test_all_servers_are_restarted_with_the_same_weights_when_none_is_left(tiny, starter):
     engine = engine_of(tiny, starter)
     engine.load_weights(named_tensors(tiny[0]))
     for started in starter.made:
@@ -105,31 +89,30 @@ def test_when_no_server_is_left_they_are_started_again_at_once_with_the_same_wei
     found = {}
     while more := engine.collect():
         found |= {request.session: out.ids.tolist() for request, out in more}
-    expected = make_engine("transformers", *tiny).generate(requests_of(tiny[1], 6), GREEDY)
-    assert [found[session] for session in range(6)] == [out.ids.tolist() for out in expected]
+    assert [found[session] for session in range(6)] == expected(tiny, requests_of(tiny[1], 6))
     assert engine.counters["lost"] == 2 and engine.counters["revived"] == 2
     assert [started.count for started in starter.made] == [2, 2]
     engine.close()
 
 
-def test_one_that_died_is_started_again_with_the_next_weights(tiny, starter):
+def test_a_dead_server_is_restarted_with_the_next_weights(tiny, starter):
     engine = engine_of(tiny, starter)
     starter.made[0].fake.die()
-    answers(engine, tiny)
+    assert_same_tokens(engine, tiny)
     assert engine.measures()["engine_servers"] == 1 and starter.made[0].count == 1
     engine.load_weights(named_tensors(tiny[0]))
     assert engine.measures()["engine_servers"] == 2 and [started.count for started in starter.made] == [2, 1]
     for session in range(6):
         engine.release(session)
-    answers(engine, tiny)
+    assert_same_tokens(engine, tiny)
     assert starter.made[0].fake.asked
     engine.close()
 
 
-def test_one_that_was_only_slow_keeps_running(tiny, starter):
+def test_a_slow_server_is_not_restarted(tiny, starter):
     engine = engine_of(tiny, starter, silence=3)
     starter.made[0].fake.silent = True
-    answers(engine, tiny)
+    assert_same_tokens(engine, tiny)
     assert engine.counters["silent"] == 1
     starter.made[0].fake.silent = False
     starter.made[0].fake.free.set()
@@ -138,7 +121,7 @@ def test_one_that_was_only_slow_keeps_running(tiny, starter):
     engine.close()
 
 
-def test_restarts_are_bounded_and_the_end_says_why(tiny, starter, monkeypatch):
+def test_restarts_are_bounded(tiny, starter, monkeypatch):
     monkeypatch.setattr(engine_file, "RESTARTS", 1)
     engine = engine_of(tiny, starter)
     for _ in range(2):
@@ -149,7 +132,7 @@ def test_restarts_are_bounded_and_the_end_says_why(tiny, starter, monkeypatch):
             with pytest.raises(ReplicasLost, match="no vLLM server could be brought back: http"):
                 engine.generate(requests_of(tiny[1], 2), GREEDY)
         else:
-            answers(engine, tiny)
+            assert_same_tokens(engine, tiny)
     assert sum(started.count for started in starter.made) == 3
     engine.close()
 
@@ -180,8 +163,8 @@ def test_a_start_that_fails_leaves_nothing(tiny, starter):
         engine_of(tiny, starter)
 
 
-def test_a_start_that_takes_too_long_is_not_taken_for_servers_without_adapters(tiny, starter, caplog):
-    """It would start all of them again, for as long, and then send all weights with every update."""
+def test_a_slow_start_does_not_disable_adapters(tiny, starter, caplog):
+    """Otherwise all would be restarted, and every update would send all weights."""
     adapters.inject(tiny[0], 4, 8.0, "all-linear")
     starter.late = True
     with pytest.raises(StartedLate, match="was not ready"):
@@ -199,7 +182,7 @@ SPANNING = {
 
 
 @pytest.mark.parametrize("case", SPANNING)
-def test_one_engine_over_the_gpus_of_several_ranks_is_refused_with_what_to_use(case):
+def test_an_engine_over_the_gpus_of_several_ranks_is_refused(case):
     name = "vllm" if case.startswith("vllm") else "vllm-server"
     with pytest.raises(ValidationError, match=r"one engine on each rank's own GPU.*gpus: \[4, 5\], gpus_each: 2"):
         EngineSettings(name=name, options=SPANNING[case])
@@ -226,21 +209,21 @@ def test_a_colocated_server_sleeps_and_wakes_with_the_trainer(tiny, starter):
     assert started.plan.sleeps and started.plan.memory == 0.4
     engine.sleep()
     with pytest.raises(InvalidArgument, match="asleep"):
-        answers(engine, tiny)
+        assert_same_tokens(engine, tiny)
     engine.wake()
     engine.load_weights(named_tensors(tiny[0]))
-    answers(engine, tiny)
+    assert_same_tokens(engine, tiny)
     orders = [order for order in started.fake.orders if "sl" in order or "wake" in order or "finish" in order]
     weights, cache = "/wake_up?tags=weights", "/wake_up?tags=kv_cache"  # room for one, then the other
     assert orders == ["/finish_weight_update", "/sleep?level=2", weights, "/finish_weight_update", cache]
     engine.load_weights(named_tensors(tiny[0]))
-    assert started.fake.orders[-1] == "/finish_weight_update"  # nobody had slept
+    assert started.fake.orders[-1] == "/finish_weight_update"  # it had not slept
     engine.close()
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_the_ranks_of_a_machine_share_its_gpus_out(tiny, starter, rank):
-    place = Rank(rank=6 + rank, env=8, local=rank, local_env=2)
+def test_the_ranks_of_a_machine_share_its_gpus(tiny, starter, rank):
+    place = Rank(rank=6 + rank, world_size=8, local=rank, local_world_size=2)
     engine = engine_of(tiny, starter, gpus=[0, 1, 2, 3, 4, 5, 6, 7], gpus_each=2, place=place)
     assert [started.plan.devices for started in starter.made] == [[(0, 1), (2, 3)], [(4, 5), (6, 7)]][rank]
     engine.close()
@@ -253,7 +236,7 @@ def test_separate_servers_are_given_their_gpus(tiny, starter):
     assert [started.plan.devices for started in starter.made] == [(4, 5), (6, 7)]
     assert not starter.made[0].plan.sleeps and starter.made[0].plan.memory == 0.9
     engine.sleep()
-    answers(engine, tiny)
+    assert_same_tokens(engine, tiny)
     engine.close()
 
 
@@ -274,7 +257,7 @@ def test_wrong_options_are_named(tiny, options, message):
         VLLMServerEngine(*tiny, **options)
 
 
-def test_every_rank_has_servers_of_its_own():
+def test_ranks_share_no_servers():
     urls = [f"http://host:{n}" for n in range(5)]
     shares = [share_of(urls, Rank(rank, 2)) for rank in range(2)]
     assert sorted(shares[0] + shares[1]) == urls and len(shares[1]) == 2

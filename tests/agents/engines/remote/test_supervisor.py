@@ -1,4 +1,4 @@
-"""A server ends with whoever wanted it: by close, and when that process is killed."""
+"""A server ends when it is closed and when its owner is killed."""
 
 import json
 import os
@@ -32,7 +32,7 @@ time.sleep(1000)
 
 
 def stubborn(folder):
-    """A started 'server' that ignores what it can, and has a child in a session of its own."""
+    """A started mock server that ignores SIGTERM, with a child in another session."""
     found = server_file.importlib.util.find_spec
     server_file.importlib.util.find_spec = lambda name: found("json" if name == "vllm" else name)
     server_file.arguments = lambda plan: []
@@ -65,16 +65,12 @@ def alive(process):
 
 
 def pids(folder):
-    return until(
-        lambda: (
-            [int(pid) for pid in (folder / "pids").read_text().split() if (folder / "pids").read_text()[-1:] == "\n"]
-            if (folder / "pids").exists()
-            else []
-        )
-    )
+    path = folder / "pids"
+    text = until(lambda: path.exists() and path.read_text().endswith("\n") and path.read_text())
+    return [int(pid) for pid in text.split()]
 
 
-def test_close_ends_a_server_and_what_it_started(tmp_path):
+def test_close_ends_a_server_and_its_children(tmp_path):
     server = stubborn(tmp_path)
     processes = pids(tmp_path)
     assert server.running and server.process == processes[0] and all(map(alive, processes))
@@ -84,7 +80,8 @@ def test_close_ends_a_server_and_what_it_started(tmp_path):
     until(lambda: not any(map(alive, processes)))
 
 
-def test_a_killed_owner_leaves_no_server(tmp_path):
+@pytest.mark.slow
+def test_a_server_ends_when_its_owner_is_killed(tmp_path):
     owner = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE)
     try:
         assert int(owner.stdout.readline()) == pids(tmp_path)[0]
@@ -96,7 +93,7 @@ def test_a_killed_owner_leaves_no_server(tmp_path):
     until(lambda: not any(map(alive, processes)))
 
 
-def test_a_server_that_is_killed_takes_its_children_along(tmp_path):
+def test_children_end_when_a_server_is_killed(tmp_path):
     server = stubborn(tmp_path)
     processes = pids(tmp_path)
     os.kill(processes[0], signal.SIGKILL)
@@ -114,13 +111,13 @@ def test_a_server_that_is_not_ready_in_time_is_ended(tmp_path):
     until(lambda: not any(map(alive, processes)))
 
 
-def test_the_last_words_are_the_error(tmp_path):
+def test_the_last_error_of_a_log_is_found(tmp_path):
     (tmp_path / "log").write_text("INFO: starting\nValueError: no such head size\n  the frame above\n")
     assert last_error_line(tmp_path / "log") == "ValueError: no such head size"
     assert last_error_line(tmp_path / "none") == "no output"
 
 
-def test_without_vllm_the_remedy_is_named(tmp_path, monkeypatch):
+def test_a_missing_vllm_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(server_file.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ModelError, match=r"pip install 'gagpo\[vllm\]'.*or name servers elsewhere"):
         Server(ServerPlan("folder"), tmp_path / "log")

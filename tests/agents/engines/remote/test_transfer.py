@@ -1,4 +1,4 @@
-"""Weights on their way as files: whole or not at all, each tensor once, in the servers' precision."""
+"""Weights are sent as files: complete or not at all, each tensor once, in the servers' precision."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ from gagpo.agents.engines.weights import WeightsError, named_tensors
 
 
 class FakeClient:
-    """A server as transfers see it, which notes its calls; it fails at one path."""
+    """Records its calls, and fails at one path."""
 
     def __init__(self, fails=""):
         self.url, self.orders, self.fails = "http://127.0.0.1:1", [], fails
@@ -31,7 +31,7 @@ def stored(folder):
     return found
 
 
-def test_files_hold_every_parameter_once_in_the_servers_precision(tiny, tmp_path, monkeypatch):
+def test_files_hold_every_parameter_in_the_servers_precision(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(transfer, "FILE_BYTES", 10_000)
     way, client = FileTransfer(tiny[0], "bfloat16", tmp_path), FakeClient()
     assert way.send(named_tensors(tiny[0]), "run:1", [client], asyncio.run, 5) == [None]

@@ -1,7 +1,6 @@
-"""The expert reads, searches and delivers: in a paper model of a house, so that thousands of turns cost nothing.
+"""The expert reads, searches and delivers in a small model of ALFWorld, so that thousands of turns are cheap.
 
-The model below is written from ALFWorld's rules alone (it shares no code with an engine); that the expert also wins in
-the real engine is checked in test_alfworld_env.py.
+The model shares no code with an engine; test_env.py checks that the expert also wins in the real engine.
 """
 
 import doctest
@@ -25,9 +24,11 @@ from gagpo.envs.alfworld.games.generate import SPLITS
 from gagpo.envs.alfworld.games.scenes import Scenario, _drawn_place, mangle, pose, spoken_names
 from gagpo.envs.alfworld.games.shipped import shipped
 
+VERBS = {"SinkBasin": "clean", "Microwave": "heat", "Fridge": "cool"}
+
 
 class House:
-    """One problem on paper: says what ALFWorld would say, and knows when the goal is reached."""
+    """A model of one problem: answers as ALFWorld does, and checks the goal."""
 
     def __init__(self, problem: Scenario, put: str = "move {} to {}"):
         self.problem = problem
@@ -53,32 +54,28 @@ class House:
     def shut(self, place: str) -> bool:
         return self.places[place].type in shipped().openable and place not in self.open
 
-    def admissible(self) -> dict[str, str]:
-        """Every command that does something now, and the text it brings (of the ones an expert may use)."""
-        table = {"look": "", "inventory": f"You are carrying: {self.held}." if self.held else ""}
+    def admissible(self) -> list[str]:
+        """Every command of an expert that has an effect now."""
+        table = ["look", "inventory"]
         for place, receptacle in self.places.items():
             if not self.near(place):
-                table[f"go to {place}"] = f"You arrive at {place}. "
+                table.append(f"go to {place}")
                 continue
-            table[f"examine {place}"] = ""
+            table.append(f"examine {place}")
             if receptacle.type in shipped().openable:
-                table[f"{'open' if self.shut(place) else 'close'} {place}"] = ""
+                table.append(f"{'open' if self.shut(place) else 'close'} {place}")
             for name in [name for name, spot in self.where.items() if spot == place]:
                 if "Lamp" in self.kinds[name]:
-                    table[f"use {name}"] = ""
+                    table.append(f"use {name}")
                 elif not self.held and not self.shut(place):
-                    table[f"take {name} from {place}"] = ""
+                    table.append(f"take {name} from {place}")
             if self.held:
                 kind = self.kinds[self.held]
                 if not self.shut(place) and kind in shipped().contains.get(receptacle.type, ()):
-                    table[self.put.format(self.held, place)] = ""
-                for tool, verb, ability in (
-                    ("SinkBasin", "clean", "cleanable"),
-                    ("Microwave", "heat", "heatable"),
-                    ("Fridge", "cool", "coolable"),
-                ):
-                    if receptacle.type == tool and kind in shipped().abilities[ability]:
-                        table[f"{verb} {self.held} with {place}"] = ""
+                    table.append(self.put.format(self.held, place))
+                verb = VERBS.get(receptacle.type)
+                if verb and kind in shipped().abilities[f"{verb}able"]:
+                    table.append(f"{verb} {self.held} with {place}")
         return table
 
     def step(self, command: str) -> str:
@@ -126,9 +123,7 @@ class House:
         if problem.toggle:
             lit = any(self.kinds[lamp] == problem.toggle and self.near(self.where[lamp]) for lamp in self.used)
             return lit and self.kinds.get(self.held) == problem.wanted
-        verb = {"SinkBasin": "clean", "Microwave": "heat", "Fridge": "cool"}.get(
-            TOOL_OF_TASK.get(problem.task_type, "")
-        )
+        verb = VERBS.get(TOOL_OF_TASK.get(problem.task_type, ""))
         lying = Counter(
             spot
             for name, spot in self.where.items()
@@ -143,19 +138,19 @@ class House:
 def play(
     house: House, turns: int = 50, noise: float = 0.0, shown: bool = True, rng: np.random.Generator | None = None
 ) -> int | None:
-    """Turns until the expert wins, None if it does not; asserts that what it asks for is always admissible."""
-    expert = Expert(house.introduction(), list(house.admissible()) if shown else None)
+    """Turns until the expert wins, or None; asserts that its actions are always admissible."""
+    expert = Expert(house.introduction(), house.admissible() if shown else None)
     assert expert.understood
     for turn in range(1, turns + 1):
         action = expert.next_action()
         if shown:
             assert action in house.admissible() and action != "look", (action, house.introduction())
         if rng is not None and rng.random() < noise:
-            action = str(rng.choice(list(house.admissible())))
+            action = str(rng.choice(house.admissible()))
         observation = house.step(action)
         if house.won():
             return turn
-        expert.observe(action, observation, list(house.admissible()) if shown else None)
+        expert.observe(action, observation, house.admissible() if shown else None)
     return None
 
 
@@ -181,20 +176,20 @@ def test_wins_nearly_every_full_game() -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_survives_what_others_do(size: str) -> None:
+def test_wins_despite_random_actions(size: str) -> None:
     rng = np.random.default_rng(0)
     turns = [play(House(problem), turns=200, noise=0.3, rng=rng) for problem in problems(size, 5)]
     assert None not in turns
 
 
-def test_finds_out_about_the_older_verb() -> None:
+def test_discovers_the_older_verb() -> None:
     for problem in problems("small", 2):
         assert play(House(problem, put="put {} in/on {}"), shown=False)
         assert play(House(problem, put="put {} in/on {}"), shown=True)
 
 
-def test_searches_the_type_of_place_a_thing_is_to_go_to_when_more_is_asked_than_that() -> None:
-    """In released games a mug may lie, dirty, in the type of place it belongs to; in generated ones it never does."""
+def test_searches_receptacles_of_the_target_type_if_the_object_must_also_be_treated() -> None:
+    """In released games a dirty mug may lie in a receptacle of the target type; in small ones it never does."""
     turns = []
     for task_type in TOOL_OF_TASK:
         for index in range(25):
@@ -209,7 +204,7 @@ def test_searches_the_type_of_place_a_thing_is_to_go_to_when_more_is_asked_than_
     assert turns.count(None) <= 1
 
 
-def test_the_prior_counts_rooms_that_nobody_plays() -> None:
+def test_the_prior_is_counted_in_rooms_of_other_seeds() -> None:
     assert min(places.SEEDS) >= 1_000
     assert all(0 < share <= 1000 or share == 0 for shares in COUNTED.values() for share in shares.values())
     assert {kind.lower() for kind in USUAL_PLACES if any(kind in room.objects("full") for room in ROOMS.values())} <= (
@@ -218,7 +213,6 @@ def test_the_prior_counts_rooms_that_nobody_plays() -> None:
     assert max(COUNTED["egg"], key=COUNTED["egg"].__getitem__) == "fridge"
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 def test_the_prior_is_what_the_command_counts() -> None:
     assert places.count() == COUNTED
@@ -230,27 +224,27 @@ def test_takes_over_at_any_point() -> None:
         house = House(problem)
         expert = Expert(house.introduction())
         for _ in range(30):
-            action = str(rng.choice(list(house.admissible())))
+            action = str(rng.choice(house.admissible()))
             observation = house.step(action)
             if house.won():
                 break
-            expert.observe(action, observation, list(house.admissible()))
+            expert.observe(action, observation, house.admissible())
         for _ in range(60):
             if house.won():
                 break
             action = expert.next_action()
             assert action in house.admissible()
-            expert.observe(action, house.step(action), list(house.admissible()))
+            expert.observe(action, house.step(action), house.admissible())
         assert house.won(), problem.text
 
 
-def test_looks_around_when_the_task_makes_no_sense() -> None:
+def test_looks_around_when_the_task_is_not_understood() -> None:
     expert = Expert("you see a desk 1. Your task is to: colourless green ideas sleep furiously.")
     assert not expert.understood
     assert expert.next_action() == "look"
 
 
-def test_looks_around_when_it_may_not_do_what_it_would() -> None:
+def test_looks_around_when_its_action_is_not_admissible() -> None:
     expert = Expert("you see a desk 1. Your task is to: put some pen on desk.", ["look", "help"])
     assert expert.next_action() == "look"
 
@@ -296,7 +290,7 @@ def test_reads_task_texts(text: str, goal: HouseholdGoal) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "put a mug in zeppelin", "漢字 100 %", "go away", "put"])
-def test_admits_not_to_understand(text: str) -> None:
+def test_returns_no_goal_for_other_texts(text: str) -> None:
     assert read_goal(text, ROOM) is None
 
 

@@ -1,4 +1,4 @@
-"""Folders of games as task sets: what counts as a game, what is remembered, and what is said about broken files."""
+"""Folders of games as task sets: which games count, what is cached, and the errors for broken files."""
 
 import json
 import sys
@@ -9,10 +9,11 @@ import pytest
 from gagpo.envs.alfworld.engine import BrokenGame, read_game, read_json
 from gagpo.envs.alfworld.games import folder as games_module
 from gagpo.envs.alfworld.games.catalogue import TASK_TYPES
-from gagpo.envs.alfworld.games.folder import NoGames, find_games, load_tasks, official_root
+from gagpo.envs.alfworld.games.folder import NoGames, find_games
 from gagpo.envs.alfworld.games.gamefile import GAME, TRAJECTORY
 from gagpo.envs.tasks import EmptySplit
 
+TRIAL = "train/b-Mug-None-Shelf-7/trial_2"
 CONTENT = {"pddl_domain": "d", "grammar": "g", "pddl_problem": "p", "solvable": True}
 
 
@@ -35,14 +36,14 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_ids_are_paths_below_the_split(root: Path) -> None:
-    tasks = load_tasks(root, "train")
+    tasks = find_games(root, "train").tasks
     assert tasks.ids == ["a-Mug-None-Shelf-7/trial_1", "b-Mug-None-Shelf-7/trial_2"]
     task = tasks["a-Mug-None-Shelf-7/trial_1"]
     assert (task.type, task.split) == (TASK_TYPES[5], "train")
     assert read_game(Path(task.source))["digest"] == task.digest
 
 
-def test_only_solvable_whole_games_of_the_wanted_types_count(root: Path) -> None:
+def test_only_complete_solvable_games_of_the_given_types_count(root: Path) -> None:
     train = root / "train"
     write(train / "c" / "unsolvable", solvable=False)
     write(train / "c" / "not tried", solvable=None)
@@ -52,8 +53,8 @@ def test_only_solvable_whole_games_of_the_wanted_types_count(root: Path) -> None
     write(train / "c-AppleSliced" / "trial")
     write(train / "c" / "other", task_type="pick_and_place_with_movable_recep")
     (write(train / "c" / "no game")).unlink()
-    assert len(load_tasks(root, "train")) == 2
-    assert load_tasks(root, "train", [TASK_TYPES[5]]).ids == ["a-Mug-None-Shelf-7/trial_1"]
+    assert len(find_games(root, "train").tasks) == 2
+    assert find_games(root, "train", [TASK_TYPES[5]]).tasks.ids == ["a-Mug-None-Shelf-7/trial_1"]
 
 
 def alfworlds(folder: Path, task_types: list[str]) -> set[str]:
@@ -106,12 +107,12 @@ def test_the_rules_are_alfworlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "of another type": 1,
         "not solvable": 1,
     }
-    told = [record.getMessage() for record in caplog.records if record.name == games_module.__name__]
-    assert len(told) == 1 and told[0].startswith(f"{train}: 3 games; left out, as alfworld does: 2 ")
+    (message,) = [record.getMessage() for record in caplog.records if record.name == games_module.__name__]
+    assert message.startswith(f"{train}: 3 games; left out, as alfworld does: 2 ")
 
 
 def test_an_untouched_game_is_read_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = load_tasks(root, "train")
+    first = find_games(root, "train").tasks
     read: list[Path] = []
 
     def counting(path: Path) -> tuple:
@@ -119,16 +120,16 @@ def test_an_untouched_game_is_read_once(root: Path, monkeypatch: pytest.MonkeyPa
         return read_json(path)
 
     monkeypatch.setattr(games_module, "read_json", counting)
-    assert load_tasks(root, "train").hash == first.hash
+    assert find_games(root, "train").tasks.hash == first.hash
     assert read == []
-    changed = root / "train" / "b-Mug-None-Shelf-7" / "trial_2" / GAME
+    changed = root / TRIAL / GAME
     changed.write_text(json.dumps(CONTENT | {"grammar": "another"}))
-    assert load_tasks(root, "train").hash != first.hash
+    assert find_games(root, "train").tasks.hash != first.hash
     assert read == [changed]
 
 
-def test_a_broken_memory_is_no_harm(root: Path, tmp_path: Path) -> None:
-    expected = load_tasks(root, "train").hash
+def test_a_damaged_cache_is_ignored(root: Path, tmp_path: Path) -> None:
+    expected = find_games(root, "train").tasks.hash
     (manifest,) = (tmp_path / "data" / "alfworld" / "manifests").iterdir()
     for content in (
         "",
@@ -139,7 +140,7 @@ def test_a_broken_memory_is_no_harm(root: Path, tmp_path: Path) -> None:
         '{"format": 0, "games": {}}',
     ):
         manifest.write_text(content)
-        assert load_tasks(root, "train").hash == expected
+        assert find_games(root, "train").tasks.hash == expected
 
 
 @pytest.mark.parametrize(
@@ -160,34 +161,25 @@ def test_a_broken_memory_is_no_harm(root: Path, tmp_path: Path) -> None:
     ],
     ids=["empty", "syntax", "truncated", "number", "digits", "type", "encoding", "nesting", "size"],
 )
-def test_a_broken_game_is_named_with_the_place(root: Path, content: bytes, place: str) -> None:
-    path = root / "train" / "b-Mug-None-Shelf-7" / "trial_2" / GAME
+def test_the_error_for_a_broken_game_names_file_and_place(root: Path, content: bytes, place: str) -> None:
+    path = root / TRIAL / GAME
     path.write_bytes(content)
     with pytest.raises(BrokenGame, match=place) as caught:
-        load_tasks(root, "train")
+        find_games(root, "train")
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}"])
-def test_a_broken_trajectory_is_named(root: Path, content: str) -> None:
-    path = root / "train" / "b-Mug-None-Shelf-7" / "trial_2" / TRAJECTORY
-    path.write_text(content)
+def test_the_error_for_a_broken_trajectory_names_the_file(root: Path, content: str) -> None:
+    (root / TRIAL / TRAJECTORY).write_text(content)
     with pytest.raises(BrokenGame, match=TRAJECTORY):
-        load_tasks(root, "train")
+        find_games(root, "train")
 
 
-def test_a_missing_folder_is_an_error_with_advice(root: Path) -> None:
+def test_errors_for_missing_folders_and_empty_splits_give_advice(root: Path) -> None:
     with pytest.raises(NoGames, match="alfworld-download"):
-        load_tasks(root, "valid_seen")
-
-
-def test_an_empty_split_is_an_error_when_a_task_is_needed(root: Path) -> None:
+        find_games(root, "valid_seen")
     (root / "valid_seen").mkdir()
     with pytest.raises(EmptySplit, match="No solvable game"):
-        load_tasks(root, "valid_seen").require()
-
-
-def test_released_games_lie_where_alfworld_puts_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
-    assert official_root() == tmp_path / "json_2.1.1"
+        find_games(root, "valid_seen").tasks.require()

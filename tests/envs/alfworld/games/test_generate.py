@@ -1,4 +1,4 @@
-"""Generated games: named by their seed for ever, disjoint between splits, made once, and never half-made."""
+"""Generated games: reproducible from their seed, disjoint between splits, made once, and never half-made."""
 
 import hashlib
 import json
@@ -19,25 +19,25 @@ from gagpo.envs.alfworld.games.catalogue import (
     SIZES,
     TASK_TYPES,
     TOOL_OF_TASK,
+    UNSEEN_PER_ROOM,
     USUAL_PLACES,
-    is_unseen,
     room_of_scene,
 )
 from gagpo.envs.alfworld.games.draws import Draws
 from gagpo.envs.alfworld.games.gamefile import GAME, pddl_problem
-from gagpo.envs.alfworld.games.generate import DEFAULT_COUNTS, SPLITS, UnsolvedGame, files_of, generate, wanted
+from gagpo.envs.alfworld.games.generate import DEFAULT_COUNTS, SPLITS, UnsolvedGame, files_of, generate, list_jobs
 from gagpo.envs.alfworld.games.scenes import Scenario, furnish, mangle, pose, spoken_names
 from gagpo.envs.alfworld.games.shipped import shipped
 
 
-class Obliging:
-    """Admits every command of a game's walkthrough and wins with the last; counts the games it was given."""
+class WalkthroughEngine:
+    """A mock engine that admits the commands of a game's walkthrough, wins with the last, and counts its games."""
 
     def __init__(self) -> None:
         self.games = 0
         self.plan: list[str] = []
 
-    def __call__(self) -> "Obliging":
+    def __call__(self) -> "WalkthroughEngine":
         return self
 
     def reset(self, game: Path) -> Scene:
@@ -49,22 +49,14 @@ class Obliging:
         self.plan = self.plan[1:]
         return Scene("", self.plan, won=not self.plan)
 
-    def close(self) -> None:
-        pass
-
-
-class Stubborn(Obliging):
-    def step(self, command: str) -> Scene:
-        return Scene("", self.plan)
-
 
 COUNTS = {"train": 8, "valid_seen": 6, "valid_unseen": 6}
 
 
-def make(root: Path, engine: Obliging | None = None, **options: object) -> dict:
+def make(root: Path, engine: WalkthroughEngine | None = None, **options: object) -> dict:
     counts = options.pop("counts", COUNTS)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(generate_module, "NativeEngine", engine or Obliging())
+        patch.setattr(generate_module, "NativeEngine", engine or WalkthroughEngine())
         return generate(counts=counts, root=root, **options)  # type: ignore[arg-type]
 
 
@@ -72,7 +64,12 @@ def problem_text(size: str, split: str, task_type: str, index: int, seed: int = 
     return pddl_problem(shipped(), pose(shipped(), seed, size, split, task_type, index))
 
 
-# A seed names a game for ever: these change only with the generator's FORMAT.
+def problems_of(size: str, count: int | None, split: str = "train", seed: int = 0) -> list[Scenario]:
+    counts = None if count is None else {split: count}
+    return [pose(shipped(), seed, size, *job) for job in list_jobs(size, counts, TASK_TYPES, [split])]
+
+
+# These change only with the generator's FORMAT.
 GOLDEN = {
     ("small", "train", "pick_and_place_simple", 0): "768d8dc1038d1533",
     ("small", "valid_unseen", "pick_two_obj_and_place", 3): "5863763375b5d6a4",
@@ -82,7 +79,7 @@ GOLDEN = {
 
 
 @pytest.mark.parametrize(("key", "digest"), GOLDEN.items(), ids=str)
-def test_a_seed_names_a_game_for_ever(key: tuple[str, str, str, int], digest: str) -> None:
+def test_a_seed_gives_the_same_game_in_every_version(key: tuple[str, str, str, int], digest: str) -> None:
     assert hashlib.sha256(problem_text(*key).encode()).hexdigest()[:16] == digest
 
 
@@ -90,45 +87,36 @@ def test_another_process_makes_the_same_files() -> None:
     code = (
         "import hashlib; from gagpo.envs.alfworld.games.generate import *\n"
         "from gagpo.envs.alfworld.games.generate import files_of\n"
-        "jobs = wanted('small', {'train': 6, 'valid_seen': 6, 'valid_unseen': 6}, TASK_TYPES)[::-1]\n"
+        "jobs = list_jobs('small', {'train': 6, 'valid_seen': 6, 'valid_unseen': 6}, TASK_TYPES)[::-1]\n"
         "files = sorted(str(files_of('small', 5, job)) for job in jobs)\n"
         "print(hashlib.sha256(''.join(files).encode()).hexdigest())"
     )
-    answers = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        ).stdout
-        for hash_seed in ("1", "2")
-    }
-    jobs = wanted("small", {"train": 6, "valid_seen": 6, "valid_unseen": 6}, TASK_TYPES)
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True,
+        env={**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    jobs = list_jobs("small", {"train": 6, "valid_seen": 6, "valid_unseen": 6}, TASK_TYPES)
     here = hashlib.sha256("".join(sorted(str(files_of("small", 5, job)) for job in jobs)).encode()).hexdigest()
-    assert answers == {here + "\n"}
+    assert run.stdout.strip() == here
 
 
-def what_matters(problem: Scenario) -> tuple:
-    """The problem without coordinates and wording: which things lie where in which room, and what is wanted."""
+def content(problem: Scenario) -> tuple:
+    """The problem without coordinates and text: the room, the objects in their places, and the goal."""
     lying = frozenset(Counter((thing.type, thing.place) for thing in problem.things).items())
     return (problem.layout.scene, problem.task_type, problem.wanted, problem.target, problem.toggle, lying)
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_splits_share_no_problem_and_no_unseen_room(size: str) -> None:
-    problems = {
-        split: [pose(shipped(), 0, size, *job) for job in wanted(size, None, TASK_TYPES, [split])] for split in SPLITS
-    }
-    contents = {split: set(map(what_matters, each)) for split, each in problems.items()}
+    problems = {split: problems_of(size, None, split) for split in SPLITS}
+    contents = {split: set(map(content, each)) for split, each in problems.items()}
     assert {split: len(each) for split, each in contents.items()} == DEFAULT_COUNTS
     assert sum(map(len, contents.values())) == len(set.union(*contents.values()))
 
     scenes = {split: {problem.layout.scene for problem in each} for split, each in problems.items()}
     assert scenes["valid_seen"] <= scenes["train"]
     assert not scenes["valid_unseen"] & scenes["train"]
-    assert all(map(is_unseen, scenes["valid_unseen"]))
+    assert all(scene - room_of_scene(scene).first_scene < UNSEEN_PER_ROOM for scene in scenes["valid_unseen"])
     seen_as = {
         split: {(problem.layout.room.name, problem.layout.furniture) for problem in each}
         for split, each in problems.items()
@@ -137,9 +125,9 @@ def test_splits_share_no_problem_and_no_unseen_room(size: str) -> None:
 
 
 def test_counts_are_balanced_over_the_types() -> None:
-    jobs = wanted("small", {"train": 20}, TASK_TYPES[:3], ["train"])
+    jobs = list_jobs("small", {"train": 20}, TASK_TYPES[:3], ["train"])
     assert sorted(Counter(kind for _, kind, _ in jobs).values()) == [6, 7, 7]
-    assert set(wanted("small", {"train": 8}, TASK_TYPES[:3], ["train"])) <= set(jobs)
+    assert set(list_jobs("small", {"train": 8}, TASK_TYPES[:3], ["train"])) <= set(jobs)
 
 
 @pytest.mark.parametrize(("size", "least", "most"), [("small", 6, 9), ("full", 20, 48), ("varied", 3, 48)])
@@ -152,14 +140,10 @@ def test_rooms_have_the_promised_size(size: str, least: int, most: int) -> None:
             assert set(room.always) <= layout.types
 
 
-def alfred_problems(split: str = "train", count: int = 240) -> list[Scenario]:
-    return [pose(shipped(), 0, "alfred", *job) for job in wanted("alfred", {split: count}, TASK_TYPES, [split])]
-
-
 def test_rooms_as_in_alfred_have_its_furniture_and_its_numbers_of_things() -> None:
-    """One to four of what is wanted, two at least where two are; one to three of every other kind but lamps."""
+    """One to four wanted objects, at least two if two are wanted; one to three of every other kind but lamps."""
     wanted_of, receptacles = Counter(), []
-    for problem in alfred_problems():
+    for problem in problems_of("alfred", 240):
         furniture = FURNITURE[problem.layout.room.name]
         for kind, count in problem.layout.furniture:
             assert count in furniture[kind]
@@ -173,9 +157,9 @@ def test_rooms_as_in_alfred_have_its_furniture_and_its_numbers_of_things() -> No
     assert min(receptacles) < 10 and max(receptacles) > 35 and 15 < np.median(receptacles) < 26
 
 
-def test_large_surfaces_hold_most_of_what_lies_in_rooms_as_in_alfred() -> None:
+def test_large_surfaces_hold_most_objects_in_rooms_as_in_alfred() -> None:
     lying, standing = Counter(), Counter()
-    for problem in alfred_problems():
+    for problem in problems_of("alfred", 240):
         types = {place.id: place.type for place in problem.layout.receptacles}
         standing.update(types.values())
         lying.update(types[thing.place] for thing in problem.things)
@@ -183,9 +167,9 @@ def test_large_surfaces_hold_most_of_what_lies_in_rooms_as_in_alfred() -> None:
     assert each["CounterTop"] > 5 > each["SideTable"] > each["Shelf"] > each["Cabinet"] > 0.2
 
 
-def test_what_is_treated_may_lie_in_its_target_in_rooms_as_in_alfred_and_never_in_the_tool() -> None:
+def test_in_rooms_as_in_alfred_wanted_objects_may_lie_in_the_target_of_a_treatment_but_not_in_the_appliance() -> None:
     at_target = []
-    for problem in alfred_problems():
+    for problem in problems_of("alfred", 240):
         types = {place.id: place.type for place in problem.layout.receptacles}
         places = [types[thing.place] for thing in problem.things if thing.type == problem.wanted]
         tool = TOOL_OF_TASK.get(problem.task_type)
@@ -195,13 +179,12 @@ def test_what_is_treated_may_lie_in_its_target_in_rooms_as_in_alfred_and_never_i
     assert 0.2 < np.mean(at_target) < 0.6
 
 
-def test_varied_rooms_fill_the_gap_between_the_other_two_and_things_lie_anywhere() -> None:
+def test_varied_rooms_are_of_intermediate_size_and_objects_may_lie_in_unusual_places() -> None:
     rooms = [furnish(0, "varied", room.first_scene + scene) for room in ROOMS.values() for scene in range(30)]
     counts = [len(layout.receptacles) for layout in rooms]
     assert min(counts) < 10 and max(counts) > 30 and sum(10 <= count < 20 for count in counts) > 30
-    problems = [pose(shipped(), 0, "varied", *job) for job in wanted("varied", {"train": 120}, TASK_TYPES, ["train"])]
     usual, at_target = [], 0
-    for problem in problems:
+    for problem in problems_of("varied", 120):
         places = {place.id: place.type for place in problem.layout.receptacles}
         usual.append(np.mean([places[thing.place] in USUAL_PLACES[thing.type] for thing in problem.things]))
         at_target += any(places[t.place] == problem.target for t in problem.things if t.type == problem.wanted)
@@ -210,9 +193,8 @@ def test_varied_rooms_fill_the_gap_between_the_other_two_and_things_lie_anywhere
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_nothing_is_solved_before_it_began(size: str) -> None:
-    for job in wanted(size, {"train": 60}, TASK_TYPES, ["train"]):
-        problem = pose(shipped(), 2, size, *job)
+def test_no_problem_is_solved_at_the_start(size: str) -> None:
+    for problem in problems_of(size, 60, seed=2):
         places = {place.id: place.type for place in problem.layout.receptacles}
         lying = [places[thing.place] for thing in problem.things if thing.type == problem.wanted]
         assert problem.target not in lying or (size in ("varied", "alfred") and problem.task_type in TOOL_OF_TASK)
@@ -256,8 +238,8 @@ def test_draws_are_even_and_repeatable() -> None:
         draws.below(0)
 
 
-def test_games_are_made_once(tmp_path: Path) -> None:
-    engine = Obliging()
+def test_games_are_made_once_and_checked_when_the_index_is_lost(tmp_path: Path) -> None:
+    engine = WalkthroughEngine()
     first = make(tmp_path, engine)
     assert engine.games == 20
     assert make(tmp_path, engine) == first
@@ -268,11 +250,11 @@ def test_games_are_made_once(tmp_path: Path) -> None:
             assert game.digest == hashlib.sha256(content).hexdigest()
     (tmp_path / "index.json").unlink()
     assert make(tmp_path, engine) == first
-    assert engine.games == 20  # their content was right
+    assert engine.games == 20
 
 
-def test_more_games_keep_the_ones_there_are(tmp_path: Path) -> None:
-    engine = Obliging()
+def test_existing_games_are_kept_when_more_are_made(tmp_path: Path) -> None:
+    engine = WalkthroughEngine()
     few = make(tmp_path, engine)
     more = make(tmp_path, engine, counts=COUNTS | {"train": 12})
     assert {game.id for game in few["train"]} < {game.id for game in more["train"]}
@@ -280,27 +262,24 @@ def test_more_games_keep_the_ones_there_are(tmp_path: Path) -> None:
     assert make(tmp_path, engine) == few
 
 
-def test_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
-    class Interruption(Exception):
-        pass
-
-    class Interrupted(Obliging):
+def test_an_interrupted_call_resumes(tmp_path: Path) -> None:
+    class Interrupted(WalkthroughEngine):
         def reset(self, game: Path) -> Scene:
             if self.games == 5:
-                raise Interruption
+                raise KeyboardInterrupt
             return super().reset(game)
 
-    with pytest.raises(Interruption):
+    with pytest.raises(KeyboardInterrupt):
         make(tmp_path, Interrupted())
     (tmp_path / ".left-behind.part").mkdir()
-    engine = Obliging()
+    engine = WalkthroughEngine()
     make(tmp_path, engine)
     assert engine.games == 15
     assert not list(tmp_path.glob(".*.part"))
 
 
 def test_a_damaged_game_is_made_again(tmp_path: Path) -> None:
-    engine = Obliging()
+    engine = WalkthroughEngine()
     game = make(tmp_path, engine)["train"][0]
     path = tmp_path / "train" / game.id / GAME
     content = path.read_bytes()
@@ -322,27 +301,31 @@ def test_a_damaged_game_is_made_again(tmp_path: Path) -> None:
         '{"n": ' + "7" * 5_000 + "}",
     ],
 )
-def test_a_damaged_index_is_one_line_and_no_harm(
+def test_a_damaged_index_is_reported_in_one_line_and_rebuilt(
     tmp_path: Path, content: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine = Obliging()
+    engine = WalkthroughEngine()
     made = make(tmp_path, engine)
     index = tmp_path / "index.json"
     head, rows = json.loads(index.read_text()), content
-    if content.startswith('{"games": ['):  # a right head with wrong rows
+    if content.startswith('{"games": ['):  # a valid head with bad rows
         rows = json.dumps(head | {"games": head["games"][:3] + json.loads(content)["games"]})
     index.write_text(rows)
     caplog.clear()
     assert make(tmp_path, engine) == made
     assert engine.games == 20
-    (told,) = [record.getMessage() for record in caplog.records if "damaged" in record.getMessage()][:1]
-    assert str(index) in told and "\n" not in told
+    (message,) = [record.getMessage() for record in caplog.records if "damaged" in record.getMessage()][:1]
+    assert str(index) in message and "\n" not in message
     assert json.loads(index.read_text())["format"] == head["format"]
 
 
-def test_what_its_walkthrough_does_not_win_never_counts(tmp_path: Path) -> None:
+def test_a_game_that_its_walkthrough_does_not_win_is_not_stored(tmp_path: Path) -> None:
+    class NeverWon(WalkthroughEngine):
+        def step(self, command: str) -> Scene:
+            return Scene("", self.plan)
+
     with pytest.raises(UnsolvedGame, match="not won"):
-        make(tmp_path, Stubborn())
+        make(tmp_path, NeverWon())
     assert not list(tmp_path.glob("*/*"))
 
 
@@ -356,7 +339,7 @@ with FileLock(sys.argv[1]):
 """
 
 
-def test_waits_for_another_process_but_not_for_ever_nor_for_a_dead_one(
+def test_waits_for_another_process_until_it_is_killed_or_patience_ends(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     command = [sys.executable, "-c", HOLD, str(tmp_path / ".lock")]
@@ -385,7 +368,7 @@ def test_waits_for_another_process_but_not_for_ever_nor_for_a_dead_one(
         ({"splits": ["dev"]}, "no split 'dev'"),
     ],
 )
-def test_refuses_what_makes_no_sense(tmp_path: Path, options: dict, message: str) -> None:
+def test_bad_arguments_are_refused(tmp_path: Path, options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         generate(root=tmp_path, **options)
     assert not list(tmp_path.iterdir())

@@ -1,7 +1,8 @@
-"""Two verbs and two kinds of task text: every one of them played, read and told apart."""
+"""Two verbs and two kinds of task text, in games, folders, goals and the expert."""
 
 import json
 import re
+from itertools import product
 
 import pytest
 
@@ -31,13 +32,14 @@ def test_the_default_wording_changes_neither_games_nor_folders():
     assert Phrasing().suffix == "" and Phrasing().head == {}
     job = ("train", TASK_TYPES[0], 3)
     assert files_of("small", 0, job, Phrasing()) == files_of("small", 0, job)
-    roots = {default_root("small", 0, Phrasing(verb, texts)) for verb in ("move", "put", "both") for texts in ("template", "human", "both")}  # fmt: skip  # noqa: E501
+    phrasings = [Phrasing(*wording) for wording in product(("move", "put", "both"), ("template", "human", "both"))]
+    roots = {default_root("small", 0, phrasing) for phrasing in phrasings}
     assert len(roots) == 9 and default_root("small", 0) in roots
 
 
 @pytest.mark.parametrize("task_type", TASK_TYPES)
 @pytest.mark.parametrize("size", ["small", "full"])
-def test_games_that_say_put_are_won_by_their_walkthrough(tmp_path, size, task_type):
+def test_games_with_the_older_verb_are_won_by_their_walkthrough(tmp_path, size, task_type):
     files = files_of(size, 0, ("train", task_type, 0), Phrasing("put", "human"))
     (tmp_path / GAME).write_text(files.game)
     engine = NativeEngine()
@@ -75,7 +77,7 @@ def test_the_expert_understands_every_human_sentence(task_type):
             assert goal.count == (2 if task_type == TASK_TYPES[5] else 1), text
 
 
-def test_no_human_sentence_is_a_template():
+def test_human_sentences_differ_from_the_templates():
     templates = {phrase for _, phrases in shipped().goals.values() for phrase in phrases}
     assert not templates & {text for texts in HUMAN_TEXTS.values() for text in texts}
 
@@ -86,7 +88,7 @@ def test_an_unknown_wording_is_refused(argument, value):
         ALFWorldEnv(**{argument: value})
 
 
-def test_the_expert_finds_the_verb_out_by_trying(data):
+def test_the_expert_discovers_the_verb_by_trying(data):
     counts = {"train": 12, "valid_seen": 0, "valid_unseen": 0}
     env = ALFWorldEnv(expert=True, verb="both", texts="both", counts=counts, task_types=[TASK_TYPES[5]])
     refused = {True: 0, False: 0}
@@ -98,17 +100,17 @@ def test_the_expert_finds_the_verb_out_by_trying(data):
             refused[index % 2 == 1] += not info["valid"]
             over = terminated or truncated
         assert info["success"], info["goal"]
-    assert refused == {False: 0, True: 6}  # once a game, though two things are put down in each
+    assert refused == {False: 0, True: 6}  # once a game, though two objects are put down in each
     assert "put OBJECT in/on RECEPTACLE" in env.instructions
     env.close()
 
 
-def test_an_index_of_other_wording_is_not_taken_for_ours(data):
+def test_an_index_of_another_wording_is_not_used(data):
     counts = {"train": 6, "valid_seen": 0, "valid_unseen": 0}
     root = data / "shared"
-    said = {}
+    with_put = {}
     for verb in ("move", "put"):
         made = generate(counts=counts, root=root, splits=("train",), phrasing=Phrasing(verb))
         games = [(root / "train" / game.id / GAME).read_text() for game in made["train"]]
-        said[verb] = ["put {o} in/on {r}" in game for game in games]
-    assert not any(said["move"]) and all(said["put"])
+        with_put[verb] = ["put {o} in/on {r}" in game for game in games]
+    assert not any(with_put["move"]) and all(with_put["put"])

@@ -1,4 +1,4 @@
-"""Text grammars: read as TextWorld's parser reads them, and never evaluated."""
+"""Text grammars are read as TextWorld's parser reads them, and never evaluated."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""PDDL: read in bounded time and space, with errors that name the place."""
+"""PDDL is read in bounded time, with errors that name the place."""
 
 import time
 
@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gagpo.envs.alfworld.native.conditions import Match, Pick, cases, plan
-from gagpo.envs.alfworld.native.formulas import Atom, GameError, Junction, Quantified
+from gagpo.envs.alfworld.native.formulas import Atom, GameError, Junction, Match, Pick, Quantified, cases, plan
 from gagpo.envs.alfworld.native.pddl import nested, read_domain, read_problem
 from tests.envs.alfworld import native_den
 

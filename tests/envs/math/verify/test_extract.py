@@ -1,4 +1,4 @@
-"""Where in a response the final answer stands, method by method."""
+"""Finding the final answer in a response, by each method."""
 
 import pytest
 from hypothesis import given, settings
@@ -90,7 +90,7 @@ def test_a_letter_in_bold_at_the_end_answers_a_question_with_choices(response, a
     assert extract(response, ("boxed", "hashes"), choices=True) is None
 
 
-def test_methods_are_tried_in_order_and_can_be_switched_off():
+def test_methods_are_tried_in_order_and_can_be_left_out():
     response = "The answer is 1.\n#### 2\n\\boxed{3} and 4"
     assert extract(response).text == "3"
     assert extract(response, ("hashes", "phrase", "number")).text == "2"
@@ -98,12 +98,8 @@ def test_methods_are_tried_in_order_and_can_be_switched_off():
     assert extract(response, ("number",)).text == "4"
 
 
-def test_the_start_is_where_the_mark_begins():
-    response = "x" * 30_000 + r"\boxed{7}"
-    assert extract(response) == Extraction("7", "boxed", 30_000)
-
-
-def test_only_the_end_of_a_response_is_searched():
+def test_only_the_end_of_a_response_is_searched_and_positions_are_absolute():
+    assert extract("x" * 30_000 + r"\boxed{7}") == Extraction("7", "boxed", 30_000)
     assert extract(r"\boxed{7}" + " " * TAIL) is None
 
 
@@ -122,5 +118,5 @@ def test_an_extraction_lies_in_the_response(response):
         found = extract(response, (method,))
         if found is not None:
             assert found.text.strip() and len(found.text) <= MAX_ANSWER
-            # A unit after a formula is joined to it without the delimiter in between; all else is there as written.
+            # A unit after a formula is joined to it without the delimiter in between.
             assert found.text in response[found.start :] or method == "phrase"

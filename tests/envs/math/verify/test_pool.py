@@ -1,4 +1,4 @@
-"""Verifier processes: hostile answers cost their own deadline only, nothing leaks, order changes no verdict."""
+"""Verifier processes: hostile answers do not delay others, nothing leaks, verdicts do not depend on order."""
 
 import os
 import random
@@ -66,8 +66,6 @@ def test_hostile_answers_are_survived(pool, name, tmp_path, monkeypatch):
 
 
 def test_a_number_is_never_compared_by_algebra():
-    """Against a gold number even a hostile answer is decided in the process, at once."""
-
     class Untouchable:
         def compare(self, gold, prediction):
             pytest.fail("went to the pool")
@@ -77,7 +75,7 @@ def test_a_number_is_never_compared_by_algebra():
 
 
 def test_hostile_answers_do_not_delay_the_others():
-    """With two workers, everything else is answered while one hostile answer uses up its time."""
+    """With two workers, the others are compared while one hostile answer uses up its time."""
     finished = []
     with VerifyPool(workers=2, seconds=0.7, deadline=10.0) as pool:
         pool.compare_many([("x + 1", "1 + x"), ("x + 2", "2 + x")])
@@ -97,7 +95,7 @@ def test_hostile_answers_do_not_delay_the_others():
 
 
 def test_the_deadline_is_hard():
-    """A process that is stopped altogether is killed when its deadline passes, replaced, and the answer asked again."""
+    """A stopped process is killed at its deadline and replaced, and the comparison repeated."""
     with VerifyPool(seconds=0.5, deadline=2.0) as pool:
         assert pool.compare("x + 1", "1 + x") == "match"
         [stopped] = pool.processes
@@ -106,7 +104,7 @@ def test_the_deadline_is_hard():
         assert not psutil.pid_exists(stopped)
 
 
-def test_a_timeout_that_the_wall_clock_decided_is_not_remembered(monkeypatch):
+def test_a_timeout_by_wall_time_is_not_cached(monkeypatch):
     def late(self, request, seconds):
         raise ChildLate("stopped")
 
@@ -117,14 +115,14 @@ def test_a_timeout_that_the_wall_clock_decided_is_not_remembered(monkeypatch):
         assert pool.compare("x + 2", "2 + x") == "match"
 
 
-def test_a_timeout_that_processor_time_decided_is_remembered(monkeypatch):
+def test_a_timeout_by_cpu_time_is_cached(monkeypatch):
     with VerifyPool(seconds=0.3, deadline=60.0) as pool:
         assert pool.compare("x + 1", "9^{9^{9^{9}}}") == "timeout"
         monkeypatch.setattr(pool, "_ask", lambda *_: pytest.fail("asked again"))
         assert pool.compare("x + 1", "9^{9^{9^{9}}}") == "timeout"
 
 
-def test_what_missed_its_deadline_is_asked_once_more_with_no_other_beside_it(monkeypatch):
+def test_a_comparison_that_missed_its_deadline_is_repeated_alone(monkeypatch):
     pool = VerifyPool(workers=3)
     running, asked, lock = [0], {}, threading.Lock()
 
@@ -145,7 +143,7 @@ def test_what_missed_its_deadline_is_asked_once_more_with_no_other_beside_it(mon
     assert set(asked.values()) == {2}
 
 
-def test_a_process_that_was_killed_from_outside_is_replaced_and_the_answer_asked_again():
+def test_a_killed_process_is_replaced_and_the_comparison_repeated():
     with VerifyPool() as pool:
         assert pool.compare("x + 1", "1 + x") == "match"
         [victim] = pool.processes
@@ -184,7 +182,7 @@ def test_verdicts_do_not_depend_on_order_or_concurrency():
     assert [expected[i] for i in (0, 1, 12, 13)] == ["match", "mismatch", "unparsable", "timeout"]
 
 
-def test_verdicts_are_remembered(monkeypatch):
+def test_verdicts_are_cached(monkeypatch):
     with VerifyPool() as pool:
         assert pool.compare("2x", "x \\cdot 2") == "match"
         monkeypatch.setattr(pool, "_ask", lambda *_: "asked")
@@ -219,11 +217,11 @@ def test_closing_while_a_comparison_runs_leaves_nothing_behind():
 def wait_until(condition, seconds=30.0):
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, "timed out"
         time.sleep(0.02)
 
 
-def test_a_busy_process_ends_when_its_owner_is_killed():
+def test_a_busy_process_ends_with_its_owner():
     script = textwrap.dedent(
         """
         import signal, threading
@@ -243,7 +241,7 @@ def test_a_busy_process_ends_when_its_owner_is_killed():
     wait_until(lambda: not psutil.pid_exists(worker))
 
 
-def test_a_forked_copy_has_processes_of_its_own():
+def test_a_forked_copy_has_its_own_processes():
     with VerifyPool() as pool:
         assert pool.compare("x + 1", "1 + x") == "match"
         parents = pool.processes
@@ -263,7 +261,7 @@ def test_a_process_that_cannot_start_says_why(monkeypatch):
     assert pool.processes == []
 
 
-def test_bad_settings_are_refused():
+def test_bad_arguments_are_rejected():
     with pytest.raises(ValueError, match="workers must be at least 1"):
         VerifyPool(0)
     with pytest.raises(ValueError, match="seconds <= deadline"):

@@ -1,4 +1,4 @@
-r"""Properties of verdicts: the gold answer however it is spelled is right, and the question handed back never is."""
+r"""Properties of verdicts: the gold answer is correct in every spelling, and the repeated question never is."""
 
 import itertools
 import re
@@ -9,14 +9,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gagpo.envs.math.verify.answers import canonical
-from gagpo.envs.math.verify.compare import not_here, same
+from gagpo.envs.math.verify.compare import needs_algebra, same
 from gagpo.envs.math.verify.pool import VerifyPool
 from gagpo.envs.math.verify.reading import Unreadable, read
 from gagpo.envs.math.verify.verifier import Verifier
 
 
 class Untouchable:
-    """Stands in for the pool where nothing may need algebra."""
+    """A pool for answers that must not need algebra."""
 
     def compare(self, gold, prediction):
         pytest.fail(f"{prediction!r} for {gold!r} went to the pool")
@@ -51,7 +51,7 @@ spellings_of_a_formula = st.sampled_from(
 
 @st.composite
 def intervals(draw):
-    r"""The two ends, None for an infinite one, with their brackets."""
+    r"""The two ends, None for an infinite one, and their brackets."""
     low, high = sorted(draw(st.lists(ends, min_size=2, max_size=2, unique=True)))
     kind = draw(st.sampled_from(["both", "both", "low", "high"]))
     opening = draw(st.sampled_from("([")) if kind != "high" else "("
@@ -65,7 +65,7 @@ def as_interval(low, high, opening, closing):
 
 
 def conditions(low, high, opening, closing, name):
-    """The half-lines whose intersection the interval is, each written from both sides."""
+    """The inequalities of the interval, each written in both directions."""
     below, above = (r"\le" if opening == "[" else "<"), (r"\le" if closing == "]" else "<")
     mirrored = {"<": ">", r"\le": r"\ge"}
     found = []
@@ -92,7 +92,7 @@ def solved(interval, name):
 
 
 @given(intervals(), letters, spellings_of_a_formula)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_an_interval_is_right_in_every_solved_spelling(interval, name, spelling):
     gold = as_interval(*interval)
     assert right(gold, gold) and right(gold, rf"{name} \in {gold}")
@@ -104,9 +104,9 @@ def test_an_interval_is_right_in_every_solved_spelling(interval, name, spelling)
 
 
 @given(intervals(), letters, ends, ends)
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 def test_an_unsolved_relation_is_never_an_interval(interval, name, factor, summand):
-    """However the inequality of the question is written, it is not its own answer; no algebra is needed to see it."""
+    """No spelling of the question's inequality is its own answer, and no algebra is needed to decide it."""
     assume(factor not in (0, 1))
     low, high, opening, closing = interval
     golds = [as_interval(*interval), *itertools.islice(solved(interval, name), 3)]
@@ -158,8 +158,8 @@ def test_an_equation_is_never_its_own_roots(roots, name, factor):
 
 @given(st.permutations("xyz"), st.lists(st.integers(-9, 9), min_size=3, max_size=3), st.permutations(range(3)))
 @settings(deadline=None, max_examples=150)
-def test_coordinates_go_by_their_names(order, values, other):
-    """``y = 4, x = 3`` is the point (3, 4), in whatever order it is written, and a swap of the values is not."""
+def test_coordinates_are_matched_by_name(order, values, other):
+    """``y = 4, x = 3`` is the point (3, 4) in any order; swapped values are not."""
     named = dict(zip("xyz", values, strict=True))
     point = "({}, {}, {})".format(*values)
     written = ", ".join(f"{name} = {named[name]}" for name in order)
@@ -177,7 +177,7 @@ def test_coordinates_go_by_their_names(order, values, other):
 
 @given(st.lists(st.integers(-20, 20), min_size=4, max_size=4), st.integers(1, 9))
 @settings(deadline=None, max_examples=100)
-def test_the_entries_of_a_matrix_are_answers_themselves(entries, part):
+def test_the_entries_of_a_matrix_are_compared_like_answers(entries, part):
     def matrix(kind, *rows):
         return rf"\begin{{{kind}}} {rows[0]} & {rows[1]} \\ {rows[2]} & {rows[3]} \end{{{kind}}}"
 
@@ -198,7 +198,7 @@ QUANTITIES = st.tuples(st.integers(0, 40), st.integers(0, 11))
 
 @given(QUANTITIES, st.sampled_from([("feet", "inches", 12), ("ft", "in", 12), ("pounds", "ounces", 16)]))
 @settings(deadline=None)
-def test_a_quantity_in_two_units_is_one_in_either(quantity, units):
+def test_a_quantity_in_two_units_equals_one_in_either(quantity, units):
     (large, small), (first, second, ratio) = quantity, units
     gold = f"{large} {first} {small} {second}"
     assert right(gold, gold) and right(gold, f"{large * ratio + small} {second}")
@@ -207,13 +207,7 @@ def test_a_quantity_in_two_units_is_one_in_either(quantity, units):
     assert not right(gold, f"{large * ratio + small + 1} {second}")
 
 
-DUMMIES = [
-    "{} + 0{v}",
-    "{} + {v} - {v}",
-    "{} \\cdot {v}^0",
-    "\\frac{{{} {v}}}{{{v}}}",
-    "{} \\cdot \\frac{{{v}}}{{{v}}}",
-]
+DUMMIES = ["{} + 0{v}", "{} + {v} - {v}", r"{} \cdot {v}^0", r"\frac{{{} {v}}}{{{v}}}", r"{} \cdot \frac{{{v}}}{{{v}}}"]
 COMPUTED = [
     # gold answer, the same as a function of a constant
     (r"\sqrt{3}", r"\tan(%s)", r"\frac{\pi}{3}"),
@@ -227,12 +221,12 @@ COMPUTED = [
 
 
 @pytest.mark.parametrize(("gold", "function", "argument"), COMPUTED)
-@pytest.mark.parametrize("dummy", DUMMIES)
-@pytest.mark.parametrize("variable", ["x", "t"])
-def test_a_variable_that_does_nothing_hides_no_constant(pool, gold, function, argument, dummy, variable):
-    answer = function % dummy.format(argument, v=variable)
-    assert not right(gold, function % argument, Verifier(pool=pool))
-    assert not right(gold, answer, Verifier(pool=pool)), answer
+def test_a_variable_without_effect_does_not_hide_a_constant(pool, gold, function, argument):
+    verifier = Verifier(pool=pool)
+    assert not right(gold, function % argument, verifier)
+    for dummy, variable in itertools.product(DUMMIES, "tx" if "x" in gold else "t"):
+        answer = function % dummy.format(argument, v=variable)
+        assert not right(gold, answer, verifier), answer
 
 
 @given(
@@ -286,4 +280,4 @@ def test_any_pieces_get_a_verdict_and_match_themselves(pieces, joint, which):
         answer = read(text)
     except Unreadable:
         return
-    assert same(answer, answer, not_here)
+    assert same(answer, answer, needs_algebra)

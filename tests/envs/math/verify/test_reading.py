@@ -1,4 +1,4 @@
-"""What an answer is read as: its kind, its names, and whether a relation in it is solved."""
+"""Reading answers: kind, names, and whether a relation is solved."""
 
 from fractions import Fraction
 
@@ -81,13 +81,13 @@ def test_equal_answers_are_one_vote(answers):
     assert len({canonical(read(answer)) for answer in answers}) == 1
 
 
-def test_conditions_leave_what_holds_for_all_of_them():
+def test_conditions_are_intersected():
     both = read("x > 1 and x < 7 and x < 5")
     assert [item.value for item in both.items] == [1, 5] and (both.opening, both.closing) == ("(", ")")
     assert read(r"x \ge 1, x > 1").opening == "("
     assert canonical(read("x > 1 or x > 2 and x < 3")) == canonical(read(r"(1, \infty) \cup (2, 3)"))
     assert canonical(read(r"\mathbb{R} \setminus [1, 2)")) == canonical(read(r"x < 1 \text{ or } x \ge 2"))
-    # A comma is "and" where that leaves anything, and "or" where it does not.
+    # A comma means "and" unless that is empty, then "or".
     assert canonical(read("x < 1, x > 2")) == canonical(read("x < 1 or x > 2"))
     assert isinstance(read(r"x > \sqrt{2} and x > \sqrt{3}"), Relation)
 
@@ -96,12 +96,12 @@ def test_conditions_leave_what_holds_for_all_of_them():
 @pytest.mark.parametrize(
     "rest", [r"x \cup y", r"\{1\} \cup (2, 3)", r"\mathbb{R}", "7", r"\{\}", r"(1, 2) \cup (3, 4, 5)"]
 )
-def test_what_is_no_region_is_not_taken_from_one(whole, rest):
+def test_a_difference_with_something_that_is_not_a_region_can_be_read(whole, rest):
     assert read(rf"{whole} \setminus {rest}")
     assert read(rf"{whole} \setminus ({rest})")
 
 
-def test_nothing_is_not_a_set_with_nothing_in_it():
+def test_the_empty_set_is_not_a_set_with_the_empty_set():
     assert read(r"\varnothing") == NOTHING
     assert read(r"\{\emptyset\}") != NOTHING and read(r"\{0\}") != NOTHING
 
@@ -109,7 +109,7 @@ def test_nothing_is_not_a_set_with_nothing_in_it():
 def test_quantities():
     assert read("1 hour 30 minutes").value == Fraction(3, 2)
     assert read("3 pounds 8 ounces").value == Fraction(7, 2)
-    assert read("6 feet 12 inches") != read("7 feet")  # no such quantity is written
+    assert read("6 feet 12 inches") != read("7 feet")  # not a usual quantity
     assert unit("meters per second squared") == unit("m/s^2") == unit(r"m s^{-2}")
     assert unit("km/h").size == Fraction(1000, 3600) and unit("mph").dimension == unit("km/h").dimension
     assert unit("liter") == unit("L") and unit("mL").dimension == unit("cm^3").dimension
@@ -121,7 +121,7 @@ def test_quantities():
 @pytest.mark.parametrize(
     "answer", ["", " ", "$$", r"\frac{1}{2", "(" * (MAX_DEPTH + 1) + "x" + ")" * 17, "x" * 1001, r"\implies"]
 )
-def test_what_says_nothing_is_unreadable(answer):
+def test_unreadable_answers(answer):
     with pytest.raises(Unreadable):
         read(answer)
 

@@ -1,4 +1,4 @@
-r"""Verdicts: agreement with hand-labelled pairs, corrections of the bare library, policies, and properties."""
+r"""Verdicts: hand-labelled pairs, corrections of the library, and properties."""
 
 import decimal
 from fractions import Fraction
@@ -17,20 +17,20 @@ from gagpo.envs.math.verify.reading import Unreadable, read
 from gagpo.envs.math.verify.verifier import GoldError, Verifier, read_gold
 
 DISAGREEMENTS = {
-    # Words are compared as words, so a product of letters that spells one must stand in the same order.
+    # Words are compared as words, so a product of letters that spells one must keep its order.
     ("abc", r"So it is \boxed{cba}."),
 }
-"""Where the verifier differs from the person; the environments page names the rules."""
+"""Where the verifier differs from the label."""
 
 LIBRARY_WRONG = [
-    # gold, response, what the bare library says, why the opposite is right
+    # gold, response, verdict of the library, why the opposite is correct
     ("7", r"\boxed{3 + 4}", True, "arithmetic the question asked for was not carried out"),
     ("7", r"\boxed{14/2}", True, "the same, written as a division"),
     ("0.0000001", r"\boxed{0.0000002}", True, "decimals are rounded to six places, whatever their size"),
     ("act", r"\boxed{cat}", True, "words are read as products of letters, which commute"),
     (r"5\text{ cm}", r"\boxed{5 m}", True, "units are thrown away"),
     (r"5\text{ cm}", r"\boxed{5 kg}", True, "units are thrown away"),
-    (r"\{-1, 0, 1\}", r"\boxed{(1, 0, -1)}", True, "a point is no set"),
+    (r"\{-1, 0, 1\}", r"\boxed{(1, 0, -1)}", True, "a point is not a set"),
     ("2,3", r"\boxed{(3,2)}", True, "a point in another order is not the list"),
     ("7", r"First \boxed{6}, no: \boxed{7}", False, "several boxes become a set; the last one is the answer"),
     ("1500", r"\boxed{1.5e3}", False, "scientific notation with an e"),
@@ -55,7 +55,7 @@ class Pair(NamedTuple):
 
 
 def labelled() -> list[Pair]:
-    """The pairs of every file, each under its heading; the files say how they are written."""
+    """The pairs of all files with their headings; the files describe the format."""
     pairs = []
     for name in ("verdicts", "gaming", "spellings"):
         section = ""
@@ -100,10 +100,10 @@ def test_wrong_verdicts_of_the_library_are_corrected(verifier, gold, response, l
     assert verifier.verify(gold, response).correct is not library, why
 
 
-@pytest.mark.parametrize("gold", sorted({pair.gold for pair in PAIRS}))
-def test_every_gold_answer_scores_against_itself(verifier, gold):
-    assert verifier.verify(gold, rf"\boxed{{{gold}}}").reason == "match"
-    assert verifier.verify(gold, f"The answer is ${gold.strip('$')}$.").reason == "match"
+def test_every_gold_answer_matches_itself(verifier):
+    for gold in sorted({pair.gold for pair in PAIRS}):
+        for response in (rf"\boxed{{{gold}}}", f"The answer is ${gold.strip('$')}$."):
+            assert verifier.verify(gold, response).reason == "match", (gold, response)
 
 
 def test_reasons(verifier):
@@ -119,7 +119,7 @@ def test_reasons(verifier):
 
 
 @pytest.mark.parametrize("gold", ["", "  ", "$$", r"\frac{1}{2", "9" * 2000])
-def test_unreadable_gold_is_named(gold):
+def test_an_unreadable_gold_answer_is_an_error(gold):
     with pytest.raises(GoldError, match="unreadable gold answer"):
         read_gold(gold)
 
@@ -146,12 +146,19 @@ def test_a_bold_letter_answers_a_question_with_choices_only(verifier):
 
 
 def test_the_process_and_the_worker_give_the_same_verdict(verifier):
-    """The worker runs the comparison from the start, so asking it directly must agree wherever no algebra is needed."""
+    """The worker, asked directly, must agree where no algebra is needed."""
     for pair in PAIRS:
         found = extract(pair.response)
         verdict = verifier.verify(pair.gold, pair.response)
         if found is not None and verdict.reason in ("match", "mismatch"):
             assert verifier.pool.compare(pair.gold, found.text) == verdict.reason, pair
+
+
+class Refusing:
+    """A pool that rejects everything, to test the in-process part."""
+
+    def compare(self, gold, prediction):
+        return "mismatch"
 
 
 rationals = st.fractions(max_denominator=10**6).filter(lambda q: abs(q) < 10**9)
@@ -174,7 +181,7 @@ def test_fractions_match_exactly_when_they_are_equal(gold, given_):
 
 @given(st.integers())
 @settings(deadline=None)
-def test_the_short_cut_for_integers_reads_what_the_long_way_reads(value):
+def test_the_shortcut_for_integers_agrees_with_the_full_reading(value):
     assert read(f"{value}") == read(f"${value}$") == Number(Fraction(value))
 
 
@@ -199,17 +206,10 @@ def test_any_text_gets_a_verdict(text, gold):
     assert verdict.reason in ("match", "mismatch", "no_answer", "unparsable")
 
 
-class Refusing:
-    """Stands in for the pool where only the in-process part is under test."""
-
-    def compare(self, gold, prediction):
-        return "mismatch"
-
-
 @given(st.text(alphabet="0123456789.,-/ {}()[]\\frac%$^_xeand", max_size=40))
 @settings(deadline=None, max_examples=500)
 def test_reading_is_stable_under_its_own_spelling(text):
-    """What is read as a number is read as the same number when its one spelling is read again."""
+    """The canonical spelling of a number is read as the same number."""
     try:
         answer = read(text)
     except Unreadable:

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 import gagpo.envs  # noqa: F401 (registers the environments)
-from gagpo.envs.webshop.catalogue import option_value
+from gagpo.envs.webshop.catalogue import published_value, tidy_option
 from gagpo.envs.webshop.env import WebShopEnv
 from gagpo.envs.webshop.pages import Shop
 from gagpo.envs.webshop.web import browser as browser_module
@@ -134,7 +134,7 @@ def test_hostile_data_are_the_same_in_both_and_run_nothing(hostile):
         for n, name in enumerate(HOSTILE_NAMES[:5]):
             task = {"task": tasks[f"b{n}"]}
             assert text_env.reset(options=task) == browser_env.reset(options=task)
-            hostile_option = f"click[{option_value(name)}]"
+            hostile_option = f"click[{tidy_option(published_value(name))}]"
             actions = [
                 *([f"search[{query}]" for query in QUERIES] if n == 0 else []),
                 *("search[hostile]", f"click[b{n}]", hostile_option, "click[red | blue]"),

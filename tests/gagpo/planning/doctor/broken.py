@@ -1,4 +1,4 @@
-"""Checks of the doctor that go wrong, in processes of their own."""
+"""Checks of the doctor that fail."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ def sleeps(machine):
 
 
 def one_hangs(machine):
-    """The last rank never comes to where the others wait."""
+    """The last rank never reaches the barrier."""
     if machine.ranks.rank == machine.ranks.world_size - 1:
         sleeps(machine)
     machine.ranks.barrier()

@@ -1,4 +1,4 @@
-"""Every kind of fault is found and named; what needs a GPU or a second rank is tried with a fake one."""
+"""The checks find every kind of fault; GPUs and second ranks are fakes."""
 
 import types
 
@@ -28,7 +28,7 @@ def group():
 
 @pytest.fixture
 def gpus(monkeypatch):
-    """Two GPUs whose tensors lie on the CPU; the test changes what they report."""
+    """Two fake GPUs whose reports a test can change."""
     found = types.SimpleNamespace(count=2, free=79e9, major=9, uuids=["A", "B"])
     properties = lambda device: types.SimpleNamespace(  # noqa: E731
         name="H100", major=found.major, uuid=found.uuids[int(str(device)[-1])]
@@ -82,7 +82,7 @@ def test_memory_beyond_the_plan_is_found_on_a_gpu(machine, monkeypatch):
     assert alone.check_memory(machine).verdict == "failed"
 
 
-def test_devices_are_counted_named_and_tried(machine, gpus, monkeypatch):
+def test_devices_are_counted_named_and_tested(machine, gpus, monkeypatch):
     machine.device, machine.processes = "cuda", 2
     found = alone.check_device(machine)
     assert (found.verdict, found.summary) == ("ok", "2 x H100, 80 GB")
@@ -104,7 +104,7 @@ def test_a_device_that_is_not_there_is_named(gpus):
     assert rank_device("cpu", Ranks()) == "cpu"
 
 
-def test_a_host_with_little_of_everything_is_told_what_to_raise(machine, monkeypatch, tmp_path):
+def test_a_host_with_few_resources_gets_advice(machine, monkeypatch, tmp_path):
     limit = tmp_path / "memory.max"
     limit.write_text("500000000\n")
     monkeypatch.setattr(alone, "GROUP_LIMITS", (limit, tmp_path / "none"))
@@ -116,7 +116,7 @@ def test_a_host_with_little_of_everything_is_told_what_to_raise(machine, monkeyp
     assert all(word in found.advice for word in ("container's memory limit", "--shm-size", "ulimit -n"))
 
 
-def test_a_disk_that_changes_bytes_is_found(machine, monkeypatch, tmp_path):
+def test_a_disk_that_corrupts_bytes_is_found(machine, monkeypatch, tmp_path):
     machine.runs = tmp_path / "not" / "yet"
     assert alone.check_disk(machine).verdict in ("ok", "warning") and not list(tmp_path.glob(".gagpo*"))
     monkeypatch.setattr(alone, "DISK_GB", 1e9)
@@ -143,7 +143,7 @@ def test_a_run_that_does_not_learn_is_found(machine, monkeypatch):
 
 
 class FakeRanks(Ranks):
-    """Rank 0 of two, told what the other one says."""
+    """Rank 0 of two, given the answers of the other one."""
 
     def __new__(cls, *others):
         return object.__new__(cls)
@@ -184,19 +184,19 @@ def test_an_exchange_that_changes_a_number_is_named(machine, group, monkeypatch,
     assert call.removesuffix("_single").replace("_", "-") in found.summary
 
 
-def test_updates_that_end_elsewhere_are_found(machine, monkeypatch):
+def test_diverging_sharded_updates_are_found(machine, monkeypatch):
     assert together.check_sharded_update(machine).verdict == "ok"
-    honest, alone_ranks = together.trained, machine.ranks
+    honest, alone_ranks = together.updated_weights, machine.ranks
 
     def apart(machine, ranks, precision):
         weights = honest(machine, ranks, precision)
         return {name: 1.01 * tensor for name, tensor in weights.items()} if ranks is alone_ranks else weights
 
-    monkeypatch.setattr(together, "trained", apart)
+    monkeypatch.setattr(together, "updated_weights", apart)
     assert together.check_sharded_update(machine).verdict == "failed"
-    monkeypatch.setattr(together, "trained", honest)
+    monkeypatch.setattr(together, "updated_weights", honest)
     machine.ranks = FakeRanks(1.0)
-    monkeypatch.setattr(together, "trained", lambda *_: together.weights_of(alone.load(machine)))
+    monkeypatch.setattr(together, "updated_weights", lambda *_: together.weights_of(alone.load(machine)))
     monkeypatch.setattr(alone, "load", lambda machine: machine.tiny()[0], raising=False)
     machine.__dict__["model"] = Machine("cpu", "", "float32", machine.folder).model
     assert "gather different weights" in together.check_sharded_update(machine).summary

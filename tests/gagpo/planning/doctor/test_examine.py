@@ -1,4 +1,4 @@
-"""Checks in processes of their own: whatever one does, the others run, and the report says what happened."""
+"""Checks run in processes of their own, so a failing one does not stop the others."""
 
 import json
 import os
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import typer
 
+from gagpo.base import child
 from gagpo.base.errors import InvalidArgument
-from gagpo.base.interpreter import command
 from gagpo.planning.doctor import examine as examination
 from gagpo.planning.doctor import processes
 from gagpo.planning.doctor.examine import conclusion, examine
@@ -18,7 +18,7 @@ from tests.gagpo.planning.doctor import broken
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
-    """On a busy machine processes take minutes to start."""
+    """Processes take minutes to start on a busy machine."""
     monkeypatch.setattr(processes, "START_SECONDS", 600.0)
 
 
@@ -47,7 +47,8 @@ def test_a_healthy_machine_passes_every_check(tmp_path):
     assert conclusion(findings).splitlines()[-1] == "no check failed"
 
 
-def test_a_check_that_raises_crashes_or_hangs_ends_no_other(monkeypatch):
+@pytest.mark.slow
+def test_a_check_that_raises_crashes_or_hangs_does_not_stop_the_others(monkeypatch):
     monkeypatch.setattr(processes, "CHECK_SECONDS", 3.0)
     findings = examine("cpu", alone=[broken.fine, broken.is_killed, broken.sleeps, broken.fine, broken.raises])
     assert [finding.verdict for finding in findings] == ["ok", "failed", "failed", "ok", "failed"]
@@ -59,7 +60,7 @@ def test_a_check_that_raises_crashes_or_hangs_ends_no_other(monkeypatch):
 
 
 @pytest.mark.slow
-def test_of_two_ranks_the_one_that_went_wrong_is_named(monkeypatch):
+def test_the_rank_that_failed_is_named(monkeypatch):
     monkeypatch.setattr(processes, "CHECK_SECONDS", 5.0)
     wanted = [broken.one_warns, broken.one_raises, broken.one_hangs, broken.fine]
     warned, raised, hung, fine = examine("cpu", alone=[], together=wanted, processes=2)
@@ -68,32 +69,30 @@ def test_of_two_ranks_the_one_that_went_wrong_is_named(monkeypatch):
     assert (raised.verdict, raised.summary) == ("failed", "rank 1 of 2: RuntimeError: no kernel image is available")
     assert hung.verdict == "failed" and set(hung.values["problems"]) == {"0", "1"}
     assert "in sleeps (broken.py:" in hung.values["problems"]["1"]
-    assert "from gathered_bytes (ranks.py:" in hung.values["problems"]["0"]  # where the barrier waits for the other
+    assert "from gathered_bytes (ranks.py:" in hung.values["problems"]["0"]  # where the barrier waits
     assert (fine.verdict, fine.summary) == ("ok", "rank 0") and not children()
 
 
-def test_ranks_that_cannot_be_started_are_told_once(monkeypatch):
-    monkeypatch.setattr(
-        processes, "module_command", lambda *_: command("-c", "import sys; sys.exit('no such library')")
-    )
+def test_ranks_that_cannot_be_started_are_reported_once(monkeypatch):
+    monkeypatch.setattr(child, "_BOOT", "import sys; sys.exit('no such library')")
     (found,) = examine("cpu", alone=[], together=[broken.fine, broken.raises], processes=2)
     assert found.verdict == "failed"
     assert found.summary == "processes could not be started: rank 0 of 2: ended with status 1: no such library"
 
 
-def test_gpus_of_their_own_are_refused_for_one_named_gpu():
+def test_several_processes_reject_a_single_named_gpu():
     with pytest.raises(InvalidArgument, match="name the device cuda, not cuda:1"):
         examine("cuda:1", processes=2)
 
 
-def test_the_worst_rank_speaks_for_all():
+def test_the_worst_finding_of_the_ranks_is_reported():
     fine, slow = Finding("ok", "fine"), Finding("warning", "slow", {"a": 1})
     assert worst_of([fine]) is fine
     assert worst_of([fine, slow]).summary == "rank 1 of 2: slow" and worst_of([slow, slow]).summary == "slow"
     assert worst_of([slow, Finding("failed", "broken")]).verdict == "failed"
 
 
-def test_a_finding_is_shown_with_what_to_do():
+def test_a_finding_is_shown_with_its_advice():
     lines = Finding("warning", "slow", {}, "buy another", "disk", 1.25).lines()
     assert lines[0] == "warning  disk                   slow (1.2 s)" and lines[1].strip() == "-> buy another"
     assert len(Finding("ok", "fast").lines()) == 1
@@ -112,10 +111,10 @@ def test_the_command_reports_failures_and_their_status(monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_a_process_ends_with_whoever_started_it_even_within_a_check(tmp_path):
-    crew = processes.StepProcesses(Machine("cpu", "transformers", "float32", tmp_path), [broken.sleeps], 1)
+def test_a_process_ends_with_its_parent_even_during_a_check(tmp_path):
+    crew = processes.CheckProcesses(Machine("cpu", "transformers", "float32", tmp_path), [broken.sleeps], 1)
     assert crew.start() == ""
-    (process,) = crew._running
-    process.stdin.close()
-    assert process.wait(60) == 1
+    (started,) = crew._children
+    started.pipe.close()
+    assert started._process.wait(60) == 1
     crew.kill()

@@ -1,42 +1,48 @@
-"""The facts of one problem: a :class:`World` of those that never change and a :class:`State` of those that do."""
+"""The state of a game: :class:`StaticFacts` that no action changes, and a :class:`State` of those that change."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from gagpo.envs.alfworld.games.scenes import spoken_names
-from gagpo.envs.alfworld.native.conditions import Case, Match, Step, plan
+from gagpo.envs.alfworld.names import spoken_names
 from gagpo.envs.alfworld.native.expression import Entity
-from gagpo.envs.alfworld.native.formulas import Atom, Formula, GameError, PddlDomain, PddlProblem, Quantified
+from gagpo.envs.alfworld.native.formulas import (
+    Atom,
+    Case,
+    Formula,
+    GameError,
+    Match,
+    PddlDomain,
+    PddlProblem,
+    Quantified,
+    Step,
+    plan,
+)
 
 Row = tuple[str, ...]  # the objects of a fact
 Fact = tuple[str, ...]  # its predicate, then its objects
 Slot = tuple[str, tuple[int, ...], Row]  # predicate, positions, the objects there
 Binding = dict[str, str]
-Indexes = Mapping[str, tuple[tuple[int, ...], ...]]  # predicate -> which positions rows are looked up by
+Indexes = Mapping[str, tuple[tuple[int, ...], ...]]  # predicate -> the positions its rows are indexed by
 
-MAX_STEPS = 1_000_000  # facts looked at for one command; a large kitchen takes some 1,000
+MAX_STEPS = 1_000_000  # lookups per command; a large kitchen takes about 1,000
 
 
+@dataclass(slots=True, eq=False)
 class State:
-    """What is true now, of the facts that change.
+    """The changing facts that are true: as a set (``facts``), and as sorted rows by indexed objects (``slots``)."""
 
-    facts: all of them. slots: the same, sorted, by the objects at the positions that are asked for.
-    """
-
-    __slots__ = ("facts", "slots")
-
-    def __init__(self, facts: set[Fact], slots: dict[Slot, tuple[Row, ...]]):
-        self.facts = facts
-        self.slots = slots
+    facts: set[Fact] = field(default_factory=set)
+    slots: dict[Slot, tuple[Row, ...]] = field(default_factory=dict)
 
     def copy(self) -> State:
         return State(self.facts.copy(), self.slots.copy())
 
     def insert(self, fact: Fact, slots: Iterable[Slot]) -> None:
-        """Make a fact true that was false; ``slots`` are those it belongs to."""
+        """Add a fact that is not there yet to the set and to its ``slots``."""
         self.facts.add(fact)
         row = fact[1:]
         for slot in slots:
@@ -45,7 +51,7 @@ class State:
             self.slots[slot] = (*rows[:at], row, *rows[at:])
 
     def discard(self, fact: Fact, slots: Iterable[Slot]) -> None:
-        """Make a fact false that was true."""
+        """Remove a fact that is there."""
         self.facts.discard(fact)
         row = fact[1:]
         for slot in slots:
@@ -54,16 +60,21 @@ class State:
             self.slots[slot] = rows[:at] + rows[at + 1 :]
 
 
-class World:
-    """Objects, their names and the facts that no action changes.
+class StaticFacts:
+    """The objects of a problem and the facts that no action changes.
 
-    types: object -> type. members: type -> its objects, subtypes included. rows: predicate -> rows that never change.
+    types: object -> type.
+    members: type -> its objects, subtypes included.
+    rows: predicate -> its rows.
+    cache: texts and rows that narration has computed for these objects.
     """
 
     def __init__(self, domain: PddlDomain, problem: PddlProblem):
         self.domain = domain
         self.types = problem.objects
-        self.entities = entities(problem)
+        ids = {name for _, *row in problem.facts for name in row} | set(problem.measured)
+        spoken = spoken_names(ids)
+        self.entities = {id: Entity(id, self.types.get(id, "object"), text) for id, text in spoken.items()}
         self.steps_left = MAX_STEPS
         self.members: dict[str, set[str]] = {name: set() for name in domain.types}
         for name, kind in problem.objects.items():
@@ -81,12 +92,12 @@ class World:
             if kind not in domain.predicates:
                 self.rows[kind] = {(name,) for name in names}  # a type used as a predicate
         self._indexes: dict[tuple[str, tuple[int, ...]], dict[Row, list[Row]]] = {}
-        self.kept: dict[object, dict[Any, Any]] = {}  # what narration works out about these objects once
+        self.cache: dict[object, dict[Any, Any]] = {}
 
     def cast(self, name: str, kind: str) -> str:
-        """``name`` as the text sees the argument of a parameter of type ``kind``.
+        """The argument that the text sees for object ``name`` and a parameter of type ``kind``.
 
-        To TextWorld an object of a narrower type than the parameter's is, as an argument, none that any fact is about.
+        In TextWorld, an object of a narrower type than the parameter's matches no fact.
         """
         if not name or self.types[name] == kind:
             return name
@@ -96,7 +107,7 @@ class World:
         return strange
 
     def lookup(self, predicate: str, positions: tuple[int, ...], key: Row) -> list[Row]:
-        """Rows of a predicate that never changes, sorted, with ``key`` at ``positions``."""
+        """The sorted rows of a static predicate with ``key`` at ``positions``."""
         index = self._indexes.get((predicate, positions))
         if index is None:
             index = self._indexes[predicate, positions] = {}
@@ -105,7 +116,7 @@ class World:
         return index.get(key, [])
 
     def solutions(self, steps: tuple[Step, ...], binding: Binding, state: State, at: int = 0) -> Iterator[Binding]:
-        """All ways to carry out ``steps`` now; yields the same dictionary every time, changed in place."""
+        """Yield all bindings under which ``steps`` succeed, always as the same dictionary, changed in place."""
         if at == len(steps):
             yield binding
             return
@@ -129,7 +140,7 @@ class World:
         else:
             rows = self.lookup(step.predicate, step.positions, key)
         for row in rows:
-            # Each row binds the fresh variables, if it fits their types, and the rest of the steps go on from there.
+            # A row whose types fit binds the fresh variables for the remaining steps.
             self.spend(1)
             for position, variable, kind in step.fresh:
                 value = row[position]
@@ -143,22 +154,21 @@ class World:
             binding.pop(variable, None)
 
     def refill(self) -> None:
-        """Allow ``MAX_STEPS`` again; called when a game is prepared and before every command."""
+        """Reset the budget of lookups; called before every command."""
         self.steps_left = MAX_STEPS
 
     def spend(self, steps: int) -> None:
-        """Count ``steps`` facts as looked at; raises GameError when it is too many for one command."""
+        """Count ``steps`` lookups; raises GameError when the command has used its budget."""
         self.steps_left -= steps
         if self.steps_left < 0:
             raise GameError(f"one command takes more than {MAX_STEPS:,} lookups: the game is too large")
 
     def allowed(self, case: Case, binding: Binding) -> bool:
-        """Whether equalities and the facts that never change let ``case`` be true."""
+        """Whether the equalities and static facts of ``case`` hold; changing facts are not checked."""
         for atom in case.positive:
             if atom.predicate == "=" and not self._equal(atom, binding):
                 return False
         for atom in case.negative:
-            # Facts that change are for the state to say.
             if atom.predicate == "=":
                 if self._equal(atom, binding):
                     return False
@@ -174,7 +184,7 @@ class World:
         return binding.get(one, one) == binding.get(two, two)
 
     def case_holds(self, case: Case, steps: tuple[Step, ...], binding: Binding, state: State) -> bool:
-        """Whether ``case`` is true now; ``steps`` is the plan for what ``binding`` leaves open."""
+        """Whether ``case`` is true in ``state``; ``steps`` is the plan for its unbound variables."""
         for found in self.solutions(steps, dict(binding), state):
             if not self.allowed(case, found) or not state.facts.isdisjoint(ground(case.negative, found)):
                 continue
@@ -183,7 +193,7 @@ class World:
         return False
 
     def holds(self, formula: Formula, binding: Binding, state: State) -> bool:
-        """Whether a condition is true now."""
+        """Whether a condition is true in ``state``."""
         if isinstance(formula, Atom):
             fact = (formula.predicate, *[binding.get(name, name) for name in formula.args])
             if fact[0] == "=":
@@ -199,16 +209,16 @@ class World:
 
 
 def ground(atoms: Iterable[Atom], binding: Binding) -> list[Fact]:
-    """The facts that ``atoms`` name under ``binding``."""
+    """The facts that ``atoms`` stand for under ``binding``."""
     return [(atom.predicate, *[binding.get(name, name) for name in atom.args]) for atom in atoms]
 
 
-def unify(atom: Atom, row: Row, types: Mapping[str, str], world: World) -> Binding | None:
-    """The binding of ``types``' variables under which ``atom`` is ``row``, or None; types are checked."""
+def unify(atom: Atom, row: Row, types: Mapping[str, str], static: StaticFacts) -> Binding | None:
+    """The binding under which ``atom`` becomes ``row``, or None; ``types`` are those of the variables."""
     binding: Binding = {}
     for name, value in zip(atom.args, row, strict=True):
         if name in types:
-            if binding.setdefault(name, value) != value or value not in world.members.get(types[name], ()):
+            if binding.setdefault(name, value) != value or value not in static.members.get(types[name], ()):
                 return None
         elif name != value:
             return None
@@ -219,11 +229,3 @@ def slots_of(fact: Fact, indexes: Indexes) -> tuple[Slot, ...]:
     """The slots a fact belongs to."""
     row = fact[1:]
     return tuple([(fact[0], at, tuple([row[i] for i in at])) for at in indexes.get(fact[0], ())])
-
-
-def entities(problem: PddlProblem) -> dict[str, Entity]:
-    """The objects that facts name, as expressions see them."""
-    ids = {name for _, *row in problem.facts for name in row} | set(problem.measured)
-    return {
-        name: Entity(name, problem.objects.get(name, "object"), spoken) for name, spoken in spoken_names(ids).items()
-    }

@@ -1,4 +1,4 @@
-"""Optimiser steps left out because their loss or gradient is not finite, and when there are too many of them."""
+"""Optimiser steps that are skipped because their loss or gradient is not finite."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from gagpo.base.errors import GagpoError
 
 
 class NonFiniteLoss(GagpoError, FloatingPointError):
-    """A loss, gradient or weight became NaN or infinite; ``turns`` are those it came from (empty where unknown)."""
+    """A loss, gradient or weight is NaN or infinite; ``turns`` caused it (empty if unknown)."""
 
     def __init__(self, message: str, turns: list[int]):
         super().__init__(message)
@@ -14,13 +14,15 @@ class NonFiniteLoss(GagpoError, FloatingPointError):
 
 
 class NonFiniteWeights(NonFiniteLoss):
-    """A step was taken and left a parameter that is not finite: nothing can go on from there."""
+    """An optimiser step made a parameter NaN or infinite; training cannot continue."""
 
 
 class Skips:
-    """Counts skipped steps. ``limit`` of them in a row are too many; ``row`` counts on from one update to the next.
+    """Counts skipped steps.
 
-    errors: why the steps of the present update were skipped.
+    limit: number of skipped steps in a row that ends training.
+    row: skipped steps in a row, across updates.
+    errors: of the current update's skipped steps.
     """
 
     def __init__(self, limit: int = 1):
@@ -28,16 +30,8 @@ class Skips:
         self.row = 0
         self.errors: list[NonFiniteLoss] = []
 
-    def begin(self) -> None:
-        """A new update."""
-        self.errors = []
-
-    def taken(self) -> None:
-        """A step was taken."""
-        self.row = 0
-
     def skip(self, error: NonFiniteLoss) -> None:
-        """A step was left out for ``error``, which is raised again if it is one too many, or left worthless weights."""
+        """Count a step skipped for ``error``, which is raised at the limit or if the weights are not finite."""
         self.errors.append(error)
         self.row += 1
         if isinstance(error, NonFiniteWeights) or self.limit == 1:
@@ -47,5 +41,5 @@ class Skips:
 
     @property
     def turns(self) -> list[int]:
-        """The turns that the skipped steps of this update came from, sorted."""
+        """The turns that caused the current update's skipped steps, sorted."""
         return sorted({turn for error in self.errors for turn in error.turns})
