@@ -184,7 +184,7 @@ def sft(
         raise SettingsError(f"run {settings.name!r} has no section 'sft'")
     machine.require_machine(settings)
     from gagpo.settings.derived import recipe_difference
-    from gagpo.sft.run import sft as make  # torch: slow to import
+    from gagpo.sft.run import sft as make  # imports torch
 
     if (folder / "config.json").exists() and not again:
         if difference := recipe_difference(settings):

@@ -27,7 +27,7 @@ def test_python_takes_the_requests_own_arguments_and_all_are_described():
     [
         ({"tries": 0}, "key 'tries' must be at least 1, got 0"),
         ({"splitt": "test"}, "key 'splitt' is unknown"),
-        ({"context": {"history": "some"}}, "history is full or a number of turns, got 'some'"),
+        ({"context": {"history": "some"}}, "history must be full or a number of turns, got 'some'"),
         ({"context": {"style": "fancy"}}, "unknown style 'fancy'; choose one of plain, tags"),
         ({"server": ApiSettings("m")}, "server is for a model behind a server (openai:MODEL), and random is not"),
         ({"temperature": "server"}, "temperature is for a model behind a server"),

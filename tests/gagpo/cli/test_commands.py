@@ -173,7 +173,7 @@ def test_a_checkpoint_of_a_run_is_evaluated_by_its_iteration(inside, finished):
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["episodes"] == 2
     done = inside("eval", f"{finished}@7", "-q")
-    assert done.returncode == 2 and "no checkpoint of iteration 7; it has [1, 2]" in done.stderr
+    assert done.returncode == 2 and "no checkpoint of iteration 7; choose one of [1, 2]" in done.stderr
 
 
 def test_a_run_of_somebody_else_never_grants_itself_trust(inside, finished, tmp_path, monkeypatch):
