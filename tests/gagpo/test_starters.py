@@ -97,7 +97,7 @@ def test_damage_is_named(own, what):
 
 
 def test_an_unknown_starter_is_refused_with_the_known_ones(own):
-    with pytest.raises(StarterError, match="no starter 'runner'; this package has starter:walker"):
+    with pytest.raises(StarterError, match="no starter 'runner'; choose one of starter:walker"):
         load_tokenizer("starter:runner")
     with pytest.raises(StarterError, match=r"no starter '\.\./walker'"):
         starters.find("starter:../walker")

@@ -41,4 +41,4 @@ def test_the_command_prints_a_table_and_one_object(corridor):
     assert result.exit_code == 0, result.output
     *_, last = result.output.strip().splitlines()
     assert set(json.loads(last)) == {"seconds", "processor_seconds", "metrics"}
-    assert "backward" in result.output and "response tokens a second" in result.output
+    assert "backward" in result.output and "response tokens per second" in result.output

@@ -61,7 +61,7 @@ def test_a_specialist_has_the_rate_of_its_mixture(config, begun):
     mixture = load(config(environment=None, environments=ENVIRONMENTS_TRIED))
     found = begun(specialist_of(mixture, "long", 400))
     assert (found.optimizer.learning_rate, found.rollout.max_tokens) == (3e-3, 5)
-    assert (found.training.turns, found.rollout.samples) == (400, 4)
+    assert found.training.turns == 400
 
 
 def test_rows_that_were_not_run_again_stay():
