@@ -1,6 +1,6 @@
 """Panels of the starters, played by any model.
 
-    python -m benchmarks.starters.panels play starter:alfworld --world alfworld --out data/panels
+    python -m benchmarks.starters.panels play starter:alfworld --environment alfworld --out data/panels
     python -m benchmarks.starters.panels table data/panels/alfworld-*.json
 
 ``play`` writes one file a panel, as ``gagpo eval --out`` does, and skips those that exist; ``random`` and ``expert``
@@ -55,7 +55,7 @@ def _problems(split: str, temperature: float, **more: Any) -> PanelPlan:
     return PanelPlan("gagpo/Math-v0", kwargs, split, temperature, max_tokens=128 if more else 64)
 
 
-WORLDS: dict[str, dict[str, PanelPlan]] = {
+PANELS: dict[str, dict[str, PanelPlan]] = {
     "alfworld": {
         f"{size}-{verb}-{temperature}": _house(size, verb, temperature)
         for size in ("full", "small")
@@ -89,11 +89,11 @@ WORLDS: dict[str, dict[str, PanelPlan]] = {
 }
 
 
-def play(model: str, world: str, out: Path, only: list[str]) -> None:
-    """Every panel of ``world`` whose file is not there yet."""
+def play(model: str, environment: str, out: Path, only: list[str]) -> None:
+    """Every panel of ``environment`` whose file is not there yet."""
     out.mkdir(parents=True, exist_ok=True)
     label = model.removeprefix("starter:").replace("/", "_")
-    for name, plan in WORLDS[world].items():
+    for name, plan in PANELS[environment].items():
         path = out / f"{label}-{name}.json"
         if path.exists() or (only and name not in only):
             continue
@@ -137,7 +137,7 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     playing = commands.add_parser("play")
     playing.add_argument("model")
-    playing.add_argument("--world", choices=WORLDS, default="alfworld")
+    playing.add_argument("--environment", choices=PANELS, default="alfworld")
     playing.add_argument("--out", type=Path, default=Path("data/panels"))
     playing.add_argument("--only", nargs="*", default=[])
     tables = commands.add_parser("table")
@@ -145,7 +145,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.command == "play":
-        play(arguments.model, arguments.world, arguments.out, arguments.only)
+        play(arguments.model, arguments.environment, arguments.out, arguments.only)
     else:
         table(arguments.results)
 
