@@ -232,7 +232,7 @@ def test_reinforce_plus_plus_by_loops(turns, gamma):
 def test_reinforce_baseline_is_whitened_over_tokens(turns):
     per_token = np.repeat(ReinforceBaseline().advantage(turns), turns.tokens_N)
     assert per_token.mean() == pytest.approx(0.0, abs=1e-9)
-    if per_token.any():
+    if np.abs(per_token).max() > 1e-9:  # returns that differ by rounding alone have no scale
         assert per_token.std(ddof=1) == pytest.approx(1.0, abs=1e-4)
     returns = [turns.return_E[turns.group_E == g].mean() for g in turns.group_E]
     order = np.argsort((turns.return_E - returns)[turns.episode_N], kind="stable")
