@@ -110,7 +110,7 @@ def trained(config, place):
 
 @pytest.mark.slow
 def test_a_policy_learns_from_the_expert_alone_and_then_from_its_own_successes(corridor, tmp_path):
-    config = corridor(algorithm=ALONE, training={"iterations": 9, "save_every": 9}, evaluation=QUICK)
+    config = corridor(algorithm=ALONE, training={"iterations": 7, "save_every": 7}, evaluation=QUICK)
     rows, model = trained(config, tmp_path / "expert")
     assert rows[0]["success_rate"] < 0.1 and np.mean([row["success_rate"] for row in rows[-3:]]) > 0.15
     assert rows[-1]["expert_loss"] < 0.5 * rows[0]["expert_loss"]
