@@ -31,7 +31,7 @@ def run(command, folder, **variables):
 def test_inspect_evaluates_by_its_own_command(tmp_path):
     pytest.importorskip("inspect_ai")
     with serving(style="<action>{}</action>") as server:
-        command = ["inspect", "eval", "gagpo/environment", "--model", "openai-api/local/walker"]
+        command = ["inspect", "eval", "gagpo/env", "--model", "openai-api/local/walker"]
         options = ["-T", f"env_id={CORRIDOR}", "-T", "split=test", "-T", "tasks=2"]
         output = ["--log-dir", "logs", "--log-format", "json", "--display", "plain"]
         address = server.url if server.url.endswith("/v1") else f"{server.url}/v1"
