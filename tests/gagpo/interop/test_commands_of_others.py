@@ -11,7 +11,6 @@ import pytest
 from tests.agents.chat_server import serving
 
 pytestmark = pytest.mark.interop
-ROOT = Path(__file__).parents[3]
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
 
 
@@ -19,7 +18,7 @@ def run(command, folder, **variables):
     found = subprocess.run(
         [str(Path(sys.executable).with_name(command[0])), *command[1:]],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]), **variables},
+        env={**os.environ, **variables},
         capture_output=True,
         text=True,
         timeout=300,
