@@ -7,7 +7,6 @@ packs a merged 4-bit matrix into 4 bits again.
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import importlib.util
 import json
@@ -222,40 +221,24 @@ def save(model: Any, base: Base, folder: Path, tensors: dict[str, Tensor] | None
     """
     folder.mkdir(parents=True, exist_ok=True)
     config = model.peft_config[_NAME]
-    write_config(folder, config.r, config.lora_alpha, sorted(config.target_modules), config.fan_in_fan_out, base)
+    record = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base.model,
+        "revision": base.revision,
+        "r": config.r,
+        "lora_alpha": config.lora_alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": config.fan_in_fan_out,
+        "target_modules": sorted(config.target_modules),
+        "inference_mode": True,
+    }
+    (folder / CONFIG).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     (folder / BASE).write_text(json.dumps(asdict(base), indent=1) + "\n", encoding="utf-8")
     if tensors is None:
         tensors = {name: parameter.detach().cpu().contiguous() for name, parameter in adapter_parameters(model).items()}
     save_file(tensors, str(folder / WEIGHTS), metadata={"format": "pt"})
-
-
-def write_config(
-    folder: Path, rank: int, alpha: float, targets: Sequence[str], fan_in_fan_out: bool, base: Base | None = None
-) -> None:
-    """Write peft's config of an adapter, with its keys always in the same order."""
-    record = {
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": base.model if base else None,
-        "revision": base.revision if base else None,
-        "r": rank,
-        "lora_alpha": alpha,
-        "lora_dropout": 0.0,
-        "bias": "none",
-        "fan_in_fan_out": fan_in_fan_out,
-        "target_modules": list(targets),
-        "inference_mode": True,
-    }
-    (folder / CONFIG).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-
-
-def copy_adapter(model: torch.nn.Module) -> torch.nn.Module:
-    """A copy of the model that shares the frozen weights but not the adapter."""
-    memo: dict[int, object] = {
-        id(parameter): parameter for name, parameter in model.named_parameters() if not _is_of_adapter(name)
-    }
-    memo |= {id(buffer): buffer for buffer in model.buffers()}
-    return copy.deepcopy(model, memo).requires_grad_(False).eval()
 
 
 @torch.no_grad()

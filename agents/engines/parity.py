@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gagpo.agents.engines.adapters import adapter_parameters, copy_adapter
 from gagpo.agents.engines.base import NamedTensor, Request, Response, Sampling, config_of
 from gagpo.agents.engines.flat.attention import forward
 from gagpo.agents.engines.flat.packed import PackedRows
@@ -86,27 +85,20 @@ class ParityCheck:
         self._other: torch.nn.Module | None = None
         self._first_kl: float | None = None
 
-    def against(self, tensors: Iterable[NamedTensor], adapter: bool = False) -> Iterable[NamedTensor]:
+    def against(self, tensors: Iterable[NamedTensor]) -> Iterable[NamedTensor]:
         """Compare the next copy with these tensors, which it is about to get; returns the same tensors.
 
         A model that is trained here holds them, unless they are a list that was copied while training goes on: a second
         model takes those. A model that is not trained is filled with them as they pass.
-
-        adapter: the tensors are those of the model's adapter alone.
         """
         if self.read is not None:
             return tensors
         parameters = list(self.model.parameters())
-        if not adapter and not any(parameter.requires_grad for parameter in parameters):
+        if not any(parameter.requires_grad for parameter in parameters):
             return self._fill(tensors)
         own = {parameter.data_ptr() for parameter in parameters}
         if not isinstance(tensors, list) or all(tensor.data_ptr() in own for _, tensor in tensors):
             self._other = None
-        elif adapter:
-            self._other = self._other or copy_adapter(self.model)
-            theirs = adapter_parameters(self._other)
-            for name, tensor in tensors:
-                theirs[name].data.copy_(tensor)
         else:
             self._other = self._other or like(self.model)
             copy_tensors(self._other, tensors)
@@ -157,7 +149,7 @@ class ParityCheck:
             for mine, responses in zip(own, copies, strict=True)
         ]
 
-    def judge(self, gap: LogprobGap, who: str = "vLLM") -> None:
+    def judge(self, gap: LogprobGap, who: str) -> None:
         """Raise ModelError, naming ``who``, if the copy is not the model."""
         name = type(self.model).__name__
         if self.exact:

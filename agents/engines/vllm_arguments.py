@@ -1,4 +1,4 @@
-"""Arguments of vLLM, in this process and in a server: temperatures, seeds, memory on a CPU."""
+"""Arguments of vLLM: temperatures, seeds, memory on a CPU."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ BACKEND = "gagpo_file"  # name of our weight transfer among vLLM's own
 CPU_CACHE = 2**30  # bytes of keys and values on a CPU, unless one response of full length needs more
 CPU_BLOCK = 32  # tokens of a cache block on a CPU: prompts are shared in whole blocks
 CPU_STEP = 8192  # tokens read in one step on a CPU
-RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # of LoRA adapters that vLLM makes room for
-MOST_RANK = RANKS[-1]
 
 
 def temperature_of(request: Request, sampling: Sampling) -> float:
@@ -31,14 +29,6 @@ def temperature_of(request: Request, sampling: Sampling) -> float:
     if temperature and not lowest <= temperature <= highest:
         raise InvalidArgument(f"vLLM samples at temperature 0 or in [{lowest}, {highest}], got {temperature}")
     return temperature
-
-
-def room_for_rank(rank: int) -> int:
-    """The lowest rank that vLLM supports for adapters of ``rank``. Raises: InvalidArgument if there is none."""
-    for room in RANKS:
-        if rank <= room:
-            return room
-    raise InvalidArgument(f"vLLM takes adapters of rank {MOST_RANK} at most, got {rank}: lower lora.rank, or merge it")
 
 
 def spread(seed: int) -> int:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from gagpo.agents.engines.flat.kernels import BLOCK, KEPT_SCORES, SMALL_SCORES
+from gagpo.agents.engines.ranks import is_colocated
 from gagpo.agents.engines.registry import SERVERS
 from gagpo.agents.shape import Shape
 from gagpo.learning.logprobs import chunk_tokens
@@ -144,9 +145,10 @@ def engine_parts(settings: RunSettings, shape: Shape, row: int, gigabytes: float
     size, ranks = _size(engine.dtype), settings.processes
     largest = shape.vocabulary * shape.width
     token = 2 * shape.layers * shape.key_value_heads * shape.head_size * size
-    if engine.name in SERVERS and engine.options.get("placement") != "colocated":
-        return _sending(settings, largest)  # the engines have their own devices
-    if engine.name in ("vllm", *SERVERS):
+    if engine.name in SERVERS:
+        elsewhere = settings.device != "cpu" and not is_colocated(engine.options, settings.device)
+        if elsewhere or engine.options.get("urls"):
+            return _sending(settings, largest)  # the engines have their own devices
         if settings.device == "cpu":
             cache = max(VLLM_CPU_CACHE, token * row)
             return [

@@ -64,13 +64,11 @@ class Terms:
     stops: tokens that end a response.
     vocabulary: number of tokens.
     version: name of the weights that must answer, and salt of the server's prefix cache.
-    adapter: name of the LoRA adapter to use.
     """
 
     stops: tuple[int, ...]
     vocabulary: int
     version: str
-    adapter: str | None = None
 
 
 class _Part(BaseModel):
@@ -129,7 +127,7 @@ class Client:
         await self._ask("GET", "/health", None, deadline, CONTROL_BYTES)
 
     async def order(self, path: str, body: Mapping[str, object] | None, deadline: float) -> None:
-        """Make a call and ignore its answer: weight transfer, adapters, sleep and wake."""
+        """Make a call and ignore its answer: weight transfer, sleep and wake."""
         data = None if body is None else json.dumps(body).encode()
         await self._ask("POST", path, data, deadline, CONTROL_BYTES)
 
@@ -176,8 +174,6 @@ def _question(request: Request, sampling: Sampling, terms: Terms) -> bytes:
             "detokenize": False,
         },
     }
-    if terms.adapter is not None:
-        body["model"] = terms.adapter
     return json.dumps(body).encode()
 
 

@@ -25,7 +25,7 @@ import httpx2
 
 from gagpo.agents.engines.ranks import Rank, visible_gpu
 from gagpo.agents.engines.remote.transfer import free_port
-from gagpo.agents.engines.vllm_arguments import BACKEND, cpu_arguments, room_for_rank
+from gagpo.agents.engines.vllm_arguments import BACKEND, cpu_arguments
 from gagpo.agents.model import ModelError
 from gagpo.agents.precision import dtype_of
 from gagpo.base.child import Child, RestartBudget
@@ -45,10 +45,6 @@ GPU_SHARE = {"colocated": 0.4, "separate": 0.9}
 EXTENSION = "gagpo.agents.engines.remote.vllm_extension.WorkerExtension"
 
 
-class StartedLate(ModelError):
-    """A server was not ready in time."""
-
-
 @dataclass(frozen=True)
 class ServerPlan:
     """Arguments of a server.
@@ -61,7 +57,6 @@ class ServerPlan:
     devices: numbers of its GPUs, ``()`` for a CPU.
     sleeps: whether it can free its GPU.
     threads: CPU threads of a server without GPUs.
-    adapter_rank: rank of its LoRA adapters, 0 for none.
     more: further arguments for vLLM's command line.
     """
 
@@ -73,7 +68,6 @@ class ServerPlan:
     devices: tuple[int, ...] = ()
     sleeps: bool = False
     threads: int = 1
-    adapter_rank: int = 0
     more: tuple[str, ...] = ()
 
 
@@ -85,8 +79,6 @@ def arguments(plan: ServerPlan) -> list[str]:
     line += ["--dtype", plan.dtype, "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
     line += ["--enable-prefix-caching", "--weight-transfer-config", json.dumps({"backend": BACKEND})]
     line += ["--worker-extension-cls", EXTENSION]
-    if plan.adapter_rank:
-        line += ["--enable-lora", "--max-loras", "1", "--max-lora-rank", str(room_for_rank(plan.adapter_rank))]
     if plan.max_length is not None:
         line += ["--max-model-len", str(plan.max_length)]
     if plan.architecture is not None:
@@ -112,8 +104,6 @@ def environment(plan: ServerPlan) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "PYTHONPATH": os.pathsep.join(module_path()),
     }
-    if plan.adapter_rank:
-        own["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "True"
     if plan.devices:
         own["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, plan.devices))
     else:  # vLLM would bind the threads of all servers to the first core
@@ -200,10 +190,10 @@ class Server:
             self.process = pipe.receive(CLOSE_SECONDS)
 
     def wait(self, deadline: float) -> None:
-        """Wait until the server is ready. Raises: ModelError if it ends, StartedLate after ``deadline`` seconds."""
+        """Wait until the server is ready. Raises: ModelError if it ends, or after ``deadline`` seconds."""
         if not self.ready(deadline):
             self.close()
-            raise StartedLate(f"a vLLM server was not ready after {deadline:g} s; see {self.log}")
+            raise ModelError(f"a vLLM server was not ready after {deadline:g} s; see {self.log}")
 
     def ready(self, seconds: float) -> bool:
         """Whether the server is ready within ``seconds``. Raises: ModelError if it has ended."""
@@ -297,7 +287,6 @@ def main(line: Sequence[str]) -> None:
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
     parser.add_argument("--max-length", type=int, help="most tokens of a prompt and its response")
     parser.add_argument("--devices", type=int, nargs="*", default=[], help="numbers of the GPUs; none for a CPU")
-    parser.add_argument("--lora", type=int, default=0, metavar="RANK", help="accept LoRA adapters of this rank")
     chosen = parser.parse_args(line[:end])
     plan = ServerPlan(
         folder=chosen.model,
@@ -305,7 +294,6 @@ def main(line: Sequence[str]) -> None:
         max_length=chosen.max_length,
         devices=tuple(chosen.devices),
         threads=max(1, os.cpu_count() or 1),
-        adapter_rank=chosen.lora,
         more=tuple(line[end + 1 :]),
     )
     server = command("-m", "vllm.entrypoints.openai.api_server", "--host", chosen.host)

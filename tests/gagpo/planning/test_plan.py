@@ -214,7 +214,7 @@ def test_the_parts_of_ranks(big):
         assert part[4][name] == part[1][name] / 4
     assert part[4]["engine weights"] == part[1]["engine weights"] and part[4]["KV cache"] < part[1]["KV cache"]
     assert part[4]["a weight on its way"] == 4 * 151936 * 1536 and "gathered" not in part[1]
-    servers = with_overrides(big, ["engine={name: vllm-server, dtype: bfloat16}", "processes=4"])
+    servers = with_overrides(big, ["engine={name: vllm, dtype: bfloat16, options: {gpus: [4]}}", "processes=4"])
     sent = {p.name: p.bytes for p in plan(servers).parts}
     assert "engine weights" not in sent and sent["a weight on its way"] == 4 * 151936 * 1536
 

@@ -5,7 +5,6 @@ import json
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -55,7 +54,6 @@ class FakeServer:
         self.url = ""
         self.delay = 0.0
         self.gone = False
-        self.takes_lora, self.below, self.adapters = False, {}, {}
 
     def die(self):
         """Behave like a killed process: the port closes, and open connections end."""
@@ -71,38 +69,9 @@ class FakeServer:
             version = self.version
             self.engine.release(0)
             self.engine.stops = stops
-            self.wear(body)
             (out,) = self.engine.generate([request], sampling)
         self.free.wait(self.delay)
         return out, version, place
-
-    def wear(self, body):
-        """Reject a request for an unknown adapter."""
-        name = body.get("model") or body.get("lora_path")
-        if name is not None and name not in self.adapters:
-            raise LookupError(f"the model {name} does not exist")
-
-    def load_adapter(self, lora_name, lora_path):
-        """Apply an adapter as peft does; returns an error or ''."""
-        if not self.takes_lora:
-            return "LoRA is not enabled"
-        if lora_name in self.adapters:
-            return f"the adapter {lora_name} has been loaded"
-        config = json.loads((Path(lora_path) / "adapter_config.json").read_text())
-        held = load_file(str(Path(lora_path) / "adapter_model.safetensors"))
-        self.adapters[lora_name] = held
-        with self.lock, torch.no_grad():
-            self.below = self.below or {n: p.clone() for n, p in self.model.named_parameters()}
-            for name, parameter in self.model.named_parameters():
-                key = f"base_model.model.{name.removesuffix('.weight')}.lora_%s.weight"
-                if key % "A" in held and not self.deaf:
-                    scale = config["lora_alpha"] / config["r"]
-                    parameter.copy_(self.below[name] + scale * held[key % "B"] @ held[key % "A"])
-            self.engine.load_weights(named_tensors(self.model, merged=False))
-        return ""
-
-    def unload_adapter(self, lora_name):
-        return "" if self.adapters.pop(lora_name, None) is not None else f"the adapter {lora_name} cannot be found"
 
     def generate(self, body):
         params = body["sampling_params"]
@@ -186,13 +155,6 @@ class FakeServer:
             if self.loading is not None:
                 return 500, "start_weight_update called while a weight update is already active"
             self.loading = {}
-        elif path in ("/v1/load_lora_adapter", "/v1/unload_lora_adapter"):
-            if not self.takes_lora:
-                return 404, '{"detail": "Not Found"}'
-            wrong = (self.load_adapter if path == "/v1/load_lora_adapter" else self.unload_adapter)(**body)
-            return (400, json.dumps({"error": wrong})) if wrong else (200, "Success")
-        elif path == "/update_weight_version":
-            self.version = body["new_version"]
         elif path == "/update_weights":
             self.loading |= load_file(body["update_info"]["path"])
         elif path == "/finish_weight_update":
@@ -203,14 +165,14 @@ class FakeServer:
         return 200, "{}"
 
     def take(self, tensors, version):
-        """New weights, which may be some of all."""
+        """New weights."""
         with self.lock, torch.no_grad():
             if not self.deaf:
                 names = dict(self.model.named_parameters())
                 for name, tensor in tensors.items():
                     names[name].copy_(tensor)
                 self.engine.load_weights(named_tensors(self.model, merged=False))
-            self.version, self.below = version, {}
+            self.version = version
 
     def look_up(self, path):
         """The answer to a GET."""
@@ -222,7 +184,7 @@ class FakeServer:
             for parameter in self.model.parameters():
                 parameter.normal_()
             self.engine.load_weights(named_tensors(self.model, merged=False))
-            self.version, self.below, self.adapters = "default", {}, {}
+            self.version = "default"
 
     def close(self):
         """Nothing else runs."""
@@ -237,11 +199,7 @@ class FakeServer:
             def do_POST(self):
                 raw = self.rfile.read(int(self.headers.get("content-length", 0)))
                 body = json.loads(raw) if raw else None
-                try:
-                    said = fake.generate(body) if self.path == fake.generating else fake.order(self.path, body)
-                except LookupError as error:
-                    said = 404, json.dumps({"error": str(error)})
-                self.answer(*said)
+                self.answer(*(fake.generate(body) if self.path == fake.generating else fake.order(self.path, body)))
 
             def answer(self, status, text):
                 if fake.silent:

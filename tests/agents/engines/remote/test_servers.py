@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from gagpo.agents.engines import adapters
 from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.engines.remote.client import RequestRefused
 from gagpo.agents.engines.remote.engine import VLLMServerEngine
 from gagpo.agents.engines.remote.replicas import LEAD, ReplicasLost
-from gagpo.agents.engines.weights import named_tensors
+from gagpo.agents.engines.weights import named_tensors, refreshed
 from gagpo.agents.model import ModelError
 from gagpo.agents.setup import make_engine
 from gagpo.base.errors import InvalidArgument
@@ -308,6 +309,20 @@ def test_an_untrained_copy_is_filled_with_the_weights_that_pass(tiny, engine, se
     assert engine.measures()["engine_gap"] < 1e-4
     requests = requests_of(tiny[1], 4)
     assert tokens(engine, requests) == expected((trained, tiny[1]), requests)
+
+
+def test_an_adapter_is_merged_into_the_weights(tiny):
+    with serving(*tiny) as (fake,):
+        adapters.inject(tiny[0], 4, 8.0, "all-linear")
+        engine = VLLMServerEngine(*tiny, urls=[fake.url], deadline=60, silence=60)
+        with torch.no_grad():
+            for parameter in adapters.adapter_parameters(tiny[0]).values():
+                parameter.add_(0.2 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+        with refreshed(engine, tiny[0]):
+            pass
+        assert_same_tokens(engine, tiny)
+        assert engine.measures()["engine_gap"] < 1e-4
+        engine.close()
 
 
 def test_a_server_that_ignores_new_weights_is_refused(tiny, engine, servers):
