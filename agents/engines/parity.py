@@ -24,6 +24,7 @@ from gagpo.agents.model import ModelError, untrained
 TOLERANCE = 1e-3  # of a log-probability, in float32
 NOISE, RISE = 2e-3, 4.0  # KL of rounding alone; factor by which a later copy's may exceed the first one's
 PROMPTS, EXACT_TOKENS, ROUNDED_TOKENS = 8, 4, 16  # compared prompts, and tokens of a response by precision
+TEMPERATURE = 0.8  # not 1, to detect a copy that reports log-probabilities without temperature
 LONGEST = 2048  # tokens of a prompt that are read for the comparison
 
 
@@ -60,8 +61,6 @@ class ParityCheck:
 
     dtype: of the copies, by name.
     max_length: longest row.
-    temperature: of the copies. Values other than 1 also reveal a copy that reports log-probabilities of another
-        distribution than it samples from.
     read: returns the logits of a sharded policy in place of ``model``, whose weights are then not used. All ranks call
         it once in an update.
     """
@@ -71,7 +70,6 @@ class ParityCheck:
         model: torch.nn.Module,
         dtype: str,
         max_length: int,
-        temperature: float = 1.0,
         read: PolicyReader | None = None,
     ):
         self.model, self.read = model, read
@@ -79,7 +77,7 @@ class ParityCheck:
         own = next(model.parameters())
         self._device = read.device if read else own.device
         self.exact = dtype == "float32" and (read.precision == "float32" if read else own.dtype == torch.float32)
-        self.sampling = Sampling(temperature, EXACT_TOKENS if self.exact else ROUNDED_TOKENS)
+        self.sampling = Sampling(TEMPERATURE, EXACT_TOKENS if self.exact else ROUNDED_TOKENS)
         self._longest = max_length - self.sampling.max_tokens
         self._recent: list[np.ndarray] = []
         self._other: torch.nn.Module | None = None

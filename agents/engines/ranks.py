@@ -52,7 +52,7 @@ def visible_gpu(index: int) -> int:
 
 
 def is_colocated(options: Mapping[str, object], device: str) -> bool:
-    """Whether a vLLM server shares the rank's ``device``; by default it does on a GPU, unless ``options`` name others."""
+    """Whether a vLLM server shares the rank's ``device``, as it does by default on a GPU if no others are named."""
     if options.get("placement") is not None:
         return options["placement"] == "colocated"
     return device != "cpu" and not options.get("urls") and not options.get("gpus")

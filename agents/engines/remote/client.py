@@ -49,10 +49,6 @@ class StaleWeights(ReplicaError):
     """The answer was sampled with outdated weights."""
 
 
-class UnsuitableServer(ReplicaError):
-    """The server does not offer or allow a required call."""
-
-
 class RequestRefused(ReplicaError, ValueError):
     """The server rejects the request as invalid."""
 
@@ -142,7 +138,7 @@ class Client:
         if reply.status in (400, 413, 422):
             raise RequestRefused(f"{self.url}{path} refuses the request ({reply.status}): {reply.said}")
         if reply.status in (401, 403, 404, 405):
-            raise UnsuitableServer(
+            raise ReplicaError(
                 f"{self.url}{path} cannot be used ({reply.status}): {reply.said}; start the server with "
                 "`python -m gagpo.agents.engines.remote.server MODEL`, which enables what is needed"
             )

@@ -29,14 +29,13 @@ from gagpo.agents.engines.parity import LogprobGap, ParityCheck, PolicyReader
 from gagpo.agents.engines.ranks import Rank, is_colocated, require_one_gpu, share_of
 from gagpo.agents.engines.remote.client import Order, Terms
 from gagpo.agents.engines.remote.replicas import Replica, ReplicaRouter, ReplicasLost
-from gagpo.agents.engines.remote.server import Server, ServerPlan, StartedServers, is_up, plan_servers
+from gagpo.agents.engines.remote.server import Server, ServerPlan, StartedServers, plan_servers
 from gagpo.agents.engines.remote.transfer import FileTransfer, Round
 from gagpo.agents.engines.vllm_arguments import temperature_of
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.precision import name_of
 from gagpo.base.errors import InvalidArgument
 
-PARITY_TEMPERATURE = 0.8  # not 1, to detect a server that reports log-probabilities without temperature
 RESTARTS = 10  # of own servers in an hour
 
 SLEEP: Order = ("/sleep?level=2", None)  # drops the weights
@@ -59,10 +58,9 @@ class VLLMServerEngine(ModelEngine):
     gpus, gpus_each: numbers of the GPUs for separate servers, and GPUs per server.
     folder: where weights pass through as files; servers on other machines must see it under the same name.
     logs: folder for the logs of own servers.
-    deadline: seconds for one response.
+    deadline: seconds for one response, and for each step of an update.
     silence: seconds without a healthy answer after which a server is given up.
     start_deadline: seconds for a server to start.
-    sync_deadline: seconds for each step of an update.
     start_with: starts a server; a cluster has its own.
     place: the rank of this process, by default from torchrun's variables.
     read: for a sharded policy, see :class:`gagpo.agents.engines.parity.ParityCheck`.
@@ -88,7 +86,6 @@ class VLLMServerEngine(ModelEngine):
         deadline: float = 600.0,
         silence: float = 30.0,
         start_deadline: float = 900.0,
-        sync_deadline: float = 600.0,
         start_with: Callable[[ServerPlan, Path], Server] = Server,
         place: Rank | None = None,
         read: PolicyReader | None = None,
@@ -96,9 +93,8 @@ class VLLMServerEngine(ModelEngine):
         super().__init__(model, tokenizer, max_length, dtype or name_of(next(model.parameters()).dtype))
         self.device = read.device if read else self.device
         place = place or Rank.of(os.environ)
-        self.start_deadline, self.sync_deadline = start_deadline, sync_deadline
         waits = {"deadline": deadline, "silence": silence, "start_deadline": start_deadline}
-        for name, seconds in (waits | {"sync_deadline": sync_deadline}).items():
+        for name, seconds in waits.items():
             if not 0 < seconds < float("inf"):
                 raise InvalidArgument(f"engine.options.{name} must be positive seconds, got {seconds}")
         options = {"placement": placement, "urls": urls, "gpus": gpus, "gpus_each": gpus_each}
@@ -108,7 +104,7 @@ class VLLMServerEngine(ModelEngine):
             raise InvalidArgument("engine.options: give urls of servers that exist, or how many replicas to start")
         self.placement = placement
         self._vocabulary = len(model.get_input_embeddings().weight)  # type: ignore[operator, arg-type]
-        self._parity = ParityCheck(model, self.dtype, self.max_length, PARITY_TEMPERATURE, read)
+        self._parity = ParityCheck(model, self.dtype, self.max_length, read)
         self._run_name, self._updates = secrets.token_hex(4), 0
         self._gaps: dict[int, LogprobGap] = {}
         self._asleep = False  # from sleep until the servers' caches are allocated again
@@ -184,7 +180,7 @@ class VLLMServerEngine(ModelEngine):
         self._router.terms = Terms(tuple(self.stops), self._vocabulary, version)
         for number, server in enumerate(self._own.all):  # restart those that ended or are still silent
             lost = self._updates > 1 and not self._router.all[number].alive
-            if not server.running or (lost and not is_up(f"{server.url}/health", self._router.silence)):
+            if not server.running or (lost and not self._router.is_healthy(number)):
                 self._restart(number)
         copies = self._updated(self._parity.against(tensors))
         self._asleep = False
@@ -211,10 +207,10 @@ class VLLMServerEngine(ModelEngine):
             self._router.take_out(replica, "it is taking new weights")
         clients = [replica.client for replica in replicas]
         run, version = self._router.run, self._router.terms.version
-        faults = self._transfer.send(tensors, version, clients, run, self.sync_deadline)
+        faults = self._transfer.send(tensors, version, clients, run, self._router.deadline)
         if self._asleep:  # wake allocated the weights only, because loading needs memory
             release_memory(self.device)
-            cache = Round(clients, run, self.sync_deadline, faults)
+            cache = Round(clients, run, self._router.deadline, faults)
             cache.order(*WAKE_CACHE)
             faults = cache.faults
         outcomes = self._router.ask_all(replicas, faults, self._parity.questions(), self._parity.sampling)
@@ -254,13 +250,13 @@ class VLLMServerEngine(ModelEngine):
         self._require_idle()
         if self.placement == "colocated":
             self._ready, self._asleep = False, True
-            self._router.order(SLEEP, self.sync_deadline)
+            self._router.order(SLEEP, self._router.deadline)
 
     def wake(self) -> None:
         """Allocate memory for weights; :meth:`load_weights` fills it and allocates the cache."""
         if self.placement == "colocated":
             release_memory(self.device)
-            self._router.order(WAKE_WEIGHTS, self.sync_deadline)
+            self._router.order(WAKE_WEIGHTS, self._router.deadline)
 
     def measures(self) -> dict[str, float]:
         """Metrics: gaps, seconds and bytes of the last update, servers in use, and :class:`ServerCounters`."""

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import queue
 import threading
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -26,7 +26,6 @@ from gagpo.agents.engines.remote.client import (
     RequestRefused,
     StaleWeights,
     Terms,
-    UnsuitableServer,
 )
 from gagpo.base.errors import GagpoError
 from gagpo.base.tables import ascii_only
@@ -193,6 +192,14 @@ class ReplicaRouter:
                 self.take_out(replica, str(error))
                 self.report_loss(replica, sum(one.alive for one in self.all))
 
+    def is_healthy(self, number: int) -> bool:
+        """Whether a server reports that it is healthy, in use or not."""
+        try:
+            self.run(self.all[number].client.healthy(self.silence))
+        except ReplicaError:
+            return False
+        return True
+
     def take_out(self, replica: Replica, reason: str) -> None:
         """Take a server out of use, see :meth:`withdraw`."""
         self.run(self.withdraw(replica, reason))
@@ -223,28 +230,20 @@ class ReplicaRouter:
             task.add_done_callback(self._finished.put)
 
     async def _respond(self, request: Request, sampling: Sampling) -> Response:
-        """Ask until a server responds, all servers refuse, or after :data:`MOST_TRIES`."""
+        """Ask until a server responds or refuses, or after :data:`MOST_TRIES`."""
         fault: ReplicaError | None = None
-        refused: dict[int, RequestRefused] = {}  # by number of the server
         for attempt in range(MOST_TRIES):
-            replica = await self._assign(request, refused)
+            replica = await self._assign(request)
             self.counters.asked += 1
             self.counters.again += attempt > 0
             begun = replica.events
             try:
-                response = await self._call(replica, request, sampling)
-            except RequestRefused as error:  # believed only if all servers refuse
-                fault = refused[replica.number] = error
-                self._unassign(request.session)
-                if all(one.number in refused for one in self.all if one.alive):
-                    raise
+                return await self._call(replica, request, sampling)
+            except RequestRefused:
+                raise
             except ReplicaError as error:
                 fault = error
                 await self._record_fault(replica, error, begun)
-            else:
-                for number, refusal in refused.items():
-                    await self._record_fault(self.all[number], refusal)
-                return response
         raise ReplicasLost(f"no server answered a request in {MOST_TRIES} tries; the last time: {fault}")
 
     async def _call(self, replica: Replica, request: Request, sampling: Sampling) -> Response:
@@ -264,8 +263,8 @@ class ReplicaRouter:
         replica.faults = 0
         return response
 
-    async def _assign(self, request: Request, refused: Collection[int]) -> Replica:
-        """The server of the session, for a new session preferably one that has not ``refused`` the request.
+    async def _assign(self, request: Request) -> Replica:
+        """The server of the session.
 
         Sessions of a group begin with the same prompt. They share one server, which reads it once, unless it has many
         more sessions than another.
@@ -284,7 +283,6 @@ class ReplicaRouter:
         replica = min(
             alive,
             key=lambda one: (
-                one.number in refused,
                 len(one.sessions) > least + LEAD + least // 4,
                 one is not reader,
                 len(one.sessions),
@@ -316,28 +314,25 @@ class ReplicaRouter:
 
     async def _release(self, session: int) -> None:
         await self._drop([task for task, request in self._tasks.items() if request.session == session])
-        self._unassign(session)
-
-    def _unassign(self, session: int) -> None:
         replica = self._assigned.pop(session, None)
         if replica is not None:
             replica.sessions.discard(session)
 
     # In the loop: servers ---------------------------------------------------------------------------------------------
 
-    async def _record_fault(self, replica: Replica, fault: ReplicaError, begun: int | None = None) -> None:
+    async def _record_fault(self, replica: Replica, fault: ReplicaError, begun: int) -> None:
         """Give a server up at once, after several faults, or if it is not healthy, depending on the fault.
 
         begun: the server's ``events`` at the time of the call, so that connections that break together count once.
         """
         if not replica.alive:
             return
-        if begun is None or begun == replica.events:
+        if begun == replica.events:
             replica.faults += 1
             replica.events += 1
         self.counters.stale += isinstance(fault, StaleWeights)
         self.counters.broken += isinstance(fault, MalformedAnswer)
-        if isinstance(fault, StaleWeights | ReplicaTimeout | UnsuitableServer) or replica.faults >= MOST_FAULTS:
+        if isinstance(fault, StaleWeights | ReplicaTimeout) or replica.faults >= MOST_FAULTS:
             await self._give_up(replica, fault)
         elif isinstance(fault, ReplicaUnreachable):
             try:

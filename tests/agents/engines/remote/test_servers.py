@@ -247,11 +247,11 @@ def test_the_error_says_why_each_server_was_lost(tiny, engine, servers):
     assert engine.collect() == []
 
 
-def test_a_request_that_all_servers_refuse_is_not_repeated(tiny, engine, servers):
+def test_a_request_that_a_server_refuses_is_not_repeated(tiny, engine, servers):
     servers[0].fault = servers[1].fault = "refuse"
     with pytest.raises(RequestRefused, match="the prompt is no good"):
         engine.generate(requests_of(tiny[1], 1), GREEDY)
-    assert len(servers[0].asked) == len(servers[1].asked) == 1
+    assert len(servers[0].asked) + len(servers[1].asked) == 1
     servers[0].fault = servers[1].fault = ""
     assert len(engine.generate(requests_of(tiny[1], 3), GREEDY)) == 3
 
@@ -265,9 +265,8 @@ def test_an_unsuitable_server_names_the_command_to_start_it(tiny, engine, server
     assert len(engine.generate(requests_of(tiny[1], 3), GREEDY)) == 3
 
 
-@pytest.mark.parametrize("fault", ["refuse", "forbidden"])
-def test_a_request_that_one_server_refuses_goes_to_another(tiny, engine, servers, caplog, fault):
-    servers[0].fault = fault
+def test_an_unsuitable_server_is_given_up(tiny, engine, servers, caplog):
+    servers[0].fault = "forbidden"
     assert_same_tokens(engine, tiny, 8)
     assert len(servers[1].asked) == 8 and engine.counters["lost"] == 1
     (line,) = caplog.messages
