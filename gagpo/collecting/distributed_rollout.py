@@ -53,11 +53,6 @@ def require_fitting(settings: RunSettings, processes: int) -> None:
             f"optimizer.name=adamw8bit cannot be sharded over {processes} processes: set optimizer.name=adamw, or "
             "processes=1"
         )
-    if settings.lora is not None and settings.lora.base == "4bit":
-        raise SettingsError(
-            f"lora.base=4bit keeps weights in blocks that cannot be sharded over {processes} processes: set "
-            "lora.base=bfloat16, or processes=1"
-        )
     engine = settings.engine
     if settings.rollout.ahead and engine.name in SERVERS and is_colocated(engine.options, settings.device):
         raise SettingsError(
