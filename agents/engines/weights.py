@@ -77,19 +77,11 @@ def refreshed(engine: Engine, model: torch.nn.Module, sleep: bool = True) -> Ite
 
 @torch.no_grad()
 def copy_tensors(model: torch.nn.Module, tensors: Iterable[NamedTensor]) -> None:
-    """Copy tensors into the model's parameters by name; a tensor that is the parameter itself is skipped."""
-    own = dict(model.named_parameters(remove_duplicate=False))
-    missing = {name for name, _ in model.named_parameters()}
-    for name, tensor in tensors:
-        parameter = own.get(name)
-        if parameter is None:
-            raise WeightsError(f"the engine's model has no parameter {name!r}; weights of another model were sent")
-        if parameter.shape != tensor.shape:
-            raise WeightsError(
-                f"parameter {name!r} has shape {tuple(parameter.shape)} in the engine, {tuple(tensor.shape)} were sent"
-            )
-        missing.discard(name)
-        if parameter.data_ptr() != tensor.data_ptr() or parameter.dtype != tensor.dtype:
-            parameter.copy_(tensor)
-    if missing:
-        raise WeightsError(f"{len(missing)} parameters were not sent to the engine, the first {min(missing)!r}")
+    """Copy tensors into the model's parameters by name; a tensor that is the parameter itself is skipped.
+
+    Raises: WeightsError as :func:`checked`.
+    """
+    own = dict(model.named_parameters())
+    for name, tensor in checked(tensors, {name: tuple(parameter.shape) for name, parameter in own.items()}):
+        if own[name].data_ptr() != tensor.data_ptr() or own[name].dtype != tensor.dtype:
+            own[name].copy_(tensor)

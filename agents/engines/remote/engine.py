@@ -27,10 +27,10 @@ from gagpo.agents.engines.base import (
 )
 from gagpo.agents.engines.parity import LogprobGap, ParityCheck, PolicyReader
 from gagpo.agents.engines.ranks import Rank, is_colocated, require_one_gpu, share_of
-from gagpo.agents.engines.remote.client import Order, Terms
+from gagpo.agents.engines.remote.client import Order, ReplicaError, Terms
 from gagpo.agents.engines.remote.replicas import Replica, ReplicaRouter, ReplicasLost
 from gagpo.agents.engines.remote.server import Server, ServerPlan, StartedServers, plan_servers
-from gagpo.agents.engines.remote.transfer import FileTransfer, Round
+from gagpo.agents.engines.remote.transfer import FileTransfer
 from gagpo.agents.engines.vllm_arguments import temperature_of
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.precision import name_of
@@ -177,7 +177,7 @@ class VLLMServerEngine(ModelEngine):
         begun = time.perf_counter()
         self._updates += 1
         version = f"{self._run_name}:{self._updates}"
-        self._router.terms = Terms(tuple(self.stops), self._vocabulary, version)
+        self._router.terms = self._terms = Terms(tuple(self.stops), self._vocabulary, version)
         for number, server in enumerate(self._own.all):  # restart those that ended or are still silent
             lost = self._updates > 1 and not self._router.all[number].alive
             if not server.running or (lost and not self._router.is_healthy(number)):
@@ -196,35 +196,39 @@ class VLLMServerEngine(ModelEngine):
         self._sync_seconds = time.perf_counter() - begun
 
     def _updated(self, tensors: Iterable[NamedTensor] | None) -> list[tuple[Replica, list[Response]]]:
-        """Send weights to servers and ask them the parity check's questions; returns those that did both.
+        """Update all servers; returns those that answered the parity check's questions. The others are out of use.
 
-        The others are taken out of use. tensors: None sends the last ones again.
+        tensors: None sends the last ones again.
         """
-        assert self._router.terms is not None
         replicas = self._router.all
-        in_use = {replica.number for replica in replicas if replica.alive}
-        for replica in replicas:
-            self._router.take_out(replica, "it is taking new weights")
-        clients = [replica.client for replica in replicas]
-        run, version = self._router.run, self._router.terms.version
-        faults = self._transfer.send(tensors, version, clients, run, self._router.deadline)
-        if self._asleep:  # wake allocated the weights only, because loading needs memory
-            release_memory(self.device)
-            cache = Round(clients, run, self._router.deadline, faults)
-            cache.order(*WAKE_CACHE)
-            faults = cache.faults
-        outcomes = self._router.ask_all(replicas, faults, self._parity.questions(), self._parity.sampling)
-        found = []
-        for replica, outcome in zip(replicas, outcomes, strict=True):
-            if isinstance(outcome, list):
-                found.append((replica, outcome))
-            else:
-                self._router.take_out(replica, str(outcome))
-        lost = in_use - {replica.number for replica, _ in found}
-        for replica in replicas:
-            if replica.number in lost:
+        in_use = [replica.alive for replica in replicas]
+        if tensors is not None:
+            self._transfer.write(tensors, self._terms.version)
+        release_memory(self.device)
+
+        async def at_once() -> list[list[Response]]:
+            return await asyncio.gather(*map(self._update, replicas))
+
+        answers = self._router.run(at_once())
+        found = [(replica, answer) for replica, answer in zip(replicas, answers, strict=True) if answer]
+        for replica, used, answer in zip(replicas, in_use, answers, strict=True):
+            if used and not answer:
                 self._router.report_loss(replica, len(found))
         return found
+
+    async def _update(self, replica: Replica) -> list[Response]:
+        """Send the last weights to a server and ask it the parity check's questions; returns [] if it fails."""
+        client, deadline, sampling = replica.client, self._router.deadline, self._parity.sampling
+        await self._router.withdraw(replica, "it is taking new weights")
+        try:
+            await self._transfer.send(client, self._terms.version, deadline)
+            if self._asleep:  # wake allocated memory for the weights only, because loading needs some
+                await client.order(*WAKE_CACHE, deadline)
+            calls = [client.generate(one, sampling, self._terms) for one in self._parity.questions()]
+            return await asyncio.gather(*calls)
+        except ReplicaError as error:
+            await self._router.withdraw(replica, str(error))
+            return []
 
     def _restart(self, number: int) -> None:
         if self._own.restart(number):

@@ -35,7 +35,6 @@ LOG = logging.getLogger("gagpo")
 MOST_FAULTS = 3  # in a row, after which a server is given up
 MOST_TRIES = 8  # of one request, at all servers
 CHECKS = 3  # health checks of a server within the allowed silence
-LEAD = 8  # extra sessions of a server over the one with the fewest, plus a quarter of the latter's
 
 NEW = "it has no weights yet"
 
@@ -116,8 +115,6 @@ class ReplicaRouter:
         self._recover = recover
         self._recovering: asyncio.Task[None] | None = None
         self._assigned: dict[int, Replica] = {}  # by session
-        self._readers: dict[int, Replica] = {}  # by hash of a session's first prompt
-        self._read_under: Terms | None = None  # weights that the readers' caches belong to
         self._tasks: dict[asyncio.Task[Response], Request] = {}
         self._finished: queue.SimpleQueue[asyncio.Task[Response]] = queue.SimpleQueue()
         self._loop = asyncio.new_event_loop()
@@ -159,37 +156,13 @@ class ReplicaRouter:
             raise
         return finished
 
-    def ask_all(
-        self,
-        replicas: Sequence[Replica],
-        faults: Sequence[ReplicaError | None],
-        questions: Sequence[Request],
-        sampling: Sampling,
-    ) -> list[list[Response] | ReplicaError]:
-        """The responses of all servers without a fault, in use or not, and the errors of the others."""
-
-        async def one(replica: Replica, fault: ReplicaError | None) -> list[Response] | ReplicaError:
-            assert self.terms is not None
-            if fault is not None:
-                return fault
-            try:
-                calls = [replica.client.generate(question, sampling, self.terms) for question in questions]
-                return await asyncio.gather(*calls)
-            except ReplicaError as error:
-                return error
-
-        async def all_of_them() -> list[list[Response] | ReplicaError]:
-            return await asyncio.gather(*map(one, replicas, faults))
-
-        return self.run(all_of_them())
-
     def order(self, order: Order, deadline: float) -> None:
         """Make the same call at all servers in use, and give up those that fail."""
         for replica in [one for one in self.all if one.alive]:
             try:
                 self.run(replica.client.order(*order, deadline))
             except ReplicaError as error:
-                self.take_out(replica, str(error))
+                self.run(self.withdraw(replica, str(error)))
                 self.report_loss(replica, sum(one.alive for one in self.all))
 
     def is_healthy(self, number: int) -> bool:
@@ -199,10 +172,6 @@ class ReplicaRouter:
         except ReplicaError:
             return False
         return True
-
-    def take_out(self, replica: Replica, reason: str) -> None:
-        """Take a server out of use, see :meth:`withdraw`."""
-        self.run(self.withdraw(replica, reason))
 
     def release(self, session: int) -> None:
         """Forget the session and drop its request under way."""
@@ -264,32 +233,13 @@ class ReplicaRouter:
         return response
 
     async def _assign(self, request: Request) -> Replica:
-        """The server of the session.
-
-        Sessions of a group begin with the same prompt. They share one server, which reads it once, unless it has many
-        more sessions than another.
-        """
+        """The server of the session; for a new session the one that has the fewest."""
         replica = self._assigned.get(request.session)
         if replica is not None and replica.alive:
             return replica
         while not (alive := [one for one in self.all if one.alive]):
             await self._wait_for_recovery()
-        if self.terms is not self._read_under:  # caches of older weights are useless
-            self._readers.clear()
-            self._read_under = self.terms
-        prompt = hash(request.prompt_ids.tobytes())
-        reader = self._readers.get(prompt)
-        least = min(len(one.sessions) for one in alive)
-        replica = min(
-            alive,
-            key=lambda one: (
-                len(one.sessions) > least + LEAD + least // 4,
-                one is not reader,
-                len(one.sessions),
-                one.number,
-            ),
-        )
-        self._readers[prompt] = replica
+        replica = min(alive, key=lambda one: len(one.sessions))
         replica.sessions.add(request.session)
         self._assigned[request.session] = replica
         return replica

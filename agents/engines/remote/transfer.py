@@ -5,11 +5,10 @@ On one machine a folder in memory (``/dev/shm``) is fast.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import shutil
 import socket
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -24,44 +23,9 @@ from gagpo.base import durable
 
 FILE_BYTES = 2**30  # of one file, which is held in memory
 
-Run = Callable[[Coroutine[None, None, None]], None]
-"""Runs a coroutine in the clients' event loop and waits for it."""
-
-
-class Round:
-    """One update of several servers in common steps; a server that fails a step skips the rest.
-
-    faults: the error of each server, None if it has not failed.
-    """
-
-    def __init__(
-        self, clients: Sequence[Client], run: Run, deadline: float, faults: Sequence[ReplicaError | None] | None = None
-    ):
-        self._clients, self._run, self._deadline = clients, run, deadline
-        self.faults: list[ReplicaError | None] = list(faults or [None] * len(clients))
-
-    def order(self, path: str, body: Mapping[str, object] | None) -> None:
-        """Make the same call at all servers."""
-        self._all(lambda client: client.order(path, body, self._deadline))
-
-    def start(self) -> None:
-        """Start the transfer, after ending one that an earlier trainer left open."""
-        self._all(lambda client: _start(client, self._deadline))
-
-    def _all(self, ask: Callable[[Client], Coroutine[None, None, None]]) -> None:
-        async def one(place: int) -> None:
-            try:
-                await ask(self._clients[place])
-            except ReplicaError as fault:
-                self.faults[place] = fault
-
-        async def at_once() -> None:
-            await asyncio.gather(*(one(place) for place, fault in enumerate(self.faults) if fault is None))
-
-        self._run(at_once())
-
 
 async def _start(client: Client, deadline: float) -> None:
+    """Start a transfer, after ending one that an earlier trainer left open."""
     try:
         await client.order("/start_weight_update", None, deadline)
     except ReplicaError:
@@ -85,28 +49,16 @@ class FileTransfer:
         self._files: list[Path] = []
         self.bytes = 0
 
-    def send(
-        self, tensors: Iterable[NamedTensor] | None, version: str, clients: Sequence[Client], run: Run, deadline: float
-    ) -> list[ReplicaError | None]:
-        """Send weights to servers; returns the error of each server, None for success.
-
-        tensors: all are read once, even if servers fail. None sends the last ones again.
-        version: name of the weights.
-        deadline: seconds for each step.
-
-        Raises: WeightsError for tensors of another model.
-        """
-        if tensors is not None:
-            self._write(tensors, version)
-        update = Round(clients, run, deadline)
-        update.order("/init_weight_transfer_engine", {"init_info": {"parameters": len(self._shapes)}})
-        update.start()
+    async def send(self, client: Client, version: str, deadline: float) -> None:
+        """Have a server load the last version. deadline: seconds for each step. Raises: ReplicaError."""
+        await client.order("/init_weight_transfer_engine", {"init_info": {"parameters": len(self._shapes)}}, deadline)
+        await _start(client, deadline)
         for file in self._files:
-            update.order("/update_weights", {"update_info": {"path": str(file)}})
-        update.order("/finish_weight_update", {"weight_version": version})
-        return update.faults
+            await client.order("/update_weights", {"update_info": {"path": str(file)}}, deadline)
+        await client.order("/finish_weight_update", {"weight_version": version}, deadline)
 
-    def _write(self, tensors: Iterable[NamedTensor], version: str) -> None:
+    def write(self, tensors: Iterable[NamedTensor], version: str) -> None:
+        """Write a version, for :meth:`send`. Raises: WeightsError for tensors of another model."""
         place = self._folder / version.replace(":", "-")
         names, sent = [], 0
         with durable.replacing_folder(place, flushed=False) as unfinished:

@@ -1,6 +1,5 @@
 """Adapters on a base in bfloat16, which changes no bit."""
 
-
 import pytest
 import torch
 

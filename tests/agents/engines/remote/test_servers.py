@@ -12,7 +12,7 @@ from gagpo.agents.engines import adapters
 from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.engines.remote.client import RequestRefused
 from gagpo.agents.engines.remote.engine import VLLMServerEngine
-from gagpo.agents.engines.remote.replicas import LEAD, ReplicasLost
+from gagpo.agents.engines.remote.replicas import ReplicasLost
 from gagpo.agents.engines.weights import named_tensors, refreshed
 from gagpo.agents.model import ModelError
 from gagpo.agents.setup import make_engine
@@ -376,14 +376,3 @@ def test_close_may_be_called_twice_and_removes_the_weights(tiny, servers, tmp_pa
     engine.close()
     engine.close()
     assert not list(tmp_path.rglob("*.safetensors")) and time.monotonic() - begun < 60
-
-
-def test_a_group_shares_one_server_without_overloading_it(tiny, engine, servers):
-    rng = np.random.default_rng(0)
-    prompts = [rng.integers(5, 20, 32).astype(np.int32) for _ in range(4)]
-    requests = [Request(3 * group + n, ids, n) for group, ids in enumerate(prompts) for n in range(3)]
-    engine.generate(requests, GREEDY)
-    seen = [{tuple(body["token_ids"]) for body in fake.asked} for fake in servers]
-    assert not seen[0] & seen[1] and [len(fake.asked) for fake in servers] == [6, 6]
-    engine.generate([Request(100 + n, prompts[0], n) for n in range(40)], GREEDY)
-    assert abs(len(servers[0].asked) - len(servers[1].asked)) <= LEAD + 6
