@@ -29,10 +29,79 @@ WHOLE = {
 SPELLED = {"400 digits": "9" * 400, "minus 400 digits": "-" + "9" * 400, "1e999": "-1e999"}  # as no writer of JSON does
 
 
+def answer_of(ids, logprobs, stopped, version):
+    """What vLLM answers."""
+    content = [{"token_id": i, "logprob": v, "rank": 1, "top_logprobs": []} for i, v in zip(ids, logprobs, strict=True)]
+    choice = {
+        "index": 0,
+        "finish_reason": "stop" if stopped else "length",
+        "token_ids": ids,
+        "logprobs": {"content": content},
+        "weight_versions": [{"version": version, "start": 0, "end": len(ids)}],
+    }
+    return {"request_id": "1", "choices": [choice]}
+
+
+def spoiled(answer, fault):
+    """Status and body of an answer with a fault."""
+    (choice,) = answer["choices"]
+    ids, content = choice["token_ids"], choice["logprobs"]["content"]
+    if fault in WHOLE:
+        return WHOLE[fault]
+    if fault == "huge":
+        return 200, '{"x": "' + "x" * 5_000_000 + '"}'
+    if fault == "empty":
+        answer["choices"] = []
+    elif fault == "no tokens":
+        choice["token_ids"] = None
+    elif fault == "too many":
+        choice["token_ids"] = ids * 600
+    elif fault == "foreign token":
+        ids[0] = content[0]["token_id"] = 10**9
+    elif fault == "text":
+        ids[0] = "left"
+    elif fault == "short":
+        content.pop()
+    elif fault == "other token":
+        content[-1]["token_id"] = (ids[-1] + 1) % 5
+    elif fault == "nan":
+        content[0]["logprob"] = float("nan")
+    elif fault in SPELLED:
+        content[0]["logprob"] = "@"
+        return 200, json.dumps(answer).replace('"@"', SPELLED[fault])
+    elif fault == "a token of 400 digits":
+        ids[0] = content[0]["token_id"] = int("9" * 400)
+    elif fault == "surrogate":
+        return 200, json.dumps({**answer, "request_id": "\ud800"})
+    elif fault == "not UTF-8":
+        return 200, json.dumps(answer).encode().replace(b'"index"', b'"ind\xff"')
+    elif fault == "half":
+        return 200, json.dumps(answer)[:60]
+    elif fault == "positive":
+        content[0]["logprob"] = 1.0
+    elif fault == "missing":
+        content[0]["logprob"] = -9999.0
+    elif fault == "abort":
+        choice["finish_reason"] = "abort"
+    elif fault == "cut":
+        choice["finish_reason"] = "length"
+        del ids[-1], content[-1]
+        choice["weight_versions"][0]["end"] -= 1
+    elif fault == "old weights":
+        choice["weight_versions"][0]["version"] = "older"
+    elif fault == "mixed weights":
+        choice["weight_versions"] = [{"version": "older", "start": 0, "end": 1}, *choice["weight_versions"]]
+    elif fault == "no version":
+        choice["weight_versions"] = None
+    elif fault == "part of a version":
+        choice["weight_versions"][0]["end"] -= 1
+    return 200, json.dumps(answer)
+
+
 class FakeServer:
     """Samples as the transformers engine does, from weights that arrive in files.
 
-    fault: fault of every ``every``-th request for tokens, see :meth:`spoil`.
+    fault: fault of every ``every``-th request for tokens, see :func:`spoiled`.
     silent: nothing is answered any more.
     gone: all connections end.
     deaf: updates are accepted and not applied.
@@ -78,74 +147,12 @@ class FakeServer:
         request = Request(0, np.asarray(body["token_ids"], np.int32), params["seed"], params["temperature"])
         sampling = Sampling(1.0, params["max_tokens"])
         out, version, place = self.sample(body, request, sampling, params["stop_token_ids"])
-        ids, logprobs = out.ids.tolist(), out.logprobs.tolist()
-        content = [
-            {"token_id": i, "logprob": v, "rank": 1, "top_logprobs": []} for i, v in zip(ids, logprobs, strict=True)
-        ]
-        choice = {
-            "index": 0,
-            "finish_reason": "stop" if out.stopped else "length",
-            "token_ids": ids,
-            "logprobs": {"content": content},
-            "weight_versions": [{"version": version, "start": 0, "end": len(ids)}],
-        }
-        answer = {"request_id": "1", "choices": [choice]}
-        return self.spoil(answer, choice) if self.fault and place % self.every == 0 else (200, json.dumps(answer))
-
-    def spoil(self, answer, choice):
-        fault, ids, content = self.fault, choice["token_ids"], choice["logprobs"]["content"]
-        if fault in WHOLE:
-            return WHOLE[fault]
-        if fault == "hang":
+        answer = answer_of(out.ids.tolist(), out.logprobs.tolist(), out.stopped, version)
+        if not self.fault or place % self.every:
+            return 200, json.dumps(answer)
+        if self.fault == "hang":
             self.free.wait(60)
-        elif fault == "huge":
-            return 200, '{"x": "' + "x" * 5_000_000 + '"}'
-        elif fault == "empty":
-            answer["choices"] = []
-        elif fault == "no tokens":
-            choice["token_ids"] = None
-        elif fault == "too many":
-            choice["token_ids"] = ids * 600
-        elif fault == "foreign token":
-            ids[0] = content[0]["token_id"] = 10**9
-        elif fault == "text":
-            ids[0] = "left"
-        elif fault == "short":
-            content.pop()
-        elif fault == "other token":
-            content[-1]["token_id"] = (ids[-1] + 1) % 5
-        elif fault == "nan":
-            content[0]["logprob"] = float("nan")
-        elif fault in SPELLED:
-            content[0]["logprob"] = "@"
-            return 200, json.dumps(answer).replace('"@"', SPELLED[fault])
-        elif fault == "a token of 400 digits":
-            ids[0] = content[0]["token_id"] = int("9" * 400)
-        elif fault == "surrogate":
-            return 200, json.dumps({**answer, "request_id": "\ud800"})
-        elif fault == "not UTF-8":
-            return 200, json.dumps(answer).encode().replace(b'"index"', b'"ind\xff"')
-        elif fault == "half":
-            return 200, json.dumps(answer)[:60]
-        elif fault == "positive":
-            content[0]["logprob"] = 1.0
-        elif fault == "missing":
-            content[0]["logprob"] = -9999.0
-        elif fault == "abort":
-            choice["finish_reason"] = "abort"
-        elif fault == "cut":
-            choice["finish_reason"] = "length"
-            del ids[-1], content[-1]
-            choice["weight_versions"][0]["end"] -= 1
-        elif fault == "old weights":
-            choice["weight_versions"][0]["version"] = "older"
-        elif fault == "mixed weights":
-            choice["weight_versions"] = [{"version": "older", "start": 0, "end": 1}, *choice["weight_versions"]]
-        elif fault == "no version":
-            choice["weight_versions"] = None
-        elif fault == "part of a version":
-            choice["weight_versions"][0]["end"] -= 1
-        return 200, json.dumps(answer)
+        return spoiled(answer, self.fault)
 
     def order(self, path, body):
         self.orders.append(path)

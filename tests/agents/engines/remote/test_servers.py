@@ -1,6 +1,7 @@
 """Each request to several servers gets one response, and broken servers are detected."""
 
 import copy
+import json
 import threading
 import time
 
@@ -8,16 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from gagpo.agents.engines import adapters
 from gagpo.agents.engines.base import Request, Sampling
-from gagpo.agents.engines.remote.client import RequestRefused
+from gagpo.agents.engines.remote.client import MalformedAnswer, RequestRefused, Terms, parse
 from gagpo.agents.engines.remote.engine import VLLMServerEngine
 from gagpo.agents.engines.remote.replicas import ReplicasLost
-from gagpo.agents.engines.weights import named_tensors, refreshed
+from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.model import ModelError
 from gagpo.agents.setup import make_engine
 from gagpo.base.errors import InvalidArgument
-from tests.agents.engines.remote.fake_server import sampling_at, serving
+from tests.agents.engines.remote.fake_server import answer_of, sampling_at, serving, spoiled
 
 GREEDY = Sampling(0.0, max_tokens=6)
 
@@ -140,17 +140,27 @@ def test_responses_are_returned_as_they_arrive(tiny, engine, servers):
     assert engine.collect() == []
 
 
-FAULTS = [
-    *("error", "html", "deep", "huge", "empty", "no tokens", "too many", "foreign token", "text", "short"),
+MALFORMED = [
+    *("html", "deep", "empty", "no tokens", "too many", "foreign token", "text", "short", "other token", "nan"),
     *("400 digits", "minus 400 digits", "1e999", "a token of 400 digits", "surrogate", "not UTF-8", "half", "nothing"),
-    *("other token", "nan", "positive", "missing", "abort", "cut", "no version", "part of a version", "drop"),
+    *("positive", "missing", "abort", "cut", "no version", "part of a version"),
 ]
+
+
+@pytest.mark.parametrize("fault", MALFORMED)
+def test_malformed_answers_are_not_read(fault):
+    sound = answer_of([5, 7, 2], [-1.0, -0.5, -0.1], True, "run:1")
+    terms = Terms((2,), 300, "run:1")
+    assert parse(json.dumps(sound).encode(), 3, terms).ids.tolist() == [5, 7, 2]
+    _, body = spoiled(sound, fault)
+    with pytest.raises(MalformedAnswer):
+        parse(body if isinstance(body, bytes) else body.encode(), 3, terms)
 
 
 def test_broken_answers_are_retried(tiny, engine, servers):
     requests = requests_of(tiny[1], 6)
     wanted = expected(tiny, requests)
-    for fault in FAULTS:
+    for fault in ("error", "html", "huge", "nan", "drop"):
         before = dict(engine.counters)
         servers[0].asked.clear()
         servers[0].fault, servers[0].every = fault, 2
@@ -308,20 +318,6 @@ def test_an_untrained_copy_is_filled_with_the_weights_that_pass(tiny, engine, se
     assert engine.measures()["engine_gap"] < 1e-4
     requests = requests_of(tiny[1], 4)
     assert tokens(engine, requests) == expected((trained, tiny[1]), requests)
-
-
-def test_an_adapter_is_merged_into_the_weights(tiny):
-    with serving(*tiny) as (fake,):
-        adapters.inject(tiny[0], 4, 8.0, "all-linear")
-        engine = VLLMServerEngine(*tiny, urls=[fake.url], deadline=60, silence=60)
-        with torch.no_grad():
-            for parameter in adapters.adapter_parameters(tiny[0]).values():
-                parameter.add_(0.2 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
-        with refreshed(engine, tiny[0]):
-            pass
-        assert_same_tokens(engine, tiny)
-        assert engine.measures()["engine_gap"] < 1e-4
-        engine.close()
 
 
 def test_a_server_that_ignores_new_weights_is_refused(tiny, engine, servers):
