@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from gagpo.agents.engines.attention_check import tolerance_of, worst
 from gagpo.agents.engines.flat.attention import is_flat
-from gagpo.agents.engines.transformers import DecodingRow, TransformersEngine
+from gagpo.agents.engines.transformers import PREFILL_TOKENS, DecodingRow, TransformersEngine
 from gagpo.agents.model import ModelError
 
 CACHES = ("past_key_values", "cache_params")  # names of the states that families return
@@ -66,7 +66,7 @@ class GeneralEngine(TransformersEngine):
             by_length.setdefault(len(row.request.prompt_ids), []).append(row)
         logits: dict[int, torch.Tensor] = {}
         for length, alike in by_length.items():
-            most = max(1, self.prefill_tokens // length)
+            most = max(1, PREFILL_TOKENS // length)
             for begin in range(0, len(alike), most):
                 chunk = alike[begin : begin + most]
                 ids_BL = self._tensor(np.stack([row.request.prompt_ids for row in chunk]))

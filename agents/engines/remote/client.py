@@ -15,18 +15,15 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gagpo.agents.engines.base import Request, Response, Sampling
-from gagpo.agents.engines.vllm_arguments import spread, temperature_of
-from gagpo.base.errors import GagpoError
+from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.envs.remote.exchange import DeadlinePassed, ExchangeFailed, OversizedReply, Reply, exchange, open_http
 
+TEMPERATURES = (0.01, 2.0)  # what vLLM accepts besides 0; it silently raises lower ones
 CONTROL_BYTES = 1 << 20  # most bytes of an answer without tokens
 ANSWER_BYTES = 1 << 16  # most bytes of an answer with tokens, in addition to those of its tokens
 TOKEN_BYTES = 512  # most bytes per token: id, log-probability and one candidate
 HIGHEST = 1e-3  # log-probability, since rounding may exceed 0
 NO_LOGPROB = -9998.0  # vLLM reports lower values for missing log-probabilities and NaN
-
-Order = tuple[str, Mapping[str, object] | None]
-"""Path and JSON body of a call whose answer is ignored."""
 
 
 class ReplicaError(GagpoError):
@@ -155,6 +152,20 @@ class Client:
             raise ReplicaUnreachable(str(error)) from None
 
 
+def temperature_of(request: Request, sampling: Sampling) -> float:
+    """The temperature of a request. Raises: InvalidArgument for one that vLLM would change."""
+    temperature = sampling.temperature_of(request)
+    lowest, highest = TEMPERATURES
+    if temperature and not lowest <= temperature <= highest:
+        raise InvalidArgument(f"vLLM samples at temperature 0 or in [{lowest}, {highest}], got {temperature}")
+    return temperature
+
+
+def _spread(seed: int) -> int:
+    """Hash a seed to 63 bits, since generators on a CPU use only the lowest 32."""
+    return int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1)
+
+
 def _question(request: Request, sampling: Sampling, terms: Terms) -> bytes:
     """The JSON body of a request for a response."""
     body = {
@@ -163,7 +174,7 @@ def _question(request: Request, sampling: Sampling, terms: Terms) -> bytes:
         "sampling_params": {
             "temperature": temperature_of(request, sampling),
             "max_tokens": sampling.limit(request),
-            "seed": spread(request.seed),
+            "seed": _spread(request.seed),
             "stop_token_ids": list(terms.stops),
             "ignore_eos": True,  # the stop tokens are ours
             "logprobs": 0,  # of the sampled token alone

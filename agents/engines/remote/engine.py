@@ -27,20 +27,19 @@ from gagpo.agents.engines.base import (
 )
 from gagpo.agents.engines.parity import LogprobGap, ParityCheck, PolicyReader
 from gagpo.agents.engines.ranks import Rank, is_colocated, require_one_gpu, share_of
-from gagpo.agents.engines.remote.client import Order, ReplicaError, Terms
+from gagpo.agents.engines.remote.client import ReplicaError, Terms, temperature_of
 from gagpo.agents.engines.remote.replicas import Replica, ReplicaRouter, ReplicasLost
 from gagpo.agents.engines.remote.server import Server, ServerPlan, StartedServers, plan_servers
 from gagpo.agents.engines.remote.transfer import FileTransfer
-from gagpo.agents.engines.vllm_arguments import temperature_of
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.precision import name_of
 from gagpo.base.errors import InvalidArgument
 
 RESTARTS = 10  # of own servers in an hour
 
-SLEEP: Order = ("/sleep?level=2", None)  # drops the weights
-WAKE_WEIGHTS: Order = ("/wake_up?tags=weights", None)
-WAKE_CACHE: Order = ("/wake_up?tags=kv_cache", None)
+SLEEP = "/sleep?level=2"  # drops the weights
+WAKE_WEIGHTS = "/wake_up?tags=weights"
+WAKE_CACHE = "/wake_up?tags=kv_cache"
 
 
 class VLLMServerEngine(ModelEngine):
@@ -110,17 +109,17 @@ class VLLMServerEngine(ModelEngine):
         self._asleep = False  # from sleep until the servers' caches are allocated again
         self._sync_seconds = 0.0
         self._temporary = tempfile.TemporaryDirectory(prefix="gagpo-weights-")
-        self._config_folder = tempfile.TemporaryDirectory(prefix="gagpo-config-")
-        config_of(model).save_pretrained(self._config_folder.name)
+        config_folder = Path(self._temporary.name) / "config"
+        config_of(model).save_pretrained(str(config_folder))
         self._own = StartedServers(RESTARTS, start_deadline)
-        self._closing = [self._temporary.cleanup, self._config_folder.cleanup, self._own.close]
+        self._closing = [self._temporary.cleanup, self._own.close]
         self._close = weakref.finalize(self, _close_all, self._closing)
         try:
             self._transfer = FileTransfer(model, self.dtype, Path(folder or self._temporary.name))
             self._closing.append(self._transfer.close)
             if not urls:
                 plan = ServerPlan(
-                    folder=self._config_folder.name,
+                    folder=str(config_folder),
                     dtype=self.dtype,
                     max_length=self.max_length,
                     architecture=type(model).__name__,
@@ -223,7 +222,7 @@ class VLLMServerEngine(ModelEngine):
         try:
             await self._transfer.send(client, self._terms.version, deadline)
             if self._asleep:  # wake allocated memory for the weights only, because loading needs some
-                await client.order(*WAKE_CACHE, deadline)
+                await client.order(WAKE_CACHE, None, deadline)
             calls = [client.generate(one, sampling, self._terms) for one in self._parity.questions()]
             return await asyncio.gather(*calls)
         except ReplicaError as error:
@@ -254,13 +253,13 @@ class VLLMServerEngine(ModelEngine):
         self._require_idle()
         if self.placement == "colocated":
             self._ready, self._asleep = False, True
-            self._router.order(SLEEP, self._router.deadline)
+            self._router.order(SLEEP)
 
     def wake(self) -> None:
         """Allocate memory for weights; :meth:`load_weights` fills it and allocates the cache."""
         if self.placement == "colocated":
             release_memory(self.device)
-            self._router.order(WAKE_WEIGHTS, self._router.deadline)
+            self._router.order(WAKE_WEIGHTS)
 
     def measures(self) -> dict[str, float]:
         """Metrics: gaps, seconds and bytes of the last update, servers in use, and :class:`ServerCounters`."""

@@ -19,7 +19,6 @@ from gagpo.agents.engines.base import Finished, Request, Response, Sampling
 from gagpo.agents.engines.remote.client import (
     Client,
     MalformedAnswer,
-    Order,
     ReplicaError,
     ReplicaTimeout,
     ReplicaUnreachable,
@@ -156,11 +155,11 @@ class ReplicaRouter:
             raise
         return finished
 
-    def order(self, order: Order, deadline: float) -> None:
+    def order(self, path: str) -> None:
         """Make the same call at all servers in use, and give up those that fail."""
         for replica in [one for one in self.all if one.alive]:
             try:
-                self.run(replica.client.order(*order, deadline))
+                self.run(replica.client.order(path, None, self.deadline))
             except ReplicaError as error:
                 self.run(self.withdraw(replica, str(error)))
                 self.report_loss(replica, sum(one.alive for one in self.all))

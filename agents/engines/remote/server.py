@@ -12,6 +12,7 @@ import argparse
 import importlib.util
 import json
 import logging
+import math
 import os
 import sys
 import time
@@ -24,10 +25,10 @@ from typing import TYPE_CHECKING
 import httpx2
 
 from gagpo.agents.engines.ranks import Rank, visible_gpu
-from gagpo.agents.engines.remote.transfer import free_port
-from gagpo.agents.engines.vllm_arguments import BACKEND, cpu_arguments
+from gagpo.agents.engines.remote.transfer import BACKEND, free_port
 from gagpo.agents.model import ModelError
 from gagpo.agents.precision import dtype_of
+from gagpo.agents.shape import key_value_shape
 from gagpo.base.child import Child, RestartBudget
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.interpreter import command, module_path
@@ -35,10 +36,14 @@ from gagpo.base.tables import ascii_only
 
 if TYPE_CHECKING:
     import torch
+    from transformers import PreTrainedConfig
 
 LOG = logging.getLogger("gagpo")
 
 SUPERVISOR = "gagpo.agents.engines.remote.supervisor:main"
+CPU_CACHE = 2**30  # bytes of keys and values on a CPU, unless one response of full length needs more
+CPU_BLOCK = 32  # tokens of a cache block on a CPU: prompts are shared in whole blocks
+CPU_STEP = 8192  # tokens read in one step on a CPU
 POLL_SECONDS = 0.25
 CLOSE_SECONDS = 15.0
 GPU_SHARE = {"colocated": 0.4, "separate": 0.9}
@@ -86,15 +91,28 @@ def arguments(plan: ServerPlan) -> list[str]:
     if not plan.devices:
         config = AutoConfig.from_pretrained(plan.folder).get_text_config()
         size = dtype_of(plan.dtype).itemsize
-        options = cpu_arguments(config, size, plan.max_length or int(config.max_position_embeddings))
+        options = _cpu_arguments(config, size, plan.max_length or int(config.max_position_embeddings))
         for name, value in options.items():
             flag = name.replace("_", "-")
             line += [f"--{'' if value else 'no-'}{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
     else:
         line += ["--tensor-parallel-size", str(len(plan.devices))]
-        line += ["--gpu-memory-utilization", str(plan.memory or 0.9)]
+        line += ["--gpu-memory-utilization", str(plan.memory or GPU_SHARE["separate"])]
         line += ["--enable-sleep-mode"] if plan.sleeps else []
     return [*line, *plan.more]
+
+
+def _cpu_arguments(config: PreTrainedConfig, item_bytes: int, max_length: int) -> dict[str, int]:
+    """vLLM's arguments about memory on a CPU, for a model with ``item_bytes`` per number."""
+    token = 2 * math.prod(key_value_shape(config)) * item_bytes
+    return {
+        "kv_cache_memory_bytes": max(CPU_CACHE, token * (max_length + 2 * CPU_BLOCK)),
+        "block_size": CPU_BLOCK,
+        "enforce_eager": True,
+        # A seeded request whose prompt is read in two steps fails: a CPU's generator cannot go back.
+        "enable_chunked_prefill": False,
+        "max_num_batched_tokens": max(CPU_STEP, max_length),
+    }
 
 
 def environment(plan: ServerPlan) -> dict[str, str]:

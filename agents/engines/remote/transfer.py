@@ -21,6 +21,7 @@ from gagpo.agents.engines.weights import checked
 from gagpo.agents.precision import dtype_of
 from gagpo.base import durable
 
+BACKEND = "gagpo_file"  # name of this transfer among vLLM's own
 FILE_BYTES = 2**30  # of one file, which is held in memory
 
 
