@@ -134,7 +134,7 @@ def test_advised_overrides_are_accepted_and_fit(big, start, gigabytes):
     assert again.fits == (verdict.fits or bool(verdict.overrides))
 
 
-def test_a_base_in_fewer_bytes_is_advised_before_four_bits_and_never_four_bits_on_ranks(big):
+def test_a_base_in_bfloat16_is_advised(big):
     large = Qwen2Config(
         hidden_size=3584, num_hidden_layers=28, num_attention_heads=28, num_key_value_heads=4, intermediate_size=18944,
         vocab_size=152064, tie_word_embeddings=False, max_position_embeddings=32768,
