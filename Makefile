@@ -37,10 +37,8 @@ test-slow: $(VENV)/.dev
 test-scale-environment: $(VENV)/.dev
 	@$(PIP) -e '.[ray]'
 
-# vLLM's servers are tried where its environment has been made (make test-vllm-environment).
 test-scale: test-scale-environment
 	OMP_NUM_THREADS=1 $(PY) -m pytest tests/gagpo/distributed tests/scale
-	@if [ -x .venv-vllm/bin/python ]; then OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest tests/scale/test_vllm_servers.py; fi
 
 # Tests in environments of their own: each target has one more that only makes the environment, for whoever goes on
 # without it where the network does not reach.
@@ -57,7 +55,7 @@ test-hard: $(VENV)/.dev
 # vLLM's CPU build, which brings three CUDA packages that do not load beside a CPU torch. Its own environment: both forms
 # of vLLM own one package name.
 test-vllm: test-vllm-environment
-	OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest tests/agents/engines/test_vllm.py
+	OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest tests/scale/test_vllm_servers.py
 
 test-vllm-environment: .venv-vllm/.done
 

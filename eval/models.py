@@ -188,7 +188,7 @@ def _play_served(panel: ChosenPanel) -> EvaluationOutcome:
     player = Player(
         agent,
         f"{PREFIX}{api.model}",
-        {"server": api.base_url, "extra": dict(api.extra)},
+        {"server": api.base_url},
         chat.temperature,
         panel.kwargs,
         lockstep=False,

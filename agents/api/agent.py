@@ -71,7 +71,7 @@ class ApiAgent:
     @property
     def conditions(self) -> dict[str, JsonValue]:
         """How the model is prompted and sampled from; results are comparable only under equal conditions."""
-        chat, extra = self.chat, dict(self.client.settings.extra)
+        chat = self.chat
         return {
             "style": style_name(chat.style),
             "history": chat.history,
@@ -79,7 +79,6 @@ class ApiAgent:
             "reasoning": chat.reasoning,
             "max_tokens": chat.max_tokens,
             "temperature": "server" if chat.temperature is None else chat.temperature,
-            **({"extra": extra} if extra else {}),
         }
 
     def decide(self, states: Sequence[EpisodeState]) -> list[Turn | None]:

@@ -47,10 +47,6 @@ class Usage:
         for name, value in vars(other).items():
             setattr(self, name, getattr(self, name) + value)
 
-    @property
-    def tokens(self) -> int:
-        return self.prompt + self.completion
-
 
 class GivenCall(BaseModel):
     """A tool call as the server gives it. arguments: unparsed JSON."""

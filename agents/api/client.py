@@ -1,7 +1,7 @@
-"""The client of a chat server: the ``openai`` package with rate limits, deadlines, size limits and cost accounting.
+"""The client of a chat server: the ``openai`` package with deadlines, size limits and cost accounting.
 
-The package speaks the protocol and retries. Each attempt goes through a transport that waits for the rate limits,
-records the request, and reads the answer within its deadline and size.
+The package speaks the protocol and retries. Each attempt goes through a transport that records the request, and reads
+the answer within its deadline and size.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ import asyncio
 import json
 import os
 import threading
-import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -22,10 +20,10 @@ import httpx2
 import openai
 from pydantic import JsonValue
 
-from gagpo.agents.api.answer import Answer, MalformedReply, Messages, Usage, answer_limit, estimate, read_answer
+from gagpo.agents.api.answer import Answer, MalformedReply, Messages, Usage, answer_limit, read_answer
 from gagpo.agents.api.settings import ApiSettings
 from gagpo.base.errors import GagpoError, InvalidArgument
-from gagpo.envs.remote.exchange import DeadlinePassed, ExchangeFailed, exchange, is_loopback, open_http
+from gagpo.envs.remote.exchange import DeadlinePassed, ExchangeFailed, Reply, exchange, is_loopback, open_http
 
 _TOO_LONG = ("context_length", "context length", "maximum context", "too many tokens", "prompt is too long")
 _ADVICE = {
@@ -45,20 +43,18 @@ class ContextFull(ApiError):
 
 
 class LimitReached(ApiError):
-    """The limit on cost or tokens is reached."""
+    """The limit on the cost is reached."""
 
 
 @dataclass
 class _Question:
     """A question during its attempts.
 
-    expected: most tokens of question and answer together.
     usage: of all attempts so far.
     """
 
     messages: Messages
     max_tokens: int
-    expected: int
     usage: Usage = field(default_factory=Usage)
     answer: Answer | None = None
 
@@ -86,7 +82,6 @@ class ApiClient:
         self.settings = settings
         self.spent = Usage()
         self.record: Callable[[Usage], object] = lambda change: None
-        self._limiter = RateLimiter(settings.requests_per_minute, settings.tokens_per_minute)
         self._lock = threading.Lock()
         self._closed = False
         self._sending: set[asyncio.Task[Any] | None] = set()
@@ -94,7 +89,7 @@ class ApiClient:
             api_key=_key(settings),
             base_url=settings.url,
             max_retries=settings.attempts - 1,
-            http_client=httpx2.AsyncClient(transport=_Transport(self)),
+            http_client=httpx2.AsyncClient(transport=_Transport(self.attempt, settings.url)),
         )
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="chat server", daemon=True).start()
@@ -114,12 +109,12 @@ class ApiClient:
 
         The future fails with ContextFull, LimitReached, or ApiError after the last attempt.
         """
-        fields: dict[str, object] = {self.settings.token_parameter: max_tokens, **self.settings.extra}
+        fields: dict[str, object] = {self.settings.token_parameter: max_tokens}
         if temperature is not None:
             fields["temperature"] = temperature
         if tools:
             fields["tools"] = [dict(tool) for tool in tools]
-        question = _Question(messages, max_tokens, estimate(messages, "").prompt + max_tokens)
+        question = _Question(messages, max_tokens)
         with self._lock:
             if self._closed:
                 raise ApiError("the client is closed")
@@ -174,65 +169,18 @@ class ApiClient:
 
     # Called by the transport, in the event loop ----------------------------------------------------------------------
 
-    async def begin(self, question: _Question) -> None:
-        """Wait until a request may be sent, and record it. Raises: _Stopped if no more are sent."""
-        while True:  # limits may be reached during the wait
-            try:
-                self._check_limits()
-            except LimitReached as error:
-                raise _Stopped(error) from None
-            pause = self._limiter.enter(question.expected)
-            if not pause:
-                break
-            await asyncio.sleep(pause)
+    async def attempt(self, http: httpx2.AsyncClient, request: httpx2.Request) -> Reply:
+        """Send a request and record its cost. Raises: _Stopped if no more are sent; MalformedReply; ExchangeFailed."""
+        question, settings, task = _asked.get(), self.settings, asyncio.current_task()
+        if settings.limit_cost is not None and self.spent.cost >= settings.limit_cost:
+            raise _Stopped(LimitReached(f"${self.spent.cost:.2f} is spent, the limit is ${settings.limit_cost:.2f}"))
         if self._closed:
             raise _Stopped(ApiError("the client is closed"))
-        self._sending.add(asyncio.current_task())
-        self.spend(question, Usage(requests=1, unanswered=1))
-
-    def finish(self, question: _Question, status: int, body: bytes) -> None:
-        """Read an answer and record its cost. Raises: MalformedReply."""
-        if status != 200:
-            self.spend(question, Usage(unanswered=-1))  # a refusal costs nothing
-            if 200 < status < 300:  # openai would take it for an answer
-                raise MalformedReply(f"status {status} is not an answer")
-            return
-        answer = read_answer(body, question.messages)
-        cost = self.settings.cost(answer.usage)
-        self.spend(question, replace(answer.usage, unanswered=-1, cost=cost))
-        question.answer = answer
-
-    def end(self) -> None:
-        """The attempt is over."""
-        self._sending.discard(asyncio.current_task())
-
-    def spend(self, question: _Question, change: Usage) -> None:
-        with self._lock:
-            self.record(change)
-            self.spent.add(change)
-        question.usage.add(change)
-
-    def _check_limits(self) -> None:
-        settings, spent = self.settings, self.spent
-        if settings.limit_tokens is not None and spent.tokens >= settings.limit_tokens:
-            raise LimitReached(f"{spent.tokens:,} tokens are spent, the limit is {settings.limit_tokens:,}")
-        if settings.limit_cost is not None and spent.cost >= settings.limit_cost:
-            raise LimitReached(f"${spent.cost:.2f} is spent, the limit is ${settings.limit_cost:.2f}")
-
-
-class _Transport(httpx2.AsyncBaseTransport):
-    """One attempt, with a deadline for the whole answer and a limit on its size."""
-
-    def __init__(self, client: ApiClient):
-        self._client = client
-        self._http = open_http(proxies=not is_loopback(client.settings.url))
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        question, settings = _asked.get(), self._client.settings
-        await self._client.begin(question)
+        self._sending.add(task)
         try:
+            self._spend(question, Usage(requests=1, unanswered=1))
             reply = await exchange(
-                self._http,
+                http,
                 request.method,
                 str(request.url),
                 request.content,
@@ -240,13 +188,41 @@ class _Transport(httpx2.AsyncBaseTransport):
                 most=answer_limit(question.max_tokens),
                 headers={"authorization": request.headers["authorization"]},
             )
-            self._client.finish(question, reply.status, reply.body)
+            self._read(question, reply)
+        finally:
+            self._sending.discard(task)
+        return reply
+
+    def _read(self, question: _Question, reply: Reply) -> None:
+        if reply.status != 200:
+            self._spend(question, Usage(unanswered=-1))  # a refusal costs nothing
+            if 200 < reply.status < 300:  # openai would take it for an answer
+                raise MalformedReply(f"status {reply.status} is not an answer")
+            return
+        question.answer = answer = read_answer(reply.body, question.messages)
+        self._spend(question, replace(answer.usage, unanswered=-1, cost=self.settings.cost(answer.usage)))
+
+    def _spend(self, question: _Question, change: Usage) -> None:
+        with self._lock:
+            self.record(change)
+            self.spent.add(change)
+        question.usage.add(change)
+
+
+class _Transport(httpx2.AsyncBaseTransport):
+    """Gives openai the outcome of an attempt as its own transport would."""
+
+    def __init__(self, attempt: Callable[[httpx2.AsyncClient, httpx2.Request], Awaitable[Reply]], url: str):
+        self._attempt = attempt
+        self._http = open_http(proxies=not is_loopback(url))
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        try:
+            reply = await self._attempt(self._http, request)
         except DeadlinePassed as error:
             raise httpx2.ReadTimeout(str(error)) from None
         except (ExchangeFailed, MalformedReply) as error:
             raise httpx2.ReadError(str(error)) from None
-        finally:
-            self._client.end()
         headers = {name: reply.headers[name] for name in _FOR_RETRIES if name in reply.headers}
         return httpx2.Response(reply.status, headers=headers, content=reply.body)
 
@@ -267,24 +243,3 @@ def _key(settings: ApiSettings) -> str:
     if not (key.isascii() and key.isprintable()):
         raise InvalidArgument(f"{settings.key_variable} holds characters that no key has")
     return key
-
-
-class RateLimiter:
-    """Limits requests and tokens in any minute."""
-
-    def __init__(self, requests: float | None, tokens: float | None, clock: Callable[[], float] = time.monotonic):
-        self._requests, self._tokens, self._clock = requests, tokens, clock
-        self._entered: deque[tuple[float, int]] = deque()
-
-    def enter(self, tokens: int) -> float:
-        """Count the request and return 0 if it may be sent now, else return the seconds to wait before asking again."""
-        now = self._clock()
-        while self._entered and self._entered[0][0] <= now - 60:
-            self._entered.popleft()
-        used = sum(count for _, count in self._entered)
-        full = self._requests is not None and len(self._entered) >= self._requests
-        full |= self._tokens is not None and used + tokens > self._tokens
-        if full and self._entered:  # a request above the limit is sent alone
-            return max(0.001, self._entered[0][0] + 60 - now)
-        self._entered.append((now, tokens))
-        return 0.0

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
-
-from pydantic import JsonValue
 
 from gagpo.base.errors import InvalidArgument
 
@@ -26,13 +23,10 @@ class ApiSettings:
     key_variable: environment variable that holds the key; a local server needs none.
     timeout: seconds for one answer, to its last byte.
     attempts: most attempts of one request.
-    requests_per_minute, tokens_per_minute: None for no limit.
     input_price, output_price: dollars per million tokens read and written.
     cached_price: dollars per million tokens that the server had cached; None for the input price.
     limit_cost: dollars after which no request is sent.
-    limit_tokens: tokens, read and written, after which no request is sent.
     token_parameter: ``max_tokens``, or ``max_completion_tokens`` for models that refuse the former.
-    extra: further fields of every request.
     """
 
     model: str
@@ -40,15 +34,11 @@ class ApiSettings:
     key_variable: str = "OPENAI_API_KEY"
     timeout: float = 120.0
     attempts: int = 8
-    requests_per_minute: float | None = None
-    tokens_per_minute: float | None = None
     input_price: float = 0.0
     cached_price: float | None = None
     output_price: float = 0.0
     limit_cost: float | None = None
-    limit_tokens: int | None = None
     token_parameter: str = "max_tokens"
-    extra: Mapping[str, JsonValue] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.model:

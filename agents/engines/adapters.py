@@ -1,13 +1,11 @@
 """Low-rank adapters (LoRA, Hu et al. 2021) inside a model: inject, disable, merge, save and load.
 
 An adapted linear layer computes ``W x + (alpha / rank) B A x``. peft's layers are put into the model in place, so its
-class and attention stay. B starts at zero. peft's own merge is not used, since it rounds twice in half precision and
-packs a merged 4-bit matrix into 4 bits again.
+class and attention stay. B starts at zero. peft's own merge is not used, since it rounds twice in half precision.
 """
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import importlib.util
 import json
@@ -22,7 +20,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from gagpo.agents.engines import frozen
 from gagpo.base.errors import GagpoError, first_line
 
 ALL_LINEAR = "all-linear"
@@ -84,6 +81,22 @@ def inject(model: Any, rank: int, alpha: float, targets: str | Sequence[str], se
             ) from None
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(_is_of_adapter(name))
+
+
+def halve_base(model: Any) -> None:
+    """Store the frozen matrices of a model with adapter in bfloat16, in place.
+
+    With ``training.precision: bfloat16`` a linear layer rounds its weights to bfloat16 anyway, so updates are
+    bit-identical. Runs are bit-identical if the model was published in bfloat16; otherwise the adapter is merged into
+    the rounded weights for sampling. Embeddings, gains and a tied output layer stay in float32.
+    """
+    from transformers.pytorch_utils import Conv1D
+
+    embedded = model.get_input_embeddings().weight
+    for layer in model.modules():  # one at a time, so that only one more matrix is held
+        linear = isinstance(layer, torch.nn.Linear | Conv1D)
+        if linear and not layer.weight.requires_grad and layer.weight is not embedded:
+            layer.weight.data = layer.weight.data.to(torch.bfloat16)
 
 
 @contextmanager
@@ -159,10 +172,10 @@ def disabled(model: torch.nn.Module) -> Iterator[None]:
 
 
 def base_tensors(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Every parameter of the model without adapter, once, by its own name; 4-bit ones in float32."""
+    """Every parameter of the model without adapter, once, by its own name."""
     for name, parameter in model.named_parameters():
         if not _is_of_adapter(name):
-            yield name.replace(".base_layer.", "."), frozen.unpacked(parameter)
+            yield name.replace(".base_layer.", "."), parameter.detach()
 
 
 def merged_tensors(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -183,14 +196,8 @@ def merge(model: torch.nn.Module) -> torch.nn.Module:
     """Add the adapter to the weights and remove its layers, in place; a model without adapter stays as it is."""
     for name, layer in adapted_layers(model).items():
         plain = layer.get_base_layer()
-        whole = _sum(layer, frozen.unpacked(plain.weight))
-        if frozen.is_quantized(plain):
-            plain = frozen.plain(plain, whole)
-        else:
-            plain.weight.data.copy_(whole)
+        plain.weight.data.copy_(_sum(layer, plain.weight.data))
         model.set_submodule(name, plain)
-    for name, quantized in frozen.quantized_layers(model):  # those without an adapter
-        model.set_submodule(name, frozen.plain(quantized, frozen.unpacked(quantized.weight)))  # type: ignore[arg-type]
     if hasattr(model, "peft_config"):
         del model.peft_config
     return model.requires_grad_(True)
@@ -222,40 +229,24 @@ def save(model: Any, base: Base, folder: Path, tensors: dict[str, Tensor] | None
     """
     folder.mkdir(parents=True, exist_ok=True)
     config = model.peft_config[_NAME]
-    write_config(folder, config.r, config.lora_alpha, sorted(config.target_modules), config.fan_in_fan_out, base)
+    record = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base.model,
+        "revision": base.revision,
+        "r": config.r,
+        "lora_alpha": config.lora_alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": config.fan_in_fan_out,
+        "target_modules": sorted(config.target_modules),
+        "inference_mode": True,
+    }
+    (folder / CONFIG).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     (folder / BASE).write_text(json.dumps(asdict(base), indent=1) + "\n", encoding="utf-8")
     if tensors is None:
         tensors = {name: parameter.detach().cpu().contiguous() for name, parameter in adapter_parameters(model).items()}
     save_file(tensors, str(folder / WEIGHTS), metadata={"format": "pt"})
-
-
-def write_config(
-    folder: Path, rank: int, alpha: float, targets: Sequence[str], fan_in_fan_out: bool, base: Base | None = None
-) -> None:
-    """Write peft's config of an adapter, with its keys always in the same order."""
-    record = {
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": base.model if base else None,
-        "revision": base.revision if base else None,
-        "r": rank,
-        "lora_alpha": alpha,
-        "lora_dropout": 0.0,
-        "bias": "none",
-        "fan_in_fan_out": fan_in_fan_out,
-        "target_modules": list(targets),
-        "inference_mode": True,
-    }
-    (folder / CONFIG).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-
-
-def copy_adapter(model: torch.nn.Module) -> torch.nn.Module:
-    """A copy of the model that shares the frozen weights but not the adapter."""
-    memo: dict[int, object] = {
-        id(parameter): parameter for name, parameter in model.named_parameters() if not _is_of_adapter(name)
-    }
-    memo |= {id(buffer): buffer for buffer in model.buffers()}
-    return copy.deepcopy(model, memo).requires_grad_(False).eval()
 
 
 @torch.no_grad()

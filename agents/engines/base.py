@@ -113,9 +113,6 @@ class Engine(Protocol):
     def load_weights(self, tensors: Iterable[NamedTensor]) -> None:
         """Take new weights, each parameter once by its name, and drop all caches of the old ones.
 
-        With a true attribute ``takes_adapter``, the engine has the weights below a LoRA adapter and takes the adapter's
-        tensors alone, by their names in peft's files.
-
         Raises: WeightsError for unknown or missing names and for other shapes.
         """
 
@@ -139,7 +136,6 @@ class ModelEngine(Engine):
     """Base of engines that sample from a model of this process or from copies of it."""
 
     shares_weights = False
-    takes_adapter = False
 
     def __init__(self, model: torch.nn.Module, tokenizer: Any, max_length: int | None, dtype: str | None):
         weight = next(model.parameters())

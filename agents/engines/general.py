@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
+from gagpo.agents.engines.attention_check import tolerance_of, worst
 from gagpo.agents.engines.flat.attention import is_flat
-from gagpo.agents.engines.transformers import DecodingRow, TransformersEngine
+from gagpo.agents.engines.transformers import PREFILL_TOKENS, DecodingRow, TransformersEngine
 from gagpo.agents.model import ModelError
 
 CACHES = ("past_key_values", "cache_params")  # names of the states that families return
 PIECES = (3, 2, 2)  # tokens read at a time to check a cache
-TOLERANCE, ROUNDED = 1e-3, 0.5  # nats, in float32 and in formats that round
 
 
 def transformers_engine(
@@ -66,7 +66,7 @@ class GeneralEngine(TransformersEngine):
             by_length.setdefault(len(row.request.prompt_ids), []).append(row)
         logits: dict[int, torch.Tensor] = {}
         for length, alike in by_length.items():
-            most = max(1, self.prefill_tokens // length)
+            most = max(1, PREFILL_TOKENS // length)
             for begin in range(0, len(alike), most):
                 chunk = alike[begin : begin + most]
                 ids_BL = self._tensor(np.stack([row.request.prompt_ids for row in chunk]))
@@ -108,14 +108,17 @@ class GeneralEngine(TransformersEngine):
         total = sum(PIECES)
         vocabulary = len(self.model.get_input_embeddings().weight)  # type: ignore[operator]
         ids = self._tensor(np.arange(3, 3 + 2 * total).reshape(2, total) % vocabulary)
-        whole = self.model(input_ids=ids, use_cache=False).logits.float().log_softmax(-1)
+
+        def read_whole() -> list[torch.Tensor]:
+            return [self.model(input_ids=ids, use_cache=False).logits.float().log_softmax(-1)]
+
+        whole = read_whole()
         state: dict[str, object] = {}
         try:
             parts = [self._step_state(state, piece).log_softmax(-1) for piece in ids.split(PIECES, 1)]
         except Exception:  # the family's code may raise anything
             return False
-        limit = TOLERANCE if next(self.model.parameters()).dtype == torch.float32 else ROUNDED
-        return float((torch.cat(parts, 1) - whole).abs().max()) <= limit
+        return worst([torch.cat(parts, 1)], whole) <= tolerance_of(self.model, whole, read_whole)
 
     def _tensor(self, ids: ArrayLike) -> torch.Tensor:
         return torch.as_tensor(np.asarray(ids), dtype=torch.long, device=self.device)

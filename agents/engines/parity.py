@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gagpo.agents.engines.adapters import adapter_parameters, copy_adapter
 from gagpo.agents.engines.base import NamedTensor, Request, Response, Sampling, config_of
 from gagpo.agents.engines.flat.attention import forward
 from gagpo.agents.engines.flat.packed import PackedRows
@@ -25,6 +24,7 @@ from gagpo.agents.model import ModelError, untrained
 TOLERANCE = 1e-3  # of a log-probability, in float32
 NOISE, RISE = 2e-3, 4.0  # KL of rounding alone; factor by which a later copy's may exceed the first one's
 PROMPTS, EXACT_TOKENS, ROUNDED_TOKENS = 8, 4, 16  # compared prompts, and tokens of a response by precision
+TEMPERATURE = 0.8  # not 1, to detect a copy that reports log-probabilities without temperature
 LONGEST = 2048  # tokens of a prompt that are read for the comparison
 
 
@@ -61,8 +61,6 @@ class ParityCheck:
 
     dtype: of the copies, by name.
     max_length: longest row.
-    temperature: of the copies. Values other than 1 also reveal a copy that reports log-probabilities of another
-        distribution than it samples from.
     read: returns the logits of a sharded policy in place of ``model``, whose weights are then not used. All ranks call
         it once in an update.
     """
@@ -72,7 +70,6 @@ class ParityCheck:
         model: torch.nn.Module,
         dtype: str,
         max_length: int,
-        temperature: float = 1.0,
         read: PolicyReader | None = None,
     ):
         self.model, self.read = model, read
@@ -80,33 +77,26 @@ class ParityCheck:
         own = next(model.parameters())
         self._device = read.device if read else own.device
         self.exact = dtype == "float32" and (read.precision == "float32" if read else own.dtype == torch.float32)
-        self.sampling = Sampling(temperature, EXACT_TOKENS if self.exact else ROUNDED_TOKENS)
+        self.sampling = Sampling(TEMPERATURE, EXACT_TOKENS if self.exact else ROUNDED_TOKENS)
         self._longest = max_length - self.sampling.max_tokens
         self._recent: list[np.ndarray] = []
         self._other: torch.nn.Module | None = None
         self._first_kl: float | None = None
 
-    def against(self, tensors: Iterable[NamedTensor], adapter: bool = False) -> Iterable[NamedTensor]:
+    def against(self, tensors: Iterable[NamedTensor]) -> Iterable[NamedTensor]:
         """Compare the next copy with these tensors, which it is about to get; returns the same tensors.
 
         A model that is trained here holds them, unless they are a list that was copied while training goes on: a second
         model takes those. A model that is not trained is filled with them as they pass.
-
-        adapter: the tensors are those of the model's adapter alone.
         """
         if self.read is not None:
             return tensors
         parameters = list(self.model.parameters())
-        if not adapter and not any(parameter.requires_grad for parameter in parameters):
+        if not any(parameter.requires_grad for parameter in parameters):
             return self._fill(tensors)
         own = {parameter.data_ptr() for parameter in parameters}
         if not isinstance(tensors, list) or all(tensor.data_ptr() in own for _, tensor in tensors):
             self._other = None
-        elif adapter:
-            self._other = self._other or copy_adapter(self.model)
-            theirs = adapter_parameters(self._other)
-            for name, tensor in tensors:
-                theirs[name].data.copy_(tensor)
         else:
             self._other = self._other or like(self.model)
             copy_tensors(self._other, tensors)
@@ -157,7 +147,7 @@ class ParityCheck:
             for mine, responses in zip(own, copies, strict=True)
         ]
 
-    def judge(self, gap: LogprobGap, who: str = "vLLM") -> None:
+    def judge(self, gap: LogprobGap, who: str) -> None:
         """Raise ModelError, naming ``who``, if the copy is not the model."""
         name = type(self.model).__name__
         if self.exact:

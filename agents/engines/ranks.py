@@ -5,17 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from gagpo.base.errors import InvalidArgument
-
-if TYPE_CHECKING:
-    import torch
-
-
-_SPANNING = ("tensor_parallel_size", "tensor_parallel", "gpus_each", "gpus")
-"""Options for several GPUs; the first two are vLLM's name and a likely mistake."""
 
 
 @dataclass(frozen=True)
@@ -59,32 +51,27 @@ def visible_gpu(index: int) -> int:
     return int(numbers[index]) if index < len(numbers) else index
 
 
-def require_one_gpu(name: str, options: Mapping[str, object]) -> None:
+def is_colocated(options: Mapping[str, object], device: str) -> bool:
+    """Whether a vLLM server shares the rank's ``device``, as it does by default on a GPU if no others are named."""
+    if options.get("placement") is not None:
+        return options["placement"] == "colocated"
+    return device != "cpu" and not options.get("urls") and not options.get("gpus")
+
+
+def require_one_gpu(options: Mapping[str, object]) -> None:
     """Raise InvalidArgument if vLLM on the ranks' own GPUs is asked for more than one of them.
 
     Split over the ranks' processes, vLLM would need the same requests from all of them, but each rank plays its own
     task groups.
     """
-    asked = [key for key in _SPANNING if options.get(key) not in (None, 1, [], ())]
-    if not asked or name not in ("vllm", "vllm-server"):
-        return
-    remedy = "engine=vllm-server with engine.options={replicas: 1, gpus: [4, 5], gpus_each: 2}"
-    if name == "vllm" or options.get("placement") == "colocated":
-        which = "engine vllm" if name == "vllm" else "engine vllm-server with placement: colocated"
+    remedy = "engine.options={replicas: 1, gpus: [4, 5], gpus_each: 2}"
+    for name in ("tensor_parallel_size", "tensor_parallel"):  # vLLM's name and a likely mistake
+        if options.get(name) not in (None, 1):
+            raise InvalidArgument(f"engine vllm calls engine.options.{name} gpus_each: {remedy}")
+    several = [name for name in ("gpus_each", "gpus") if options.get(name) not in (None, 1, [], ())]
+    if several and is_colocated(options, "cuda"):
         raise InvalidArgument(
-            f"{which} runs one engine on each rank's own GPU, but engine.options.{asked[0]} asks for several GPUs. For "
-            f"a model that is too large for one GPU, use GPUs that no rank trains on: {remedy} (for each rank; with "
-            "rollout.ahead=1 one server for all). engine.dtype=bfloat16 halves the memory on the own GPU"
-        )
-    if asked[0] in _SPANNING[:2]:
-        raise InvalidArgument(f"engine vllm-server calls engine.options.{asked[0]} gpus_each: {remedy}")
-
-
-def require_own_gpu(device: torch.device, place: Rank) -> None:
-    """Raise InvalidArgument if vLLM in this process would sample on another GPU than ``device``."""
-    own = place.local if place.world_size > 1 else 0
-    if device.type == "cuda" and (device.index or 0) != own:
-        raise InvalidArgument(
-            f"engine vllm samples on this process's GPU {own}, but the model is on {device}: set device=cuda, and "
-            "choose another GPU with CUDA_VISIBLE_DEVICES"
+            f"engine vllm runs one server on each rank's own GPU, but engine.options.{several[0]} asks for several "
+            f"GPUs. For a model that is too large for one GPU, use GPUs that no rank trains on: {remedy} (for each "
+            "rank; with rollout.ahead=1 one server for all). engine.dtype=bfloat16 halves the memory on the own GPU"
         )

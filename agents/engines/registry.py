@@ -11,7 +11,7 @@ from collections.abc import Callable
 from gagpo.agents.engines.base import Engine
 from gagpo.base.registry import Registry
 
-SERVERS = ("vllm-server",)
+SERVERS = ("vllm",)
 """Engines that sample in other processes, with weights of their own."""
 
 ENGINES: Registry[Callable[..., Engine]] = Registry(
@@ -19,7 +19,6 @@ ENGINES: Registry[Callable[..., Engine]] = Registry(
     "gagpo.engines",
     {
         "transformers": "gagpo.agents.engines.general:transformers_engine",
-        "vllm": "gagpo.agents.engines.vllm:VLLMEngine",
-        "vllm-server": "gagpo.agents.engines.remote.engine:VLLMServerEngine",
+        "vllm": "gagpo.agents.engines.remote.engine:VLLMServerEngine",
     },
 )

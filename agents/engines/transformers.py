@@ -20,6 +20,8 @@ from gagpo.agents.engines.weights import copy_tensors
 from gagpo.agents.precision import dtype_of
 from gagpo.base.errors import InvalidArgument
 
+PREFILL_TOKENS = 8192  # most padded prompt tokens of one forward pass
+
 
 class DecodingRow:
     """A response under way: ``count`` tokens are sampled, all but the last of them read."""
@@ -52,7 +54,6 @@ class TransformersEngine(ModelEngine):
     those under way at the next token.
 
     dtype: what is sampled in (``float32`` or ``bfloat16``); that of the model if None.
-    prefill_tokens: most padded prompt tokens of one forward pass.
     own: always sample from a copy, so that the model can be trained meanwhile.
     """
 
@@ -63,7 +64,6 @@ class TransformersEngine(ModelEngine):
         max_length: int | None = None,
         *,
         dtype: str | None = None,
-        prefill_tokens: int = 8192,
         own: bool = False,
     ):
         super().__init__(model, tokenizer, max_length, dtype)
@@ -72,7 +72,6 @@ class TransformersEngine(ModelEngine):
         self.shares_weights = wanted == weight.dtype and not own
         if not self.shares_weights:
             self.model = merge(copy.deepcopy(model)).to(wanted).requires_grad_(False)
-        self.prefill_tokens = prefill_tokens
         self._new: list[DecodingRow] = []  # submitted, not read yet
         self._rows: list[DecodingRow] = []  # being decoded
         self._finished: list[Finished] = []
@@ -265,7 +264,7 @@ class TransformersEngine(ModelEngine):
         begin = 0
         while begin < len(order):  # as many prompts as fit when padded to the longest
             end = begin + 1
-            while end < len(order) and (end + 1 - begin) * new_B[order[end]] <= self.prefill_tokens:
+            while end < len(order) and (end + 1 - begin) * new_B[order[end]] <= PREFILL_TOKENS:
                 end += 1
             chunk = np.sort(order[begin:end])
             chunk = chunk[np.argsort(slot_B[chunk], kind="stable")]

@@ -29,13 +29,10 @@ BaseUrl = Annotated[str | None, _option("URL of a compatible server; by default 
 KeepReasoning = Annotated[bool | None, _option("Keep the model's reasoning in the conversation.")]
 Concurrency = Annotated[int | None, _option("Concurrent episodes; 16 by default.", min=1)]
 Timeout = Annotated[float | None, _option("Timeout of a request in seconds; 120 by default.", min=0.001)]
-RequestsPerMinute = Annotated[float | None, _option("Requests per minute that the server allows.", min=1)]
-TokensPerMinute = Annotated[float | None, _option("Tokens per minute that the server allows.", min=1)]
 PriceIn = Annotated[float | None, _option("Dollars per million input tokens.", min=0)]
 PriceCached = Annotated[float | None, _option("Dollars per million cached input tokens.", min=0)]
 PriceOut = Annotated[float | None, _option("Dollars per million output tokens.", min=0)]
 LimitCost = Annotated[float | None, _option("Stop at this cost in dollars.", min=0)]
-LimitTokens = Annotated[int | None, _option("Stop after this many tokens.", min=0)]
 KeyVariable = Annotated[str | None, _option("Environment variable with the API key; OPENAI_API_KEY by default.")]
 CompletionTokens = Annotated[bool | None, _option("Send max_completion_tokens instead of max_tokens.")]
 Journals = Annotated[
@@ -45,13 +42,10 @@ _SETTINGS = {  # fields of ApiSettings by the option that sets them
     "base_url": "base_url",
     "key_variable": "key_variable",
     "timeout": "timeout",
-    "requests_per_minute": "requests_per_minute",
-    "tokens_per_minute": "tokens_per_minute",
     "price_in": "input_price",
     "price_cached": "cached_price",
     "price_out": "output_price",
     "limit_cost": "limit_cost",
-    "limit_tokens": "limit_tokens",
 }
 
 
@@ -101,14 +95,9 @@ def evaluate(
     key_variable: KeyVariable = None,
     concurrency: Concurrency = None,
     timeout: Timeout = None,
-    requests_per_minute: RequestsPerMinute = None,
-    tokens_per_minute: TokensPerMinute = None,
-    price_in: PriceIn = None,
     price_cached: PriceCached = None,
     price_out: PriceOut = None,
     limit_cost: LimitCost = None,
-    limit_tokens: LimitTokens = None,
-    completion_tokens: CompletionTokens = None,
     keep_reasoning: KeepReasoning = None,
     journals: Journals = None,
 ) -> None:

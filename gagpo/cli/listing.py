@@ -101,7 +101,6 @@ def _problem(module: str, name: str) -> str:
 
 def everything(runs: Path = Path("runs"), models: Path = Path("data/models")) -> list[Listed]:
     """Environments, algorithms, curricula, engines, shipped models, local models and runs."""
-    from gagpo.agents.engines.registry import SERVERS
     from gagpo.algorithms import PRESETS
     from gagpo.controllers.curriculum import CURRICULA
 
@@ -113,7 +112,6 @@ def everything(runs: Path = Path("runs"), models: Path = Path("data/models")) ->
     for engine, package in (("transformers", "transformers"), ("vllm", "vllm"), ("openai:MODEL", "openai")):
         missing = "" if find_spec(package) else f"the package {package} is not installed"
         listed.append(Listed("engine", engine, package=package, problem=missing))
-    listed += [Listed("engine", engine) for engine in SERVERS]
     listed += _starters()
     for kind, folder, mark in (("model", models, "config.json"), ("run", runs, "config.yaml")):
         listed += [Listed(kind, str(path.parent), package="") for path in sorted(folder.glob(f"*/{mark}"))]

@@ -34,7 +34,7 @@ import torch
 
 from gagpo.agents.agent import Agent, LanguageAgent
 from gagpo.agents.engines.base import Engine, NamedTensor
-from gagpo.agents.engines.weights import named_tensors, tensors_for
+from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.episodes import Episode
 from gagpo.agents.precision import dtype_of
 from gagpo.agents.rollout import Clock
@@ -128,7 +128,7 @@ class AheadCollector(Collector):
     def updating(self, engine: Engine, model: torch.nn.Module, iteration: int) -> Iterator[None]:
         """Publish the new weights at the end; the engine samples during the update."""
         yield
-        self.publish(tensors_for(engine, model), iteration)
+        self.publish(named_tensors(model, not engine.shares_weights), iteration)
 
     def publish(self, tensors: Iterable[NamedTensor], iteration: int) -> None:
         """Copy the weights of ``iteration`` updates for the engine."""

@@ -15,6 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from gagpo.agents.agent import Agent
+from gagpo.agents.engines.ranks import is_colocated
+from gagpo.agents.engines.registry import SERVERS
 from gagpo.agents.episodes import Call, Episode, Turn
 from gagpo.agents.rollout import Clock, Job, rollout
 from gagpo.distributed.errors import RanksDiffer
@@ -51,15 +53,11 @@ def require_fitting(settings: RunSettings, processes: int) -> None:
             f"optimizer.name=adamw8bit cannot be sharded over {processes} processes: set optimizer.name=adamw, or "
             "processes=1"
         )
-    if settings.lora is not None and settings.lora.base == "4bit":
+    engine = settings.engine
+    if settings.rollout.ahead and engine.name in SERVERS and is_colocated(engine.options, settings.device):
         raise SettingsError(
-            f"lora.base=4bit keeps weights in blocks that cannot be sharded over {processes} processes: set "
-            "lora.base=bfloat16, or processes=1"
-        )
-    if settings.rollout.ahead and settings.engine.name == "vllm":
-        raise SettingsError(
-            "engine vllm samples on the GPUs of the ranks, and rollout.ahead samples while these train: set "
-            "engine=vllm-server with GPUs of its own, or rollout.ahead=0"
+            "engine vllm samples on the GPUs of the ranks, and rollout.ahead samples while these train: name GPUs of "
+            "its own with engine.options.gpus, or set rollout.ahead=0"
         )
     tasks = settings.rollout.tasks
     if tasks % processes and not settings.rollout.ahead:

@@ -125,8 +125,6 @@ def _candidates(settings: RunSettings) -> Iterator[tuple[str, str]]:
         yield "lora.base", "bfloat16"
     if settings.optimizer.name == "adamw" and settings.processes == 1:
         yield "optimizer.name", "adamw8bit"
-    if settings.lora is not None and settings.lora.base != "4bit":
-        yield "lora.base", "4bit"
     if settings.algorithm.kl.coefficient > 0:
         yield "algorithm.kl.coefficient", "0.0"
 

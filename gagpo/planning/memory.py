@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from gagpo.agents.engines.flat.kernels import BLOCK, KEPT_SCORES, SMALL_SCORES
+from gagpo.agents.engines.ranks import is_colocated
 from gagpo.agents.engines.registry import SERVERS
 from gagpo.agents.shape import Shape
 from gagpo.learning.logprobs import chunk_tokens
@@ -90,14 +91,12 @@ def _offloads(settings: RunSettings, what: Literal["activations", "weights"]) ->
 
 
 def base_bytes(settings: RunSettings, shape: Shape) -> tuple[float, str]:
-    """Bytes of all weights except an adapter's, and their format. See :mod:`gagpo.agents.engines.frozen`."""
+    """Bytes of all weights except an adapter's, and their format."""
     base = "float32" if settings.lora is None else settings.lora.base
     if base == "float32":
         return 4.0 * shape.parameters, "float32"
-    # An untied output layer is in bfloat16 in both formats; a 4-bit block of 64 has a scale of slightly over 8 bits.
-    out = max(0, shape.embeddings - shape.vocabulary * shape.width)
-    small = (2.0 if base == "bfloat16" else 0.5 + (1 + 4 / 256) / 64) * shape.linear + 2 * out
-    return 4 * (shape.parameters - shape.linear - out) + small, f"{base} matrices, else float32"
+    halved = shape.linear + max(0, shape.embeddings - shape.vocabulary * shape.width)  # with an untied output layer
+    return 4.0 * shape.parameters - 2 * halved, f"{base} matrices, else float32"
 
 
 def gathered_parts(settings: RunSettings, shape: Shape) -> list[Part]:
@@ -144,9 +143,10 @@ def engine_parts(settings: RunSettings, shape: Shape, row: int, gigabytes: float
     size, ranks = _size(engine.dtype), settings.processes
     largest = shape.vocabulary * shape.width
     token = 2 * shape.layers * shape.key_value_heads * shape.head_size * size
-    if engine.name in SERVERS and engine.options.get("placement") != "colocated":
-        return _sending(settings, largest)  # the engines have their own devices
-    if engine.name in ("vllm", *SERVERS):
+    if engine.name in SERVERS:
+        elsewhere = settings.device != "cpu" and not is_colocated(engine.options, settings.device)
+        if elsewhere or engine.options.get("urls"):
+            return _sending(settings, largest)  # the engines have their own devices
         if settings.device == "cpu":
             cache = max(VLLM_CPU_CACHE, token * row)
             return [

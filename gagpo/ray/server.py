@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gagpo.agents.engines.ranks import Rank
-from gagpo.agents.engines.remote.server import Server, ServerPlan, StartedLate
+from gagpo.agents.engines.ranks import Rank, is_colocated
+from gagpo.agents.engines.registry import SERVERS
+from gagpo.agents.engines.remote.server import Server, ServerPlan
 from gagpo.agents.model import ModelError
 from gagpo.base.errors import GagpoError, first_line
 from gagpo.collecting.placement import LocalPlacement
@@ -88,13 +89,13 @@ class PlacedServer:
             raise ModelError(f"a vLLM server could not be started in the cluster: {error}") from None
 
     def wait(self, deadline: float) -> None:
-        """Wait until the server is ready; ModelError if it ends, StartedLate if it takes too long."""
+        """Wait until the server is ready; ModelError if it ends or takes too long."""
         assert self._ask is not None
         end = time.monotonic() + deadline
         try:
             while not self._ask("ready", 5.0, deadline=ASK_SECONDS):
                 if time.monotonic() > end:
-                    raise StartedLate(f"a vLLM server in the cluster was not ready after {deadline:g} s")
+                    raise ModelError(f"a vLLM server in the cluster was not ready after {deadline:g} s")
         except HostLost as error:
             raise ModelError(f"a vLLM server in the cluster ended while it started: {error}") from None
 
@@ -108,16 +109,16 @@ class RayPlace(LocalPlacement):
     """Placement in a Ray cluster: environments on the rank's node, vLLM servers on any node with free GPUs."""
 
     def __init__(self, settings: RunSettings, folder: Path):
-        self._cluster = settings.cluster
+        self._cluster, self._device = settings.cluster, settings.device
         self._folder = folder
 
     def engine_arguments(self, settings: EngineSettings) -> Mapping[str, Any]:
         shared = super().engine_arguments(settings)
-        if settings.name != "vllm-server" or settings.options.get("urls"):
+        if settings.name not in SERVERS or settings.options.get("urls"):
             return shared
         if "folder" not in settings.options:
             shared = {**shared, "folder": str(self._folder / "weights")}
-        if settings.options.get("placement") == "colocated":
+        if is_colocated(settings.options, self._device):
             return shared  # next to the rank, on its own device
         place = Rank(Rank.of(os.environ).rank)  # the cluster finds GPUs for each server
         return {**shared, "place": place, "start_with": lambda plan, log: PlacedServer(plan, self._place_server)}

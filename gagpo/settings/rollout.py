@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from gagpo.agents.engines.base import Sampling
 from gagpo.agents.engines.ranks import require_one_gpu
-from gagpo.agents.engines.registry import ENGINES
+from gagpo.agents.engines.registry import ENGINES, SERVERS
 from gagpo.agents.precision import require_known
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.options import Options, by_name
@@ -89,7 +89,7 @@ class EngineSettings(Options):
 
     name: str = Field(
         "transformers",
-        description="transformers, vllm, vllm-server, the name of an installed plugin, or module:Name",
+        description="transformers, vllm, the name of an installed plugin, or module:Name",
     )
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="of sampling and of the reference policy")
     memory: float | None = Field(
@@ -111,7 +111,8 @@ class EngineSettings(Options):
     @model_validator(mode="after")
     def _known(self) -> EngineSettings:
         ENGINES.place(self.name)
-        require_one_gpu(self.name, self.options)
+        if self.name in SERVERS:
+            require_one_gpu(self.options)
         return self
 
     def arguments(self) -> dict[str, Any]:

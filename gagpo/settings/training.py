@@ -42,10 +42,10 @@ class LoraSettings(Options):
     targets: str | list[str] = Field(
         "all-linear", description="all-linear (without the output layer), or names of linear layers: [q_proj, v_proj]"
     )
-    base: Literal["float32", "bfloat16", "4bit"] = Field(
+    base: Literal["float32", "bfloat16"] = Field(
         "float32",
         description="format of the frozen matrices of linear layers; with bfloat16 updates are bit-identical to "
-        "float32; 4bit (bitsandbytes) rounds the matrices",
+        "float32",
     )
 
 

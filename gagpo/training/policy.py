@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gagpo.agents.engines import adapters, frozen
+from gagpo.agents.engines import adapters
 from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.learning.forward import checkpoint_activations
 from gagpo.learning.optimizer import require_optimizer
@@ -51,7 +51,6 @@ def require_trainable(settings: RunSettings) -> None:
     require_optimizer(settings.optimizer)
     if settings.lora is not None:
         adapters.require_peft()
-        frozen.require_base(settings.lora.base)
         if adapters.is_adapter(Path(settings.model)):
             raise SettingsError(
                 f"model {settings.model} is an adapter already; merge it first: gagpo export RUN FOLDER"
@@ -80,7 +79,8 @@ def _load(settings: RunSettings, saved: Checkpoint | None, commit: str | None) -
         model = load(settings.model, "float32", revision=revision, device=settings.device if whole else "cpu")
         base = adapters.Base.of(settings.model, model)
         adapters.inject(model, settings.lora.rank, settings.lora.alpha, settings.lora.targets, settings.seed)
-        frozen.shrink(model, settings.lora.base)
+        if not whole:
+            adapters.halve_base(model)
         model.to(torch.device(settings.device))
         if saved:
             adapters.load(model, Path(saved.model), base)

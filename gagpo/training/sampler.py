@@ -94,13 +94,13 @@ class Sampler:
 
 
 def needs_weights(settings: RunSettings, ranks: Ranks) -> bool:
-    """Whether the engine needs a model with weights in this process, as all do except vLLM and servers.
+    """Whether the engine needs a model with weights in this process, as all do except servers.
 
     With ``rollout.ahead`` the first rank needs one in any case, because the policy's own weights change meanwhile.
     """
     if settings.rollout.ahead:
         return ranks.first
-    return settings.engine.name not in ("vllm", *SERVERS)
+    return settings.engine.name not in SERVERS
 
 
 def _engine(

@@ -8,7 +8,7 @@ pytest.importorskip("flask")
 
 from gagpo.agents.agent import EpisodeState
 from gagpo.agents.api.agent import ApiAgent, ChatSettings
-from gagpo.agents.api.client import ApiClient, ApiError, ContextFull, LimitReached, RateLimiter
+from gagpo.agents.api.client import ApiClient, ApiError, ContextFull, LimitReached
 from gagpo.agents.api.settings import ApiSettings
 from gagpo.agents.episodes import Episode
 from gagpo.agents.prompts import STYLES
@@ -178,17 +178,13 @@ def wait_for(condition, seconds=30.0):
     return False
 
 
-def test_limits_on_cost_and_tokens_are_kept():
+def test_a_limit_on_the_cost_is_kept():
     prices = {"input_price": 1e6, "cached_price": 5e5, "output_price": 2e6}
     with serving() as server:
         client = client_of(server, limit_cost=20.0, **prices)
         assert client.ask(ASK, 0.0, 5).usage.cost == 6 + 4 * 0.5 + 2 * 2
         client.ask(ASK, 0.0, 5)
         with pytest.raises(LimitReached, match=r"\$24.00 is spent, the limit is \$20.00"):
-            client.ask(ASK, 0.0, 5)
-        client = client_of(server, limit_tokens=12)
-        client.ask(ASK, 0.0, 5)
-        with pytest.raises(LimitReached, match="12 tokens"):
             client.ask(ASK, 0.0, 5)
     with pytest.raises(InvalidArgument, match="needs prices"):
         ApiSettings("m", limit_cost=1.0)
@@ -198,23 +194,6 @@ def test_tokens_are_estimated_where_the_server_does_not_count():
     with serving(usage=False) as server:
         usage = client_of(server).ask(ASK, 0.0, 5).usage
     assert (usage.estimated, usage.prompt, usage.completion) == (1, len(ASK[0]["content"]) // 4, 1)
-
-
-class Time:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
-def test_the_rate_limiter_counts_requests_and_tokens_of_a_minute():
-    clock = Time()
-    limiter = RateLimiter(2, None, clock)
-    assert [limiter.enter(1) for _ in range(3)] == [0, 0, 60]
-    clock.now = 60.0
-    assert limiter.enter(1) == 0
-    limiter = RateLimiter(None, 100, clock)
-    assert [limiter.enter(tokens) for tokens in (1000, 1)] == [0, 60]  # too large for any minute: goes alone
 
 
 def test_retry_after_sets_the_pause(monkeypatch):

@@ -128,7 +128,6 @@ def test_the_same_command_plays_nothing_again_and_another_reuses_nothing(tmp_pat
             {"tasks": 3},
             {"context": {"admissible": True}},
             {"split": "train"},
-            {"api": {"extra": {"top_p": 0.5}}},
         ):
             before = len(server.requests)
             run(server, tmp_path, **change)
@@ -146,7 +145,7 @@ def test_results_under_unlike_conditions_do_not_compare(tmp_path):
             ({"temperature": 0.5}, "temperature 0.4 against 0.5"),
             ({"context": {"style": "tags"}}, "style 'plain' against 'tags'"),
             ({"max_tokens": 9}, "max_tokens 512 against 9"),
-            ({"api": {"extra": {"top_p": 0.5}}, "temperature": "server"}, "temperature 0.4 against 'server'"),
+            ({"temperature": "server"}, "temperature 0.4 against 'server'"),
         ):
             with pytest.raises(DifferentPanels, match=told):
                 compare_results({"usual": usual, "other": run(server, tmp_path, **change).result})

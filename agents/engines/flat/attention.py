@@ -16,7 +16,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from gagpo.agents.engines.flat.kernels import PLAIN, LayerKind
 from gagpo.agents.engines.flat.packed import PackedRows
-from gagpo.base.errors import GagpoError, InvalidArgument
+from gagpo.base.errors import InvalidArgument
 
 NAME = "flat"
 
@@ -29,10 +29,6 @@ class AttentionLayout(Protocol):
     def attend(
         self, layer: int, query_THD: Tensor, key_THD: Tensor, value_THD: Tensor, scale: float, kind: LayerKind = PLAIN
     ) -> Tensor: ...
-
-
-class UnknownAttention(GagpoError, ValueError):
-    """A model passes its attention an argument that flat attention does not support."""
 
 
 # Arguments that models pass to every attention function and that do not affect it.
@@ -62,7 +58,7 @@ def _flat_attention(
         )
     for name, value_given in more.items():
         if name not in HARMLESS and value_given is not None:
-            raise UnknownAttention(f"the attention of {type(module).__name__} takes {name}, which is not known here")
+            raise InvalidArgument(f"the attention of {type(module).__name__} takes {name}, which is not known here")
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     query_THD, key_THD, value_THD = (x[0].transpose(0, 1) for x in (query, key, value))
     layer: int = module.layer_idx  # type: ignore[assignment]

@@ -40,13 +40,12 @@ class LayerKind:
 PLAIN = LayerKind()
 
 
-def bucket(count: int, least: int = 1) -> int:
-    """The smallest size >= ``count`` among ``least`` times 1, 2, 3, 4 and 5, 6, 7, 8 times each power of two."""
-    parts = -(-count // least)
+def bucket(count: int) -> int:
+    """The smallest size >= ``count`` among 1, 2, 3, 4 and 5, 6, 7, 8 times each power of two."""
     step = 1
-    while parts > 8 * step:
+    while count > 8 * step:
         step *= 2
-    return least * step * max(1, -(-parts // step))
+    return step * max(1, -(-count // step))
 
 
 def materialized_attention(

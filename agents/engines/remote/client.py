@@ -15,18 +15,15 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gagpo.agents.engines.base import Request, Response, Sampling
-from gagpo.agents.engines.vllm_arguments import spread, temperature_of
-from gagpo.base.errors import GagpoError
+from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.envs.remote.exchange import DeadlinePassed, ExchangeFailed, OversizedReply, Reply, exchange, open_http
 
+TEMPERATURES = (0.01, 2.0)  # what vLLM accepts besides 0; it silently raises lower ones
 CONTROL_BYTES = 1 << 20  # most bytes of an answer without tokens
 ANSWER_BYTES = 1 << 16  # most bytes of an answer with tokens, in addition to those of its tokens
 TOKEN_BYTES = 512  # most bytes per token: id, log-probability and one candidate
 HIGHEST = 1e-3  # log-probability, since rounding may exceed 0
 NO_LOGPROB = -9998.0  # vLLM reports lower values for missing log-probabilities and NaN
-
-Order = tuple[str, Mapping[str, object] | None]
-"""Path and JSON body of a call whose answer is ignored."""
 
 
 class ReplicaError(GagpoError):
@@ -49,10 +46,6 @@ class StaleWeights(ReplicaError):
     """The answer was sampled with outdated weights."""
 
 
-class UnsuitableServer(ReplicaError):
-    """The server does not offer or allow a required call."""
-
-
 class RequestRefused(ReplicaError, ValueError):
     """The server rejects the request as invalid."""
 
@@ -64,13 +57,11 @@ class Terms:
     stops: tokens that end a response.
     vocabulary: number of tokens.
     version: name of the weights that must answer, and salt of the server's prefix cache.
-    adapter: name of the LoRA adapter to use.
     """
 
     stops: tuple[int, ...]
     vocabulary: int
     version: str
-    adapter: str | None = None
 
 
 class _Part(BaseModel):
@@ -129,7 +120,7 @@ class Client:
         await self._ask("GET", "/health", None, deadline, CONTROL_BYTES)
 
     async def order(self, path: str, body: Mapping[str, object] | None, deadline: float) -> None:
-        """Make a call and ignore its answer: weight transfer, adapters, sleep and wake."""
+        """Make a call and ignore its answer: weight transfer, sleep and wake."""
         data = None if body is None else json.dumps(body).encode()
         await self._ask("POST", path, data, deadline, CONTROL_BYTES)
 
@@ -144,7 +135,7 @@ class Client:
         if reply.status in (400, 413, 422):
             raise RequestRefused(f"{self.url}{path} refuses the request ({reply.status}): {reply.said}")
         if reply.status in (401, 403, 404, 405):
-            raise UnsuitableServer(
+            raise ReplicaError(
                 f"{self.url}{path} cannot be used ({reply.status}): {reply.said}; start the server with "
                 "`python -m gagpo.agents.engines.remote.server MODEL`, which enables what is needed"
             )
@@ -161,6 +152,20 @@ class Client:
             raise ReplicaUnreachable(str(error)) from None
 
 
+def temperature_of(request: Request, sampling: Sampling) -> float:
+    """The temperature of a request. Raises: InvalidArgument for one that vLLM would change."""
+    temperature = sampling.temperature_of(request)
+    lowest, highest = TEMPERATURES
+    if temperature and not lowest <= temperature <= highest:
+        raise InvalidArgument(f"vLLM samples at temperature 0 or in [{lowest}, {highest}], got {temperature}")
+    return temperature
+
+
+def _spread(seed: int) -> int:
+    """Hash a seed to 63 bits, since generators on a CPU use only the lowest 32."""
+    return int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1)
+
+
 def _question(request: Request, sampling: Sampling, terms: Terms) -> bytes:
     """The JSON body of a request for a response."""
     body = {
@@ -169,15 +174,13 @@ def _question(request: Request, sampling: Sampling, terms: Terms) -> bytes:
         "sampling_params": {
             "temperature": temperature_of(request, sampling),
             "max_tokens": sampling.limit(request),
-            "seed": spread(request.seed),
+            "seed": _spread(request.seed),
             "stop_token_ids": list(terms.stops),
             "ignore_eos": True,  # the stop tokens are ours
             "logprobs": 0,  # of the sampled token alone
             "detokenize": False,
         },
     }
-    if terms.adapter is not None:
-        body["model"] = terms.adapter
     return json.dumps(body).encode()
 
 

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import queue
 import threading
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -19,14 +19,12 @@ from gagpo.agents.engines.base import Finished, Request, Response, Sampling
 from gagpo.agents.engines.remote.client import (
     Client,
     MalformedAnswer,
-    Order,
     ReplicaError,
     ReplicaTimeout,
     ReplicaUnreachable,
     RequestRefused,
     StaleWeights,
     Terms,
-    UnsuitableServer,
 )
 from gagpo.base.errors import GagpoError
 from gagpo.base.tables import ascii_only
@@ -36,7 +34,6 @@ LOG = logging.getLogger("gagpo")
 MOST_FAULTS = 3  # in a row, after which a server is given up
 MOST_TRIES = 8  # of one request, at all servers
 CHECKS = 3  # health checks of a server within the allowed silence
-LEAD = 8  # extra sessions of a server over the one with the fewest, plus a quarter of the latter's
 
 NEW = "it has no weights yet"
 
@@ -117,8 +114,6 @@ class ReplicaRouter:
         self._recover = recover
         self._recovering: asyncio.Task[None] | None = None
         self._assigned: dict[int, Replica] = {}  # by session
-        self._readers: dict[int, Replica] = {}  # by hash of a session's first prompt
-        self._read_under: Terms | None = None  # weights that the readers' caches belong to
         self._tasks: dict[asyncio.Task[Response], Request] = {}
         self._finished: queue.SimpleQueue[asyncio.Task[Response]] = queue.SimpleQueue()
         self._loop = asyncio.new_event_loop()
@@ -160,42 +155,22 @@ class ReplicaRouter:
             raise
         return finished
 
-    def ask_all(
-        self,
-        replicas: Sequence[Replica],
-        faults: Sequence[ReplicaError | None],
-        questions: Sequence[Request],
-        sampling: Sampling,
-    ) -> list[list[Response] | ReplicaError]:
-        """The responses of all servers without a fault, in use or not, and the errors of the others."""
-
-        async def one(replica: Replica, fault: ReplicaError | None) -> list[Response] | ReplicaError:
-            assert self.terms is not None
-            if fault is not None:
-                return fault
-            try:
-                calls = [replica.client.generate(question, sampling, self.terms) for question in questions]
-                return await asyncio.gather(*calls)
-            except ReplicaError as error:
-                return error
-
-        async def all_of_them() -> list[list[Response] | ReplicaError]:
-            return await asyncio.gather(*map(one, replicas, faults))
-
-        return self.run(all_of_them())
-
-    def order(self, order: Order, deadline: float) -> None:
+    def order(self, path: str) -> None:
         """Make the same call at all servers in use, and give up those that fail."""
         for replica in [one for one in self.all if one.alive]:
             try:
-                self.run(replica.client.order(*order, deadline))
+                self.run(replica.client.order(path, None, self.deadline))
             except ReplicaError as error:
-                self.take_out(replica, str(error))
+                self.run(self.withdraw(replica, str(error)))
                 self.report_loss(replica, sum(one.alive for one in self.all))
 
-    def take_out(self, replica: Replica, reason: str) -> None:
-        """Take a server out of use, see :meth:`withdraw`."""
-        self.run(self.withdraw(replica, reason))
+    def is_healthy(self, number: int) -> bool:
+        """Whether a server reports that it is healthy, in use or not."""
+        try:
+            self.run(self.all[number].client.healthy(self.silence))
+        except ReplicaError:
+            return False
+        return True
 
     def release(self, session: int) -> None:
         """Forget the session and drop its request under way."""
@@ -223,28 +198,20 @@ class ReplicaRouter:
             task.add_done_callback(self._finished.put)
 
     async def _respond(self, request: Request, sampling: Sampling) -> Response:
-        """Ask until a server responds, all servers refuse, or after :data:`MOST_TRIES`."""
+        """Ask until a server responds or refuses, or after :data:`MOST_TRIES`."""
         fault: ReplicaError | None = None
-        refused: dict[int, RequestRefused] = {}  # by number of the server
         for attempt in range(MOST_TRIES):
-            replica = await self._assign(request, refused)
+            replica = await self._assign(request)
             self.counters.asked += 1
             self.counters.again += attempt > 0
             begun = replica.events
             try:
-                response = await self._call(replica, request, sampling)
-            except RequestRefused as error:  # believed only if all servers refuse
-                fault = refused[replica.number] = error
-                self._unassign(request.session)
-                if all(one.number in refused for one in self.all if one.alive):
-                    raise
+                return await self._call(replica, request, sampling)
+            except RequestRefused:
+                raise
             except ReplicaError as error:
                 fault = error
                 await self._record_fault(replica, error, begun)
-            else:
-                for number, refusal in refused.items():
-                    await self._record_fault(self.all[number], refusal)
-                return response
         raise ReplicasLost(f"no server answered a request in {MOST_TRIES} tries; the last time: {fault}")
 
     async def _call(self, replica: Replica, request: Request, sampling: Sampling) -> Response:
@@ -264,34 +231,14 @@ class ReplicaRouter:
         replica.faults = 0
         return response
 
-    async def _assign(self, request: Request, refused: Collection[int]) -> Replica:
-        """The server of the session, for a new session preferably one that has not ``refused`` the request.
-
-        Sessions of a group begin with the same prompt. They share one server, which reads it once, unless it has many
-        more sessions than another.
-        """
+    async def _assign(self, request: Request) -> Replica:
+        """The server of the session; for a new session the one that has the fewest."""
         replica = self._assigned.get(request.session)
         if replica is not None and replica.alive:
             return replica
         while not (alive := [one for one in self.all if one.alive]):
             await self._wait_for_recovery()
-        if self.terms is not self._read_under:  # caches of older weights are useless
-            self._readers.clear()
-            self._read_under = self.terms
-        prompt = hash(request.prompt_ids.tobytes())
-        reader = self._readers.get(prompt)
-        least = min(len(one.sessions) for one in alive)
-        replica = min(
-            alive,
-            key=lambda one: (
-                one.number in refused,
-                len(one.sessions) > least + LEAD + least // 4,
-                one is not reader,
-                len(one.sessions),
-                one.number,
-            ),
-        )
-        self._readers[prompt] = replica
+        replica = min(alive, key=lambda one: len(one.sessions))
         replica.sessions.add(request.session)
         self._assigned[request.session] = replica
         return replica
@@ -316,28 +263,25 @@ class ReplicaRouter:
 
     async def _release(self, session: int) -> None:
         await self._drop([task for task, request in self._tasks.items() if request.session == session])
-        self._unassign(session)
-
-    def _unassign(self, session: int) -> None:
         replica = self._assigned.pop(session, None)
         if replica is not None:
             replica.sessions.discard(session)
 
     # In the loop: servers ---------------------------------------------------------------------------------------------
 
-    async def _record_fault(self, replica: Replica, fault: ReplicaError, begun: int | None = None) -> None:
+    async def _record_fault(self, replica: Replica, fault: ReplicaError, begun: int) -> None:
         """Give a server up at once, after several faults, or if it is not healthy, depending on the fault.
 
         begun: the server's ``events`` at the time of the call, so that connections that break together count once.
         """
         if not replica.alive:
             return
-        if begun is None or begun == replica.events:
+        if begun == replica.events:
             replica.faults += 1
             replica.events += 1
         self.counters.stale += isinstance(fault, StaleWeights)
         self.counters.broken += isinstance(fault, MalformedAnswer)
-        if isinstance(fault, StaleWeights | ReplicaTimeout | UnsuitableServer) or replica.faults >= MOST_FAULTS:
+        if isinstance(fault, StaleWeights | ReplicaTimeout) or replica.faults >= MOST_FAULTS:
             await self._give_up(replica, fault)
         elif isinstance(fault, ReplicaUnreachable):
             try:

@@ -12,6 +12,7 @@ import argparse
 import importlib.util
 import json
 import logging
+import math
 import os
 import sys
 import time
@@ -24,10 +25,10 @@ from typing import TYPE_CHECKING
 import httpx2
 
 from gagpo.agents.engines.ranks import Rank, visible_gpu
-from gagpo.agents.engines.remote.transfer import free_port
-from gagpo.agents.engines.vllm_arguments import BACKEND, cpu_arguments, room_for_rank
+from gagpo.agents.engines.remote.transfer import BACKEND, free_port
 from gagpo.agents.model import ModelError
 from gagpo.agents.precision import dtype_of
+from gagpo.agents.shape import key_value_shape
 from gagpo.base.child import Child, RestartBudget
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.interpreter import command, module_path
@@ -35,18 +36,18 @@ from gagpo.base.tables import ascii_only
 
 if TYPE_CHECKING:
     import torch
+    from transformers import PreTrainedConfig
 
 LOG = logging.getLogger("gagpo")
 
 SUPERVISOR = "gagpo.agents.engines.remote.supervisor:main"
+CPU_CACHE = 2**30  # bytes of keys and values on a CPU, unless one response of full length needs more
+CPU_BLOCK = 32  # tokens of a cache block on a CPU: prompts are shared in whole blocks
+CPU_STEP = 8192  # tokens read in one step on a CPU
 POLL_SECONDS = 0.25
 CLOSE_SECONDS = 15.0
 GPU_SHARE = {"colocated": 0.4, "separate": 0.9}
 EXTENSION = "gagpo.agents.engines.remote.vllm_extension.WorkerExtension"
-
-
-class StartedLate(ModelError):
-    """A server was not ready in time."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,6 @@ class ServerPlan:
     devices: numbers of its GPUs, ``()`` for a CPU.
     sleeps: whether it can free its GPU.
     threads: CPU threads of a server without GPUs.
-    adapter_rank: rank of its LoRA adapters, 0 for none.
     more: further arguments for vLLM's command line.
     """
 
@@ -73,7 +73,6 @@ class ServerPlan:
     devices: tuple[int, ...] = ()
     sleeps: bool = False
     threads: int = 1
-    adapter_rank: int = 0
     more: tuple[str, ...] = ()
 
 
@@ -85,8 +84,6 @@ def arguments(plan: ServerPlan) -> list[str]:
     line += ["--dtype", plan.dtype, "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
     line += ["--enable-prefix-caching", "--weight-transfer-config", json.dumps({"backend": BACKEND})]
     line += ["--worker-extension-cls", EXTENSION]
-    if plan.adapter_rank:
-        line += ["--enable-lora", "--max-loras", "1", "--max-lora-rank", str(room_for_rank(plan.adapter_rank))]
     if plan.max_length is not None:
         line += ["--max-model-len", str(plan.max_length)]
     if plan.architecture is not None:
@@ -94,15 +91,28 @@ def arguments(plan: ServerPlan) -> list[str]:
     if not plan.devices:
         config = AutoConfig.from_pretrained(plan.folder).get_text_config()
         size = dtype_of(plan.dtype).itemsize
-        options = cpu_arguments(config, size, plan.max_length or int(config.max_position_embeddings))
+        options = _cpu_arguments(config, size, plan.max_length or int(config.max_position_embeddings))
         for name, value in options.items():
             flag = name.replace("_", "-")
             line += [f"--{'' if value else 'no-'}{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
     else:
         line += ["--tensor-parallel-size", str(len(plan.devices))]
-        line += ["--gpu-memory-utilization", str(plan.memory or 0.9)]
+        line += ["--gpu-memory-utilization", str(plan.memory or GPU_SHARE["separate"])]
         line += ["--enable-sleep-mode"] if plan.sleeps else []
     return [*line, *plan.more]
+
+
+def _cpu_arguments(config: PreTrainedConfig, item_bytes: int, max_length: int) -> dict[str, int]:
+    """vLLM's arguments about memory on a CPU, for a model with ``item_bytes`` per number."""
+    token = 2 * math.prod(key_value_shape(config)) * item_bytes
+    return {
+        "kv_cache_memory_bytes": max(CPU_CACHE, token * (max_length + 2 * CPU_BLOCK)),
+        "block_size": CPU_BLOCK,
+        "enforce_eager": True,
+        # A seeded request whose prompt is read in two steps fails: a CPU's generator cannot go back.
+        "enable_chunked_prefill": False,
+        "max_num_batched_tokens": max(CPU_STEP, max_length),
+    }
 
 
 def environment(plan: ServerPlan) -> dict[str, str]:
@@ -112,8 +122,6 @@ def environment(plan: ServerPlan) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "PYTHONPATH": os.pathsep.join(module_path()),
     }
-    if plan.adapter_rank:
-        own["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "True"
     if plan.devices:
         own["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, plan.devices))
     else:  # vLLM would bind the threads of all servers to the first core
@@ -200,10 +208,10 @@ class Server:
             self.process = pipe.receive(CLOSE_SECONDS)
 
     def wait(self, deadline: float) -> None:
-        """Wait until the server is ready. Raises: ModelError if it ends, StartedLate after ``deadline`` seconds."""
+        """Wait until the server is ready. Raises: ModelError if it ends, or after ``deadline`` seconds."""
         if not self.ready(deadline):
             self.close()
-            raise StartedLate(f"a vLLM server was not ready after {deadline:g} s; see {self.log}")
+            raise ModelError(f"a vLLM server was not ready after {deadline:g} s; see {self.log}")
 
     def ready(self, seconds: float) -> bool:
         """Whether the server is ready within ``seconds``. Raises: ModelError if it has ended."""
@@ -297,7 +305,6 @@ def main(line: Sequence[str]) -> None:
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
     parser.add_argument("--max-length", type=int, help="most tokens of a prompt and its response")
     parser.add_argument("--devices", type=int, nargs="*", default=[], help="numbers of the GPUs; none for a CPU")
-    parser.add_argument("--lora", type=int, default=0, metavar="RANK", help="accept LoRA adapters of this rank")
     chosen = parser.parse_args(line[:end])
     plan = ServerPlan(
         folder=chosen.model,
@@ -305,7 +312,6 @@ def main(line: Sequence[str]) -> None:
         max_length=chosen.max_length,
         devices=tuple(chosen.devices),
         threads=max(1, os.cpu_count() or 1),
-        adapter_rank=chosen.lora,
         more=tuple(line[end + 1 :]),
     )
     server = command("-m", "vllm.entrypoints.openai.api_server", "--host", chosen.host)

@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from safetensors import safe_open
 from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTransferInitInfo, WeightTransferUpdateInfo
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from gagpo.agents.engines.vllm_arguments import BACKEND, repack_heads
+from gagpo.agents.engines.remote.transfer import BACKEND
 
 
 @dataclass
@@ -57,12 +59,23 @@ class FileReceiver(WeightTransferEngine[FileInit, FileUpdate]):
 
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)
-        repack_heads(self.model)
+        _repack_heads(self.model)
         if self.taken != self.parameters:
             raise RuntimeError(f"{self.taken} of {self.parameters} tensors arrived")
 
     def shutdown(self) -> None:
         """Do nothing: no memory is held between updates."""
+
+
+def _repack_heads(model: torch.nn.Module) -> None:
+    """Rebuild what the output layers of vLLM's model derive from their weights.
+
+    Reloading does so for layers that receive weights. An output layer tied to the input embedding receives none, and on
+    a CPU its packed copy would keep the old ones.
+    """
+    for module in model.modules():
+        if isinstance(module, ParallelLMHead):
+            module.quant_method.process_weights_after_loading(module)
 
 
 class WorkerExtension:

@@ -8,8 +8,9 @@ from gagpo.agents.engines import attention_check
 from gagpo.agents.engines.base import Request, Sampling, context_limit
 from gagpo.agents.engines.flat.attention import forward, is_flat
 from gagpo.agents.engines.flat.packed import PackedRows
+from gagpo.agents.engines.flat.slots import SlotCache
 from gagpo.agents.engines.general import GeneralEngine, transformers_engine
-from gagpo.agents.model import choose_path
+from gagpo.agents.model import ModelError, choose_path
 from gagpo.learning.batch import build_rows
 from gagpo.learning.logprobs import token_logprobs
 from gagpo.learning.packing import Packing
@@ -66,6 +67,38 @@ def test_sampled_logprobs_equal_those_of_the_trainer(name, tiny_tokenizer):
             logprob, _ = token_logprobs(model, made)
         sampled = np.concatenate([response.logprobs for response in out])[made.token_K.numpy()]
         np.testing.assert_allclose(logprob.numpy(), sampled, atol=1e-3)
+
+
+@pytest.fixture
+def large_logits():
+    """A Llama in bfloat16 whose rounding changes improbable tokens by more than half a nat, as in pretrained models."""
+    model = tiny(BY_NAME["Llama 2, 3"]).bfloat16()
+    model.model.norm.weight.data.mul_(40)
+    return model
+
+
+def test_large_logits_round_by_more_and_are_still_flat(large_logits):
+    single = attention_check.eager_logprobs(large_logits)
+    again = attention_check.eager_logprobs(large_logits.float())
+    assert attention_check.worst(single, again) > 0.5
+    assert choose_path("large logits", large_logits.bfloat16()) == "" and is_flat(large_logits)
+
+
+def test_large_logits_do_not_hide_rows_that_leak(large_logits, monkeypatch):
+    monkeypatch.setattr(attention_check, "PackedRows", lambda lengths, device: PackedRows([sum(lengths)], device))
+    with pytest.raises(ModelError, match=r"rows read together: .* nats off.*and so do padded rows"):
+        choose_path("leaking", large_logits)
+
+
+def test_large_logits_do_not_hide_a_wrong_cache(large_logits, monkeypatch):
+    """Two rows that decode one token each exchange its keys."""
+    attend = SlotCache.attend
+
+    def exchanged(self, layer, query_THD, key_THD, value_THD, scale, kind):
+        return attend(self, layer, query_THD, key_THD.roll(1, 0) if self._decode else key_THD, value_THD, scale, kind)
+
+    monkeypatch.setattr(SlotCache, "attend", exchanged)
+    assert "a cache: log-probabilities are" in attention_check.flat_error(large_logits)
 
 
 @pytest.fixture

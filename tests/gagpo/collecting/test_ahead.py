@@ -232,8 +232,8 @@ def test_an_engine_on_the_trainers_weights_is_refused(corridor, tmp_path, outsid
 
 def test_several_processes_may_train_meanwhile_but_not_sample_on_their_own_cards(corridor):
     require_fitting(load(corridor(rollout={**AHEAD, "tasks": 3})), 2)  # one plays for all
-    with pytest.raises(SettingsError, match="set engine=vllm-server with GPUs of its own"):
-        require_fitting(load(corridor(rollout=AHEAD, engine="vllm")), 2)
+    with pytest.raises(SettingsError, match="name GPUs of its own"):
+        require_fitting(load(corridor(rollout=AHEAD, engine="vllm", device="cuda")), 2)
 
 
 def test_the_correction_is_for_older_weights_unless_another_is_named(corridor):

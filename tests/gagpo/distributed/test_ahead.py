@@ -59,7 +59,7 @@ def test_servers_fewer_than_ranks_sample_while_all_train_and_one_process_goes_on
     """Two servers, three ranks; then one process with the same two servers; then two ranks."""
     model, tokenizer = load_model(warm_model), load_tokenizer(warm_model)
     with serving(model, tokenizer, count=2) as fakes:
-        engine = {"name": "vllm-server", "options": {"urls": [fake.url for fake in fakes], "silence": 60.0}}
+        engine = {"name": "vllm", "options": {"urls": [fake.url for fake in fakes], "silence": 60.0}}
         config = write_config(
             tmp_path,
             warm_model,
@@ -86,7 +86,7 @@ def test_servers_fewer_than_ranks_sample_while_all_train_and_one_process_goes_on
 def test_an_error_of_the_sampling_thread_ends_all_ranks_with_its_words(tmp_path, warm_model):
     model, tokenizer = load_model(warm_model), load_tokenizer(warm_model)
     with serving(model, tokenizer, count=1) as (fake,):
-        engine = {"name": "vllm-server", "options": {"urls": [fake.url], "silence": 2.0}}
+        engine = {"name": "vllm", "options": {"urls": [fake.url], "silence": 2.0}}
         config = write_config(tmp_path, warm_model, engine=engine, rollout=AHEAD, training={"iterations": 50})
         generate, asked = fake.generate, []
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from benchmarks.allocated import Allocated
-from gagpo.agents.engines import adapters, frozen
+from gagpo.agents.engines import adapters
 from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Credit
 from gagpo.distributed.ranks import Ranks, joined
@@ -54,7 +54,8 @@ def model_of(case: Case) -> torch.nn.Module:
     model = create(SIZES[case.size], train_tokenizer(["You stand at 12."], 300), 0)
     if case.base:
         adapters.inject(model, 8, 8.0, adapters.ALL_LINEAR)
-        frozen.shrink(model, case.base)
+        if case.base == "bfloat16":
+            adapters.halve_base(model)
     if case.checkpointing:
         model.gradient_checkpointing_enable()
     return model

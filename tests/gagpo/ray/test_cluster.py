@@ -80,7 +80,7 @@ def test_a_process_that_nobody_placed_has_its_own_pool():
     settings = settings_of()
     with LocalPlacement().open_pool(settings) as pool:
         assert isinstance(pool, WorkerPool) and pool._deadlines["step"] == 7.0
-    engine = EngineSettings(name="vllm-server", options={"replicas": 2})
+    engine = EngineSettings(name="vllm", options={"replicas": 2})
     assert LocalPlacement().engine_arguments(engine) == {"dtype": "float32", "replicas": 2}
 
 
@@ -112,9 +112,9 @@ def test_a_cluster_gives_what_its_settings_ask_for(tmp_path):
     placement = RayPlace(settings_of(), tmp_path)
     with placement.open_pool(settings_of()) as pool:
         assert isinstance(pool, WorkerPool)
-    given = placement.engine_arguments(EngineSettings(name="vllm-server"))
+    given = placement.engine_arguments(EngineSettings(name="vllm"))
     assert given["folder"] == str(tmp_path / "weights") and callable(given["start_with"])
-    named = EngineSettings(name="vllm-server", options={"urls": ["http://10.0.0.1:8000"]})
+    named = EngineSettings(name="vllm", options={"urls": ["http://10.0.0.1:8000"]})
     assert placement.engine_arguments(named) == LocalPlacement().engine_arguments(named)
 
 

@@ -14,8 +14,9 @@ from gagpo.agents.engines.adapters import AdapterError, Base
 from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.engines.flat.attention import forward
 from gagpo.agents.engines.flat.packed import PackedRows
+from gagpo.agents.engines.remote.engine import VLLMServerEngine
 from gagpo.agents.engines.transformers import TransformersEngine
-from gagpo.agents.engines.weights import copy_tensors, named_tensors
+from gagpo.agents.engines.weights import copy_tensors, named_tensors, refreshed
 from gagpo.agents.model import ModelError, choose_path, load_model, load_tokenizer
 from gagpo.cli.main import app
 from gagpo.eval.models import evaluate
@@ -27,6 +28,7 @@ from gagpo.sft.run import sft
 from gagpo.training.export import export
 from gagpo.training.trainer import Trainer, train
 from tests.agents.engines import families
+from tests.agents.engines.remote.fake_server import serving
 from tests.gagpo.training.resuming import killed_after
 from tests.gagpo.training.test_trainer import run, same
 
@@ -127,6 +129,20 @@ def test_an_engine_of_its_own_weights_gets_them_merged(warm_model):
         own = forward(model, ids, PackedRows([len(ids)]), torch.arange(len(ids))).log_softmax(-1)
     own = own[7:-1].gather(-1, ids[8:, None])[:, 0]
     np.testing.assert_allclose(response.logprobs, own, atol=1e-4)
+
+
+def test_servers_get_them_merged(tiny):
+    model, tokenizer = tiny
+    with serving(model, tokenizer) as (fake,):
+        inject(model)
+        engine = VLLMServerEngine(model, tokenizer, urls=[fake.url], deadline=60, silence=60)
+        with refreshed(engine, moved(model)):
+            pass
+        requests = [Request(0, np.arange(5, 20, dtype=np.int32), 0)]
+        (served,) = engine.generate(requests, Sampling(0.0, max_tokens=6))
+        (own,) = TransformersEngine(model, tokenizer).generate(requests, Sampling(0.0, max_tokens=6))
+        assert served.ids.tolist() == own.ids.tolist() and engine.measures()["engine_gap"] < 1e-4
+        engine.close()
 
 
 def test_peft_reads_what_is_written(model, tmp_path):

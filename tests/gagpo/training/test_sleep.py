@@ -1,19 +1,14 @@
 """The engine frees its memory during updates, rejects requests meanwhile, and wakes with new weights."""
 
 from contextlib import nullcontext
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from gagpo.agents.engines import vllm as vllm_engine
 from gagpo.agents.engines.base import Request, Sampling
-from gagpo.agents.engines.ranks import Rank
 from gagpo.agents.engines.transformers import TransformersEngine
-from gagpo.agents.engines.vllm import VLLMEngine
-from gagpo.agents.engines.weights import SentBytes, named_tensors, refreshed
-from gagpo.base.errors import InvalidArgument
+from gagpo.agents.engines.weights import named_tensors, refreshed
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
@@ -96,55 +91,3 @@ def test_an_update_that_fails_leaves_an_engine_that_answers_nobody(tiny):
         engine.generate([request], Sampling(max_tokens=2))
     engine.load_weights(named_tensors(model))
     assert engine.generate([request], Sampling(max_tokens=2))
-
-
-def test_vllm_on_a_gpu_sleeps_deeply_and_gets_memory_that_torch_had_kept(tiny, monkeypatch):
-    """No GPU: its library is played by what notes the calls."""
-    model, _ = tiny
-    calls = []
-
-    def note(name):
-        return lambda *_, **named: calls.append(
-            (name, told) if (told := named.get("level", named.get("tags"))) else name
-        )
-
-    names = ("sleep", "wake_up", "collective_rpc", "apply_model", "reset_prefix_cache")
-    engine = VLLMEngine.__new__(VLLMEngine)
-    engine.llm = SimpleNamespace(**{name: note(name) for name in names})
-    engine.device, engine.max_length, engine._under_way, engine._ready = SimpleNamespace(type="cuda"), 64, {}, True
-    engine._asleep, engine.dtype, engine._adapter = False, "float32", None
-    monkeypatch.setattr(vllm_engine, "_running", engine.llm)
-    monkeypatch.setattr(torch.cuda, "empty_cache", note("empty_cache"))
-    engine._parity, engine._sent = SimpleNamespace(against=lambda tensors, adapter: tensors), SentBytes()
-    monkeypatch.setattr(engine, "_check_parity", note("prove"))
-    with refreshed(engine, model):
-        with pytest.raises(ValueError, match="asleep"):
-            engine.submit([Request(0, np.arange(5, 9, dtype=np.int32), 0)], Sampling(max_tokens=2))
-        calls.append("update")
-    weights = ["empty_cache", ("wake_up", ["weights"]), "collective_rpc"]
-    cache = ["empty_cache", ("wake_up", ["kv_cache"])]
-    assert calls == [("sleep", 2), "update", *weights, "apply_model", *cache, "reset_prefix_cache", "prove"]
-    engine._under_way["0"] = None
-    with pytest.raises(ValueError, match="under way"):
-        engine.sleep()
-
-
-@pytest.mark.parametrize("rank", [0, 1, 7])
-def test_vllm_of_several_ranks_samples_on_the_gpu_of_its_rank(tiny, monkeypatch, rank):
-    """vLLM in this process takes the first GPU unless it is told that others have started it and their ranks."""
-    told = {}
-    module = SimpleNamespace(LLM=lambda folder, **named: told.update(named) or SimpleNamespace(), SamplingParams=None)
-    monkeypatch.setattr(vllm_engine, "_import_vllm", lambda: module)
-    monkeypatch.setattr(vllm_engine, "_end_running", lambda: None)
-    monkeypatch.setattr(VLLMEngine, "load_weights", lambda self, tensors: list(tensors))
-    card, whole = torch.device("cuda", rank), lambda dtype: []
-    read = SimpleNamespace(device=card, precision="float32", tensors=whole)
-    VLLMEngine(*tiny, place=Rank(8 + rank, 16, rank, 8), read=read)
-    assert told["distributed_executor_backend"] == "external_launcher" and told["tensor_parallel_size"] == 1
-    with pytest.raises(InvalidArgument, match=f"samples on this process's GPU {rank}, but the model is on cuda:9"):
-        VLLMEngine(*tiny, place=Rank(rank, 16, rank, 8), read=SimpleNamespace(device=torch.device("cuda:9")))
-    told.clear()
-    monkeypatch.setattr(vllm_engine, "_running", None)
-    VLLMEngine(*tiny, place=Rank())
-    assert "distributed_executor_backend" not in told
-    monkeypatch.setattr(vllm_engine, "_running", None)

@@ -5,7 +5,6 @@ import json
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -30,10 +29,79 @@ WHOLE = {
 SPELLED = {"400 digits": "9" * 400, "minus 400 digits": "-" + "9" * 400, "1e999": "-1e999"}  # as no writer of JSON does
 
 
+def answer_of(ids, logprobs, stopped, version):
+    """What vLLM answers."""
+    content = [{"token_id": i, "logprob": v, "rank": 1, "top_logprobs": []} for i, v in zip(ids, logprobs, strict=True)]
+    choice = {
+        "index": 0,
+        "finish_reason": "stop" if stopped else "length",
+        "token_ids": ids,
+        "logprobs": {"content": content},
+        "weight_versions": [{"version": version, "start": 0, "end": len(ids)}],
+    }
+    return {"request_id": "1", "choices": [choice]}
+
+
+def spoiled(answer, fault):
+    """Status and body of an answer with a fault."""
+    (choice,) = answer["choices"]
+    ids, content = choice["token_ids"], choice["logprobs"]["content"]
+    if fault in WHOLE:
+        return WHOLE[fault]
+    if fault == "huge":
+        return 200, '{"x": "' + "x" * 5_000_000 + '"}'
+    if fault == "empty":
+        answer["choices"] = []
+    elif fault == "no tokens":
+        choice["token_ids"] = None
+    elif fault == "too many":
+        choice["token_ids"] = ids * 600
+    elif fault == "foreign token":
+        ids[0] = content[0]["token_id"] = 10**9
+    elif fault == "text":
+        ids[0] = "left"
+    elif fault == "short":
+        content.pop()
+    elif fault == "other token":
+        content[-1]["token_id"] = (ids[-1] + 1) % 5
+    elif fault == "nan":
+        content[0]["logprob"] = float("nan")
+    elif fault in SPELLED:
+        content[0]["logprob"] = "@"
+        return 200, json.dumps(answer).replace('"@"', SPELLED[fault])
+    elif fault == "a token of 400 digits":
+        ids[0] = content[0]["token_id"] = int("9" * 400)
+    elif fault == "surrogate":
+        return 200, json.dumps({**answer, "request_id": "\ud800"})
+    elif fault == "not UTF-8":
+        return 200, json.dumps(answer).encode().replace(b'"index"', b'"ind\xff"')
+    elif fault == "half":
+        return 200, json.dumps(answer)[:60]
+    elif fault == "positive":
+        content[0]["logprob"] = 1.0
+    elif fault == "missing":
+        content[0]["logprob"] = -9999.0
+    elif fault == "abort":
+        choice["finish_reason"] = "abort"
+    elif fault == "cut":
+        choice["finish_reason"] = "length"
+        del ids[-1], content[-1]
+        choice["weight_versions"][0]["end"] -= 1
+    elif fault == "old weights":
+        choice["weight_versions"][0]["version"] = "older"
+    elif fault == "mixed weights":
+        choice["weight_versions"] = [{"version": "older", "start": 0, "end": 1}, *choice["weight_versions"]]
+    elif fault == "no version":
+        choice["weight_versions"] = None
+    elif fault == "part of a version":
+        choice["weight_versions"][0]["end"] -= 1
+    return 200, json.dumps(answer)
+
+
 class FakeServer:
     """Samples as the transformers engine does, from weights that arrive in files.
 
-    fault: fault of every ``every``-th request for tokens, see :meth:`spoil`.
+    fault: fault of every ``every``-th request for tokens, see :func:`spoiled`.
     silent: nothing is answered any more.
     gone: all connections end.
     deaf: updates are accepted and not applied.
@@ -55,7 +123,6 @@ class FakeServer:
         self.url = ""
         self.delay = 0.0
         self.gone = False
-        self.takes_lora, self.below, self.adapters = False, {}, {}
 
     def die(self):
         """Behave like a killed process: the port closes, and open connections end."""
@@ -71,112 +138,21 @@ class FakeServer:
             version = self.version
             self.engine.release(0)
             self.engine.stops = stops
-            self.wear(body)
             (out,) = self.engine.generate([request], sampling)
         self.free.wait(self.delay)
         return out, version, place
-
-    def wear(self, body):
-        """Reject a request for an unknown adapter."""
-        name = body.get("model") or body.get("lora_path")
-        if name is not None and name not in self.adapters:
-            raise LookupError(f"the model {name} does not exist")
-
-    def load_adapter(self, lora_name, lora_path):
-        """Apply an adapter as peft does; returns an error or ''."""
-        if not self.takes_lora:
-            return "LoRA is not enabled"
-        if lora_name in self.adapters:
-            return f"the adapter {lora_name} has been loaded"
-        config = json.loads((Path(lora_path) / "adapter_config.json").read_text())
-        held = load_file(str(Path(lora_path) / "adapter_model.safetensors"))
-        self.adapters[lora_name] = held
-        with self.lock, torch.no_grad():
-            self.below = self.below or {n: p.clone() for n, p in self.model.named_parameters()}
-            for name, parameter in self.model.named_parameters():
-                key = f"base_model.model.{name.removesuffix('.weight')}.lora_%s.weight"
-                if key % "A" in held and not self.deaf:
-                    scale = config["lora_alpha"] / config["r"]
-                    parameter.copy_(self.below[name] + scale * held[key % "B"] @ held[key % "A"])
-            self.engine.load_weights(named_tensors(self.model, merged=False))
-        return ""
-
-    def unload_adapter(self, lora_name):
-        return "" if self.adapters.pop(lora_name, None) is not None else f"the adapter {lora_name} cannot be found"
 
     def generate(self, body):
         params = body["sampling_params"]
         request = Request(0, np.asarray(body["token_ids"], np.int32), params["seed"], params["temperature"])
         sampling = Sampling(1.0, params["max_tokens"])
         out, version, place = self.sample(body, request, sampling, params["stop_token_ids"])
-        ids, logprobs = out.ids.tolist(), out.logprobs.tolist()
-        content = [
-            {"token_id": i, "logprob": v, "rank": 1, "top_logprobs": []} for i, v in zip(ids, logprobs, strict=True)
-        ]
-        choice = {
-            "index": 0,
-            "finish_reason": "stop" if out.stopped else "length",
-            "token_ids": ids,
-            "logprobs": {"content": content},
-            "weight_versions": [{"version": version, "start": 0, "end": len(ids)}],
-        }
-        answer = {"request_id": "1", "choices": [choice]}
-        return self.spoil(answer, choice) if self.fault and place % self.every == 0 else (200, json.dumps(answer))
-
-    def spoil(self, answer, choice):
-        fault, ids, content = self.fault, choice["token_ids"], choice["logprobs"]["content"]
-        if fault in WHOLE:
-            return WHOLE[fault]
-        if fault == "hang":
+        answer = answer_of(out.ids.tolist(), out.logprobs.tolist(), out.stopped, version)
+        if not self.fault or place % self.every:
+            return 200, json.dumps(answer)
+        if self.fault == "hang":
             self.free.wait(60)
-        elif fault == "huge":
-            return 200, '{"x": "' + "x" * 5_000_000 + '"}'
-        elif fault == "empty":
-            answer["choices"] = []
-        elif fault == "no tokens":
-            choice["token_ids"] = None
-        elif fault == "too many":
-            choice["token_ids"] = ids * 600
-        elif fault == "foreign token":
-            ids[0] = content[0]["token_id"] = 10**9
-        elif fault == "text":
-            ids[0] = "left"
-        elif fault == "short":
-            content.pop()
-        elif fault == "other token":
-            content[-1]["token_id"] = (ids[-1] + 1) % 5
-        elif fault == "nan":
-            content[0]["logprob"] = float("nan")
-        elif fault in SPELLED:
-            content[0]["logprob"] = "@"
-            return 200, json.dumps(answer).replace('"@"', SPELLED[fault])
-        elif fault == "a token of 400 digits":
-            ids[0] = content[0]["token_id"] = int("9" * 400)
-        elif fault == "surrogate":
-            return 200, json.dumps({**answer, "request_id": "\ud800"})
-        elif fault == "not UTF-8":
-            return 200, json.dumps(answer).encode().replace(b'"index"', b'"ind\xff"')
-        elif fault == "half":
-            return 200, json.dumps(answer)[:60]
-        elif fault == "positive":
-            content[0]["logprob"] = 1.0
-        elif fault == "missing":
-            content[0]["logprob"] = -9999.0
-        elif fault == "abort":
-            choice["finish_reason"] = "abort"
-        elif fault == "cut":
-            choice["finish_reason"] = "length"
-            del ids[-1], content[-1]
-            choice["weight_versions"][0]["end"] -= 1
-        elif fault == "old weights":
-            choice["weight_versions"][0]["version"] = "older"
-        elif fault == "mixed weights":
-            choice["weight_versions"] = [{"version": "older", "start": 0, "end": 1}, *choice["weight_versions"]]
-        elif fault == "no version":
-            choice["weight_versions"] = None
-        elif fault == "part of a version":
-            choice["weight_versions"][0]["end"] -= 1
-        return 200, json.dumps(answer)
+        return spoiled(answer, self.fault)
 
     def order(self, path, body):
         self.orders.append(path)
@@ -186,13 +162,6 @@ class FakeServer:
             if self.loading is not None:
                 return 500, "start_weight_update called while a weight update is already active"
             self.loading = {}
-        elif path in ("/v1/load_lora_adapter", "/v1/unload_lora_adapter"):
-            if not self.takes_lora:
-                return 404, '{"detail": "Not Found"}'
-            wrong = (self.load_adapter if path == "/v1/load_lora_adapter" else self.unload_adapter)(**body)
-            return (400, json.dumps({"error": wrong})) if wrong else (200, "Success")
-        elif path == "/update_weight_version":
-            self.version = body["new_version"]
         elif path == "/update_weights":
             self.loading |= load_file(body["update_info"]["path"])
         elif path == "/finish_weight_update":
@@ -203,14 +172,14 @@ class FakeServer:
         return 200, "{}"
 
     def take(self, tensors, version):
-        """New weights, which may be some of all."""
+        """New weights."""
         with self.lock, torch.no_grad():
             if not self.deaf:
                 names = dict(self.model.named_parameters())
                 for name, tensor in tensors.items():
                     names[name].copy_(tensor)
                 self.engine.load_weights(named_tensors(self.model, merged=False))
-            self.version, self.below = version, {}
+            self.version = version
 
     def look_up(self, path):
         """The answer to a GET."""
@@ -222,7 +191,7 @@ class FakeServer:
             for parameter in self.model.parameters():
                 parameter.normal_()
             self.engine.load_weights(named_tensors(self.model, merged=False))
-            self.version, self.below, self.adapters = "default", {}, {}
+            self.version = "default"
 
     def close(self):
         """Nothing else runs."""
@@ -237,11 +206,7 @@ class FakeServer:
             def do_POST(self):
                 raw = self.rfile.read(int(self.headers.get("content-length", 0)))
                 body = json.loads(raw) if raw else None
-                try:
-                    said = fake.generate(body) if self.path == fake.generating else fake.order(self.path, body)
-                except LookupError as error:
-                    said = 404, json.dumps({"error": str(error)})
-                self.answer(*said)
+                self.answer(*(fake.generate(body) if self.path == fake.generating else fake.order(self.path, body)))
 
             def answer(self, status, text):
                 if fake.silent:

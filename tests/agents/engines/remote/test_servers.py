@@ -1,6 +1,7 @@
 """Each request to several servers gets one response, and broken servers are detected."""
 
 import copy
+import json
 import threading
 import time
 
@@ -9,14 +10,14 @@ import pytest
 import torch
 
 from gagpo.agents.engines.base import Request, Sampling
-from gagpo.agents.engines.remote.client import RequestRefused
+from gagpo.agents.engines.remote.client import MalformedAnswer, RequestRefused, Terms, parse
 from gagpo.agents.engines.remote.engine import VLLMServerEngine
-from gagpo.agents.engines.remote.replicas import LEAD, ReplicasLost
+from gagpo.agents.engines.remote.replicas import ReplicasLost
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.model import ModelError
 from gagpo.agents.setup import make_engine
 from gagpo.base.errors import InvalidArgument
-from tests.agents.engines.remote.fake_server import sampling_at, serving
+from tests.agents.engines.remote.fake_server import answer_of, sampling_at, serving, spoiled
 
 GREEDY = Sampling(0.0, max_tokens=6)
 
@@ -139,17 +140,27 @@ def test_responses_are_returned_as_they_arrive(tiny, engine, servers):
     assert engine.collect() == []
 
 
-FAULTS = [
-    *("error", "html", "deep", "huge", "empty", "no tokens", "too many", "foreign token", "text", "short"),
+MALFORMED = [
+    *("html", "deep", "empty", "no tokens", "too many", "foreign token", "text", "short", "other token", "nan"),
     *("400 digits", "minus 400 digits", "1e999", "a token of 400 digits", "surrogate", "not UTF-8", "half", "nothing"),
-    *("other token", "nan", "positive", "missing", "abort", "cut", "no version", "part of a version", "drop"),
+    *("positive", "missing", "abort", "cut", "no version", "part of a version"),
 ]
+
+
+@pytest.mark.parametrize("fault", MALFORMED)
+def test_malformed_answers_are_not_read(fault):
+    sound = answer_of([5, 7, 2], [-1.0, -0.5, -0.1], True, "run:1")
+    terms = Terms((2,), 300, "run:1")
+    assert parse(json.dumps(sound).encode(), 3, terms).ids.tolist() == [5, 7, 2]
+    _, body = spoiled(sound, fault)
+    with pytest.raises(MalformedAnswer):
+        parse(body if isinstance(body, bytes) else body.encode(), 3, terms)
 
 
 def test_broken_answers_are_retried(tiny, engine, servers):
     requests = requests_of(tiny[1], 6)
     wanted = expected(tiny, requests)
-    for fault in FAULTS:
+    for fault in ("error", "html", "huge", "nan", "drop"):
         before = dict(engine.counters)
         servers[0].asked.clear()
         servers[0].fault, servers[0].every = fault, 2
@@ -246,11 +257,11 @@ def test_the_error_says_why_each_server_was_lost(tiny, engine, servers):
     assert engine.collect() == []
 
 
-def test_a_request_that_all_servers_refuse_is_not_repeated(tiny, engine, servers):
+def test_a_request_that_a_server_refuses_is_not_repeated(tiny, engine, servers):
     servers[0].fault = servers[1].fault = "refuse"
     with pytest.raises(RequestRefused, match="the prompt is no good"):
         engine.generate(requests_of(tiny[1], 1), GREEDY)
-    assert len(servers[0].asked) == len(servers[1].asked) == 1
+    assert len(servers[0].asked) + len(servers[1].asked) == 1
     servers[0].fault = servers[1].fault = ""
     assert len(engine.generate(requests_of(tiny[1], 3), GREEDY)) == 3
 
@@ -264,9 +275,8 @@ def test_an_unsuitable_server_names_the_command_to_start_it(tiny, engine, server
     assert len(engine.generate(requests_of(tiny[1], 3), GREEDY)) == 3
 
 
-@pytest.mark.parametrize("fault", ["refuse", "forbidden"])
-def test_a_request_that_one_server_refuses_goes_to_another(tiny, engine, servers, caplog, fault):
-    servers[0].fault = fault
+def test_an_unsuitable_server_is_given_up(tiny, engine, servers, caplog):
+    servers[0].fault = "forbidden"
     assert_same_tokens(engine, tiny, 8)
     assert len(servers[1].asked) == 8 and engine.counters["lost"] == 1
     (line,) = caplog.messages
@@ -362,14 +372,3 @@ def test_close_may_be_called_twice_and_removes_the_weights(tiny, servers, tmp_pa
     engine.close()
     engine.close()
     assert not list(tmp_path.rglob("*.safetensors")) and time.monotonic() - begun < 60
-
-
-def test_a_group_shares_one_server_without_overloading_it(tiny, engine, servers):
-    rng = np.random.default_rng(0)
-    prompts = [rng.integers(5, 20, 32).astype(np.int32) for _ in range(4)]
-    requests = [Request(3 * group + n, ids, n) for group, ids in enumerate(prompts) for n in range(3)]
-    engine.generate(requests, GREEDY)
-    seen = [{tuple(body["token_ids"]) for body in fake.asked} for fake in servers]
-    assert not seen[0] & seen[1] and [len(fake.asked) for fake in servers] == [6, 6]
-    engine.generate([Request(100 + n, prompts[0], n) for n in range(40)], GREEDY)
-    assert abs(len(servers[0].asked) - len(servers[1].asked)) <= LEAD + 6

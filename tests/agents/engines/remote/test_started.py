@@ -3,12 +3,10 @@
 import pytest
 from pydantic import ValidationError
 
-from gagpo.agents.engines import adapters
-from gagpo.agents.engines.ranks import Rank, share_of
+from gagpo.agents.engines.ranks import Rank, is_colocated, share_of
 from gagpo.agents.engines.remote import engine as engine_file
 from gagpo.agents.engines.remote.engine import VLLMServerEngine
 from gagpo.agents.engines.remote.replicas import ReplicasLost
-from gagpo.agents.engines.remote.server import StartedLate
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.model import ModelError
 from gagpo.base.child import RestartBudget
@@ -22,7 +20,7 @@ class Starter:
     """Starts fake servers, and records their plans."""
 
     def __init__(self, model, tokenizer):
-        self.made, self.model, self.refusing, self.late = [], (model, tokenizer), False, False
+        self.made, self.model, self.refusing = [], (model, tokenizer), False
 
     def __call__(self, plan, log):
         self.made.append(Started(self, plan))
@@ -55,8 +53,6 @@ class Started:
 
     def wait(self, deadline):
         assert self.running
-        if self.starter.late:
-            raise StartedLate("a vLLM server was not ready")
 
     def close(self):
         if self._serving is not None:
@@ -163,42 +159,29 @@ def test_a_start_that_fails_leaves_nothing(tiny, starter):
         engine_of(tiny, starter)
 
 
-def test_a_slow_start_does_not_disable_adapters(tiny, starter, caplog):
-    """Otherwise all would be restarted, and every update would send all weights."""
-    adapters.inject(tiny[0], 4, 8.0, "all-linear")
-    starter.late = True
-    with pytest.raises(StartedLate, match="was not ready"):
-        engine_of(tiny, starter)
-    assert [started.count for started in starter.made] == [1, 1] and "no adapter" not in caplog.text
+@pytest.mark.parametrize("options", [{"gpus_each": 2}, {"placement": "colocated", "gpus": [0, 1]}])
+def test_a_server_over_the_gpus_of_several_ranks_is_refused(options):
+    with pytest.raises(ValidationError, match=r"one server on each rank's own GPU.*gpus: \[4, 5\], gpus_each: 2"):
+        EngineSettings(name="vllm", options=options)
 
 
-SPANNING = {
-    "vllm": {"tensor_parallel_size": 2},
-    "vllm, by another name": {"tensor_parallel": 4},
-    "vllm, by GPUs": {"gpus": [0, 1]},
-    "a colocated server": {"placement": "colocated", "gpus_each": 2},
-    "a colocated server's GPUs": {"placement": "colocated", "gpus": [0, 1]},
-}
+@pytest.mark.parametrize("name", ["tensor_parallel_size", "tensor_parallel"])
+def test_other_names_for_several_gpus_are_corrected(name):
+    EngineSettings(name="vllm", options={name: 1})
+    with pytest.raises(ValidationError, match=f"calls engine.options.{name} gpus_each"):
+        EngineSettings(name="vllm", options={name: 2})
 
 
-@pytest.mark.parametrize("case", SPANNING)
-def test_an_engine_over_the_gpus_of_several_ranks_is_refused(case):
-    name = "vllm" if case.startswith("vllm") else "vllm-server"
-    with pytest.raises(ValidationError, match=r"one engine on each rank's own GPU.*gpus: \[4, 5\], gpus_each: 2"):
-        EngineSettings(name=name, options=SPANNING[case])
-
-
-def test_options_of_one_gpu_and_of_separate_servers_are_accepted():
-    for name in ("vllm", "vllm-server", "transformers"):
-        EngineSettings(name=name, options={"tensor_parallel_size": 1})
-    EngineSettings(name="vllm-server", options={"gpus": [4, 5], "gpus_each": 2})
-    EngineSettings(name="vllm-server", options={"placement": "colocated", "gpus_each": 1})
-    with pytest.raises(ValidationError, match=r"calls engine.options.tensor_parallel_size gpus_each"):
-        EngineSettings(name="vllm-server", options={"tensor_parallel_size": 2})
+def test_servers_share_the_ranks_gpu_unless_others_are_named():
+    assert is_colocated({}, "cuda") and not is_colocated({}, "cpu")
+    assert not is_colocated({"gpus": [4]}, "cuda") and not is_colocated({"urls": ["http://a:1"]}, "cuda")
+    assert is_colocated({"placement": "colocated", "gpus": [4]}, "cuda")
+    assert not is_colocated({"placement": "separate"}, "cuda")
+    EngineSettings(name="vllm", options={"gpus": [4, 5], "gpus_each": 2})
 
 
 def test_a_colocated_server_over_several_gpus_is_refused_by_the_engine_too(tiny, starter):
-    with pytest.raises(InvalidArgument, match="one engine on each rank's own GPU"):
+    with pytest.raises(InvalidArgument, match="one server on each rank's own GPU"):
         engine_of(tiny, starter, replicas=None, placement="colocated", gpus=[0, 1], gpus_each=2)
     assert not starter.made
 
