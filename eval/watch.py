@@ -22,6 +22,7 @@ from gagpo.runs.reading import BadResult
 from gagpo.runs.register import Display, environments_of, of_environment, shown_in
 
 BLOCKS = "▁▂▃▄▅▆▇█"
+EVERY = 2.0  # seconds between two looks at a run
 
 
 def sparkline(values: Sequence[float], width: int, low: float | None = None, high: float | None = None) -> str:
@@ -113,35 +114,26 @@ def redrawn(console: Console) -> Iterator[Callable[[RenderableType], None]]:
         yield lambda screen: live.update(screen, refresh=True)
 
 
-def watch(
-    folder: Path,
-    *,
-    every: float = 2.0,
-    done: Callable[[], bool] = lambda: False,
-    console: Console | None = None,
-) -> None:
-    """Show ``folder`` until ``done``, redrawing every ``every`` seconds if the run has written.
+def watch(folder: Path) -> None:
+    """Show ``folder`` until interrupted, redrawing whenever the run has written.
 
     Raises:
         BadResult: there is no run. One that has not logged yet is waited for.
     """
-    console = console or Console()
+    console = Console()
     before: tuple[int, ...] | None = None
     with redrawn(console) as show:
         while True:
-            over = done()  # before reading, so that the last state is drawn too
             state = _state(folder)
             if state != before:
                 before = state
                 try:
                     show(screen(load_run(folder), console.width, last_episodes(folder)))
                 except BadResult:
-                    if over or not (folder / "config.yaml").is_file():
+                    if not (folder / "config.yaml").is_file():
                         raise
                     show(Text(f"{folder}: started, no numbers yet"))
-            if over:
-                return
-            time.sleep(every)
+            time.sleep(EVERY)
 
 
 def _state(folder: Path) -> tuple[int, ...]:

@@ -82,9 +82,7 @@ def reading_order(source: EpisodeFile) -> tuple[int, int, int, str]:
     return (source.run, order[source.stage], source.iteration or 0, source.label)
 
 
-def index(
-    runs: Sequence[Run], sources: Sequence[EpisodeFile], live: bool = False, problems: Sequence[str] = ()
-) -> dict[str, object]:
+def index(runs: Sequence[Run], sources: Sequence[EpisodeFile], problems: Sequence[str] = ()) -> dict[str, object]:
     """The index, JSON-ready. Names of tasks and types appear once and are referred to by number."""
     entries = [entry for source in sources for entry in source.groups]
     tasks = {name: number for number, name in enumerate(dict.fromkeys(entry.task for entry in entries))}
@@ -94,7 +92,6 @@ def index(
     groups |= {"task": [tasks[entry.task] for entry in entries], "type": [types[entry.type] for entry in entries]}
     return {
         "format": FORMAT,
-        "live": live,
         "dead_zone": DEAD_ZONE,
         "runs": [_run(run) for run in runs],
         "experiments": experiments(runs),

@@ -37,7 +37,6 @@ def train(
     ray: Annotated[
         str | None, typer.Option(help="Train in the Ray cluster at this address; local starts one here.")
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Show the run as `gagpo view --follow` does.")] = False,
     kwargs: Kwargs = None,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -59,7 +58,7 @@ def train(
         resumed = launch.resume_run(resume, changes) if resume is not None else None
         _train_in_cluster(ray, resumed or launch.new_run(config or "", changes, runs, auto), as_json)
         return
-    with launch.open_run(config, changes, runs, resume, auto, quiet, _words(watch, as_json)) as (folder, ranks):
+    with launch.open_run(config, changes, runs, resume, auto, quiet, as_json) as (folder, ranks):
         if ranks is None:  # child processes have trained
             return
         begun, first = time.monotonic(), 0.0
@@ -69,10 +68,9 @@ def train(
         def report(event: Event) -> None:
             nonlocal first
             first = first or time.monotonic() - begun
-            if not watch:
-                say(str(event))
+            say(str(event))
 
-        results = _train(folder, ranks, report, watch, quiet)
+        results = _train(folder, ranks, report, quiet)
     if not ranks.first:
         return
     _conclude(folder.path, results)
@@ -128,26 +126,18 @@ def clock_time(seconds: float) -> str:
     return f"{minutes}:{rest:02d}"
 
 
-def _train(folder: RunFolder, ranks: Ranks, report: Report, watch: bool, quiet: bool) -> dict[str, EvalResult]:
+def _train(folder: RunFolder, ranks: Ranks, report: Report, quiet: bool) -> dict[str, EvalResult]:
     """Train to the end; only the first rank prints."""
-    from gagpo.cli.view import watched
     from gagpo.training import trainer
 
-    watch = watch and ranks.first
     if ranks.first:
         say(f"run folder: {folder.path}")
     try:
-        with watched(folder.path, watch):
-            return trainer.train(folder, report=report, quiet=quiet or watch, ranks=ranks)
+        return trainer.train(folder, report=report, quiet=quiet, ranks=ranks)
     except KeyboardInterrupt:
         if ranks.first and (folder.path / "config.yaml").exists():
             say(f"interrupted; continue with: gagpo train --resume {folder.path}")
         raise
-
-
-def _words(watch: bool, as_json: bool) -> list[str]:
-    """The options passed on to the ranks."""
-    return [word for word, given in (("--watch", watch), ("--json", as_json)) if given]
 
 
 def _compared(run: Path, split: str) -> str:

@@ -34,20 +34,22 @@ def test_sparklines_by_hand():
     assert sparkline([1, math.nan, 2], 5) == "▁ █" and sparkline([math.nan], 5) == ""
 
 
-def test_it_ends_with_the_run_and_waits_for_the_first_numbers(tmp_path, capsys):
+def test_it_waits_for_the_first_numbers(tmp_path, capsys, monkeypatch):
     folder = tmp_path / "run"
     folder.mkdir()
     with pytest.raises(BadResult, match="neither metrics"):
-        watch(folder, done=lambda: True)
+        watch(folder)
     (folder / "config.yaml").write_text("name: run\n")
     looks = []
 
-    def done():
-        looks.append(1)
+    def slept(seconds):
+        looks.append(seconds)
         if len(looks) == 2:
-            (folder / "metrics.jsonl").write_text(json.dumps({"iteration": 1, "success_rate": 0.5}) + "\n")
-        return len(looks) == 3
+            raise KeyboardInterrupt
+        (folder / "metrics.jsonl").write_text(json.dumps({"iteration": 1, "success_rate": 0.5}) + "\n")
 
-    watch(folder, every=0.01, done=done)
+    monkeypatch.setattr("gagpo.eval.watch.time.sleep", slept)
+    with pytest.raises(KeyboardInterrupt):
+        watch(folder)
     told = " ".join(capsys.readouterr().out.split())
     assert "no numbers yet" in told and "iteration 1" in told

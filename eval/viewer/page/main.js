@@ -87,18 +87,6 @@
     if (command) { event.preventDefault(); command(); }
   });
 
-  let seen = "";
-  viewer.listeners.push((previous) => {
-    const live = document.getElementById("live");
-    const { runs, episodes } = viewer.data;
-    const news = `${runs.map((run) => run.metrics.iteration?.at(-1) ?? 0).join()} ${episodes.flags.length}`;
-    if (viewer.data.live) {
-      live.textContent = `live, iteration ${runs[0].metrics.iteration?.at(-1) ?? 0}`;
-      setTimeout(() => viewer.script(`data/index.js?${Date.now()}`, () => { live.textContent = "the run's server has ended"; }), 4000);
-    }
-    // A page that is being read stays; the overview follows the run.
-    if (!previous || (news !== seen && /^#?\/?$/.test(location.hash))) show();
-    seen = news;
-  });
+  viewer.show = show;
   addEventListener("hashchange", show);
 })();

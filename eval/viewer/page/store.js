@@ -1,11 +1,10 @@
 "use strict";
-// The index, and the shards of episodes: scripts that are added when somebody looks at them.
+// The index, and the shards of episodes: scripts that are loaded when a page needs them.
 (() => {
   const shards = new Map(); // name -> groups
   const waiting = new Map(); // name -> {promise, resolve}
   const KEPT = 12; // shards kept in memory
   let data = null;
-  viewer.listeners = [];
 
   viewer.load = (index) => {
     if (index.format !== "gagpo view 2") throw new Error("these pages do not read " + index.format);
@@ -17,10 +16,8 @@
     for (let g = 0; g < count; g += 1) owner.fill(g, first[g], first[g + 1]);
     const start = []; // of each source, its first group
     for (let g = 0; g < count; g += 1) start[groups.source[g]] ??= g;
-    const previous = data;
     data = viewer.data = { ...index, first, owner, start, lower: index.tasks.map((task) => task.toLowerCase()) };
-    if (previous) shards.clear();
-    viewer.listeners.forEach((listener) => listener(previous));
+    viewer.show();
   };
 
   viewer.shard = (name, groups) => {
@@ -33,7 +30,7 @@
   viewer.script = (source, failed) => {
     const script = viewer.h("script", { src: source });
     script.addEventListener("load", () => script.remove());
-    script.addEventListener("error", () => { script.remove(); failed?.(); });
+    script.addEventListener("error", () => { script.remove(); failed(); });
     document.head.append(script);
   };
 
@@ -43,8 +40,7 @@
       const entry = {};
       entry.promise = new Promise((resolve, reject) => { Object.assign(entry, { resolve, reject }); });
       waiting.set(name, entry);
-      const news = data.live ? `?${Date.now()}` : "";
-      viewer.script("data/" + name + news, () => {
+      viewer.script("data/" + name, () => {
         waiting.delete(name);
         entry.reject(new Error(`data/${name} cannot be read: write the folder again with gagpo view`));
       });
@@ -68,7 +64,7 @@
     return (await shard(name))[groups.place[g]].episodes;
   };
 
-  // Addresses name run, file, group and episode, so that they survive a run that goes on.
+  // Addresses name run, file, group and episode, so that they survive another export of the run.
   viewer.groupLink = (g, query) => {
     const group = viewer.group(g);
     return viewer.link(["group", group.source.run, group.source.label, group.ordinal], query);

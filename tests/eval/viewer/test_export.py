@@ -8,7 +8,7 @@ import yaml
 
 from gagpo.eval.runs import load_run
 from gagpo.eval.viewer.credit import Recredit, for_run
-from gagpo.eval.viewer.export import Exporter, export
+from gagpo.eval.viewer.export import export
 from gagpo.eval.viewer.index import runs_in
 from gagpo.eval.viewer.records import read_episode_file
 from gagpo.runs.reading import BadResult
@@ -60,22 +60,6 @@ def test_the_data_are_ascii_that_ends_no_script(tmp_path, make_groups, hostile):
         read(path)
     (index,) = read(tmp_path / "out" / "data" / "index.js")
     assert index["tasks"][0].endswith(hostile + "\u2028\ud800")
-
-
-def test_what_has_not_changed_is_not_read_again(tmp_path, make_groups, monkeypatch):
-    run = make_groups(tmp_path / "run", iterations=2)
-    seen = []
-    monkeypatch.setattr(
-        "gagpo.eval.viewer.export.read_episode_file", lambda path: (seen.append(path.stem), read_episode_file(path))[1]
-    )
-    exporter = Exporter([run], tmp_path / "out", live=True)
-    exporter.write()
-    first = len(seen)
-    (run / "episodes" / "train-0003.jsonl").write_text((run / "episodes" / "train-0001.jsonl").read_text())
-    exporter.write()
-    assert seen[first:] == ["train-0003"]
-    (index,) = read(tmp_path / "out" / "data" / "index.js")
-    assert len(index["sources"]) == 5 and index["live"] is True
 
 
 FOREIGN = [

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gagpo.eval.viewer.export import Exporter, export
-from gagpo.eval.viewer.serve import serving
+from gagpo.eval.viewer.export import export
 
 pytestmark = pytest.mark.browser
 
@@ -354,33 +353,3 @@ def test_nothing_serious_for_axe_in_light_and_dark(tmp_path, make_groups, browse
             if bad:
                 serious[scheme, address] = bad
     assert serious == {}
-
-
-def test_the_viewer_follows_a_run(tmp_path, make_groups, browser):
-    run = make_groups(tmp_path / "run", iterations=1)
-    with serving(Exporter([run], tmp_path / "out", live=True), every=0.2) as address:
-        pages = Pages(browser, address)
-        assert "live, iteration 1" in pages.text
-        make_groups(tmp_path / "later", iterations=2)
-        shutil.copy(tmp_path / "later" / "episodes" / "train-0002.jsonl", run / "episodes")
-        shutil.copy(tmp_path / "later" / "metrics.jsonl", run)
-        end = time.monotonic() + 60
-        while "live, iteration 2" not in pages.text and time.monotonic() < end:
-            time.sleep(0.2)
-        assert "live, iteration 2" in pages.text and "training, iteration 2" in pages.text
-        pages.go("#/group/0/train-0002/0")
-        assert pages.errors() == []
-
-
-def test_the_server_answers_this_machine_alone(tmp_path, make_groups):
-    import urllib.error
-    import urllib.request
-
-    run = make_groups(tmp_path / "run", iterations=1)
-    with serving(Exporter([run], tmp_path / "out", live=True)) as address:
-        assert address.startswith("http://127.0.0.1:")
-        assert b"gagpo view" in urllib.request.urlopen(address, timeout=10).read()
-        for path, host in (("", "evil.example"), ("data/", None), ("../config.yaml", None)):
-            request = urllib.request.Request(address + path, headers={"Host": host} if host else {})
-            with pytest.raises(urllib.error.HTTPError):
-                urllib.request.urlopen(request, timeout=10)

@@ -138,7 +138,6 @@ WRONG = {
     "an unknown style": (["eval", "random", "--env", CORRIDOR, "--style", "fancy"], "unknown style 'fancy'"),
     "no tasks": (["eval", "random", "--env", CORRIDOR, "--tasks", "0"], "greater than or equal to 1"),
     "a run that is not there": (["eval", "runs/nope", "--env", CORRIDOR], "the folder does not exist"),
-    "pages that follow nothing": (["view", "tests", "--web"], "--web needs --follow"),
     "an unknown history": (["eval", "random", "--env", CORRIDOR, "--history", "some"], "history"),
 }
 
