@@ -61,28 +61,36 @@ class Comparison:
             "differences": {one.label: one.record() for one in self.differences},
         }
 
-    def lines(self, width: int = WIDTH) -> list[str]:
-        """The tables as ASCII lines of at most ``width`` columns."""
-        first = self.results[self.baseline]
-        results = [
-            [label, with_interval(result.success), plain(result.mean_turns), str(result.failed)]
-            for label, result in self.results.items()
-        ]
-        differences = [
+    @property
+    def note(self) -> str:
+        """What the differences are, and the tests behind their p-values."""
+        tests = ", ".join(sorted({one.test for one in self.differences}))
+        level = 100 * self.results[self.baseline].level
+        return f"against {self.baseline}; {level:g} % intervals, paired by task; p: {tests}"
+
+    def difference_table(self) -> Table:
+        """One row per result that is compared with the baseline."""
+        rows = [
             [one.label, with_interval(one.rise, signed=True), str(one.gained), str(one.lost), p_value(one.p_holm)]
             for one in self.differences
         ]
         p_name = "p (Holm)" if len(self.differences) > 1 else "p"
-        tests = ", ".join(sorted({one.test for one in self.differences}))
-        note = f"against {self.baseline}; {100 * first.level:g} % intervals, paired by task; p: {tests}"
+        return Table(["difference", "points", "better", "worse", p_name], rows)
+
+    def lines(self, width: int = WIDTH) -> list[str]:
+        """The tables as ASCII lines of at most ``width`` columns."""
+        results = [
+            [label, with_interval(result.success), plain(result.mean_turns), str(result.failed)]
+            for label, result in self.results.items()
+        ]
         return [
-            *facts(panel_facts(first)[:2], width),
+            *facts(panel_facts(self.results[self.baseline])[:2], width),
             "",
             *Table(["result", "success %", "turns", "failed"], results).lines(width),
             "",
-            *Table(["difference", "points", "better", "worse", p_name], differences).lines(width),
+            *self.difference_table().lines(width),
             "",
-            *facts([("note", note)], width),
+            *facts([("note", self.note)], width),
         ]
 
 

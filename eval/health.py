@@ -199,21 +199,6 @@ def collapse(rows: Sequence[Row]) -> HealthFinding | None:
     return HealthFinding("good", seen)
 
 
-def gradient(rows: Sequence[Row]) -> HealthFinding | None:
-    """A gradient of ten times its 90th percentile, which precedes a step that breaks the model.
-
-    The median would be near 0 if most groups have no gradient.
-    """
-    values = sorted(row["grad_norm"] for row in rows[:-1] if math.isfinite(row.get("grad_norm", math.nan)))
-    last = rows[-1].get("grad_norm", math.nan)
-    if len(values) + 1 < RECENT or not math.isfinite(last):
-        return None
-    usual = values[9 * len(values) // 10]
-    if usual > 0 and last > 10 * usual:
-        return HealthFinding("watch", f"the gradient is {last / usual:.0f} times its usual size")
-    return None
-
-
 def progress(rows: Sequence[Row]) -> HealthFinding | None:
     """Recent success compared with the first iterations."""
     if len(rows) < 2 * RECENT:
@@ -242,7 +227,6 @@ RULES: tuple[Rule, ...] = (
     entropy,
     invalid,
     collapse,
-    gradient,
     progress,
     counted("failed_episodes", "episodes failed in their environment lately"),
     counted("skipped_steps", "steps were skipped lately: their loss was not finite"),

@@ -13,7 +13,7 @@ from gagpo.base.regular_file import read_bytes
 from gagpo.eval.results import EvalResult
 from gagpo.runs.metrics import read_metrics
 from gagpo.runs.reading import BadResult, read_text
-from gagpo.runs.register import environments_of
+from gagpo.runs.register import Display, environments_of, shown_in
 from gagpo.settings.core_schema import parse_yaml
 
 LABEL = re.compile(r"(?:(before|after|average)|iteration-(\d{1,9}))-(.+)", re.DOTALL)
@@ -91,6 +91,11 @@ class Run:
                 xs.append(row[x])
                 ys.append(row[key])
         return xs, ys
+
+    def seconds(self, last: int = 0) -> dict[str, float]:
+        """Seconds spent in each part of the ``last`` iterations (0: all), by its caption; empty if not logged."""
+        spent = {part.caption: math.fsum(self.series(part.name)[1][-last:]) for part in shown_in(Display.TIME)}
+        return spent if any(spent.values()) else {}
 
     def at(self, iteration: int, x: str) -> float | None:
         """The value of ``x``, such as ``turns_total``, after ``iteration``; None if unknown."""

@@ -1,4 +1,4 @@
-"""The statistics of success rates: intervals, paired tests, means over seeds, pass@k and majority@k.
+"""The statistics of success rates: intervals, paired tests, means over seeds, and pass@k.
 
 The unit of sampling is the task: several tries at one task are not independent evidence about new tasks, so intervals
 and tests are over tasks, never over tries. scipy is imported where it is used.
@@ -7,10 +7,8 @@ and tests are over tasks, never over tries. scipy is imported where it is used.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from statistics import NormalDist
 
 import numpy as np
@@ -248,50 +246,11 @@ def pass_at_k(tries: int, successes: int, k: int) -> float:
     Raises:
         InvalidArgument: unless ``1 <= k <= tries`` and ``0 <= successes <= tries``.
     """
-    _check_k(tries, k)
+    if not 1 <= k <= tries:
+        raise InvalidArgument(f"k must lie between 1 and the number of tries ({tries}), got {k}")
     if not 0 <= successes <= tries:
         raise InvalidArgument(f"successes must lie between 0 and {tries}, got {successes}")
     return 1.0 - math.comb(tries - successes, k) / math.comb(tries, k)
-
-
-def majority_at_k(answers: Sequence[Hashable | None], right: Sequence[bool], k: int) -> float:
-    """Probability that the most frequent of k answers, drawn without replacement, is right.
-
-    Exact, from multivariate hypergeometric counts. A tie is broken by a fair draw.
-
-    answers: one per try; None abstains and never wins.
-    right: whether the try was judged right. All right tries count as one answer, however written.
-
-    Raises:
-        InvalidArgument: unless ``1 <= k <= len(answers) == len(right)``.
-    """
-    if len(answers) != len(right):
-        raise InvalidArgument(f"one verdict per answer, got {len(answers)} answers and {len(right)} verdicts")
-    _check_k(len(answers), k)
-    voters = sum(answer is not None and ok for answer, ok in zip(answers, right, strict=True))
-    wrong = Counter(answer for answer, ok in zip(answers, right, strict=True) if answer is not None and not ok)
-    abstaining = sum(answer is None for answer in answers)
-    won = Fraction(0)
-    for votes in range(1, min(voters, k) + 1):
-        for ties, ways in _others(sorted(wrong.values()), abstaining, votes, k - votes).items():
-            won += Fraction(math.comb(voters, votes) * ways, 1 + ties)
-    return float(won / math.comb(len(answers), k))
-
-
-def _others(wrong: Sequence[int], abstaining: int, votes: int, room: int) -> dict[int, int]:
-    """Ways to draw ``room`` other answers, each at most ``votes`` times, by how many of them reach ``votes``."""
-    # Abstentions and answers too rare to reach the votes form one pool (Vandermonde's identity).
-    free = abstaining + sum(count for count in wrong if count < votes)
-    ways: dict[tuple[int, int], int] = {(x, 0): math.comb(free, x) for x in range(min(free, room) + 1)}
-    for count in (count for count in wrong if count >= votes):
-        # Draw one more answer x times.
-        grown: dict[tuple[int, int], int] = {}
-        for (drawn, ties), number in ways.items():
-            for x in range(min(votes, room - drawn) + 1):
-                key = (drawn + x, ties + (x == votes))
-                grown[key] = grown.get(key, 0) + number * math.comb(count, x)
-        ways = grown
-    return {ties: number for (drawn, ties), number in ways.items() if drawn == room}
 
 
 # Shared parts ---------------------------------------------------------------------------------------------------------
@@ -301,11 +260,6 @@ def _two_sided(level: float) -> float:
     if not 0.0 < level < 1.0:
         raise InvalidArgument(f"a confidence level must lie strictly between 0 and 1, got {level}")
     return NormalDist().inv_cdf((1 + level) / 2)
-
-
-def _check_k(tries: int, k: int) -> None:
-    if not 1 <= k <= tries:
-        raise InvalidArgument(f"k must lie between 1 and the number of tries ({tries}), got {k}")
 
 
 def _per_task(successes: Sequence[int], tries: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:

@@ -21,7 +21,6 @@ from gagpo.eval.runs import Run
 from gagpo.eval.statistics import Interval, area_under_curve, holm, mean_over_seeds, paired_t
 from gagpo.eval.summary import p_value, percent
 from gagpo.runs.reading import BadResult, Document, read_as, read_text
-from gagpo.runs.register import Display, shown_in
 
 
 class RunRow(Document):
@@ -263,7 +262,6 @@ def row_of(label: str, run: Run, number: int = 1, split: str | None = None, stag
         return None
     found = re.search(r"[-_.](?:seed|s)?[-_]?(\d{1,9})$", run.name)
     turns, success = run.series("success_rate", x="turns_total")
-    seconds = [sum(row.get(part.name, 0.0) for part in shown_in(Display.TIME)) for row in run.metrics]
     return RunRow(
         label=label,
         seed=int(found[1]) if found else number,
@@ -277,7 +275,7 @@ def row_of(label: str, run: Run, number: int = 1, split: str | None = None, stag
         reward_after=after.mean_reward.value,
         area=area_under_curve(turns, success) if turns else after.success.value,
         tokens_total=run.metrics[-1].get("tokens_total", 0.0) if run.metrics else 0.0,
-        seconds=math.fsum(seconds) if seconds else None,
+        seconds=math.fsum(run.seconds().values()) if run.metrics else None,
         turns=turns,
         success=success,
     )

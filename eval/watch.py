@@ -14,10 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from gagpo.base.tables import ascii_only
+from gagpo.eval.episode_files import read_episode_file
 from gagpo.eval.health import sentences
 from gagpo.eval.runs import Run, load_run
 from gagpo.eval.summary import number
-from gagpo.eval.viewer.records import read_episode_file
 from gagpo.runs.reading import BadResult
 from gagpo.runs.register import Display, environments_of, of_environment, shown_in
 
@@ -74,17 +74,9 @@ def screen(run: Run, width: int = 100, episodes: Sequence[str] = ()) -> Renderab
     for sentence in sentences(rows):
         style = "red" if sentence.startswith("Act") else "yellow" if sentence.startswith("Look") else "green"
         parts.append(Text(f"* {sentence}", style=style))
-    parts += [Text(line) for line in (_time(run), *episodes) if line]
-    return Group(*parts)
-
-
-def _time(run: Run) -> str:
-    """Shares of the wall time of the last ten iterations."""
-    spent = {part.caption: math.fsum(run.series(part.name)[1][-10:]) for part in shown_in(Display.TIME)}
-    whole = math.fsum(spent.values())
-    if whole <= 0:
-        return ""
-    return "time: " + ", ".join(f"{name} {100 * part / whole:.0f} %" for name, part in spent.items())
+    if seconds := run.seconds(last=10):
+        parts.append(Text("time: " + ", ".join(f"{name} {spent:,.0f} s" for name, spent in seconds.items())))
+    return Group(*parts, *map(Text, episodes))
 
 
 def last_episodes(folder: Path, count: int = 3) -> list[str]:

@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from gagpo.base import durable
+from gagpo.eval.episode_files import EpisodeRecord, read_episode_file
 from gagpo.eval.runs import load_run
 from gagpo.eval.viewer.credit import EpisodeCredit, Recredit, for_run
 from gagpo.eval.viewer.index import (
@@ -27,7 +28,6 @@ from gagpo.eval.viewer.index import (
     index,
     reading_order,
 )
-from gagpo.eval.viewer.records import EpisodeRecord, read_episode_file
 from gagpo.runs.reading import BadResult
 
 MARKER = ".gagpo-view"  # marks a folder that may be replaced

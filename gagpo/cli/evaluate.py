@@ -172,9 +172,10 @@ def _shown_together(results: Mapping[str, EvalResult]) -> dict[str, dict[str, ob
     """Print the results of all environments; return the overall rate as JSON-ready values."""
     from gagpo.base.tables import text_width
     from gagpo.eval.results import whole
-    from gagpo.eval.summary import environment_lines
+    from gagpo.eval.summary import whole_table
 
-    say(*environment_lines(results, text_width()))
+    table = whole_table({name: {"success": result} for name, result in results.items()})
+    say(*table.lines(text_width()))
     rate = whole(results.values())
     return {"the whole": {"success_rate": rate.value, "success": rate.record()}}
 

@@ -5,7 +5,6 @@ import json
 import math
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,6 @@ from gagpo.eval.statistics import (
     cluster_bootstrap,
     clustered_wilson,
     holm,
-    majority_at_k,
     mcnemar,
     mean_over_seeds,
     paired_difference,
@@ -292,44 +290,12 @@ def test_pass_at_k_with_large_numbers():
     assert pass_at_k(2000, 10, 1000) == pytest.approx(expected, rel=1e-12)
 
 
-def majority_by_enumeration(answers, right, k):
-    won = 0.0
-    draws = list(itertools.combinations(range(len(answers)), k))
-    for draw in draws:
-        votes = Counter("right" if right[i] else f"wrong {answers[i]}" for i in draw if answers[i] is not None)
-        if votes:
-            best = [one for one, count in votes.items() if count == max(votes.values())]
-            won += ("right" in best) / len(best)
-    return won / len(draws)
-
-
-answer = st.sampled_from([("7", True), ("7.0", True), ("8", False), ("9", False), ("12", False), (None, False)])
-
-
-@given(st.lists(answer, min_size=1, max_size=7), st.data())
-@settings(deadline=None, max_examples=150)
-def test_majority_equals_the_enumeration_of_all_draws(tries, data):
-    k = data.draw(st.integers(1, len(tries)))
-    answers, right = [a for a, _ in tries], [r for _, r in tries]
-    assert majority_at_k(answers, right, k) == pytest.approx(majority_by_enumeration(answers, right, k))
-
-
-def test_majority_by_hand():
-    assert majority_at_k(["4", "4", "5"], [True, True, False], 3) == 1.0
-    assert majority_at_k(["4", "5"], [True, False], 2) == 0.5  # a tie is a coin toss
-    assert majority_at_k(["1/2", "0.5", "3", "3", "2"], [True, True, False, False, False], 5) == 0.5
-    assert majority_at_k([None, None, "4"], [False, False, True], 3) == 1.0  # who says nothing does not vote
-    assert majority_at_k([None, None], [False, False], 2) == 0.0
-
-
 @pytest.mark.parametrize(
     "call",
     [
         lambda: pass_at_k(3, 1, 4),
         lambda: pass_at_k(3, 1, 0),
         lambda: pass_at_k(3, 4, 1),
-        lambda: majority_at_k(["1"], [True], 2),
-        lambda: majority_at_k(["1"], [], 1),
     ],
 )
 def test_impossible_numbers_are_refused(call):

@@ -6,11 +6,11 @@ import os
 import pytest
 import yaml
 
+from gagpo.eval.episode_files import read_episode_file
 from gagpo.eval.runs import load_run
 from gagpo.eval.viewer.credit import Recredit, for_run
 from gagpo.eval.viewer.export import export
 from gagpo.eval.viewer.index import runs_in
-from gagpo.eval.viewer.records import read_episode_file
 from gagpo.runs.reading import BadResult
 
 
