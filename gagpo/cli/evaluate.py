@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer.models import OptionInfo
@@ -20,39 +20,28 @@ if TYPE_CHECKING:
 PREFIX = "openai:"
 
 
-def _option(help: str, min: float | None = None) -> OptionInfo:
-    option: OptionInfo = typer.Option(help=help, rich_help_panel="A model behind a server (openai:MODEL)", min=min)
+def _option(*flags: str, help: str, min: float | None = None) -> OptionInfo:
+    panel = "A model behind a server (openai:MODEL)"
+    option: OptionInfo = typer.Option(*flags, help=help, rich_help_panel=panel, min=min)
     return option
 
 
-BaseUrl = Annotated[str | None, _option("URL of a compatible server; by default OpenAI's.")]
-KeepReasoning = Annotated[bool | None, _option("Keep the model's reasoning in the conversation.")]
-Concurrency = Annotated[int | None, _option("Concurrent episodes; 16 by default.", min=1)]
-Timeout = Annotated[float | None, _option("Timeout of a request in seconds; 120 by default.", min=0.001)]
-RequestsPerMinute = Annotated[float | None, _option("Requests per minute that the server allows.", min=1)]
-TokensPerMinute = Annotated[float | None, _option("Tokens per minute that the server allows.", min=1)]
-PriceIn = Annotated[float | None, _option("Dollars per million input tokens.", min=0)]
-PriceCached = Annotated[float | None, _option("Dollars per million cached input tokens.", min=0)]
-PriceOut = Annotated[float | None, _option("Dollars per million output tokens.", min=0)]
-LimitCost = Annotated[float | None, _option("Stop at this cost in dollars.", min=0)]
-LimitTokens = Annotated[int | None, _option("Stop after this many tokens.", min=0)]
-KeyVariable = Annotated[str | None, _option("Environment variable with the API key; OPENAI_API_KEY by default.")]
-CompletionTokens = Annotated[bool | None, _option("Send max_completion_tokens instead of max_tokens.")]
+BaseUrl = Annotated[str | None, _option(help="URL of a compatible server; by default OpenAI's.")]
+KeepReasoning = Annotated[bool | None, _option(help="Keep the model's reasoning in the conversation.")]
+Concurrency = Annotated[int | None, _option(help="Concurrent episodes; 16 by default.", min=1)]
+Timeout = Annotated[float | None, _option(help="Timeout of a request in seconds; 120 by default.", min=0.001)]
+RequestsPerMinute = Annotated[float | None, _option(help="Requests per minute that the server allows.", min=1)]
+TokensPerMinute = Annotated[float | None, _option(help="Tokens per minute that the server allows.", min=1)]
+InputPrice = Annotated[float | None, _option("--price-in", help="Dollars per million input tokens.", min=0)]
+CachedPrice = Annotated[float | None, _option("--price-cached", help="Dollars per million cached input tokens.", min=0)]
+OutputPrice = Annotated[float | None, _option("--price-out", help="Dollars per million output tokens.", min=0)]
+LimitCost = Annotated[float | None, _option(help="Stop at this cost in dollars.", min=0)]
+LimitTokens = Annotated[int | None, _option(help="Stop after this many tokens.", min=0)]
+KeyVariable = Annotated[str | None, _option(help="Environment variable with the API key; OPENAI_API_KEY by default.")]
+CompletionTokens = Annotated[bool | None, _option(help="Send max_completion_tokens instead of max_tokens.")]
 Journals = Annotated[
-    Path | None, _option("Folder for finished episodes, so that the command can resume; evals/ by default.")
+    Path | None, _option(help="Folder for finished episodes, so that the command can resume; evals/ by default.")
 ]
-_SETTINGS = {  # fields of ApiSettings by the option that sets them
-    "base_url": "base_url",
-    "key_variable": "key_variable",
-    "timeout": "timeout",
-    "requests_per_minute": "requests_per_minute",
-    "tokens_per_minute": "tokens_per_minute",
-    "price_in": "input_price",
-    "price_cached": "cached_price",
-    "price_out": "output_price",
-    "limit_cost": "limit_cost",
-    "limit_tokens": "limit_tokens",
-}
 
 
 def add_to(app: typer.Typer) -> None:
@@ -97,15 +86,15 @@ def evaluate(
     episodes: Annotated[Path | None, typer.Option(help="Write the episodes to this file (JSON lines).")] = None,
     quiet: Quiet = False,
     as_json: Json = False,
-    base_url: BaseUrl = None,  # this and the options below are read by _server, by name
+    base_url: BaseUrl = None,  # this and the options below are read by _server; most are named as in ApiSettings
     key_variable: KeyVariable = None,
     concurrency: Concurrency = None,
     timeout: Timeout = None,
     requests_per_minute: RequestsPerMinute = None,
     tokens_per_minute: TokensPerMinute = None,
-    price_in: PriceIn = None,
-    price_cached: PriceCached = None,
-    price_out: PriceOut = None,
+    input_price: InputPrice = None,
+    cached_price: CachedPrice = None,
+    output_price: OutputPrice = None,
     limit_cost: LimitCost = None,
     limit_tokens: LimitTokens = None,
     completion_tokens: CompletionTokens = None,
@@ -116,7 +105,7 @@ def evaluate(
 
     After an interruption the same command resumes: with --out, and for openai:MODEL always (see --journals).
     """
-    server = _server(model, context.params)
+    server = _server(model, context)
     from gagpo.eval.models import file_of_environment, measure_all, request_of
     from gagpo.eval.request import EvaluationRequest
 
@@ -145,10 +134,8 @@ def evaluate(
         print_json(records.get("", records))
 
 
-def _server(model: str, given: Mapping[str, Any]) -> ApiSettings | None:
+def _server(model: str, context: typer.Context) -> ApiSettings | None:
     """How to reach the server of ``openai:MODEL``; None for any other model.
-
-    given: all options of the command, by name.
 
     Raises:
         InvalidArgument: an option of a served model is given for another one.
@@ -156,14 +143,16 @@ def _server(model: str, given: Mapping[str, Any]) -> ApiSettings | None:
     from gagpo.agents.api.settings import ApiSettings
     from gagpo.base.errors import InvalidArgument
 
+    options = {option.name: option for option in context.command.params if getattr(option, "rich_help_panel", None)}
+    given = {str(name): context.params[str(name)] for name in options}
+    given = {name: value for name, value in given.items() if value is not None}
     if not model.startswith(PREFIX):
-        for name in (*_SETTINGS, "concurrency", "completion_tokens", "keep_reasoning", "journals"):
-            if given[name] is not None:
-                option = f"--{name.replace('_', '-')}"
-                raise InvalidArgument(f"{option} is for a model behind a server ({PREFIX}MODEL), and {model} is not")
+        for name in given:
+            flag = options[name].opts[0]
+            raise InvalidArgument(f"{flag} is for a model behind a server ({PREFIX}MODEL), and {model} is not")
         return None
-    chosen = {field: given[name] for name, field in _SETTINGS.items() if given[name] is not None}
-    if given["completion_tokens"]:
+    chosen = {name: value for name, value in given.items() if name in ApiSettings.__dataclass_fields__}
+    if given.get("completion_tokens"):
         chosen["token_parameter"] = "max_completion_tokens"
     return ApiSettings(model.removeprefix(PREFIX), **chosen)
 

@@ -39,6 +39,7 @@ Listing = dict[str, str | int]
 """A split or a task in a list."""
 
 LISTED = 1000  # most tasks in one answer
+LARGEST = 1 << 20  # bytes of a message
 
 
 class TextAction(Action):
@@ -100,7 +101,6 @@ def open_env(
     admissible: bool = False,
     session_seconds: float = 3600.0,
     step_deadline: float = 60.0,
-    reset_deadline: float = 300.0,
 ) -> OpenEnvEnvironment:
     """Start the worker processes of a server; InvalidArgument for wrong arguments of the environment."""
     arguments = dict(kwargs or {})
@@ -110,7 +110,7 @@ def open_env(
         tasks = {split: env.tasks(split) for split in getattr(env, "splits", ("train", "test"))}
         described = getattr(env, "instructions", "") or (type(env).__doc__ or "").strip().partition("\n\n")[0]
         split = getattr(env, "split", next(iter(tasks)))
-    pool = SharedPool(env_id, arguments, workers=workers, step_deadline=step_deadline, reset_deadline=reset_deadline)
+    pool = SharedPool(env_id, arguments, workers=workers, step_deadline=step_deadline)
     return OpenEnvEnvironment(short_name(env_id), described, pool, tasks, split, admissible, session_seconds)
 
 
@@ -265,7 +265,6 @@ def make_app(
     *,
     max_sessions: int = 64,
     idle_seconds: float = 600.0,
-    max_message: int = 1 << 20,
     hosts: Collection[str] | None = LOOPBACK,
 ) -> FastAPI:
     """The web application.
@@ -282,7 +281,7 @@ def make_app(
     )
     app.add_exception_handler(RequestValidationError, _explain)
     app.add_exception_handler(PydanticSerializationError, _not_repeated)
-    app.add_middleware(LimitBody, max_bytes=max_message)
+    app.add_middleware(LimitBody, max_bytes=LARGEST)
     app.add_middleware(OwnPagesOnly, hosts=hosts)  # the outermost
     return app
 
@@ -310,7 +309,6 @@ def serve(
     admissible: bool = False,
     session_seconds: float = 3600.0,
     idle_seconds: float = 600.0,
-    max_message: int = 1 << 20,
     step_deadline: float = 60.0,
 ) -> None:
     """Serve ``env_id`` until interrupted; print the address on standard output once it accepts connections.
@@ -319,7 +317,6 @@ def serve(
     address, so are requests for any other host name.
 
     port: 0 takes a free one.
-    max_message: largest message in bytes.
     """
     with socket.create_server((host, port)) as listener:
         env = open_env(
@@ -335,13 +332,12 @@ def serve(
                 env,
                 max_sessions=max_sessions,
                 idle_seconds=idle_seconds,
-                max_message=max_message,
                 hosts=LOOPBACK if host in LOOPBACK else None,
             )
             config = uvicorn.Config(
                 app,
                 log_level="warning",
-                ws_max_size=max_message,
+                ws_max_size=LARGEST,
                 ws_ping_interval=20,
                 ws_ping_timeout=20,
                 timeout_keep_alive=30,

@@ -1,4 +1,4 @@
-"""Trackers, which receive the metrics of a run: TensorBoard, trackio, wandb, or your own."""
+"""Trackers, which receive the metrics of a run: TensorBoard, wandb, or your own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ TRACKERS: Registry[Callable[[], Tracker]] = Registry(
     "gagpo.trackers",
     {
         "tensorboard": "gagpo.trackers.tensorboard:TensorBoard",
-        "trackio": "gagpo.trackers.trackio:Trackio",
         "wandb": "gagpo.trackers.wandb:Wandb",
     },
 )

@@ -258,7 +258,7 @@ def test_the_written_package_is_valid(tmp_path, monkeypatch):
 def test_experts_are_not_served():
     from gagpo.interop.openenv import open_env
 
-    with pytest.raises(ValueError, match="no expert"):
+    with pytest.raises(ValueError, match="a server does not offer an expert"):
         open_env(CORRIDOR, {"expert": True})
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import sqlite3
 import subprocess
 import sys
 import warnings
@@ -84,7 +83,7 @@ def test_a_tracker_that_fails_is_dropped_with_a_warning(own):
 
 
 def test_packages_are_imported_on_demand():
-    code = "import sys, gagpo.trackers; print([m for m in ('torch', 'wandb', 'trackio') if m in sys.modules])"
+    code = "import sys, gagpo.trackers; print([m for m in ('torch', 'wandb') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
@@ -103,15 +102,6 @@ def test_tensorboard_purges_repeated_steps(tmp_path):
     events.Reload()
     assert [(one.step, round(one.value, 3)) for one in events.Scalars("success_rate")] == [(1, 0.1), (2, 0.2)]
     assert "episodes/text_summary" in events.Tags()["tensors"]
-
-
-def test_trackio_resumes_the_same_run(tmp_path):
-    pytest.importorskip("trackio")
-    run(twice(tmp_path, "trackio"), tmp_path, TRACKIO_DIR=str(tmp_path / "trackio"))
-    (database,) = (tmp_path / "trackio").glob("*.db")
-    with sqlite3.connect(database) as connection:
-        rows = connection.execute("select run_name, step from metrics order by step").fetchall()
-    assert {name for name, _ in rows} == {"run"} and {step for _, step in rows} == {1, 2, 3}
 
 
 def test_wandb_resumes_the_same_run(tmp_path):
