@@ -194,13 +194,12 @@ def sft(
 
 def export(
     source: Annotated[str, typer.Argument(help="A run (RUN, RUN@ITERATION), or a file of episodes or a journal.")],
-    out: Annotated[Path, typer.Argument(help="Folder or file to write.")],
+    out: Annotated[Path, typer.Argument(help="Folder to write.")],
     adapter: Annotated[bool, typer.Option("--adapter", help="Of a run: only the adapter, in peft's format.")] = False,
     trust_remote_code: TrustRemoteCode = False,
-    form: Annotated[str, typer.Option("--to", help="Of episodes: jsonl or inspect.")] = "jsonl",
     as_json: Json = False,
 ) -> None:
-    """Write a run's model as a Hugging Face folder with a model card, or episodes in another suite's format."""
+    """Write a run's model as a Hugging Face folder with a model card, or episodes as a log for `inspect view`."""
     from gagpo.training import export as models
 
     if models.names_a_run(source):
@@ -211,7 +210,7 @@ def export(
         return
     from gagpo.interop.export import export as write
 
-    count = write(Path(source), form, out)
+    count = write(Path(source), out)
     say(f"{count} episodes: {out}")
     if as_json:
         print_json({"episodes": count, "path": str(out)})

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gagpo.base.errors import InvalidArgument
-from gagpo.interop.scaffold import new_environment, new_package
+from gagpo.interop.scaffold import new_environment
 
 ROOT = Path(__file__).parents[3]
 
@@ -45,21 +45,6 @@ def test_a_new_env_can_be_trained_in_as_it_is(tmp_path):
     assert (tmp_path / "runs/moon_base/report.html").is_file()
 
 
-@pytest.mark.slow
-def test_a_package_installs_and_its_id_works_alone(tmp_path):
-    made = new_package("moon_base", tmp_path)
-    names = {str(path.relative_to(tmp_path / "moon_base")) for path in made}
-    assert {"pyproject.toml", "README.md", ".github/workflows/tests.yml", "moon_base.py", "test_moon_base.py"} <= names
-    assert not any("my_env" in path.read_text() or "MyEnv" in path.read_text() for path in made)
-    command = ["-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index", "--target"]
-    done = run(tmp_path, *command, str(tmp_path / "lib"), str(tmp_path / "moon_base"))
-    assert done.returncode == 0, done.stderr[-3000:]
-    checked = run(tmp_path, "-m", "gagpo", "check", "MoonBase-v0", "--episodes", "2", path=tmp_path / "lib")
-    assert checked.returncode == 0 and "exact task" in checked.stdout, checked.stderr[-3000:]
-    with pytest.raises(InvalidArgument, match="moon_base exists"):
-        new_package("moon_base", tmp_path)
-
-
 def test_what_makes_no_sense_is_refused(tmp_path):
     for name in ("Moon", "moon base", "../x", "", "1st"):
         with pytest.raises(InvalidArgument, match="must be a module name"):
@@ -87,10 +72,9 @@ def test_a_env_that_is_there_already_is_no_installed_package(tmp_path, monkeypat
         new_environment("moon", tmp_path)
 
 
-def test_a_package_of_a_env_that_is_not_there_is_refused_in_one_line(tmp_path):
+def test_serving_what_is_not_there_is_refused_in_one_line(tmp_path):
     """With OpenEnv installed or without: the one is missing, or the other."""
-    done = run(tmp_path, "-m", "gagpo", "serve", "gagpo/No-v0", "--package", "served")
+    done = run(tmp_path, "-m", "gagpo", "serve", "gagpo/No-v0")
     said = done.stderr.strip().splitlines()[-1]
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert said.startswith(("gagpo: gagpo serve needs OpenEnv", "gagpo: environment 'gagpo/No-v0'"))
-    assert not (tmp_path / "served").exists()
