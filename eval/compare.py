@@ -129,12 +129,14 @@ def require_same_panel(label: str, first: EvalResult, other_label: str, other: E
 
 
 def compare_files(paths: Sequence[Path], split: str | None = None) -> Comparison:
-    """Load results and compare them with the first; each is named by the shortest unique end of its path.
+    """Load results and compare them with the first; each is named by its path without ``.json``.
 
     paths: result files, or run folders, which stand for :meth:`gagpo.eval.runs.Run.last`.
     split: of run folders.
     """
-    return compare_results(dict(zip(_names(paths), (_load(path, split) for path in paths), strict=True)))
+    if len(set(paths)) != len(paths):
+        raise InvalidArgument("the same result file is named twice")
+    return compare_results({str(path).removesuffix(".json"): _load(path, split) for path in paths})
 
 
 def _load(path: Path, split: str | None) -> EvalResult:
@@ -146,13 +148,3 @@ def _load(path: Path, split: str | None) -> EvalResult:
         known = ", ".join(run.splits()) or "none"
         raise InvalidArgument(f"run {path} holds no evaluation of split {split!r}; it was evaluated on: {known}")
     return found.result
-
-
-def _names(paths: Sequence[Path]) -> list[str]:
-    if len(set(paths)) != len(paths):
-        raise InvalidArgument("the same result file is named twice")
-    parts = [path.with_suffix("").parts for path in paths]
-    depth = 1
-    while len({part[-depth:] for part in parts}) < len(parts) and depth < max(map(len, parts)):
-        depth += 1
-    return ["/".join(part[-depth:]) for part in parts]

@@ -92,9 +92,9 @@ class Run:
                 ys.append(row[key])
         return xs, ys
 
-    def seconds(self, last: int = 0) -> dict[str, float]:
-        """Seconds spent in each part of the ``last`` iterations (0: all), by its caption; empty if not logged."""
-        spent = {part.caption: math.fsum(self.series(part.name)[1][-last:]) for part in shown_in(Display.TIME)}
+    def seconds(self) -> dict[str, float]:
+        """Seconds spent in each part of the iterations, by its caption; empty if they were not logged."""
+        spent = {part.caption: math.fsum(self.series(part.name)[1]) for part in shown_in(Display.TIME)}
         return spent if any(spent.values()) else {}
 
     def at(self, iteration: int, x: str) -> float | None:
@@ -167,25 +167,17 @@ def final_results(run: Path, panels: Iterable[str]) -> dict[str, EvalResult]:
     return {panel: result for panel, result in found.items() if result is not None}
 
 
-def named_runs(runs: Sequence[str | Path]) -> list[tuple[str, Path]]:
-    """Label (empty if not given) and folder of each ``LABEL=FOLDER`` or plain folder."""
-    found = []
+def group_runs(runs: Sequence[str | Path]) -> dict[str, list[Run]]:
+    """Load run folders, each plain or as ``LABEL=FOLDER``, and group them by that label, else by :attr:`Run.label`."""
+    groups: dict[str, list[Run]] = {}
     for text in map(str, runs):
         label, separator, folder = text.partition("=")
         if not separator or Path(text).is_dir():  # a folder may have a "=" in its name
             label, folder = "", text
         elif not label.strip():
             raise InvalidArgument(f"{text!r} has no label: write LABEL=FOLDER or just the folder")
-        found.append((label.strip(), Path(folder)))
-    return found
-
-
-def group_runs(runs: Sequence[str | Path]) -> dict[str, list[Run]]:
-    """Load run folders and group them by their given label, else by :attr:`Run.label`."""
-    groups: dict[str, list[Run]] = {}
-    for label, folder in named_runs(runs):
-        run = load_run(folder)
-        groups.setdefault(label or run.label, []).append(run)
+        run = load_run(Path(folder))
+        groups.setdefault(label.strip() or run.label, []).append(run)
     return groups
 
 

@@ -236,17 +236,17 @@ def report(
     from gagpo.eval.compare import compare_files
     from gagpo.eval.curves import plot_curves
     from gagpo.eval.report.report import write_report
-    from gagpo.eval.runs import group_runs, named_runs
+    from gagpo.eval.runs import group_runs
     from gagpo.eval.study import study_of
 
     folders = [run for run in runs if not run.endswith(".jsonl")]
-    pages = [str(write_report(folder)) for _, folder in named_runs(folders)]
-    say(*pages)
     groups, study = group_runs(folders), None
+    loaded = [run for group in groups.values() for run in group]
+    pages = [str(write_report(run.folder)) for run in loaded]
+    say(*pages)
     if len(runs) > 1 or not folders or markdown:
         study = study_of(groups, [Path(run) for run in runs if run not in folders], baseline, split)
         say(*(study.markdown() if markdown else study.lines(text_width(most=100))))
-        loaded = [run for group in groups.values() for run in group]
         if len(groups) == len(loaded) > 1 and not markdown:  # one seed each: pair by task
             say("", *compare_files([run.folder for run in loaded], split).lines(text_width()))
     if curves:

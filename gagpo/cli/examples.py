@@ -13,7 +13,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     ),
     "compare": ("gagpo compare chance.json after.json", "gagpo compare runs/a runs/b --json"),
     "report": ("gagpo report runs/alfworld-first", "gagpo report GAGPO=runs/a GRPO=runs/b --curves both.png --x turns"),
-    "view": ("gagpo view runs/alfworld-first --open", "gagpo view runs/alfworld-first --follow"),
+    "view": ("gagpo view runs/alfworld-first --open", "gagpo view runs --out pages"),
     "check": ("gagpo check gagpo/ALFWorld-v0 -k size=small", "gagpo check walk:Walk-v0 --json"),
     "plan": (
         "gagpo plan alfworld-qwen --gpu-memory 80",

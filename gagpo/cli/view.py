@@ -1,8 +1,7 @@
-"""The command ``view``: runs in the browser, or one run in the terminal."""
+"""The command ``view``: runs in the browser."""
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -20,15 +19,11 @@ def view(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or a folder of runs.")],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder to write; RUN/view by default.")] = None,
     opened: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
-    follow: Annotated[bool, typer.Option("--follow", help="Show one run in the terminal while it trains.")] = False,
 ) -> None:
     """Write pages with every episode of runs: groups, turns, credit. They open from disk.
 
     With several runs, the first page is a table of them, and any two can be compared.
     """
-    if follow:
-        _follow(runs)
-        return
     from gagpo.eval.viewer.export import export
     from gagpo.eval.viewer.index import runs_in
 
@@ -39,17 +34,3 @@ def view(
         import webbrowser
 
         webbrowser.open(page.resolve().as_uri())
-
-
-def _follow(runs: list[Path]) -> None:
-    from gagpo.base.errors import InvalidArgument
-    from gagpo.eval.watch import watch
-    from gagpo.runs.reading import BadResult
-
-    if len(runs) > 1:
-        raise InvalidArgument(f"--follow shows one run, got {len(runs)}")
-    (run,) = runs
-    if not run.is_dir():
-        raise BadResult(f"{run}: not a run folder (no such folder)")
-    with suppress(KeyboardInterrupt):
-        watch(run)

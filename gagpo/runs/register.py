@@ -1,6 +1,6 @@
 """The register of metrics: meaning and unit of every number of a training iteration, and where it is shown.
 
-Report, viewer, ``gagpo view --follow`` and the table in docs/viewer.md (``.ci/metrics_table.py``) read it. The tests
+Report, viewer and the table in docs/viewer.md (``.ci/metrics_table.py``) read it. The tests
 fail for a metric that is logged or shown and is not here.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from enum import Flag, auto
+from enum import Enum, auto
 from typing import Literal
 
 Unit = Literal[
@@ -19,17 +19,15 @@ Unit = Literal[
 ]  # fmt: skip
 
 
-class Display(Flag):
+class Display(Enum):
     """Where a metric is shown, besides the report's table of every metric that was logged."""
 
-    WATCH = auto()  # a line of `gagpo view --follow`
+    TABLE = auto()  # only there
     VIEWER = auto()  # a curve of the viewer
-    TIME = auto()  # a part of the wall time, in the report and in `gagpo view --follow`
+    TIME = auto()  # a part of the wall time, in the report
 
 
-NOWHERE = Display(0)
-WATCH, VIEWER, TIME = Display
-CURVES = WATCH | VIEWER
+TABLE, VIEWER, TIME = Display
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class Metric:
     name: str
     unit: Unit = ""
     sentence: str = ""
-    shown: Display = NOWHERE
+    shown: Display = TABLE
     caption: str = ""
 
     def __post_init__(self) -> None:
@@ -61,10 +59,10 @@ SECTIONS = {
     "Episodes": (
         Metric("iteration", "count", "Iterations done so far, this one included."),
         Metric("success_rate", "share", "Episodes that solved their task, at the training temperature.",
-               WATCH, "success in training"),
-        Metric("mean_turns", "turns", "Mean length of an episode.", CURVES, "turns per episode"),
+               caption="success in training"),
+        Metric("mean_turns", "turns", "Mean length of an episode.", VIEWER, "turns per episode"),
         Metric("invalid_rate", "share", "Turns whose action the environment refused or could not read.",
-               CURVES, "invalid actions"),
+               VIEWER, "invalid actions"),
         Metric("invalid_unparsed", "share", "Turns whose response ended by itself without an action."),
         Metric("invalid_cut", "share",
                "Turns whose response was cut at `rollout.max_tokens` before a valid action."),
@@ -92,11 +90,11 @@ SECTIONS = {
     "Credit": (
         Metric("coverage", "share",
                "Turns whose state occurs in another turn of their group; turn-level credit needs them.",
-               CURVES, "turns in shared states"),
+               VIEWER, "turns in shared states"),
         Metric("aliasing", "share",
                "Repeated pairs of state key and action that led to different states; above 0 the key is not a state."),
         Metric("zero_groups", "share", "Task groups in which every advantage is 0, so nothing is learned from them.",
-               CURVES, "groups without advantage"),
+               VIEWER, "groups without advantage"),
         Metric("equal_return_groups", "share", "Task groups whose episodes all ended with the same return."),
         Metric("advantage_std", "advantage", "Standard deviation of the advantages over all turns.",
                VIEWER, "spread of the advantages"),
@@ -106,7 +104,7 @@ SECTIONS = {
     "Update": (
         Metric("clip_fraction", "share",
                "Ratios beyond the clip's limits where the clip stops the gradient, of the rows that are read.",
-               CURVES, "clipped ratios"),
+               VIEWER, "clipped ratios"),
         Metric("clip_low", "share", "Clipped ratios below the lower limit."),
         Metric("clip_high", "share", "Clipped ratios above the upper limit."),
         Metric("kl", "nats per token", "Divergence from the reference model, if the loss has a KL term.",
@@ -117,10 +115,10 @@ SECTIONS = {
         Metric("ratio", "ratio", "Mean ratio of new to old probability; 1 before the first step."),
         Metric("log_ratio_rms", "nats", "Root mean square of the log ratio: how far the policy moved."),
         Metric("entropy", "nats per token", "Entropy of the policy at the sampled tokens, of the rows that are read.",
-               CURVES, "entropy of the policy"),
+               VIEWER, "entropy of the policy"),
         Metric("average_distance", "share",
                "Distance of the weights from their moving average, relative to their norm."),
-        Metric("grad_norm", "norm", "Mean norm of the gradient before clipping.", CURVES, "gradient norm"),
+        Metric("grad_norm", "norm", "Mean norm of the gradient before clipping.", VIEWER, "gradient norm"),
         Metric("loss", "loss", "Mean of the loss over the mini-batches.", VIEWER),
         Metric("learning_rate", "rate", "Learning rate of the schedule in this iteration."),
         Metric("updates", "count", "Optimiser steps taken."),
@@ -130,7 +128,7 @@ SECTIONS = {
     "Sampler and trainer": (
         Metric("mismatch_kl", "nats per token",
                "Divergence between the sampler's and the trainer's log-probabilities before the first step.",
-               WATCH | VIEWER, "sampler-trainer gap"),
+               VIEWER, "sampler-trainer gap"),
         Metric("mismatch_max", "nats", "The largest difference of one token's two log-probabilities."),
         Metric("mismatch_weight", "ratio", "Mean importance weight of trainer over sampler; 1 if both compute alike."),
         Metric("masked_tokens", "share", "Tokens that the correction dropped because of their own weight."),
@@ -227,9 +225,9 @@ def find(name: str) -> Metric:
     found = REGISTER.get(own) or REGISTER.get(re.sub(r"_\d+$", "", own))
     if found is None or not slash:
         return found or Metric(name)
-    return replace(found, name=name, shown=NOWHERE, caption=f"{found.caption}, {env}")
+    return replace(found, name=name, shown=TABLE, caption=f"{found.caption}, {env}")
 
 
 def shown_in(place: Display) -> list[Metric]:
     """The metrics of a place, in the order of the register."""
-    return [metric for metric in REGISTER.values() if place in metric.shown]
+    return [metric for metric in REGISTER.values() if metric.shown is place]

@@ -205,7 +205,9 @@ def test_random_plays_the_panel_of_a_run_and_folders_compare_with_files(inside, 
     assert done.returncode == 0, done.stderr
     assert len((tmp_path / "all.jsonl").read_text().splitlines()) == 4
     done = inside("compare", chance, finished, "--json")
-    assert done.returncode == 0 and json.loads(done.stdout.splitlines()[-1])["baseline"] == "chance", done.stderr
+    assert done.returncode == 0 and json.loads(done.stdout.splitlines()[-1])["baseline"] == str(tmp_path / "chance"), (
+        done.stderr
+    )
     done = inside("compare", chance, finished, "--split", "moon")
     assert done.returncode == 2 and "evaluated on: test" in done.stderr
 
