@@ -104,21 +104,12 @@ def paired_difference(
     return Interval(rise, max(-1.0, low), min(1.0, high), level)
 
 
-def mcnemar(lost: int, gained: int) -> float:
-    """Exact two-sided McNemar test (McNemar 1947): p of a fair coin.
-
-    lost: number of tasks that only the first side solved.
-    gained: number of tasks that only the second side solved.
-    """
-    from scipy.stats import binomtest
-
-    return float(binomtest(lost, lost + gained).pvalue) if lost + gained else 1.0
-
-
 def sign_flip_test(differences: Sequence[int]) -> float:
     """Exact two-sided p under random signs of per-task differences (Fisher 1935).
 
-    differences: whole numbers, such as counts of solved tries. With one try per task this is McNemar's exact test.
+    With one try per task this is McNemar's exact test (McNemar 1947).
+
+    differences: whole numbers, such as counts of solved tries.
     """
     values = np.array([one for one in differences if one], dtype=int)
     if not len(values):
@@ -139,12 +130,11 @@ def paired_test(
 ) -> tuple[float, str]:
     """p-value and name of the exact test for ``(successes, tries)`` before and after on the same tasks."""
     solved_a, tried_a, solved_b, tried_b = _paired(before, after)
-    if bool((tried_a == 1).all()) and bool((tried_b == 1).all()):
-        return mcnemar(int((solved_a > solved_b).sum()), int((solved_b > solved_a).sum())), "exact McNemar"
     # Over a common denominator rates are whole numbers, which keeps the test exact.
     common = math.lcm(*(int(n) for n in {*tried_a.tolist(), *tried_b.tolist()}))
     scaled = np.rint(solved_b * (common / tried_b)) - np.rint(solved_a * (common / tried_a))
-    return sign_flip_test([int(one) for one in scaled]), "sign flips over tasks"
+    name = "exact McNemar" if common == 1 else "sign flips over tasks"
+    return sign_flip_test([int(one) for one in scaled]), name
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -227,7 +227,7 @@ def test_a_runs_result_is_that_of_its_last_weights_and_the_average_stands_next_t
     assert found["average"]["success"] != found["trained"][-1]["success"]
     assert index["experiments"][0]["success"]["valid_unseen"] == found["trained"][-1]["success"]
     pages = "".join(path.read_text() for path in (tmp_path / "out").glob("*.js"))
-    assert "average of the weights" in pages and "run.evaluations" not in pages
+    assert "averaged weights" in pages and "run.evaluations" not in pages
 
 
 @pytest.mark.parametrize("text", ["a: &a [*a]", "a: &a {b: *a}", "- 1", "{", "x: 1\n" * 5, "a: 2024-01-01"])

@@ -94,8 +94,8 @@ def test_sample_episodes_are_ascii_and_indented():
 
 
 def test_tensorboard_purges_repeated_steps(tmp_path):
-    pytest.importorskip("torch")
-    run(twice(tmp_path, "tensorboard", "steps=(1, 2, 3)", "resumed=1, steps=(2,)"), tmp_path)
+    play(tmp_path / "run", "tensorboard", steps=(1, 2, 3))
+    play(tmp_path / "run", "tensorboard", resumed=1, steps=(2,))
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
@@ -105,34 +105,23 @@ def test_tensorboard_purges_repeated_steps(tmp_path):
 
 
 def test_wandb_resumes_the_same_run(tmp_path):
+    """In a process of its own, because the package keeps state."""
     pytest.importorskip("wandb")
-    run(twice(tmp_path, "wandb"), tmp_path, WANDB_MODE="offline", WANDB_SILENT="true")
+    code = (
+        "import pathlib, runpy\n"
+        f"play = runpy.run_path({str(Path(__file__).resolve())!r})['play']\n"
+        f"run = pathlib.Path({str(tmp_path / 'run')!r})\n"
+        "play(run, 'wandb')\nplay(run, 'wandb', resumed=2, steps=(3,))\n"
+    )
+    root = str(Path(__file__).resolve().parents[3])
+    own = {"PYTHONPATH": root, "HOME": str(tmp_path), "WANDB_MODE": "offline", "WANDB_SILENT": "true"}
+    subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **own}, check=True, timeout=240, cwd=root, capture_output=True
+    )
     kept = (tmp_path / "run" / "wandb-id").read_text()
     folders = list((tmp_path / "run" / "wandb").glob("offline-run-*"))
     assert {folder.name.rsplit("-", 1)[1] for folder in folders} == {kept}
     assert all(list(folder.glob("*.wandb")) for folder in folders)
-
-
-def twice(folder, name, first="steps=(1, 2)", then="resumed=2, steps=(3,)"):
-    """Code that plays and resumes a run, for a new process because these packages keep state."""
-    return (
-        "import pathlib, runpy\n"
-        f"play = runpy.run_path({str(Path(__file__).resolve())!r})['play']\n"
-        f"run = pathlib.Path({str(folder / 'run')!r})\n"
-        f"play(run, {name!r}, {first})\nplay(run, {name!r}, {then})\n"
-    )
-
-
-def run(code, folder, **environment):
-    root = str(Path(__file__).resolve().parents[3])
-    subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": root, "HOME": str(folder), **environment},
-        check=True,
-        timeout=240,
-        cwd=root,
-        capture_output=True,
-    )
 
 
 @pytest.fixture(autouse=True)
