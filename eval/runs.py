@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from gagpo.base.errors import InvalidArgument
-from gagpo.base.regular_file import read_bytes
 from gagpo.eval.results import EvalResult
 from gagpo.runs.metrics import read_metrics
 from gagpo.runs.reading import BadResult, read_text
@@ -21,6 +21,7 @@ SEED = re.compile(r"[-_.](?:seed|s)[-_]?\d+$")
 SECRET = re.compile(r"(?i)api_?key|secret|passw|credential|authorization|token$")
 URL_LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 HIDDEN = "(not shown)"
+LONGEST = 200  # characters of one setting
 MOST_VALUES = 20_000  # of a settings file; YAML aliases can multiply without end
 STAGES = ("before", "iteration", "after", "average", "")
 
@@ -64,18 +65,19 @@ class Run:
         """The name without a seed at its end (``-seed3``, ``_s3``)."""
         return SEED.sub("", self.name)
 
+    @cached_property
+    def settings(self) -> dict[str, str]:
+        """Its settings by dotted name, as short texts without secrets; empty if they cannot be read."""
+        try:
+            return dict(_flat(shown_settings(self.folder / "config.yaml"), ""))
+        except BadResult:
+            return {}
+
     @property
     def algorithm(self) -> str:
         """The name of its algorithm or credit; empty if unknown."""
-        try:
-            settings = parse_yaml(read_bytes(self.folder / "config.yaml").decode())
-        except (OSError, ValueError):
-            return ""
-        found = settings.get("algorithm") if isinstance(settings, dict) else None
-        if isinstance(found, dict):
-            credit = found.get("credit")
-            found = found.get("preset") or (credit.get("name") if isinstance(credit, dict) else credit)
-        return found if isinstance(found, str) else ""
+        names = ("algorithm", "algorithm.preset", "algorithm.credit.name", "algorithm.credit")
+        return next((self.settings[name] for name in names if name in self.settings), "")
 
     @property
     def envs(self) -> list[str]:
@@ -202,6 +204,14 @@ def shown_settings(path: Path) -> object:
     except ValueError as error:
         raise BadResult(f"{path}: not YAML ({' '.join(str(error).split())[:200]})") from None
     return shown(document)
+
+
+def _flat(value: object, name: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from _flat(inner, f"{name}.{key}" if name else str(key))
+    else:
+        yield name, str(value)[:LONGEST]
 
 
 def trailing_mean(values: Sequence[float], window: int) -> list[float]:

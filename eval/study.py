@@ -76,12 +76,6 @@ class Method:
             return Interval(math.nan, math.nan, math.nan)
         return mean_over_seeds(values)
 
-    @property
-    def rise(self) -> Interval | None:
-        """Success after training minus before; None if a seed was not measured before."""
-        rises = [row.after - row.before for row in self.rows if row.before is not None]
-        return mean_over_seeds(rises) if len(rises) == len(self.rows) else None
-
 
 BEFORE = "before"
 """Baseline: each run's own model before training."""
@@ -103,13 +97,14 @@ class Study:
 
     @classmethod
     def of(cls, rows: Sequence[RunRow], baseline: str | None = None) -> Study:
-        """Group rows by label; the first label is the baseline unless one is named.
+        """Group rows by label. By default the first label is the baseline; a single one is compared with its start.
 
         Raises:
             InvalidArgument: there are no rows, or they cannot be compared.
         """
         labels = _labels(rows, baseline)
-        baseline = labels[0] if baseline is None else baseline
+        alone = len(labels) == 1 and all(row.before is not None for row in rows)
+        baseline = baseline or (BEFORE if alone else labels[0])
         grouped = {label: tuple(row for row in rows if row.label == label) for label in labels}
         for label, mine in grouped.items():
             if len({row.seed for row in mine}) < len(mine):
@@ -134,21 +129,16 @@ class Study:
 
     def table(self) -> Table:
         """One row per method, best mean success first."""
-        several = any(method.gap for method in self.methods) or len(self.methods) > 1
         every = [row for method in self.methods for row in method.rows]
         graded = any(abs(row.reward_after - row.after) > 0.005 for row in every)
         timed = all(row.seconds is not None for row in every)
-        header = ["", "seeds", "area %", "after %"]
-        header += [f"minus {self.baseline}", "p (Holm)"] if several else ["rise, points"]
+        header = ["", "seeds", "area %", "after %", f"minus {self.baseline}", "p (Holm)"]
         header += [*(["reward after"] if graded else []), "1,000 tokens", *(["minutes"] if timed else [])]
         rows = []
         for method in sorted(self.methods, key=lambda one: -one.mean("after").value):
             cells = [method.label, str(len(method.rows)), spread(method.mean("area")), spread(method.mean("after"))]
-            if several:
-                cells.append(spread(method.gap, signed=True) if method.gap else "")
-                cells.append("" if method.p_holm is None else p_value(method.p_holm))
-            else:
-                cells.append(spread(method.rise, signed=True) if method.rise else "")
+            cells.append(spread(method.gap, signed=True) if method.gap else "")
+            cells.append("" if method.p_holm is None else p_value(method.p_holm))
             cells += [f"{method.mean('reward_after').value:.2f}"] if graded else []
             cells.append(f"{method.mean('tokens_total').value / 1000:,.0f}")
             cells += [f"{method.mean('seconds').value / 60:.1f}"] if timed else []

@@ -17,8 +17,9 @@ from gagpo.eval.health import sentences
 from gagpo.eval.report.page import render
 from gagpo.eval.runs import Evaluation, Run, load_run, shown_settings
 from gagpo.eval.summary import measured_facts, number, panel_facts, percent, types_table, whole_table, with_interval
-from gagpo.runs.reading import BadResult, read_record
+from gagpo.runs.reading import BadResult
 from gagpo.runs.register import find
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings.core_schema import write_yaml
 
 STAGES = ("before", "after", "average")
@@ -133,22 +134,13 @@ def _samples(path: Path, each: int = 2) -> dict[str, object]:
 
 
 def _what(folder: Path) -> dict[str, object]:
-    """Versions and settings, and an error for each that cannot be read."""
-    complaints: list[str] = []
-    versions: dict[str, object] = {}
-    settings = ""
-    try:
-        versions = read_record(folder / "versions.json")
-    except BadResult as error:
-        complaints.append(str(error))
+    """Versions and settings, and an error if the settings cannot be read."""
+    rows = [[name, str(value)] for name, value in sorted(RunFolder(folder).versions().items())]
+    versions = Table(["", ""], rows, words=(1,)) if rows else None
+    settings = complaint = ""
     try:
         if (folder / "config.yaml").exists():
             settings = write_yaml(shown_settings(folder / "config.yaml"))
     except BadResult as error:
-        complaints.append(str(error))
-    rows = [[name, str(value)] for name, value in sorted(versions.items())]
-    return {
-        "complaints": complaints,
-        "versions": Table(["", ""], rows, words=(1,)) if rows else None,
-        "settings": settings,
-    }
+        complaint = str(error)
+    return {"versions": versions, "settings": settings, "complaint": complaint}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from gagpo.eval.health import sentences
-from gagpo.eval.runs import Evaluation, Run, load_run, read_label, shown_settings
+from gagpo.eval.runs import Evaluation, Run, load_run, read_label
 from gagpo.eval.statistics import Interval, mean_over_seeds
 from gagpo.runs.reading import BadResult
 from gagpo.runs.register import Display, shown_in
@@ -82,7 +82,7 @@ def reading_order(source: EpisodeFile) -> tuple[int, int, int, str]:
 
 def index(runs: Sequence[Run], sources: Sequence[EpisodeFile], problems: Sequence[str] = ()) -> dict[str, object]:
     """The index, JSON-ready. Names of tasks and types appear once and are referred to by number."""
-    settings = [settings_of(run) for run in runs]
+    settings = [run.settings for run in runs]
     entries = [entry for source in sources for entry in source.groups]
     tasks = {name: number for number, name in enumerate(dict.fromkeys(entry.task for entry in entries))}
     types = {name: number for number, name in enumerate(dict.fromkeys(entry.type for entry in entries))}
@@ -93,7 +93,7 @@ def index(runs: Sequence[Run], sources: Sequence[EpisodeFile], problems: Sequenc
         "format": FORMAT,
         "dead_zone": DEAD_ZONE,
         "runs": [_run(run) for run in runs],
-        "experiments": experiments(runs, settings),
+        "experiments": experiments(runs),
         "settings": settings_that_differ(settings),
         "curves": [
             {"name": metric.name, "caption": metric.caption, "share": metric.share}
@@ -143,9 +143,6 @@ def _evaluation(one: Evaluation) -> dict[str, object]:
     }
 
 
-LONGEST = 200  # characters of one setting
-
-
 def runs_in(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
     """The run folders among ``folders`` or directly inside them, and errors of those that cannot be read.
 
@@ -180,7 +177,7 @@ def is_run(folder: Path) -> bool:
     return (folder / "metrics.jsonl").exists() or any((folder / "evals").glob("*.json"))
 
 
-def experiments(runs: Sequence[Run], settings: Sequence[dict[str, str]]) -> list[dict[str, object]]:
+def experiments(runs: Sequence[Run]) -> list[dict[str, object]]:
     """Table rows of runs, grouped by :attr:`gagpo.eval.runs.Run.label`, so that seeds of one method share a row.
 
     ``success`` holds the rate by split, with an interval over tasks for one run, over seeds for several.
@@ -190,15 +187,15 @@ def experiments(runs: Sequence[Run], settings: Sequence[dict[str, str]]) -> list
         together.setdefault(run.label, []).append(number)
     rows: list[dict[str, object]] = []
     for label, numbers in together.items():
-        group, own = [runs[n] for n in numbers], [settings[n] for n in numbers]
+        group = [runs[n] for n in numbers]
         splits = dict.fromkeys(split for run in group for split in run.splits())
         success = {split: [one for run in group if (one := run.last(split))] for split in splits}
         rows.append(
             {
                 "name": label if len(group) > 1 else group[0].name,
                 "runs": numbers,
-                "environment": own[0].get("environment.id", "") or " + ".join(group[0].envs),
-                "seeds": [one.get("seed", "") for one in own],
+                "environment": group[0].settings.get("environment.id", "") or " + ".join(group[0].envs),
+                "seeds": [run.settings.get("seed", "") for run in group],
                 "success": {split: _interval(ends).record() for split, ends in success.items()},
             }
         )
@@ -216,19 +213,3 @@ def settings_that_differ(settings: Sequence[dict[str, str]]) -> dict[str, list[s
     names = dict.fromkeys(name for one in settings for name in one)
     found = {name: [one.get(name) for one in settings] for name in names}
     return {name: values for name, values in found.items() if len(set(values)) > 1}
-
-
-def settings_of(run: Run) -> dict[str, str]:
-    """The settings of a run by dotted name, as short texts without secrets; empty if they cannot be read."""
-    try:
-        return dict(_flat(shown_settings(run.folder / "config.yaml"), ""))
-    except BadResult:
-        return {}
-
-
-def _flat(value: object, name: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, dict) and value:
-        for key, inner in value.items():
-            yield from _flat(inner, f"{name}.{key}" if name else str(key))
-    else:
-        yield name, str(value)[:LONGEST]

@@ -81,14 +81,6 @@ def read_text(path: Path) -> str:
         raise BadResult(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def read_record(path: Path) -> dict[str, object]:
-    """A JSON object such as ``versions.json``; empty if there is no such file."""
-    record = parse(read_text(path), str(path)) if path.exists() else {}
-    if not isinstance(record, dict):
-        raise BadResult(f"{path}: the document must be an object, got {shortened(record)}")
-    return record
-
-
 def key_path(location: tuple[int | str, ...]) -> str:
     """``("tasks", 0, "tries")`` as ``tasks[0].tries``."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).removeprefix(".")
