@@ -1,11 +1,9 @@
 """Intervals and tests against published tables, brute force and identities."""
 
 import itertools
-import json
 import math
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,27 +25,6 @@ from gagpo.eval.statistics import (
     wilson,
 )
 
-STORED = json.loads((Path(__file__).parent / "statistics.json").read_text())
-"""Numbers of an implementation in plain Python, computed once, with which every later one agrees."""
-
-
-def test_the_numbers_are_those_of_another_implementation():
-    for values, level, *expected in STORED["mean_over_seeds"]:
-        found = mean_over_seeds(values, level)
-        assert [found.value, found.low, found.high] == pytest.approx(expected, rel=1e-9)
-    for differences, p in STORED["paired_t"]:
-        assert paired_t(differences) == pytest.approx(p, rel=1e-9)
-    for lost, gained, p in STORED["mcnemar"]:
-        assert sign_flip_test([1] * gained + [-1] * lost) == pytest.approx(p, rel=1e-9)
-    for successes, trials, level, *expected in STORED["wilson"]:
-        found = wilson(successes, trials, level)
-        assert [found.low, found.high] == pytest.approx(expected, rel=1e-9)
-    for before, after, tries, *expected, p, name in STORED["paired"]:
-        sides = [(side, [tries] * len(before)) for side in (before, after)]
-        found = paired_difference(*sides)
-        assert [found.value, found.low, found.high] == pytest.approx(expected, rel=1e-9)
-        assert paired_test(*sides) == (pytest.approx(p, rel=1e-9), name)
-
 
 def test_scipy_is_imported_where_it_is_needed_alone():
     code = "import sys, gagpo.eval.compare, gagpo.eval.study; sys.exit('scipy' in sys.modules)"
@@ -61,21 +38,6 @@ def test_wilson_is_that_of_scipy(successes, failures, level):
     expected = binomtest(successes, successes + failures).proportion_ci(level, "wilson")
     found = wilson(successes, successes + failures, level)
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("successes", "trials", "low", "high"),
-    [
-        (8, 10, 0.4902, 0.9433),
-        (0, 10, 0.0, 0.2775),
-        (10, 10, 0.7225, 1.0),
-        (81, 263, 0.2553, 0.3662),
-        (15, 148, 0.0624, 0.1605),
-    ],
-)
-def test_wilson_agrees_with_published_intervals(successes, trials, low, high):
-    interval = wilson(successes, trials)
-    assert (interval.low, interval.high) == pytest.approx((low, high), abs=5e-5)
 
 
 @given(st.integers(0, 60), st.integers(0, 60), st.floats(0.5, 0.999))
@@ -129,9 +91,7 @@ def test_no_task_at_all_says_nothing():
     assert math.isnan(interval.value) and (interval.low, interval.high) == (0.0, 1.0)
 
 
-@pytest.mark.parametrize(
-    ("rate", "stay", "come"), [(0.3, 0.8, 0.4), (0.5, 0.9, 0.1), (0.2, 0.5, 0.5), (0.25, 0.7, 0.2)]
-)
+@pytest.mark.parametrize(("rate", "stay", "come"), [(0.3, 0.8, 0.4), (0.5, 0.9, 0.1)])
 def test_paired_difference_covers_the_true_rise_as_often_as_it_says(rate, stay, come):
     """Exact coverage: every outcome of 24 pairs, weighed with its multinomial probability."""
     n, covered = 24, 0.0
