@@ -39,9 +39,6 @@ LimitCost = Annotated[float | None, _option(help="Stop at this cost in dollars."
 LimitTokens = Annotated[int | None, _option(help="Stop after this many tokens.", min=0)]
 KeyVariable = Annotated[str | None, _option(help="Environment variable with the API key; OPENAI_API_KEY by default.")]
 CompletionTokens = Annotated[bool | None, _option(help="Send max_completion_tokens instead of max_tokens.")]
-Journals = Annotated[
-    Path | None, _option(help="Folder for finished episodes, so that the command can resume; evals/ by default.")
-]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -99,11 +96,10 @@ def evaluate(
     limit_tokens: LimitTokens = None,
     completion_tokens: CompletionTokens = None,
     keep_reasoning: KeepReasoning = None,
-    journals: Journals = None,
 ) -> None:
     """Measure the success rate on a fixed set of tasks.
 
-    After an interruption the same command resumes: with --out, and for openai:MODEL always (see --journals).
+    After an interruption the same command resumes: with --out, and for openai:MODEL always (from evals/).
     """
     server = _server(model, context)
     from gagpo.eval.models import file_of_environment, measure_all, request_of
@@ -120,7 +116,7 @@ def evaluate(
         "context": {name: value for name, value in prompts.items() if value is not None},
         "server": server,
         "reasoning": "keep" if keep_reasoning else "drop",
-        "journals": journals or (Path("evals") if server else under_way),
+        "journals": Path("evals") if server else under_way,
     }
     outcomes = measure_all(request_of(**options))
     if out and under_way:
