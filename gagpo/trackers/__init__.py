@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gagpo.base.registry import Registry
-from gagpo.trackers.base import Settings, Tracker, Trackers, sample_text
+from gagpo.trackers.base import Settings, Tracker, Trackers
 
-__all__ = ["TRACKERS", "Tracker", "Trackers", "sample_text", "tracking"]
+__all__ = ["TRACKERS", "Tracker", "Trackers", "tracking"]
 
 TRACKERS: Registry[Callable[[], Tracker]] = Registry(
     "tracker",

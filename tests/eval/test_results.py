@@ -100,7 +100,7 @@ tries = st.builds(
 
 
 @given(st.lists(st.lists(tries, min_size=2, max_size=2), min_size=1, max_size=5), st.text(max_size=20))
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 def test_a_result_survives_its_file(tmp_path_factory, tasks, model):
     episodes = [episode(f"task {i}", j, **one) for i, pair in enumerate(tasks) for j, one in enumerate(pair)]
     result = EvalResult.from_episodes(

@@ -10,19 +10,14 @@ from pathlib import Path
 import pytest
 
 from gagpo.base.errors import InvalidArgument, MissingPackage
-from gagpo.trackers import TRACKERS, sample_text, tracking
+from gagpo.trackers import TRACKERS, tracking
 
-EPISODE = {
-    "task": "t",
-    "success": True,
-    "turns": [{"observation": "<b>look</b>", "response": "go \ud83d", "action": "go"}],
-}
 SETTINGS = {"name": "run", "seed": 1, "optimizer": {"learning_rate": 1e-6}}
 
 OWN = '''
 import json
 class Lines:
-    """A third-party tracker: one file, four methods, no imports from this package."""
+    """A third-party tracker: one file, three methods, no imports from this package."""
     def start(self, run, settings, resume_iteration):
         self.file = (run / "lines.jsonl").open("a")
         self.write("start", settings["name"], resume_iteration)
@@ -30,8 +25,6 @@ class Lines:
         self.file.write(json.dumps(row) + "\\n")
     def log(self, row, step):
         self.write("log", step, sorted(row))
-    def episodes(self, sample, step):
-        self.write("episodes", step, len(sample))
     def close(self):
         self.file.close()
 '''
@@ -49,7 +42,6 @@ def play(folder, name, resumed=0, steps=(1, 2)):
     with tracking([name], folder, SETTINGS, resumed) as trackers:
         for step in steps:
             trackers.log({"success_rate": 0.1 * step, "note": "x", "kl": float("nan"), "iteration": step}, step)
-        trackers.episodes([EPISODE], steps[-1])
         assert name in trackers.trackers, "it failed and was left out"
 
 
@@ -58,7 +50,7 @@ def test_a_tracker_in_one_file_outside_the_repository(own):
     for name in ("lines", "lines_tracker:Lines"):
         play(own / "run", name, resumed=3, steps=(4,))
     rows = [json.loads(line) for line in (own / "run" / "lines.jsonl").read_text().splitlines()]
-    assert rows[:3] == [["start", "run", 3], ["log", 4, ["iteration", "success_rate"]], ["episodes", 4, 1]]
+    assert rows == [["start", "run", 3], ["log", 4, ["iteration", "success_rate"]]] * 2
 
 
 def test_unknown_and_missing_trackers_say_what_to_do(own):
@@ -87,12 +79,6 @@ def test_packages_are_imported_on_demand():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_sample_episodes_are_ascii_and_indented():
-    lines = sample_text([EPISODE]).splitlines()
-    assert lines[0] == "success, 1 turns: t" and lines[2] == "    1 observation: <b>look</b>"
-    assert lines[3] == "    1 response: go \\ud83d"
-
-
 def test_tensorboard_purges_repeated_steps(tmp_path):
     play(tmp_path / "run", "tensorboard", steps=(1, 2, 3))
     play(tmp_path / "run", "tensorboard", resumed=1, steps=(2,))
@@ -101,7 +87,6 @@ def test_tensorboard_purges_repeated_steps(tmp_path):
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     events.Reload()
     assert [(one.step, round(one.value, 3)) for one in events.Scalars("success_rate")] == [(1, 0.1), (2, 0.2)]
-    assert "episodes/text_summary" in events.Tags()["tensors"]
 
 
 def test_wandb_resumes_the_same_run(tmp_path):
