@@ -31,11 +31,11 @@ def test_a_healthy_run_has_nothing_to_act_on():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"zero_groups": 0.9}, "90 % of the groups teach nothing"),
+        ({"zero_groups": 0.9}, "90 % of the groups have no advantage"),
         ({"coverage": 0.1}, "coarser state key"),
         ({"clip_fraction": 0.5}, "learning rate is too high"),
         ({"mismatch_kl": 0.09}, "not the same policy"),
-        ({"entropy": 1e-4}, "all tries become the same one"),
+        ({"entropy": 1e-4}, "all episodes become the same"),
         ({"invalid_rate": 0.7, "invalid_refused": 0.7}, "does not use its commands"),
         ({"truncated_responses": 0.6}, "raise rollout.max_tokens"),
         ({"answer_task_information": 0.01}, "no longer depend"),

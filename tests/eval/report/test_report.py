@@ -61,7 +61,7 @@ def test_everything_of_the_run_is_on_the_page(tmp_path, make_run):
         f"{100 * saved['success_rate']:.1f} % after training",
         f"{saved['successes']} of 60",
         "better worse p",
-        "of the groups teach nothing",
+        "of the groups have no advantage",
         "exact McNemar",
         "pick_heat_",
         "coverage",
