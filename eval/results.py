@@ -21,8 +21,6 @@ from pydantic import (
     Field,
     StrictBool,
     StrictStr,
-    ValidationInfo,
-    field_validator,
 )
 from pydantic.dataclasses import dataclass
 
@@ -115,20 +113,6 @@ class Try:
     outcome: Literal["terminated", "truncated", "failed"] = "terminated"
     restarts: Count = 0
     cut: Count = 0
-
-    @field_validator("invalid", "cut")
-    @classmethod
-    def _no_more_than_turns(cls, value: int, info: ValidationInfo) -> int:
-        if value > info.data.get("turns", value):
-            raise ValueError(f"at most {info.data['turns']}, the number of turns")
-        return value
-
-    @field_validator("outcome")
-    @classmethod
-    def _no_failed_success(cls, value: str, info: ValidationInfo) -> str:
-        if value == "failed" and info.data.get("success"):
-            raise ValueError("terminated or truncated, because the try is a success")
-        return value
 
     @classmethod
     def of(cls, episode: Episode) -> Try:

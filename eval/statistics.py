@@ -152,18 +152,16 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def cluster_bootstrap(
     numerators: Sequence[float],
-    denominators: Sequence[float] | None = None,
+    denominators: Sequence[float],
     level: float = 0.95,
     samples: int = 2000,
     seed: int = 0,
 ) -> Interval:
     """Bootstrap percentile interval of ``sum(numerators) / sum(denominators)`` over tasks (Efron 1979).
 
-    Entry i sums over the tries of task i; without denominators each counts 1, which gives the mean. Equal arguments
-    give equal intervals.
+    Entry i sums over the tries of task i. Equal arguments give equal intervals.
     """
-    top = np.asarray(numerators, dtype=float)
-    bottom = np.ones_like(top) if denominators is None else np.asarray(denominators, dtype=float)
+    top, bottom = np.asarray(numerators, dtype=float), np.asarray(denominators, dtype=float)
     if top.shape != bottom.shape or top.ndim != 1:
         raise InvalidArgument(f"one numerator and one denominator per task, got shapes {top.shape} and {bottom.shape}")
     if bottom.sum() <= 0:

@@ -184,13 +184,13 @@ def test_holm_by_hand():
 def test_bootstrap_of_a_mean_is_close_to_the_normal_interval_and_repeats_itself():
     rng = np.random.default_rng(0)
     values = rng.normal(5.0, 2.0, size=300).tolist()
-    interval = cluster_bootstrap(values)
+    interval = cluster_bootstrap(values, [1] * 300)
     half = 1.96 * np.std(values) / math.sqrt(300)
     assert interval.value == pytest.approx(np.mean(values))
     assert (interval.low, interval.high) == pytest.approx((np.mean(values) - half, np.mean(values) + half), abs=0.05)
     np.random.seed(1)
-    assert cluster_bootstrap(values) == interval
-    assert cluster_bootstrap(values, seed=1) != interval
+    assert cluster_bootstrap(values, [1] * 300) == interval
+    assert cluster_bootstrap(values, [1] * 300, seed=1) != interval
 
 
 def test_bootstrap_resamples_whole_tasks():
