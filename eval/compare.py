@@ -61,28 +61,36 @@ class Comparison:
             "differences": {one.label: one.record() for one in self.differences},
         }
 
-    def lines(self, width: int = WIDTH) -> list[str]:
-        """The tables as ASCII lines of at most ``width`` columns."""
-        first = self.results[self.baseline]
-        results = [
-            [label, with_interval(result.success), plain(result.mean_turns), str(result.failed)]
-            for label, result in self.results.items()
-        ]
-        differences = [
+    @property
+    def note(self) -> str:
+        """What the differences are, and the tests behind their p-values."""
+        tests = ", ".join(sorted({one.test for one in self.differences}))
+        level = 100 * self.results[self.baseline].level
+        return f"against {self.baseline}; {level:g} % intervals, paired by task; p: {tests}"
+
+    def difference_table(self) -> Table:
+        """One row per result that is compared with the baseline."""
+        rows = [
             [one.label, with_interval(one.rise, signed=True), str(one.gained), str(one.lost), p_value(one.p_holm)]
             for one in self.differences
         ]
         p_name = "p (Holm)" if len(self.differences) > 1 else "p"
-        tests = ", ".join(sorted({one.test for one in self.differences}))
-        note = f"against {self.baseline}; {100 * first.level:g} % intervals, paired by task; p: {tests}"
+        return Table(["difference", "points", "better", "worse", p_name], rows)
+
+    def lines(self, width: int = WIDTH) -> list[str]:
+        """The tables as ASCII lines of at most ``width`` columns."""
+        results = [
+            [label, with_interval(result.success), plain(result.mean_turns), str(result.failed)]
+            for label, result in self.results.items()
+        ]
         return [
-            *facts(panel_facts(first)[:2], width),
+            *facts(panel_facts(self.results[self.baseline])[:2], width),
             "",
             *Table(["result", "success %", "turns", "failed"], results).lines(width),
             "",
-            *Table(["difference", "points", "better", "worse", p_name], differences).lines(width),
+            *self.difference_table().lines(width),
             "",
-            *facts([("note", note)], width),
+            *facts([("note", self.note)], width),
         ]
 
 
@@ -121,12 +129,14 @@ def require_same_panel(label: str, first: EvalResult, other_label: str, other: E
 
 
 def compare_files(paths: Sequence[Path], split: str | None = None) -> Comparison:
-    """Load results and compare them with the first; each is named by the shortest unique end of its path.
+    """Load results and compare them with the first; each is named by its path without ``.json``.
 
     paths: result files, or run folders, which stand for :meth:`gagpo.eval.runs.Run.last`.
     split: of run folders.
     """
-    return compare_results(dict(zip(_names(paths), (_load(path, split) for path in paths), strict=True)))
+    if len(set(paths)) != len(paths):
+        raise InvalidArgument("the same result file is named twice")
+    return compare_results({str(path).removesuffix(".json"): _load(path, split) for path in paths})
 
 
 def _load(path: Path, split: str | None) -> EvalResult:
@@ -138,13 +148,3 @@ def _load(path: Path, split: str | None) -> EvalResult:
         known = ", ".join(run.splits()) or "none"
         raise InvalidArgument(f"run {path} holds no evaluation of split {split!r}; it was evaluated on: {known}")
     return found.result
-
-
-def _names(paths: Sequence[Path]) -> list[str]:
-    if len(set(paths)) != len(paths):
-        raise InvalidArgument("the same result file is named twice")
-    parts = [path.with_suffix("").parts for path in paths]
-    depth = 1
-    while len({part[-depth:] for part in parts}) < len(parts) and depth < max(map(len, parts)):
-        depth += 1
-    return ["/".join(part[-depth:]) for part in parts]

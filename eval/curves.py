@@ -26,7 +26,6 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 X_KEYS = {"iteration": "iteration", "turns": "turns_total"}
 X_NAMES = {"iteration": "iterations", "turns": "environment turns"}
-LONGEST_LABEL = 24  # characters; longer ones are cut
 INK, GREY, FAINT = "#333333", "#666666", "#d9d9d9"
 
 Line = tuple[list[float], list[float]]
@@ -119,16 +118,21 @@ def plot_curves(groups: Mapping[str, Sequence[Run]], output: Path, x: str = "ite
     """
     if x not in X_KEYS:
         raise InvalidArgument(f"x must be one of {', '.join(X_KEYS)}, got {x!r}")
+    from matplotlib.lines import Line2D
+
     panels = chart_panels(groups, x, smooth)
     if not panels:
         raise InvalidArgument(f"there is no curve to draw: no run has {METRIC!r} over {X_KEYS[x]!r}")
-    each = 3.2 + 0.09 * max(min(len(label), LONGEST_LABEL) for label in groups)  # inches; labels stand next to lines
-    figure = empty_figure(max(6.0, each * len(panels)), 3.4)
+    figure = empty_figure(1.8 + 3.4 * len(panels), 3.4)
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     styles = {label: (COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]) for i, label in enumerate(groups)}
     for axis, panel in zip(axes, panels, strict=True):
         _draw_panel(axis, panel, styles)
         axis.set_xlabel(X_NAMES[x], color=INK)
+    names = [
+        Line2D([], [], color=colour, marker=marker, label=literal(label)) for label, (colour, marker) in styles.items()
+    ]
+    figure.legend(handles=names, loc="outside right upper", fontsize=9, frameon=False)
     figure.supxlabel(_legend(groups, panels), fontsize=8, color=GREY)
     return write_png(figure, output)
 
@@ -189,7 +193,6 @@ def _missing(lines: Mapping[str, Sequence[Line]]) -> str:
 
 def _draw_panel(axis: Axes, panel: ChartPanel, styles: Mapping[str, tuple[str, str]]) -> None:
     evaluated = panel.intervals is not None
-    ends: list[tuple[float, float, str, str]] = []
     for label, seeds in panel.lines.items():
         colour, marker = styles[label]
         summed = band(seeds, pointwise=evaluated)
@@ -203,32 +206,7 @@ def _draw_panel(axis: Axes, panel: ChartPanel, styles: Mapping[str, tuple[str, s
             (rates,) = panel.intervals[label]
             bounds = ([100 * rate.low for rate in rates], [100 * rate.high for rate in rates])
             axis.vlines(seeds[0][0], *bounds, color=colour, linewidth=1, alpha=0.6)
-        ends.append((float(summed.x[-1]), 100 * float(summed.mean[-1]), label, colour))
     axis.set_title(literal(f"{panel.title}, %"), loc="left", fontsize=10, color=INK)
     plain_axes(axis)
     axis.xaxis.get_major_locator().set_params(integer=True, nbins=5)  # type: ignore[call-arg]
     axis.set_ylim(0, 100)
-    _label_ends(axis, ends)
-
-
-def _label_ends(axis: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
-    """Write each line's label next to its end without overlap."""
-    low, high = axis.get_ylim()
-    step = (high - low) * 0.062
-    right = max((x for x, _, _, _ in ends), default=0.0)
-    places: list[float] = []
-    for _, y, _, _ in sorted(ends, key=lambda end: end[1]):
-        places.append(max(y, places[-1] + step) if places else y)
-    overflow = max(0.0, places[-1] - (high - step / 2)) if places else 0.0
-    for place, (_, _, label, colour) in zip(places, sorted(ends, key=lambda end: end[1]), strict=True):
-        axis.annotate(
-            literal(label if len(label) <= LONGEST_LABEL else label[: LONGEST_LABEL - 2] + ".."),
-            (right, place - overflow),
-            xytext=(6, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=9,
-            color=colour,
-            fontweight="bold",
-            annotation_clip=False,
-        )

@@ -110,21 +110,21 @@ class Limit:
 LIMITS = (
     Limit(
         "zero_groups",
-        "{percent} of the groups teach nothing (their tries come out alike)",
-        "change the difficulty of the tasks, start from a better model, or play more tries",
+        "{percent} of the groups have no advantage (all their episodes end alike)",
+        "change the difficulty of the tasks, start from a better model, or sample more episodes per task",
         bad=0.7,
         watch=0.4,
     ),
     Limit(
         "coverage",
-        "{percent} of the turns meet a state that another try met too",
-        "a coarser state key or more tries per task would help",
+        "{percent} of the turns are in a state that another episode of the group reached",
+        "use a coarser state key or more episodes per task",
         bad=0.2,
         watch=0.5,
     ),
     Limit(
         "aliasing",
-        "{percent} of the actions that were repeated in one state led elsewhere",
+        "{percent} of the actions repeated in one state led to different states",
         "the key does not identify the state; set algorithm.credit.key=auto, or use a credit without states",
         bad=0.2,
         watch=0.05,
@@ -145,7 +145,7 @@ LIMITS = (
     ),
     Limit(
         "truncated_responses",
-        "{percent} of the answers are cut at the token limit",
+        "{percent} of the responses are cut at the token limit",
         "raise rollout.max_tokens, or check that the vocabulary spells actions in few tokens",
         bad=0.3,
         watch=0.05,
@@ -160,9 +160,9 @@ def entropy(rows: Sequence[Row]) -> HealthFinding | None:
         return None
     seen = f"entropy is {last:.3f} per token"
     if last < 0.1 * first or last < 1e-3:
-        return HealthFinding("bad", f"{seen}, from {first:.3f}: all tries become the same one")
+        return HealthFinding("bad", f"{seen}, from {first:.3f}: all episodes become the same")
     if len(rows) > RECENT and last > 2 * first:
-        return HealthFinding("watch", f"{seen}, from {first:.3f}: answers become more random")
+        return HealthFinding("watch", f"{seen}, from {first:.3f}: responses become more random")
     return HealthFinding("good", seen)
 
 
@@ -193,25 +193,10 @@ def collapse(rows: Sequence[Row]) -> HealthFinding | None:
     first, last = recent(rows[:RECENT], "answer_task_information"), recent(rows, "answer_task_information")
     if math.isnan(last):
         return None
-    seen = f"answers carry {last:.2f} nats about their task"
+    seen = f"responses carry {last:.2f} nats about their task"
     if last < 0.05 or (len(rows) > RECENT and last < 0.2 * first):
         return HealthFinding("bad", f"{seen}, from {first:.2f}: they no longer depend on it")
     return HealthFinding("good", seen)
-
-
-def gradient(rows: Sequence[Row]) -> HealthFinding | None:
-    """A gradient of ten times its 90th percentile, which precedes a step that breaks the model.
-
-    The median would be near 0 if most groups have no gradient.
-    """
-    values = sorted(row["grad_norm"] for row in rows[:-1] if math.isfinite(row.get("grad_norm", math.nan)))
-    last = rows[-1].get("grad_norm", math.nan)
-    if len(values) + 1 < RECENT or not math.isfinite(last):
-        return None
-    usual = values[9 * len(values) // 10]
-    if usual > 0 and last > 10 * usual:
-        return HealthFinding("watch", f"the gradient is {last / usual:.0f} times its usual size")
-    return None
 
 
 def progress(rows: Sequence[Row]) -> HealthFinding | None:
@@ -242,10 +227,9 @@ RULES: tuple[Rule, ...] = (
     entropy,
     invalid,
     collapse,
-    gradient,
     progress,
-    counted("failed_episodes", "episodes failed in their environment lately"),
-    counted("skipped_steps", "steps were skipped lately: their loss was not finite"),
+    counted("failed_episodes", "episodes failed in their environment in the last iterations"),
+    counted("skipped_steps", "steps were skipped in the last iterations: their loss was not finite"),
 )
 
 

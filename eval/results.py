@@ -21,8 +21,6 @@ from pydantic import (
     Field,
     StrictBool,
     StrictStr,
-    ValidationInfo,
-    field_validator,
 )
 from pydantic.dataclasses import dataclass
 
@@ -30,7 +28,7 @@ from gagpo.agents.episodes import Episode
 from gagpo.base import durable
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.lookup import choosing
-from gagpo.eval.statistics import Interval, cluster_bootstrap, clustered_wilson, majority_at_k, pass_at_k
+from gagpo.eval.statistics import Interval, cluster_bootstrap, clustered_wilson, pass_at_k
 from gagpo.runs.reading import BadResult, Document, parse, read_text, shortened, validated
 
 FORMAT = "gagpo evaluation 1"
@@ -114,26 +112,10 @@ class Try:
     invalid: Count
     outcome: Literal["terminated", "truncated", "failed"] = "terminated"
     restarts: Count = 0
-    answer: StrictStr | None = None
     cut: Count = 0
-
-    @field_validator("invalid", "cut")
-    @classmethod
-    def _no_more_than_turns(cls, value: int, info: ValidationInfo) -> int:
-        if value > info.data.get("turns", value):
-            raise ValueError(f"at most {info.data['turns']}, the number of turns")
-        return value
-
-    @field_validator("outcome")
-    @classmethod
-    def _no_failed_success(cls, value: str, info: ValidationInfo) -> str:
-        if value == "failed" and info.data.get("success"):
-            raise ValueError("terminated or truncated, because the try is a success")
-        return value
 
     @classmethod
     def of(cls, episode: Episode) -> Try:
-        answer = episode.info.get("answer")
         return cls(
             success=bool(episode.success) and episode.outcome != "failed",
             reward=float(episode.reward),
@@ -141,7 +123,6 @@ class Try:
             invalid=sum(not turn.valid for turn in episode.turns),
             outcome=episode.outcome,  # type: ignore[arg-type]  # checked
             restarts=int(episode.restarts),
-            answer=None if answer is None else str(answer),
             cut=sum(turn.cut for turn in episode.turns),
         )
 
@@ -169,7 +150,6 @@ class EvalResult:
 
     temperature: None for an agent that samples no tokens.
     tasks: sorted by id.
-    answers: whether the environment reports answers, for a majority vote.
     level: confidence level of the intervals.
     """
 
@@ -177,7 +157,6 @@ class EvalResult:
     model: StrictStr
     temperature: Number | None
     tasks: Annotated[tuple[TaskResult, ...], AfterValidator(_by_name)]
-    answers: StrictBool = False
     level: Annotated[Number, AfterValidator(_probability)] = 0.95
 
     @classmethod
@@ -197,12 +176,11 @@ class EvalResult:
         for task, played in by_task.items():
             if len(played) != panel.tries:
                 raise InvalidArgument(f"task {task!r} was played {len(played)} times instead of {panel.tries}")
-        answers = any("answer" in one.info for played in by_task.values() for one in played)
         tasks = tuple(
             TaskResult(task, played[0].task_type, tuple(Try.of(one) for one in sorted(played, key=lambda e: e.sample)))
             for task, played in by_task.items()
         )
-        return cls(panel, model, None if temperature is None else float(temperature), tasks, answers, level)
+        return cls(panel, model, None if temperature is None else float(temperature), tasks, level)
 
     # Numbers ----------------------------------------------------------------------------------------------------------
 
@@ -281,22 +259,12 @@ class EvalResult:
     @property
     def pass_at_k(self) -> dict[int, float]:
         """Mean unbiased pass@k over tasks, for k = 1, 2, 4, ... and all tries; empty with one try per task."""
-        return self._over_tasks(lambda task, k: pass_at_k(len(task.tries), task.successes, k))
-
-    @property
-    def majority_at_k(self) -> dict[int, float]:
-        """Mean majority@k over tasks; empty with one try per task or without answers."""
-        if not self.answers:
-            return {}
-        return self._over_tasks(
-            lambda task, k: majority_at_k([one.answer for one in task.tries], [one.success for one in task.tries], k)
-        )
-
-    def _over_tasks(self, of_k: Callable[[TaskResult, int], float]) -> dict[int, float]:
         tries = self.panel.tries
-        powers = [2**i for i in range(tries.bit_length()) if 2**i < tries]
-        ks = [*powers, tries] if powers and self.tasks else []
-        return {k: math.fsum(of_k(task, k) for task in self.tasks) / len(self.tasks) for k in ks}
+        if tries == 1:
+            return {}
+        ks = [*(2**i for i in range(tries.bit_length()) if 2**i < tries), tries]
+        passed = {k: [pass_at_k(tries, task.successes, k) for task in self.tasks] for k in ks}
+        return {k: math.fsum(of_tasks) / len(self.tasks) for k, of_tasks in passed.items()}
 
     def summary(self) -> dict[str, object]:
         """Every number above as JSON-ready values, NaN as None."""
@@ -317,7 +285,6 @@ class EvalResult:
                 for kind, interval in self.by_type.items()
             },
             "pass_at_k": {str(k): value for k, value in self.pass_at_k.items()},
-            "majority_at_k": {str(k): value for k, value in self.majority_at_k.items()},
         }
 
     # Files ------------------------------------------------------------------------------------------------------------
@@ -330,7 +297,6 @@ class EvalResult:
             "model": self.model,
             "temperature": self.temperature,
             "level": self.level,
-            "answers": self.answers,
             "summary": self.summary(),
             "tasks": [asdict(task) for task in self.tasks],
         }

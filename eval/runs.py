@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from gagpo.base.errors import InvalidArgument
-from gagpo.base.regular_file import read_bytes
 from gagpo.eval.results import EvalResult
 from gagpo.runs.metrics import read_metrics
 from gagpo.runs.reading import BadResult, read_text
-from gagpo.runs.register import environments_of
+from gagpo.runs.register import Display, environments_of, shown_in
 from gagpo.settings.core_schema import parse_yaml
 
 LABEL = re.compile(r"(?:(before|after|average)|iteration-(\d{1,9}))-(.+)", re.DOTALL)
@@ -21,6 +21,7 @@ SEED = re.compile(r"[-_.](?:seed|s)[-_]?\d+$")
 SECRET = re.compile(r"(?i)api_?key|secret|passw|credential|authorization|token$")
 URL_LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 HIDDEN = "(not shown)"
+LONGEST = 200  # characters of one setting
 MOST_VALUES = 20_000  # of a settings file; YAML aliases can multiply without end
 STAGES = ("before", "iteration", "after", "average", "")
 
@@ -64,18 +65,19 @@ class Run:
         """The name without a seed at its end (``-seed3``, ``_s3``)."""
         return SEED.sub("", self.name)
 
+    @cached_property
+    def settings(self) -> dict[str, str]:
+        """Its settings by dotted name, as short texts without secrets; empty if they cannot be read."""
+        try:
+            return dict(_flat(shown_settings(self.folder / "config.yaml"), ""))
+        except BadResult:
+            return {}
+
     @property
     def algorithm(self) -> str:
         """The name of its algorithm or credit; empty if unknown."""
-        try:
-            settings = parse_yaml(read_bytes(self.folder / "config.yaml").decode())
-        except (OSError, ValueError):
-            return ""
-        found = settings.get("algorithm") if isinstance(settings, dict) else None
-        if isinstance(found, dict):
-            credit = found.get("credit")
-            found = found.get("preset") or (credit.get("name") if isinstance(credit, dict) else credit)
-        return found if isinstance(found, str) else ""
+        names = ("algorithm", "algorithm.preset", "algorithm.credit.name", "algorithm.credit")
+        return next((self.settings[name] for name in names if name in self.settings), "")
 
     @property
     def envs(self) -> list[str]:
@@ -91,6 +93,11 @@ class Run:
                 xs.append(row[x])
                 ys.append(row[key])
         return xs, ys
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds spent in each part of the iterations, by its caption; empty if they were not logged."""
+        spent = {part.caption: math.fsum(self.series(part.name)[1]) for part in shown_in(Display.TIME)}
+        return spent if any(spent.values()) else {}
 
     def at(self, iteration: int, x: str) -> float | None:
         """The value of ``x``, such as ``turns_total``, after ``iteration``; None if unknown."""
@@ -162,25 +169,17 @@ def final_results(run: Path, panels: Iterable[str]) -> dict[str, EvalResult]:
     return {panel: result for panel, result in found.items() if result is not None}
 
 
-def named_runs(runs: Sequence[str | Path]) -> list[tuple[str, Path]]:
-    """Label (empty if not given) and folder of each ``LABEL=FOLDER`` or plain folder."""
-    found = []
+def group_runs(runs: Sequence[str | Path]) -> dict[str, list[Run]]:
+    """Load run folders, each plain or as ``LABEL=FOLDER``, and group them by that label, else by :attr:`Run.label`."""
+    groups: dict[str, list[Run]] = {}
     for text in map(str, runs):
         label, separator, folder = text.partition("=")
         if not separator or Path(text).is_dir():  # a folder may have a "=" in its name
             label, folder = "", text
         elif not label.strip():
             raise InvalidArgument(f"{text!r} has no label: write LABEL=FOLDER or just the folder")
-        found.append((label.strip(), Path(folder)))
-    return found
-
-
-def group_runs(runs: Sequence[str | Path]) -> dict[str, list[Run]]:
-    """Load run folders and group them by their given label, else by :attr:`Run.label`."""
-    groups: dict[str, list[Run]] = {}
-    for label, folder in named_runs(runs):
-        run = load_run(folder)
-        groups.setdefault(label or run.label, []).append(run)
+        run = load_run(Path(folder))
+        groups.setdefault(label.strip() or run.label, []).append(run)
     return groups
 
 
@@ -205,6 +204,14 @@ def shown_settings(path: Path) -> object:
     except ValueError as error:
         raise BadResult(f"{path}: not YAML ({' '.join(str(error).split())[:200]})") from None
     return shown(document)
+
+
+def _flat(value: object, name: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from _flat(inner, f"{name}.{key}" if name else str(key))
+    else:
+        yield name, str(value)[:LONGEST]
 
 
 def trailing_mean(values: Sequence[float], window: int) -> list[float]:

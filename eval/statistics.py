@@ -1,4 +1,4 @@
-"""The statistics of success rates: intervals, paired tests, means over seeds, pass@k and majority@k.
+"""The statistics of success rates: intervals, paired tests, means over seeds, and pass@k.
 
 The unit of sampling is the task: several tries at one task are not independent evidence about new tasks, so intervals
 and tests are over tasks, never over tries. scipy is imported where it is used.
@@ -7,10 +7,8 @@ and tests are over tasks, never over tries. scipy is imported where it is used.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from statistics import NormalDist
 
 import numpy as np
@@ -106,21 +104,12 @@ def paired_difference(
     return Interval(rise, max(-1.0, low), min(1.0, high), level)
 
 
-def mcnemar(lost: int, gained: int) -> float:
-    """Exact two-sided McNemar test (McNemar 1947): p of a fair coin.
-
-    lost: number of tasks that only the first side solved.
-    gained: number of tasks that only the second side solved.
-    """
-    from scipy.stats import binomtest
-
-    return float(binomtest(lost, lost + gained).pvalue) if lost + gained else 1.0
-
-
 def sign_flip_test(differences: Sequence[int]) -> float:
     """Exact two-sided p under random signs of per-task differences (Fisher 1935).
 
-    differences: whole numbers, such as counts of solved tries. With one try per task this is McNemar's exact test.
+    With one try per task this is McNemar's exact test (McNemar 1947).
+
+    differences: whole numbers, such as counts of solved tries.
     """
     values = np.array([one for one in differences if one], dtype=int)
     if not len(values):
@@ -141,12 +130,11 @@ def paired_test(
 ) -> tuple[float, str]:
     """p-value and name of the exact test for ``(successes, tries)`` before and after on the same tasks."""
     solved_a, tried_a, solved_b, tried_b = _paired(before, after)
-    if bool((tried_a == 1).all()) and bool((tried_b == 1).all()):
-        return mcnemar(int((solved_a > solved_b).sum()), int((solved_b > solved_a).sum())), "exact McNemar"
     # Over a common denominator rates are whole numbers, which keeps the test exact.
     common = math.lcm(*(int(n) for n in {*tried_a.tolist(), *tried_b.tolist()}))
     scaled = np.rint(solved_b * (common / tried_b)) - np.rint(solved_a * (common / tried_a))
-    return sign_flip_test([int(one) for one in scaled]), "sign flips over tasks"
+    name = "exact McNemar" if common == 1 else "sign flips over tasks"
+    return sign_flip_test([int(one) for one in scaled]), name
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -164,18 +152,16 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def cluster_bootstrap(
     numerators: Sequence[float],
-    denominators: Sequence[float] | None = None,
+    denominators: Sequence[float],
     level: float = 0.95,
     samples: int = 2000,
     seed: int = 0,
 ) -> Interval:
     """Bootstrap percentile interval of ``sum(numerators) / sum(denominators)`` over tasks (Efron 1979).
 
-    Entry i sums over the tries of task i; without denominators each counts 1, which gives the mean. Equal arguments
-    give equal intervals.
+    Entry i sums over the tries of task i. Equal arguments give equal intervals.
     """
-    top = np.asarray(numerators, dtype=float)
-    bottom = np.ones_like(top) if denominators is None else np.asarray(denominators, dtype=float)
+    top, bottom = np.asarray(numerators, dtype=float), np.asarray(denominators, dtype=float)
     if top.shape != bottom.shape or top.ndim != 1:
         raise InvalidArgument(f"one numerator and one denominator per task, got shapes {top.shape} and {bottom.shape}")
     if bottom.sum() <= 0:
@@ -248,50 +234,11 @@ def pass_at_k(tries: int, successes: int, k: int) -> float:
     Raises:
         InvalidArgument: unless ``1 <= k <= tries`` and ``0 <= successes <= tries``.
     """
-    _check_k(tries, k)
+    if not 1 <= k <= tries:
+        raise InvalidArgument(f"k must lie between 1 and the number of tries ({tries}), got {k}")
     if not 0 <= successes <= tries:
         raise InvalidArgument(f"successes must lie between 0 and {tries}, got {successes}")
     return 1.0 - math.comb(tries - successes, k) / math.comb(tries, k)
-
-
-def majority_at_k(answers: Sequence[Hashable | None], right: Sequence[bool], k: int) -> float:
-    """Probability that the most frequent of k answers, drawn without replacement, is right.
-
-    Exact, from multivariate hypergeometric counts. A tie is broken by a fair draw.
-
-    answers: one per try; None abstains and never wins.
-    right: whether the try was judged right. All right tries count as one answer, however written.
-
-    Raises:
-        InvalidArgument: unless ``1 <= k <= len(answers) == len(right)``.
-    """
-    if len(answers) != len(right):
-        raise InvalidArgument(f"one verdict per answer, got {len(answers)} answers and {len(right)} verdicts")
-    _check_k(len(answers), k)
-    voters = sum(answer is not None and ok for answer, ok in zip(answers, right, strict=True))
-    wrong = Counter(answer for answer, ok in zip(answers, right, strict=True) if answer is not None and not ok)
-    abstaining = sum(answer is None for answer in answers)
-    won = Fraction(0)
-    for votes in range(1, min(voters, k) + 1):
-        for ties, ways in _others(sorted(wrong.values()), abstaining, votes, k - votes).items():
-            won += Fraction(math.comb(voters, votes) * ways, 1 + ties)
-    return float(won / math.comb(len(answers), k))
-
-
-def _others(wrong: Sequence[int], abstaining: int, votes: int, room: int) -> dict[int, int]:
-    """Ways to draw ``room`` other answers, each at most ``votes`` times, by how many of them reach ``votes``."""
-    # Abstentions and answers too rare to reach the votes form one pool (Vandermonde's identity).
-    free = abstaining + sum(count for count in wrong if count < votes)
-    ways: dict[tuple[int, int], int] = {(x, 0): math.comb(free, x) for x in range(min(free, room) + 1)}
-    for count in (count for count in wrong if count >= votes):
-        # Draw one more answer x times.
-        grown: dict[tuple[int, int], int] = {}
-        for (drawn, ties), number in ways.items():
-            for x in range(min(votes, room - drawn) + 1):
-                key = (drawn + x, ties + (x == votes))
-                grown[key] = grown.get(key, 0) + number * math.comb(count, x)
-        ways = grown
-    return {ties: number for (drawn, ties), number in ways.items() if drawn == room}
 
 
 # Shared parts ---------------------------------------------------------------------------------------------------------
@@ -301,11 +248,6 @@ def _two_sided(level: float) -> float:
     if not 0.0 < level < 1.0:
         raise InvalidArgument(f"a confidence level must lie strictly between 0 and 1, got {level}")
     return NormalDist().inv_cdf((1 + level) / 2)
-
-
-def _check_k(tries: int, k: int) -> None:
-    if not 1 <= k <= tries:
-        raise InvalidArgument(f"k must lie between 1 and the number of tries ({tries}), got {k}")
 
 
 def _per_task(successes: Sequence[int], tries: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:

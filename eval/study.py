@@ -21,7 +21,6 @@ from gagpo.eval.runs import Run
 from gagpo.eval.statistics import Interval, area_under_curve, holm, mean_over_seeds, paired_t
 from gagpo.eval.summary import p_value, percent
 from gagpo.runs.reading import BadResult, Document, read_as, read_text
-from gagpo.runs.register import Display, shown_in
 
 
 class RunRow(Document):
@@ -77,12 +76,6 @@ class Method:
             return Interval(math.nan, math.nan, math.nan)
         return mean_over_seeds(values)
 
-    @property
-    def rise(self) -> Interval | None:
-        """Success after training minus before; None if a seed was not measured before."""
-        rises = [row.after - row.before for row in self.rows if row.before is not None]
-        return mean_over_seeds(rises) if len(rises) == len(self.rows) else None
-
 
 BEFORE = "before"
 """Baseline: each run's own model before training."""
@@ -104,13 +97,14 @@ class Study:
 
     @classmethod
     def of(cls, rows: Sequence[RunRow], baseline: str | None = None) -> Study:
-        """Group rows by label; the first label is the baseline unless one is named.
+        """Group rows by label. By default the first label is the baseline; a single one is compared with its start.
 
         Raises:
             InvalidArgument: there are no rows, or they cannot be compared.
         """
         labels = _labels(rows, baseline)
-        baseline = labels[0] if baseline is None else baseline
+        alone = len(labels) == 1 and all(row.before is not None for row in rows)
+        baseline = baseline or (BEFORE if alone else labels[0])
         grouped = {label: tuple(row for row in rows if row.label == label) for label in labels}
         for label, mine in grouped.items():
             if len({row.seed for row in mine}) < len(mine):
@@ -135,21 +129,16 @@ class Study:
 
     def table(self) -> Table:
         """One row per method, best mean success first."""
-        several = any(method.gap for method in self.methods) or len(self.methods) > 1
         every = [row for method in self.methods for row in method.rows]
         graded = any(abs(row.reward_after - row.after) > 0.005 for row in every)
         timed = all(row.seconds is not None for row in every)
-        header = ["", "seeds", "area %", "after %"]
-        header += [f"minus {self.baseline}", "p (Holm)"] if several else ["rise, points"]
+        header = ["", "seeds", "area %", "after %", f"minus {self.baseline}", "p (Holm)"]
         header += [*(["reward after"] if graded else []), "1,000 tokens", *(["minutes"] if timed else [])]
         rows = []
         for method in sorted(self.methods, key=lambda one: -one.mean("after").value):
             cells = [method.label, str(len(method.rows)), spread(method.mean("area")), spread(method.mean("after"))]
-            if several:
-                cells.append(spread(method.gap, signed=True) if method.gap else "")
-                cells.append("" if method.p_holm is None else p_value(method.p_holm))
-            else:
-                cells.append(spread(method.rise, signed=True) if method.rise else "")
+            cells.append(spread(method.gap, signed=True) if method.gap else "")
+            cells.append("" if method.p_holm is None else p_value(method.p_holm))
             cells += [f"{method.mean('reward_after').value:.2f}"] if graded else []
             cells.append(f"{method.mean('tokens_total').value / 1000:,.0f}")
             cells += [f"{method.mean('seconds').value / 60:.1f}"] if timed else []
@@ -263,7 +252,6 @@ def row_of(label: str, run: Run, number: int = 1, split: str | None = None, stag
         return None
     found = re.search(r"[-_.](?:seed|s)?[-_]?(\d{1,9})$", run.name)
     turns, success = run.series("success_rate", x="turns_total")
-    seconds = [sum(row.get(part.name, 0.0) for part in shown_in(Display.TIME)) for row in run.metrics]
     return RunRow(
         label=label,
         seed=int(found[1]) if found else number,
@@ -277,7 +265,7 @@ def row_of(label: str, run: Run, number: int = 1, split: str | None = None, stag
         reward_after=after.mean_reward.value,
         area=area_under_curve(turns, success) if turns else after.success.value,
         tokens_total=run.metrics[-1].get("tokens_total", 0.0) if run.metrics else 0.0,
-        seconds=math.fsum(seconds) if seconds else None,
+        seconds=math.fsum(run.seconds().values()) if run.metrics else None,
         turns=turns,
         success=success,
     )

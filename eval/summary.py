@@ -74,39 +74,51 @@ def _cut(result: EvalResult) -> str:
     return f", {percent(result.cut_rate)} % of the answers cut at {most} tokens (raise max_tokens)"
 
 
-def environment_lines(results: Mapping[str, EvalResult], width: int = WIDTH) -> list[str]:
-    """A table of one model's success in several environments."""
-    rows = [[name, one.panel.split, str(one.panel.tasks), with_interval(one.success)] for name, one in results.items()]
-    tasks = str(sum(one.panel.tasks for one in results.values()))
-    rows.append(["the whole", "", tasks, with_interval(whole(results.values()))])
-    return Table(["environment", "split", "tasks", "success %"], rows).lines(width)
+def whole_table(panels: Mapping[str, Mapping[str, EvalResult]]) -> Table:
+    """The success on each of several panels and overall, one column for each result that all panels have."""
+    columns = [name for name in next(iter(panels.values())) if all(name in results for results in panels.values())]
+    rows = []
+    for panel, results in panels.items():
+        shown = [results[name] for name in columns]
+        rows.append([panel, str(shown[0].panel.tasks), *(with_interval(one.success) for one in shown)])
+    tasks = str(sum(int(row[1]) for row in rows))
+    overall = (whole(results[name] for results in panels.values()) for name in columns)
+    return Table(["success %", "tasks", *columns], [*rows, ["the whole", tasks, *map(with_interval, overall)]])
 
 
-def result_lines(result: EvalResult, width: int = WIDTH) -> list[str]:
-    """The whole result: panel, success, task types, failures, pass@k."""
-    level = f"{100 * result.level:g} %"
+def types_table(results: Mapping[str, EvalResult]) -> Table | None:
+    """The success by task type, one column per result; None if the tasks have no types."""
+    columns = [result.by_type for result in results.values()]
+    kinds = sorted({kind for column in columns for kind in column})
+    rows = [
+        [
+            kind or "(none)",
+            str(max(result.tasks_of_type(kind) for result in results.values())),
+            *(with_interval(column[kind]) if kind in column else "-" for column in columns),
+        ]
+        for kind in kinds
+    ]
+    return Table(["task type", "tasks", *results], rows) if any(kinds) else None
+
+
+def measured_facts(result: EvalResult) -> list[tuple[str, str]]:
+    """Success, reward, turns, invalid actions, failures, and pass@k with several tries."""
     reward = result.mean_reward
+    solved = f"({result.successes} of {result.episodes}, {100 * result.level:g} %)"
     pairs = [
-        *panel_facts(result),
-        ("success %", f"{with_interval(result.success)} ({result.successes} of {result.episodes}, {level})"),
+        ("success %", f"{with_interval(result.success)} {solved}"),
         ("mean reward", f"{plain(reward.value, 3)} [{plain(reward.low, 3)}, {plain(reward.high, 3)}]"),
         ("mean turns", plain(result.mean_turns)),
         ("invalid %", f"{percent(result.invalid_rate)} of turns{_cut(result)}"),
         ("not ended", f"{result.truncated} truncated, {result.failed} failed, {result.restarts} restarts"),
     ]
-    lines = facts(pairs, width)
-    if any(result.by_type):
-        rows = [
-            [kind or "(none)", str(result.tasks_of_type(kind)), with_interval(interval)]
-            for kind, interval in result.by_type.items()
-        ]
-        lines += ["", *Table(["task type", "tasks", "success %"], rows).lines(width)]
-    if result.pass_at_k:
-        majority = result.majority_at_k
-        header = ["k", "pass@k %", *(["majority@k %"] if majority else [])]
-        rows = [
-            [str(k), percent(value), *([percent(majority[k])] if majority else [])]
-            for k, value in result.pass_at_k.items()
-        ]
-        lines += ["", *Table(header, rows).lines(width)]
-    return lines
+    if passed := result.pass_at_k:
+        pairs.append(("pass@k %", ", ".join(f"{percent(value)} at {k}" for k, value in passed.items())))
+    return pairs
+
+
+def result_lines(result: EvalResult, width: int = WIDTH) -> list[str]:
+    """The whole result: panel, what was measured, task types."""
+    lines = facts([*panel_facts(result), *measured_facts(result)], width)
+    types = types_table({"success %": result})
+    return [*lines, "", *types.lines(width)] if types else lines

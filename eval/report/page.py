@@ -18,8 +18,6 @@ def text(value: object, longest: int = LONGEST_TEXT) -> Markup:
     >>> str(text("<b>" + chr(27) + chr(0x202e)))
     '&lt;b&gt;\\\\x1b\\\\u202e'
     """
-    if isinstance(value, Markup):
-        return value
     whole = str(value)
     shown = "".join(map(_visible, whole[:longest]))
     more = len(whole) - longest

@@ -11,7 +11,7 @@ import numpy as np
 from gagpo.credit import CreditSettings, Turns, advantages, intern
 from gagpo.credit.episode import Grpo
 from gagpo.credit.gagpo import Gagpo
-from gagpo.eval.viewer.records import EpisodeRecord
+from gagpo.eval.episode_files import EpisodeRecord
 from gagpo.settings import SettingsError, load
 
 

@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from gagpo.base import durable
+from gagpo.eval.episode_files import EpisodeRecord, read_episode_file
 from gagpo.eval.runs import load_run
 from gagpo.eval.viewer.credit import EpisodeCredit, Recredit, for_run
 from gagpo.eval.viewer.index import (
@@ -27,7 +28,6 @@ from gagpo.eval.viewer.index import (
     index,
     reading_order,
 )
-from gagpo.eval.viewer.records import EpisodeRecord, read_episode_file
 from gagpo.runs.reading import BadResult
 
 MARKER = ".gagpo-view"  # marks a folder that may be replaced
@@ -35,95 +35,67 @@ SHARD = 600_000  # characters of one shard, about
 OUTCOMES = ("terminated", "truncated", "failed")
 
 
-class Exporter:
-    """Writes one folder about several runs; a second :meth:`write` writes only what changed.
-
-    live: the pages reload every few seconds.
-    problems: further read errors to show.
-    """
-
-    def __init__(self, runs: Sequence[Path], output: Path, live: bool = False, problems: Sequence[str] = ()):
-        self.folders, self.output, self.live, self.problems = list(runs), output, live, list(problems)
-        self.credits = [for_run(folder) for folder in runs]
-        self.known: dict[Path, tuple[tuple[int, int], EpisodeFile]] = {}
-
-    def write(self) -> Path:
-        """Write and return the page to open; :class:`BadResult` if a folder is not a run or has no episodes."""
-        runs = [load_run(folder) for folder in self.folders]
-        files = [sorted((run.folder / "episodes").glob("*.jsonl")) for run in runs]
-        if not any(files) and not self.live:
-            raise BadResult(
-                f"{self.folders[0]} holds no episodes to look at (no episodes/*.jsonl); train with "
-                "training.keep_episodes=1, or wait for its first evaluation"
-            )
-        self._pages()
-        sources = [self._source(number, path) for number, paths in enumerate(files) for path in paths]
-        sources.sort(key=reading_order)
-        record = index(runs, sources, self.live, self.problems)
-        _write_script(self.output / "data" / "index.js", "viewer.load", record)
-        return self.output / "index.html"
-
-    def _pages(self) -> None:
-        require_replaceable(self.output)
-        (self.output / "data").mkdir(parents=True, exist_ok=True)
-        (self.output / MARKER).write_text(FORMAT + "\n", encoding="ascii")
-        for page in resources.files("gagpo.eval.viewer").joinpath("page").iterdir():
-            target = self.output / page.name
-            # An existing page stays: a server may be sending it.
-            if page.name.endswith((".html", ".css", ".js")) and not (self.known and target.exists()):
-                target.write_bytes(page.read_bytes())
-
-    def _source(self, run: int, path: Path) -> EpisodeFile:
-        state = path.stat()
-        stamp = (state.st_mtime_ns, state.st_size)
-        if path in self.known and self.known[path][0] == stamp:
-            return self.known[path][1]
-        source = describe_file(run, path.stem)
-        try:
-            episodes, source.problems = read_episode_file(path)
-        except BadResult as error:
-            if not self.live:
-                raise
-            episodes, source.problems = [], [str(error)]
-        groups = _grouped(episodes)
-        credited = _credited(self.credits[run], [one for group in groups for one in group])
-        shard: list[dict[str, object]] = []
-        size = 0
-        for group in groups:
-            credit = [next(credited) for _ in group]
-            differ = [_differences(one) if len(group) > 1 else [] for one in credit]
-            record: dict[str, object] = {"episodes": [_shown(*of) for of in zip(group, credit, differ, strict=True)]}
-            source.groups.append(_entry(group, differ, len(source.shards), len(shard)))
-            source.episodes += [EpisodeEntry(_flags(one), round(one.reward, 6), len(one.turns)) for one in group]
-            shard.append(record)
-            size += len(json.dumps(record))
-            if size > SHARD:
-                self._shard(source, shard)
-                shard, size = [], 0
-        if shard:
-            self._shard(source, shard)
-        self.known[path] = (stamp, source)
-        return source
-
-    def _shard(self, source: EpisodeFile, groups: list[dict[str, object]]) -> None:
-        slug = re.sub(r"[^A-Za-z0-9]+", "-", source.label)[:40]
-        name = (
-            f"{source.run}-{slug}-{zlib.crc32(source.label.encode(errors='surrogatepass')):08x}-{len(source.shards)}.js"
-        )
-        _write_script(self.output / "data" / name, "viewer.shard", groups, name)
-        source.shards.append(name)
-
-
 def export(runs: Sequence[Path], output: Path, problems: Sequence[str] = ()) -> Path:
-    """Write the folder whole or not at all, replacing one written before; see :class:`Exporter`.
+    """Write the folder whole or not at all, replacing one written before; return the page to open.
+
+    problems: further read errors to show.
 
     Raises:
-        BadResult: ``output`` holds other files.
+        BadResult: a folder is not a run, no run has episodes, or ``output`` holds other files.
     """
     require_replaceable(output)
+    loaded = [load_run(folder) for folder in runs]
+    files = [sorted((run.folder / "episodes").glob("*.jsonl")) for run in loaded]
+    if not any(files):
+        raise BadResult(
+            f"{runs[0]} holds no episodes to look at (no episodes/*.jsonl); train with "
+            "training.keep_episodes=1, or wait for its first evaluation"
+        )
     with durable.replacing_folder(output.resolve(), flushed=False) as part:
-        Exporter(runs, part, problems=problems).write()
+        data = part / "data"
+        data.mkdir()
+        (part / MARKER).write_text(FORMAT + "\n", encoding="ascii")
+        for page in resources.files("gagpo.eval.viewer").joinpath("page").iterdir():
+            if page.name.endswith((".html", ".css", ".js")):
+                (part / page.name).write_bytes(page.read_bytes())
+        sources = []
+        for number, (run, paths) in enumerate(zip(loaded, files, strict=True)):
+            recredit = for_run(run.folder)
+            sources += [_write_file(data, number, path, recredit) for path in paths]
+        sources.sort(key=reading_order)
+        _write_script(data / "index.js", "viewer.load", index(loaded, sources, problems))
     return output / "index.html"
+
+
+def _write_file(data: Path, run: int, path: Path, recredit: Recredit) -> EpisodeFile:
+    """Write the shards of one file of episodes; return its entry in the index."""
+    source = describe_file(run, path.stem)
+    episodes, source.problems = read_episode_file(path)
+    groups = _grouped(episodes)
+    credited = _credited(recredit, [one for group in groups for one in group])
+    shard: list[dict[str, object]] = []
+    size = 0
+    for group in groups:
+        credit = [next(credited) for _ in group]
+        differ = [_differences(one) if len(group) > 1 else [] for one in credit]
+        record: dict[str, object] = {"episodes": [_shown(*of) for of in zip(group, credit, differ, strict=True)]}
+        source.groups.append(_entry(group, differ, len(source.shards), len(shard)))
+        source.episodes += [EpisodeEntry(_flags(one), round(one.reward, 6), len(one.turns)) for one in group]
+        shard.append(record)
+        size += len(json.dumps(record))
+        if size > SHARD:
+            _write_shard(data, source, shard)
+            shard, size = [], 0
+    if shard:
+        _write_shard(data, source, shard)
+    return source
+
+
+def _write_shard(data: Path, source: EpisodeFile, groups: list[dict[str, object]]) -> None:
+    slug = re.sub(r"[^A-Za-z0-9]+", "-", source.label)[:40]
+    name = f"{source.run}-{slug}-{zlib.crc32(source.label.encode(errors='surrogatepass')):08x}-{len(source.shards)}.js"
+    _write_script(data / name, "viewer.shard", groups, name)
+    source.shards.append(name)
 
 
 def require_replaceable(folder: Path) -> None:
@@ -189,9 +161,9 @@ def _shown(one: EpisodeRecord, credit: EpisodeCredit | None, differ: list[bool])
 
 
 def _write_script(path: Path, call: str, value: object, name: str | None = None) -> None:
-    """``call(name, value)`` as ASCII, whole or not at all."""
+    """``call(name, value)`` as ASCII."""
     first = "" if name is None else json.dumps(name) + ", "
-    with durable.replacing(path, flushed=False) as part, part.open("w", encoding="ascii") as file:
+    with path.open("w", encoding="ascii") as file:
         file.write(f"{call}({first}")
         file.write(json.dumps(value, separators=(",", ":"), allow_nan=False))
         file.write(");\n")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from gagpo.eval.health import sentences
-from gagpo.eval.runs import HIDDEN, Evaluation, Run, load_run, read_label, shown_settings
+from gagpo.eval.runs import Evaluation, Run, load_run, read_label
 from gagpo.eval.statistics import Interval, mean_over_seeds
 from gagpo.runs.reading import BadResult
 from gagpo.runs.register import Display, shown_in
@@ -82,10 +80,9 @@ def reading_order(source: EpisodeFile) -> tuple[int, int, int, str]:
     return (source.run, order[source.stage], source.iteration or 0, source.label)
 
 
-def index(
-    runs: Sequence[Run], sources: Sequence[EpisodeFile], live: bool = False, problems: Sequence[str] = ()
-) -> dict[str, object]:
+def index(runs: Sequence[Run], sources: Sequence[EpisodeFile], problems: Sequence[str] = ()) -> dict[str, object]:
     """The index, JSON-ready. Names of tasks and types appear once and are referred to by number."""
+    settings = [run.settings for run in runs]
     entries = [entry for source in sources for entry in source.groups]
     tasks = {name: number for number, name in enumerate(dict.fromkeys(entry.task for entry in entries))}
     types = {name: number for number, name in enumerate(dict.fromkeys(entry.type for entry in entries))}
@@ -94,11 +91,10 @@ def index(
     groups |= {"task": [tasks[entry.task] for entry in entries], "type": [types[entry.type] for entry in entries]}
     return {
         "format": FORMAT,
-        "live": live,
         "dead_zone": DEAD_ZONE,
         "runs": [_run(run) for run in runs],
         "experiments": experiments(runs),
-        "settings": settings_that_differ(runs),
+        "settings": settings_that_differ(settings),
         "curves": [
             {"name": metric.name, "caption": metric.caption, "share": metric.share}
             for metric in shown_in(Display.VIEWER)
@@ -147,11 +143,6 @@ def _evaluation(one: Evaluation) -> dict[str, object]:
     }
 
 
-OWN = ("name", "seed")  # settings that differ within an experiment
-DEEPEST, MOST = 8, 2000  # nesting and number of settings read from a file
-LONGEST = 200  # characters of one setting
-
-
 def runs_in(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
     """The run folders among ``folders`` or directly inside them, and errors of those that cannot be read.
 
@@ -187,38 +178,28 @@ def is_run(folder: Path) -> bool:
 
 
 def experiments(runs: Sequence[Run]) -> list[dict[str, object]]:
-    """Table rows of runs, grouped by their settings without name and seed.
+    """Table rows of runs, grouped by :attr:`gagpo.eval.runs.Run.label`, so that seeds of one method share a row.
 
     ``success`` holds the rate by split, with an interval over tasks for one run, over seeds for several.
     """
     together: dict[str, list[int]] = {}
-    flat = [_settings(run.folder) for run in runs]
-    for number, settings in enumerate(flat):
-        key = json.dumps([pair for pair in sorted(settings.items()) if pair[0] not in OWN]) if settings else str(number)
-        together.setdefault(key, []).append(number)
-    return [
-        _experiment([runs[n] for n in numbers], [flat[n] for n in numbers], numbers) for numbers in together.values()
-    ]
-
-
-def settings_that_differ(runs: Sequence[Run]) -> dict[str, list[str | None]]:
-    """Settings that differ between ``runs``, with the value in each; None if not set."""
-    flat = [_settings(run.folder) for run in runs]
-    names = dict.fromkeys(name for settings in flat for name in settings)
-    found = {name: [settings.get(name) for settings in flat] for name in names}
-    return {name: values for name, values in found.items() if len(set(values)) > 1}
-
-
-def _experiment(runs: Sequence[Run], settings: Sequence[dict[str, str]], numbers: Sequence[int]) -> dict[str, object]:
-    splits = dict.fromkeys(split for run in runs for split in run.splits())
-    success = {split: [one for run in runs if (one := run.last(split))] for split in splits}
-    return {
-        "name": _name([run.name for run in runs]),
-        "runs": list(numbers),
-        "environment": settings[0].get("environment.id", "") or " + ".join(runs[0].envs),
-        "seeds": [one.get("seed", "") for one in settings],
-        "success": {split: _interval(ends).record() for split, ends in success.items()},
-    }
+    for number, run in enumerate(runs):
+        together.setdefault(run.label, []).append(number)
+    rows: list[dict[str, object]] = []
+    for label, numbers in together.items():
+        group = [runs[n] for n in numbers]
+        splits = dict.fromkeys(split for run in group for split in run.splits())
+        success = {split: [one for run in group if (one := run.last(split))] for split in splits}
+        rows.append(
+            {
+                "name": label if len(group) > 1 else group[0].name,
+                "runs": numbers,
+                "environment": group[0].settings.get("environment.id", "") or " + ".join(group[0].envs),
+                "seeds": [run.settings.get("seed", "") for run in group],
+                "success": {split: _interval(ends).record() for split, ends in success.items()},
+            }
+        )
+    return rows
 
 
 def _interval(ends: Sequence[Evaluation]) -> Interval:
@@ -227,36 +208,8 @@ def _interval(ends: Sequence[Evaluation]) -> Interval:
     return mean_over_seeds([one.result.success.value for one in ends])
 
 
-def _name(names: Sequence[str]) -> str:
-    """The common beginning of the names without a seed: ``walk`` for ``walk-seed1`` and ``walk-seed2``."""
-    if len(names) == 1:
-        return names[0]
-    alike = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
-    return re.sub(r"[-_.]*(seed|s)?[-_.]*$", "", "".join(letters[0] for letters in alike)) or names[0]
-
-
-def _settings(folder: Path) -> dict[str, str]:
-    """The settings of a run by dotted name, as short texts without secrets."""
-    try:
-        settings = shown_settings(folder / "config.yaml")
-    except BadResult:
-        return {}
-    pairs = _flat(settings, "", 0) if isinstance(settings, dict) else iter(())
-    return {name: text for (name, text), _ in zip(pairs, range(MOST), strict=False)}
-
-
-def _flat(value: object, name: str, depth: int) -> Iterator[tuple[str, str]]:
-    if isinstance(value, dict) and value and depth < DEEPEST:
-        for key, inner in value.items():
-            yield from _flat(inner, f"{name}.{key}" if name else str(key), depth + 1)
-    else:
-        yield name, _text(value)
-
-
-def _text(value: object) -> str:
-    if isinstance(value, str):
-        return value[:LONGEST]
-    try:
-        return json.dumps(value, default=str)[:LONGEST]
-    except (ValueError, RecursionError, TypeError):
-        return HIDDEN
+def settings_that_differ(settings: Sequence[dict[str, str]]) -> dict[str, list[str | None]]:
+    """Settings that differ between runs, with the value in each; None if not set."""
+    names = dict.fromkeys(name for one in settings for name in one)
+    found = {name: [one.get(name) for one in settings] for name in names}
+    return {name: values for name, values in found.items() if len(set(values)) > 1}

@@ -59,7 +59,6 @@ def serve(
     admissible: Annotated[bool, typer.Option(help="Send the admissible actions with each observation.")] = False,
     session_minutes: Annotated[float, typer.Option(help="Time limit of a session.")] = 60.0,
     idle_minutes: Annotated[float, typer.Option(help="Time after which an unused session ends.")] = 10.0,
-    package: Annotated[Path | None, typer.Option(help="Write a folder for `openenv push` instead.")] = None,
 ) -> None:
     """Serve an environment over OpenEnv."""
     if browser:
@@ -67,14 +66,12 @@ def serve(
 
         serve_pages(env, values(kwargs), host=host, port=port)
         return
-    from gagpo.interop.scaffold import require_openenv, write_package
+    try:
+        from gagpo.interop.openenv import serve as run
+    except ImportError as error:
+        from gagpo.base.errors import MissingPackage
 
-    require_openenv()
-    from gagpo.interop.openenv import serve as run
-
-    if package is not None:
-        say("\n".join(map(str, write_package(env, values(kwargs), package))))
-        return
+        raise MissingPackage(f"gagpo serve needs OpenEnv ({error}); install the extra openenv") from None
     run(
         env,
         values(kwargs),
@@ -91,20 +88,14 @@ def serve(
 def new(
     name: Annotated[str, typer.Argument(help="Module name: lowercase letters, digits and _.")],
     folder: Annotated[Path, typer.Option(help="Folder to write to.")] = Path(),
-    package: Annotated[
-        bool, typer.Option("--package", help="Write an installable package: pyproject, README, test, workflow.")
-    ] = False,
     as_json: Json = False,
 ) -> None:
     """Write an example environment to start from: a module, a config and a test, ready to train."""
-    from gagpo.interop.scaffold import class_name, new_environment, new_package
+    from gagpo.interop.scaffold import class_name, new_environment
 
     env = f"{class_name(name)}-v0"
-    made = new_package(name, folder) if package else new_environment(name, folder)
+    made = new_environment(name, folder)
     say("\n".join(map(str, made)))
-    if package:
-        say(f"next: cd {made[0].parent}; pip install -e .; gagpo check {env}; gagpo sft {name}.yaml")
-    else:
-        say(f"next: gagpo check {name}:{env}; gagpo sft {made[1]}; gagpo train {made[1]}")
+    say(f"next: gagpo check {name}:{env}; gagpo sft {made[1]}; gagpo train {made[1]}")
     if as_json:
         print_json({"files": [str(path) for path in made]})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer.models import OptionInfo
@@ -20,33 +20,22 @@ if TYPE_CHECKING:
 PREFIX = "openai:"
 
 
-def _option(help: str, min: float | None = None) -> OptionInfo:
-    option: OptionInfo = typer.Option(help=help, rich_help_panel="A model behind a server (openai:MODEL)", min=min)
+def _option(*flags: str, help: str, min: float | None = None) -> OptionInfo:
+    panel = "A model behind a server (openai:MODEL)"
+    option: OptionInfo = typer.Option(*flags, help=help, rich_help_panel=panel, min=min)
     return option
 
 
-BaseUrl = Annotated[str | None, _option("URL of a compatible server; by default OpenAI's.")]
-KeepReasoning = Annotated[bool | None, _option("Keep the model's reasoning in the conversation.")]
-Concurrency = Annotated[int | None, _option("Concurrent episodes; 16 by default.", min=1)]
-Timeout = Annotated[float | None, _option("Timeout of a request in seconds; 120 by default.", min=0.001)]
-PriceIn = Annotated[float | None, _option("Dollars per million input tokens.", min=0)]
-PriceCached = Annotated[float | None, _option("Dollars per million cached input tokens.", min=0)]
-PriceOut = Annotated[float | None, _option("Dollars per million output tokens.", min=0)]
-LimitCost = Annotated[float | None, _option("Stop at this cost in dollars.", min=0)]
-KeyVariable = Annotated[str | None, _option("Environment variable with the API key; OPENAI_API_KEY by default.")]
-CompletionTokens = Annotated[bool | None, _option("Send max_completion_tokens instead of max_tokens.")]
-Journals = Annotated[
-    Path | None, _option("Folder for finished episodes, so that the command can resume; evals/ by default.")
-]
-_SETTINGS = {  # fields of ApiSettings by the option that sets them
-    "base_url": "base_url",
-    "key_variable": "key_variable",
-    "timeout": "timeout",
-    "price_in": "input_price",
-    "price_cached": "cached_price",
-    "price_out": "output_price",
-    "limit_cost": "limit_cost",
-}
+BaseUrl = Annotated[str | None, _option(help="URL of a compatible server; by default OpenAI's.")]
+KeepReasoning = Annotated[bool | None, _option(help="Keep the model's reasoning in the conversation.")]
+Concurrency = Annotated[int | None, _option(help="Concurrent episodes; 16 by default.", min=1)]
+Timeout = Annotated[float | None, _option(help="Timeout of a request in seconds; 120 by default.", min=0.001)]
+InputPrice = Annotated[float | None, _option("--price-in", help="Dollars per million input tokens.", min=0)]
+CachedPrice = Annotated[float | None, _option("--price-cached", help="Dollars per million cached input tokens.", min=0)]
+OutputPrice = Annotated[float | None, _option("--price-out", help="Dollars per million output tokens.", min=0)]
+LimitCost = Annotated[float | None, _option(help="Stop at this cost in dollars.", min=0)]
+KeyVariable = Annotated[str | None, _option(help="Environment variable with the API key; OPENAI_API_KEY by default.")]
+CompletionTokens = Annotated[bool | None, _option(help="Send max_completion_tokens instead of max_tokens.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -91,21 +80,22 @@ def evaluate(
     episodes: Annotated[Path | None, typer.Option(help="Write the episodes to this file (JSON lines).")] = None,
     quiet: Quiet = False,
     as_json: Json = False,
-    base_url: BaseUrl = None,  # this and the options below are read by _server, by name
+    base_url: BaseUrl = None,  # this and the options below are read by _server; most are named as in ApiSettings
     key_variable: KeyVariable = None,
     concurrency: Concurrency = None,
     timeout: Timeout = None,
-    price_cached: PriceCached = None,
-    price_out: PriceOut = None,
+    input_price: InputPrice = None,
+    cached_price: CachedPrice = None,
+    output_price: OutputPrice = None,
     limit_cost: LimitCost = None,
+    completion_tokens: CompletionTokens = None,
     keep_reasoning: KeepReasoning = None,
-    journals: Journals = None,
 ) -> None:
     """Measure the success rate on a fixed set of tasks.
 
-    After an interruption the same command resumes: with --out, and for openai:MODEL always (see --journals).
+    After an interruption the same command resumes: with --out, and for openai:MODEL always (from evals/).
     """
-    server = _server(model, context.params)
+    server = _server(model, context)
     from gagpo.eval.models import file_of_environment, measure_all, request_of
     from gagpo.eval.request import EvaluationRequest
 
@@ -120,7 +110,7 @@ def evaluate(
         "context": {name: value for name, value in prompts.items() if value is not None},
         "server": server,
         "reasoning": "keep" if keep_reasoning else "drop",
-        "journals": journals or (Path("evals") if server else under_way),
+        "journals": Path("evals") if server else under_way,
     }
     outcomes = measure_all(request_of(**options))
     if out and under_way:
@@ -134,10 +124,8 @@ def evaluate(
         print_json(records.get("", records))
 
 
-def _server(model: str, given: Mapping[str, Any]) -> ApiSettings | None:
+def _server(model: str, context: typer.Context) -> ApiSettings | None:
     """How to reach the server of ``openai:MODEL``; None for any other model.
-
-    given: all options of the command, by name.
 
     Raises:
         InvalidArgument: an option of a served model is given for another one.
@@ -145,14 +133,16 @@ def _server(model: str, given: Mapping[str, Any]) -> ApiSettings | None:
     from gagpo.agents.api.settings import ApiSettings
     from gagpo.base.errors import InvalidArgument
 
+    options = {option.name: option for option in context.command.params if getattr(option, "rich_help_panel", None)}
+    given = {str(name): context.params[str(name)] for name in options}
+    given = {name: value for name, value in given.items() if value is not None}
     if not model.startswith(PREFIX):
-        for name in (*_SETTINGS, "concurrency", "completion_tokens", "keep_reasoning", "journals"):
-            if given[name] is not None:
-                option = f"--{name.replace('_', '-')}"
-                raise InvalidArgument(f"{option} is for a model behind a server ({PREFIX}MODEL), and {model} is not")
+        for name in given:
+            flag = options[name].opts[0]
+            raise InvalidArgument(f"{flag} is for a model behind a server ({PREFIX}MODEL), and {model} is not")
         return None
-    chosen = {field: given[name] for name, field in _SETTINGS.items() if given[name] is not None}
-    if given["completion_tokens"]:
+    chosen = {name: value for name, value in given.items() if name in ApiSettings.__dataclass_fields__}
+    if given.get("completion_tokens"):
         chosen["token_parameter"] = "max_completion_tokens"
     return ApiSettings(model.removeprefix(PREFIX), **chosen)
 
@@ -161,9 +151,10 @@ def _shown_together(results: Mapping[str, EvalResult]) -> dict[str, dict[str, ob
     """Print the results of all environments; return the overall rate as JSON-ready values."""
     from gagpo.base.tables import text_width
     from gagpo.eval.results import whole
-    from gagpo.eval.summary import environment_lines
+    from gagpo.eval.summary import whole_table
 
-    say(*environment_lines(results, text_width()))
+    table = whole_table({name: {"success": result} for name, result in results.items()})
+    say(*table.lines(text_width()))
     rate = whole(results.values())
     return {"the whole": {"success_rate": rate.value, "success": rate.record()}}
 
@@ -235,17 +226,17 @@ def report(
     from gagpo.eval.compare import compare_files
     from gagpo.eval.curves import plot_curves
     from gagpo.eval.report.report import write_report
-    from gagpo.eval.runs import group_runs, named_runs
+    from gagpo.eval.runs import group_runs
     from gagpo.eval.study import study_of
 
     folders = [run for run in runs if not run.endswith(".jsonl")]
-    pages = [str(write_report(folder)) for _, folder in named_runs(folders)]
-    say(*pages)
     groups, study = group_runs(folders), None
+    loaded = [run for group in groups.values() for run in group]
+    pages = [str(write_report(run.folder)) for run in loaded]
+    say(*pages)
     if len(runs) > 1 or not folders or markdown:
         study = study_of(groups, [Path(run) for run in runs if run not in folders], baseline, split)
         say(*(study.markdown() if markdown else study.lines(text_width(most=100))))
-        loaded = [run for group in groups.values() for run in group]
         if len(groups) == len(loaded) > 1 and not markdown:  # one seed each: pair by task
             say("", *compare_files([run.folder for run in loaded], split).lines(text_width()))
     if curves:

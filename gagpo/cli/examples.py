@@ -13,7 +13,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     ),
     "compare": ("gagpo compare chance.json after.json", "gagpo compare runs/a runs/b --json"),
     "report": ("gagpo report runs/alfworld-first", "gagpo report GAGPO=runs/a GRPO=runs/b --curves both.png --x turns"),
-    "view": ("gagpo view runs/alfworld-first --open", "gagpo view runs/alfworld-first --follow --web"),
+    "view": ("gagpo view runs/alfworld-first --open", "gagpo view runs --out pages"),
     "check": ("gagpo check gagpo/ALFWorld-v0 -k size=small", "gagpo check walk:Walk-v0 --json"),
     "plan": (
         "gagpo plan alfworld-qwen --gpu-memory 80",
@@ -21,7 +21,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     ),
     "doctor": ("gagpo doctor", "gagpo doctor --device cuda --processes 8 --engine vllm --dtype bfloat16"),
     "profile": ("gagpo profile alfworld-first", "gagpo profile mine.yaml training.precision=bfloat16 --iterations 5"),
-    "export": ("gagpo export runs/alfworld-first@best model", "gagpo export episodes.jsonl logs --to inspect"),
+    "export": ("gagpo export runs/alfworld-first@best model", "gagpo export episodes.jsonl logs"),
     "serve": ("gagpo serve gagpo/ALFWorld-v0 --port 8000", "gagpo serve gagpo/WebShop-v0 --browser"),
     "new": ("gagpo new walk", "gagpo new walk --folder environments"),
     "list": ("gagpo list", "gagpo list --runs elsewhere/runs --json"),

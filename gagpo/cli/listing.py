@@ -33,7 +33,7 @@ def list_everything(
     if as_json:
         print_json([vars(one) for one in listed])
     elif sys.stdout.isatty():
-        print_table(Table(["kind", "name", "offers", "from", "problem"], rows, words=range(5)))
+        print_table(Table(["kind", "name", "results", "from", "problem"], rows, words=range(5)))
     else:
         say(*("\t".join(" ".join(cell.split()) for cell in row) for row in rows))
 
@@ -43,13 +43,13 @@ class Listed:
     """One row of the list.
 
     kind: environment, algorithm, curriculum, engine, model or run.
-    offers: the actions of an environment, or the results of a model.
+    results: of a shipped model.
     problem: why it cannot be used; empty if it can.
     """
 
     kind: str
     name: str
-    offers: str = ""
+    results: str = ""
     package: str = "gagpo"
     problem: str = ""
 
@@ -66,27 +66,12 @@ def environments() -> list[Listed]:
     from gagpo.envs.lookup import ENVIRONMENTS
 
     own = [name for name in gymnasium.registry if name.startswith("gagpo/")]
-    found = [Listed("environment", name, _offers(name)) for name in own]
+    found = [Listed("environment", name) for name in own]
     for point in ENVIRONMENTS.offered().values():
         package = point.dist.name if point.dist else point.module
         problem = _problem(point.module, point.name)
-        found.append(Listed("environment", point.name, "" if problem else _offers(point.name), package, problem))
+        found.append(Listed("environment", point.name, package=package, problem=problem))
     return sorted(found, key=lambda one: (one.package != "gagpo", one.name))
-
-
-def _offers(name: str) -> str:
-    """The kind of actions of an environment."""
-    from gagpo.envs.lookup import maker
-    from gagpo.envs.tools import tools_of
-    from gagpo.envs.tools.env import ToolEnv
-
-    try:
-        made_by = maker(name)
-    except ImportError:
-        return ""
-    if isinstance(made_by, type) and issubclass(made_by, ToolEnv):
-        return f"tools: {', '.join(tool.name for tool in tools_of(made_by)) or 'those of its server'}"
-    return "text: plain, tags, whole; tools: act(command)"
 
 
 def _problem(module: str, name: str) -> str:

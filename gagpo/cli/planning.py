@@ -28,18 +28,7 @@ def plan(
         list[float] | None,
         typer.Option(min=0.1, help="Memory of a GPU in GB; repeat for several. By default this machine's."),
     ] = None,
-    tokens_per_second: Annotated[
-        float | None, typer.Option(min=0.001, help="Response tokens per second of a whole iteration.")
-    ] = None,
     run: Annotated[Path | None, typer.Option(help="Take turns, tokens and speed from this run.")] = None,
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of one observation.")] = 300,
-    turns: Annotated[
-        float | None, typer.Option(min=1, help="Turns of a usual episode; half of the limit by default.")
-    ] = None,
-    response_tokens: Annotated[
-        float | None,
-        typer.Option(min=1, help="Tokens of a usual response; a quarter of rollout.max_tokens by default."),
-    ] = None,
     as_json: Json = False,
 ) -> None:
     """Estimate the memory, tokens, hours and disk space of a run without loading a model."""
@@ -51,7 +40,7 @@ def plan(
     from gagpo.planning.plan import plan as make_plan
     from gagpo.runs.run_folder import RunFolder
 
-    guess = Guess(prompt_tokens, turns, response_tokens, tokens_per_second)
+    guess = Guess()
     if run is not None:
         guess = guess_from(RunFolder.open(run).metrics(), guess)
     here = memory_here(settings.device)
@@ -107,7 +96,7 @@ def _lines(made: MemoryPlan, iterations: int) -> list[str]:
         names = ", ".join(part.name for part in made.parts if part.host)
         lines.append(f"host: {made.on_host() / GB:.3g} GB of its memory for each process: {names}")
     if made.hours is None:
-        return [*lines, "hours: unknown without --tokens-per-second or --run"]
+        return [*lines, "hours: unknown without --run, a run to take the speed from"]
     return [*lines, f"hours: {made.hours:,.3g} for {iterations} iterations"]
 
 

@@ -37,7 +37,6 @@ def train(
     ray: Annotated[
         str | None, typer.Option(help="Train in the Ray cluster at this address; local starts one here.")
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Show the run as `gagpo view --follow` does.")] = False,
     kwargs: Kwargs = None,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -59,7 +58,7 @@ def train(
         resumed = launch.resume_run(resume, changes) if resume is not None else None
         _train_in_cluster(ray, resumed or launch.new_run(config or "", changes, runs, auto), as_json)
         return
-    with launch.open_run(config, changes, runs, resume, auto, quiet, _words(watch, as_json)) as (folder, ranks):
+    with launch.open_run(config, changes, runs, resume, auto, quiet, as_json) as (folder, ranks):
         if ranks is None:  # child processes have trained
             return
         begun, first = time.monotonic(), 0.0
@@ -69,10 +68,9 @@ def train(
         def report(event: Event) -> None:
             nonlocal first
             first = first or time.monotonic() - begun
-            if not watch:
-                say(str(event))
+            say(str(event))
 
-        results = _train(folder, ranks, report, watch, quiet)
+        results = _train(folder, ranks, report, quiet)
     if not ranks.first:
         return
     _conclude(folder.path, results)
@@ -128,26 +126,18 @@ def clock_time(seconds: float) -> str:
     return f"{minutes}:{rest:02d}"
 
 
-def _train(folder: RunFolder, ranks: Ranks, report: Report, watch: bool, quiet: bool) -> dict[str, EvalResult]:
+def _train(folder: RunFolder, ranks: Ranks, report: Report, quiet: bool) -> dict[str, EvalResult]:
     """Train to the end; only the first rank prints."""
-    from gagpo.cli.view import watched
     from gagpo.training import trainer
 
-    watch = watch and ranks.first
     if ranks.first:
         say(f"run folder: {folder.path}")
     try:
-        with watched(folder.path, watch):
-            return trainer.train(folder, report=report, quiet=quiet or watch, ranks=ranks)
+        return trainer.train(folder, report=report, quiet=quiet, ranks=ranks)
     except KeyboardInterrupt:
         if ranks.first and (folder.path / "config.yaml").exists():
             say(f"interrupted; continue with: gagpo train --resume {folder.path}")
         raise
-
-
-def _words(watch: bool, as_json: bool) -> list[str]:
-    """The options passed on to the ranks."""
-    return [word for word, given in (("--watch", watch), ("--json", as_json)) if given]
 
 
 def _compared(run: Path, split: str) -> str:
@@ -204,13 +194,12 @@ def sft(
 
 def export(
     source: Annotated[str, typer.Argument(help="A run (RUN, RUN@ITERATION), or a file of episodes or a journal.")],
-    out: Annotated[Path, typer.Argument(help="Folder or file to write.")],
+    out: Annotated[Path, typer.Argument(help="Folder to write.")],
     adapter: Annotated[bool, typer.Option("--adapter", help="Of a run: only the adapter, in peft's format.")] = False,
     trust_remote_code: TrustRemoteCode = False,
-    form: Annotated[str, typer.Option("--to", help="Of episodes: jsonl or inspect.")] = "jsonl",
     as_json: Json = False,
 ) -> None:
-    """Write a run's model as a Hugging Face folder with a model card, or episodes in another suite's format."""
+    """Write a run's model as a Hugging Face folder with a model card, or episodes as a log for `inspect view`."""
     from gagpo.training import export as models
 
     if models.names_a_run(source):
@@ -221,7 +210,7 @@ def export(
         return
     from gagpo.interop.export import export as write
 
-    count = write(Path(source), form, out)
+    count = write(Path(source), out)
     say(f"{count} episodes: {out}")
     if as_json:
         print_json({"episodes": count, "path": str(out)})

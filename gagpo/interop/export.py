@@ -1,12 +1,11 @@
-"""Export of episodes as plain JSON lines or as an Inspect log.
+"""Export of episodes as an Inspect log.
 
 The source is a journal of an evaluation, or a file of episodes from ``gagpo eval --episodes`` or from a run.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,16 +17,22 @@ About = Mapping[str, object]
 """What a journal tells of its episodes: model, environment, split and its hash."""
 
 
-def export(source: Path, form: str, out: Path) -> int:
-    """Write the episodes of ``source`` to ``out`` (a folder for ``inspect``); return their number.
+def export(source: Path, out: Path) -> int:
+    """Write the episodes of ``source`` to the folder ``out`` for ``inspect view``; return their number.
 
     Raises:
-        InvalidArgument: the form is unknown, ``out`` exists, or the source holds no episode.
+        InvalidArgument: ``out`` exists, or the source holds no episode.
+        MissingPackage: Inspect is not installed.
     """
-    if form not in FORMS:
-        raise InvalidArgument(f"unknown form {form!r}; choose one of {', '.join(FORMS)}")
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise InvalidArgument(f"{out} exists: choose another path")
+    about, episodes = read_source(source)
+    _write(episodes, about, out)
+    return len(episodes)
+
+
+def read_source(source: Path) -> tuple[About, list[Episode]]:
+    """What the source tells of its episodes, and the episodes; InvalidArgument if it holds none."""
     if not source.is_file():
         raise InvalidArgument(f"there is no file {source}")
     about: About
@@ -38,8 +43,7 @@ def export(source: Path, form: str, out: Path) -> int:
     episodes = list(found)
     if not episodes:
         raise InvalidArgument(f"{source} holds no whole episode")
-    FORMS[form](episodes, about, out)
-    return len(episodes)
+    return about, episodes
 
 
 def _records(source: Path) -> Iterator[Episode]:
@@ -50,15 +54,8 @@ def _records(source: Path) -> Iterator[Episode]:
             raise InvalidArgument(f"{source}, line {number}: not an episode ({error})") from None
 
 
-def _jsonl(episodes: Iterable[Episode], about: About, out: Path) -> None:
-    with out.open("w", encoding="utf-8") as file:
-        for episode in episodes:
-            record = episode.record(tokens=any(len(turn.response_ids) for turn in episode.turns))
-            file.write(json.dumps({**record, "model": about.get("model", "")}) + "\n")
-
-
-def _inspect(episodes: Iterable[Episode], about: About, out: Path) -> None:
-    """Write one log for ``inspect view``. A try of a task is an epoch of its sample."""
+def _write(episodes: Sequence[Episode], about: About, out: Path) -> None:
+    """Write one log. A try of a task is an epoch of its sample."""
     try:
         from inspect_ai.dataset import Sample  # noqa: F401
         from inspect_ai.log import EvalConfig, EvalDataset, EvalLog, EvalSample, EvalSpec, write_eval_log
@@ -109,6 +106,3 @@ def _utf8(value: Plain) -> Plain:
     if isinstance(value, dict):
         return {_utf8(key): _utf8(part) for key, part in value.items()}  # type: ignore[return-value]
     return value
-
-
-FORMS: dict[str, Callable[[Iterable[Episode], About, Path], None]] = {"jsonl": _jsonl, "inspect": _inspect}

@@ -17,6 +17,7 @@ from gagpo.agents.rollout import derive_seed
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import TextEnv
 from gagpo.envs.lookup import find_spec
+from gagpo.eval.evaluate import choose_panel
 
 Kwargs = Mapping[str, Any]
 """Arguments of an environment, as plain values."""
@@ -135,9 +136,12 @@ def rows(
     """Rows of the tasks of a split, or of ``count`` of them, evenly spaced."""
     with opened(env_id, kwargs) as env:
         tasks = env.tasks(split).require()
-    ids = tasks.ids
     if count is not None and count < 1:
         raise InvalidArgument(f"count must be at least 1, got {count}")
-    places = range(len(ids)) if count is None or count >= len(ids) else [i * len(ids) // count for i in range(count)]
-    seeds = {i: derive_seed(seed, split, ids[i]) % 2**31 for i in places}
-    return [TaskRow(task=ids[i], task_type=tasks[ids[i]].type, seed=seeds[i], split=split, index=i) for i in places]
+    places = {task: i for i, task in enumerate(tasks.ids)}
+    chosen = choose_panel(tasks, count)
+    seeds = {task.id: derive_seed(seed, split, task.id) % 2**31 for task in chosen}
+    return [
+        TaskRow(task=task.id, task_type=task.type, seed=seeds[task.id], split=split, index=places[task.id])
+        for task in chosen
+    ]

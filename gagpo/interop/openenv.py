@@ -11,13 +11,13 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from gymnasium.utils import seeding
@@ -39,6 +39,7 @@ Listing = dict[str, str | int]
 """A split or a task in a list."""
 
 LISTED = 1000  # most tasks in one answer
+LARGEST = 1 << 20  # bytes of a message
 
 
 class TextAction(Action):
@@ -95,12 +96,10 @@ class OpenEnvEnvironment:
 def open_env(
     env_id: str,
     kwargs: Kwargs | None = None,
-    *,
     workers: int = 2,
     admissible: bool = False,
     session_seconds: float = 3600.0,
     step_deadline: float = 60.0,
-    reset_deadline: float = 300.0,
 ) -> OpenEnvEnvironment:
     """Start the worker processes of a server; InvalidArgument for wrong arguments of the environment."""
     arguments = dict(kwargs or {})
@@ -110,7 +109,7 @@ def open_env(
         tasks = {split: env.tasks(split) for split in getattr(env, "splits", ("train", "test"))}
         described = getattr(env, "instructions", "") or (type(env).__doc__ or "").strip().partition("\n\n")[0]
         split = getattr(env, "split", next(iter(tasks)))
-    pool = SharedPool(env_id, arguments, workers=workers, step_deadline=step_deadline, reset_deadline=reset_deadline)
+    pool = SharedPool(env_id, arguments, workers=workers, step_deadline=step_deadline)
     return OpenEnvEnvironment(short_name(env_id), described, pool, tasks, split, admissible, session_seconds)
 
 
@@ -260,33 +259,6 @@ def _described(task: Task, index: int) -> Listing:
     return {"id": task.id, "index": index, "split": task.split, "type": task.type, "digest": task.digest}
 
 
-def make_app(
-    env: OpenEnvEnvironment,
-    *,
-    max_sessions: int = 64,
-    idle_seconds: float = 600.0,
-    max_message: int = 1 << 20,
-    hosts: Collection[str] | None = LOOPBACK,
-) -> FastAPI:
-    """The web application.
-
-    idle_seconds: time after which an unused session ends.
-    hosts: allowed host names; None for any.
-    """
-    app = create_app(
-        lambda: ServedEnvironment(env),
-        TextAction,
-        TextAndActions if env.admissible else TextObservation,
-        env_name=env.name,
-        concurrency_config=ConcurrencyConfig(max_concurrent_envs=max_sessions, session_timeout=idle_seconds),
-    )
-    app.add_exception_handler(RequestValidationError, _explain)
-    app.add_exception_handler(PydanticSerializationError, _not_repeated)
-    app.add_middleware(LimitBody, max_bytes=max_message)
-    app.add_middleware(OwnPagesOnly, hosts=hosts)  # the outermost
-    return app
-
-
 async def _explain(request: Request, error: Exception) -> JSONResponse:
     """Say what is wrong with a request without repeating its values, which may not be valid JSON (NaN)."""
     assert isinstance(error, RequestValidationError)
@@ -310,7 +282,6 @@ def serve(
     admissible: bool = False,
     session_seconds: float = 3600.0,
     idle_seconds: float = 600.0,
-    max_message: int = 1 << 20,
     step_deadline: float = 60.0,
 ) -> None:
     """Serve ``env_id`` until interrupted; print the address on standard output once it accepts connections.
@@ -319,29 +290,27 @@ def serve(
     address, so are requests for any other host name.
 
     port: 0 takes a free one.
-    max_message: largest message in bytes.
+    idle_seconds: time after which an unused session ends.
     """
     with socket.create_server((host, port)) as listener:
-        env = open_env(
-            env_id,
-            kwargs,
-            workers=workers,
-            admissible=admissible,
-            session_seconds=session_seconds,
-            step_deadline=step_deadline,
-        )
+        env = open_env(env_id, kwargs, workers, admissible, session_seconds, step_deadline)
         try:
-            app = make_app(
-                env,
-                max_sessions=max_sessions,
-                idle_seconds=idle_seconds,
-                max_message=max_message,
-                hosts=LOOPBACK if host in LOOPBACK else None,
+            app = create_app(
+                lambda: ServedEnvironment(env),
+                TextAction,
+                TextAndActions if admissible else TextObservation,
+                env_name=env.name,
+                concurrency_config=ConcurrencyConfig(max_concurrent_envs=max_sessions, session_timeout=idle_seconds),
             )
+            app.add_exception_handler(RequestValidationError, _explain)
+            app.add_exception_handler(PydanticSerializationError, _not_repeated)
+            app.add_middleware(LimitBody, max_bytes=LARGEST)
+            # The outermost. Any name is right where other machines may ask.
+            app.add_middleware(OwnPagesOnly, hosts=LOOPBACK if host in LOOPBACK else None)
             config = uvicorn.Config(
                 app,
                 log_level="warning",
-                ws_max_size=max_message,
+                ws_max_size=LARGEST,
                 ws_ping_interval=20,
                 ws_ping_timeout=20,
                 timeout_keep_alive=30,

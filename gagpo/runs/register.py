@@ -1,6 +1,6 @@
 """The register of metrics: meaning and unit of every number of a training iteration, and where it is shown.
 
-Report, viewer, ``gagpo view --follow`` and the table in docs/viewer.md (``.ci/metrics_table.py``) read it. The tests
+Report, viewer and the table in docs/viewer.md (``.ci/metrics_table.py``) read it. The tests
 fail for a metric that is logged or shown and is not here.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from enum import Flag, auto
+from enum import Enum, auto
 from typing import Literal
 
 Unit = Literal[
@@ -19,19 +19,15 @@ Unit = Literal[
 ]  # fmt: skip
 
 
-class Display(Flag):
-    """Where a metric is shown besides the report's table, which holds every metric that was logged."""
+class Display(Enum):
+    """Where a metric is shown, besides the report's table of every metric that was logged."""
 
-    WATCH = auto()  # a line of `gagpo view --follow`
-    REPORT = auto()  # a curve of the report
-    VIEWER = auto()  # a curve of the viewer's overview
-    HEALTH = auto()  # a rule of health
-    TIME = auto()  # a part of the wall time, in the report and in `gagpo view --follow`
+    TABLE = auto()  # only there
+    VIEWER = auto()  # a curve of the viewer
+    TIME = auto()  # a part of the wall time, in the report
 
 
-NOWHERE = Display(0)
-WATCH, REPORT, VIEWER, HEALTH, TIME = Display
-CURVES = WATCH | REPORT | VIEWER
+TABLE, VIEWER, TIME = Display
 
 
 @dataclass(frozen=True)
@@ -41,7 +37,7 @@ class Metric:
     name: str
     unit: Unit = ""
     sentence: str = ""
-    shown: Display = NOWHERE
+    shown: Display = TABLE
     caption: str = ""
 
     def __post_init__(self) -> None:
@@ -63,25 +59,24 @@ SECTIONS = {
     "Episodes": (
         Metric("iteration", "count", "Iterations done so far, this one included."),
         Metric("success_rate", "share", "Episodes that solved their task, at the training temperature.",
-               WATCH | HEALTH, "success in training"),
-        Metric("mean_turns", "turns", "Mean length of an episode.", CURVES, "turns per episode"),
+               caption="success in training"),
+        Metric("mean_turns", "turns", "Mean length of an episode.", VIEWER, "turns per episode"),
         Metric("invalid_rate", "share", "Turns whose action the environment refused or could not read.",
-               CURVES | HEALTH, "invalid actions"),
-        Metric("invalid_unparsed", "share", "Turns whose response ended by itself without an action.", HEALTH),
+               VIEWER, "invalid actions"),
+        Metric("invalid_unparsed", "share", "Turns whose response ended by itself without an action."),
         Metric("invalid_cut", "share",
-               "Turns whose response was cut at `rollout.max_tokens` before a valid action.", HEALTH),
-        Metric("invalid_refused", "share", "Turns with a complete response whose action the environment refused.",
-               HEALTH),
+               "Turns whose response was cut at `rollout.max_tokens` before a valid action."),
+        Metric("invalid_refused", "share", "Turns with a complete response whose action the environment refused."),
         Metric("episodes", "count", "Episodes played; only with several environments."),
         Metric("turns", "turns", "Turns played, without probes; only with several environments."),
         Metric("reward_mean", "reward", "Mean over episodes of the sum of an episode's rewards.",
-               REPORT, "reward per episode"),
+               VIEWER, "reward per episode"),
         Metric("response_tokens", "tokens", "Mean length of a response."),
         Metric("truncated_responses", "share",
-               "Responses that ended at `rollout.max_tokens` without a stop, valid or not.", HEALTH),
+               "Responses that ended at `rollout.max_tokens` without a stop, valid or not."),
         Metric("answer_task_information", "nats",
-               "Mutual information of actions and tasks; near 0 the model ignores its task.", HEALTH),
-        Metric("failed_episodes", "count", "Episodes whose environment broke; they are not trained on.", HEALTH),
+               "Mutual information of actions and tasks; near 0 the model ignores its task."),
+        Metric("failed_episodes", "count", "Episodes whose environment broke; they are not trained on."),
         Metric("restarted_episodes", "count", "Episodes restarted because their worker died."),
         Metric("environment_restarts", "count", "Workers replaced since the run began."),
         Metric("sampling_rounds", "count", "Rounds of dynamic sampling that the batch took; 1 without it."),
@@ -95,46 +90,45 @@ SECTIONS = {
     "Credit": (
         Metric("coverage", "share",
                "Turns whose state occurs in another turn of their group; turn-level credit needs them.",
-               CURVES | HEALTH, "turns in shared states"),
+               VIEWER, "turns in shared states"),
         Metric("aliasing", "share",
-               "Repeated pairs of state key and action that led to different states; above 0 the key is not a state.",
-               HEALTH),
+               "Repeated pairs of state key and action that led to different states; above 0 the key is not a state."),
         Metric("zero_groups", "share", "Task groups in which every advantage is 0, so nothing is learned from them.",
-               CURVES | HEALTH, "groups without advantage"),
+               VIEWER, "groups without advantage"),
         Metric("equal_return_groups", "share", "Task groups whose episodes all ended with the same return."),
         Metric("advantage_std", "advantage", "Standard deviation of the advantages over all turns.",
-               REPORT, "spread of the advantages"),
+               VIEWER, "spread of the advantages"),
         Metric("advantage_abs", "advantage", "Mean size of an advantage over all turns.",
                VIEWER, "size of the advantages"),
     ),
     "Update": (
         Metric("clip_fraction", "share",
                "Ratios beyond the clip's limits where the clip stops the gradient, of the rows that are read.",
-               CURVES | HEALTH, "clipped ratios"),
+               VIEWER, "clipped ratios"),
         Metric("clip_low", "share", "Clipped ratios below the lower limit."),
         Metric("clip_high", "share", "Clipped ratios above the upper limit."),
         Metric("kl", "nats per token", "Divergence from the reference model, if the loss has a KL term.",
-               REPORT, "divergence from the reference"),
+               VIEWER, "divergence from the reference"),
         Metric("old_kl", "nats per token",
                "Mean of old minus new log-probability over the batch, mean over the steps."),
         Metric("final_kl", "nats per token", "The same after all steps, if a controller needs it."),
         Metric("ratio", "ratio", "Mean ratio of new to old probability; 1 before the first step."),
         Metric("log_ratio_rms", "nats", "Root mean square of the log ratio: how far the policy moved."),
         Metric("entropy", "nats per token", "Entropy of the policy at the sampled tokens, of the rows that are read.",
-               CURVES | HEALTH, "entropy of the policy"),
+               VIEWER, "entropy of the policy"),
         Metric("average_distance", "share",
                "Distance of the weights from their moving average, relative to their norm."),
-        Metric("grad_norm", "norm", "Mean norm of the gradient before clipping.", CURVES | HEALTH, "gradient norm"),
-        Metric("loss", "loss", "Mean of the loss over the mini-batches.", REPORT),
+        Metric("grad_norm", "norm", "Mean norm of the gradient before clipping.", VIEWER, "gradient norm"),
+        Metric("loss", "loss", "Mean of the loss over the mini-batches.", VIEWER),
         Metric("learning_rate", "rate", "Learning rate of the schedule in this iteration."),
         Metric("updates", "count", "Optimiser steps taken."),
         Metric("skipped_steps", "count",
-               "Steps skipped because their loss or gradient was not finite; a few in a row end the run.", HEALTH),
+               "Steps skipped because their loss or gradient was not finite; a few in a row end the run."),
     ),
     "Sampler and trainer": (
         Metric("mismatch_kl", "nats per token",
                "Divergence between the sampler's and the trainer's log-probabilities before the first step.",
-               WATCH | VIEWER | HEALTH, "sampler-trainer gap"),
+               VIEWER, "sampler-trainer gap"),
         Metric("mismatch_max", "nats", "The largest difference of one token's two log-probabilities."),
         Metric("mismatch_weight", "ratio", "Mean importance weight of trainer over sampler; 1 if both compute alike."),
         Metric("masked_tokens", "share", "Tokens that the correction dropped because of their own weight."),
@@ -162,14 +156,14 @@ SECTIONS = {
                "Variance of the targets that the values explain; below 0 is worse than a constant."),
     ),
     "Imitation": (
-        Metric("expert_loss", "nats per token", "Mean of -log pi over the tokens of the expert's actions.", REPORT,
+        Metric("expert_loss", "nats per token", "Mean of -log pi over the tokens of the expert's actions.", VIEWER,
                "loss on the expert's actions"),
         Metric("expert_agreement", "share",
-               "Turns in which the policy did what the expert would have done.", REPORT, "agreement with the expert"),
+               "Turns in which the policy did what the expert would have done.", VIEWER, "agreement with the expert"),
         Metric("expert_turns", "share", "Turns with an expert action to learn from."),
         Metric("expert_coefficient", "ratio", "Factor of the loss on the expert's actions."),
         Metric("distillation_advantage", "nats per token",
-               "Mean advantage that the teacher gives a sampled token.", REPORT, "the teacher's advantage"),
+               "Mean advantage that the teacher gives a sampled token.", VIEWER, "the teacher's advantage"),
         Metric("distilled_tokens", "share", "Response tokens that the teacher scored."),
         Metric("distillation_coefficient", "ratio", "Factor of the teacher's advantages."),
         Metric("replayed_episodes", "count", "Episodes of earlier iterations trained on again."),
@@ -194,7 +188,7 @@ SECTIONS = {
         Metric("turns_total", "turns", "Environment turns since the run began, probes included."),
         Metric("tokens_total", "tokens", "Response tokens since the run began, probes included."),
         Metric("tokens_per_second", "tokens per second", "Response tokens of the iteration over all of its time.",
-               REPORT | VIEWER),
+               VIEWER),
         Metric("train_tokens_per_second", "tokens per second",
                "Tokens of all rows, prompts included, over the update's time."),
         Metric("train_tokens_read", "share", "Tokens that the update read, relative to the tokens of all rows."),
@@ -231,9 +225,9 @@ def find(name: str) -> Metric:
     found = REGISTER.get(own) or REGISTER.get(re.sub(r"_\d+$", "", own))
     if found is None or not slash:
         return found or Metric(name)
-    return replace(found, name=name, shown=NOWHERE, caption=f"{found.caption}, {env}")
+    return replace(found, name=name, shown=TABLE, caption=f"{found.caption}, {env}")
 
 
 def shown_in(place: Display) -> list[Metric]:
     """The metrics of a place, in the order of the register."""
-    return [metric for metric in REGISTER.values() if place in metric.shown]
+    return [metric for metric in REGISTER.values() if metric.shown is place]

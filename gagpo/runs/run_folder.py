@@ -133,7 +133,7 @@ class RunFolder:
     def versions(self) -> dict[str, object]:
         """The content of ``versions.json``, empty where it cannot be read."""
         try:
-            return dict(json.loads((self.path / "versions.json").read_text(encoding="utf-8")))
+            return dict(json.loads(read_bytes(self.path / "versions.json")))
         except (OSError, ValueError, TypeError, RecursionError):
             return {}
 

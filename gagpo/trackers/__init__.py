@@ -1,4 +1,4 @@
-"""Trackers, which receive the metrics of a run: TensorBoard, trackio, wandb, or your own."""
+"""Trackers, which receive the metrics of a run: TensorBoard, wandb, or your own."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gagpo.base.registry import Registry
-from gagpo.trackers.base import Settings, Tracker, Trackers, sample_text
+from gagpo.trackers.base import Settings, Tracker, Trackers
 
-__all__ = ["TRACKERS", "Tracker", "Trackers", "sample_text", "tracking"]
+__all__ = ["TRACKERS", "Tracker", "Trackers", "tracking"]
 
 TRACKERS: Registry[Callable[[], Tracker]] = Registry(
     "tracker",
     "gagpo.trackers",
     {
         "tensorboard": "gagpo.trackers.tensorboard:TensorBoard",
-        "trackio": "gagpo.trackers.trackio:Trackio",
         "wandb": "gagpo.trackers.wandb:Wandb",
     },
 )

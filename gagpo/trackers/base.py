@@ -1,19 +1,16 @@
-"""The interface of a tracker: four methods that receive plain numbers and records."""
+"""The interface of a tracker: three methods that receive plain numbers."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from gagpo.base.errors import GagpoError
 
-LONGEST = 2000  # characters of a text in a sample episode
-
 Settings = Mapping[str, object]  # resolved settings of a run
-Record = Mapping[str, Any]  # an episode, see gagpo.agents.episodes.Episode.record
 
 
 class Tracker(Protocol):
@@ -28,9 +25,6 @@ class Tracker(Protocol):
 
     def log(self, row: Mapping[str, float], step: int) -> None:
         """The finite numbers of iteration ``step``."""
-
-    def episodes(self, sample: Sequence[Record], step: int) -> None:
-        """Sample episodes of iteration ``step``."""
 
     def close(self) -> None:
         """Called at the end of the run, finished or not."""
@@ -49,9 +43,6 @@ class Trackers:
     def log(self, row: Mapping[str, object], step: int) -> None:
         numbers = plain_numbers(row)
         self._each(lambda tracker: tracker.log(numbers, step))
-
-    def episodes(self, sample: Sequence[Record], step: int) -> None:
-        self._each(lambda tracker: tracker.episodes(sample, step))
 
     def close(self) -> None:
         self._each(lambda tracker: tracker.close())
@@ -78,17 +69,3 @@ def plain_numbers(row: Mapping[str, object]) -> dict[str, float]:
         for key, value in row.items()
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     }
-
-
-def sample_text(sample: Sequence[Record]) -> str:
-    """Episodes as text, indented so that Markdown renders it verbatim."""
-    lines: list[str] = []
-    for episode in sample:
-        verdict = "success" if episode["success"] else "no success"
-        lines += [f"{verdict}, {len(episode['turns'])} turns: {episode['task']}", ""]
-        for number, turn in enumerate(episode["turns"], 1):
-            for name in ("observation", "response"):  # from a model: shortened, in ASCII
-                shown = str(turn[name])[:LONGEST].encode("ascii", "backslashreplace").decode()
-                lines += [f"    {number} {name}: {line}" for line in shown.splitlines() or [""]]
-        lines.append("")
-    return "\n".join(lines)

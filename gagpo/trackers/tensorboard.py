@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
 
-from gagpo.trackers.base import Record, Settings, sample_text
+from gagpo.trackers.base import Settings
 
 
 class TensorBoard:
@@ -23,9 +23,6 @@ class TensorBoard:
     def log(self, row: Mapping[str, float], step: int) -> None:
         for name, value in row.items():
             self.writer.add_scalar(name, value, step)
-
-    def episodes(self, sample: Sequence[Record], step: int) -> None:
-        self.writer.add_text("episodes", sample_text(sample), step)
 
     def close(self) -> None:
         self.writer.close()

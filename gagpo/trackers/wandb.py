@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import wandb
 
 from gagpo.base import durable
-from gagpo.trackers.base import Record, Settings, sample_text
+from gagpo.trackers.base import Settings
 
 
 class Wandb:
@@ -28,10 +28,6 @@ class Wandb:
 
     def log(self, row: Mapping[str, float], step: int) -> None:
         self.run.log({**row, "iteration": step})
-
-    def episodes(self, sample: Sequence[Record], step: int) -> None:
-        table = wandb.Table(columns=["iteration", "episodes"], data=[[step, sample_text(sample)]])
-        self.run.log({"episodes": table, "iteration": step})
 
     def close(self) -> None:
         self.run.finish()

@@ -49,14 +49,14 @@ def open_run(
     resume: Path | None = None,
     auto: bool = False,
     quiet: bool = False,
-    options: Sequence[str] = (),
+    as_json: bool = False,
 ) -> Iterator[tuple[RunFolder, Ranks | None]]:
     """A new or resumed run, and the ranks that train it.
 
     If the settings ask for several processes, they are started here and have finished when the block begins; the ranks
     are None then.
 
-    options: more options for their command line.
+    as_json: they print the results as JSON.
     """
     from gagpo.distributed import launch
     from gagpo.distributed.environment import started_as_rank
@@ -78,7 +78,8 @@ def open_run(
 
         require_fitting(settings, settings.processes)
         found = folder()
-        flags = ["--runs", str(runs), *(["--auto"] if auto else []), *(["--quiet"] if quiet else []), *options]
+        given = {"--auto": auto, "--quiet": quiet, "--json": as_json}
+        flags = ["--runs", str(runs), *(option for option, wanted in given.items() if wanted)]
         which = ["--resume", str(resume)] if resume else [str(config)]
         launch.run(settings.processes, ["train", *which, *overrides, *flags])
         yield RunFolder.open(found.path), None

@@ -87,7 +87,6 @@ class Recorder:
             number, every = int(metrics["iteration"]), self.settings.training.keep_episodes
             if every and (number == 1 or number % every == 0):
                 self.folder.save_episodes(f"train-{number:04d}", played, decode=self._decode)
-                self._trackers.episodes([episode.record() for episode in played[:2]], number)
             self.folder.log(metrics)
             self.rows.append(metrics)
             self._trackers.log(metrics, number)

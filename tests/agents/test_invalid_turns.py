@@ -12,9 +12,9 @@ from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.pool import WorkerPool
+from gagpo.eval.episode_files import read_episode_file
 from gagpo.eval.results import EvalResult, Panel
 from gagpo.eval.summary import result_lines
-from gagpo.eval.viewer.records import read_episode_file
 from gagpo.training.metrics import rollout_metrics
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"

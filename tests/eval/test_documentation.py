@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-MODULES = ("report.charts", "report.page", "runs", "summary")
+MODULES = ("report.page", "runs", "summary")
 GUIDE = Path(__file__).parents[2] / "docs" / "evaluation.md"
 
 

@@ -18,13 +18,6 @@ def lines(path, *rows):
     return path
 
 
-def test_a_torn_last_line_loses_only_itself(tmp_path):
-    path = lines(
-        tmp_path / "metrics.jsonl", {"iteration": 1, "kl": 0.1}, {"iteration": 2, "kl": 0.2}, '{"iteration": 3, "k'
-    )
-    assert read_metrics(path) == ([{"iteration": 1, "kl": 0.1}, {"iteration": 2, "kl": 0.2}], 1)
-
-
 def test_a_line_torn_in_the_middle_of_a_character(tmp_path):
     (tmp_path / "metrics.jsonl").write_bytes(b'{"iteration": 1}\n{"iteration": 2, "note": "\xe6\xbc')
     assert read_metrics(tmp_path / "metrics.jsonl") == ([{"iteration": 1}], 1)

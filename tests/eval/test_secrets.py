@@ -3,8 +3,7 @@
 import pytest
 import yaml
 
-from gagpo.eval.runs import shown_settings
-from gagpo.eval.viewer.index import _settings
+from gagpo.eval.runs import load_run, shown_settings
 from gagpo.runs.reading import BadResult
 from tests.eval.report.test_report import report
 
@@ -36,7 +35,7 @@ def test_secrets_are_left_out_at_any_depth_and_over_several_lines(folder):
 
 def test_neither_report_nor_viewer_shows_one(folder):
     assert "private" not in report(folder).text
-    found = _settings(folder)
+    found = load_run(folder).settings
     assert "private" not in str(found) and found["agent.max_tokens"] == "32"
 
 

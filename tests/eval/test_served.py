@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -112,44 +113,36 @@ def run(server, folder, model="m", **changes):
     return measure(EvaluationRequest(f"openai:{model}", server=api, environment=CORRIDOR, **settings))
 
 
+UNLIKE = [  # a change of the request, and what a comparison with the usual result says
+    ({"model": "n"}, None),
+    ({"temperature": 0.5}, "temperature 0.4 against 0.5"),
+    ({"max_tokens": 9}, "max_tokens 512 against 9"),
+    ({"context": {"history": 2}}, "history 'full' against 2"),
+    ({"context": {"admissible": True}}, "admissible False against True"),
+    ({"kwargs": {"max_turns": 40}}, "kwargs"),
+    ({"tasks": 3}, "split hash"),
+    ({"split": "train"}, "split 'test' against 'train'"),
+    ({"temperature": "server"}, "temperature 0.4 against 'server'"),
+]
+
+
 def test_the_same_command_plays_nothing_again_and_another_reuses_nothing(tmp_path):
+    """What decides an episode is part of the journal's name, and of the result's panel, for a served model too."""
     with serving() as server:
         first = run(server, tmp_path)
         asked = len(server.requests)
         again = run(server, tmp_path)
         assert len(server.requests) == asked and again.result.to_json() == first.result.to_json()
         assert again.usage == first.usage and first.usage["requests"] == asked
-        for change in (
-            {"model": "n"},
-            {"temperature": 0.5},
-            {"max_tokens": 9},
-            {"context": {"history": 2}},
-            {"kwargs": {"max_turns": 40}},
-            {"tasks": 3},
-            {"context": {"admissible": True}},
-            {"split": "train"},
-        ):
+        for change, told in UNLIKE:
             before = len(server.requests)
-            run(server, tmp_path, **change)
+            results = {"usual": first.result, "other": run(server, tmp_path, **change).result}
             assert len(server.requests) > before, change
+            with nullcontext() if told is None else pytest.raises(DifferentPanels, match=told):
+                compare_results(results)
         before = len(server.requests)
         more = run(server, tmp_path, tries=2)  # the first tries are known
         assert len(server.requests) - before == sum(t.tries[1].turns for t in more.result.tasks)
-
-
-def test_results_under_unlike_conditions_do_not_compare(tmp_path):
-    """How a served model was asked is recorded as for any other: temperature, prompt style and what else decides."""
-    with serving() as server:
-        usual = run(server, tmp_path).result
-        for change, told in (
-            ({"temperature": 0.5}, "temperature 0.4 against 0.5"),
-            ({"context": {"style": "tags"}}, "style 'plain' against 'tags'"),
-            ({"max_tokens": 9}, "max_tokens 512 against 9"),
-            ({"temperature": "server"}, "temperature 0.4 against 'server'"),
-        ):
-            with pytest.raises(DifferentPanels, match=told):
-                compare_results({"usual": usual, "other": run(server, tmp_path, **change).result})
-        assert compare_results({"m": usual, "n": run(server, tmp_path, model="n").result})
 
 
 def test_a_limit_keeps_what_is_finished_and_holds_over_interruptions(tmp_path):
@@ -199,7 +192,7 @@ def test_one_command_evaluates_whatever_answers(tmp_path, monkeypatch, capsys):
         assert told["success_rate"] == 1.0 and told["usage"]["requests"] == asked and told["usage"]["cost"] > 0
         assert EvalResult.load(Path("r.json")).successes == 4 and len(Path("e.jsonl").read_text().splitlines()) == 4
         assert command(monkeypatch, *common) == 0 and len(server.requests) == asked  # all is known from evals/
-        assert command(monkeypatch, *common, "--seed", 1, "--style", "plain") == 0 and len(server.requests) > asked
+        assert command(monkeypatch, *common, "--seed", 1, "-k", "max_turns=2") == 0 and len(server.requests) > asked
 
 
 def test_a_served_model_meets_the_panel_of_a_config(tmp_path, monkeypatch, capsys):

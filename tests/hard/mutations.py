@@ -8,7 +8,6 @@ import json
 import os
 import random
 import shutil
-import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -24,7 +23,7 @@ from gagpo.envs.math.sources import load as load_problems
 from gagpo.envs.webshop.env import WebShopEnv
 from gagpo.envs.webshop.generate import write_catalogue
 from gagpo.eval.journal import Journal
-from gagpo.interop.export import export
+from gagpo.interop.export import read_source
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import dump
 from gagpo.settings import load as load_settings
@@ -202,8 +201,7 @@ def _write_journal(folder: Path) -> None:
 def _export(pattern: str) -> Callable[[Path], object]:
     def read(folder: Path) -> None:
         (source,) = folder.glob(pattern)
-        with tempfile.TemporaryDirectory() as place:
-            export(source, "jsonl", Path(place) / "exported")
+        read_source(source)
 
     return read
 

@@ -4,10 +4,10 @@
   const { h } = viewer;
   const PAGE = 100;
 
-  const LEVELS = [["", "any outcome"], ["mixed", "some succeed"], ["all", "all succeed"], ["none", "none succeeds"]];
-  const ENDS = [["", "any outcome"], ["success", "success"], ["no success", "no success"], ["cut short", "cut short"], ["failed", "failed"]];
+  const LEVELS = [["", "any outcome"], ["mixed", "some succeed"], ["all", "all succeed"], ["none", "none succeed"]];
+  const ENDS = [["", "any outcome"], ["success", "success"], ["no success", "no success"], ["truncated", "truncated"], ["failed", "failed"]];
 
-  // The numbers of the groups that pass, as a typed array: a few milliseconds for tens of thousands.
+  // The numbers of the groups that pass the filters.
   function matching(query) {
     const { groups, sources, types, lower } = viewer.data;
     const wanted = (query.task || "").toLowerCase();
@@ -64,11 +64,11 @@
       pick("outcome", "Outcome", levels),
       runs.length > 1 && pick("run", "Run", [["", "any run"], ...runs.map((one, i) => [String(i), viewer.visible(one.name)])]),
       pick("source", "Iteration", [["", "any"], ...labels]),
-      pick("credit", "Credit", [["", "any"], ["differs", "GAGPO and GRPO differ"]])];
+      pick("credit", "Credit", [["", "any"], ["differs", "GAGPO and GRPO differ in sign"]])];
   };
 
-  // columns(state): [key, name, cell(row), value(row) to sort by]; standard: the value that orders rows, largest first,
-  // until a column is chosen, in words. The table redraws itself; the filters keep their focus.
+  // columns(state): [key, name, cell(row), value(row) to sort by]. standard: the default order, by a value (largest first)
+  // and in words. The table redraws itself; the filters keep their focus.
   viewer.table = (title, query, { form, find, columns: columnsOf, noun, counted = () => noun, standard }) => {
     const state = { ...query };
     const status = h("p", { class: "soft", role: "status" });
@@ -124,11 +124,11 @@
     ["turns", "Turns", (g) => of("turns")(g).toFixed(1), of("turns")],
     ["differ", "GAGPO ≠ GRPO", (g) => (of("differ")(g) ? h("span", { class: "differ", "--share": of("differ")(g) }, `${Math.round(100 * of("differ")(g))} % of turns`) : "-"), of("differ")],
   ];
-  // Where tries of one group end differently there is something to learn, most of all in training.
+  // Groups with both successes and failures come first, those of training before those of evaluations.
   const dispute = (g) => of("differ")(g) + (of("wins")(g) > 0 && of("wins")(g) < of("size")(g) ? (viewer.data.sources[when(g)].stage === "train" ? 4 : 2) : 0);
   viewer.groups = (query) => viewer.table("Groups", query, {
     form: filters(LEVELS), find: viewer.matchingGroups, columns: () => GROUPS, noun: "group",
-    standard: { value: dispute, words: "training groups of mixed outcomes first, most disputed first" },
+    standard: { value: dispute, words: "training groups with mixed outcomes first, by the share of turns in which GAGPO and GRPO differ" },
   });
 
   const owner = (e) => viewer.data.owner[e];
@@ -142,6 +142,6 @@
     ["turns", "Turns", column("turns"), column("turns")],
   ];
   viewer.episodes = (query) => viewer.table("Episodes", query, {
-    form: filters(ENDS), find: viewer.matchingEpisodes, columns: () => EPISODES, noun: "episode", standard: { value: (e) => -when(owner(e)), words: "in their order" },
+    form: filters(ENDS), find: viewer.matchingEpisodes, columns: () => EPISODES, noun: "episode", standard: { value: (e) => -when(owner(e)), words: "in file order" },
   });
 })();

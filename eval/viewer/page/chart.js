@@ -1,5 +1,5 @@
 "use strict";
-// Line charts whose points may be links: the way from a curve to the episodes behind it.
+// Line charts. A point may link to the episodes behind it.
 (() => {
   const { h, s } = viewer;
   const RIGHT = 14, TOP = 12, BOTTOM = 26;
@@ -16,7 +16,7 @@
     return { step: high - low, at: [low] };
   }
 
-  // As many digits as the steps between the ticks need, so that no two of them read alike.
+  // Enough digits to tell neighbouring ticks apart.
   function tickText(value, step, share) {
     const scaled = share ? 100 * value : value;
     const digits = Math.min(12, Math.max(0, -Math.floor(Math.log10(share ? 100 * step : step) + 1e-9)));
@@ -24,14 +24,14 @@
     return scaled.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits }) + (share ? " %" : "");
   }
 
-  // How wide a text is drawn, in pixels.
+  // The width of a text in pixels.
   const pen = document.createElement("canvas").getContext("2d");
   viewer.textWidth = (text, size, weight = 400) => {
     pen.font = `${weight} ${size}px system-ui, sans-serif`;
     return pen.measureText(text).width;
   };
 
-  // The whole numbers at which the axis is named, so many that no two names touch.
+  // Whole numbers for the labels of the x axis, as many as fit without touching.
   function columns(left, right, room) {
     for (let most = 9; most > 1; most -= 1) {
       const found = ticks(left, right, most).at.map((x) => Math.round(x * 1e6) / 1e6).filter(Number.isInteger);
@@ -51,7 +51,7 @@
     return { left, right, low, high };
   }
 
-  // One user unit is one pixel: texts are as large on a telephone as on a wall.
+  // One user unit is one pixel, so text has the same size on every screen.
   function draw(title, lines, width, height, share, across) {
     const { left, right, low, high } = limits(lines.flatMap((one) => one.points), share);
     const rows = ticks(low, high, 5);
@@ -83,7 +83,7 @@
     return drawn;
   }
 
-  // series: {name, x, y, low?, high?, href?(x) -> address or null}. share: drawn from 0 to 100 %. As wide as its place.
+  // series: {name, x, y, low?, high?, href?(x) -> address or null}. share: drawn from 0 to 100 %. The chart fills its container.
   viewer.chart = (title, series, { share = false, height = 160, x: across = "iterations" } = {}) => {
     const lines = series.map((one, i) => {
       const kept = one.x.map((x, n) => [x, one.y[n], one.low?.[n], one.high?.[n]]).filter(([x, y]) => Number.isFinite(x) && Number.isFinite(y));
@@ -97,7 +97,7 @@
       width = wide;
       place.replaceChildren(draw(title, lines, width, height, share, across));
     };
-    fit(320); // until it is on the page
+    fit(320); // until the chart is on the page
     new ResizeObserver(([entry]) => { if (entry.contentRect.width > 60) fit(Math.floor(entry.contentRect.width)); }).observe(place);
     const several = series.length > 1;
     const legend = several && h("p", { class: "legend" }, lines.map((one) => h("span", null, h("i", { class: `key ${one.colour}` }), one.name)));
@@ -105,7 +105,7 @@
     return h("figure", null, h("figcaption", null, title, " ", value), place, legend);
   };
 
-  // A curve of the size of a word: training as a line, the last measured value as a dot.
+  // A small curve in a table cell, with a dot at the last value.
   viewer.sparkline = (ys, label) => {
     const points = ys.map((y, i) => [i, y]).filter(([, y]) => Number.isFinite(y));
     const width = 96, height = 24, most = Math.max(1, ys.length - 1);

@@ -1,5 +1,5 @@
 "use strict";
-// Elements, text and numbers. Nothing that came from a file is ever parsed as HTML: text goes in as text nodes alone.
+// Elements, text and numbers. Text from files becomes text nodes and is never parsed as HTML.
 const viewer = {};
 
 (() => {
@@ -39,7 +39,7 @@ const viewer = {};
     return letters.length > most ? letters.slice(0, most - 1).join("") + "…" : shown;
   };
 
-  // A text of any length: its beginning, and a button for the rest.
+  // The beginning of a text, and a button that shows the rest.
   viewer.passage = (text, label) => {
     const box = viewer.h("pre", { tabindex: 0, role: "region", "aria-label": label }, viewer.visible(String(text).slice(0, LONGEST)));
     if (text.length <= LONGEST) {
@@ -53,7 +53,7 @@ const viewer = {};
     return viewer.h("div", null, box, more);
   };
 
-  // A tool call as one writes it down: name(argument: value, ...). A text environment's action stays as it is.
+  // A tool call as name(argument: value, ...). Any other action is returned unchanged.
   viewer.callText = (action) => {
     try {
       const { name, arguments: given } = JSON.parse(action);
@@ -72,7 +72,7 @@ const viewer = {};
   viewer.signed = (value) => (Number.isFinite(value) ? (value > 0 ? "+" : value < 0 ? "−" : "") + Math.abs(value).toFixed(2) : "-");
   viewer.times = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
 
-  // Where a share of successes lies, as one of five colours: worst 0, best 4.
+  // One of five colours for a success rate: 0 is worst, 4 is best.
   viewer.bucket = (share) => (Number.isFinite(share) ? Math.min(4, Math.floor(share * 5)) : 2);
 
   viewer.bar = (share, label) =>

@@ -29,7 +29,7 @@
     return { "not parsed": "no action was found in the response", "cut off": "cut off at the token limit", refused: "refused by the environment" }[turn.invalid] || "invalid action";
   }
 
-  // Several calls of one turn: what each asked, what was wrong with it, and what it was answered.
+  // The tool calls of a turn, each with its error or answer.
   function calls(turn, t) {
     if (!turn.calls?.length) return h("div", { class: "who" }, turn.action ? ["action ", h("code", null, viewer.short(turn.action, 400))] : "no action found");
     return turn.calls.map((call, i) => [
@@ -57,7 +57,7 @@
       h("div", { class: "who" }, "model"), h("div", { class: "agent" }, viewer.passage(turn.response, `Response of turn ${t + 1}`)),
       calls(turn, t),
       turn.tokens?.text.length ? strip(turn, kind, advantage, episode.kept === false) : null,
-      shared.length ? h("p", { class: "soft" }, "The same state in ", shared.map(([i, at], n) => [n ? ", " : "", h("a", { href: viewer.episodeLink(g, i, { turn: at + 1 }) }, `try ${i + 1}, turn ${at + 1}`)])) : null);
+      shared.length ? h("p", { class: "soft" }, "The same state in ", shared.map(([i, at], n) => [n ? ", " : "", h("a", { href: viewer.episodeLink(g, i, { turn: at + 1 }) }, `episode ${i + 1}, turn ${at + 1}`)])) : null);
   }
 
   function column(g, e, episode, siblings, kind) {
@@ -87,13 +87,13 @@
     draw(first);
     const near = [e - 1, e + 1].map((other) => (siblings[other] ? viewer.episodeLink(g, other) : null));
     return {
-      title: `${viewer.short(group.task, 60)}, try ${e + 1}`, neighbours: near, focus: query.turn ? `turn-${query.turn}` : null,
-      trail: [["Groups", viewer.link(["groups"], { run: group.source.run, source: group.source.label })], [viewer.short(group.task, 40), viewer.groupLink(g)], [`try ${e + 1}`]],
+      title: `${viewer.short(group.task, 60)}, episode ${e + 1}`, neighbours: near, focus: query.turn ? `turn-${query.turn}` : null,
+      trail: [["Groups", viewer.link(["groups"], { run: group.source.run, source: group.source.label })], [viewer.short(group.task, 40), viewer.groupLink(g)], [`episode ${e + 1}`]],
       page: [
         h("h1", null, viewer.short(group.task, 120)),
-        h("nav", { class: "siblings", "aria-label": "Tries of the group" }, siblings.map((other, i) =>
-          h("a", { href: viewer.episodeLink(g, i), class: other.success ? "good" : "bad", "aria-current": i === e ? "page" : null }, `try ${i + 1} ${other.success ? "✓" : "✗"}`)),
-        h("a", { href: viewer.link(["task", viewer.data.groups.task[g]]) }, "this task elsewhere")),
+        h("nav", { class: "siblings", "aria-label": "Episodes of the group" }, siblings.map((other, i) =>
+          h("a", { href: viewer.episodeLink(g, i), class: other.success ? "good" : "bad", "aria-current": i === e ? "page" : null }, `episode ${i + 1} ${other.success ? "✓" : "✗"}`)),
+        h("a", { href: viewer.link(["task", viewer.data.groups.task[g]]) }, "all episodes of this task")),
         choice, box,
       ],
     };

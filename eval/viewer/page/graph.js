@@ -1,10 +1,10 @@
 "use strict";
-// The states a group walked through: where its tries part and meet, and which way succeeds more often.
+// The states of a group as a graph: where its episodes diverge and meet, and which transitions lead to success.
 (() => {
   const { h, s } = viewer;
   const MARGIN = 34, LABEL = 10.5, LONGEST = 190; // of a label, in pixels
 
-  // Nodes are state groups, joined into one where every try just passes through; edges carry the tries that took them.
+  // Nodes are states; a chain that all its episodes pass through is one node. Edges hold the episodes that took them.
   viewer.stateGraph = (episodes) => {
     const nodes = new Map(), edges = new Map();
     const node = (key, depth, try_) => {
@@ -71,7 +71,7 @@
     }
   }
 
-  // Layers by the first turn a state is met in; within a layer ordered by where the neighbours stand.
+  // A state's layer is the first turn in which it occurs. Within a layer, states are ordered by their neighbours.
   function layout({ nodes, edges }) {
     const depths = [...new Set(nodes.filter((one) => !isEnd(one)).map((one) => one.depth))].sort((a, b) => a - b);
     const layers = depths.map((depth) => nodes.filter((one) => !isEnd(one) && one.depth === depth));
@@ -87,7 +87,7 @@
           const near = (sweep % 2 ? [...one.out.values()].map((way) => way.to) : [...one.in.values()].map((way) => way.from)).filter((other) => other.layer !== one.layer);
           one.pull = near.length ? near.reduce((sum, other) => sum + other.row, 0) / near.length : one.row;
           if (isEnd(one)) one.pull = one.key === "won" ? -1 : 1;
-          one.pull -= 0.6 * (one.share - 0.5); // what succeeds drifts up
+          one.pull -= 0.6 * (one.share - 0.5); // successful states move up
         }
         layer.sort((a, b) => a.pull - b.pull);
         centre(layer);
@@ -101,13 +101,13 @@
   const below = (node) => (node.states.length > 1 ? `+${viewer.times(node.states.length - 1, "turn")}` : "");
   const above = (node) => (node.loops > 0 ? `↻ ${node.loops}` : "");
 
-  // Columns so far apart that between two of them a label fits beside circles and what stands under these.
+  // Columns are far enough apart for a label between them.
   function place({ nodes, edges }) {
     const layers = layout({ nodes, edges });
     for (const node of nodes) {
       node.half = Math.max(radius(node), viewer.textWidth(below(node), 10) / 2, viewer.textWidth(above(node), 10) / 2);
       const ways = [...node.in.values()].filter((way) => way.to.layer > way.from.layer);
-      // One label before each place, for the way in that says most; the others have theirs on hover.
+      // Each state shows the label of its main incoming edge; the other labels appear on hover.
       [node.main] = ways.sort((a, b) => (b.mark === "best") - (a.mark === "best") || b.tries.size - a.tries.size);
       if (node.main) [node.label, node.labelled] = fitted(node.main);
     }
@@ -127,7 +127,7 @@
     return { width: Math.ceil(x + MARGIN - 6), height: 2 * MARGIN + 28 + (bottom - top) * high + (back ? 40 : 0) };
   }
 
-  // The label of a way, cut so that it takes no more than its room, and its width.
+  // The label of an edge, cut to fit, and its width.
   function fitted(edge) {
     const [action] = [...edge.actions].sort((a, b) => b[1] - a[1])[0];
     const wins = Math.round(edge.share * edge.tries.size);
@@ -153,7 +153,7 @@
     const graph = viewer.stateGraph(episodes);
     if (!graph.nodes.length) return null;
     const size = place(graph);
-    const caption = `${graph.nodes.length} places, ${graph.edges.length} ways; blue ways succeed more often, orange ones less`;
+    const caption = `${graph.nodes.length} states, ${graph.edges.length} transitions; blue ones lead to success more often, orange ones less often`;
     const drawn = s("svg", { class: "graph", viewBox: `0 0 ${size.width} ${size.height}`, width: size.width, height: size.height, role: "group", "aria-label": `Graph of the group's states: ${caption}` });
     const marks = s("g"), labels = s("g"), dots = s("g"), names = s("g");
     for (const edge of graph.edges.sort((a, b) => a.tries.size - b.tries.size)) {
@@ -170,7 +170,7 @@
       const value = node.values.length ? node.values.reduce((a, b) => a + b, 0) / node.values.length : NaN;
       const count = node.tries.size;
       const name = isEnd(node) ? (node.key === "won" ? "success" : "no success") : `state with value ${viewer.number(value)}`;
-      const label = `${name}, ${viewer.times(count, "try").replace("trys", "tries")}, ${viewer.percent(node.share)} succeed${node.states.length > 1 ? `, ${node.states.length} turns in a row` : ""}`;
+      const label = `${name}, ${viewer.times(count, "episode")}, ${viewer.percent(node.share)} succeed${node.states.length > 1 ? `, ${node.states.length} turns in a row` : ""}`;
       const r = radius(node);
       const shape = s("g", { class: `place share${viewer.bucket(node.share)} ${isEnd(node) ? node.key : ""}`, transform: `translate(${node.x},${node.y})` },
         s("circle", { r }), s("title", null, label));
@@ -191,8 +191,8 @@
     drawn.append(marks, dots, names, labels);
     return h("figure", null,
       h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Graph of the group's states" }, drawn),
-      h("figcaption", null, "Circles are states (the number says how many tries met it), arrows lead from left to right. ",
-        h("span", { class: "scale" }, "none succeeds", [0, 1, 2, 3, 4].map((i) => h("i", { class: `key share${i}` })), "all succeed"),
-        " ★ the better way where tries part. Choose a circle to mark its turns below."));
+      h("figcaption", null, "Circles are states, with the number of episodes that reached them. Arrows point from left to right. ",
+        h("span", { class: "scale" }, "none succeed", [0, 1, 2, 3, 4].map((i) => h("i", { class: `key share${i}` })), "all succeed"),
+        " ★ marks the better choice where episodes diverge. Click a circle to highlight its turns below."));
   };
 })();

@@ -1,5 +1,5 @@
 "use strict";
-// One group: its graph, and its tries side by side with the credit of every turn.
+// One group: its graph, and its episodes side by side with the credit of every turn.
 (() => {
   const { h } = viewer;
   const sign = (x) => (Math.abs(x) < viewer.data.dead_zone ? 0 : Math.sign(x));
@@ -11,7 +11,7 @@
   };
   viewer.creditLabel = (name) => (name === "recorded" ? "as trained" : name.toUpperCase());
 
-  // The advantage of turn t under one credit; undefined where it had none.
+  // The advantage of turn t under one credit; undefined if it has none.
   viewer.advantage = (episode, t, name) => (name === "recorded" ? episode.turns[t].advantage : episode.credit?.[name]?.[t]);
 
   viewer.differs = (episode, t) => Boolean(episode.differs?.[t]);
@@ -22,9 +22,9 @@
   function matrix(g, episodes, name, marked) {
     const longest = Math.max(...episodes.map((one) => one.turns.length));
     const head = h("tr", null, h("th", { scope: "col" }, "turn"), episodes.map((episode, e) =>
-      h("th", { scope: "col" }, h("a", { href: viewer.episodeLink(g, e) }, `try ${e + 1}`), " ",
+      h("th", { scope: "col" }, h("a", { href: viewer.episodeLink(g, e) }, `episode ${e + 1}`), " ",
         h("span", { class: episode.success ? "good" : "bad" }, episode.success ? "success" : episode.outcome === "terminated" ? "no success" : viewer.visible(episode.outcome)),
-        episode.kept === false && h("small", null, " not trained on"))));
+        episode.kept === false && h("small", null, " left out of training"))));
     const rows = Array.from({ length: longest }, (_, t) => h("tr", null, h("th", { scope: "row" }, t + 1), episodes.map((episode, e) => {
       const turn = episode.turns[t];
       if (!turn) return h("td", { class: "none" });
@@ -45,7 +45,7 @@
     let name = names.includes(query.credit) ? query.credit : names[0];
     let marked = new Set();
     const both = episodes.length > 1 && names.includes("gagpo") && names.includes("grpo");
-    const box = h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Tries side by side" });
+    const box = h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Episodes side by side" });
     const draw = () => box.replaceChildren(matrix(g, episodes, name, marked));
     draw();
     const graph = viewer.drawGraph(episodes, (states) => {
@@ -63,19 +63,19 @@
       page: [
         h("h1", null, viewer.short(group.task, 120)),
         h("p", { class: "soft" }, [viewer.short(group.type, 60), viewer.sourceName(group.source), `${group.wins} of ${group.size} succeed`].filter(Boolean).join(" · "),
-          " · ", h("a", { href: viewer.link(["task", viewer.data.groups.task[g]]) }, "this task elsewhere")),
-        h("details", { class: "goal" }, h("summary", null, "What the task says"), viewer.passage(goal, "First observation")),
-        h("h2", null, "Where the tries part and meet"), graph,
-        h("h2", null, "Tries side by side"),
+          " · ", h("a", { href: viewer.link(["task", viewer.data.groups.task[g]]) }, "all episodes of this task")),
+        h("details", { class: "goal" }, h("summary", null, "Text of the task"), viewer.passage(goal, "First observation")),
+        h("h2", null, "States"), graph,
+        h("h2", null, "Episodes side by side"),
         names.length ? viewer.choice("Credit", names.map((one) => [one, viewer.creditLabel(one)]), name, (value) => { name = value; draw(); }) : null,
         both ? h("p", { class: "differ-note" }, h("i", { class: "key outlined" }),
-          ` The signs of GAGPO and GRPO differ in ${count ? count : "none"} of ${viewer.times(turns, "turn")}; nearer to zero than ${viewer.data.dead_zone} counts as no sign.`) : null,
+          ` GAGPO and GRPO differ in sign in ${count} of ${viewer.times(turns, "turn")}. Values within ${viewer.data.dead_zone} of zero have no sign.`) : null,
         box,
       ],
     };
   };
 
-  // Everything that was ever tried at one task: before and after training, in between, and in other runs.
+  // All episodes of one task: before, during and after training, and in other runs.
   viewer.taskPage = async (number) => {
     const { groups, tasks, first, episodes } = viewer.data;
     const mine = [];
@@ -84,14 +84,14 @@
     const compare = h("p", { role: "status" });
     const offer = () => {
       compare.replaceChildren(...(chosen.length === 2
-        ? [h("a", { class: "button", href: viewer.compareLink(...chosen) }, "Compare the two")]
-        : [h("span", { class: "soft" }, "Choose two episodes to set them side by side.")]));
+        ? [h("a", { class: "button", href: viewer.compareLink(...chosen) }, "Compare them")]
+        : [h("span", { class: "soft" }, "Select two episodes to compare them.")]));
     };
     offer();
     const rows = mine.flatMap((g) => Array.from({ length: groups.size[g] }, (_, i) => {
       const e = first[g] + i;
       const box = h("input", {
-        type: "checkbox", "aria-label": `Choose try ${i + 1} of ${viewer.sourceName(viewer.group(g).source)}`,
+        type: "checkbox", "aria-label": `Select episode ${i + 1} of ${viewer.sourceName(viewer.group(g).source)}`,
         onchange: () => {
           const at = chosen.findIndex(([a, b]) => a === g && b === i);
           if (at >= 0) chosen.splice(at, 1); else chosen.push([g, i]);
@@ -100,7 +100,7 @@
         },
       });
       box.dataset.at = `${g}.${i}`;
-      return h("tr", null, h("td", null, box), h("th", { scope: "row" }, h("a", { href: viewer.episodeLink(g, i) }, `try ${i + 1}`)),
+      return h("tr", null, h("td", null, box), h("th", { scope: "row" }, h("a", { href: viewer.episodeLink(g, i) }, `episode ${i + 1}`)),
         h("td", null, h("a", { href: viewer.groupLink(g) }, viewer.sourceName(viewer.group(g).source))),
         h("td", { class: episodes.flags[e] & 1 ? "good" : "bad" }, viewer.outcome(episodes.flags[e])), h("td", null, episodes.turns[e]));
     }));
@@ -112,7 +112,7 @@
         before !== undefined && after !== undefined ? h("p", null, h("a", { class: "button", href: viewer.compareLink([before, 0], [after, 0]) }, "Before and after training")) : null,
         compare,
         h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Episodes of the task" },
-          h("table", null, h("thead", null, h("tr", null, ["", "episode", "from", "outcome", "turns"].map((one) => h("th", { scope: "col" }, one || h("span", { class: "hidden" }, "choose"))))), h("tbody", null, rows)))],
+          h("table", null, h("thead", null, h("tr", null, ["", "episode", "from", "outcome", "turns"].map((one) => h("th", { scope: "col" }, one || h("span", { class: "hidden" }, "select"))))), h("tbody", null, rows)))],
     };
   };
   viewer.compareLink = ([g, e], [other, o]) => {

@@ -1,11 +1,11 @@
 "use strict";
-// From the address to a page; keys, colours, and news of a run that goes on.
+// Routes, keyboard shortcuts, and light or dark colours.
 (() => {
   const { h } = viewer;
   const main = document.getElementById("main");
   const KEYS = {
-    "/": "to the filter of a table", "j or ↓, k or ↑": "next and previous row or turn", Enter: "open the row",
-    "[ and ]": "previous and next group or try", u: "up one level", o: "overview", g: "groups", e: "episodes", t: "light or dark", "?": "these keys",
+    "/": "go to the filter", "j or ↓, k or ↑": "next and previous row or turn", Enter: "open the row",
+    "[ and ]": "previous and next group or try", u: "up one level", o: "overview", g: "groups", e: "episodes", t: "light or dark", "?": "show these keys",
   };
   let neighbours = [null, null], trail = [], asked = 0;
 
@@ -30,10 +30,10 @@
 
   async function show() {
     const mine = (asked += 1);
-    let found = null, complaint = "There is nothing at this address; the run may have been exported anew.";
+    let found = null, complaint = "There is no such page. The run may have been exported again.";
     try { found = await route(); } catch (error) { complaint = error.message; }
     if (mine !== asked) return;
-    found ||= { title: "nothing here", trail: [], page: [h("h1", null, "Nothing here"), h("p", null, complaint), h("p", null, h("a", { href: "#/" }, "To the overview"))] };
+    found ||= { title: "not found", trail: [], page: [h("h1", null, "Not found"), h("p", null, complaint), h("p", null, h("a", { href: "#/" }, "Back to the overview"))] };
     document.title = `${viewer.visible(found.title)} · gagpo view`;
     neighbours = found.neighbours || [null, null];
     trail = found.trail;
@@ -62,7 +62,7 @@
   const remembered = () => { try { return localStorage.getItem("gagpo view theme"); } catch { return null; } };
   const toggle = () => {
     const next = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
-    try { localStorage.setItem("gagpo view theme", next); } catch { /* a folder opened from disk may not remember */ }
+    try { localStorage.setItem("gagpo view theme", next); } catch { /* no storage for pages opened from disk */ }
     colours(next);
   };
   colours(remembered() || (dark.matches ? "dark" : "light"));
@@ -87,18 +87,6 @@
     if (command) { event.preventDefault(); command(); }
   });
 
-  let seen = "";
-  viewer.listeners.push((previous) => {
-    const live = document.getElementById("live");
-    const { runs, episodes } = viewer.data;
-    const news = `${runs.map((run) => run.metrics.iteration?.at(-1) ?? 0).join()} ${episodes.flags.length}`;
-    if (viewer.data.live) {
-      live.textContent = `live, iteration ${runs[0].metrics.iteration?.at(-1) ?? 0}`;
-      setTimeout(() => viewer.script(`data/index.js?${Date.now()}`, () => { live.textContent = "the run's server has ended"; }), 4000);
-    }
-    // A page that is being read stays; the overview follows the run.
-    if (!previous || (news !== seen && /^#?\/?$/.test(location.hash))) show();
-    seen = news;
-  });
+  viewer.show = show;
   addEventListener("hashchange", show);
 })();

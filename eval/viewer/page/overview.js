@@ -1,13 +1,13 @@
 "use strict";
-// The first page: what the runs achieved, their curves, their health, and the files of episodes.
+// The first page: results, curves, health, and the files of episodes.
 (() => {
   const { h } = viewer;
-  // The evaluation of a split before training, the last one, which is the run's result, and that of the average weights.
+  // The evaluations of a split: before training, the last one (the run's result), and of the averaged weights.
   viewer.ends = (run, split) => {
     const { trained = [], average = null } = run.results[split] ?? {};
     return trained.length ? { before: trained.find((one) => one.stage === "before"), last: trained.at(-1), average } : null;
   };
-  // Where the split was evaluated: iterations, and the evaluations there.
+  // The evaluations of a split, by iteration.
   viewer.measured = (run, split) => (run.results[split]?.trained ?? [])
     .map((one) => [one.iteration ?? run.metrics.iteration?.at(-1) ?? 1, one]).sort((a, b) => a[0] - b[0]);
   viewer.range = ({ low, high }) => (Number.isFinite(low) && Number.isFinite(high) ? `[${(100 * low).toFixed(1)}, ${(100 * high).toFixed(1)}]` : "");
@@ -18,7 +18,7 @@
       if (!before || last.stage !== "after") return null;
       return [h("p", { class: "headline" }, `${viewer.visible(split)}: ${viewer.percent(before.success.value)} before, `,
         h("b", null, viewer.percent(last.success.value)), ` after training ${viewer.range(last.success)}`),
-      average && h("p", { class: "soft" }, `average of the weights: ${viewer.percent(average.success.value)} ${viewer.range(average.success)}`)];
+      average && h("p", { class: "soft" }, `averaged weights: ${viewer.percent(average.success.value)} ${viewer.range(average.success)}`)];
     });
   }
 
@@ -41,7 +41,7 @@
       });
     }
     const environments = run.environments.map((environment) => ({ name: viewer.visible(environment), x: at, y: run.metrics[`success_rate/${environment}`] }));
-    return [viewer.chart("success; open a point to see its groups", series, { share: true, height: 300 }),
+    return [viewer.chart("success; click a point to see its groups", series, { share: true, height: 300 }),
       environments.length ? viewer.chart("success in training, by environment", environments, { share: true, height: 300 }) : null];
   }
 
@@ -62,10 +62,10 @@
 
   viewer.problems = () => {
     const { problems } = viewer.data;
-    return problems.length ? [h("h2", null, "Not readable"), h("ul", { class: "notes" }, problems.slice(0, 50).map((one) => h("li", null, viewer.visible(one))))] : null;
+    return problems.length ? [h("h2", null, "Files that cannot be read"), h("ul", { class: "notes" }, problems.slice(0, 50).map((one) => h("li", null, viewer.visible(one))))] : null;
   };
 
-  // What a curve shows, in words and by the name under which it was logged.
+  // The title of a curve: its caption and the name of the metric.
   viewer.caption = (name, caption) => (caption === name.replaceAll("_", " ") ? name : `${caption} (${name})`);
 
   viewer.runPage = (number) => {
@@ -86,6 +86,6 @@
     return { title: run.name, trail: runs.length > 1 ? [["Runs", "#/"], [viewer.short(run.name, 40)]] : [], page };
   };
 
-  // One run is its own first page; of several it is the table of all.
+  // The first page of one run is the run, of several runs their table.
   viewer.overview = (query) => (viewer.data.runs.length === 1 ? viewer.runPage(0) : viewer.runs(query));
 })();

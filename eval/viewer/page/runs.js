@@ -1,5 +1,5 @@
 "use strict";
-// All runs of a folder as a table, one row for each or one for all seeds of an experiment; and two of them side by side.
+// The runs of a folder as a table, one row per run or per method with its seeds; and a comparison of two runs.
 (() => {
   const { h } = viewer;
 
@@ -13,7 +13,7 @@
   };
   const seedsRow = (one) => ({ name: one.name, numbers: one.runs, environment: one.environment, seeds: one.seeds, success: one.success });
 
-  // Success of the split asked for; of the first that the row has where none is.
+  // The success on the chosen split, by default on the row's first.
   const measured = (row, query) => query.split || Object.keys(row.success).find((split) => row.success[split]);
   const found = (row, query) => row.success[measured(row, query)];
   const averaged = (row, query) => row.average?.[measured(row, query)];
@@ -45,13 +45,13 @@
     const chosen = [];
     const offer = h("p", { role: "status", class: "offer" });
     const offered = () => offer.replaceChildren(chosen.length === 2
-      ? h("a", { class: "button", href: viewer.link(["runs", ...chosen]) }, `${viewer.short(runs[chosen[0]].name, 30)} beside ${viewer.short(runs[chosen[1]].name, 30)}`)
-      : h("span", { class: "soft" }, "Choose two runs to set them side by side."));
+      ? h("a", { class: "button", href: viewer.link(["runs", ...chosen]) }, `${viewer.short(runs[chosen[0]].name, 30)} and ${viewer.short(runs[chosen[1]].name, 30)}`)
+      : h("span", { class: "soft" }, "Select two runs to compare them."));
     offered();
     const choose = (row) => {
       const number = row.numbers[0];
       const box = h("input", {
-        type: "checkbox", "aria-label": `Choose ${viewer.short(row.name, 60)}`, "data-run": number, checked: chosen.includes(number),
+        type: "checkbox", "aria-label": `Select ${viewer.short(row.name, 60)}`, "data-run": number, checked: chosen.includes(number),
         onchange: () => {
           const at = chosen.indexOf(number);
           if (at >= 0) chosen.splice(at, 1); else chosen.push(number);
@@ -66,8 +66,8 @@
       : [viewer.short(row.name, 60), " ", row.numbers.map((n, i) => h("a", { class: "seed", href: viewer.link(["run", n]), title: viewer.visible(runs[n].name) }, `${row.seeds[i] || "?"}`))]);
     const columns = (state) => [
       ["name", "Run", (row) => [row.numbers.length === 1 && choose(row), " ", name(row)], (row) => row.name],
-      ["success", "Success", (row) => [interval(found(row, state)), averaged(row, state) && h("small", { class: "soft average" }, `average of the weights: ${viewer.percent(averaged(row, state).value)}`)], (row) => found(row, state)?.value ?? -1],
-      ["curve", "While training", (row) => viewer.sparkline(mean(row), `success while training, last ${viewer.percent(mean(row).at(-1))}`), (row) => mean(row).at(-1) ?? -1],
+      ["success", "Success", (row) => [interval(found(row, state)), averaged(row, state) && h("small", { class: "soft average" }, `averaged weights: ${viewer.percent(averaged(row, state).value)}`)], (row) => found(row, state)?.value ?? -1],
+      ["curve", "In training", (row) => viewer.sparkline(mean(row), `success in training, last ${viewer.percent(mean(row).at(-1))}`), (row) => mean(row).at(-1) ?? -1],
       ["algorithm", "Algorithm", (row) => viewer.short(algorithm(row), 40), algorithm],
       ["environment", "Environment", (row) => viewer.short(row.environment, 50), (row) => row.environment],
       ["seeds", "Seeds", (row) => viewer.short(row.seeds.join(", "), 30), (row) => row.seeds.length * 1e6 + (Number(row.seeds[0]) || 0)],
@@ -80,18 +80,18 @@
     };
     const form = (state, changed) => [
       viewer.search(state, "name", "Run", "part of a run's name", changed),
-      viewer.pick(state, "rows", "Rows", [["", "each run"], ["seeds", "seeds together"]], changed),
+      viewer.pick(state, "rows", "Rows", [["", "one per run"], ["seeds", "one per method"]], changed),
       viewer.pick(state, "environment", "Environment", [["", "any environment"], ...environments.map((one) => [one, viewer.short(one || "(none)", 50)])], changed),
       viewer.pick(state, "algorithm", "Algorithm", [["", "any algorithm"], ...algorithms.map((one) => [one, viewer.short(one || "(none)", 50)])], changed),
-      splits.length > 1 && viewer.pick(state, "split", "Success on", [["", "what was measured first"], ...splits.map((one) => [one, viewer.visible(one)])], changed),
+      splits.length > 1 && viewer.pick(state, "split", "Success on", [["", "each run's first split"], ...splits.map((one) => [one, viewer.visible(one)])], changed),
     ];
-    const table = viewer.table("Runs", query, { form, find, columns, noun: "run", counted: (state) => (state.rows === "seeds" ? "experiment" : "run"), standard: { value: (row) => found(row, {})?.value ?? -1, words: "highest success first" } });
-    const played = groups.size.length ? h("p", null, h("a", { href: viewer.link(["groups"]) }, `All ${viewer.times(groups.size.length, "group")}`), ` in ${viewer.times(sources.length, "file")} of episodes.`) : null;
+    const table = viewer.table("Runs", query, { form, find, columns, noun: "run", counted: (state) => (state.rows === "seeds" ? "method" : "run"), standard: { value: (row) => found(row, {})?.value ?? -1, words: "highest success first" } });
+    const played = groups.size.length ? h("p", null, h("a", { href: viewer.link(["groups"]) }, `All ${viewer.times(groups.size.length, "group")}`), ` in ${viewer.times(sources.length, "episode file")}.`) : null;
     table.page.splice(3, 0, offer);
     return { ...table, title: viewer.times(runs.length, "run"), trail: [], page: [...table.page, played, viewer.problems()] };
   };
 
-  // Two runs: what they were measured at, in which settings they differ, and their curves in one frame each.
+  // Two runs: their results, the settings that differ, and their curves in the same charts.
   viewer.twoRuns = (left, right) => {
     const { runs, settings, curves } = viewer.data;
     const pair = [runs[left], runs[right]];
@@ -101,8 +101,8 @@
     const results = splits.map((split) => {
       const ends = pair.map((run) => viewer.ends(run, split));
       const same = ends[0] && ends[1] && ends[0].last.panel === ends[1].last.panel;
-      return h("tr", null, h("th", { scope: "row" }, viewer.visible(split), ends[0] && ends[1] && !same && h("small", { class: "bad" }, " not the same tasks")),
-        ends.map((one, i) => h("td", null, one ? [one.before && `${viewer.percent(one.before.success.value)} → `, interval(one.last.success, `c${i}`), one.average && h("small", { class: "soft average" }, `average of the weights: ${viewer.percent(one.average.success.value)}`)] : "-")));
+      return h("tr", null, h("th", { scope: "row" }, viewer.visible(split), ends[0] && ends[1] && !same && h("small", { class: "bad" }, " different tasks")),
+        ends.map((one, i) => h("td", null, one ? [one.before && `${viewer.percent(one.before.success.value)} → `, interval(one.last.success, `c${i}`), one.average && h("small", { class: "soft average" }, `averaged weights: ${viewer.percent(one.average.success.value)}`)] : "-")));
     });
     const differ = Object.entries(settings).filter(([name, values]) => name !== "name" && values[left] !== values[right]);
     const chart = (title, ys, share, height) => viewer.chart(title, pair.map((run, i) => ({ name: names[i], x: run.metrics.iteration || [], y: ys(run) })), { share, height });
@@ -111,12 +111,12 @@
       return { name: names[i], x: of.map(([x]) => x), y: of.map(([, one]) => one.value), low: of.map(([, one]) => one.low), high: of.map(([, one]) => one.high) };
     }), { share: true, height: 260 }));
     return {
-      title: `${names[0]} beside ${names[1]}`, trail: [["Runs", "#/"], [`${viewer.short(names[0], 24)} beside ${viewer.short(names[1], 24)}`]],
-      page: [h("h1", null, `${names[0]} beside ${names[1]}`),
+      title: `${names[0]} and ${names[1]}`, trail: [["Runs", "#/"], [`${viewer.short(names[0], 24)} and ${viewer.short(names[1], 24)}`]],
+      page: [h("h1", null, `${names[0]} and ${names[1]}`),
         h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Results" }, h("table", null, heads("success"), h("tbody", null, results))),
-        h("p", { class: "soft" }, h("code", null, `gagpo report ${pair.map((run) => viewer.short(run.name, 60)).join(" ")}`), ", where they lie, sets them against each other task by task, with tests."),
-        measured, chart("success while training", (run) => run.metrics.success_rate || [], true, 260),
-        h("h2", { id: "settings" }, differ.length ? "Settings in which they differ" : "No setting differs"),
+        h("p", { class: "soft" }, h("code", null, `gagpo report ${pair.map((run) => viewer.short(run.name, 60)).join(" ")}`), " in the folder of the runs compares them task by task, with statistical tests."),
+        measured, chart("success in training", (run) => run.metrics.success_rate || [], true, 260),
+        h("h2", { id: "settings" }, differ.length ? "Settings that differ" : "All settings are equal"),
         differ.length ? h("div", { class: "wide", tabindex: 0, role: "region", "aria-labelledby": "settings" }, h("table", null, heads("setting"),
           h("tbody", null, differ.map(([name, values]) => h("tr", null, h("th", { scope: "row" }, h("code", null, viewer.visible(name))), [left, right].map((n) => h("td", { class: "said" }, values[n] === null ? "-" : viewer.visible(values[n])))))))) : null,
         h("h2", null, "Curves"),

@@ -1,26 +1,23 @@
 "use strict";
-// The index, and the shards of episodes: scripts that are added when somebody looks at them.
+// The index, and the shards of episodes: scripts that are loaded when a page needs them.
 (() => {
   const shards = new Map(); // name -> groups
   const waiting = new Map(); // name -> {promise, resolve}
   const KEPT = 12; // shards kept in memory
   let data = null;
-  viewer.listeners = [];
 
   viewer.load = (index) => {
-    if (index.format !== "gagpo view 2") throw new Error("these pages do not read " + index.format);
+    if (index.format !== "gagpo view 2") throw new Error("unknown format of the index: " + index.format);
     const { groups, episodes } = index;
     const count = groups.size.length;
     const first = new Uint32Array(count + 1);
     for (let g = 0; g < count; g += 1) first[g + 1] = first[g] + groups.size[g];
     const owner = new Uint32Array(episodes.flags.length);
     for (let g = 0; g < count; g += 1) owner.fill(g, first[g], first[g + 1]);
-    const start = []; // of each source, its first group
+    const start = []; // the first group of each source
     for (let g = 0; g < count; g += 1) start[groups.source[g]] ??= g;
-    const previous = data;
     data = viewer.data = { ...index, first, owner, start, lower: index.tasks.map((task) => task.toLowerCase()) };
-    if (previous) shards.clear();
-    viewer.listeners.forEach((listener) => listener(previous));
+    viewer.show();
   };
 
   viewer.shard = (name, groups) => {
@@ -33,7 +30,7 @@
   viewer.script = (source, failed) => {
     const script = viewer.h("script", { src: source });
     script.addEventListener("load", () => script.remove());
-    script.addEventListener("error", () => { script.remove(); failed?.(); });
+    script.addEventListener("error", () => { script.remove(); failed(); });
     document.head.append(script);
   };
 
@@ -43,16 +40,15 @@
       const entry = {};
       entry.promise = new Promise((resolve, reject) => { Object.assign(entry, { resolve, reject }); });
       waiting.set(name, entry);
-      const news = data.live ? `?${Date.now()}` : "";
-      viewer.script("data/" + name + news, () => {
+      viewer.script("data/" + name, () => {
         waiting.delete(name);
-        entry.reject(new Error(`data/${name} cannot be read: write the folder again with gagpo view`));
+        entry.reject(new Error(`data/${name} cannot be read: run gagpo view again`));
       });
     }
     return waiting.get(name).promise;
   }
 
-  // Facts of one group, by its number in the index.
+  // One group, by its number in the index.
   viewer.group = (g) => {
     const { groups, sources, tasks, types, start } = data;
     const source = sources[groups.source[g]];
@@ -68,7 +64,7 @@
     return (await shard(name))[groups.place[g]].episodes;
   };
 
-  // Addresses name run, file, group and episode, so that they survive a run that goes on.
+  // An address names run, file, group and episode, so it stays valid when the run is exported again.
   viewer.groupLink = (g, query) => {
     const group = viewer.group(g);
     return viewer.link(["group", group.source.run, group.source.label, group.ordinal], query);
@@ -83,7 +79,7 @@
     return data.groups.source[g] === source ? g : null;
   };
 
-  viewer.outcome = (flags) => (flags & 1 ? "success" : ["no success", "cut short", "failed"][(flags >> 1) & 3] || "no success");
+  viewer.outcome = (flags) => (flags & 1 ? "success" : ["no success", "truncated", "failed"][(flags >> 1) & 3] || "no success");
   viewer.sourceName = (source) => {
     const run = data.runs.length > 1 ? `${viewer.visible(data.runs[source.run].name)}: ` : "";
     if (source.stage === "train") return `${run}training, iteration ${source.iteration}`;

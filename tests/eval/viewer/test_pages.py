@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gagpo.eval.viewer.export import Exporter, export
-from gagpo.eval.viewer.serve import serving
+from gagpo.eval.viewer.export import export
 
 pytestmark = pytest.mark.browser
 
@@ -63,8 +62,8 @@ class Pages:
 @pytest.fixture(scope="module")
 def axe():
     """The source of axe-core, installed for this test alone."""
-    if not shutil.which("npm"):
-        pytest.skip("npm is not installed")
+    if not (shutil.which("npm") and shutil.which("chromium")):
+        pytest.skip("npm or Chromium is not installed")
     with tempfile.TemporaryDirectory() as folder:
         command = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "axe-core@4"]
         if subprocess.run(command, cwd=folder, capture_output=True, timeout=120, check=False).returncode:
@@ -174,9 +173,9 @@ def test_the_list_begins_with_what_is_disputed_in_training(tmp_path, make_groups
     assert len(rows) == 16 and rows[0][:2] == [True, True] and rows[0][2] > 0
     rank = [(mixed, mixed and trained, differ) for trained, mixed, differ in rows]
     assert rank == sorted(rank, reverse=True)
-    assert "training groups of mixed outcomes first, most disputed first" in pages.text
+    assert "training groups with mixed outcomes first" in pages.text
     pages.js("document.querySelector('thead button').click()")
-    assert "most disputed" not in pages.text
+    assert "mixed outcomes first" not in pages.text
 
 
 def test_the_frames_are_what_the_words_beside_them_say(tmp_path, make_groups, browser):
@@ -190,7 +189,7 @@ def test_the_frames_are_what_the_words_beside_them_say(tmp_path, make_groups, br
             shown[name] = pages.js("return [...document.querySelectorAll('td.turn')].map((one) => one.dataset.sign)")
         frames = pages.js("return [...document.querySelectorAll('td.turn')].map((one) => one.matches('.differs'))")
         assert frames == [a != b for a, b in zip(shown["gagpo"], shown["grpo"], strict=True)]
-        said = f"differ in {sum(frames) or 'none'} of {len(frames)} turns; nearer to zero than 0.1 counts as no sign"
+        said = f"differ in sign in {sum(frames)} of {len(frames)} turns. Values within 0.1 of zero have no sign."
         assert said in pages.text
         seen += sum(frames)
     assert seen > 0
@@ -300,7 +299,7 @@ def test_runs_of_a_folder_are_sorted_filtered_and_set_side_by_side(tmp_path, mak
         "one.dispatchEvent(new Event('change')); }; pick('rows', 'seeds'); pick('environment', 'Walk-v0')"
     )
     assert pages.js("return [...document.querySelectorAll('.rows tbody tr')].length") == 2
-    assert "1, 2" in pages.text and "2 experiments" in pages.text
+    assert "1, 2" in pages.text and "2 methods" in pages.text
     pages.go("#/runs")
     for number in (0, 2):
         pages.js("document.querySelector(`input[data-run='${arguments[0]}']`).click()", number)
@@ -311,7 +310,7 @@ def test_runs_of_a_folder_are_sorted_filtered_and_set_side_by_side(tmp_path, mak
     pages.click("thead a", "#/run/0")
     assert "walk-seed1" in pages.text
     pages.go("#/runs/0/9")
-    assert "Nothing here" in pages.text and pages.errors() == []
+    assert "Not found" in pages.text and pages.errors() == []
 
 
 def test_before_and_after_and_two_runs_on_one_task(tmp_path, make_groups, browser):
@@ -354,33 +353,3 @@ def test_nothing_serious_for_axe_in_light_and_dark(tmp_path, make_groups, browse
             if bad:
                 serious[scheme, address] = bad
     assert serious == {}
-
-
-def test_the_viewer_follows_a_run(tmp_path, make_groups, browser):
-    run = make_groups(tmp_path / "run", iterations=1)
-    with serving(Exporter([run], tmp_path / "out", live=True), every=0.2) as address:
-        pages = Pages(browser, address)
-        assert "live, iteration 1" in pages.text
-        make_groups(tmp_path / "later", iterations=2)
-        shutil.copy(tmp_path / "later" / "episodes" / "train-0002.jsonl", run / "episodes")
-        shutil.copy(tmp_path / "later" / "metrics.jsonl", run)
-        end = time.monotonic() + 60
-        while "live, iteration 2" not in pages.text and time.monotonic() < end:
-            time.sleep(0.2)
-        assert "live, iteration 2" in pages.text and "training, iteration 2" in pages.text
-        pages.go("#/group/0/train-0002/0")
-        assert pages.errors() == []
-
-
-def test_the_server_answers_this_machine_alone(tmp_path, make_groups):
-    import urllib.error
-    import urllib.request
-
-    run = make_groups(tmp_path / "run", iterations=1)
-    with serving(Exporter([run], tmp_path / "out", live=True)) as address:
-        assert address.startswith("http://127.0.0.1:")
-        assert b"gagpo view" in urllib.request.urlopen(address, timeout=10).read()
-        for path, host in (("", "evil.example"), ("data/", None), ("../config.yaml", None)):
-            request = urllib.request.Request(address + path, headers={"Host": host} if host else {})
-            with pytest.raises(urllib.error.HTTPError):
-                urllib.request.urlopen(request, timeout=10)

@@ -16,10 +16,6 @@ def test_packages_offer_environments(tmp_path, offer):
     found = {one.name: one for one in environments()}
     assert found["gagpo/SQL-v0"].package == "gagpo"
     assert (found["SeaFloor-v0"].package, found["SeaFloor-v0"].problem) == ("deep", "")
-    assert (
-        found["gagpo/SQL-v0"].offers == found["SeaFloor-v0"].offers == "text: plain, tags, whole; tools: act(command)"
-    )
-    assert found["gagpo/MCP-v0"].offers == "tools: those of its server"
     assert "ModuleNotFoundError" in found["No-v0"].problem
     assert "registers no Lost-v0" in found["Lost-v0"].problem
     assert find_spec("SeaFloor-v0").id == "SeaFloor-v0", "an id works as it is listed"
@@ -37,11 +33,11 @@ def test_everything_at_hand_is_listed(tmp_path):
     assert kinds == {"environment", "algorithm", "curriculum", "engine", "model"}
     assert {"gagpo", "grpo"} <= {one.name for one in listed if one.kind == "algorithm"}
     (starter,) = [one for one in listed if one.name == "starter:alfworld"]
-    assert re.match(r"2\.46 M parameters, 4\.9 MiB; .* \d+\.\d \[\d+\.\d, \d+\.\d\] %$", starter.offers)
+    assert re.match(r"2\.46 M parameters, 4\.9 MiB; .* \d+\.\d \[\d+\.\d, \d+\.\d\] %$", starter.results)
 
 
 def test_in_a_pipe_every_line_is_one_thing_with_tabs_between_its_facts(capsys, tmp_path):
     list_everything(tmp_path, tmp_path)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(everything(tmp_path, tmp_path)) and {line.count("\t") for line in lines} == {4}
-    assert "environment\tgagpo/Math-v0\ttext: plain, tags, whole; tools: act(command)\tgagpo\t" in lines
+    assert "environment\tgagpo/Math-v0\t\tgagpo\t" in lines

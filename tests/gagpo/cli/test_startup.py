@@ -60,7 +60,6 @@ MISTAKES = {
     "a comparison": (["compare", "none", "none2"], "none: cannot be read"),
     "a report": (["report", "none"], "none: not a run folder"),
     "a view": (["view", "none"], "none: not a run folder"),
-    "a run to follow": (["view", "none", "--follow"], "none: not a run folder"),
     "an environment to check": (["check", "gagpo/No-v0"], "known here: gagpo/ALFWorld-v0"),
     "an option": (["train", "--iterations", "3"], "training.iterations=3"),
 }

@@ -19,19 +19,12 @@ def write_run(folder):
     return folder
 
 
-def interrupted(seconds):
-    raise KeyboardInterrupt
-
-
-def test_view_writes_next_to_the_run_and_follow_says_what_is_wrong(inside, tmp_path, monkeypatch):
+def test_view_writes_next_to_the_run(inside, tmp_path):
     write_run(tmp_path / "run")
     for _ in range(2):  # written again
         done = inside("view", "run")
         assert done.returncode == 0 and done.stdout == "open run/view/index.html\n"
         assert (tmp_path / "run" / "view" / "index.html").is_file()
-    monkeypatch.setattr("time.sleep", interrupted)
-    seen = inside("view", "run", "--follow")
-    assert seen.returncode == 0 and "Act: 90 % of the groups teach nothing" in seen.stdout
 
 
 def test_a_folder_of_runs_is_shown_as_one_and_another_folder_is_left_alone(inside, tmp_path):
@@ -51,8 +44,6 @@ def test_a_folder_of_runs_is_shown_as_one_and_another_folder_is_left_alone(insid
     ("arguments", "told"),
     [
         (("view", "nowhere"), "nowhere: not a run folder (no such folder)"),
-        (("view", "nowhere", "--follow"), "nowhere: not a run folder (no such folder)"),
-        (("view", "foreign", "empty", "--follow"), "--follow shows one run, got 2"),
         (("view", "foreign"), "train-0001.jsonl holds no episodes of this project"),
         (("view", "empty"), "empty: neither a run folder nor a folder of runs (no metrics.jsonl, no evals/*.json)"),
     ],

@@ -27,39 +27,31 @@ def journal(tmp_path):
     return journal.path
 
 
-def test_plain_lines(journal, tmp_path):
-    assert export(journal, "jsonl", tmp_path / "e.jsonl") == 2
-    lines = [json.loads(line) for line in (tmp_path / "e.jsonl").read_text().splitlines()]
-    assert [line["sample"] for line in lines] == [0, 1] and lines[0]["model"] == "openai:m"
-    assert export(tmp_path / "e.jsonl", "jsonl", tmp_path / "again.jsonl") == 2
-
-
 @pytest.mark.interop
 def test_inspect(journal, tmp_path):
     log = pytest.importorskip("inspect_ai.log")
-    export(journal, "inspect", tmp_path / "logs")
+    export(journal, tmp_path / "logs")
     read = log.read_eval_log(str(tmp_path / "logs" / "episodes.json"))
     assert (read.status, read.eval.model, read.eval.metadata["split_hash"]) == ("success", "openai:m", "abc")
-    assert [(s.id, s.epoch, s.scores["success"].value) for s in read.samples] == [("a/b c", 1, 1.0), ("a/b c", 2, 1.0)]
+    samples = {(sample.id, sample.epoch, sample.scores["success"].value) for sample in read.samples}
+    assert samples == {("a/b c", 1, 1.0), ("a/b c", 2, 1.0)}
     assert read.samples[0].messages[1].text.endswith("<action>x</action>")
     source = tmp_path / "e.jsonl"
     write_episodes(source, [played("a\ud800"), played("a-")])  # half a character
-    export(source, "inspect", tmp_path / "half")
+    export(source, tmp_path / "half")
     read = log.read_eval_log(str(tmp_path / "half" / "episodes.json"))
-    assert [sample.id for sample in read.samples] == ["a?", "a-"]
+    assert {sample.id for sample in read.samples} == {"a?", "a-"}
 
 
 def test_what_cannot_be_exported(journal, tmp_path):
-    with pytest.raises(InvalidArgument, match="choose one of jsonl"):
-        export(journal, "csv", tmp_path / "x")
     with pytest.raises(InvalidArgument, match="exists"):
-        export(journal, "jsonl", journal)
+        export(journal, journal)
     (tmp_path / "bad").write_text('{"task": 1}\n')
     with pytest.raises(InvalidArgument, match="line 1: not an episode"):
-        export(tmp_path / "bad", "jsonl", tmp_path / "x")
+        export(tmp_path / "bad", tmp_path / "x")
     (tmp_path / "empty").write_text("")
     with pytest.raises(InvalidArgument, match="no whole episode"):
-        export(tmp_path / "empty", "jsonl", tmp_path / "x")
+        export(tmp_path / "empty", tmp_path / "x")
 
 
 DAMAGES = {  # path of a key in an episode's record, what it is made, and what is said
@@ -91,7 +83,7 @@ def test_a_damaged_episode_is_named_with_its_line_and_key(tmp_path, path, value,
     source = tmp_path / "e.jsonl"
     source.write_text(json.dumps(played().record()) + "\n" + json.dumps(record) + "\n")
     with pytest.raises(InvalidArgument) as caught:
-        export(source, "jsonl", tmp_path / "out")
+        export(source, tmp_path / "out")
     assert str(caught.value).startswith(f"{source}, line 2: not an episode (") and said in str(caught.value)
 
 
@@ -100,7 +92,7 @@ def test_a_line_that_is_no_episode_is_named(tmp_path, line):
     source = tmp_path / "e.jsonl"
     source.write_bytes(line + b"\n")
     with pytest.raises(InvalidArgument, match=r"e.jsonl, line 1: not a"):
-        export(source, "jsonl", tmp_path / "out")
+        export(source, tmp_path / "out")
 
 
 def test_a_journal_with_a_checked_line_that_is_no_episode_is_named(journal, tmp_path):
@@ -108,4 +100,4 @@ def test_a_journal_with_a_checked_line_that_is_no_episode_is_named(journal, tmp_
     with journal.open("ab") as file:
         file.write(b"%s %08x\n" % (text, zlib.crc32(text)))
     with pytest.raises(GagpoError, match=r"line 4: not an episode \(key 'task' must be a text"):
-        export(journal, "jsonl", tmp_path / "out.jsonl")
+        export(journal, tmp_path / "out.jsonl")

@@ -287,8 +287,7 @@ def test_freed_memory_is_not_counted():
 def test_the_command_prints_parts_and_advice(big, capsys):
     from gagpo.cli.planning import plan as command
 
-    command("alfworld-qwen", [f"model={big.model}"], gpu_memory=[80.0, 24.0], tokens_per_second=1000.0, run=None,
-            prompt_tokens=300, turns=None, response_tokens=None, as_json=True)  # fmt: skip
+    command("alfworld-qwen", [f"model={big.model}"], gpu_memory=[80.0, 24.0], run=None, as_json=True)
     printed = capsys.readouterr().out
     assert "80 GB: fits" in printed and "24 GB: does not fit" in printed
     assert json.loads(printed.splitlines()[-1])["gpus"][0]["fits"]

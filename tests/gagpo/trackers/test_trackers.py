@@ -2,7 +2,6 @@
 
 import json
 import os
-import sqlite3
 import subprocess
 import sys
 import warnings
@@ -11,19 +10,14 @@ from pathlib import Path
 import pytest
 
 from gagpo.base.errors import InvalidArgument, MissingPackage
-from gagpo.trackers import TRACKERS, sample_text, tracking
+from gagpo.trackers import TRACKERS, tracking
 
-EPISODE = {
-    "task": "t",
-    "success": True,
-    "turns": [{"observation": "<b>look</b>", "response": "go \ud83d", "action": "go"}],
-}
 SETTINGS = {"name": "run", "seed": 1, "optimizer": {"learning_rate": 1e-6}}
 
 OWN = '''
 import json
 class Lines:
-    """A third-party tracker: one file, four methods, no imports from this package."""
+    """A third-party tracker: one file, three methods, no imports from this package."""
     def start(self, run, settings, resume_iteration):
         self.file = (run / "lines.jsonl").open("a")
         self.write("start", settings["name"], resume_iteration)
@@ -31,8 +25,6 @@ class Lines:
         self.file.write(json.dumps(row) + "\\n")
     def log(self, row, step):
         self.write("log", step, sorted(row))
-    def episodes(self, sample, step):
-        self.write("episodes", step, len(sample))
     def close(self):
         self.file.close()
 '''
@@ -50,7 +42,6 @@ def play(folder, name, resumed=0, steps=(1, 2)):
     with tracking([name], folder, SETTINGS, resumed) as trackers:
         for step in steps:
             trackers.log({"success_rate": 0.1 * step, "note": "x", "kl": float("nan"), "iteration": step}, step)
-        trackers.episodes([EPISODE], steps[-1])
         assert name in trackers.trackers, "it failed and was left out"
 
 
@@ -59,7 +50,7 @@ def test_a_tracker_in_one_file_outside_the_repository(own):
     for name in ("lines", "lines_tracker:Lines"):
         play(own / "run", name, resumed=3, steps=(4,))
     rows = [json.loads(line) for line in (own / "run" / "lines.jsonl").read_text().splitlines()]
-    assert rows[:3] == [["start", "run", 3], ["log", 4, ["iteration", "success_rate"]], ["episodes", 4, 1]]
+    assert rows == [["start", "run", 3], ["log", 4, ["iteration", "success_rate"]]] * 2
 
 
 def test_unknown_and_missing_trackers_say_what_to_do(own):
@@ -84,65 +75,38 @@ def test_a_tracker_that_fails_is_dropped_with_a_warning(own):
 
 
 def test_packages_are_imported_on_demand():
-    code = "import sys, gagpo.trackers; print([m for m in ('torch', 'wandb', 'trackio') if m in sys.modules])"
+    code = "import sys, gagpo.trackers; print([m for m in ('torch', 'wandb') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_sample_episodes_are_ascii_and_indented():
-    lines = sample_text([EPISODE]).splitlines()
-    assert lines[0] == "success, 1 turns: t" and lines[2] == "    1 observation: <b>look</b>"
-    assert lines[3] == "    1 response: go \\ud83d"
-
-
 def test_tensorboard_purges_repeated_steps(tmp_path):
-    pytest.importorskip("torch")
-    run(twice(tmp_path, "tensorboard", "steps=(1, 2, 3)", "resumed=1, steps=(2,)"), tmp_path)
+    play(tmp_path / "run", "tensorboard", steps=(1, 2, 3))
+    play(tmp_path / "run", "tensorboard", resumed=1, steps=(2,))
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     events.Reload()
     assert [(one.step, round(one.value, 3)) for one in events.Scalars("success_rate")] == [(1, 0.1), (2, 0.2)]
-    assert "episodes/text_summary" in events.Tags()["tensors"]
-
-
-def test_trackio_resumes_the_same_run(tmp_path):
-    pytest.importorskip("trackio")
-    run(twice(tmp_path, "trackio"), tmp_path, TRACKIO_DIR=str(tmp_path / "trackio"))
-    (database,) = (tmp_path / "trackio").glob("*.db")
-    with sqlite3.connect(database) as connection:
-        rows = connection.execute("select run_name, step from metrics order by step").fetchall()
-    assert {name for name, _ in rows} == {"run"} and {step for _, step in rows} == {1, 2, 3}
 
 
 def test_wandb_resumes_the_same_run(tmp_path):
+    """In a process of its own, because the package keeps state."""
     pytest.importorskip("wandb")
-    run(twice(tmp_path, "wandb"), tmp_path, WANDB_MODE="offline", WANDB_SILENT="true")
+    code = (
+        "import pathlib, runpy\n"
+        f"play = runpy.run_path({str(Path(__file__).resolve())!r})['play']\n"
+        f"run = pathlib.Path({str(tmp_path / 'run')!r})\n"
+        "play(run, 'wandb')\nplay(run, 'wandb', resumed=2, steps=(3,))\n"
+    )
+    root = str(Path(__file__).resolve().parents[3])
+    own = {"PYTHONPATH": root, "HOME": str(tmp_path), "WANDB_MODE": "offline", "WANDB_SILENT": "true"}
+    subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **own}, check=True, timeout=240, cwd=root, capture_output=True
+    )
     kept = (tmp_path / "run" / "wandb-id").read_text()
     folders = list((tmp_path / "run" / "wandb").glob("offline-run-*"))
     assert {folder.name.rsplit("-", 1)[1] for folder in folders} == {kept}
     assert all(list(folder.glob("*.wandb")) for folder in folders)
-
-
-def twice(folder, name, first="steps=(1, 2)", then="resumed=2, steps=(3,)"):
-    """Code that plays and resumes a run, for a new process because these packages keep state."""
-    return (
-        "import pathlib, runpy\n"
-        f"play = runpy.run_path({str(Path(__file__).resolve())!r})['play']\n"
-        f"run = pathlib.Path({str(folder / 'run')!r})\n"
-        f"play(run, {name!r}, {first})\nplay(run, {name!r}, {then})\n"
-    )
-
-
-def run(code, folder, **environment):
-    root = str(Path(__file__).resolve().parents[3])
-    subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": root, "HOME": str(folder), **environment},
-        check=True,
-        timeout=240,
-        cwd=root,
-        capture_output=True,
-    )
 
 
 @pytest.fixture(autouse=True)

@@ -12,8 +12,8 @@ from gagpo.controllers import Controllers
 from gagpo.credit import BadTurns, Turns, turns_for
 from gagpo.credit.gagpo import Gagpo
 from gagpo.envs.testing import CorridorEnv
+from gagpo.eval.episode_files import read_episode_file
 from gagpo.eval.viewer.credit import for_run
-from gagpo.eval.viewer.records import read_episode_file
 from gagpo.settings import SettingsError, load
 from tests.gagpo.collecting.test_collector import Walker, play
 from tests.gagpo.training.test_trainer import run, same, weights

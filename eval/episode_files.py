@@ -1,4 +1,4 @@
-"""Episode files as the viewer reads them, with every line checked."""
+"""Episode files as report, viewer and terminal show them, with every line checked."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field
 
 from gagpo.agents.episodes import Invalid
 from gagpo.runs.reading import BadResult, Document, read_as
@@ -103,7 +103,7 @@ def read_episode_file(path: Path) -> tuple[list[EpisodeRecord], list[str]]:
                 if not line.strip():
                     continue
                 try:
-                    episodes.append(_episode(line, f"{path.name}, line {number}"))
+                    episodes.append(read_as(EpisodeRecord, line, f"{path.name}, line {number}"))
                 except BadResult as error:
                     problems.append(str(error))
     except OSError as error:
@@ -111,10 +111,3 @@ def read_episode_file(path: Path) -> tuple[list[EpisodeRecord], list[str]]:
     if problems and not episodes:
         raise BadResult(f"{path} holds no episodes of this project: {problems[0]}")
     return episodes, problems
-
-
-def _episode(line: str, where: str) -> EpisodeRecord:
-    try:
-        return EpisodeRecord.model_validate(json.loads(line))
-    except (ValidationError, ValueError, RecursionError, OverflowError):
-        return read_as(EpisodeRecord, line, where)  # raises the error
