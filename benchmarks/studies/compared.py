@@ -86,7 +86,6 @@ STUDIES = {
             "GRPO": preset("grpo"),
             **{name: preset(name) for name in NEWER},
             "GRPO, IcePop": cells(preset="grpo", correction={"name": "icepop", "low": 0.5, "high": 5.0}),
-            "GRPO, KPop": cells(preset="grpo", correction={"name": "kpop"}),
             "GRPO, variance filter": cells(preset="grpo", controllers={"variance_filter": {"share": 0.9}}),
             "SPEAR": cells(
                 preset="dr_grpo",

@@ -16,16 +16,16 @@ from gagpo.credit.turns.grouping import group_mean, group_std
 class Apmpo(Options):
     """Power-mean exponent and upper clip radius from the batch's successes, 0 or 1 (arXiv 2605.04066).
 
-    exponent: ``exponential`` exp(-exponent_scale * mean), ``linear`` 1 - exponent_scale * mean, or ``fixed``.
-    radius: ``tanh`` of mean/std, of the ``mean`` alone, of 1/``deviation`` alone, or ``fixed``.
+    exponent: ``exponential`` exp(-exponent_scale * mean), or ``linear`` 1 - exponent_scale * mean.
+    radius: ``tanh`` of mean/std, of the ``mean`` alone, or of 1/``deviation`` alone.
     symmetric: the lower radius follows the upper.
     statistics: of the ``batch`` (the paper's text) or of each ``group`` (its pseudo-code).
     ddof: 0 for the population deviation (Algorithm 1, line 8), 1 for the sample's.
     """
 
-    exponent: Literal["exponential", "linear", "fixed"] = "exponential"
+    exponent: Literal["exponential", "linear"] = "exponential"
     exponent_scale: float = Field(default=0.8, ge=0, le=0.95)
-    radius: Literal["tanh", "mean", "deviation", "fixed"] = "tanh"
+    radius: Literal["tanh", "mean", "deviation"] = "tanh"
     radius_low: float = Field(default=0.2, gt=0)
     radius_high: float = Field(default=0.4, gt=0)
     symmetric: bool = False
@@ -46,7 +46,7 @@ class Apmpo(Options):
 class ApmpoController:
     """Exponent and radius for the updates on one batch.
 
-    exponent_G, radius_G: one entry, or one per task group; None before the first batch and for fixed values.
+    exponent_G, radius_G: one entry, or one per task group; None before the first batch.
     """
 
     def __init__(self, settings: Apmpo):
@@ -62,8 +62,8 @@ class ApmpoController:
             group_E, groups = np.zeros(turns.episodes, np.int64), 1
         mean_G = group_mean(reward_E, group_E, groups)
         std_G = group_std(reward_E, group_E, groups, settings.ddof)
-        self.exponent_G = None if settings.exponent == "fixed" else apmpo_exponent(mean_G, settings).tolist()
-        self.radius_G = None if settings.radius == "fixed" else apmpo_radius(mean_G, std_G, settings).tolist()
+        self.exponent_G = apmpo_exponent(mean_G, settings).tolist()
+        self.radius_G = apmpo_radius(mean_G, std_G, settings).tolist()
 
     def values(self) -> dict[str, float]:
         """Metrics, means over task groups."""

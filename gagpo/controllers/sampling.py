@@ -70,23 +70,18 @@ def keep_varied(turns: Turns, settings: VarianceFilter | None) -> np.ndarray:
 
     The first of equal groups is kept. Each environment keeps its own share, since their rewards are not comparable.
     """
-    if settings is None:
-        return np.ones(turns.episodes, np.bool_)
-    if turns.env_E is not None:
-        kept_E = np.zeros(turns.episodes, np.bool_)
-        for env in np.unique(turns.env_E):
-            own_E = turns.env_E == env
-            kept_E[own_E] = keep_varied(dataclasses.replace(turns.only(own_E), env_E=None), settings)
-        return kept_E
-    spread_G = group_std(turns.return_E, turns.group_index_E, turns.groups)
-    order_G = np.argsort(-spread_G, kind="stable")
-    if settings.by == "groups":
-        kept = max(int(settings.share * turns.groups), 1)
-    else:
-        before_G = np.append(0.0, np.cumsum(spread_G[order_G])[:-1])
-        needed = settings.share * spread_G.sum() - SLACK
-        kept = int(((before_G < needed) & (spread_G[order_G] > 0)).sum())
-    return np.asarray(np.isin(turns.group_index_E, order_G[:kept]))
+    kept_E = np.ones(turns.episodes, np.bool_)
+    for own_E, own in turns.by_env() if settings else ():
+        spread_G = group_std(own.return_E, own.group_index_E, own.groups)
+        order_G = np.argsort(-spread_G, kind="stable")
+        if settings.by == "groups":
+            kept = max(int(settings.share * own.groups), 1)
+        else:
+            before_G = np.append(0.0, np.cumsum(spread_G[order_G])[:-1])
+            needed = settings.share * spread_G.sum() - SLACK
+            kept = int(((before_G < needed) & (spread_G[order_G] > 0)).sum())
+        kept_E[own_E] = np.isin(own.group_index_E, order_G[:kept])
+    return kept_E
 
 
 def shape_overlong(turns: Turns, settings: Overlong | None, limit_N: np.ndarray | None = None) -> Turns:
