@@ -14,7 +14,7 @@ from gagpo.base.options import Options, by_name, problems
 from gagpo.controllers import ControllerSettings
 from gagpo.credit import CREDITS, AnyCredit, CreditSettings
 from gagpo.credit.gagpo import Gagpo
-from gagpo.objectives.imitation import Distillation, ExpertLoss, Replay
+from gagpo.objectives.imitation import ExpertLoss, Replay
 from gagpo.objectives.options import (
     Cispo,
     Clip,
@@ -133,7 +133,6 @@ class Algorithm(ObjectiveSettings):
     credit: AnyCredit = Field(default_factory=Gagpo)
     credit_weight: float = Field(default=1.0, ge=0)
     expert: ExpertLoss | None = None
-    distillation: Distillation | None = None
     replay: Replay | None = None
     controllers: ControllerSettings = ControllerSettings()
     critic: CriticSettings | None = None
@@ -192,18 +191,12 @@ def impossibilities(algorithm: Algorithm) -> list[str]:
 
 def _imitation_impossibilities(algorithm: Algorithm) -> list[str]:
     reasons = []
-    if algorithm.credit_weight == 0 and not (algorithm.expert or algorithm.distillation):
-        reasons.append("credit_weight=0 requires expert or distillation")
-    if algorithm.critic is not None and (algorithm.distillation or algorithm.replay):
-        what = "distillation" if algorithm.distillation else "replay"
-        reasons.append(f"{what} does not support a critic: choose a credit without one")
+    if algorithm.credit_weight == 0 and not algorithm.expert:
+        reasons.append("credit_weight=0 requires expert")
+    if algorithm.critic is not None and algorithm.replay:
+        reasons.append("replay does not support a critic: choose a credit without one")
     if algorithm.replay and (algorithm.controllers.apmpo or algorithm.controllers.agpo):
         reasons.append("replay cannot be combined with controllers.apmpo or controllers.agpo")
-    if algorithm.distillation and isinstance(algorithm.aggregation, Geometric | Power):
-        reasons.append(
-            f"aggregation {algorithm.aggregation.name} does not support distillation (one advantage per token): use "
-            "token_mean, sequence_mean, action_mean or constant"
-        )
     return reasons
 
 

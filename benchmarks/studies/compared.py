@@ -95,15 +95,6 @@ STUDIES = {
             ),
             "expert alone": cells(credit_weight=0.0, expert={}),
             "GAGPO and expert": cells(expert={"coefficient": 0.5, "schedule": "linear"}),
-            "self-distillation": cells(
-                preset="dr_grpo",
-                aggregation="token_mean",
-                credit_weight=0.0,
-                distillation={"teacher": "self", "hint": "success"},
-            ),
-            "GAGPO and self-distillation": cells(
-                distillation={"teacher": "self", "hint": "success", "form": "bounded", "coefficient": 0.1}
-            ),
         },
         common=SHORT,
     ),

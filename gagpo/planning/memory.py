@@ -72,10 +72,6 @@ def state_parts(settings: RunSettings, shape: Shape) -> list[Part]:
     if settings.training.average:
         note = "of the weights, float32" + shares
         parts.append(Part("average", 4 * count / ranks, every, note, host=settings.device != "cpu"))
-    taught = settings.algorithm.distillation
-    if taught is not None and taught.teacher != "self":
-        size, note = _size(settings.engine.dtype), f"{settings.engine.dtype}, as large as the policy"
-        parts.append(Part("teacher", size * shape.parameters, every, note))
     return parts
 
 

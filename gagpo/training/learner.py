@@ -88,7 +88,7 @@ class Learner:
             max_skipped=training.max_skipped,
             ranks=ranks,
         )
-        self.imitation = Imitation(settings, self.model, policy.tokenizer, ranks, environments or {})
+        self.imitation = Imitation(settings, policy.tokenizer, environments or {})
         if saved and self.imitation.replay is not None:
             saved.load_replay(self.imitation.replay.restore)
         if saved:

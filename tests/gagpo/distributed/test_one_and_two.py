@@ -30,7 +30,6 @@ CASES = {
         "algorithm": {
             "preset": "dr_grpo",
             "expert": {"coefficient": 0.3, "schedule": "linear"},
-            "distillation": {"teacher": "self", "hint": "success"},
             "replay": {"rise": 0},
         }
     },

@@ -9,7 +9,7 @@ from gagpo.agents.episodes import Episode, Turn
 from gagpo.credit import Credit
 from gagpo.imitation.imitation import ReplayBuffer, joined
 from gagpo.learning.batch import build_rows
-from gagpo.objectives.imitation import Replay
+from gagpo.objectives.imitation import ExpertLoss, Replay, decay
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import CheckpointError
 from gagpo.runs.run_folder import RunFolder
@@ -50,7 +50,10 @@ def test_returns_are_compared_with_the_median_of_group_means():
     assert buffer.chosen()[0] == []
 
 
-def test_the_coefficient_rises_along_half_a_cosine():
+def test_coefficients_follow_their_schedules():
+    falling = ExpertLoss(coefficient=0.4, schedule="linear")
+    assert [falling.at(i, 4) for i in range(5)] == pytest.approx([0.4, 0.3, 0.2, 0.1, 0.0])
+    assert decay("cosine", 0.0) == decay("constant", 1.0) == 1.0 and decay("cosine", 1.0) == pytest.approx(0.0)
     replay = Replay(coefficient=2.0, rise=4)
     assert [replay.at(i) for i in range(6)] == pytest.approx(
         [2 * (1 - np.cos(np.pi * min(i / 4, 1))) / 2 for i in range(6)]
