@@ -71,7 +71,9 @@ def keep_varied(turns: Turns, settings: VarianceFilter | None) -> np.ndarray:
     The first of equal groups is kept. Each environment keeps its own share, since their rewards are not comparable.
     """
     kept_E = np.ones(turns.episodes, np.bool_)
-    for own_E, own in turns.by_env() if settings else ():
+    if settings is None:
+        return kept_E
+    for own_E, own in turns.by_env():
         spread_G = group_std(own.return_E, own.group_index_E, own.groups)
         order_G = np.argsort(-spread_G, kind="stable")
         if settings.by == "groups":
