@@ -138,17 +138,10 @@ class Algorithm(ObjectiveSettings):
     critic: CriticSettings | None = None
 
     def resolved(self, max_tokens: int) -> Algorithm:
-        """Fill in the lengths that follow the response limit ``rollout.max_tokens``, where they are not set.
-
-        Those are ``aggregation.length`` of a constant, and ``limit`` and ``buffer`` of ``controllers.overlong``.
-        """
-        changed: Cells = {}
+        """Set ``aggregation.length`` of a constant, where it is not set, to the response limit."""
         if isinstance(self.aggregation, Constant) and self.aggregation.length is None:
-            changed["aggregation"] = Constant(length=max_tokens)
-        if self.controllers.overlong:
-            overlong = self.controllers.overlong.resolved(max_tokens)
-            changed["controllers"] = self.controllers.model_copy(update={"overlong": overlong})
-        return self.model_copy(update=changed)
+            return self.model_copy(update={"aggregation": Constant(length=max_tokens)})
+        return self
 
     @model_validator(mode="before")
     @classmethod

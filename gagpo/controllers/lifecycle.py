@@ -96,9 +96,9 @@ class Controllers:
         kept_E = keep_episodes(turns, self.settings.dynamic_sampling)
         return np.asarray(kept_E & keep_varied(turns, self.settings.variance_filter))
 
-    def shape(self, turns: Turns, limit_N: np.ndarray | None = None) -> Turns:
-        """Shape the rewards. limit_N: response limit of each turn, where environments have different ones."""
-        return shape_overlong(turns, self.settings.overlong, limit_N)
+    def shape(self, turns: Turns, limit: np.ndarray | int) -> Turns:
+        """Shape the rewards. limit: most tokens of a response, for all turns or one for each."""
+        return shape_overlong(turns, self.settings.overlong, limit)
 
     def observe_batch(
         self, turns: Turns, tasks_G: Sequence[str] = (), entropy: np.ndarray | float | None = None

@@ -144,8 +144,6 @@ class Learner:
         settings = self.settings
         credit, only_success = settings.algorithm.credit, settings.reward == "success"
         turns = turns_for(episodes, credit, settings.invalid_penalty, only_success)
-        if not settings.environments:
-            return self.controllers.shape(turns, None)
         limits = {env.name: env.max_tokens for env in settings.all_environments}
         limit_E = np.array([limits[episode.environment or ""] for episode in episodes])
         return self.controllers.shape(turns, limit_E[turns.episode_N])

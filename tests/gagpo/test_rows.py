@@ -63,7 +63,7 @@ def flat(advantages) -> np.ndarray:
 
 def credit_of(batch, algorithm, controllers=None) -> np.ndarray:
     turns = turns_of(batch)
-    turns = controllers.shape(turns) if controllers else turns
+    turns = controllers.shape(turns, 512) if controllers else turns
     value_K = [x for episode in batch for turn in episode.turns for x in turn.value]
     return advantages(turns, algorithm.credit, np.array(value_K)).per_token()
 

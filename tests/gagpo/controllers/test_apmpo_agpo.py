@@ -265,7 +265,7 @@ def test_without_controllers_nothing_changes():
     assert controllers.controls().clip_high is None
     assert controllers.temperatures(0.7, ["a", "b"]) == [0.7, 0.7]
     assert controllers.keep(turns).all()
-    assert controllers.shape(turns) is turns
+    assert controllers.shape(turns, 9) is turns
     assert (controllers.probe_episodes, controllers.sampling_rounds) == (0, 1)
     assert (controllers.values(), controllers.state_dict()) == ({}, {})
 
@@ -278,7 +278,6 @@ def test_without_controllers_nothing_changes():
         {"apmpo": {"exponent_scale": 1.0}},
         {"agpo": {"probe": 1}},
         {"agpo": {"unknown": 1}},
-        {"overlong": {"limit": 10, "buffer": 11}},
         {"dynamic_sampling": {"rounds": 0}},
     ],
 )

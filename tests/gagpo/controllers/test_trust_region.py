@@ -112,11 +112,11 @@ def test_a_usual_rate_is_unchanged(corridor, tmp_path):
 
 
 def test_a_resumed_run_keeps_its_rate_scale(corridor, tmp_path):
-    changes = {"optimizer": {"learning_rate": 0.05}, "training": {"iterations": 3}}
+    changes = {"optimizer": {"learning_rate": 0.05}, "training": {"iterations": 2}}
     whole = rows_of(corridor, tmp_path / "whole", **changes)
     rows_of(corridor, tmp_path / "half", **{**changes, "training": {"iterations": 1}})
     half = RunFolder.open(tmp_path / "half")
-    half.change(["training.iterations=3"])
+    half.change(["training.iterations=2"])
     train(half, quiet=True)
     named = ("success_rate", "loss", "grad_norm", "step_kept", "rate_scale")
     assert whole[1]["rate_scale"] < 1

@@ -227,7 +227,7 @@ def _written(mixture, settings):
 
 def test_a_credit_over_the_batch_is_given_in_each_env_by_itself(mixture, tmp_path):
     """Rewards of one environment times ten change nothing in the other, and their scale goes away in their own."""
-    credit = {"preset": "gagpo", "credit": {"norm": "batch", "scope": "batch"}}
+    credit = {"preset": "gagpo", "credit": {"norm": "batch"}}
     trainer = Trainer(RunFolder.create(tmp_path / "run", load(mixture(rollout=ROLLOUT, algorithm=credit))), quiet=True)
     with trainer.placement.open_pool(trainer.settings) as pool:
         episodes = trainer.collector.collect(trainer.sampler.agent(), pool, 0).episodes
