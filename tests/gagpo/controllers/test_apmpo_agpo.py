@@ -77,7 +77,7 @@ def test_apmpo_at_its_ends():
 
 def test_apmpo_ablations():
     mean, std = np.array(0.5), np.array(0.25)
-    assert apmpo_exponent(mean, Apmpo(exponent="linear", exponent_scale=0.6)) == pytest.approx(0.7)
+    assert apmpo_exponent(mean, Apmpo(exponent="linear")) == pytest.approx(0.6)
     assert apmpo_radius(mean, std, Apmpo(radius="mean")) == pytest.approx(0.2 + 0.2 * math.tanh(0.5))
     assert apmpo_radius(mean, std, Apmpo(radius="deviation")) == pytest.approx(0.2 + 0.2 * math.tanh(1 / 0.250001))
     symmetric = with_apmpo(symmetric=True)
@@ -273,9 +273,7 @@ def test_without_controllers_nothing_changes():
 @pytest.mark.parametrize(
     "settings",
     [
-        {"apmpo": {"radius_low": 0.5, "radius_high": 0.4}},
-        {"apmpo": {"symmetric": True, "radius_high": 1.5}},
-        {"apmpo": {"exponent_scale": 1.0}},
+        {"apmpo": {"exponent": "fixed"}},
         {"agpo": {"probe": 1}},
         {"agpo": {"unknown": 1}},
         {"dynamic_sampling": {"rounds": 0}},
