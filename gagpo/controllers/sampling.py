@@ -83,4 +83,4 @@ def overlong_penalty(tokens_N: np.ndarray, limit: np.ndarray | int) -> np.ndarra
     [0.0, -0.5, -1.0, -1.0]
     """
     buffer = np.maximum(np.asarray(limit) // 4, 1)
-    return np.clip(-(np.asarray(tokens_N) - (limit - buffer)) / buffer, -1.0, 0.0) + 0.0
+    return np.asarray(np.clip(-(np.asarray(tokens_N) - (limit - buffer)) / buffer, -1.0, 0.0) + 0.0)
