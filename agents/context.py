@@ -107,20 +107,6 @@ class Context:
         ids = self._encode(text)
         return np.append(ids, np.int32(self.tokenizer.eos_token_id)) if ended else ids
 
-    def with_hint(self, prompt_ids: Ids, hint: str) -> Ids:
-        """The prompt with ``hint`` added as the last line of its last user message; all other tokens stay the same.
-
-        Raises: InvalidArgument if the prompt does not end in what the chat template puts after a user message.
-        """
-        end_ids = self._encode(self._template([{"role": "user", "content": _MARK}]).split(_MARK, 1)[1])
-        begin = len(prompt_ids) - len(end_ids)
-        if begin < 0 or not np.array_equal(prompt_ids[begin:], end_ids):
-            raise InvalidArgument(
-                "a hint cannot be added to these prompts: the tokenizer joins the end of a message with what the chat "
-                "template puts after it"
-            )
-        return np.concatenate([prompt_ids[:begin], self._encode("\n" + hint), end_ids])
-
     def _continuation(self, shown: Sequence[Message]) -> str:
         """What the template puts between a response and the next one, including the messages ``shown``.
 

@@ -143,12 +143,12 @@ def distinct_credits() -> dict[str, CreditSettings]:
 def _value(columns: Turns, settings: CreditSettings) -> np.ndarray | None:
     if not settings.critic:
         return None
-    return np.zeros(int(columns.tokens_N.sum()) if settings.level == "token" else columns.turns)
+    return np.zeros(int(columns.tokens_N.sum()))
 
 
 def _controls(algorithm: Algorithm, columns: Turns, turn_K: Tensor) -> Controls:
     controllers = Controllers(algorithm.controllers)
-    controllers.observe_batch(columns, entropy=1.0)
+    controllers.observe_batch(columns, [str(group) for group in range(columns.groups)], 1.0)
     return controllers.controls(torch.as_tensor(columns.group_E[columns.episode_N])[turn_K])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -12,9 +12,9 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.base.nearest import hint
 from gagpo.base.options import Options, by_name, problems
 from gagpo.controllers import ControllerSettings
-from gagpo.credit import AnyCredit, CreditSettings, find
+from gagpo.credit import CREDITS, AnyCredit, CreditSettings
 from gagpo.credit.gagpo import Gagpo
-from gagpo.objectives.imitation import Distillation, ExpertLoss, Replay
+from gagpo.objectives.imitation import ExpertLoss, Replay
 from gagpo.objectives.options import (
     Cispo,
     Clip,
@@ -72,7 +72,7 @@ PRESETS: dict[str, Cells] = {
         controllers={"apmpo": {}},
     ),
     "agpo_adaptive": _row(
-        {"name": "agpo_adaptive", "dispersion": "std"},
+        "agpo_adaptive",
         "token",
         CLIP,
         "sequence_mean",
@@ -110,13 +110,11 @@ PRESETS: dict[str, Cells] = {
 class CriticSettings(Options):
     """The learned value of PPO.
 
-    head: a linear head on the policy's backbone (``shared``) or on a copy of it (``separate``).
-    learning_rate: of the head and of a separate backbone.
+    learning_rate: of the head.
     clip: most change of a value since the batch was sampled; None for no clip.
     coefficient: of the value loss.
     """
 
-    head: Literal["shared", "separate"] = "shared"
     learning_rate: float = Field(default=1e-5, gt=0)
     clip: float | None = Field(default=0.2, gt=0)
     coefficient: float = Field(default=0.5, gt=0)
@@ -135,23 +133,15 @@ class Algorithm(ObjectiveSettings):
     credit: AnyCredit = Field(default_factory=Gagpo)
     credit_weight: float = Field(default=1.0, ge=0)
     expert: ExpertLoss | None = None
-    distillation: Distillation | None = None
     replay: Replay | None = None
     controllers: ControllerSettings = ControllerSettings()
     critic: CriticSettings | None = None
 
     def resolved(self, max_tokens: int) -> Algorithm:
-        """Fill in the lengths that follow the response limit ``rollout.max_tokens``, where they are not set.
-
-        Those are ``aggregation.length`` of a constant, and ``limit`` and ``buffer`` of ``controllers.overlong``.
-        """
-        changed: Cells = {}
+        """Set ``aggregation.length`` of a constant, where it is not set, to the response limit."""
         if isinstance(self.aggregation, Constant) and self.aggregation.length is None:
-            changed["aggregation"] = Constant(length=max_tokens)
-        if self.controllers.overlong:
-            overlong = self.controllers.overlong.resolved(max_tokens)
-            changed["controllers"] = self.controllers.model_copy(update={"overlong": overlong})
-        return self.model_copy(update=changed)
+            return self.model_copy(update={"aggregation": Constant(length=max_tokens)})
+        return self
 
     @model_validator(mode="before")
     @classmethod
@@ -184,8 +174,6 @@ def impossibilities(algorithm: Algorithm) -> list[str]:
                 f"a {aggregation.name} mean over a sequence requires one advantage per sequence, and credit "
                 f"{credit.name} has one per {credit.level}: set aggregation.per=action"
             )
-    if algorithm.ratio == "token" and algorithm.ratio_pool != "mean":
-        reasons.append("ratio_pool requires ratio=action or ratio=sequence")
     if algorithm.ratio_gradient == "token" and (
         algorithm.ratio == "token" or isinstance(gate, Cispo | Dppo | Likelihood)
     ):
@@ -196,37 +184,25 @@ def impossibilities(algorithm: Algorithm) -> list[str]:
 
 def _imitation_impossibilities(algorithm: Algorithm) -> list[str]:
     reasons = []
-    if algorithm.credit_weight == 0 and not (algorithm.expert or algorithm.distillation):
-        reasons.append("credit_weight=0 requires expert or distillation")
-    if algorithm.critic is not None and (algorithm.distillation or algorithm.replay):
-        what = "distillation" if algorithm.distillation else "replay"
-        reasons.append(f"{what} does not support a critic: choose a credit without one")
+    if algorithm.credit_weight == 0 and not algorithm.expert:
+        reasons.append("credit_weight=0 requires expert")
+    if algorithm.critic is not None and algorithm.replay:
+        reasons.append("replay does not support a critic: choose a credit without one")
     if algorithm.replay and (algorithm.controllers.apmpo or algorithm.controllers.agpo):
         reasons.append("replay cannot be combined with controllers.apmpo or controllers.agpo")
-    if algorithm.distillation and isinstance(algorithm.aggregation, Geometric | Power):
-        reasons.append(
-            f"aggregation {algorithm.aggregation.name} does not support distillation (one advantage per token): use "
-            "token_mean, sequence_mean, action_mean or constant"
-        )
     return reasons
 
 
 def _controller_impossibilities(algorithm: Algorithm) -> list[str]:
     apmpo, agpo = algorithm.controllers.apmpo, algorithm.controllers.agpo
     reasons = []
-    if apmpo and apmpo.exponent != "fixed" and not isinstance(algorithm.aggregation, Power):
-        reasons.append(
-            "controllers.apmpo adapts the exponent of a power mean: set aggregation=power or "
-            "controllers.apmpo.exponent=fixed"
-        )
-    if apmpo and apmpo.symmetric and apmpo.radius == "fixed":
-        reasons.append("controllers.apmpo.symmetric=true requires an adaptive controllers.apmpo.radius (got fixed)")
+    if apmpo and not isinstance(algorithm.aggregation, Power):
+        reasons.append("controllers.apmpo adapts the exponent of a power mean: set aggregation=power")
     if algorithm.controllers.dynamic_sampling and algorithm.controllers.variance_filter:
         reasons.append("controllers.dynamic_sampling and controllers.variance_filter exclude each other: keep one")
-    adapts_radius = agpo or (apmpo and apmpo.radius != "fixed")
-    if adapts_radius and not isinstance(algorithm.gate, Clip | LogClip | Cispo):
+    if (agpo or apmpo) and not isinstance(algorithm.gate, Clip | LogClip | Cispo):
         reasons.append(f"a controller adapts the clip radius, which gate {algorithm.gate.name} lacks: set gate=clip")
-    if agpo and apmpo and apmpo.radius != "fixed":
+    if agpo and apmpo:
         reasons.append("controllers.agpo and controllers.apmpo both set the clip radius: keep one")
     return reasons
 
@@ -280,6 +256,6 @@ def _with_fitting_critic(cells: Cells, changes: Mapping[str, object]) -> Cells:
     if "critic" not in changes and name is not None:
         cells.pop("critic", None)
         with contextlib.suppress(ValueError):  # an unknown credit is rejected later
-            if find(str(name)).critic:
+            if CREDITS.find(str(name)).critic:
                 cells["critic"] = {}
     return cells

@@ -35,7 +35,7 @@ from gagpo.sft.demonstrations import (
     shown_tasks,
 )
 from gagpo.sft.fit import fit
-from gagpo.sft.rows import PROMPT, SKIPPED, labelled_rows, store_rows, tokenize
+from gagpo.sft.rows import PROMPT, SKIPPED, store_rows, tokenized_rows
 from gagpo.sft.run import context_of, prepare, texts_of
 from gagpo.sft.small_model import create, save_folder, train_tokenizer
 
@@ -88,15 +88,11 @@ def start(recipe: Recipe, work: Path, quiet: bool = False) -> None:
         names = lexicon() if extras.lexicon else []
         tokenizer = train_tokenizer([*texts, *names], shape.vocabulary, shape.numbers, shape.marks)
         model = create(shape, tokenizer, sft.seed)
-    context, rows = context_of(settings, tokenizer), []
-    while episodes:
-        episode = episodes.pop(0)
-        tokenize(episode, context)
-        rows += labelled_rows(episode, PROMPT if extras.read_strays else SKIPPED)
+    rows = tokenized_rows(episodes, context_of(settings, tokenizer), PROMPT if extras.read_strays else SKIPPED)
     limit = int(model.config.max_position_embeddings)  # type: ignore[union-attr,arg-type]
     texts_beside = {RECIPE: json.dumps(settings_of(settings)), EXTRAS: extras.model_dump_json()}
     save_folder(model, tokenizer, work / "start", texts_beside)
-    store_rows([row for row in rows if len(row.ids) <= limit], work / "rows.npz")
+    store_rows(rows, work / "rows.npz", limit)
 
 
 def played(recipe: Recipe, quiet: bool = False) -> list[Episode]:

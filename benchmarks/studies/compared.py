@@ -86,7 +86,6 @@ STUDIES = {
             "GRPO": preset("grpo"),
             **{name: preset(name) for name in NEWER},
             "GRPO, IcePop": cells(preset="grpo", correction={"name": "icepop", "low": 0.5, "high": 5.0}),
-            "GRPO, KPop": cells(preset="grpo", correction={"name": "kpop"}),
             "GRPO, variance filter": cells(preset="grpo", controllers={"variance_filter": {"share": 0.9}}),
             "SPEAR": cells(
                 preset="dr_grpo",
@@ -96,15 +95,6 @@ STUDIES = {
             ),
             "expert alone": cells(credit_weight=0.0, expert={}),
             "GAGPO and expert": cells(expert={"coefficient": 0.5, "schedule": "linear"}),
-            "self-distillation": cells(
-                preset="dr_grpo",
-                aggregation="token_mean",
-                credit_weight=0.0,
-                distillation={"teacher": "self", "hint": "success"},
-            ),
-            "GAGPO and self-distillation": cells(
-                distillation={"teacher": "self", "hint": "success", "form": "bounded", "coefficient": 0.1}
-            ),
         },
         common=SHORT,
     ),

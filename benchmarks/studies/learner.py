@@ -14,7 +14,7 @@ from benchmarks.studies.policy import SmallAgent, SmallPolicy
 from gagpo.agents.episodes import Episode
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.algorithms import Algorithm, load
-from gagpo.credit import give_credit, turns_for
+from gagpo.credit import advantages, turns_for
 from gagpo.objectives import Layout, policy_loss, value_loss
 
 TASKS, SAMPLES, MINIBATCHES = 8, 8, 4
@@ -90,7 +90,7 @@ def learn(
     turns = [turn for episode in episodes for turn in episode.turns]
     with torch.no_grad():
         value_N = policy.values(turns).numpy().astype(np.float64) if algorithm.critic else None
-    credit = give_credit(columns, algorithm.credit, value_N)
+    credit = advantages(columns, algorithm.credit, value_N)
     old_N = torch.as_tensor(np.concatenate([turn.logprobs for turn in turns]))
     advantage_N = torch.as_tensor(credit.advantage_N, dtype=torch.float32)
     for part in np.array_split(rng.permutation(len(turns)), MINIBATCHES):

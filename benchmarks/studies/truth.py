@@ -32,8 +32,7 @@ from gagpo.agents.agent import Agent
 from gagpo.agents.episodes import Episode
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.base.tables import Table
-from gagpo.credit import CreditSettings, advantages, names, turns_for
-from gagpo.credit.registry import CREDITS, find
+from gagpo.credit import CREDITS, CreditSettings, advantages, turns_for
 from gagpo.eval.statistics import mean_over_seeds, paired_t
 
 KEYS = ("observation", "state", "history")
@@ -187,11 +186,11 @@ def _matters(true_N: np.ndarray, error_N: np.ndarray) -> np.ndarray:
 
 def credits_of(more: Sequence[str]) -> dict[str, CreditSettings]:
     """Every credit of the table without a critic, the variants, and those named; each with every key that it takes."""
-    cells = {name: {"name": name} for name in names() if not find(name).critic} | VARIANTS
+    cells = {name: {"name": name} for name in CREDITS.known() if not CREDITS.find(name).critic} | VARIANTS
     cells |= {name: {"name": name} for name in more}
     found: dict[str, CreditSettings] = {}
     for label, cell in cells.items():
-        keys = KEYS if "key" in find(cell["name"]).model_fields else (None,)
+        keys = KEYS if "key" in CREDITS.find(cell["name"]).model_fields else (None,)
         for key in keys:
             found[f"{label}@{key}" if key else label] = CREDITS.make({**cell, **({"key": key} if key else {})})
     return found

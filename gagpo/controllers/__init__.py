@@ -5,7 +5,7 @@ The trainer calls :class:`Controllers`, which holds all of a run. In each iterat
 1. ``begin()``.
 2. If ``probe_episodes`` is above 0, ``observe_probe(turns, tasks)``. Then ``temperatures(base, tasks)`` before sampling
    and ``keep(turns)`` after it. Repeated with more tasks until the batch is full, at most ``sampling_rounds`` times.
-3. ``shape(turns)`` on the rewards, then ``observe_batch(turns, tasks, entropy)``; the entropy if ``measures`` is true.
+3. ``shape(turns, limit)`` on the rewards, then ``observe_batch(turns, tasks, entropy)``; the entropy if ``measures``.
 4. ``rate(highest, scheduled, zero_groups)`` for the learning rate, and ``controls(groups)`` for the loss.
 5. After the optimiser steps ``bound_step(seen, measure, shorten)``, or ``skip()`` if no step was taken. If
    ``bounds_steps`` is true the trainer must keep the weights from before the steps.

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.options import Options
+from gagpo.controllers.votes import group_skewness, vote_entropy
 from gagpo.credit.turns import Turns
-from gagpo.credit.turns.dispersion import group_dispersion, group_skewness, vote_entropy
+from gagpo.credit.turns.grouping import group_std
 
 State = dict[str, Any]
 """State as plain JSON."""
@@ -20,35 +21,19 @@ State = dict[str, Any]
 NOTHING = 1e-8
 """A running average at or below it restarts."""
 
+RADIUS = 0.2
+"""Clip radius of a task without a probe."""
+
 
 class Agpo(Options):
     """Each task's sampling temperature and clip radius, from probe episodes, entropy and KL (arXiv 2605.20722).
 
     probe: episodes per task of the probe. Dispersion and skewness are of their successes, 0 or 1.
-    skewness: ``authors`` uses the sample deviation in the bias correction, as the authors' code does; ``g1`` is the
-        textbook formula. Has no effect unless ``skewness_weight`` or ``skewness_gain`` is set.
+    skewness_weight, skewness_gain: of the skewness in the uncertainty and the radius; 0 as in the authors' code.
     """
 
     probe: int = Field(default=8, ge=2)
-    dispersion: Literal["std", "mad", "iqr"] = "std"
-    skewness: Literal["authors", "g1"] = "authors"
-    dispersion_weight: float = Field(default=1.0, ge=0)
-    entropy_weight: float = Field(default=1.0, ge=0)
     skewness_weight: float = Field(default=0.0, ge=0)
-    temperature_gain: float = Field(default=0.15, ge=0)
-    temperature_low: float = Field(default=0.5, gt=0)
-    temperature_high: float = Field(default=1.5, gt=0)
-    uncertainty_rate: float = Field(default=0.1, gt=0, le=1)
-    radius: float = Field(default=0.2, gt=0)
-    radius_low: float = Field(default=0.05, gt=0)
-    radius_high: float = Field(default=0.4, gt=0, le=1)
-    entropy_low: float = Field(default=0.5, gt=0)
-    entropy_high: float = Field(default=1.5, gt=0)
-    entropy_rate: float = Field(default=0.01, gt=0, le=1)
-    kl_rate: float = Field(default=0.1, gt=0, le=1)
-    vote_gain: float = Field(default=0.1, ge=0)
-    dispersion_gain: float = Field(default=1.0, ge=0)
-    kl_gain: float = Field(default=0.5, ge=0)
     skewness_gain: float = Field(default=0.0, ge=0)
 
 
@@ -104,20 +89,16 @@ class AgpoController:
         groups = len(names)
         reward_E = turns.coded_return_E("success")
         vote_E = reward_E if turns.vote_E is None else turns.vote_E
-        dispersion_G = group_dispersion(reward_E, group_E, groups, settings.dispersion)
-        skewness_G = np.abs(group_skewness(reward_E, group_E, groups, sample=settings.skewness == "authors"))
+        dispersion_G = group_std(reward_E, group_E, groups)
+        skewness_G = np.abs(group_skewness(reward_E, group_E, groups))
         votes_G = vote_entropy(vote_E, group_E, groups)
-        uncertainty_G = (
-            settings.dispersion_weight * dispersion_G
-            + settings.entropy_weight * votes_G
-            + settings.skewness_weight * skewness_G
-        )
+        uncertainty_G = dispersion_G + votes_G + settings.skewness_weight * skewness_G
         usual = state.uncertainty
         if usual is None or usual <= NOTHING:
             deviation_G = np.zeros(groups)
         else:
             deviation_G = (uncertainty_G - usual) / (usual + 1e-8)
-        state.uncertainty = running(usual, float(uncertainty_G.mean()), settings.uncertainty_rate)
+        state.uncertainty = running(usual, float(uncertainty_G.mean()), 0.1)
         columns = zip(deviation_G.tolist(), dispersion_G.tolist(), skewness_G.tolist(), votes_G.tolist(), strict=True)
         state.by_task |= {task: Statistics(*numbers) for task, numbers in zip(names, columns, strict=True)}
 
@@ -141,27 +122,24 @@ class AgpoController:
         state.entropy_share = {
             task: float(share_G[[other == task for other in tasks_G]].mean()) for task in dict.fromkeys(tasks_G)
         }
-        state.entropy_reference = running(reference, float(entropy_G.mean()), self.settings.entropy_rate)
+        state.entropy_reference = running(reference, float(entropy_G.mean()), 0.01)
 
     def observe_update(self, old_kl: float) -> None:
         """Observe the mean of old less new log-probability after all updates of an iteration."""
-        self.state.kl = (1.0 - self.settings.kl_rate) * self.state.kl + self.settings.kl_rate * max(0.0, old_kl)
+        self.state.kl = 0.9 * self.state.kl + 0.1 * max(0.0, old_kl)
 
     def temperature(self, base: float, task: str) -> float:
-        """``clamp(base (1 + gain u_c))``; the base for a task without a probe."""
-        settings, found = self.settings, self.state.by_task.get(task)
-        if found is None:
-            return base
-        raised = base * (1.0 + settings.temperature_gain * found.deviation)
-        return float(np.clip(raised, settings.temperature_low, settings.temperature_high))
+        """``clamp(base (1 + .15 u_c), .5, 1.5)``; the base for a task without a probe."""
+        found = self.state.by_task.get(task)
+        return base if found is None else float(np.clip(base * (1.0 + 0.15 * found.deviation), 0.5, 1.5))
 
     def radius(self, task: str) -> float:
         """:func:`agpo_radius` of a task; the base radius for a task without a probe."""
         found = self.state.by_task.get(task)
         if found is None:
-            return self.settings.radius
+            return RADIUS
         share = self.state.entropy_share.get(task, 1.0)
-        return agpo_radius(found.dispersion, found.skewness, found.votes, share, self.state.kl, self.settings)
+        return agpo_radius(found, share, self.state.kl, self.settings.skewness_gain)
 
     def values(self) -> dict[str, float]:
         """Metrics, means over the probed tasks."""
@@ -186,18 +164,14 @@ class AgpoController:
         self.state = AgpoState(**{**state, "by_task": by_task})
 
 
-def agpo_radius(
-    dispersion: float, skewness: float, votes: float, entropy_share: float, kl: float, settings: Agpo
-) -> float:
-    """AGPO's symmetric clip radius, with ``h = clamp(entropy_share)``:
+def agpo_radius(found: Statistics, entropy_share: float, kl: float, skewness_gain: float = 0.0) -> float:
+    """AGPO's symmetric clip radius, with ``h = clamp(entropy_share, .5, 1.5)``:
 
-    ``clamp(radius h (1 + vote_gain VE)/(1 + dispersion_gain sigma + kl_gain KL + skewness_gain |k3|))``
+    ``clamp(.2 h (1 + .1 VE)/(1 + sigma + .5 KL + skewness_gain |k3|), .05, .4)``
     """
-    h = np.clip(entropy_share, settings.entropy_low, settings.entropy_high)
-    damping = 1.0 + settings.dispersion_gain * dispersion + settings.kl_gain * kl
-    damping = damping + settings.skewness_gain * abs(skewness)
-    radius = settings.radius * h * (1.0 + settings.vote_gain * votes) / damping
-    return float(np.clip(radius, settings.radius_low, settings.radius_high))
+    damping = 1.0 + found.dispersion + 0.5 * kl + skewness_gain * abs(found.skewness)
+    radius = RADIUS * np.clip(entropy_share, 0.5, 1.5) * (1.0 + 0.1 * found.votes) / damping
+    return float(np.clip(radius, 0.05, 0.4))
 
 
 def running(average: float | None, value: float, rate: float) -> float:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field, model_validator
 
-from gagpo.base.errors import InvalidArgument
 from gagpo.base.options import Options
 from gagpo.credit.turns import Turns
 from gagpo.credit.turns.grouping import group_mean, group_std
@@ -16,37 +14,24 @@ from gagpo.credit.turns.grouping import group_mean, group_std
 class Apmpo(Options):
     """Power-mean exponent and upper clip radius from the batch's successes, 0 or 1 (arXiv 2605.04066).
 
-    exponent: ``exponential`` exp(-exponent_scale * mean), ``linear`` 1 - exponent_scale * mean, or ``fixed``.
-    radius: ``tanh`` of mean/std, of the ``mean`` alone, of 1/``deviation`` alone, or ``fixed``.
+    exponent: ``exponential`` exp(-.8 mean), or ``linear`` 1 - .8 mean.
+    radius: ``tanh`` of mean/std, of the ``mean`` alone, or of 1/``deviation`` alone.
     symmetric: the lower radius follows the upper.
     statistics: of the ``batch`` (the paper's text) or of each ``group`` (its pseudo-code).
     ddof: 0 for the population deviation (Algorithm 1, line 8), 1 for the sample's.
     """
 
-    exponent: Literal["exponential", "linear", "fixed"] = "exponential"
-    exponent_scale: float = Field(default=0.8, ge=0, le=0.95)
-    radius: Literal["tanh", "mean", "deviation", "fixed"] = "tanh"
-    radius_low: float = Field(default=0.2, gt=0)
-    radius_high: float = Field(default=0.4, gt=0)
+    exponent: Literal["exponential", "linear"] = "exponential"
+    radius: Literal["tanh", "mean", "deviation"] = "tanh"
     symmetric: bool = False
     statistics: Literal["batch", "group"] = "batch"
     ddof: Literal[0, 1] = 0
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Apmpo:
-        if self.radius_high < self.radius_low:
-            raise InvalidArgument(
-                f"radius_high must be at least {self.radius_low}, radius_low (got {self.radius_high})"
-            )
-        if self.symmetric and self.radius_high > 1:
-            raise InvalidArgument(f"radius_high must be at most 1 with symmetric=true (got {self.radius_high})")
-        return self
 
 
 class ApmpoController:
     """Exponent and radius for the updates on one batch.
 
-    exponent_G, radius_G: one entry, or one per task group; None before the first batch and for fixed values.
+    exponent_G, radius_G: one entry, or one per task group; None before the first batch.
     """
 
     def __init__(self, settings: Apmpo):
@@ -62,8 +47,8 @@ class ApmpoController:
             group_E, groups = np.zeros(turns.episodes, np.int64), 1
         mean_G = group_mean(reward_E, group_E, groups)
         std_G = group_std(reward_E, group_E, groups, settings.ddof)
-        self.exponent_G = None if settings.exponent == "fixed" else apmpo_exponent(mean_G, settings).tolist()
-        self.radius_G = None if settings.radius == "fixed" else apmpo_radius(mean_G, std_G, settings).tolist()
+        self.exponent_G = apmpo_exponent(mean_G, settings).tolist()
+        self.radius_G = apmpo_radius(mean_G, std_G, settings).tolist()
 
     def values(self) -> dict[str, float]:
         """Metrics, means over task groups."""
@@ -79,12 +64,10 @@ class ApmpoController:
 
 def apmpo_exponent(mean: np.ndarray, settings: Apmpo) -> np.ndarray:
     """Exponent p of the power mean from mean rewards in [0, 1]; 1 where all failed."""
-    if settings.exponent == "linear":
-        return 1.0 - settings.exponent_scale * mean
-    return np.exp(-settings.exponent_scale * mean)
+    return 1.0 - 0.8 * mean if settings.exponent == "linear" else np.exp(-0.8 * mean)
 
 
 def apmpo_radius(mean: np.ndarray, std: np.ndarray, settings: Apmpo) -> np.ndarray:
-    """Upper clip radius ``low + (high - low) tanh(FSS)``, ``FSS = mean/(std + 1e-6)`` or an ablation."""
+    """Upper clip radius ``.2 + (.4 - .2) tanh(FSS)``, ``FSS = mean/(std + 1e-6)`` or an ablation."""
     signal = mean if settings.radius == "mean" else (1.0 if settings.radius == "deviation" else mean) / (std + 1e-6)
-    return np.asarray(settings.radius_low + (settings.radius_high - settings.radius_low) * np.tanh(signal))
+    return np.asarray(0.2 + (0.4 - 0.2) * np.tanh(signal))

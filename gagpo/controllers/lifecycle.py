@@ -82,10 +82,10 @@ class Controllers:
         if self.agpo:
             self.agpo.begin()
 
-    def observe_probe(self, turns: Turns, tasks_G: Sequence[str] | None = None) -> None:
+    def observe_probe(self, turns: Turns, tasks_G: Sequence[str]) -> None:
         """See :meth:`AgpoController.observe_probe`."""
         if self.agpo:
-            self.agpo.observe_probe(turns, _tasks(tasks_G, turns))
+            self.agpo.observe_probe(turns, tasks_G)
 
     def temperatures(self, base: float, tasks: Sequence[str]) -> list[float]:
         """Sampling temperature of each task; the base for tasks without a probe."""
@@ -96,14 +96,14 @@ class Controllers:
         kept_E = keep_episodes(turns, self.settings.dynamic_sampling)
         return np.asarray(kept_E & keep_varied(turns, self.settings.variance_filter))
 
-    def shape(self, turns: Turns, limit_N: np.ndarray | None = None) -> Turns:
-        """Shape the rewards. limit_N: response limit of each turn, where environments have different ones."""
-        return shape_overlong(turns, self.settings.overlong, limit_N)
+    def shape(self, turns: Turns, limit: np.ndarray | int) -> Turns:
+        """Shape the rewards. limit: most tokens of a response, for all turns or one for each."""
+        return shape_overlong(turns, self.settings.overlong, limit)
 
     def observe_batch(
-        self, turns: Turns, tasks_G: Sequence[str] | None = None, entropy: np.ndarray | float | None = None
+        self, turns: Turns, tasks_G: Sequence[str] = (), entropy: np.ndarray | float | None = None
     ) -> None:
-        """Observe the batch of the coming updates. If ``measures`` is true, both arguments are required.
+        """Observe the batch of the coming updates. If ``measures`` is true, all arguments are required.
 
         tasks_G: the task of each group, in increasing order of ``group_E``.
         entropy: exact entropy of the policy before the updates at temperature 1, nats: the mean over each group's
@@ -113,7 +113,7 @@ class Controllers:
             self.apmpo.observe_batch(turns)
         if self.agpo:
             entropy_G = None if entropy is None else np.broadcast_to(entropy, turns.groups)
-            self.agpo.observe_batch(_tasks(tasks_G, turns), entropy_G)
+            self.agpo.observe_batch(tasks_G, entropy_G)
 
     def controls(self, group_K: Tensor | None = None) -> Controls:
         """Clip radii and exponent for the loss. group_K: task group (0..G-1) of each token, where groups differ."""
@@ -169,13 +169,6 @@ class Controllers:
             raise InvalidArgument(f"the state is of controllers {sorted(state)}, the run has {sorted(self._parts)}")
         for name, part in self._parts.items():
             part.load_state_dict(state[name])
-
-
-def _tasks(tasks_G: Sequence[str] | None, turns: Turns) -> Sequence[str]:
-    """The tasks of the groups, by default their numbers."""
-    if tasks_G is not None and len(tasks_G) != turns.groups:
-        raise InvalidArgument(f"there are {turns.groups} task groups and {len(tasks_G)} tasks: give one task per group")
-    return [str(group) for group in range(turns.groups)] if tasks_G is None else tasks_G
 
 
 def _on_tokens(value_G: list[float] | None, group_K: Tensor | None) -> float | Tensor | None:

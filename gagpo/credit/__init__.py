@@ -3,16 +3,16 @@
 1. :class:`Turns` holds the columns of a batch: rewards, episodes, task groups, states. ``turns/`` computes statistics
    within groups and sums along episodes.
 2. A credit is a class derived from :class:`CreditSettings`; its fields are its options. The registry finds it by name.
-3. :func:`advantages` computes a :class:`Credit` with its statistics; :func:`give_credit` does so with a critic's value
-   of each response token.
+3. :func:`advantages` computes a :class:`Credit` with its statistics.
 """
 
-from gagpo.credit.assign import Credit, advantages, give_credit, turns_for
-from gagpo.credit.registry import AnyCredit, CreditSettings, Level, find, names, register
+from gagpo.credit.assign import Credit, advantages, turns_for
+from gagpo.credit.registry import CREDITS, AnyCredit, CreditSettings, Level, register
 from gagpo.credit.turns import BadTurns, StateKey, Turns, intern
-from gagpo.credit.turns.padded import turn_numbers, turns_from_tokens
+from gagpo.credit.turns.padded import turns_from_tokens
 
 __all__ = [
+    "CREDITS",
     "AnyCredit",
     "BadTurns",
     "Credit",
@@ -21,12 +21,8 @@ __all__ = [
     "StateKey",
     "Turns",
     "advantages",
-    "find",
-    "give_credit",
     "intern",
-    "names",
     "register",
-    "turn_numbers",
     "turns_for",
     "turns_from_tokens",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.credit.registry import CreditSettings, Level
 from gagpo.credit.turns.aliasing import aliasing
 from gagpo.credit.turns.columns import Turns
+from gagpo.credit.turns.errors import BadTurns
 from gagpo.credit.turns.grouping import varies
 from gagpo.credit.turns.keys import StateKey
 
@@ -64,29 +65,43 @@ def turns_for(
     penalty: see :meth:`Turns.from_episodes`.
     success_only: whether only success pays, one for all or one for each episode; see :meth:`Turns.paying_success`.
     """
-    parts = getattr(settings, "credits", [settings])
-    texts = any(getattr(part, "similarity", None) is not None for part in parts)
-    features = max(getattr(part, "features", 0) for part in parts)
     key: StateKey = getattr(settings, "key", "observation")
-    turns = Turns.from_episodes(episodes, key, penalty, texts, features)
+    turns = Turns.from_episodes(episodes, key, penalty, getattr(settings, "features", 0))
     return turns.paying_success(success_only) if np.any(success_only) else turns
 
 
-def advantages(turns: Turns, settings: CreditSettings, value: np.ndarray | None = None) -> Credit:
+def advantages(turns: Turns, settings: CreditSettings, value_K: np.ndarray | None = None) -> Credit:
     """The advantages of ``turns``, computed for each environment separately, and :func:`statistics`.
 
-    Statistics over the batch (``norm: batch``, whitening, ``scope: batch``) are over the environment's part of it,
-    because rewards of different environments are not comparable. Warns where a credit follows states and the key does
-    not identify them.
+    Statistics over the batch (``norm: batch``, whitening) are over the environment's part of it, because rewards of
+    different environments are not comparable. Warns where a credit follows states and the key does not identify them.
 
-    value: the critic's values when the batch was sampled, one per turn or, for token-level credits, response token.
+    value_K: the critic's value of each response token when the batch was sampled; a turn's is read at its first.
 
     Raises:
         BadTurns: a column that the credit needs is missing.
     """
-    advantage, target = _by_env(turns, settings, value)
-    per_turn = _turn_means(advantage, turns.tokens_N) if settings.level == "token" else advantage
-    stats = statistics(turns, per_turn)
+    by_token, tokens = settings.level == "token", int(turns.tokens_N.sum())
+    if settings.critic:
+        value_K = _checked(value_K, tokens)
+    advantage = np.zeros(tokens if by_token else turns.turns)
+    target = np.zeros(len(advantage)) if settings.critic else None
+    for own_E, one in turns.by_env():
+        own_N = own_E[turns.episode_N]
+        own_K = np.repeat(own_N, turns.tokens_N)
+        own = own_K if by_token else own_N
+        if target is None or value_K is None:
+            found = settings.advantage(one)
+        else:
+            value = value_K[own_K]
+            found, target[own] = settings.advantage_and_target(
+                one, value if by_token else value[first_tokens(one.tokens_N)]
+            )
+        if found.shape != (count := int(own.sum()),):
+            what = "response token" if by_token else "turn"
+            raise InvalidArgument(f"credit {settings.name} gave {found.shape} advantages for {count}, one per {what}")
+        advantage[own] = found
+    stats = statistics(turns, _turn_means(advantage, turns.tokens_N) if by_token else advantage)
     if settings.follows_states and stats.get("aliasing", 0.0) > ALIASED:
         warnings.warn(  # a constant text, which Python shows once
             f"credit {settings.name} follows states, but its key does not identify them: the same action in one state "
@@ -94,44 +109,18 @@ def advantages(turns: Turns, settings: CreditSettings, value: np.ndarray | None 
             "no state, use a credit that does not follow them (empirical_bayes, gagpo)",
             stacklevel=2,
         )
-    return Credit(advantage, turns.tokens_N, settings.level, target, stats)
+    return Credit(advantage, turns.tokens_N, settings.level, target, stats, value_K)
 
 
-def _by_env(turns: Turns, settings: CreditSettings, value: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-    """Advantages and, with a critic, targets, from each environment's own turns."""
-    if turns.env_E is None:
-        return _of_one_env(turns, settings, value)
-    count = int(turns.tokens_N.sum()) if settings.level == "token" else turns.turns
-    advantage, target = np.zeros(count), np.zeros(count) if settings.critic else None
-    for env in np.unique(turns.env_E):
-        own_E = turns.env_E == env
-        own_N = own_E[turns.episode_N]
-        own = np.repeat(own_N, turns.tokens_N) if settings.level == "token" else own_N
-        found = _of_one_env(turns.only(own_E), settings, None if value is None else value[own])
-        advantage[own] = found[0]
-        if target is not None and found[1] is not None:
-            target[own] = found[1]
-    return advantage, target
-
-
-def _of_one_env(
-    turns: Turns, settings: CreditSettings, value: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray | None]:
-    critic = settings.critic
-    advantage, target = settings.advantage_and_target(turns, value) if critic else (settings.advantage(turns), None)
-    count = int(turns.tokens_N.sum()) if settings.level == "token" else turns.turns
-    if advantage.shape != (count,):
-        what = "response token" if settings.level == "token" else "turn"
-        raise InvalidArgument(f"credit {settings.name} gave {advantage.shape} advantages for {count}, one per {what}")
-    return advantage, target
-
-
-def give_credit(turns: Turns, settings: CreditSettings, value_K: np.ndarray | None = None) -> Credit:
-    """:func:`advantages`, with a critic's value of each response token: a turn's is read at its first."""
-    value = value_K
-    if value_K is not None and settings.level != "token":
-        value = value_K[first_tokens(turns.tokens_N)]
-    return replace(advantages(turns, settings, value), value_K=value_K)
+def _checked(value_K: np.ndarray | None, tokens: int) -> np.ndarray:
+    if value_K is None:
+        raise BadTurns("this credit needs a critic: give its value of each response token")
+    value_K = np.asarray(value_K, np.float64)
+    if value_K.shape != (tokens,) or not np.isfinite(value_K).all():
+        raise BadTurns(
+            f"the critic's values must be finite, one per response token, shape ({tokens},); got shape {value_K.shape}"
+        )
+    return value_K
 
 
 def first_tokens(tokens_N: np.ndarray) -> np.ndarray:

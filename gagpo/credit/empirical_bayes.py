@@ -7,13 +7,12 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from gagpo.credit.gagpo import normalised
 from gagpo.credit.registry import CreditSettings, Level
 from gagpo.credit.turns import StateKey, Turns, renumber
 from gagpo.credit.turns.grouping import (
     generalised_advantage,
     group_mean,
-    next_in_episode,
+    over_batch,
     return_to_go,
     temporal_difference,
 )
@@ -46,12 +45,11 @@ class EmpiricalBayes(CreditSettings):
 
     def advantage(self, turns: Turns) -> np.ndarray:
         value_N = self.value(turns)
-        next_value_N = next_in_episode(value_N, turns.last_N)
-        delta_N = temporal_difference(turns.net_reward_N, value_N, next_value_N, self.gamma)
+        delta_N = temporal_difference(turns.net_reward_N, value_N, turns.last_N, self.gamma)
         if np.ptp(delta_N) <= PRECISION * np.abs(turns.net_reward_N).max():
             return np.zeros(turns.turns)  # do not normalise the error of the fit
         advantage_N = generalised_advantage(delta_N, turns.last_N, self.gamma, self.lam)
-        return normalised(advantage_N, turns, "batch")
+        return over_batch(advantage_N)
 
     def value(self, turns: Turns) -> np.ndarray:
         """``V`` of each turn, float64[N]; without ``feature_NF`` only a constant is fitted."""

@@ -9,7 +9,6 @@ from pydantic import Field
 
 from gagpo.credit.registry import CreditSettings
 from gagpo.credit.turns.columns import Coding, Turns
-from gagpo.credit.turns.dispersion import Dispersion, group_dispersion
 from gagpo.credit.turns.grouping import centre, group_mean, group_std, standardise
 
 SMALLEST = 1e-8
@@ -89,22 +88,14 @@ class RejectionSampling(CreditSettings):
 
 
 class AgpoAdaptive(CreditSettings):
-    """``(R - mean)/max(dispersion, 1e-8)`` over the task group (arXiv 2605.20722).
-
-    dispersion: ``std`` (sample), ``mad`` (median absolute deviation * 1.4826) or ``iqr`` (interquartile range / 1.349).
-        A robust dispersion is 0 where most of a group agrees; such a group uses its standard deviation (our choice).
-    """
+    """``(R - mean)/max(std, 1e-8)`` over the task group, with the sample deviation (arXiv 2605.20722)."""
 
     name: Literal["agpo_adaptive"] = "agpo_adaptive"
-    dispersion: Dispersion = "std"
 
     def advantage(self, turns: Turns) -> np.ndarray:
         return_E, group_E, groups = turns.return_E, turns.group_index_E, turns.groups
-        spread_G = group_dispersion(return_E, group_E, groups, self.dispersion)
-        spread_G = np.where(spread_G > SMALLEST, spread_G, group_std(return_E, group_E, groups))
-        return np.asarray(
-            (centre(return_E, group_E, groups) / np.maximum(spread_G, SMALLEST)[group_E])[turns.episode_N]
-        )
+        scale_G = np.maximum(group_std(return_E, group_E, groups), SMALLEST)
+        return np.asarray((centre(return_E, group_E, groups) / scale_G[group_E])[turns.episode_N])
 
 
 class AgpoAsymmetric(CreditSettings):

@@ -18,13 +18,28 @@ TOLERANCE = 1e-12
 TRAP_SCORE = 0.1
 """Smallest score of a trap."""
 
+REWARD = 10.0
+"""Return of the last step of a success."""
+
+# MileGPO's published constants, the same in all of its runs.
+LAM = 0.25
+"""Weight of gains in potential."""
+OMEGA = 0.2
+"""Decay of a potential per transition."""
+TRAPS = 0.25
+"""Weight of traps, where milestones have 1."""
+DEGREE = 0.25
+"""Weight of a state's degree in a milestone's score."""
+REVISITS = 0.25
+"""Weight of revisits in a trap's score."""
+
 
 class Graphgpo(CreditSettings):
-    """``w_step Norm(r_G) + w_episode Norm(Z)``, ``r_G(u -> v) = reward gamma^d(v, g)`` (arXiv 2605.26684).
+    """``Norm(r_G) + episode_weight Norm(Z)``, ``r_G(u -> v) = 10 gamma^d(v, g)`` (arXiv 2605.26684).
 
     ``d(v, g)`` is the number of transitions on the shortest observed path from v to success; the last step of a success
-    gives ``reward``. ``Z`` is the episode's net return. r_G is normalised over all transitions from one state, Z over
-    the task group; single transitions and ties give 0.
+    gives 10. ``Z`` is the episode's net return. r_G is normalised over all transitions from one state, Z over the task
+    group; single transitions and ties give 0.
 
     gamma: .2 in MileGPO's runs.
     norm: ``mean_std`` divides by the sample deviation, ``mean`` does not (WebShop).
@@ -40,8 +55,6 @@ class Graphgpo(CreditSettings):
     name: Literal["graphgpo"] = "graphgpo"
     key: StateKey = "auto"
     gamma: float = Field(default=0.2, gt=0, lt=1)
-    reward: float = Field(default=10.0, gt=0)
-    step_weight: float = Field(default=1.0, ge=0)
     episode_weight: float = Field(default=1.0, ge=0)
     norm: Literal["mean_std", "mean"] = "mean_std"
     unreachable: Literal["zero", "farther"] = "zero"
@@ -55,7 +68,7 @@ class Graphgpo(CreditSettings):
     def advantage(self, turns: Turns) -> np.ndarray:
         graph = RolloutGraph.of(turns)
         step_N = within_state(graph, step_reward(graph, self), self.norm)
-        return self.step_weight * step_N + self.episode_weight * episode_advantage(turns, self.norm, self.statistics)
+        return step_N + self.episode_weight * episode_advantage(turns, self.norm, self.statistics)
 
 
 def step_reward(graph: RolloutGraph, settings: Graphgpo) -> np.ndarray:
@@ -65,7 +78,7 @@ def step_reward(graph: RolloutGraph, settings: Graphgpo) -> np.ndarray:
         reached_V = np.where(np.isfinite(distance_V), distance_V, 0.0)
         farthest_V = graph.highest(reached_V, graph.group_V)[graph.group_V]
         distance_V = np.where(np.isinf(distance_V) & (farthest_V > 0), farthest_V + 1, distance_V)
-    return_N = settings.reward * settings.gamma ** distance_V[graph.target_N]
+    return_N = REWARD * settings.gamma ** distance_V[graph.target_N]
     return np.asarray(return_N - graph.turns.penalty_N if settings.penalised else return_N)
 
 
@@ -83,45 +96,22 @@ def episode_advantage(turns: Turns, norm: str, statistics: str) -> np.ndarray:
 
 
 class Milegpo(Graphgpo):
-    """``w_step [A_G + eta (A_M - A_G)] + w_episode Norm(Z)`` with GraphGPO's step term A_G (arXiv 2608.19803).
+    """``A_G + eta (A_M - A_G) + episode_weight Norm(Z)`` with GraphGPO's step term A_G (arXiv 2608.19803).
 
-    A_M normalises ``r_M = r_G + reward lam (delta+ - delta-)``,
-    ``delta± = max(gamma_potential w± Phi±(s') - w± Phi±(s), 0)``, with the potentials
-    ``Phi±(s) = max_v S±(v) omega^d(s, v)`` of milestones (+) and traps (-), whose scores S are :meth:`milestones` and
-    :meth:`traps`. The defaults are those of the ALFWorld runs; the WebShop runs use ``norm=mean``,
-    ``retain_coverage=0.5``, ``rest=0.5``, ``eta=1`` and ``retain_branches=True``.
+    A_M normalises ``r_M = r_G + 10 lam (delta+ - delta-)``, ``delta± = max(w± Phi±(s') - w± Phi±(s), 0)``, with the
+    potentials ``Phi±(s) = max_v S±(v) omega^d(s, v)`` of milestones (+) and traps (-), whose scores S are
+    :meth:`milestones` and :meth:`traps`. The defaults are those of the ALFWorld runs; the WebShop runs use
+    ``norm=mean``, ``retain_coverage=0.5``, ``rest=0.5``, ``eta=1`` and ``retain_branches=True``.
 
-    w_success, w_coverage, w_degree: weights in a milestone's score; w_failure, w_revisits: in a trap's.
-    a_distance, a_success, a_failure: weights in an edge's local progress.
-    w_branch, w_progress, w_context: weights of branch credit and progress, which raise a milestone's score.
-    retain_coverage, retain_branches: which milestones are retained; the others keep the share ``rest``.
-    contextual=False: leave milestone scores as they are. weighted=False: all scores are 1.
+    retain_coverage, retain_branches: which milestones are retained; the others keep the share ``rest`` of their score.
     """
 
     level: ClassVar[Level] = "turn"
     name: Literal["milegpo"] = "milegpo"  # type: ignore[assignment]
     eta: float = Field(default=0.2, ge=0)
-    lam: float = Field(default=0.25, ge=0)
-    omega: float = Field(default=0.2, ge=0, lt=1)
-    gamma_potential: float = Field(default=1.0, ge=0, le=1)
-    w_milestones: float = Field(default=1.0, ge=0)
-    w_traps: float = Field(default=0.25, ge=0)
-    w_success: float = Field(default=1.0, ge=0)
-    w_coverage: float = Field(default=1.0, ge=0)
-    w_degree: float = Field(default=0.25, ge=0)
-    w_failure: float = Field(default=1.0, ge=0)
-    w_revisits: float = Field(default=0.25, ge=0)
-    a_distance: float = Field(default=1.0, ge=0)
-    a_success: float = Field(default=1.0, ge=0)
-    a_failure: float = Field(default=1.0, ge=0)
-    w_branch: float = Field(default=1.0, ge=0)
-    w_progress: float = Field(default=1.0, ge=0)
-    w_context: float = Field(default=1.0, ge=0)
     retain_coverage: float = Field(default=1.1, ge=0)
     retain_branches: bool = False
     rest: float = Field(default=0.0, ge=0, le=1)
-    contextual: bool = True
-    weighted: bool = True
 
     def advantage(self, turns: Turns) -> np.ndarray:
         graph = RolloutGraph.of(turns)
@@ -129,93 +119,86 @@ class Milegpo(Graphgpo):
         graph_N = within_state(graph, reward_N, self.norm)
         mile_N = within_state(graph, reward_N + self.bonus(graph), self.norm)
         episode_N = episode_advantage(turns, self.norm, self.statistics)
-        step_N = graph_N + self.eta * (mile_N - graph_N)
-        return np.asarray(self.step_weight * step_N + self.episode_weight * episode_N)
+        return np.asarray(graph_N + self.eta * (mile_N - graph_N) + self.episode_weight * episode_N)
 
     def bonus(self, graph: RolloutGraph) -> np.ndarray:
-        """``r_M - r_G`` of each transition, float64[N]; within ``reward lam [-w_traps, w_milestones]``."""
+        """``r_M - r_G`` of each transition, float64[N]; within ``10 lam [-w-, 1]``."""
         gains = []
-        for score_V, weight in ((self.milestones(graph), self.w_milestones), (self.traps(graph), self.w_traps)):
+        for score_V, weight in ((self.milestones(graph), 1.0), (self.traps(graph), TRAPS)):
             # Only gains in potential count, not losses.
-            potential_V = weight * graph.spread(score_V, self.omega)
-            ahead_N, here_N = potential_V[graph.target_N], potential_V[graph.source_N]
-            gains.append(np.maximum(self.gamma_potential * ahead_N - here_N, 0.0))
-        return np.asarray(self.reward * self.lam * (gains[0] - gains[1]))
+            potential_V = weight * graph.spread(score_V, OMEGA)
+            gains.append(np.maximum(potential_V[graph.target_N] - potential_V[graph.source_N], 0.0))
+        return np.asarray(REWARD * LAM * (gains[0] - gains[1]))
 
     def milestones(self, graph: RolloutGraph) -> np.ndarray:
         """Milestone score of each node, float64[V], divided by the task group's largest; 0 for other nodes.
 
         Milestones are the states of successful trajectories, except the sink. They score
-        ``S0(v) = w_success max(p+(v) - p+, 0) + w_coverage m(v) + w_degree C(v)``, times
-        ``1 + w_context (w_branch b(v) + w_progress psi(v))`` if retained and times ``rest`` if not. A milestone is
-        retained for local progress, a coverage m of ``retain_coverage`` or, with ``retain_branches``, branch credit.
+        ``S0(v) = max(p+(v) - p+, 0) + m(v) + .25 C(v)``, times ``1 + b(v) + psi(v)`` if retained and times ``rest`` if
+        not. A milestone is retained for local progress, a coverage m of ``retain_coverage`` or, with
+        ``retain_branches``, branch credit.
         """
         visits, rate_V = graph.visits, success_rate(graph.turns)[graph.group_V]
         found_V = visits.successful > 0
         found_V[graph.sink_G] = False
-        if not self.weighted:
-            return found_V.astype(np.float64)
         coverage_V = visits.successful / np.maximum(_successes(graph), 1)[graph.group_V]
         degree_V = _degree(graph)
-        score_V = self.w_success * np.maximum(visits.success_share - rate_V, 0.0)
-        score_V = np.where(found_V, score_V + self.w_coverage * coverage_V + self.w_degree * degree_V, 0.0)
-        if self.contextual:
-            branch_V, progress_V = self.branch_credit(graph), self.progress(graph)
-            retained_V = (progress_V > TOLERANCE) | (coverage_V >= self.retain_coverage - TOLERANCE)
-            if self.retain_branches:
-                retained_V |= branch_V > TOLERANCE
-            context_V = 1.0 + self.w_context * (self.w_branch * branch_V + self.w_progress * progress_V)
-            score_V = score_V * np.where(retained_V, context_V, self.rest)
-        return _over_largest(score_V, graph)
+        score_V = np.maximum(visits.success_share - rate_V, 0.0) + coverage_V + DEGREE * degree_V
+        branch_V, progress_V = branch_credit(graph), progress(graph)
+        retained_V = (progress_V > TOLERANCE) | (coverage_V >= self.retain_coverage - TOLERANCE)
+        if self.retain_branches:
+            retained_V |= branch_V > TOLERANCE
+        factor_V = np.where(retained_V, 1.0 + (branch_V + progress_V), self.rest)
+        return _over_largest(np.where(found_V, score_V, 0.0) * factor_V, graph)
 
     def traps(self, graph: RolloutGraph) -> np.ndarray:
         """Trap score of each node, float64[V], divided by the task group's largest; 0 for other nodes.
 
         Traps are states that only failures visit, at least two of them or one repeatedly, and that score at least .1:
-        ``w_failure max(p-(v) - p-, 0) + w_revisits m-(v) revisits/visitors``.
+        ``max(p-(v) - p-, 0) + .25 m-(v) revisits/visitors``.
         """
         visits, rate_V = graph.visits, success_rate(graph.turns)[graph.group_V]
         failures_V = (np.bincount(graph.turns.group_index_E) - _successes(graph))[graph.group_V]
         share_V = visits.failed / np.maximum(failures_V, 1) * visits.revisits / np.maximum(visits.trajectories, 1)
-        score_V = self.w_failure * np.maximum(visits.failure_share - (1.0 - rate_V), 0.0) + self.w_revisits * share_V
+        score_V = np.maximum(visits.failure_share - (1.0 - rate_V), 0.0) + REVISITS * share_V
         met_V = (visits.successful == 0) & ((visits.failed >= 2) | ((visits.failed > 0) & (visits.revisits > 0)))
         found_V = met_V & (score_V >= TRAP_SCORE - TOLERANCE)
-        if not self.weighted:
-            return np.asarray(found_V.astype(np.float64))
         return _over_largest(np.where(found_V, score_V, 0.0), graph)
 
-    def branch_credit(self, graph: RolloutGraph) -> np.ndarray:
-        """``b(v)``: the largest positive branch credit among the edges into v, float64[V], in [0, 1].
 
-        Branch credit is an edge's success share less the mean of its siblings, divided by the task's largest.
-        """
-        share_M = graph.uses.success_share
-        beside_M, others_M = graph.beside_M(share_M)
-        credit_M = np.where(others_M, share_M - beside_M, 0.0)
-        group_M = graph.group_V[graph.source_M]
-        largest_M = graph.highest(np.abs(credit_M), group_M)[group_M]
-        credit_M = np.divide(credit_M, largest_M, out=np.zeros(len(credit_M)), where=largest_M > TOLERANCE)
-        return largest(credit_M, graph.target_M, graph.nodes)
+def branch_credit(graph: RolloutGraph) -> np.ndarray:
+    """``b(v)``: the largest positive branch credit among the edges into v, float64[V], in [0, 1].
 
-    def progress(self, graph: RolloutGraph) -> np.ndarray:
-        """``psi(v)``: the largest positive local progress among the edges into v that a success used, float64[V].
+    Branch credit is an edge's success share less the mean of its siblings, divided by the task's largest.
+    """
+    share_M = graph.uses.success_share
+    beside_M, others_M = graph.beside_M(share_M)
+    credit_M = np.where(others_M, share_M - beside_M, 0.0)
+    group_M = graph.group_V[graph.source_M]
+    largest_M = graph.highest(np.abs(credit_M), group_M)[group_M]
+    credit_M = np.divide(credit_M, largest_M, out=np.zeros(len(credit_M)), where=largest_M > TOLERANCE)
+    return largest(credit_M, graph.target_M, graph.nodes)
 
-        Progress is ``a_distance (d(u) - d(v)) + a_success (p+(v) - p+) - a_failure l``, divided by the task's largest.
-        ``l`` is the edge's failure share less its siblings' mean (without siblings, v's less the task's), at least 0.
-        """
-        visits, uses = graph.visits, graph.uses
-        rate_M = success_rate(graph.turns)[graph.group_V[graph.source_M]]
-        beside_M, others_M = graph.beside_M(uses.failure_share)
-        alone_M = visits.failure_share[graph.target_M] - (1.0 - rate_M)
-        worse_M = np.maximum(np.where(others_M, uses.failure_share - beside_M, alone_M), 0.0)
-        used_M = uses.successful > 0
-        nearer_M = np.zeros(len(used_M))
-        distance_V = graph.distance_V
-        nearer_M[used_M] = distance_V[graph.source_M[used_M]] - distance_V[graph.target_M[used_M]]
-        gain_M = visits.success_share[graph.target_M] - rate_M
-        progress_M = self.a_distance * nearer_M + self.a_success * gain_M - self.a_failure * worse_M
-        progress_M = np.where(used_M & (progress_M > TOLERANCE), progress_M, 0.0)
-        return _over_largest(largest(progress_M, graph.target_M, graph.nodes), graph)
+
+def progress(graph: RolloutGraph) -> np.ndarray:
+    """``psi(v)``: the largest positive local progress among the edges into v that a success used, float64[V].
+
+    Progress is ``d(u) - d(v) + p+(v) - p+ - l``, divided by the task's largest. ``l`` is the edge's failure share less
+    its siblings' mean (without siblings, v's less the task's), at least 0.
+    """
+    visits, uses = graph.visits, graph.uses
+    rate_M = success_rate(graph.turns)[graph.group_V[graph.source_M]]
+    beside_M, others_M = graph.beside_M(uses.failure_share)
+    alone_M = visits.failure_share[graph.target_M] - (1.0 - rate_M)
+    worse_M = np.maximum(np.where(others_M, uses.failure_share - beside_M, alone_M), 0.0)
+    used_M = uses.successful > 0
+    nearer_M = np.zeros(len(used_M))
+    distance_V = graph.distance_V
+    nearer_M[used_M] = distance_V[graph.source_M[used_M]] - distance_V[graph.target_M[used_M]]
+    gain_M = visits.success_share[graph.target_M] - rate_M
+    progress_M = nearer_M + gain_M - worse_M
+    progress_M = np.where(used_M & (progress_M > TOLERANCE), progress_M, 0.0)
+    return _over_largest(largest(progress_M, graph.target_M, graph.nodes), graph)
 
 
 def _successes(graph: RolloutGraph) -> np.ndarray:

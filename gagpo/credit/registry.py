@@ -43,8 +43,8 @@ class CreditSettings(Options):
         """One advantage per turn, float64[N]; per response token, float64[K], where ``level`` is ``token``."""
         raise InvalidArgument(f"credit {self.name} has no advantage: add a method advantage(turns) to its class")
 
-    def advantage_and_target(self, turns: Turns, value: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Advantages and the critic's targets, one each per turn or per response token."""
+    def advantage_and_target(self, turns: Turns, value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Advantages and the critic's targets, one each per turn or per response token, as is ``value``."""
         raise InvalidArgument(
             f"credit {self.name} does not use a critic: set critic=null, or write advantage_and_target(turns, value)"
         )
@@ -93,16 +93,6 @@ def register(credit: type[Some]) -> type[Some]:
         raise InvalidArgument(f'{credit.__qualname__} has no name: give it a field name: str = "..."')
     CREDITS.add(name, credit)
     return credit
-
-
-def names() -> list[str]:
-    """The names of all credits, this package's first."""
-    return list(CREDITS.known())
-
-
-def find(name: str) -> type[CreditSettings]:
-    """The class of the credit ``name``; InvalidArgument suggests the nearest names."""
-    return CREDITS.find(name)
 
 
 AnyCredit = Annotated[SerializeAsAny[CreditSettings], BeforeValidator(CREDITS.make)]

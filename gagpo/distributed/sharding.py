@@ -33,7 +33,7 @@ warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a vi
 
 
 class Scope(torch.nn.Module):
-    """A sharded unit: a model, with its critic's head if they share a backbone.
+    """A sharded unit: a model, with its critic's head.
 
     FSDP hooks its forward pass, which runs everything computed for one micro-batch. Those of the model would not do:
     the output layer is called separately, and several times if the vocabulary is cut into chunks.

@@ -1,1 +1,1 @@
-"""Learning from the environment's expert, a teacher model, and the policy's own good episodes."""
+"""Learning from the environment's expert and from the policy's own good episodes."""

@@ -1,7 +1,4 @@
-"""Learning from others: an expert, a teacher model (:mod:`gagpo.imitation.distillation`) and good earlier episodes.
-
-Each adds rows or advantages to the batch of an iteration.
-"""
+"""Learning from an expert and from good earlier episodes, which add rows to the batch of an iteration."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import torch
 
 from gagpo.agents.agent import ChatFormat
 from gagpo.agents.episodes import Episode, Turn
@@ -19,9 +15,7 @@ from gagpo.agents.setup import make_context
 from gagpo.collecting.distributed_rollout import packed, unpacked
 from gagpo.credit import Credit, Turns
 from gagpo.credit.turns.grouping import group_mean
-from gagpo.distributed.ranks import Ranks
 from gagpo.envs.base import TextEnv
-from gagpo.imitation.distillation import Teacher
 from gagpo.learning.batch import Row, Supervision, build_rows
 from gagpo.objectives.imitation import Replay
 from gagpo.settings import RunSettings, SettingsError
@@ -49,41 +43,23 @@ class LearningBatch:
 
 
 class Imitation:
-    """Adds expert imitation, distillation and replay to an iteration's rows and credit; all ranks do the same.
+    """Adds expert imitation and replay to an iteration's rows and credit; all ranks do the same.
 
-    model: the policy in training.
     tokenizer: the policy's.
     environments: one of each, by name.
     """
 
-    def __init__(
-        self,
-        settings: RunSettings,
-        model: torch.nn.Module,
-        tokenizer: object,
-        ranks: Ranks,
-        environments: Mapping[str, TextEnv],
-    ):
+    def __init__(self, settings: RunSettings, tokenizer: object, environments: Mapping[str, TextEnv]):
         algorithm = settings.algorithm
-        self.weight, self.expert, self.distillation = algorithm.credit_weight, algorithm.expert, algorithm.distillation
-        self.iterations, chosen = settings.training.iterations, self.distillation
-        self.formats = formats_of(settings, tokenizer, environments) if self.expert or chosen else {}
-        self.teacher = Teacher(settings, model, self.formats, ranks, chosen) if chosen else None
+        self.weight, self.expert = algorithm.credit_weight, algorithm.expert
+        self.iterations = settings.training.iterations
+        self.formats = formats_of(settings, tokenizer, environments) if self.expert else {}
         self.replay = ReplayBuffer(algorithm.replay) if algorithm.replay else None
 
     def extended(self, episodes: Sequence[Episode], rows: list[Row], credit: Credit, iteration: int) -> LearningBatch:
         """The batch of ``iteration`` (from 0). rows, credit: of ``episodes``."""
         stats: dict[str, float] = {}
         mixed = replace(credit, advantage=self.weight * credit.advantage) if self.weight != 1 else credit
-        if self.teacher is not None and self.distillation is not None:
-            coefficient = self.distillation.at(iteration, self.iterations)
-            teacher_K, judged_K = self.teacher.advantage(rows, episodes, credit.tokens)
-            mixed = replace(mixed, advantage=mixed.per_token() + coefficient * teacher_K, level="token")
-            stats |= {
-                "distillation_coefficient": coefficient,
-                "distillation_advantage": float(teacher_K.sum() / max(1, judged_K.sum())),
-                "distilled_tokens": float(judged_K.mean()),
-            }
         supervision = None
         if self.expert is not None:
             coefficient = self.expert.at(iteration, self.iterations)
@@ -132,7 +108,7 @@ def require_expert(environments: Mapping[str, TextEnv], settings: RunSettings) -
     if len(silent) == len(environments):
         raise SettingsError(
             f"the algorithm learns from an expert, and {', '.join(silent)} has none: implement expert_action, "
-            "or remove algorithm.expert and hint=expert"
+            "or remove algorithm.expert"
         )
     if silent:
         warnings.warn(f"no expert in {', '.join(silent)} (expert_action is not implemented)", stacklevel=2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -43,7 +42,7 @@ class Outputs(NamedTuple):
 
 
 class Critic(torch.nn.Module):
-    """PPO's learned value: a linear head on the policy's backbone or its own, one value per response token.
+    """PPO's learned value: a linear head on the policy's backbone, one value per response token.
 
     A token's value is read where the model predicts it. A turn's value is that of its first response token, when the
     model has read the prompt. The head starts at zero, so the first advantages are the returns.
@@ -57,16 +56,10 @@ class Critic(torch.nn.Module):
         self.head = torch.nn.Linear(config.hidden_size, 1, device=weight.device, dtype=torch.float32)
         torch.nn.init.zeros_(self.head.weight)
         torch.nn.init.zeros_(self.head.bias)
-        self.backbone = copy.deepcopy(policy) if settings.head == "separate" else None
 
     def values(self, batch: MicroBatch, hidden_UD: Tensor) -> Tensor:
         """Values, float32[K], from hidden states ``(U, D)``."""
         return batch.each(self.head(hidden_UD.float())[:, 0])
-
-    def read(self, policy: torch.nn.Module, batch: MicroBatch) -> Tensor:
-        """Values of a micro-batch by a forward pass of the backbone."""
-        backbone = policy if self.backbone is None else self.backbone
-        return within(backbone, lambda: self.values(batch, hidden_of(backbone, batch)))
 
 
 @dataclass(frozen=True)
@@ -85,9 +78,7 @@ class Networks:
 
     def train(self, on: bool) -> None:
         """Begin or end an update."""
-        for network in (self.policy, self.critic):
-            if network is not None:
-                set_checkpointing_mode(network, on)
+        set_checkpointing_mode(self.policy, on)
 
     def logprobs(self, batch: MicroBatch, entropy: Entropy = "none") -> tuple[Tensor, Tensor | None]:
         """The policy's log-probabilities and, unless ``entropy`` is ``none``, entropies."""
@@ -96,9 +87,10 @@ class Networks:
 
     def values(self, batch: MicroBatch) -> tuple[Tensor]:
         """The critic's values."""
-        assert self.critic is not None
+        critic = self.critic
+        assert critic is not None
         with self.autocast():
-            return (self.critic.read(self.policy, batch),)
+            return (within(self.policy, lambda: critic.values(batch, hidden_of(self.policy, batch))),)
 
     def outputs(self, batch: MicroBatch, entropy: Entropy = "value") -> Outputs:
         """All inputs of the loss, with gradients of the policy and the critic."""
@@ -107,13 +99,10 @@ class Networks:
         def policy() -> tuple[Tensor, Tensor | None, Tensor | None]:
             hidden_UD = hidden_of(self.policy, batch)
             logprob_K, entropy_K = token_logprobs(self.policy, batch, entropy, hidden_UD)
-            shared = critic is not None and critic.backbone is None
-            return logprob_K, entropy_K, critic.values(batch, hidden_UD) if critic is not None and shared else None
+            return logprob_K, entropy_K, None if critic is None else critic.values(batch, hidden_UD)
 
         with self.autocast():
             logprob_K, entropy_K, value_K = within(self.policy, policy)
-            if critic is not None and value_K is None:
-                value_K = critic.read(self.policy, batch)
         assert entropy_K is not None
         return Outputs(logprob_K, entropy_K, value_K, reference_K)
 

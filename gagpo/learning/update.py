@@ -24,7 +24,8 @@ from gagpo.learning.metrics import StepLog
 from gagpo.learning.packing import MicroBatch, Packing, rank_batches, token_columns
 from gagpo.learning.skipped_steps import NonFiniteLoss, NonFiniteWeights, Skips
 from gagpo.objectives import Controls, Normaliser
-from gagpo.objectives.policy import LOG_RATIO_LIMIT, Metrics
+from gagpo.objectives.nonfinite import LOG_RATIO_LIMIT
+from gagpo.objectives.policy import Metrics
 
 
 @dataclass

@@ -13,12 +13,6 @@ from gagpo.objectives.layout import Layout, segment_mean
 from gagpo.objectives.nonfinite import held
 from gagpo.objectives.options import Correction
 
-TINY = 1e-8
-"""Added to probabilities before their logarithm."""
-
-LOG_WEIGHT_LIMIT = 20.0
-"""Bound of log-weights: exp(20) is finite in float32."""
-
 
 @torch.no_grad()
 def correction_weights(
@@ -35,7 +29,7 @@ def correction_weights(
     """
     layout.check(logprob_trainer_K=logprob_trainer_K, logprob_sampler_K=logprob_sampler_K)
     dtype = torch.promote_types(logprob_trainer_K.dtype, torch.float32)
-    log_K = held(logprob_trainer_K.to(dtype) - logprob_sampler_K.to(dtype), LOG_WEIGHT_LIMIT)
+    log_K = held(logprob_trainer_K.to(dtype) - logprob_sampler_K.to(dtype))
     weight_K = torch.exp(log_K)
     metrics = {
         "mismatch_kl": (torch.expm1(log_K) - log_K).sum(),
@@ -43,29 +37,17 @@ def correction_weights(
         "mismatch_max": log_K.abs().max(),
     }
     result_K = weight_K.clamp(max=settings.cap) if settings.name == "token" else None
-    if settings.token_range:
-        kept_K = _within(weight_K, settings.token_range)
+    if settings.name == "icepop":
+        kept_K = _within(weight_K, settings.kept)
         metrics["masked_tokens"] = torch.count_nonzero(kept_K == 0)
         result_K = weight_K * kept_K
-    if settings.name == "kpop":
-        result_K = _within(binary_kl(logprob_trainer_K.to(dtype), logprob_sampler_K.to(dtype)), (0.0, settings.bound))
-        metrics["masked_tokens"] = torch.count_nonzero(result_K == 0)
-    if settings.row_range:
+    if settings.name == "sequence":
         mean_R = torch.exp(segment_mean(log_K, layout.row_K, layout.row_tokens_R))
-        kept_R = _within(mean_R, settings.row_range)
+        kept_R = _within(mean_R, settings.kept)
         metrics["masked"] = torch.count_nonzero(kept_R == 0)
         metrics["rows"] = log_K.new_full((), float(len(kept_R)))
         result_K = kept_R.index_select(0, layout.row_K)
     return result_K, metrics
-
-
-def binary_kl(logprob_a: Tensor, logprob_b: Tensor) -> Tensor:
-    """The larger of both KL divergences of "this token or another" between two policies, nats, at least 0."""
-    a, b = torch.exp(logprob_a), torch.exp(logprob_b)
-    others = torch.log(torch.clamp(1 - a, min=0.0) + TINY) - torch.log(torch.clamp(1 - b, min=0.0) + TINY)
-    apart = logprob_a - logprob_b
-    forward = a * apart + (1 - a) * others
-    return torch.maximum(forward, -b * apart - (1 - b) * others).clamp(min=0.0)
 
 
 def _within(weight: Tensor, limits: tuple[float, float]) -> Tensor:

@@ -85,14 +85,14 @@ def bounded(log_ratio: Tensor, sign: Tensor | float, bounds: LogBounds) -> tuple
         return log_ratio, None
     if not isinstance(sign, Tensor):
         if sign > 0:
-            return _at_most(log_ratio, bounds.high), log_ratio.detach() > bounds.high
-        return _at_least(_at_most(log_ratio, bounds.dual), bounds.low), log_ratio.detach() < bounds.low
+            return torch.clamp(log_ratio, max=bounds.high), log_ratio.detach() > bounds.high
+        return torch.clamp(torch.clamp(log_ratio, max=bounds.dual), min=bounds.low), log_ratio.detach() < bounds.low
     # Mirrored where A < 0, each bound is an upper bound.
     toward = sign * log_ratio
     limit = _by_sign(sign, bounds.high, -bounds.low)
-    held = _at_most(toward, limit)
+    held = torch.clamp(toward, max=limit)
     if bounds.dual < UNBOUNDED:
-        held = _at_least(held, _by_sign(sign, -UNBOUNDED, -bounds.dual))
+        held = torch.clamp(held, min=_by_sign(sign, -UNBOUNDED, -bounds.dual))
     return sign * held, toward.detach() > limit
 
 
@@ -111,17 +111,14 @@ def coefficient(
     log_ratio: Tensor, sign: Tensor | float, gate: AnyGate, bounds: LogBounds
 ) -> tuple[Tensor, Tensor | None]:
     """``c`` of each ratio, and where it was clipped; see :func:`log_coefficient`."""
-    if isinstance(gate, Sapo):
-        tau = _by_sign(sign, gate.positive, gate.negative)
-        return torch.sigmoid(tau * torch.expm1(log_ratio)) * (4.0 / tau), None
-    log_c, clipped = bounded(log_ratio, sign, bounds)
+    log_c, clipped = log_coefficient(log_ratio, sign, gate, bounds)
     return torch.exp(log_c), clipped
 
 
 def cispo_weight(log_ratio: Tensor, bounds: LogBounds) -> tuple[Tensor, Tensor]:
     """CISPO's detached weight, with the same bounds for both signs, and where it was clipped."""
     log_ratio = log_ratio.detach()
-    held = _at_least(_at_most(log_ratio, bounds.high), bounds.low)
+    held = torch.clamp(torch.clamp(log_ratio, max=bounds.high), min=bounds.low)
     return torch.exp(held), held != log_ratio
 
 
@@ -139,7 +136,7 @@ def dppo_weight(
         moved = old * (old_logprob - logprob) + (1 - old) * torch.log(old_other / other)
     dropped = (toward > 0) & (moved > gate.radius)
     # NaN * False is NaN: values that are not finite are not dropped.
-    return _at_most(torch.exp(log_ratio), RATIO_CAP) * ~dropped, dropped
+    return torch.clamp(torch.exp(log_ratio), max=RATIO_CAP) * ~dropped, dropped
 
 
 def _by_sign(sign: Tensor | float, positive: Radius, negative: Radius) -> Radius:
@@ -150,11 +147,3 @@ def _log1p(radius: Radius) -> Radius:
     if isinstance(radius, Tensor):
         return torch.log1p(radius).clamp(min=-UNBOUNDED)
     return math.log1p(radius) if radius > -1 else -UNBOUNDED
-
-
-def _at_most(value: Tensor, bound: Radius) -> Tensor:
-    return torch.clamp(value, max=bound)
-
-
-def _at_least(value: Tensor, bound: Radius) -> Tensor:
-    return torch.clamp(value, min=bound)

@@ -7,14 +7,17 @@ from torch import Tensor
 
 from gagpo.objectives.layout import Layout
 
+LOG_RATIO_LIMIT = 20.0
+"""Bound of log-ratios: exp(20) and its square are finite in float32."""
 
-def held(value: Tensor, limit: float) -> Tensor:
-    """Clamp to ``±limit``, without gradient beyond; NaN where ``value`` is not finite.
 
-    >>> held(torch.tensor([3.0, -30.0, float("inf"), float("-inf")]), 20.0).tolist()
+def held(log_ratio: Tensor) -> Tensor:
+    """Clamp log-ratios to ±20, without gradient beyond; NaN where they are not finite.
+
+    >>> held(torch.tensor([3.0, -30.0, float("inf"), float("-inf")])).tolist()
     [3.0, -20.0, nan, nan]
     """
-    return torch.clamp(value, -limit, limit) + 0.0 * value.detach()
+    return torch.clamp(log_ratio, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT) + 0.0 * log_ratio.detach()
 
 
 def find_nonfinite(layout: Layout, **tensors: Tensor | None) -> tuple[str, list[int]] | None:

@@ -168,15 +168,13 @@ class Correction(Options):
     ``recompute``: no weights.
     ``token``: weights each token by ``min(exp(x), cap)``.
     ``icepop``: weights tokens by ``exp(x)`` and masks those outside [low, high], [.5, 5] (arXiv 2510.18855).
-    ``kpop``: masks tokens whose KL of "this token or another" exceeds ``bound`` nats in either direction.
     ``sequence``: masks rows whose geometric mean ``exp(mean x)`` is outside [low, high], [1/3, 3].
     """
 
-    name: Literal["none", "recompute", "token", "icepop", "kpop", "sequence"] = "none"
+    name: Literal["none", "recompute", "token", "icepop", "sequence"] = "none"
     cap: float = Field(default=2.0, gt=0)
     low: float | None = Field(default=None, ge=0, lt=1)
     high: float | None = Field(default=None, gt=1)
-    bound: float = Field(default=2.0, gt=0)
 
     @property
     def recomputes(self) -> bool:
@@ -184,22 +182,15 @@ class Correction(Options):
         return self.name != "none"
 
     @property
-    def token_range(self) -> tuple[float, float] | None:
-        """Range of weights of kept tokens; None for all."""
-        return self._range(0.5, 5.0) if self.name == "icepop" else None
-
-    @property
-    def row_range(self) -> tuple[float, float] | None:
-        """Range of geometric mean weights of kept rows; None for all."""
-        return self._range(1 / 3, 3.0) if self.name == "sequence" else None
-
-    def _range(self, low: float, high: float) -> tuple[float, float]:
+    def kept(self) -> tuple[float, float]:
+        """Range of the weights of kept tokens (``icepop``) or of the mean weights of kept rows (``sequence``)."""
+        low, high = (0.5, 5.0) if self.name == "icepop" else (1 / 3, 3.0)
         return low if self.low is None else self.low, high if self.high is None else self.high
 
     @model_validator(mode="after")
     def _options_of_their_kind(self) -> Correction:
         both = ("icepop", "sequence")
-        for option, of in {"cap": ("token",), "bound": ("kpop",), "low": both, "high": both}.items():
+        for option, of in {"cap": ("token",), "low": both, "high": both}.items():
             if self.name not in of and getattr(self, option) != type(self).model_fields[option].default:
                 raise InvalidArgument(f"{option} requires correction {' or '.join(of)} (got {self.name})")
         return self
@@ -208,15 +199,13 @@ class Correction(Options):
 class ObjectiveSettings(Options):
     """An objective.
 
-    ratio: level of the importance ratio.
-    ratio_pool: an action's or sequence's log-ratio is the ``mean`` (length-normalised) or ``sum`` of its tokens'.
+    ratio: level of the importance ratio; an action's or sequence's log-ratio is the mean of its tokens'.
     ratio_gradient: ``token`` combines the value of the action's or sequence's ratio with each token's own gradient
         (GSPO-token).
     entropy: coefficient of the entropy bonus.
     """
 
     ratio: Literal["token", "action", "sequence"] = "token"
-    ratio_pool: Literal["mean", "sum"] = "mean"
     ratio_gradient: Literal["segment", "token"] = "segment"
     gate: Gate = Clip()
     aggregation: Aggregation = TokenMean()

@@ -22,9 +22,6 @@ from gagpo.objectives.layout import Layout, Normaliser, segment_mean, segment_su
 from gagpo.objectives.nonfinite import held
 from gagpo.objectives.options import Cispo, Dppo, Geometric, Likelihood, ObjectiveSettings, Power
 
-LOG_RATIO_LIMIT = 20.0
-"""Bound of log-ratios: exp(20) and its square are finite in float32."""
-
 KL_LIMIT = 10.0
 """Upper bound of a token's KL estimate."""
 
@@ -81,7 +78,7 @@ def policy_loss(
         # Gates are homogeneous in the advantage: weighting it weights the term.
         advantage_K = advantage_K * weight_K
     share_K = token_weights(settings.aggregation, layout, normaliser, logprob_K.dtype)
-    log_ratio_K = held(logprob_K - old_logprob_K.detach(), LOG_RATIO_LIMIT)
+    log_ratio_K = held(logprob_K - old_logprob_K.detach())
 
     if isinstance(settings.aggregation, Geometric | Power):
         objective, metrics = _segment_means(log_ratio_K, advantage_K, layout, settings, normaliser, controls)
@@ -108,7 +105,7 @@ def policy_loss(
 
 def kl_divergence(logprob_K: Tensor, ref_logprob_K: Tensor, estimator: str = "k3") -> Tensor:
     """Estimate of KL(policy || reference) at each token, at most 10: ``k1`` x, ``k2`` x²/2, ``k3`` exp(-x)+x-1."""
-    x_K = held(logprob_K - ref_logprob_K.detach(), LOG_RATIO_LIMIT)
+    x_K = held(logprob_K - ref_logprob_K.detach())
     if estimator == "k1":
         return x_K.clamp(-KL_LIMIT, KL_LIMIT)
     if estimator == "k2":
@@ -118,22 +115,14 @@ def kl_divergence(logprob_K: Tensor, ref_logprob_K: Tensor, estimator: str = "k3
     raise InvalidArgument(f"unknown KL estimator {estimator!r}; choose k1, k2 or k3")
 
 
-def _pooled(log_ratio_K: Tensor, layout: Layout, settings: ObjectiveSettings) -> Tensor:
-    """The log-ratio of each action or sequence."""
-    segment_K, tokens_S = layout.segments(settings.ratio)
-    if settings.ratio_pool == "mean":
-        return segment_mean(log_ratio_K, segment_K, tokens_S)
-    return segment_sum(log_ratio_K, segment_K, len(tokens_S)).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-
-
 def _on_tokens(log_ratio_K: Tensor, layout: Layout, settings: ObjectiveSettings) -> Tensor:
     """The log-ratio of the chosen level at each token."""
     if settings.ratio == "token":
         return log_ratio_K
-    segment_K, _ = layout.segments(settings.ratio)
+    segment_K, tokens_S = layout.segments(settings.ratio)
     if settings.ratio_gradient == "segment":
-        return _pooled(log_ratio_K, layout, settings).index_select(0, segment_K)
-    value_K = _pooled(log_ratio_K.detach(), layout, settings).index_select(0, segment_K)
+        return segment_mean(log_ratio_K, segment_K, tokens_S).index_select(0, segment_K)
+    value_K = segment_mean(log_ratio_K.detach(), segment_K, tokens_S).index_select(0, segment_K)
     return log_ratio_K + (value_K - log_ratio_K.detach())
 
 
@@ -177,8 +166,8 @@ def _segments(
 
     Positive and negative advantages are summed separately, since a row may contain both.
     """
-    pooled_S = _pooled(log_ratio_K, layout, settings)
     segment_K, tokens_S = layout.segments(settings.ratio)
+    pooled_S = segment_mean(log_ratio_K, segment_K, tokens_S)
     bounds = _segment_bounds(log_bounds(settings.gate, controls), segment_K, tokens_S)
     weighted_K = share_K * advantage_K
     gain_S = segment_sum(weighted_K.clamp(min=0), segment_K, len(tokens_S))

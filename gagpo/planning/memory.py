@@ -50,7 +50,7 @@ def peak(parts: Sequence[Part]) -> tuple[float, str]:
 
 
 def state_parts(settings: RunSettings, shape: Shape) -> list[Part]:
-    """One rank's part of weights, gradients and optimiser of policy, reference and separate critic."""
+    """One rank's part of weights, gradients and optimiser of policy and reference."""
     extra, every, ranks = adapter(settings, shape), PHASES, settings.processes
     count = extra or shape.parameters
     frozen, held_in = base_bytes(settings, shape)
@@ -67,21 +67,12 @@ def state_parts(settings: RunSettings, shape: Shape) -> list[Part]:
     if settings.algorithm.kl.coefficient > 0 and not extra:
         size, note = _size(settings.engine.dtype), f"{settings.engine.dtype}, for algorithm.kl" + shares
         parts.append(Part("reference", size * count / ranks, every, note))
-    critic = settings.algorithm.critic
-    if critic is not None and critic.head == "separate":
-        own = frozen + 4 * extra + state
-        parts.append(Part("critic", own / ranks, every, "weights and optimiser of its own backbone" + shares))
-        parts.append(Part("critic's gradients", 4 * count / ranks, ("loss", "backward", "step")))
     if ranks > 1:
         host = _offloads(settings, "weights")
         parts = [replace(part, host=host) for part in parts] + gathered_parts(settings, shape)
     if settings.training.average:
         note = "of the weights, float32" + shares
         parts.append(Part("average", 4 * count / ranks, every, note, host=settings.device != "cpu"))
-    taught = settings.algorithm.distillation
-    if taught is not None and taught.teacher != "self":
-        size, note = _size(settings.engine.dtype), f"{settings.engine.dtype}, as large as the policy"
-        parts.append(Part("teacher", size * shape.parameters, every, note))
     return parts
 
 

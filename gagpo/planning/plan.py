@@ -179,11 +179,8 @@ def plan(
     }
     rate = guess.tokens_per_second
     hours = sampled * settings.training.iterations / rate / 3600 if rate else None
-    critic = settings.algorithm.critic
     trained = adapter(settings, shape) or shape.parameters
     states = 4 * trained + moments(settings, trained)[0]
-    if critic is not None and critic.head == "separate":  # saved with frozen weights too
-        states += 4 * shape.parameters + (states if settings.lora else states - 4 * trained)
     if settings.training.average:
         states += 4 * trained
     keep, best = settings.training.keep, float(settings.training.best is not None)

@@ -141,8 +141,7 @@ class RunSettings(Options):
     @property
     def asks_expert(self) -> bool:
         """Whether the algorithm needs the environment's expert."""
-        hint = self.algorithm.distillation and self.algorithm.distillation.hint
-        return self.algorithm.expert is not None or hint == "expert"
+        return self.algorithm.expert is not None
 
     def built(self, environment: EnvironmentSettings) -> EnvironmentSettings:
         """``environment`` with its expert if the algorithm needs it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,11 +35,23 @@ class LabelledRow:
         return Row(self.ids, place_K, self.kind_L[place_K].astype(np.int64), np.arange(len(place_K)), none_K)
 
 
-def tokenize(episode: Episode, context: Context) -> None:
-    """Set the token ids of every turn, as an engine would read and sample them."""
-    for number, turn in enumerate(episode.turns):
-        turn.prompt_ids = context.prompt(episode.turns[:number], turn.observation)
-        turn.response_ids = context.response(turn.response)
+def tokenized_rows(
+    episodes: list[Episode], context: Context, stray: int = PROMPT, seen: Callable[[Episode], None] = lambda _: None
+) -> list[LabelledRow]:
+    """The rows of demonstrations, tokenized as an engine would read and sample them; empties ``episodes``.
+
+    stray: kind of the moves that are not imitated.
+    seen: called with each episode once it has its tokens.
+    """
+    rows: list[LabelledRow] = []
+    while episodes:
+        episode = episodes.pop(0)  # its prompts take twenty times the memory of its rows
+        for number, turn in enumerate(episode.turns):
+            turn.prompt_ids = context.prompt(episode.turns[:number], turn.observation)
+            turn.response_ids = context.response(turn.response)
+        seen(episode)
+        rows += labelled_rows(episode, stray)
+    return rows
 
 
 def labelled_rows(episode: Episode, stray: int = PROMPT) -> list[LabelledRow]:
@@ -55,8 +67,9 @@ def labelled_rows(episode: Episode, stray: int = PROMPT) -> list[LabelledRow]:
     return rows
 
 
-def store_rows(rows: Sequence[LabelledRow], path: Path) -> None:
-    """Write the rows to one file."""
+def store_rows(rows: Sequence[LabelledRow], path: Path, longest: int | None = None) -> None:
+    """Write the rows of up to ``longest`` tokens to one file."""
+    rows = [row for row in rows if longest is None or len(row.ids) <= longest]
     with durable.replacing(path) as fresh, fresh.open("wb") as file:
         np.savez(
             file,

@@ -22,7 +22,7 @@ from gagpo.sft.demonstrations import demonstrations, environment_of, phrasing_of
 from gagpo.sft.derived import Lengths, derived_shape, rate_of, vocabulary_of, words
 from gagpo.sft.fit import fit
 from gagpo.sft.panel import Expected, Panel, Say, expected
-from gagpo.sft.rows import LabelledRow, labelled_rows, store_rows, stored_rows, tokenize
+from gagpo.sft.rows import LabelledRow, store_rows, stored_rows, tokenized_rows
 from gagpo.sft.small_model import create, save_folder, train_tokenizer
 
 _TOKENIZED = 2000  # episodes that a tokenizer is trained on; more change nothing
@@ -102,12 +102,7 @@ def _make(settings: RunSettings, work: Path, more: Mapping[str, str], quiet: boo
         tokenizer = train_tokenizer(texts, vocabulary, chosen.model.numbers, chosen.model.marks)
     lengths, rows = Lengths(), []
     for part, shown in played:
-        context = context_of(part, tokenizer)
-        while shown.episodes:
-            episode = shown.episodes.pop(0)  # its prompts take twenty times the memory of its row
-            tokenize(episode, context)
-            lengths.add(episode)
-            rows += labelled_rows(episode)
+        rows += tokenized_rows(shown.episodes, context_of(part, tokenizer), seen=lengths.add)
 
     # The model, whose shape follows from the lengths.
     first = parts(settings)[0]
@@ -123,7 +118,7 @@ def _make(settings: RunSettings, work: Path, more: Mapping[str, str], quiet: boo
     save_folder(model, tokenizer, work / "start", more)
     found = {"derived": derived, "expected": asdict(compared) if compared else None}
     durable.write_text(work / _FOUND, _text(found))
-    store_rows([row for row in rows if len(row.ids) <= limit], work / "rows.npz")
+    store_rows(rows, work / "rows.npz", limit)
 
 
 def parts(settings: RunSettings) -> list[RunSettings]:

@@ -48,5 +48,4 @@ def _values(turns: Turns, settings: CreditSettings, value_K: np.ndarray | None) 
         return value_N
     if turns.state_N is None:
         return None
-    own = {name: getattr(settings, name) for name in ("scope", "leave_one_out", "proxy") if hasattr(settings, name)}
-    return Gagpo(gamma=getattr(settings, "gamma", 1.0), **own).value(turns)
+    return Gagpo(gamma=getattr(settings, "gamma", 1.0), proxy=getattr(settings, "proxy", "return")).value(turns)

@@ -15,7 +15,7 @@ from gagpo.agents.episodes import Episode
 from gagpo.collecting.collector import Collection, tasks_of_groups
 from gagpo.controllers import Controllers
 from gagpo.controllers.average import AveragedWeights
-from gagpo.credit import Credit, Turns, give_credit, turns_for
+from gagpo.credit import Credit, Turns, advantages, turns_for
 from gagpo.credit.assign import first_tokens, statistics
 from gagpo.credit.turns.grouping import group_mean
 from gagpo.distributed.ranks import Ranks
@@ -69,8 +69,7 @@ class Learner:
             raise SettingsError("training.offload: [weights] requires processes=2 or more (got 1)")
         groups = parameter_groups(self.model, rate)
         if self.critic is not None:
-            trained = [parameter for parameter in self.critic.parameters() if parameter.requires_grad]
-            groups.append({"params": trained, "lr": self.critic.settings.learning_rate})
+            groups.append({"params": list(self.critic.parameters()), "lr": self.critic.settings.learning_rate})
         self.rates = [group["lr"] for group in groups]
         self.optimizer = make_optimizer(groups, rate)
         self.updater = Updater(
@@ -89,7 +88,7 @@ class Learner:
             max_skipped=training.max_skipped,
             ranks=ranks,
         )
-        self.imitation = Imitation(settings, self.model, policy.tokenizer, ranks, environments or {})
+        self.imitation = Imitation(settings, policy.tokenizer, environments or {})
         if saved and self.imitation.replay is not None:
             saved.load_replay(self.imitation.replay.restore)
         if saved:
@@ -104,10 +103,7 @@ class Learner:
         """Shard policy, critic and reference; a reference that is the policy without its adapter is sharded once."""
         precision, device, critic = self.settings.training.precision, self.settings.device, self.critic
         offload = "weights" in self.settings.training.offload
-        head = critic.head if critic is not None and critic.backbone is None else None
-        shard(self.model, self.ranks, precision, device, head, offload)
-        if critic is not None and critic.backbone is not None:
-            shard(critic.backbone, self.ranks, precision, device, critic.head, offload)
+        shard(self.model, self.ranks, precision, device, critic.head if critic else None, offload)
         if self.policy.reference is not None and self.policy.reference is not self.model:
             shard(self.policy.reference, self.ranks, self.settings.engine.dtype, device, offload=offload)
 
@@ -148,8 +144,6 @@ class Learner:
         settings = self.settings
         credit, only_success = settings.algorithm.credit, settings.reward == "success"
         turns = turns_for(episodes, credit, settings.invalid_penalty, only_success)
-        if not settings.environments:
-            return self.controllers.shape(turns, None)
         limits = {env.name: env.max_tokens for env in settings.all_environments}
         limit_E = np.array([limits[episode.environment or ""] for episode in episodes])
         return self.controllers.shape(turns, limit_E[turns.episode_N])
@@ -159,7 +153,7 @@ class Learner:
         tokens = int(turns.tokens_N.sum())
         self.controllers.observe_batch(turns, tasks_of_groups(episodes), self._entropy(turns, rows))
         value_K = self.updater.values(rows, tokens)
-        return give_credit(self._measured(turns, rows), self.settings.algorithm.credit, value_K)
+        return advantages(self._measured(turns, rows), self.settings.algorithm.credit, value_K)
 
     def _optimise(self, batch: LearningBatch, rows: Sequence[Row], credit: Credit, iteration: int) -> Metrics:
         """Take the optimiser steps. rows, credit: of the iteration's own episodes, for the trust region."""
@@ -202,15 +196,14 @@ class Learner:
 
     def _measured(self, turns: Turns, rows: Sequence[Row]) -> Turns:
         """The turns with the measurements of the sampling policy that their credit needs."""
-        credit = self.settings.algorithm.credit
-        wanted = {part.measure for part in getattr(credit, "credits", [credit])}
+        wanted = self.settings.algorithm.credit.measure
         tokens_N, first_N = turns.tokens_N, first_tokens(turns.tokens_N)
         tokens = int(tokens_N.sum())
-        if "entropy" in wanted:
+        if wanted == "entropy":
             entropy_K = np.append(self.updater.score(rows, tokens)[1], 0.0)
             entropy_N = np.add.reduceat(entropy_K, first_N) / np.maximum(tokens_N, 1)
             turns = replace(turns, entropy_N=np.where(tokens_N > 0, entropy_N, 0.0))
-        if "energy" in wanted:
+        if wanted == "energy":
             drift_K, squares_K = self.updater.score(rows, tokens, entropy="squares")
             logprob_K = np.zeros(tokens)
             for row in rows:
@@ -227,12 +220,11 @@ class Learner:
 
     def _by_environment(self, episodes: Sequence[Episode], turns: Turns, credit: Credit) -> Metrics:
         """Credit statistics of each environment, where the run has several."""
-        names_E = np.array([episode.environment or "" for episode in episodes])
         found: Metrics = {}
-        for name in dict.fromkeys(filter(None, names_E.tolist())):
-            own_E = names_E == name
-            own = statistics(turns.only(own_E), credit.advantage_N[own_E[turns.episode_N]])
-            found |= {of_environment(metric, name): value for metric, value in own.items()}
+        for own_E, one in turns.by_env():
+            if name := episodes[int(np.argmax(own_E))].environment:
+                own = statistics(one, credit.advantage_N[own_E[turns.episode_N]])
+                found |= {of_environment(metric, name): value for metric, value in own.items()}
         return found
 
     def _save_offenders(self, iteration: int, episodes: Sequence[Episode]) -> Path:

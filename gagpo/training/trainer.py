@@ -82,11 +82,8 @@ class Trainer:
             for env in settings.all_environments
             for name, split in env.panels.items()
         }
-        # With several environments the response limit differs between turns; the learner passes it.
-        algorithm = (
-            settings.algorithm if settings.environments else settings.algorithm.resolved(settings.longest_response)
-        )
-        controllers = Controllers(algorithm.controllers, settings.training.trust_region, settings.optimizer.by_groups)
+        chosen = settings.algorithm.controllers
+        controllers = Controllers(chosen, settings.training.trust_region, settings.optimizer.by_groups)
         self.interruptions = Interruptions(ranks)
         rollout = rollout_of(ranks, self.interruptions, 1 if settings.rollout.ahead else ranks.world_size)
         schedule = Schedule(settings, tasks)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from gagpo.credit import BadTurns, turn_numbers, turns_from_tokens
+from gagpo.credit import BadTurns, turns_from_tokens
 from gagpo.credit.gagpo import Gagpo
 from gagpo.objectives import Layout
 
@@ -67,8 +67,7 @@ def test_token_rewards_are_paid_to_their_turn():
 
 def test_the_layout_of_a_mask_has_the_same_turns():
     layout = Layout.of_mask(torch.tensor(MASK))
-    numbers = turn_numbers(MASK)
-    assert layout.turn_K.tolist() == numbers[numbers >= 0].tolist()
+    assert layout.turn_K.tolist() == [0, 0, 1, 2, 3, 3, 3, 4, 4]
     assert layout.row_K.tolist() == [0, 0, 0, 1, 1, 1, 1, 2, 2]
     assert layout.turn_tokens_M.tolist() == [2, 1, 1, 3, 2]
 
@@ -87,7 +86,7 @@ def test_mismatched_rows_are_rejected():
     with pytest.raises(BadTurns, match="episode 1 has no sampled token"):
         turns_from_tokens([[1], [1]], [[1], [0]], [1.0, 2.0], [0, 0])
     with pytest.raises(BadTurns, match="one row per episode"):
-        turn_numbers([1, 0])
+        turns_from_tokens([1, 0], [1, 0], [1.0], [0])
     with pytest.raises(ValueError, match="one row per sequence"):
         Layout.of_mask(torch.ones(3))
 

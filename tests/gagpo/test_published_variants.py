@@ -22,15 +22,12 @@ def test_the_table_is_read():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("title", "text"), VARIANTS, ids=[title for title, _ in VARIANTS])
-def test_a_variant_changes_its_preset_and_trains_an_iteration(title, text, corridor, tmp_path):
+@pytest.mark.parametrize("text", [text for _, text in VARIANTS], ids=[title for title, _ in VARIANTS])
+def test_a_variant_changes_its_preset_and_trains_an_iteration(text, corridor, tmp_path):
     cells = yaml.safe_load(f"{{{text}}}")
     config = corridor(algorithm=cells, training={"iterations": 1}, evaluation={"splits": []})
     assert load_run(config).algorithm != load(cells["preset"])
     folder = RunFolder.create(tmp_path / "run", load_run(config))
     train(folder, quiet=True)
     (row,) = folder.metrics()
-    if row["updates"] == 0:  # it learns from another episode's success
-        assert row["success_rate"] == 0 and "distillation" in title
-        return
     assert np.isfinite(row["loss"]) and np.isfinite(row["grad_norm"])

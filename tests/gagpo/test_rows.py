@@ -10,11 +10,11 @@ import torch
 
 from gagpo.algorithms import PRESETS, load
 from gagpo.controllers import Controllers, ControllerSettings
-from gagpo.credit import Turns, give_credit
+from gagpo.credit import Turns, advantages
 from gagpo.objectives import Layout, policy_loss, value_loss
 from tests.oracles.batch import random_batch
 from tests.oracles.episode_level import agpo_adaptive, dppo, max_rl, token_baseline
-from tests.oracles.turn_level import graphgpo, hgpo, milegpo, ppo, starpo_s
+from tests.oracles.turn_level import graphgpo, milegpo, ppo, starpo_s
 
 ORACLES = Path(__file__).parents[1] / "oracles"
 PAPERS = {
@@ -63,9 +63,9 @@ def flat(advantages) -> np.ndarray:
 
 def credit_of(batch, algorithm, controllers=None) -> np.ndarray:
     turns = turns_of(batch)
-    turns = controllers.shape(turns) if controllers else turns
-    value = np.array([x for episode in batch for turn in episode.turns for x in turn.value])
-    return give_credit(turns, algorithm.credit, value if algorithm.critic else None).per_token()
+    turns = controllers.shape(turns, 512) if controllers else turns
+    value_K = [x for episode in batch for turn in episode.turns for x in turn.value]
+    return advantages(turns, algorithm.credit, np.array(value_K)).per_token()
 
 
 def oracle(name):
@@ -127,23 +127,29 @@ def test_an_algorithm_matches_its_oracle_in_value_and_gradient(name, seed):
     assert new.grad.numpy() == pytest.approx(gradient.numpy(), rel=1e-5, abs=1e-8)
 
 
-HGPO = [
-    {"depth": 1, "weight_offset": 2},
-    {"norm": "mean"},
-    {"drop_zero": True},
-    {"alpha": 0.0, "depth": 3},
+OPTIONS = [
+    ("gagpo", {"lam": 0.0}),
+    ("gagpo", {"gamma": 1.0, "lam": 1.0}),
+    ("gagpo", {"norm": "batch"}),
+    ("gagpo", {"norm": "none"}),
+    ("gagpo", {"trajectory_weight": 0.5}),
+    ("gigpo", {"norm": "mean"}),
+    ("gigpo", {"step_weight": 0.4}),
+    ("hgpo", {"depth": 1}),
+    ("hgpo", {"norm": "mean"}),
+    ("hgpo", {"alpha": 0.0, "depth": 3}),
+    ("reinforce_plus_plus", {"gamma": 0.9}),
+    ("ppo_token", {"gamma": 0.9, "lam": 0.7}),
+    ("ppo_turn", {"gamma": 1.0, "lam": 0.0}),
 ]
 
 
-@pytest.mark.parametrize("options", HGPO)
-@pytest.mark.parametrize("seed", SEEDS)
-def test_options_of_hgpo(options, seed):
-    names = {"weight_offset": "offset", "depth": "depth", "alpha": "alpha", "drop_zero": "drop_zero"}
-    asked = {names[name]: value for name, value in options.items() if name in names}
-    asked |= {"divide": options.get("norm") != "mean"}
-    batch = random_batch(seed)
-    mine = credit_of(batch, load("hgpo", {"credit": options}))
-    assert mine == pytest.approx(flat(hgpo.advantages(batch, **asked)), abs=1e-9)
+@pytest.mark.parametrize(("name", "options"), OPTIONS)
+def test_a_credits_options(name, options):
+    for seed in range(8):
+        batch = random_batch(seed)
+        mine = credit_of(batch, load(name, {"credit": options}))
+        assert mine == pytest.approx(flat(oracle(name)[0](batch, **options)), abs=1e-9)
 
 
 WEBSHOP = {"norm": "mean", "retain_coverage": 0.5, "rest": 0.5, "eta": 1.0, "retain_branches": True}

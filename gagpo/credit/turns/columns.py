@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -59,7 +58,6 @@ class Turns:
     truncated_E: whether a limit, not the environment, ended the episode.
     success_E: whether the task was solved.
     vote_E: id of the extracted answer; by default the success.
-    text_N: observations, for groups of similar ones.
     end_state_E: id of the state after the last turn.
     action_N: action id.
     feature_NF: float32[N, F], features that a value is fitted to.
@@ -84,7 +82,6 @@ class Turns:
     truncated_E: np.ndarray = None  # type: ignore[assignment]
     success_E: np.ndarray | None = None
     vote_E: np.ndarray | None = None
-    text_N: Sequence[str] | None = None
     end_state_E: np.ndarray | None = None
     action_N: np.ndarray | None = None
     feature_NF: np.ndarray | None = None
@@ -101,8 +98,6 @@ class Turns:
             self._convert(name, dtype, int(self.tokens_N.sum()) if length is None else length)
         if self.feature_NF is not None and self.feature_NF.shape[:1] != (turns,):
             raise BadTurns(f"feature_NF has {len(self.feature_NF)} rows, reward_N has {turns} entries")
-        if self.text_N is not None and len(self.text_N) != turns:
-            raise BadTurns(f"text_N has {len(self.text_N)} entries, reward_N has {turns}")
         for name in ("penalty_N", "tokens_N"):
             low = np.flatnonzero(getattr(self, name) < 0)
             if low.size:
@@ -145,14 +140,12 @@ class Turns:
         episodes: Sequence[Episode],
         key: StateKey = "observation",
         penalty: float | Sequence[float] = 0.0,
-        texts: bool = False,
         features: int = 0,
     ) -> Turns:
         """The columns of ``episodes``. In single-turn episodes the action (the extracted answer) is the vote.
 
         key: definition of a state.
         penalty: cost of an invalid action, >= 0, one for all or one for each episode.
-        texts: keep the observations, for similarity groups.
         features: number of hashed text features; 0 for none.
 
         Raises:
@@ -183,7 +176,6 @@ class Turns:
             truncated_E=np.array([episode.outcome == "truncated" for episode in episodes], np.bool_),
             success_E=np.array([episode.success for episode in episodes], np.bool_),
             vote_E=intern(turn.action for turn in turns) if single else None,
-            text_N=[turn.observation for turn in turns] if texts else None,
             env_E=_envs(episodes),
         )
 
@@ -195,11 +187,17 @@ class Turns:
         for column in fields(self):
             value = getattr(self, column.name)
             kept = {"E": kept_E, "K": kept_K}.get(column.name[-1], kept_N)
-            if isinstance(value, np.ndarray):
-                own[column.name] = value[kept]
-            elif value is not None:
-                own[column.name] = list(itertools.compress(value, kept))
+            own[column.name] = None if value is None else value[kept]
         return Turns(**{**own, "episode_N": renumber(own["episode_N"])})
+
+    def by_env(self) -> Iterator[tuple[np.ndarray, Turns]]:
+        """The episodes of each environment, bool[E], and their columns."""
+        if self.env_E is None:
+            yield np.ones(self.episodes, np.bool_), self
+            return
+        for env in np.unique(self.env_E):
+            own_E = self.env_E == env
+            yield own_E, self.only(own_E)
 
     def paying_success(self, chosen_E: bool | Sequence[bool] = True) -> Turns:
         """Replace rewards by 1 at the last turn of each success and 0 elsewhere; penalties stay.
@@ -254,19 +252,20 @@ class Turns:
         """Whether the turn is its episode's last, bool[N]."""
         return np.asarray(np.diff(self.episode_N, append=-1) != 0)
 
-    def states(self, scope: Literal["task", "batch"] = "task") -> np.ndarray:
-        """State of each turn, numbered 0..S-1, int64[N]: equal ids within one task group, or within the batch."""
-        return self._task_states if scope == "task" else self._batch_states
-
-    @cached_property
-    def _batch_states(self) -> np.ndarray:
+    @property
+    def named_N(self) -> np.ndarray:
+        """``state_N``; raises :class:`BadTurns` where it is missing."""
         if self.state_N is None:
             raise BadTurns("this credit compares states: give state_N (see gagpo.credit.intern)")
-        return renumber(self.state_N)
+        return self.state_N
+
+    def states(self) -> np.ndarray:
+        """State of each turn, numbered 0..S-1, int64[N]: equal ids within one task group."""
+        return self._states_N
 
     @cached_property
-    def _task_states(self) -> np.ndarray:
-        state_N = self._batch_states
+    def _states_N(self) -> np.ndarray:
+        state_N = renumber(self.named_N)
         return renumber(self.group_index_N * (int(state_N.max()) + 1) + state_N)
 
     def coded_return_E(self, reward: Coding) -> np.ndarray:

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 
 from gagpo.credit.turns.columns import Turns, renumber
-from gagpo.credit.turns.errors import BadTurns
 from gagpo.credit.turns.grouping import group_mean
 
 EXACT = 1e-10
@@ -44,15 +42,11 @@ class RolloutGraph:
     @classmethod
     def of(cls, turns: Turns) -> RolloutGraph:
         """The graph of ``turns`` with ``state_N`` and ``success_E``; an unknown end state is a node of its own."""
-        success_E = turns.succeeded_E
-        if turns.state_N is None:
-            raise BadTurns("this credit compares states: give state_N (see gagpo.credit.intern)")
+        success_E, state_N, end_E = turns.succeeded_E, turns.named_N, turns.end_state_E
         ends_E = np.flatnonzero(turns.last_N)
-        if turns.end_state_E is None:
-            end_E = int(turns.state_N.max()) + 1 + np.arange(turns.episodes)
-        else:
-            end_E = turns.end_state_E
-        label = renumber(np.concatenate([turns.state_N, end_E]))
+        if end_E is None:
+            end_E = int(state_N.max()) + 1 + np.arange(turns.episodes)
+        label = renumber(np.concatenate([state_N, end_E]))
         group = np.concatenate([turns.group_index_N, turns.group_index_E])
         node = renumber(group * (int(label.max()) + 1) + label)
         states, groups = int(node.max()) + 1, turns.groups
@@ -169,51 +163,21 @@ def success_rate(turns: Turns) -> np.ndarray:
     return group_mean(turns.succeeded_E.astype(np.float64), turns.group_index_E, turns.groups)
 
 
-def graph_value(
-    turns: Turns, gamma: float, scope: Literal["task", "batch"] = "task", bootstrap_truncated: bool = False
-) -> np.ndarray:
-    """Value of each turn's state in the Markov chain that the group's visits estimate, float64[N].
+def graph_value(turns: Turns, gamma: float) -> np.ndarray:
+    """Value of each turn's state in the Markov chain that the task group's visits estimate, float64[N].
 
     ``V(s)`` is the fixed point of "mean over all visits of s of ``r + gamma V(s')``", unique for ``gamma`` < 1, and 0
-    after an episode's end. With ``bootstrap_truncated`` the end of a truncated episode has the value of its end state
-    if a turn of the group starts there, else that of its last state.
+    after an episode's end.
     """
     from scipy.sparse import coo_array, eye_array
     from scipy.sparse.linalg import spsolve
 
-    state_N = turns.states(scope)
+    state_N = turns.states()
     states = int(state_N.max()) + 1
-    target_N = next_state(turns, state_N, states, scope, bootstrap_truncated)
     visits_S = np.bincount(state_N, minlength=states)
     mean_S = np.bincount(state_N, turns.net_reward_N, states) / visits_S
-    goes_N = target_N < states
-    source, target = state_N[goes_N], target_N[goes_N]
+    goes_N = ~turns.last_N
+    source, target = state_N[goes_N], np.append(state_N[1:], 0)[goes_N]
     ahead = coo_array((gamma / visits_S[source], (source, target)), shape=(states, states))
     value_S = spsolve((eye_array(states) - ahead).tocsc(), mean_S)
     return np.asarray(value_S[state_N])
-
-
-def next_state(
-    turns: Turns, state_N: np.ndarray, states: int, scope: Literal["task", "batch"], bootstrap_truncated: bool
-) -> np.ndarray:
-    """State that each turn leads to, int64[N]; ``states`` after an episode's end. See :func:`graph_value`."""
-    target_N = np.append(state_N[1:], states)
-    target_N[turns.last_N] = states
-    if bootstrap_truncated:
-        after_E = np.where(turns.truncated_E, _end_state(turns, state_N, scope), states)
-        target_N[turns.last_N] = after_E
-    return np.asarray(target_N)
-
-
-def _end_state(turns: Turns, state_N: np.ndarray, scope: Literal["task", "batch"]) -> np.ndarray:
-    """State that each episode ended in, int64[E]; that of its last turn if no turn starts in its end state."""
-    last_E: np.ndarray = state_N[turns.last_N]
-    if turns.end_state_E is None or turns.state_N is None:
-        return last_E
-    label = renumber(np.concatenate([turns.state_N, turns.end_state_E]))
-    if scope == "task":
-        label = label + (int(label.max()) + 1) * np.concatenate([turns.group_index_N, turns.group_index_E])
-    known, visit = np.unique(label[: turns.turns], return_index=True)
-    place_E = np.searchsorted(known, label[turns.turns :]).clip(max=len(known) - 1)
-    met_E = known[place_E] == label[turns.turns :]
-    return np.where(met_E, state_N[visit[place_E]], last_E)

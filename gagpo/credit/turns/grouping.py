@@ -44,6 +44,11 @@ def standardise(value_N: np.ndarray, group_N: np.ndarray, groups: int, ddof: int
     return np.asarray(centre(value_N, group_N, groups) / (group_std(value_N, group_N, groups, ddof) + EPSILON)[group_N])
 
 
+def over_batch(value_N: np.ndarray) -> np.ndarray:
+    """:func:`standardise` over all values."""
+    return standardise(value_N, np.zeros(len(value_N), np.int64), 1)
+
+
 def normalise(value_N: np.ndarray, group_N: np.ndarray, groups: int, norm: str, ddof: int = 1) -> np.ndarray:
     """:func:`standardise` for the norm ``mean_std``, :func:`centre` for ``mean``."""
     return centre(value_N, group_N, groups) if norm == "mean" else standardise(value_N, group_N, groups, ddof)
@@ -88,9 +93,9 @@ def next_in_episode(value_N: np.ndarray, last_N: np.ndarray) -> np.ndarray:
     return next_N
 
 
-def temporal_difference(reward_N: np.ndarray, value_N: np.ndarray, next_N: np.ndarray, gamma: float) -> np.ndarray:
-    """``r_t + gamma V_{t+1} - V_t``, with rounding errors of cancelling terms set to exactly 0."""
-    ahead_N = gamma * next_N
+def temporal_difference(reward_N: np.ndarray, value_N: np.ndarray, last_N: np.ndarray, gamma: float) -> np.ndarray:
+    """``r_t + gamma V_{t+1} - V_t``, V 0 after an episode's end; rounding errors of cancelling terms are exactly 0."""
+    ahead_N = gamma * next_in_episode(value_N, last_N)
     delta_N = reward_N + ahead_N - value_N
     size_N = np.abs(reward_N) + np.abs(ahead_N) + np.abs(value_N)
     return np.where(np.abs(delta_N) <= 1e-13 * size_N, 0.0, delta_N)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
-from typing import Literal
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -25,14 +25,6 @@ def intern(keys: Iterable[Hashable]) -> np.ndarray:
     return np.fromiter((numbers.setdefault(key, len(numbers)) for key in keys), dtype=np.int64)
 
 
-def resolved(episodes: Sequence[Episode], key: StateKey) -> StateKey:
-    """The key that ``auto`` stands for in ``episodes``; other keys are returned as they are."""
-    if key != "auto":
-        return key
-    named = all(turn.state is not None for episode in episodes for turn in episode.turns)
-    return "state" if named else "observation"
-
-
 def state_ids(episodes: Sequence[Episode], key: StateKey) -> tuple[np.ndarray, np.ndarray]:
     """Ids of each turn's state, int64[N], and of each episode's end state, int64[E].
 
@@ -42,43 +34,31 @@ def state_ids(episodes: Sequence[Episode], key: StateKey) -> tuple[np.ndarray, n
     Raises:
         BadTurns: ``key="state"`` and a turn has no state.
     """
-    env_E = intern(getattr(episode, "environment", None) for episode in episodes)
-    if not env_E.any():
-        return _ids_of_one_env(episodes, key)
-    env_N = np.repeat(env_E, [len(episode.turns) for episode in episodes])
-    id_N, id_E, used = np.zeros(len(env_N), np.int64), np.zeros(len(env_E), np.int64), 0
-    for env in range(int(env_E.max()) + 1):
-        own = [episode for episode, of in zip(episodes, env_E, strict=True) if of == env]
-        turn_ids, end_ids = _ids_of_one_env(own, key)
-        id_N[env_N == env], id_E[env_E == env] = turn_ids + used, end_ids + used
-        used += 1 + int(max(turn_ids.max(initial=-1), end_ids.max(initial=-1)))
-    return id_N, id_E
-
-
-def _ids_of_one_env(episodes: Sequence[Episode], key: StateKey) -> tuple[np.ndarray, np.ndarray]:
-    key = resolved(episodes, key)
-    for number, episode in enumerate(episodes if key == "state" else ()):
+    if key not in get_args(StateKey):
+        raise BadTurns(f"unknown key {key!r}; choose auto, state, observation or history")
+    envs = [getattr(episode, "environment", None) for episode in episodes]
+    unnamed = {
+        env for env, episode in zip(envs, episodes, strict=True) if any(turn.state is None for turn in episode.turns)
+    }
+    histories = _histories(episodes) if key == "history" else iter(())
+    keys: list[Hashable] = []
+    ends: list[Hashable] = []
+    for number, (env, episode) in enumerate(zip(envs, episodes, strict=True)):
+        kind = ("observation" if env in unnamed else "state") if key == "auto" else key
         for place, turn in enumerate(episode.turns):
-            if turn.state is None:
+            if key == "state" and turn.state is None:
                 raise BadTurns(
                     f"key='state' requires the environment's state, and turn {place} of episode {number} "
                     f"(task {episode.task!r}) has none: use key='observation'"
                 )
-    if key == "history":
-        keys, ends = list(_histories(episodes)), [("end of episode", number) for number in range(len(episodes))]
-    elif key in ("observation", "state"):
-        keys = [getattr(turn, key) for episode in episodes for turn in episode.turns]
-        ends = [
-            ("end of episode", number) if (end := getattr(episode, f"end_{key}")) is None else end
-            for number, episode in enumerate(episodes)
-        ]
-    else:
-        raise BadTurns(f"unknown key {key!r}; choose auto, state, observation or history")
+            keys.append((env, next(histories) if kind == "history" else getattr(turn, kind)))
+        end = None if kind == "history" else getattr(episode, f"end_{kind}")
+        ends.append(("end of episode", number) if end is None else (env, end))
     ids = intern([*keys, *ends])
     return ids[: len(keys)], ids[len(keys) :]
 
 
-def _histories(episodes: Sequence[Episode]) -> Iterable[Hashable]:
+def _histories(episodes: Sequence[Episode]) -> Iterator[Hashable]:
     """A number per turn, equal for equal observations and actions so far; linear in the turns."""
     numbers: dict[Hashable, int] = {}
     for episode in episodes:

@@ -11,24 +11,11 @@ from gagpo.credit.turns.errors import BadTurns
 from gagpo.credit.turns.keys import intern
 
 
-def turn_numbers(mask_BL: Any) -> np.ndarray:
-    """Turn of each sampled token, numbered over the batch, int64[B, L]; -1 where the mask is 0.
-
-    A turn is an unbroken run of sampled tokens in a row.
-
-    >>> turn_numbers([[1, 1, 0, 1], [1, 0, 0, 0]]).tolist()
-    [[0, 0, -1, 1], [2, -1, -1, -1]]
-    """
-    mask_BL = as_array(mask_BL).astype(np.bool_)
-    if mask_BL.ndim != 2:
-        raise BadTurns(f"the mask must have one row per episode, got shape {mask_BL.shape}")
-    return np.where(mask_BL, np.cumsum(_starts(mask_BL)).reshape(mask_BL.shape) - 1, -1)
-
-
 def turns_from_tokens(response_BL: Any, mask_BL: Any, reward: Any, group_B: Any, success: Any = None) -> Turns:
     """Turns of B episodes, each a row in which sampled tokens and observations alternate.
 
-    A turn's state is the observation before it, token for token; a first turn's is the prompt.
+    A turn is an unbroken run of sampled tokens. Its state is the observation before it, token for token; a first turn's
+    is the prompt.
 
     response_BL: token ids after the prompt, padded.
     mask_BL: 1 for sampled tokens, 0 for observations and padding.
@@ -41,7 +28,8 @@ def turns_from_tokens(response_BL: Any, mask_BL: Any, reward: Any, group_B: Any,
         BadTurns: shapes do not match, or an episode has no sampled token.
     """
     response_BL, mask_BL, reward = as_array(response_BL), as_array(mask_BL).astype(np.bool_), as_array(reward)
-    number_BL = turn_numbers(mask_BL)
+    if mask_BL.ndim != 2:
+        raise BadTurns(f"the mask must have one row per episode, got shape {mask_BL.shape}")
     if response_BL.shape != mask_BL.shape or reward.shape not in (mask_BL.shape, mask_BL.shape[:1]):
         raise BadTurns(
             f"response, mask and reward do not fit: {response_BL.shape}, {mask_BL.shape} and {reward.shape}; "
@@ -50,7 +38,10 @@ def turns_from_tokens(response_BL: Any, mask_BL: Any, reward: Any, group_B: Any,
     silent = np.flatnonzero(~mask_BL.any(axis=1))
     if silent.size:
         raise BadTurns(f"episode {silent[0]} has no sampled token: leave it out")
-    row_N, place_N = np.nonzero(_starts(mask_BL))
+    starts_BL = mask_BL.copy()
+    starts_BL[:, 1:] &= ~mask_BL[:, :-1]
+    behind_BL = np.cumsum(starts_BL).reshape(mask_BL.shape) - 1  # the turn that contains or precedes a token
+    row_N, place_N = np.nonzero(starts_BL)
     turns = len(row_N)
     first_N = np.diff(row_N, prepend=-1) != 0
     last_N = np.diff(row_N, append=-1) != 0
@@ -58,19 +49,12 @@ def turns_from_tokens(response_BL: Any, mask_BL: Any, reward: Any, group_B: Any,
         reward_N = np.where(last_N, reward[row_N], 0.0)
     else:
         # A reward before a row's first turn is paid to that turn.
-        behind_BL = np.cumsum(_starts(mask_BL)).reshape(mask_BL.shape) - 1
         owner_BL = np.maximum(behind_BL, np.flatnonzero(first_N)[:, None])
         reward_N = np.bincount(owner_BL.ravel(), reward.astype(np.float64).ravel(), turns)
-    tokens_N = np.bincount(number_BL[mask_BL], minlength=turns)
+    tokens_N = np.bincount(behind_BL[mask_BL], minlength=turns)
     end_N = place_N + tokens_N
     states = [
         () if first_N[turn] else tuple(response_BL[row_N[turn], end_N[turn - 1] : place_N[turn]].tolist())
         for turn in range(turns)
     ]
     return Turns(reward_N, row_N, as_array(group_B), state_N=intern(states), tokens_N=tokens_N, success_E=success)
-
-
-def _starts(mask_BL: np.ndarray) -> np.ndarray:
-    starts_BL = mask_BL.copy()
-    starts_BL[:, 1:] &= ~mask_BL[:, :-1]
-    return starts_BL

@@ -55,30 +55,20 @@ def test_the_filter_by_spread_drops_groups_of_equal_returns():
 
 def test_overlong_penalty_by_hand():
     lengths = np.array([1, 383, 384, 448, 512, 576])
-    assert overlong_penalty(lengths, limit=512, buffer=128).tolist() == [0, 0, 0, -0.5, -1, -1]
-    assert overlong_penalty(np.array([10**6]), limit=512, buffer=40).tolist() == [-1]
+    assert overlong_penalty(lengths, 512).tolist() == [0, 0, 0, -0.5, -1, -1]
+    assert overlong_penalty(np.array([1, 2]), 2).tolist() == [0, -1]  # a buffer of one token at least
 
 
 def test_turns_are_penalised_for_their_own_length():
-    controllers = Controllers(ControllerSettings(overlong=Overlong(limit=100, buffer=50)))
-    turns = Turns([0, 10, 0], [0, 0, 1], [0, 0], tokens_N=[75, 20, 100], penalty_N=[0.1, 0, 0])
-    shaped = controllers.shape(turns)
-    assert shaped.reward_N == pytest.approx([-0.5, 10, -1])
-    assert shaped.return_E == pytest.approx([9.4, -1])
+    controllers = Controllers(ControllerSettings(overlong=Overlong()))
+    turns = Turns([0, 10, 0], [0, 0, 1], [0, 0], tokens_N=[90, 20, 40], penalty_N=[0.1, 0, 0])
+    shaped = controllers.shape(turns, np.array([100, 100, 40]))
+    assert shaped.reward_N == pytest.approx([-0.6, 10, -1])
+    assert shaped.return_E == pytest.approx([9.3, -1])
     assert turns.return_E == pytest.approx([9.9, 0])
 
 
-def test_lengths_follow_the_response_limit_unless_they_are_set():
-    dapo = load("dapo").resolved(64)
-    assert dapo.controllers.overlong == Overlong(limit=64, buffer=16)
-    assert load("dapo", {"controllers": {"overlong": {"limit": 100, "buffer": 5}}}).resolved(
-        64
-    ).controllers.overlong == (Overlong(limit=100, buffer=5))
+def test_a_constant_follows_the_response_limit_unless_it_is_set():
     assert load("dr_grpo").resolved(64).aggregation.length == 64
     assert load("dr_grpo", {"aggregation": {"length": 7}}).resolved(64).aggregation.length == 7
     assert load("grpo").resolved(64) == load("grpo")
-    with pytest.raises(ValueError, match="buffer of 128 tokens is longer than the limit of 64"):
-        load("dapo", {"controllers": {"overlong": {"buffer": 128}}}).resolved(64)
-    # Where there is no rollout, the limit is that of a rollout's defaults.
-    turns = Turns([0, 1], [0, 1], [0, 0], tokens_N=[512, 448])
-    assert Controllers(ControllerSettings(overlong=Overlong())).shape(turns).reward_N.tolist() == [-1, 0.5]

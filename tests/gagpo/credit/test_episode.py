@@ -7,7 +7,6 @@ import pytest
 
 from gagpo.credit import Turns
 from gagpo.credit.episode import AgpoAdaptive, AgpoAsymmetric, DrGrpo, Grpo, Rloo
-from gagpo.credit.turns.dispersion import group_dispersion, group_quantile, group_skewness, vote_entropy
 
 EVERY = [kind().advantage for kind in (Grpo, DrGrpo, Rloo, AgpoAdaptive)]
 
@@ -64,53 +63,3 @@ def test_asymmetric_agpo_options_by_hand():
 def test_asymmetric_agpo_of_uniform_groups():
     turns = single_turns([10, 10, 0, 0], groups=[0, 0, 1, 1], success_E=[True, True, False, False])
     assert AgpoAsymmetric().advantage(turns).tolist() == [0, 0, -1, -1]
-
-
-def test_dispersions_by_hand():
-    returns, group = np.array([1.0, 2.0, 4.0, 8.0, 5.0, 5.0]), np.array([0, 0, 0, 0, 1, 1])
-    assert group_dispersion(returns, group, 2, "std") == pytest.approx([np.std([1, 2, 4, 8], ddof=1), 0])
-    # Median 3, deviations 2 1 1 5, their median 1.5; quartiles 1.75 and 5.
-    assert group_dispersion(returns, group, 2, "mad") == pytest.approx([1.4826 * 1.5, 0])
-    assert group_dispersion(returns, group, 2, "iqr") == pytest.approx([3.25 / 1.349, 0])
-    with pytest.raises(ValueError, match="unknown dispersion"):
-        group_dispersion(returns, group, 2, "range")
-
-
-@pytest.mark.parametrize("dispersion", ["std", "mad", "iqr"])
-def test_adaptive_agpo_divides_by_the_chosen_dispersion(dispersion):
-    returns = np.array([1.0, 2.0, 4.0, 8.0])
-    spread = group_dispersion(returns, np.zeros(4, int), 1, dispersion)[0]
-    assert AgpoAdaptive(dispersion=dispersion).advantage(single_turns(returns)) == pytest.approx(
-        (returns - 3.75) / spread
-    )
-
-
-@pytest.mark.parametrize("dispersion", ["mad", "iqr"])
-def test_a_robust_dispersion_of_zero_falls_back_to_the_deviation(dispersion):
-    turns = single_turns([1.0] + [0.0] * 7)
-    assert AgpoAdaptive(dispersion=dispersion).advantage(turns) == pytest.approx(
-        AgpoAdaptive(dispersion="std").advantage(turns)
-    )
-
-
-def test_quantiles_are_those_of_numpy():
-    rng = np.random.default_rng(0)
-    group = rng.integers(0, 7, 200)
-    value = rng.normal(size=200)
-    for share in (0.0, 0.25, 0.5, 0.9, 1.0):
-        expected = [np.quantile(value[group == g], share) for g in range(7)]
-        assert group_quantile(value, group, 7, share) == pytest.approx(expected)
-
-
-def test_skewness_by_hand():
-    # 0 0 0 1: m2 = 3/16, m3 = 3/32, g1 = 1.1547; corrected by sqrt(12)/2.
-    value, group = np.array([0, 0, 0, 1.0, 2, 2, 2, 0, 9.0]), np.array([0, 0, 0, 0, 1, 1, 1, 2, 2])
-    assert group_skewness(value, group, 3) == pytest.approx([2.0, 0.0, 0.0])
-    many = np.array([0.0] * 199 + [1.0])
-    assert group_skewness(many, np.zeros(200, int), 1).tolist() == [10.0]
-
-
-def test_vote_entropy_by_hand():
-    outcome, group = np.array([7, 7, 7, 9, 1, 1, 2, 3]), np.array([0, 0, 0, 0, 1, 1, 2, 2])
-    expected = [-(0.75 * math.log(0.75) + 0.25 * math.log(0.25)), 0.0, math.log(2)]
-    assert vote_entropy(outcome, group, 3) == pytest.approx(expected)

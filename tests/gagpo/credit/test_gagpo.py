@@ -1,11 +1,9 @@
 """GAGPO's credit against the worked example of its formulas and the identities that hold for it."""
 
-import numpy as np
 import pytest
 
 from gagpo.credit import Turns, intern
 from gagpo.credit.gagpo import Gagpo
-from gagpo.credit.gigpo import Gigpo
 
 STATES = ["s0", "a", "b", "s0", "a", "c", "s0", "d", "s0", "a", "b"]
 
@@ -42,13 +40,3 @@ def test_worked_example_is_normalised_by_its_sample_deviation(example):
     assert raw.mean() == pytest.approx(0, abs=5e-5)
     assert raw.std(ddof=1) == pytest.approx(3.4938, abs=5e-5)
     assert Gagpo().advantage(example) == pytest.approx((raw - raw.mean()) / (raw.std(ddof=1) + 1e-6))
-
-
-def test_lambda_one_is_the_mean_only_step_advantage(example):
-    assert Gagpo(lam=1.0, norm="none").advantage(example) == pytest.approx(Gigpo(norm="mean").step_advantage(example))
-
-
-def test_states_visited_once_give_no_advantage(example):
-    lonely = Turns(example.reward_N, example.episode_N, example.group_E, state_N=np.arange(11))
-    for lam in (0.0, 0.5, 1.0):
-        assert np.array_equal(Gagpo(lam=lam).advantage(lonely), np.zeros(11))

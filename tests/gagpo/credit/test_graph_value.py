@@ -22,15 +22,6 @@ def turns_of(*episodes: list[tuple[str, float]], group: int = 0, **more) -> Turn
     )
 
 
-def test_two_states_by_hand():
-    """From a half of the visits end with 10 and half go on to b; from b a third goes back to a, and the rest ends."""
-    turns = turns_of([("a", 10.0)], [("a", 0.0), ("b", 0.0), ("a", 10.0)], [("a", 0.0), ("b", 0.0)], [("b", 0.0)])
-    # V(a) = 5 + gamma/2 V(b), V(b) = gamma/3 V(a)
-    a = 5 / (1 - 0.9**2 / 6)
-    expected = {0: a, 1: 0.3 * a}
-    assert graph_value(turns, 0.9).tolist() == pytest.approx([expected[s] for s in turns.state_N], abs=1e-9)
-
-
 def test_worked_example():
     """Two episodes part at the first state and meet again: the one that was lucky afterwards lends its luck."""
     turns = turns_of(
@@ -45,34 +36,10 @@ def test_worked_example():
     assert Gagpo().value(turns)[4] == 0
 
 
-def test_an_invalid_action_is_a_self_loop():
-    turns = turns_of([("a", 0.0), ("a", 0.0), ("a", 1.0)])
-    assert graph_value(turns, 0.5)[0] == pytest.approx((1 / 3) / (1 - 0.5 * 2 / 3), abs=1e-12)
-
-
 def test_a_deterministic_path_has_no_advantage():
     turns = turns_of(*[[(f"s{k}", 10.0 * (k == 30)) for k in range(31)]] * 8)
     assert not Gagpo(proxy="graph", lam=0.0).advantage(turns).any()
     assert graph_value(turns, 0.95)[0] == pytest.approx(10 * 0.95**30, abs=1e-9)
-
-
-def test_truncated_episodes_bootstrap_from_their_end_state():
-    rows = ([("a", 0.0), ("b", 10.0)], [("a", 0.0)])
-    cut = turns_of(*rows, truncated_E=[False, True], end_state_E=[9, 1])
-    assert graph_value(cut, 0.9)[0] == pytest.approx(4.5)
-    assert graph_value(cut, 0.9, bootstrap_truncated=True)[0] == pytest.approx(9)
-    assert Gagpo(gamma=0.9, proxy="graph", lam=0.0, bootstrap_truncated=True, norm="none").advantage(cut) == (
-        pytest.approx([0, 0, 0])
-    )
-    # Nobody acted in the state after the cut: its own last state stands in.
-    elsewhere = turns_of(*rows, truncated_E=[False, True], end_state_E=[9, 7])
-    assert graph_value(elsewhere, 0.9, bootstrap_truncated=True)[0] == pytest.approx(4.5 / (1 - 0.45))
-
-
-def test_settings_without_a_fixed_point_are_rejected():
-    for wrong in ({"gamma": 1.0}, {"leave_one_out": True}):
-        with pytest.raises(ValueError, match="requires gamma below 1 and leave_one_out=false"):
-            Gagpo(proxy="graph", **wrong)
 
 
 @st.composite
@@ -87,7 +54,7 @@ def rollouts(draw) -> Turns:
     )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(rollouts(), st.sampled_from([0.0, 0.5, 0.95, 0.99]))
 def test_it_is_the_fixed_point(turns, gamma):
     value_N, state_N = graph_value(turns, gamma), turns.states()
@@ -101,7 +68,7 @@ def test_it_is_the_fixed_point(turns, gamma):
     assert np.bincount(state_N, advantage_N) == pytest.approx(0, abs=1e-7)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=25)
 @given(rollouts())
 def test_without_shared_states_it_is_the_return(turns):
     lonely = Turns(turns.reward_N, turns.episode_N, turns.group_E, state_N=np.arange(turns.turns))

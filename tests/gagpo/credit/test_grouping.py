@@ -6,7 +6,7 @@ import pytest
 from gagpo.credit.turns.grouping import BLOCK, backward_recursion, generalised_advantage, return_to_go
 
 
-@pytest.mark.parametrize("longest", [3, 50, 3 * BLOCK])
+@pytest.mark.parametrize("longest", [50, 3 * BLOCK])
 def test_long_columns_match_a_loop(longest):
     rng = np.random.default_rng(longest)
     count = 2 * BLOCK + 17

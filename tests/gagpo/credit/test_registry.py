@@ -12,8 +12,7 @@ import yaml
 
 from gagpo.algorithms import Algorithm, load
 from gagpo.base.errors import GagpoError
-from gagpo.credit import CreditSettings, Turns, advantages, find, names, register
-from gagpo.credit.registry import CREDITS
+from gagpo.credit import CREDITS, CreditSettings, Turns, advantages, register
 from gagpo.settings import SettingsError, parse
 
 HALF = '''
@@ -49,8 +48,7 @@ def elsewhere(tmp_path, monkeypatch):
 
 def test_names_match_their_classes():
     for name in CREDITS.ours:
-        assert find(name)().name == name
-    assert names()[: len(CREDITS.ours)] == list(CREDITS.ours)
+        assert CREDITS.find(name)().name == name
 
 
 def test_a_credit_of_another_file_is_found_by_module_and_class(elsewhere):
@@ -64,10 +62,10 @@ def test_a_credit_of_another_file_is_found_by_module_and_class(elsewhere):
 
 def test_a_registered_credit_is_found_by_name(elsewhere):
     with pytest.raises(ValueError, match="there is no credit 'half'"):
-        find("half")
+        CREDITS.find("half")
     __import__("half_credit")
     assert advantages(TURNS, load("grpo", {"credit": "half"}).credit).advantage_N.tolist() == [5, 5, 0]
-    assert "half" in names()
+    assert "half" in CREDITS.known()
     with pytest.raises(SettingsError, match=r"algorithm\.credit: credit half has no option 'shar'; nearest: share"):
         parse({**RUN, "algorithm": {"credit": {"name": "half", "shar": 1}}}, "run.yaml")
 
@@ -89,8 +87,8 @@ def test_a_credit_of_an_installed_package_is_found_by_entry_point(elsewhere, off
         import sys
         sys.path.insert(0, {str(elsewhere)!r})
         from gagpo.algorithms import load
-        from gagpo.credit import names
-        assert "half" in names() and "half_credit" not in sys.modules
+        from gagpo.credit import CREDITS
+        assert "half" in CREDITS.known() and "half_credit" not in sys.modules
         print(load("grpo", {{"credit": {{"name": "half", "share": 1.0}}}}).credit)
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=120)

@@ -4,10 +4,7 @@ import numpy as np
 import pytest
 
 from gagpo.agents.episodes import Episode, Turn
-from gagpo.credit import BadTurns, Turns, intern, turns_for
-from gagpo.credit.episode import Grpo
-from gagpo.credit.gagpo import Gagpo
-from gagpo.credit.gigpo import Gigpo
+from gagpo.credit import BadTurns, Turns, intern
 from gagpo.credit.turns import renumber
 
 
@@ -83,13 +80,6 @@ def test_failed_and_empty_episodes_and_unknown_keys_are_refused():
         Turns.from_episodes([])
 
 
-def test_credit_settings_choose_the_columns():
-    episodes = [episode(("hall", "north", 0), ("hall", "north", 0))]
-    assert turns_for(episodes, Gagpo(key="history")).state_N.tolist() == [0, 1]
-    assert turns_for(episodes, Gigpo(similarity=0.9)).text_N == ["hall", "hall"]
-    assert turns_for(episodes, Grpo()).text_N is None
-
-
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
@@ -110,7 +100,6 @@ def test_credit_settings_choose_the_columns():
         ({"penalty_N": [-0.1, 0.0]}, "penalty_N must not be negative; turn 0"),
         ({"tokens_N": [3, -1]}, "tokens_N must not be negative; turn 1"),
         ({"success_E": [True, False]}, "success_E must have 1 entries"),
-        ({"text_N": ["only one"]}, "text_N has 1 entries"),
     ],
 )
 def test_bad_columns_are_named(columns, message):

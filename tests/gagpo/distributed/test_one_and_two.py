@@ -13,7 +13,7 @@ CASES = {
         "lora": {"rank": 4, "alpha": 4.0},
     },
     "a step taken back": {"algorithm": {"preset": "gagpo", **NO_KL}, "optimizer": {"learning_rate": 2e-2}},
-    "ppo with a backbone": {"algorithm": {"preset": "ppo_token", "critic": {"head": "separate"}, **NO_KL}},
+    "ppo by tokens": {"algorithm": {"preset": "ppo_token", **NO_KL}},
     "group baseline, batch norm": {"algorithm": {"preset": "reinforce_baseline", **NO_KL}},
     "gagpo, batch norm": {"algorithm": {"preset": "gagpo", "credit": {"norm": "batch"}, **NO_KL}},
     "apmpo": {"algorithm": {"preset": "apmpo", "entropy": 0.01, **NO_KL}},  # without a success nothing else teaches
@@ -30,7 +30,6 @@ CASES = {
         "algorithm": {
             "preset": "dr_grpo",
             "expert": {"coefficient": 0.3, "schedule": "linear"},
-            "distillation": {"teacher": "self", "hint": "success"},
             "replay": {"rise": 0},
         }
     },
@@ -44,7 +43,7 @@ OFFLOADED = {"gradient_checkpointing": True, "offload": ["activations", "weights
 CHUNK = 4096  # logits, about a dozen tokens: the output layer is computed again in the backward pass
 QUICK = ("gagpo", "lora", "a step taken back", "taught")
 CASES["weights and activations on the host"] = {
-    "algorithm": CASES["ppo with a backbone"]["algorithm"],
+    "algorithm": CASES["ppo by tokens"]["algorithm"],
     "training": OFFLOADED,
 }
 
@@ -94,7 +93,7 @@ def test_ten_updates_of_two_ranks_are_those_of_one(long, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("order", [(1, 2, 1), (2, 1, 2)], ids=str)
 def test_a_checkpoint_goes_on_in_another_number_of_ranks_and_back(tmp_path, warm_model, order):
-    names = ("lora", "ppo with a backbone", "apmpo", "probes")
+    names = ("lora", "ppo by tokens", "apmpo", "probes")
     jobs = []
     for name in names:
         case = {**CASES[name], "training": {"iterations": 3, "save_every": 1}}

@@ -9,7 +9,7 @@ from gagpo.agents.episodes import Episode, Turn
 from gagpo.credit import Credit
 from gagpo.imitation.imitation import ReplayBuffer, joined
 from gagpo.learning.batch import build_rows
-from gagpo.objectives.imitation import Replay
+from gagpo.objectives.imitation import ExpertLoss, Replay, decay
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import CheckpointError
 from gagpo.runs.run_folder import RunFolder
@@ -50,7 +50,10 @@ def test_returns_are_compared_with_the_median_of_group_means():
     assert buffer.chosen()[0] == []
 
 
-def test_the_coefficient_rises_along_half_a_cosine():
+def test_coefficients_follow_their_schedules():
+    falling = ExpertLoss(coefficient=0.4, schedule="linear")
+    assert [falling.at(i, 4) for i in range(5)] == pytest.approx([0.4, 0.3, 0.2, 0.1, 0.0])
+    assert decay("cosine", 0.0) == decay("constant", 1.0) == 1.0 and decay("cosine", 1.0) == pytest.approx(0.0)
     replay = Replay(coefficient=2.0, rise=4)
     assert [replay.at(i) for i in range(6)] == pytest.approx(
         [2 * (1 - np.cos(np.pi * min(i / 4, 1))) / 2 for i in range(6)]
@@ -89,13 +92,13 @@ def ends(folder):
 
 
 def test_a_run_with_a_replay_buffer_is_resumed_bit_for_bit(corridor, tmp_path):
-    config = corridor(algorithm=SPEAR, training={"iterations": 4}, evaluation={"splits": []})
+    config = corridor(algorithm=SPEAR, training={"iterations": 3}, evaluation={"splits": []})
     whole = RunFolder.create(tmp_path / "whole", load(config))
     train(whole, quiet=True)
-    parts = RunFolder.create(tmp_path / "parts", load(config, ["training.iterations=2"]))
+    parts = RunFolder.create(tmp_path / "parts", load(config, ["training.iterations=1"]))
     train(parts, quiet=True)
     again = RunFolder.open(parts.path)
-    again.change(["training.iterations=4"])
+    again.change(["training.iterations=3"])
     train(again, quiet=True)
     assert ends(whole) == ends(parts)
     assert [row["replayed_episodes"] for row in whole.metrics()] == [

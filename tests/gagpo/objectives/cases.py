@@ -8,12 +8,7 @@ import torch
 
 from gagpo.objectives import ObjectiveSettings
 
-RATIOS = [("token", "mean", "segment")] + [
-    (level, pool, gradient)
-    for level in ("action", "sequence")
-    for pool in ("mean", "sum")
-    for gradient in ("segment", "token")
-]
+RATIOS = [("token", "segment"), *itertools.product(("action", "sequence"), ("segment", "token"))]
 GATES = ["clip", {"name": "clip", "high": 0.28, "dual": 1.5}, "log_clip", "sapo", "cispo", "dppo", "none"]
 AGGREGATIONS = [
     "token_mean",
@@ -54,7 +49,7 @@ def one_by_one(new, old, advantage, turn, row, chosen: ObjectiveSettings) -> tor
 
     def ratio(k):
         logs = [new[j] - old[j] for j in members(segment, k)]
-        value = sum(logs) / (len(logs) if chosen.ratio_pool == "mean" else 1)
+        value = sum(logs) / len(logs)
         if chosen.ratio_gradient == "token":
             return torch.exp(value.detach()) * torch.exp(new[k]) / torch.exp(new[k]).detach()
         return torch.exp(value)
@@ -113,10 +108,8 @@ def legal(gate: Any) -> list[Any]:
 
 
 def every_objective(gate: Any, **more: Any) -> Iterator[ObjectiveSettings]:
-    for (level, pool, gradient), aggregation in itertools.product(RATIOS, legal(gate)):
-        yield objective(
-            ratio=level, ratio_pool=pool, ratio_gradient=gradient, gate=gate, aggregation=aggregation, **more
-        )
+    for (level, gradient), aggregation in itertools.product(RATIOS, legal(gate)):
+        yield objective(ratio=level, ratio_gradient=gradient, gate=gate, aggregation=aggregation, **more)
 
 
 CHOICES = [

@@ -32,9 +32,9 @@ from tests.gagpo.objectives.cases import (
 @pytest.mark.parametrize("ratio", RATIOS, ids="-".join)
 @pytest.mark.parametrize("gate", GATES, ids=str)
 def test_every_combination_has_the_value_and_gradient_of_the_loops(ratio, gate):
-    level, pool, gradient = ratio
+    level, gradient = ratio
     for aggregation in legal(gate):
-        chosen = objective(ratio=level, ratio_pool=pool, ratio_gradient=gradient, gate=gate, aggregation=aggregation)
+        chosen = objective(ratio=level, ratio_gradient=gradient, gate=gate, aggregation=aggregation)
         new, old, advantage = random_batch(per=None)
         loss, _ = policy_loss(new, old, advantage, Layout.of(TURN, ROW), chosen)
         expected = one_by_one(new, old, advantage, TURN, ROW, chosen)

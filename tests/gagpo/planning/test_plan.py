@@ -239,18 +239,6 @@ def test_only_an_adapter_has_gradients_and_moments_and_it_needs_no_reference(big
     assert part["gradients"] == 4 * count and part["optimiser"] == 8 * count and "reference" not in part
 
 
-def test_a_separate_critic_is_a_second_model_also_with_an_adapter(big):
-    ppo = "algorithm={preset: ppo_token, critic: {head: separate}}"
-    whole = load("alfworld-qwen", [f"model={big.model}", ppo])
-    alone, count = 1_543_714_304, 28 * 32 * (2 * (1536 + 1536) + 2 * (1536 + 256) + 3 * (1536 + 8960))
-    made = plan(whole)
-    assert {part.name: part.bytes for part in made.parts}["critic"] == 12 * alone
-    assert made.disk["checkpoint"] == (24 + 4) * alone
-    made = plan(with_overrides(whole, ["lora={rank: 32}"]))
-    assert {part.name: part.bytes for part in made.parts}["critic"] == 4 * alone + 12 * count
-    assert made.disk["checkpoint"] == (12 + 4) * count + 4 * alone + 12 * count
-
-
 def test_eight_bit_moments_are_a_quarter(big):
     small = with_overrides(big, ["optimizer.name=adamw8bit"])
     parts = [{part.name: part.bytes for part in plan(one).parts} for one in (big, small)]

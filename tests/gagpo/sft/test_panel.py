@@ -89,8 +89,9 @@ def test_the_rate_of_a_round_rises_stays_and_falls_before_the_panel(corridor):
 
 
 def short(monkeypatch):
-    """Rounds of a few steps, eight at most."""
-    monkeypatch.setattr(panels, "FIRST", 3)
+    """Rounds of a few steps, eight at most, and a small panel."""
+    for name, value in (("FIRST", 3), ("TASKS", 4), ("TRIES", 2)):
+        monkeypatch.setattr(panels, name, value)
     for module in (panels, supervised):
         monkeypatch.setattr(module, "MOST_STEPS", 8)
 

@@ -226,11 +226,11 @@ def _written(mixture, settings):
 
 def test_a_credit_over_the_batch_is_given_in_each_env_by_itself(mixture, tmp_path):
     """Rewards of one environment times ten change nothing in the other, and their scale goes away in their own."""
-    credit = {"preset": "gagpo", "credit": {"norm": "batch", "scope": "batch"}}
+    credit = {"preset": "gagpo", "credit": {"norm": "batch"}}
     trainer = Trainer(RunFolder.create(tmp_path / "run", load(mixture(rollout=ROLLOUT, algorithm=credit))), quiet=True)
     with trainer.placement.open_pool(trainer.settings) as pool:
         episodes = trainer.collector.collect(trainer.sampler.agent(), pool, 0).episodes
-    from gagpo.credit import give_credit
+    from gagpo.credit import advantages
 
     settings, found = trainer.settings.algorithm.credit, []
     for factor in (1.0, 10.0):
@@ -238,11 +238,11 @@ def test_a_credit_over_the_batch_is_given_in_each_env_by_itself(mixture, tmp_pat
             for number, turn in enumerate(episode.turns):
                 turn.reward = number % 3 * (factor if episode.environment == "long" else 1.0)
         turns = turns_for(episodes, settings)
-        found.append(give_credit(turns, settings).advantage)
+        found.append(advantages(turns, settings).advantage)
     np.testing.assert_allclose(found[0], found[1], atol=1e-5)  # the norm adds a little to a deviation
     alone = [episode for episode in episodes if episode.environment == "short"]
     own = np.array([episode.environment == "short" for episode in episodes for _ in episode.turns])
-    np.testing.assert_array_equal(found[1][own], give_credit(turns_for(alone, settings), settings).advantage)
+    np.testing.assert_array_equal(found[1][own], advantages(turns_for(alone, settings), settings).advantage)
 
 
 def test_a_row_is_overridden_by_its_name_or_number(mixture):

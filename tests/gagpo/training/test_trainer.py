@@ -107,7 +107,7 @@ ADAPTIVE = {"preset": "agpo_adaptive", "controllers": {"agpo": {"probe": 3}}}
 VARIANTS = {
     "adaptive": ADAPTIVE,
     "dapo": {"preset": "dapo", "controllers": {"dynamic_sampling": {"rounds": 2}}},
-    "ppo_token": {"preset": "ppo_token", "critic": {"head": "separate"}},
+    "ppo_token": {"preset": "ppo_token"},
 }
 
 

@@ -3,11 +3,14 @@
 from tests.oracles.batch import kl_terms, mates, mean, mean_over_tokens, per_episode, ppo_terms, whitened
 
 
-def advantages(batch):
+def advantages(batch, gamma=1.0):
+    """A turn is paid at its last token; discounting counts response tokens."""
     returns = []
     for episode in batch:
-        totals = [sum(turn.reward - turn.penalty for turn in episode.turns[t:]) for t in range(len(episode.turns))]
-        returns.append([[total] * len(turn.new) for total, turn in zip(totals, episode.turns, strict=True)])
+        paid = [[0.0] * (len(turn.new) - 1) + [turn.reward - turn.penalty] for turn in episode.turns]
+        flat = [x for row in paid for x in row]
+        ahead = iter([sum(gamma**k * x for k, x in enumerate(flat[place:])) for place in range(len(flat))])
+        returns.append([[next(ahead) for _ in row] for row in paid])
     return whitened(returns)
 
 

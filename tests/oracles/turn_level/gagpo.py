@@ -7,6 +7,7 @@ from tests.oracles.batch import (
     deviation,
     discounted,
     generalised,
+    group_relative,
     kl_terms,
     mean,
     mean_over_actions,
@@ -14,7 +15,7 @@ from tests.oracles.batch import (
 )
 
 
-def advantages(batch, gamma=0.95, lam=0.8):
+def advantages(batch, gamma=0.95, lam=0.8, norm="group", trajectory_weight=0.0):
     def value(group, state):
         visits = []
         for other in batch:
@@ -28,10 +29,13 @@ def advantages(batch, gamma=0.95, lam=0.8):
         raw.append(generalised([turn.reward - turn.penalty for turn in episode.turns], values, gamma, lam))
     normalised = []
     for episode, numbers in zip(batch, raw, strict=True):
-        group = [x for other, row in zip(batch, raw, strict=True) if other.group == episode.group for x in row]
+        own = [row for other, row in zip(batch, raw, strict=True) if norm == "batch" or other.group == episode.group]
+        group = [x for row in own for x in row]
         spread = deviation(group) if max(group) - min(group) > 1e-9 else 0.0
         normalised.append([(x - mean(group)) / (spread + 1e-6) if spread else 0.0 for x in numbers])
-    return per_turn(batch, normalised)
+    trajectory = group_relative(batch)
+    numbers = zip(raw if norm == "none" else normalised, trajectory, strict=True)
+    return per_turn(batch, [[x + trajectory_weight * whole[0][0] for x in row] for row, whole in numbers])
 
 
 def loss(batch, advantages):

@@ -15,14 +15,17 @@ from tests.oracles.batch import (
 )
 
 
-def advantages(batch, gamma=0.95):
+def advantages(batch, gamma=0.95, norm="mean_std", step_weight=1.0):
+    def normalised(value, values):
+        spread = deviation(values)
+        return (value - mean(values)) / (spread + 1e-6 if norm == "mean_std" else 1.0) if spread else 0.0
+
     numbers = []
     for episode in batch:
         totals = [sum(turn.reward for turn in other.turns) for other in mates(batch, episode)]
-        own, spread = sum(turn.reward for turn in episode.turns), deviation(totals)
+        own = sum(turn.reward for turn in episode.turns)
         numbers.append([])
         for t, turn in enumerate(episode.turns):
-            first = (own - turn.penalty - mean(totals)) / (spread + 1e-6) if spread else 0.0
             peers = [
                 discounted(other, gamma, fined=False)[place] - its.penalty
                 for other in mates(batch, episode)
@@ -30,8 +33,7 @@ def advantages(batch, gamma=0.95):
                 if its.state == turn.state
             ]
             step = discounted(episode, gamma, fined=False)[t] - turn.penalty
-            second = (step - mean(peers)) / (deviation(peers) + 1e-6) if deviation(peers) else 0.0
-            numbers[-1].append(first + second)
+            numbers[-1].append(normalised(own - turn.penalty, totals) + step_weight * normalised(step, peers))
     return per_turn(batch, numbers)
 
 

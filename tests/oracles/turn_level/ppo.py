@@ -15,8 +15,8 @@ def raw_advantages(batch, gamma=1.0, lam=1.0):
     return numbers
 
 
-def advantages(batch):
-    return whitened(raw_advantages(batch))
+def advantages(batch, **options):
+    return whitened(raw_advantages(batch, **options))
 
 
 def loss(batch, advantages):
