@@ -24,19 +24,18 @@ Episodes older than ``rollout.max_staleness`` are dropped and played again. A ch
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 
 from gagpo.agents.agent import Agent, LanguageAgent
 from gagpo.agents.engines.base import Engine, NamedTensor
-from gagpo.agents.engines.weights import named_tensors, tensors_for
+from gagpo.agents.engines.weights import tensors_for
 from gagpo.agents.episodes import Episode
-from gagpo.agents.precision import dtype_of
 from gagpo.agents.rollout import Clock
 from gagpo.base.errors import InvalidArgument
 from gagpo.collecting.buffer import Group, GroupBuffer
@@ -45,12 +44,8 @@ from gagpo.collecting.distributed_rollout import packed, unpacked
 from gagpo.collecting.sampling_thread import SamplingThread
 from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
-from gagpo.distributed.interrupt import Interruptions
-from gagpo.distributed.ranks import Ranks
 from gagpo.envs.pool import Pool
 from gagpo.settings import RunSettings
-
-T = TypeVar("T")
 
 
 class AheadCollector(Collector):
@@ -181,83 +176,6 @@ class AheadCollector(Collector):
             self.buffer.restore(place, version, own)
             first += count
         self._carried = list(self.buffer.groups)
-
-
-class FirstRankCollector(Collector):
-    """Sends what ``ahead`` collects on the first rank to all ranks.
-
-    Only the first rank uses the buffer. New weights are gathered from all ranks for its engine.
-    """
-
-    def __init__(self, ahead: AheadCollector, ranks: Ranks, interruptions: Interruptions):
-        super().__init__(ahead.settings, ahead.schedule, ahead.controllers)
-        self.ahead, self.ranks, self.interruptions = ahead, ranks, interruptions
-
-    def _on_first(self, call: Callable[[], T]) -> T | None:
-        """The result of ``call`` on the first rank, None on the others. An error or interruption ends all ranks."""
-        found, error = None, None
-        try:
-            if self.ranks.first:
-                with self.interruptions.immediate():
-                    found = call()
-        except BaseException as caught:
-            error = caught
-        self.ranks.raise_together(error, self.ranks.gathered(error and type(error).__name__))
-        return found
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.ahead.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.ahead.load_state_dict(state)
-
-    def sampled(self, seconds: float | None) -> bytes | None:
-        return self._on_first(lambda: self.ahead.sampled(seconds))
-
-    def load_sampled(self, data: bytes) -> None:
-        self.ahead.load_sampled(data)
-
-    def collect(self, agent: Agent, pool: Pool, iteration: int) -> Collection:
-        found = self._on_first(lambda: self.ahead.collect(agent, pool, iteration))
-        data = self.ranks.gathered_bytes(b"" if found is None else collection_bytes(found))[0]
-        return found or collection_of(data)
-
-    @contextmanager
-    def updating(self, engine: Engine, model: torch.nn.Module, iteration: int) -> Iterator[None]:
-        """Publish the new weights at the end, in the engine's format, in host memory."""
-        yield
-        published = []
-        for name, tensor in named_tensors(model, dtype=dtype_of(engine.dtype)):  # gathered by all ranks
-            if self.ranks.first:
-                published.append((name, tensor.detach().to("cpu", dtype_of(engine.dtype), copy=True)))
-        self.ranks.of_first(lambda: self.ahead.publish(published, iteration))
-
-    @contextmanager
-    def paused(self, engine: Engine) -> Iterator[None]:
-        with ExitStack() as resting:
-            rest = self.ahead.paused(engine)
-            self.ranks.together(lambda: resting.enter_context(rest))
-            yield
-
-    def close(self) -> None:
-        self.ahead.close()
-
-
-def collection_bytes(found: Collection) -> bytes:
-    """A collection without probes, each episode once."""
-    place = {id(episode): number for number, episode in enumerate(found.played)}
-    about: dict[str, Any] = {"played": len(found.played), "kept": [place[id(episode)] for episode in found.episodes]}
-    about |= {"rounds": found.rounds, "clock": vars(found.clock), "stats": found.stats}
-    return packed([*found.played, *found.stale], about)
-
-
-def collection_of(data: bytes) -> Collection:
-    """The collection of :func:`collection_bytes`."""
-    episodes, about = unpacked(data)
-    played, stale = episodes[: about["played"]], episodes[about["played"] :]
-    kept = [played[place] for place in about["kept"]]
-    clock = Clock(**about["clock"])
-    return Collection(kept, played, stale=stale, rounds=about["rounds"], clock=clock, stats=about["stats"])
 
 
 def staleness(episodes: Sequence[Episode], iteration: int) -> dict[str, float]:

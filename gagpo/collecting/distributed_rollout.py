@@ -56,23 +56,23 @@ def require_fitting(settings: RunSettings, processes: int) -> None:
             f"lora.base=4bit keeps weights in blocks that cannot be sharded over {processes} processes: set "
             "lora.base=bfloat16, or processes=1"
         )
-    if settings.rollout.ahead and settings.engine.name == "vllm":
+    if settings.rollout.ahead:
         raise SettingsError(
-            "engine vllm samples on the GPUs of the ranks, and rollout.ahead samples while these train: set "
-            "engine=vllm-server with GPUs of its own, or rollout.ahead=0"
+            f"rollout.ahead={settings.rollout.ahead} needs a single process (got {processes}): set rollout.ahead=0, or "
+            "processes=1"
         )
     tasks = settings.rollout.tasks
-    if tasks % processes and not settings.rollout.ahead:
+    if tasks % processes:
         raise SettingsError(
             f"rollout.tasks={tasks} cannot be divided over {processes} processes: set it to a multiple of {processes}, "
             f"or processes to a divisor of {tasks}"
         )
 
 
-def rollout_of(ranks: Ranks, interruptions: Interruptions, players: int) -> Rollout:
-    """A rollout by all ranks together. players: how many of them have an engine.
+def rollout_of(ranks: Ranks, interruptions: Interruptions) -> Rollout:
+    """A rollout by all ranks together.
 
-    Task group k is played by rank ``k mod players``, with the same seeds as on a single rank.
+    Task group k is played by rank ``k mod world_size``, with the same seeds as on a single rank.
     """
     if ranks.alone:
         return rollout
@@ -85,7 +85,7 @@ def rollout_of(ranks: Ranks, interruptions: Interruptions, players: int) -> Roll
         on_finish: Callable[[Episode], None] | None = None,
         **options: Any,
     ) -> tuple[list[Episode], Clock]:
-        mine = [job for job in jobs if job.group % players == ranks.rank]
+        mine = [job for job in jobs if job.group % ranks.world_size == ranks.rank]
         episodes: list[Episode] = []
         clock = Clock()
         error: BaseException | None = None

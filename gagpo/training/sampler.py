@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from gagpo.agents.agent import ChatFormat, LanguageAgent
-from gagpo.agents.engines.base import Engine, IdleEngine, Sampling, engine_measures
-from gagpo.agents.engines.ranks import Rank
+from gagpo.agents.engines.base import Engine, Sampling, engine_measures
 from gagpo.agents.engines.registry import SERVERS
 from gagpo.agents.episodes import Episode
 from gagpo.agents.setup import language_agent, make_engine
@@ -93,13 +92,8 @@ class Sampler:
         return engine_measures(self.engine)
 
 
-def needs_weights(settings: RunSettings, ranks: Ranks) -> bool:
-    """Whether the engine needs a model with weights in this process, as all do except vLLM and servers.
-
-    With ``rollout.ahead`` the first rank needs one in any case, because the policy's own weights change meanwhile.
-    """
-    if settings.rollout.ahead:
-        return ranks.first
+def needs_weights(settings: RunSettings) -> bool:
+    """Whether the engine needs a model with weights in this process, as all do except vLLM and servers."""
     return settings.engine.name not in ("vllm", *SERVERS)
 
 
@@ -113,12 +107,7 @@ def _engine(
     tokenizer: Any = policy.tokenizer
     if own and chosen.name == "transformers":
         arguments["own"] = True
-    if ahead and not ranks.alone:  # the first rank has all servers and their GPUs
-        if not ranks.first:
-            return IdleEngine(model, tokenizer, settings.engine.options.get("max_length"), chosen.dtype)
-        if chosen.name in SERVERS:
-            arguments["place"] = Rank()
-    if not ranks.alone and not needs_weights(settings, ranks):
+    if not ranks.alone and not needs_weights(settings):
         arguments["read"] = Reader(policy.model, settings.device, settings.training.precision)
     if ahead:
         tokenizer = copy.deepcopy(tokenizer)

@@ -14,7 +14,7 @@ from gagpo.agents.episodes import Episode
 from gagpo.agents.model import commit_of
 from gagpo.agents.setup import make_env, tasks_of
 from gagpo.base.errors import GagpoError
-from gagpo.collecting.ahead import AheadCollector, FirstRankCollector
+from gagpo.collecting.ahead import AheadCollector
 from gagpo.collecting.collector import Collection, Collector
 from gagpo.collecting.distributed_rollout import require_fitting, rollout_of
 from gagpo.collecting.placement import LocalPlacement
@@ -88,12 +88,13 @@ class Trainer:
         )
         controllers = Controllers(algorithm.controllers, settings.training.trust_region, settings.optimizer.by_groups)
         self.interruptions = Interruptions(ranks)
-        rollout = rollout_of(ranks, self.interruptions, 1 if settings.rollout.ahead else ranks.world_size)
+        rollout = rollout_of(ranks, self.interruptions)
         schedule = Schedule(settings, tasks)
-        self.collector = Collector(settings, schedule, controllers, rollout)
-        if settings.rollout.ahead:
-            ahead = AheadCollector(settings, schedule, controllers)
-            self.collector = ahead if ranks.alone else FirstRankCollector(ahead, ranks, self.interruptions)
+        self.collector = (
+            AheadCollector(settings, schedule, controllers)
+            if settings.rollout.ahead
+            else Collector(settings, schedule, controllers, rollout)
+        )
 
         saved = self._last_checkpoint()
         require_trainable(settings)
@@ -101,7 +102,7 @@ class Trainer:
         commit = ranks.of_first(lambda: folder.commit or commit_of(settings.model, settings.revision))
         policy = load_policy(settings, saved, commit)
         # Before the learner shards the policy.
-        model = sampled_from(policy.model, ranks, settings.engine.dtype, needs_weights(settings, ranks))
+        model = sampled_from(policy.model, ranks, settings.engine.dtype, needs_weights(settings))
         self.recorder = Recorder(folder, settings, policy.tokenizer, report, ranks)
         self.learner = Learner(settings, policy, controllers, ranks, self.recorder, saved, environments)
         self.sampler = Sampler(settings, environments, policy, model, rollout, self.placement, ranks)

@@ -230,10 +230,9 @@ def test_an_engine_on_the_trainers_weights_is_refused(corridor, tmp_path, outsid
         Trainer(RunFolder.create(tmp_path / "run", settings), quiet=True)
 
 
-def test_several_processes_may_train_meanwhile_but_not_sample_on_their_own_cards(corridor):
-    require_fitting(load(corridor(rollout={**AHEAD, "tasks": 3})), 2)  # one plays for all
-    with pytest.raises(SettingsError, match="set engine=vllm-server with GPUs of its own"):
-        require_fitting(load(corridor(rollout=AHEAD, engine="vllm")), 2)
+def test_several_processes_do_not_sample_ahead(corridor):
+    with pytest.raises(SettingsError, match=r"rollout.ahead=1 needs a single process \(got 2\)"):
+        require_fitting(load(corridor(rollout=AHEAD)), 2)
 
 
 def test_the_correction_is_for_older_weights_unless_another_is_named(corridor):
