@@ -21,7 +21,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from gagpo.base.errors import GagpoError
 from gagpo.distributed.environment import started_as_rank
 from gagpo.distributed.errors import RankFailed, RankLost, RanksDiffer
-from gagpo.distributed.meeting import MEETING_SECONDS, choose_interface, meet, not_found
+from gagpo.distributed.meeting import MEETING_SECONDS, meet, not_found
 from gagpo.distributed.watch import Watch
 from gagpo.objectives.layout import Normaliser
 
@@ -230,7 +230,6 @@ def _opened(store: Store, rank: int, world_size: int, watch: Watch) -> Ranks:
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     own, timeout = PrefixStore("gagpo", store), timedelta(seconds=PATIENCE)
     try:
-        choose_interface(own, rank, world_size)
         dist.init_process_group(backend, store=own, rank=rank, world_size=world_size, timeout=timeout)
     except (RuntimeError, ValueError, dist.DistError) as error:
         raise not_found(error) from None

@@ -5,12 +5,11 @@ import signal
 import sys
 from pathlib import Path
 
-from gagpo.distributed.environment import INTERFACE
 from gagpo.distributed.ranks import joined
 
 folder, deadline, killed = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
 with joined(deadline) as ranks:
-    print(f"{ranks.rank} met over {os.environ.get(INTERFACE)}", flush=True)
+    print(f"{ranks.rank} met", flush=True)
     meetings = 0
     while not ranks.any((folder / "end").exists()):
         meetings += 1
