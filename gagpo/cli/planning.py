@@ -28,18 +28,7 @@ def plan(
         list[float] | None,
         typer.Option(min=0.1, help="Memory of a GPU in GB; repeat for several. By default this machine's."),
     ] = None,
-    tokens_per_second: Annotated[
-        float | None, typer.Option(min=0.001, help="Response tokens per second of a whole iteration.")
-    ] = None,
     run: Annotated[Path | None, typer.Option(help="Take turns, tokens and speed from this run.")] = None,
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of one observation.")] = 300,
-    turns: Annotated[
-        float | None, typer.Option(min=1, help="Turns of a usual episode; half of the limit by default.")
-    ] = None,
-    response_tokens: Annotated[
-        float | None,
-        typer.Option(min=1, help="Tokens of a usual response; a quarter of rollout.max_tokens by default."),
-    ] = None,
     as_json: Json = False,
 ) -> None:
     """Estimate the memory, tokens, hours and disk space of a run without loading a model."""
@@ -47,13 +36,11 @@ def plan(
 
     settings = load(config, overrides or [])
     from gagpo.planning.fitting import judge, memory_here  # torch: slow to import, so settings are checked first
-    from gagpo.planning.plan import Guess, guess_from, shape_of
+    from gagpo.planning.plan import DEFAULT_GUESS, measured_guess, shape_of
     from gagpo.planning.plan import plan as make_plan
     from gagpo.runs.run_folder import RunFolder
 
-    guess = Guess(prompt_tokens, turns, response_tokens, tokens_per_second)
-    if run is not None:
-        guess = guess_from(RunFolder.open(run).metrics(), guess)
+    guess = DEFAULT_GUESS if run is None else measured_guess(RunFolder.open(run).metrics())
     here = memory_here(settings.device)
     memories = gpu_memory or ([here] if here else [])
     shape = shape_of(settings)
@@ -107,7 +94,7 @@ def _lines(made: MemoryPlan, iterations: int) -> list[str]:
         names = ", ".join(part.name for part in made.parts if part.host)
         lines.append(f"host: {made.on_host() / GB:.3g} GB of its memory for each process: {names}")
     if made.hours is None:
-        return [*lines, "hours: unknown without --tokens-per-second or --run"]
+        return [*lines, "hours: unknown without --run"]
     return [*lines, f"hours: {made.hours:,.3g} for {iterations} iterations"]
 
 
