@@ -21,7 +21,7 @@ from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import CheckpointError
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError, load
-from gagpo.training.events import HealthChanged, IterationFinished
+from gagpo.training.events import IterationFinished, Warned
 from gagpo.training.launch import new_run, resume_run
 from gagpo.training.trainer import NothingToLearn, Trainer, train
 from tests.gagpo.training.test_trainer import run as trained
@@ -295,7 +295,7 @@ def test_a_run_that_cannot_learn_is_told_so_in_plain_words(corridor, tmp_path):
     said = []
     config = corridor(rollout={"samples": 1}, training={"iterations": 5})  # groups of one have no contrast
     train(RunFolder.create(tmp_path / "run", load(config)), report=said.append, quiet=True)
-    assert any(isinstance(one, HealthChanged) for one in said)
+    assert any(isinstance(one, Warned) for one in said)
 
 
 def test_a_damaged_model_of_sft_is_named(tmp_path, warm_model):
