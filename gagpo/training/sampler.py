@@ -14,7 +14,6 @@ from gagpo.agents.engines.registry import SERVERS
 from gagpo.agents.episodes import Episode
 from gagpo.agents.setup import language_agent, make_engine
 from gagpo.collecting.distributed_rollout import Rollout
-from gagpo.collecting.placement import LocalPlacement
 from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.sharding import Reader
 from gagpo.envs import TaskSet, TextEnv
@@ -41,11 +40,10 @@ class Sampler:
         policy: TrainedPolicy,
         model: torch.nn.Module,
         rollout: Rollout,
-        placement: LocalPlacement,
         ranks: Ranks,
     ):
         self.settings, self.environments, self.rollout = settings, environments, rollout
-        self.engine = _engine(settings, policy, model, placement, ranks)
+        self.engine = _engine(settings, policy, model, ranks)
         if settings.longest_response >= self.engine.max_length:
             raise SettingsError(
                 f"rollout.max_tokens={settings.longest_response} leaves no room for a prompt in the context of "
@@ -97,13 +95,11 @@ def needs_weights(settings: RunSettings) -> bool:
     return settings.engine.name not in ("vllm", *SERVERS)
 
 
-def _engine(
-    settings: RunSettings, policy: TrainedPolicy, model: torch.nn.Module, placement: LocalPlacement, ranks: Ranks
-) -> Engine:
+def _engine(settings: RunSettings, policy: TrainedPolicy, model: torch.nn.Module, ranks: Ranks) -> Engine:
     """The run's engine, with its own weights if those in training are sharded or change meanwhile."""
     chosen, ahead = settings.engine, settings.rollout.ahead > 0
     own = ahead or not ranks.alone
-    arguments = dict(placement.engine_arguments(chosen))
+    arguments = chosen.arguments()
     tokenizer: Any = policy.tokenizer
     if own and chosen.name == "transformers":
         arguments["own"] = True

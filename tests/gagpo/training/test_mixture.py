@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gagpo.agents.episodes import read_episodes
+from gagpo.collecting.pool import open_run_pool
 from gagpo.credit import turns_for
 from gagpo.eval.health import health
 from gagpo.eval.models import measure, measure_all
@@ -147,7 +148,7 @@ def test_its_panels_are_those_of_a_run_of_that_env_alone(mixture, corridor, tmp_
 def test_states_of_two_envs_never_meet(mixture, tmp_path):
     """Both corridors show the same texts and have the same states; the doors are the same ones too."""
     trainer = Trainer(RunFolder.create(tmp_path / "run", load(mixture(rollout=ROLLOUT))), quiet=True)
-    with trainer.placement.open_pool(trainer.settings) as pool:
+    with open_run_pool(trainer.settings) as pool:
         found = trainer.collector.collect(trainer.sampler.agent(), pool, 0)
     texts = {
         name: {turn.observation for one in found.episodes if one.environment == name for turn in one.turns}
@@ -229,7 +230,7 @@ def test_a_credit_over_the_batch_is_given_in_each_env_by_itself(mixture, tmp_pat
     """Rewards of one environment times ten change nothing in the other, and their scale goes away in their own."""
     credit = {"preset": "gagpo", "credit": {"norm": "batch", "scope": "batch"}}
     trainer = Trainer(RunFolder.create(tmp_path / "run", load(mixture(rollout=ROLLOUT, algorithm=credit))), quiet=True)
-    with trainer.placement.open_pool(trainer.settings) as pool:
+    with open_run_pool(trainer.settings) as pool:
         episodes = trainer.collector.collect(trainer.sampler.agent(), pool, 0).episodes
     from gagpo.credit import give_credit
 

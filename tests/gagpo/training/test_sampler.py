@@ -4,7 +4,6 @@ import pytest
 
 from gagpo.agents.rollout import rollout
 from gagpo.agents.setup import make_env
-from gagpo.collecting.placement import LocalPlacement
 from gagpo.distributed.ranks import Ranks
 from gagpo.settings import SettingsError, load
 from gagpo.training.policy import load_policy
@@ -13,7 +12,7 @@ from gagpo.training.sampler import Sampler
 
 def sampler(settings, ranks):
     policy, env = load_policy(settings, None), make_env(settings.environment.id, settings.environment.kwargs)
-    return Sampler(settings, {"": env}, policy, policy.model, rollout, LocalPlacement(), ranks), policy
+    return Sampler(settings, {"": env}, policy, policy.model, rollout, ranks), policy
 
 
 @pytest.mark.parametrize("processes", [1, 2])
