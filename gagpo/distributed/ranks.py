@@ -118,10 +118,6 @@ class Ranks:
             if name is not None:
                 raise mine or _INTERRUPTIONS[name]()
 
-    def any(self, mine: bool) -> bool:
-        """Whether ``mine`` is true on any rank."""
-        return any(self.gathered(bool(mine)))
-
     def agree(self, what: str, mine: T) -> T:
         """``mine``, a JSON value; raises :class:`RanksDiffer` unless it is the same on all ranks."""
         for rank, other in enumerate(self.gathered(mine)):
