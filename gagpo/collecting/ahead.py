@@ -14,8 +14,8 @@
       credit, update, publish(weights, version 3), ...
 
 An update takes a batch of groups and opens as many. With ``rollout.lockstep`` a group is sampled with the weights of
-the update that opened it. So its weights, and the tasks that a curriculum chooses, depend only on the number of the
-update, and a run can be repeated bit-identically. A checkpoint stores the groups that older weights have sampled.
+the update that opened it. So its weights depend only on the number of the update, and a run can be repeated
+bit-identically. A checkpoint stores the groups that older weights have sampled.
 
 Without lockstep (version None) episodes start as soon as there is room, and new weights are loaded between turns.
 Episodes older than ``rollout.max_staleness`` are dropped and played again. A checkpoint stores the places to replay.
@@ -56,7 +56,7 @@ class AheadCollector(Collector):
 
     def __init__(self, settings: RunSettings, schedule: Schedule, controllers: Controllers):
         super().__init__(settings, schedule, controllers)
-        self.buffer = GroupBuffer(settings, schedule.open)
+        self.buffer = GroupBuffer(settings, schedule.task_at)
         self._thread: SamplingThread | None = None
         self._carried: list[Group] = []  # opened before the last update, for older weights
         self._since = 0.0
@@ -73,7 +73,6 @@ class AheadCollector(Collector):
         while kept < wanted and looked < wanted * self.controllers.sampling_rounds:
             group = self._next(thread, wanted - kept)
             played = self._placed([replace(episode, group=looked) for episode in group.played()])
-            self.schedule.observe(played)
             looked += 1
             found.played += played
             last = [*last, played][-wanted:]

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from pydantic import BaseModel
 
 from gagpo.base.nearest import nearest
-from gagpo.controllers.curriculum import CURRICULA, Curriculum
 from gagpo.credit import CreditSettings, find
 from gagpo.credit.registry import CREDITS
 
@@ -25,15 +24,13 @@ def keys(section: type[BaseModel], path: str = "") -> Iterator[str]:
 
 
 def options(annotation: object) -> list[type[BaseModel]]:
-    """The sections that a field may hold, with all credits and curricula of this package.
+    """The sections that a field may hold, with all credits of this package.
 
     A list of credits counts as none, because a sum of credits is a credit and recursion would not end.
     """
     if isinstance(annotation, type) and not typing.get_args(annotation):
         if issubclass(annotation, CreditSettings):
             return [find(name) for name in CREDITS.ours]
-        if issubclass(annotation, Curriculum):
-            return [CURRICULA.find(name) for name in CURRICULA.ours]
         return [annotation] if issubclass(annotation, BaseModel) else []
     found = [option for part in typing.get_args(annotation) for option in options(part)]
     if typing.get_origin(annotation) is list:

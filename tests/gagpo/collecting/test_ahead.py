@@ -19,12 +19,12 @@ from gagpo.settings import SettingsError, load
 from gagpo.training.trainer import Trainer, train
 from tests.gagpo.distributed.conftest import train_in_two, write_config
 from tests.gagpo.training.resuming import killed_after, killed_and_resumed, require_equal
-from tests.gagpo.training.test_mixture import CURRICULUM, ENVIRONMENTS_TRIED
+from tests.gagpo.training.test_mixture import ENVIRONMENTS_TRIED
 from tests.gagpo.training.test_trainer import run, start, wait_for_rows
 
 AHEAD = {"workers": 1, "ahead": 1}
 SMALL = {**AHEAD, "tasks": 4, "samples": 3}
-MIXED = {"environment": None, "environments": ENVIRONMENTS_TRIED, "curriculum": CURRICULUM}
+MIXED = {"environment": None, "environments": ENVIRONMENTS_TRIED}
 DYNAMIC = {"preset": "dapo", "controllers": {"dynamic_sampling": {"rounds": 2}}}
 
 

@@ -76,9 +76,7 @@ def test_every_damage_to_a_checkpoint_is_noticed_and_named(saved):
     saved.verify()
 
 
-NO_CONTROLLERS = (
-    '{"iteration": 1, "turns_total": 1, "tokens_total": 1, "position": 1, "curriculum": {}, "controllers": null}'
-)
+NO_CONTROLLERS = '{"iteration": 1, "turns_total": 1, "tokens_total": 1, "position": 1, "controllers": null}'
 LONG = json.dumps({"iteration": "x" * 100_000})
 
 
