@@ -30,17 +30,11 @@ def reads(monkeypatch):
     return found
 
 
-def test_metrics_and_settings_are_read_once_however_long_the_run(corridor, tmp_path, reads):
-    config = corridor(training={"iterations": 5, "save_every": 1}, evaluation={"tasks": 1})
+def test_metrics_and_settings_are_read_once_and_a_continued_run_knows_its_past(corridor, tmp_path, reads):
+    config = corridor(training={"iterations": 2, "save_every": 1}, evaluation={"tasks": 1})
     train(RunFolder.create(tmp_path / "run", load(config)), quiet=True)
     assert reads.count("metrics.jsonl") == 1
     assert reads.count("config.yaml") == 0  # of a new run they are there
-
-
-def test_a_continued_run_reads_them_once_and_knows_its_past(corridor, tmp_path, reads):
-    config = corridor(training={"iterations": 2, "save_every": 1}, evaluation={"tasks": 1})
-    train(RunFolder.create(tmp_path / "run", load(config)), quiet=True)
-    del reads[:]
     folder = RunFolder.open(tmp_path / "run")
     folder.change(["training.iterations=4"])
     assert folder.settings.training.iterations == 4

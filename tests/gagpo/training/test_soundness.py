@@ -21,7 +21,7 @@ from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import CheckpointError
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError, load
-from gagpo.training.events import IterationFinished, Warned
+from gagpo.training.events import IterationFinished
 from gagpo.training.launch import new_run, resume_run
 from gagpo.training.trainer import NothingToLearn, Trainer, train
 from tests.gagpo.training.test_trainer import run as trained
@@ -106,20 +106,6 @@ def test_parameters_that_are_not_finite_are_never_saved(tiny, tmp_path):
     with torch.no_grad():
         next(model.parameters())[0, 0] = float("nan")
     with pytest.raises(CheckpointError, match="not finite"):
-        written(tmp_path, 2, model, tokenizer, optimizer, {}, 2)
-    assert [path.name for path in tmp_path.iterdir()] == ["iteration-000001"]
-
-
-def test_a_checkpoint_that_fails_half_way_leaves_the_earlier_ones_and_nothing_else(tiny, tmp_path, monkeypatch):
-    model, tokenizer = tiny
-    optimizer = torch.optim.AdamW(model.parameters())
-    written(tmp_path, 1, model, tokenizer, optimizer, {}, 2)
-
-    def full(*_, **__):
-        raise RuntimeError("I/O error: No space left on device (os error 28)")
-
-    monkeypatch.setattr("gagpo.distributed.states.save", full)
-    with pytest.raises(CheckpointError, match=r"iteration-000002 could not be written: .*No space left.*earlier"):
         written(tmp_path, 2, model, tokenizer, optimizer, {}, 2)
     assert [path.name for path in tmp_path.iterdir()] == ["iteration-000001"]
 
@@ -287,13 +273,6 @@ def test_a_step_that_makes_weights_worthless_ends_the_run_at_once(corridor, tmp_
     with pytest.raises(FloatingPointError, match="iteration"):
         train(folder, quiet=True)
     assert not checkpoints.checkpoints(folder.path / "checkpoints")
-
-
-def test_a_run_that_cannot_learn_is_told_so_in_plain_words(corridor, tmp_path):
-    said = []
-    config = corridor(rollout={"samples": 1}, training={"iterations": 5})  # groups of one have no contrast
-    train(RunFolder.create(tmp_path / "run", load(config)), report=said.append, quiet=True)
-    assert any(isinstance(one, Warned) for one in said)
 
 
 def test_a_damaged_model_of_sft_is_named(tmp_path, warm_model):
