@@ -58,12 +58,6 @@ def test_places_may_be_asked_for_in_any_order(corridor):
     assert {place: first.task_at(place) for place in places} == {place: second.task_at(place) for place in range(60)}
 
 
-def test_each_task_is_played_once_before_any_comes_again(corridor):
-    schedule = Schedule(load(corridor()), {"": TASKS["b"]})
-    tasks = [schedule.task_at(place) for place in range(14)]
-    assert sorted(tasks[:7]) == sorted(tasks[7:]) == sorted(TASKS["b"].ids) and tasks[:7] != tasks[7:]
-
-
 def test_an_empty_split_is_named(corridor):
     rows = [{"name": "a", "id": CORRIDOR}]
     with pytest.raises(ValueError, match="split 'train' is empty"):

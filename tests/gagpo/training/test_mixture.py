@@ -16,16 +16,14 @@ from gagpo.eval.report.report import write_report
 from gagpo.eval.request import EvaluationRequest
 from gagpo.eval.results import EvalResult, whole
 from gagpo.eval.runs import load_run
-from gagpo.eval.viewer.credit import for_run
 from gagpo.eval.viewer.index import index
-from gagpo.eval.viewer.records import read_episode_file
 from gagpo.runs.register import REGISTER, of_environment
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError, load
 from gagpo.training.trainer import Trainer, train
 from tests.eval.report.test_report import Page
 from tests.gagpo.distributed.conftest import require_same_run, train_in_one, train_in_two
-from tests.gagpo.training.resuming import killed_after, killed_and_resumed, require_equal
+from tests.gagpo.training.resuming import killed_after, require_equal
 from tests.gagpo.training.test_trainer import run
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
@@ -49,13 +47,6 @@ def test_killed_after_any_iteration_it_ends_bit_equal(mixture, tmp_path):
         part = RunFolder.open(killed_after(done, whole_run, tmp_path))
         train(part, quiet=True)
         require_equal(part, whole_run)
-
-
-@pytest.mark.slow
-def test_killed_in_mid_iteration_it_ends_bit_equal(mixture, tmp_path):
-    config = mixture(rollout={**ROLLOUT, "workers": 1}, training={"iterations": 6, "save_every": 2})
-    whole_run = run(config, tmp_path / "whole")
-    require_equal(killed_and_resumed(config, tmp_path / "runs", rows=3), whole_run)
 
 
 @pytest.mark.slow
@@ -255,14 +246,3 @@ def test_a_row_is_overridden_by_its_name_or_number(mixture):
     }.items():
         with pytest.raises(SettingsError, match=said):
             load(mixture(), [override])
-
-
-def test_the_viewer_gives_the_credit_that_the_run_gave(mixture, tmp_path):
-    """From the episodes' file alone, with each environment's own norm."""
-    credit = {"preset": "gagpo", "credit": {"norm": "batch", "key": "observation"}, "kl": {"coefficient": 0.0}}
-    config = mixture(invalid_penalty=0.25, algorithm=credit, rollout=ROLLOUT, training={"iterations": 1})
-    folder = run(config, tmp_path / "run")
-    episodes, problems = read_episode_file(folder.path / "episodes" / "train-0001.jsonl")
-    assert not problems and any(not turn.valid for one in episodes if one.environment == "short" for turn in one.turns)
-    for one, told in zip(episodes, for_run(folder.path)(episodes), strict=True):
-        assert told.advantages["gagpo"] == pytest.approx([turn.advantage for turn in one.turns], abs=1e-6)
