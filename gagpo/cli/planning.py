@@ -148,7 +148,7 @@ def doctor(
     import torch
 
     from gagpo.distributed.ranks import joined
-    from gagpo.planning.doctor import Machine, device_of, examine, names_with
+    from gagpo.planning.doctor import Machine, device_of, examine
 
     chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
     with joined() as ranks:
@@ -157,7 +157,7 @@ def doctor(
         torch.set_num_threads(1)  # the model is tiny, and other processes may use the cores
         machine = Machine(device_of(chosen, ranks), engine, dtype, runs, ranks)
         findings = examine(machine, lambda finding: say(*finding.lines()))
-    failed, warnings = names_with(findings, "failed"), names_with(findings, "warning")
+    failed, warnings = ([one.name for one in findings if one.verdict == kind] for kind in ("failed", "warning"))
     if ranks.first:
         for kind, names in (("warning", warnings), ("failed", failed)):
             if names:

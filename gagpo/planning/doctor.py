@@ -57,7 +57,7 @@ NATS = {"float32": 1e-3, "bfloat16": 0.5}  # allowed difference of log-probabili
 SHAPE = ModelShape(layers=4, width=128, heads=4, key_value_heads=2, feed_forward=384, context=512)
 TEXTS = ["You stand at 12. Go to door 3.", "left", "right"]
 EXPECTED = {"nats_before": 5.716747, "gradient_norm": 0.998776, "nats_after": 5.619930}
-"""Results of :func:`training_step`: mean negative log-probability of a token before and after, and gradient norm."""
+"""Results of :func:`check_training_step`: mean negative log-probability of a token before and after, and gradient norm."""
 OLD = -5.5  # log-probability of every token when it was sampled
 TOLERANCE = 1e-4  # allowed relative difference from them
 
@@ -133,10 +133,6 @@ class Machine:
 Check = Callable[[Machine], Finding]
 
 
-class CheckRaised(GagpoError, RuntimeError):
-    """A check raised on one of several ranks, so the others wait for it in vain."""
-
-
 def worst_of(findings: Sequence[Finding]) -> Finding:
     """The worst finding of all ranks.
 
@@ -150,19 +146,9 @@ def worst_of(findings: Sequence[Finding]) -> Finding:
     return replace(worst, summary=f"rank {rank} of {len(findings)}: {worst.summary}")
 
 
-def names_with(findings: Sequence[Finding], verdict: Verdict) -> list[str]:
-    """Names of the checks with this verdict."""
-    return [finding.name for finding in findings if finding.verdict == verdict]
-
-
-def warning_or_ok(summary: str, values: Mapping[str, Any], problems: Sequence[str]) -> Finding:
-    """A finding that is ``ok``, or a ``warning`` with the ``problems`` as advice."""
-    return Finding("warning" if problems else "ok", summary, values, "; ".join(problems))
-
-
-def ok_or_failed(ok: bool, summary: str, values: Mapping[str, Any], advice: str) -> Finding:
-    """A finding that is ``ok``, or ``failed`` with ``advice``."""
-    return Finding("ok" if ok else "failed", summary, values, "" if ok else advice)
+def judged(summary: str, values: Mapping[str, Any], advice: Sequence[str], verdict: Verdict) -> Finding:
+    """A finding that is ``ok``, or ``verdict`` if there is advice."""
+    return Finding(verdict if advice else "ok", summary, values, "; ".join(advice))
 
 
 # The machine ----------------------------------------------------------------------------------------------------------
@@ -192,7 +178,7 @@ def check_host(machine: Machine) -> Finding:
         )
     if instructions == "DEFAULT":
         problems.append("torch finds no AVX2 here and computes many times slower: train on another CPU")
-    return warning_or_ok(summary, values, problems)
+    return judged(summary, values, problems, "warning")
 
 
 def available_memory() -> float:
@@ -233,7 +219,7 @@ def check_disk(machine: Machine) -> Finding:
         problems.append("a checkpoint takes 12 bytes a parameter, and two are kept: name a larger disk with --runs")
     if speed < DISK_MB_PER_SECOND:
         problems.append("checkpoints will be slow: name a faster disk with --runs")
-    return warning_or_ok(summary, values, problems)
+    return judged(summary, values, problems, "warning")
 
 
 def check_device(machine: Machine) -> Finding:
@@ -250,7 +236,7 @@ def check_device(machine: Machine) -> Finding:
         problems.append(f"other processes hold {(whole - free) / GB:.1f} GB of {machine.device}: see nvidia-smi")
     if about.major < 8:
         problems.append("no bfloat16 here: leave training.precision and engine.dtype at float32")
-    return warning_or_ok(summary, values, problems)
+    return judged(summary, values, problems, "warning")
 
 
 def device_of(device: str, ranks: Ranks) -> str:
@@ -270,15 +256,6 @@ def device_of(device: str, ranks: Ranks) -> str:
 
 def check_training_step(machine: Machine) -> Finding:
     """Check that an optimiser step of the tiny model, over all ranks, gives the expected numbers."""
-    found = training_step(machine)
-    off = max(abs(found[name] / expected - 1) for name, expected in EXPECTED.items())
-    summary = f"loss and gradient are within {off:.1e} of the expected ones (at most {TOLERANCE:g})"
-    advice = "do not train on this: try device=cpu, or NCCL_P2P_DISABLE=1 with several GPUs, and send us this report"
-    return ok_or_failed(off <= TOLERANCE, summary, {**found, "expected": EXPECTED}, advice)
-
-
-def training_step(machine: Machine) -> dict[str, float]:
-    """Mean negative log-probability of a token before and after a step, and the norm of the gradient."""
     model, _ = machine.tiny()
     if not machine.ranks.alone:
         shard(model, machine.ranks, "float32", machine.device)
@@ -294,9 +271,13 @@ def training_step(machine: Machine) -> dict[str, float]:
     packing, algorithm = Packing(512), load_algorithm("cispo")
     updater = Updater(model, optimizer, algorithm, packing=packing, device=machine.device, ranks=machine.ranks)
     before = float(updater.score(rows, credit.tokens)[0].mean()) - OLD
-    learned = updater.update(rows, credit, np.random.default_rng(0))
+    norm = updater.update(rows, credit, np.random.default_rng(0))["grad_norm"]
     after = float(updater.score(rows, credit.tokens)[0].mean()) - OLD
-    return {"nats_before": before, "gradient_norm": learned["grad_norm"], "nats_after": after}
+    found = {"nats_before": before, "gradient_norm": norm, "nats_after": after}
+    off = max(abs(found[name] / expected - 1) for name, expected in EXPECTED.items())
+    summary = f"loss and gradient are within {off:.1e} of the expected ones (at most {TOLERANCE:g})"
+    advice = "do not train on this: try device=cpu, or NCCL_P2P_DISABLE=1 with several GPUs, and send us this report"
+    return judged(summary, {**found, "expected": EXPECTED}, [] if off <= TOLERANCE else [advice], "failed")
 
 
 def check_engine(machine: Machine) -> Finding:
@@ -325,7 +306,7 @@ def check_engine(machine: Machine) -> Finding:
     worst, limit = max(found.values()), NATS[machine.dtype]
     summary = f"engine and trainer differ by {worst:.2g} nats (at most {limit:g}), new weights included"
     advice = "do not train on this: try --engine transformers --dtype float32, and send us this report"
-    return ok_or_failed(worst <= limit, summary, {**found, "limit": limit}, advice)
+    return judged(summary, {**found, "limit": limit}, [] if worst <= limit else [advice], "failed")
 
 
 def gap_of(engine: Engine, parity: ParityCheck) -> float:
@@ -349,7 +330,7 @@ def examine(
     report: called with each finding, on the first rank.
 
     Raises:
-        CheckRaised: a check raised on one of several ranks.
+        GagpoError: a check raised on one of several ranks, so the others would wait for it in vain.
     """
     found = []
     for check in checks:
@@ -361,7 +342,7 @@ def examine(
         except Exception as error:
             reason = f"{type(error).__name__}: {first_line(error)}"
             if not machine.ranks.alone:
-                raise CheckRaised(f"{name} failed on rank {machine.ranks.rank}: {reason}") from error
+                raise GagpoError(f"{name} failed on rank {machine.ranks.rank}: {reason}") from error
             finding = Finding("failed", reason)
         finally:
             faulthandler.cancel_dump_traceback_later()

@@ -12,7 +12,7 @@ import torch
 import typer
 
 from gagpo.agents.engines.transformers import TransformersEngine
-from gagpo.base.errors import InvalidArgument
+from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.distributed.ranks import Ranks
 from gagpo.planning import doctor
 from gagpo.planning.doctor import Finding, Machine, device_of, examine, worst_of
@@ -122,7 +122,7 @@ def test_a_check_that_raises_has_failed_and_the_next_one_runs(machine):
     assert findings == heard and [finding.verdict for finding in findings] == ["failed", "ok"]
     assert findings[0].summary == "RuntimeError: no kernel image"
     machine.ranks = FakeRanks(None)
-    with pytest.raises(doctor.CheckRaised, match="raises failed on rank 0: RuntimeError: no kernel image"):
+    with pytest.raises(GagpoError, match="raises failed on rank 0: RuntimeError: no kernel image"):
         examine(machine, heard.append, [raises, fine])
 
 
