@@ -55,9 +55,8 @@ HELD = 0.05  # share of a GPU that the driver and this process may use
 NATS = {"float32": 1e-3, "bfloat16": 0.5}  # allowed difference of log-probabilities between engine and model
 
 SHAPE = ModelShape(layers=4, width=128, heads=4, key_value_heads=2, feed_forward=384, context=512)
-TEXTS = ["You stand at 12. Go to door 3.", "left", "right"]
 EXPECTED = {"nats_before": 5.716747, "gradient_norm": 0.998776, "nats_after": 5.619930}
-"""Results of :func:`check_training_step`: mean negative log-probability of a token before and after, and gradient norm."""
+"""Results of the training step: mean negative log-probability of a token before and after, and gradient norm."""
 OLD = -5.5  # log-probability of every token when it was sampled
 TOLERANCE = 1e-4  # allowed relative difference from them
 
@@ -115,7 +114,7 @@ class Machine:
     def _make(self) -> str:
         """Write a model that is the same on every machine: no random numbers, nothing is downloaded."""
         self._files = tempfile.TemporaryDirectory(prefix="gagpo-doctor-")  # removed with this object
-        model, tokenizer = build(SHAPE, TEXTS, seed=0)
+        model, tokenizer = build(SHAPE, ["You stand at 12. Go to door 3.", "left", "right"], seed=0)
         with torch.no_grad():
             for number, parameter in enumerate(model.parameters(), 1):
                 if parameter.dim() > 1:  # norms stay 1
