@@ -47,15 +47,13 @@ def wait_for_meetings(folder, count=2):
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("stopped", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_stopped_rank_is_noticed_by_the_others_whoever_holds_the_store(ranks, tmp_path, stopped):
-    processes = ranks(8, count=3)
+def test_a_stopped_rank_is_noticed_by_the_others_though_it_holds_the_store(ranks, tmp_path):
+    stopped, *others = ranks(5, count=3)
     wait_for_meetings(tmp_path, 3)
-    os.kill(processes[stopped].pid, signal.SIGSTOP)
-    others = [processes[rank] for rank in range(3) if rank != stopped]
+    os.kill(stopped.pid, signal.SIGSTOP)
     said = "".join(process.communicate(timeout=SECONDS)[0] for process in others)
     assert all(process.returncode in (1, LOST) for process in others), said
-    assert f"rank {stopped} of 3 has given no sign of life for 8 s" in said
+    assert "rank 0 of 3 has given no sign of life for 5 s" in said
 
 
 @pytest.mark.slow
@@ -81,30 +79,6 @@ def test_a_store_that_never_answers_is_no_place_to_meet(monkeypatch):
             monkeypatch.setenv(name, value)
         with pytest.raises(RankLost, match="the 2 ranks did not find each other"), joined(meeting=2):
             pass
-
-
-@pytest.mark.slow
-def test_what_torchrun_starts_again_meets_anew(tmp_path):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += ["--max-restarts", "2", WORKER, tmp_path, "30", "1 in 0", "0 in 1"]
-    process = subprocess.Popen(
-        list(map(str, command)),
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    try:
-        until = time.monotonic() + SECONDS
-        while not (tmp_path / "meetings 0").exists() or int((tmp_path / "meetings 0").read_text() or 0) < 5:
-            assert process.poll() is None and time.monotonic() < until, process.communicate(timeout=SECONDS)[0]
-            time.sleep(0.05)
-        (tmp_path / "end").touch()
-        said, _ = process.communicate(timeout=SECONDS)
-    finally:
-        process.kill()
-    assert process.returncode == 0, said
-    assert said.count("ended well") == 2 and said.count("0 met") == 3, said
 
 
 def on_two_hosts(folder, deadline):

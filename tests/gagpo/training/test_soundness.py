@@ -255,18 +255,6 @@ def test_a_second_interruption_within_an_update_saves_no_half_of_it(corridor, tm
     assert [row["loss"] for row in folder.metrics()] == [row["loss"] for row in whole.metrics()]
 
 
-NO_FILES = '{"format": "gagpo manifest 2", "files": 3}'
-
-
-@pytest.mark.parametrize(
-    "text", ["", "{}", "[]", '{"format": "x", "files": {}}', "[" * 100_000, NO_FILES], ids=range(6)
-)
-def test_a_manifest_that_is_none_is_named(tmp_path, text):
-    (tmp_path / "manifest.json").write_text(text)
-    with pytest.raises(manifest.ManifestError, match=r"manifest\.json"):
-        manifest.verify(tmp_path)
-
-
 def test_a_step_that_makes_weights_worthless_ends_the_run_at_once(corridor, tmp_path, monkeypatch):
     folder = RunFolder.create(tmp_path / "run", load(corridor(training={"iterations": 3})))
     monkeypatch.setattr("gagpo.training.learner.rate_scale", lambda *_: 1e36)

@@ -33,9 +33,10 @@ def run(config, folder, *overrides):
     return created
 
 
-def weights(folder):
-    saved = checkpoints.latest(Path(folder) / "checkpoints")
-    return load_file(str(saved.path / "model" / "model.safetensors"))
+def weights(folder, part="model"):
+    """The weights of the last checkpoint, whole or of an adapter; part: model or average."""
+    (path,) = (checkpoints.latest(Path(folder) / "checkpoints").path / part).glob("*.safetensors")
+    return load_file(path)
 
 
 def same(a, b):
@@ -102,18 +103,21 @@ def test_a_run_killed_in_mid_iteration_ends_bit_equal(corridor, tmp_path):
 
 ADAPTIVE = {"preset": "agpo_adaptive", "controllers": {"agpo": {"probe": 3}}}
 VARIANTS = {
-    "adaptive": ADAPTIVE,
-    "dapo": {"preset": "dapo", "controllers": {"dynamic_sampling": {"rounds": 2}}},
-    "ppo_token": {"preset": "ppo_token", "critic": {"head": "separate"}},
+    "adaptive": {"algorithm": ADAPTIVE},
+    "dapo, adapter": {
+        "algorithm": {"preset": "dapo", "controllers": {"dynamic_sampling": {"rounds": 2}}},
+        "lora": {"rank": 4, "alpha": 4.0},
+    },
+    "ppo_token": {"algorithm": {"preset": "ppo_token", "critic": {"head": "separate"}}},
 }
 
 
-@pytest.mark.parametrize("algorithm", VARIANTS.values(), ids=VARIANTS)
-def test_controllers_critics_and_positions_are_resumed(corridor, tmp_path, algorithm):
+@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
+def test_controllers_critics_adapters_averages_and_positions_are_resumed(corridor, tmp_path, changes):
     from tests.gagpo.training.resuming import killed_after, require_equal
 
     training = {"iterations": 3, "save_every": 1, "keep": 3}
-    whole = run(corridor(algorithm=algorithm, training=training, evaluation={"tasks": 1}), tmp_path / "whole")
+    whole = run(corridor(**changes, training=training, evaluation={"tasks": 1}), tmp_path / "whole")
     part = RunFolder.open(killed_after(1, whole, tmp_path))
     train(part, quiet=True)
     require_equal(part, whole)
