@@ -24,7 +24,7 @@ Episodes older than ``rollout.max_staleness`` are dropped and played again. A ch
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any
@@ -33,7 +33,7 @@ import numpy as np
 import torch
 
 from gagpo.agents.agent import Agent, LanguageAgent
-from gagpo.agents.engines.base import Engine, NamedTensor
+from gagpo.agents.engines.base import Engine
 from gagpo.agents.engines.weights import tensors_for
 from gagpo.agents.episodes import Episode
 from gagpo.agents.rollout import Clock
@@ -120,15 +120,11 @@ class AheadCollector(Collector):
 
     @contextmanager
     def updating(self, engine: Engine, model: torch.nn.Module, iteration: int) -> Iterator[None]:
-        """Publish the new weights at the end; the engine samples during the update."""
+        """Publish a copy of the new weights at the end; the engine samples during the update."""
         yield
-        self.publish(tensors_for(engine, model), iteration)
-
-    def publish(self, tensors: Iterable[NamedTensor], iteration: int) -> None:
-        """Copy the weights of ``iteration`` updates for the engine."""
         assert self._thread is not None
         self._carried = list(self.buffer.groups)
-        self._thread.publish(tensors, iteration)
+        self._thread.publish(tensors_for(engine, model), iteration)
 
     def paused(self, engine: Engine) -> AbstractContextManager[None]:
         """A context in which the caller can use pool and engine, which has the newest weights."""

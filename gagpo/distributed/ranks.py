@@ -81,28 +81,22 @@ class Ranks:
         return [json.loads(text) for text in self.gathered_bytes(json.dumps(mine).encode())]
 
     def of_first(self, call: Callable[[], T]) -> T:
-        """The result of ``call``, made on the first rank only: a JSON value. Its error ends every rank."""
-        if self.alone:
-            return call()
-        return cast(T, self.together(lambda: call() if self.first else None)[0])
+        """The result of ``call``, made on the first rank only: a JSON value.
 
-    def together(self, call: Callable[[], T]) -> list[T]:
-        """The result of ``call`` on each rank, as JSON values.
-
-        If it was interrupted on one rank, it is interrupted on all. If it failed on one, that rank raises its error and
-        the others :class:`RankFailed`, so that no rank waits for one that has given up.
+        If it is interrupted, all ranks are. If it fails, the first rank raises its error and the others
+        :class:`RankFailed`, so that no rank waits for one that has given up.
         """
         if self.alone:
-            return [call()]
+            return call()
         value: T | None = None
         error: BaseException | None = None
         try:
-            value = call()
+            value = call() if self.first else None
         except BaseException as caught:
             error = caught
         outcomes = self.gathered([error and type(error).__name__, value])
         self.raise_together(error, [outcome[0] for outcome in outcomes])
-        return [outcome[1] for outcome in outcomes]
+        return cast(T, outcomes[0][1])
 
     def raise_together(self, mine: BaseException | None, names: Sequence[str | None]) -> None:
         """Raise this rank's error, or the one that follows from the errors of the others.
