@@ -16,7 +16,6 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from gagpo.base.tables import Table
-from gagpo.controllers.curriculum import Curriculum
 from gagpo.settings import RunSettings
 from gagpo.settings.keys import options
 
@@ -32,9 +31,7 @@ def page() -> str:
     """The reference as Markdown."""
     parts = [HEAD]
     for path, model in sections(RunSettings):
-        name = model.model_fields.get("name")
-        which = f" ({name.default})" if issubclass(model, Curriculum) and name is not None else ""
-        parts.append(f"\n## {path or 'Top level'}{which}\n\n{_first_paragraph(model)}\n")
+        parts.append(f"\n## {path or 'Top level'}\n\n{_first_paragraph(model)}\n")
         rows = [
             [f"`{name}`", _type(field), _default(field), meaning(name, field, path)]
             for name, field in model.model_fields.items()
@@ -48,8 +45,6 @@ def sections(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, type
     yield path, model
     for name, field in model.model_fields.items():
         for section in options(field.annotation) if name != "algorithm" else ():
-            if path and issubclass(section, Curriculum):  # the same as of the run
-                continue
             yield from sections(section, f"{path}.{name}".strip("."))
 
 

@@ -175,32 +175,6 @@ class ModelEngine(Engine):
             )
 
 
-class IdleEngine(ModelEngine):
-    """The engine of a rank that does not sample; it reads weights, since ranks gather sharded ones together."""
-
-    under_way = 0
-
-    def submit(self, requests: Sequence[Request], sampling: Sampling) -> None:
-        """Raise InvalidArgument for any request."""
-        if requests:
-            raise InvalidArgument("this rank does not sample: with rollout.ahead the first rank samples for all")
-
-    def collect(self, timeout: float | None = None) -> list[Finished]:
-        return []
-
-    def load_weights(self, tensors: Iterable[NamedTensor]) -> None:
-        for _ in tensors:
-            pass
-
-    def release(self, session: int) -> None:
-        """Do nothing: no session has a cache."""
-
-    def sleep(self) -> None:
-        """Do nothing: no memory is held."""
-
-    wake = close = sleep
-
-
 def config_of(model: torch.nn.Module) -> PreTrainedConfig:
     """The config of a transformers model."""
     return model.config  # type: ignore[return-value]

@@ -38,8 +38,7 @@ def share_of(urls: Sequence[str], place: Rank) -> list[str]:
         raise InvalidArgument("engine.options.urls names a server twice")
     if len(urls) < place.world_size:
         raise InvalidArgument(
-            f"engine.options.urls names {len(urls)} servers for {place.world_size} trainer ranks: give one for each, "
-            "or set rollout.ahead=1, with which the first rank uses them all"
+            f"engine.options.urls names {len(urls)} servers for {place.world_size} trainer ranks: give one for each"
         )
     return list(urls[place.rank :: place.world_size])
 

@@ -257,7 +257,7 @@ STUDIES |= {
     ),
     "lift-taught": Study(  # from a player taught well and never reinforced
         "benchmarks/starters/alfworld-early.yaml",
-        {"GAGPO": preset("gagpo", *FALLING, "curriculum={name: by_success}")},
+        {"GAGPO": preset("gagpo", *FALLING)},
         split="full.valid_unseen",
         common=["model=data/starters/alfworld-taught"],
     ),

@@ -42,7 +42,7 @@ def list_everything(
 class Listed:
     """One row of the list.
 
-    kind: environment, algorithm, curriculum, engine, model or run.
+    kind: environment, algorithm, engine, model or run.
     results: of a shipped model.
     problem: why it cannot be used; empty if it can.
     """
@@ -85,15 +85,11 @@ def _problem(module: str, name: str) -> str:
 
 
 def everything(runs: Path = Path("runs"), models: Path = Path("data/models")) -> list[Listed]:
-    """Environments, algorithms, curricula, engines, shipped models, local models and runs."""
+    """Environments, algorithms, engines, shipped models, local models and runs."""
     from gagpo.algorithms import PRESETS
-    from gagpo.controllers.curriculum import CURRICULA
 
     listed = environments()
     listed += [Listed("algorithm", name) for name in sorted(PRESETS)]
-    listed += [Listed("curriculum", name) for name in CURRICULA.ours]
-    for name, point in CURRICULA.offered().items():
-        listed.append(Listed("curriculum", name, package=point.dist.name if point.dist else point.module))
     for engine, package in (("transformers", "transformers"), ("vllm", "vllm"), ("openai:MODEL", "openai")):
         missing = "" if find_spec(package) else f"the package {package} is not installed"
         listed.append(Listed("engine", engine, package=package, problem=missing))

@@ -36,13 +36,11 @@ def plan(
 
     settings = load(config, overrides or [])
     from gagpo.planning.fitting import judge, memory_here  # torch: slow to import, so settings are checked first
-    from gagpo.planning.plan import Guess, guess_from, shape_of
+    from gagpo.planning.plan import DEFAULT_GUESS, measured_guess, shape_of
     from gagpo.planning.plan import plan as make_plan
     from gagpo.runs.run_folder import RunFolder
 
-    guess = Guess()
-    if run is not None:
-        guess = guess_from(RunFolder.open(run).metrics(), guess)
+    guess = DEFAULT_GUESS if run is None else measured_guess(RunFolder.open(run).metrics())
     here = memory_here(settings.device)
     memories = gpu_memory or ([here] if here else [])
     shape = shape_of(settings)
@@ -96,7 +94,7 @@ def _lines(made: MemoryPlan, iterations: int) -> list[str]:
         names = ", ".join(part.name for part in made.parts if part.host)
         lines.append(f"host: {made.on_host() / GB:.3g} GB of its memory for each process: {names}")
     if made.hours is None:
-        return [*lines, "hours: unknown without --run, a run to take the speed from"]
+        return [*lines, "hours: unknown without --run"]
     return [*lines, f"hours: {made.hours:,.3g} for {iterations} iterations"]
 
 
@@ -131,30 +129,43 @@ def doctor(
     dtype: Annotated[str, typer.Option(help="Number format to sample in: float32 or bfloat16.")] = "float32",
     processes: Annotated[int, typer.Option(min=1, help="Ranks to train with, one GPU each.")] = 1,
     runs: Annotated[Path, typer.Option(help="Folder for runs; its disk is checked.")] = Path("runs"),
-    learn: Annotated[bool, typer.Option(help="Also train for ten iterations, about a minute on a CPU.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Check that your machine gives correct results: GPUs, disk, sampling, memory, ranks, a short run that learns."""
+    """Check that your machine gives correct results: memory, disk, GPUs, ranks, a training step, sampling."""
     from gagpo.agents.engines.registry import ENGINES
     from gagpo.agents.precision import require_known
+    from gagpo.distributed import launch
     from gagpo.settings.machine import require_device
 
     require_known(dtype)
     ENGINES.place(engine)
     require_device(device or "cpu")
+    if launch.starts_ranks(processes):
+        words = ["--engine", engine, "--dtype", dtype, "--processes", str(processes), "--runs", str(runs)]
+        given = [*(["--device", device] if device else []), *(["--json"] if as_json else [])]
+        launch.run(processes, ["doctor", *words, *given])
+        return
     import torch
 
-    from gagpo.planning.doctor.examine import conclusion, examine, names_with
+    from gagpo.distributed.ranks import joined
+    from gagpo.planning.doctor import Machine, device_of, examine
 
     chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    say(f"gagpo doctor --device {chosen} --processes {processes} --engine {engine} --dtype {dtype}")
-    findings = examine(
-        chosen, engine, dtype, learn, lambda finding: say(*finding.lines()), processes=processes, runs=runs
-    )
-    say(conclusion(findings))
-    failed = names_with(findings, "failed")
-    if as_json:
-        about = {"warnings": names_with(findings, "warning"), "skipped": names_with(findings, "skipped")}
-        print_json({"ok": not failed, "failed": failed, **about, "findings": [vars(finding) for finding in findings]})
+    with joined() as ranks:
+        if ranks.first:
+            say(f"gagpo doctor --device {chosen} --processes {ranks.world_size} --engine {engine} --dtype {dtype}")
+        torch.set_num_threads(1)  # the model is tiny, and other processes may use the cores
+        machine = Machine(device_of(chosen, ranks), engine, dtype, runs, ranks)
+        findings = examine(machine, lambda finding: say(*finding.lines()))
+    failed, warnings = ([one.name for one in findings if one.verdict == kind] for kind in ("failed", "warning"))
+    if ranks.first:
+        for kind, names in (("warning", warnings), ("failed", failed)):
+            if names:
+                say(f"{kind}: {', '.join(names)}")
+        if not failed:
+            say("no check failed")
+    if ranks.first and as_json:
+        record = [vars(finding) for finding in findings]
+        print_json({"ok": not failed, "failed": failed, "warnings": warnings, "findings": record})
     if failed:
         raise typer.Exit(1)

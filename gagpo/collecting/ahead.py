@@ -14,8 +14,8 @@
       credit, update, publish(weights, version 3), ...
 
 An update takes a batch of groups and opens as many. With ``rollout.lockstep`` a group is sampled with the weights of
-the update that opened it. So its weights, and the tasks that a curriculum chooses, depend only on the number of the
-update, and a run can be repeated bit-identically. A checkpoint stores the groups that older weights have sampled.
+the update that opened it. So its weights depend only on the number of the update, and a run can be repeated
+bit-identically. A checkpoint stores the groups that older weights have sampled.
 
 Without lockstep (version None) episodes start as soon as there is room, and new weights are loaded between turns.
 Episodes older than ``rollout.max_staleness`` are dropped and played again. A checkpoint stores the places to replay.
@@ -24,19 +24,18 @@ Episodes older than ``rollout.max_staleness`` are dropped and played again. A ch
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 
 from gagpo.agents.agent import Agent, LanguageAgent
-from gagpo.agents.engines.base import Engine, NamedTensor
-from gagpo.agents.engines.weights import named_tensors
+from gagpo.agents.engines.base import Engine
+from gagpo.agents.engines.weights import tensors_for
 from gagpo.agents.episodes import Episode
-from gagpo.agents.precision import dtype_of
 from gagpo.agents.rollout import Clock
 from gagpo.base.errors import InvalidArgument
 from gagpo.collecting.buffer import Group, GroupBuffer
@@ -45,12 +44,8 @@ from gagpo.collecting.distributed_rollout import packed, unpacked
 from gagpo.collecting.sampling_thread import SamplingThread
 from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
-from gagpo.distributed.interrupt import Interruptions
-from gagpo.distributed.ranks import Ranks
 from gagpo.envs.pool import Pool
 from gagpo.settings import RunSettings
-
-T = TypeVar("T")
 
 
 class AheadCollector(Collector):
@@ -61,7 +56,7 @@ class AheadCollector(Collector):
 
     def __init__(self, settings: RunSettings, schedule: Schedule, controllers: Controllers):
         super().__init__(settings, schedule, controllers)
-        self.buffer = GroupBuffer(settings, schedule.open)
+        self.buffer = GroupBuffer(settings, schedule.task_at)
         self._thread: SamplingThread | None = None
         self._carried: list[Group] = []  # opened before the last update, for older weights
         self._since = 0.0
@@ -78,7 +73,6 @@ class AheadCollector(Collector):
         while kept < wanted and looked < wanted * self.controllers.sampling_rounds:
             group = self._next(thread, wanted - kept)
             played = self._placed([replace(episode, group=looked) for episode in group.played()])
-            self.schedule.observe(played)
             looked += 1
             found.played += played
             last = [*last, played][-wanted:]
@@ -126,15 +120,11 @@ class AheadCollector(Collector):
 
     @contextmanager
     def updating(self, engine: Engine, model: torch.nn.Module, iteration: int) -> Iterator[None]:
-        """Publish the new weights at the end; the engine samples during the update."""
+        """Publish a copy of the new weights at the end; the engine samples during the update."""
         yield
-        self.publish(named_tensors(model, not engine.shares_weights), iteration)
-
-    def publish(self, tensors: Iterable[NamedTensor], iteration: int) -> None:
-        """Copy the weights of ``iteration`` updates for the engine."""
         assert self._thread is not None
         self._carried = list(self.buffer.groups)
-        self._thread.publish(tensors, iteration)
+        self._thread.publish(tensors_for(engine, model), iteration)
 
     def paused(self, engine: Engine) -> AbstractContextManager[None]:
         """A context in which the caller can use pool and engine, which has the newest weights."""
@@ -181,83 +171,6 @@ class AheadCollector(Collector):
             self.buffer.restore(place, version, own)
             first += count
         self._carried = list(self.buffer.groups)
-
-
-class FirstRankCollector(Collector):
-    """Sends what ``ahead`` collects on the first rank to all ranks.
-
-    Only the first rank uses the buffer. New weights are gathered from all ranks for its engine.
-    """
-
-    def __init__(self, ahead: AheadCollector, ranks: Ranks, interruptions: Interruptions):
-        super().__init__(ahead.settings, ahead.schedule, ahead.controllers)
-        self.ahead, self.ranks, self.interruptions = ahead, ranks, interruptions
-
-    def _on_first(self, call: Callable[[], T]) -> T | None:
-        """The result of ``call`` on the first rank, None on the others. An error or interruption ends all ranks."""
-        found, error = None, None
-        try:
-            if self.ranks.first:
-                with self.interruptions.immediate():
-                    found = call()
-        except BaseException as caught:
-            error = caught
-        self.ranks.raise_together(error, self.ranks.gathered(error and type(error).__name__))
-        return found
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.ahead.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.ahead.load_state_dict(state)
-
-    def sampled(self, seconds: float | None) -> bytes | None:
-        return self._on_first(lambda: self.ahead.sampled(seconds))
-
-    def load_sampled(self, data: bytes) -> None:
-        self.ahead.load_sampled(data)
-
-    def collect(self, agent: Agent, pool: Pool, iteration: int) -> Collection:
-        found = self._on_first(lambda: self.ahead.collect(agent, pool, iteration))
-        data = self.ranks.gathered_bytes(b"" if found is None else collection_bytes(found))[0]
-        return found or collection_of(data)
-
-    @contextmanager
-    def updating(self, engine: Engine, model: torch.nn.Module, iteration: int) -> Iterator[None]:
-        """Publish the new weights at the end, in the engine's format, in host memory."""
-        yield
-        published = []
-        for name, tensor in named_tensors(model, dtype=dtype_of(engine.dtype)):  # gathered by all ranks
-            if self.ranks.first:
-                published.append((name, tensor.detach().to("cpu", dtype_of(engine.dtype), copy=True)))
-        self.ranks.of_first(lambda: self.ahead.publish(published, iteration))
-
-    @contextmanager
-    def paused(self, engine: Engine) -> Iterator[None]:
-        with ExitStack() as resting:
-            rest = self.ahead.paused(engine)
-            self.ranks.together(lambda: resting.enter_context(rest))
-            yield
-
-    def close(self) -> None:
-        self.ahead.close()
-
-
-def collection_bytes(found: Collection) -> bytes:
-    """A collection without probes, each episode once."""
-    place = {id(episode): number for number, episode in enumerate(found.played)}
-    about: dict[str, Any] = {"played": len(found.played), "kept": [place[id(episode)] for episode in found.episodes]}
-    about |= {"rounds": found.rounds, "clock": vars(found.clock), "stats": found.stats}
-    return packed([*found.played, *found.stale], about)
-
-
-def collection_of(data: bytes) -> Collection:
-    """The collection of :func:`collection_bytes`."""
-    episodes, about = unpacked(data)
-    played, stale = episodes[: about["played"]], episodes[about["played"] :]
-    kept = [played[place] for place in about["kept"]]
-    clock = Clock(**about["clock"])
-    return Collection(kept, played, stale=stale, rounds=about["rounds"], clock=clock, stats=about["stats"])
 
 
 def staleness(episodes: Sequence[Episode], iteration: int) -> dict[str, float]:

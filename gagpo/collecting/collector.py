@@ -57,11 +57,10 @@ class Collector:
 
     def state_dict(self) -> dict[str, Any]:
         """The state for a checkpoint. ``due``: places before ``position`` that are still to be played."""
-        return {"position": self.position, "due": [], "curriculum": self.schedule.state_dict()}
+        return {"position": self.position, "due": []}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.position = int(state["position"])
-        self.schedule.load_state_dict(state["curriculum"])
 
     def sampled(self, seconds: float | None) -> bytes | None:
         """Episodes for a checkpoint, whose weights are gone; None without any.
@@ -91,7 +90,6 @@ class Collector:
             temperatures = controllers.temperatures(rolling.temperature, names)
             played = self._play(agent, pool, names, rolling.samples, label, temperatures, found.clock)
             played = [replace(episode, group=episode.group + found.rounds * wanted) for episode in played]
-            self.schedule.observe(played)
             found.played += played
             found.rounds += 1
             found.episodes += self._kept(played)
@@ -116,7 +114,7 @@ class Collector:
     def _take(self, count: int) -> list[str]:
         places = range(self.position, self.position + count)
         self.position += count
-        return [self.schedule.open(place) for place in places]
+        return [self.schedule.task_at(place) for place in places]
 
     def _probe(self, agent: Agent, pool: Pool, names: Sequence[str], label: str, found: Collection) -> None:
         """Play a probe of every task that has none in this iteration."""

@@ -15,8 +15,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from gagpo.agents.agent import Agent
-from gagpo.agents.engines.ranks import is_colocated
-from gagpo.agents.engines.registry import SERVERS
 from gagpo.agents.episodes import Call, Episode, Turn
 from gagpo.agents.rollout import Clock, Job, rollout
 from gagpo.distributed.errors import RanksDiffer
@@ -53,24 +51,23 @@ def require_fitting(settings: RunSettings, processes: int) -> None:
             f"optimizer.name=adamw8bit cannot be sharded over {processes} processes: set optimizer.name=adamw, or "
             "processes=1"
         )
-    engine = settings.engine
-    if settings.rollout.ahead and engine.name in SERVERS and is_colocated(engine.options, settings.device):
+    if settings.rollout.ahead:
         raise SettingsError(
-            "engine vllm samples on the GPUs of the ranks, and rollout.ahead samples while these train: name GPUs of "
-            "its own with engine.options.gpus, or set rollout.ahead=0"
+            f"rollout.ahead={settings.rollout.ahead} needs a single process (got {processes}): set rollout.ahead=0, or "
+            "processes=1"
         )
     tasks = settings.rollout.tasks
-    if tasks % processes and not settings.rollout.ahead:
+    if tasks % processes:
         raise SettingsError(
             f"rollout.tasks={tasks} cannot be divided over {processes} processes: set it to a multiple of {processes}, "
             f"or processes to a divisor of {tasks}"
         )
 
 
-def rollout_of(ranks: Ranks, interruptions: Interruptions, players: int) -> Rollout:
-    """A rollout by all ranks together. players: how many of them have an engine.
+def rollout_of(ranks: Ranks, interruptions: Interruptions) -> Rollout:
+    """A rollout by all ranks together.
 
-    Task group k is played by rank ``k mod players``, with the same seeds as on a single rank.
+    Task group k is played by rank ``k mod world_size``, with the same seeds as on a single rank.
     """
     if ranks.alone:
         return rollout
@@ -83,7 +80,7 @@ def rollout_of(ranks: Ranks, interruptions: Interruptions, players: int) -> Roll
         on_finish: Callable[[Episode], None] | None = None,
         **options: Any,
     ) -> tuple[list[Episode], Clock]:
-        mine = [job for job in jobs if job.group % players == ranks.rank]
+        mine = [job for job in jobs if job.group % ranks.world_size == ranks.rank]
         episodes: list[Episode] = []
         clock = Clock()
         error: BaseException | None = None

@@ -19,7 +19,6 @@ Shape suffixes: N = turns, E = episodes, G = task groups, K = response tokens.
 
 from gagpo.controllers.agpo import Agpo, AgpoController
 from gagpo.controllers.apmpo import Apmpo, ApmpoController
-from gagpo.controllers.curriculum import Curriculum
 from gagpo.controllers.lifecycle import Controllers, ControllerSettings
 from gagpo.controllers.sampling import DynamicSampling, Overlong, VarianceFilter, overlong_penalty
 from gagpo.controllers.trust_region import TrustRegion
@@ -31,7 +30,6 @@ __all__ = [
     "ApmpoController",
     "ControllerSettings",
     "Controllers",
-    "Curriculum",
     "DynamicSampling",
     "Overlong",
     "TrustRegion",

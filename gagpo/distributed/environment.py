@@ -10,9 +10,6 @@ ENVIRONMENT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 LOST = 75
 """Exit status of a rank that ends because another is gone."""
 
-INTERFACE = "GLOO_SOCKET_IFNAME"
-"""Environment variable that names the network interface of the ranks."""
-
 PARENT = "GAGPO_PARENT"
 """Environment variable with the id of the launcher; a rank ends when that process is gone."""
 

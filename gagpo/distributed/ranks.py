@@ -21,7 +21,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from gagpo.base.errors import GagpoError
 from gagpo.distributed.environment import started_as_rank
 from gagpo.distributed.errors import RankFailed, RankLost, RanksDiffer
-from gagpo.distributed.meeting import MEETING_SECONDS, choose_interface, meet, not_found
+from gagpo.distributed.meeting import MEETING_SECONDS, meet, not_found
 from gagpo.distributed.watch import Watch
 from gagpo.objectives.layout import Normaliser
 
@@ -81,28 +81,22 @@ class Ranks:
         return [json.loads(text) for text in self.gathered_bytes(json.dumps(mine).encode())]
 
     def of_first(self, call: Callable[[], T]) -> T:
-        """The result of ``call``, made on the first rank only: a JSON value. Its error ends every rank."""
-        if self.alone:
-            return call()
-        return cast(T, self.together(lambda: call() if self.first else None)[0])
+        """The result of ``call``, made on the first rank only: a JSON value.
 
-    def together(self, call: Callable[[], T]) -> list[T]:
-        """The result of ``call`` on each rank, as JSON values.
-
-        If it was interrupted on one rank, it is interrupted on all. If it failed on one, that rank raises its error and
-        the others :class:`RankFailed`, so that no rank waits for one that has given up.
+        If it is interrupted, all ranks are. If it fails, the first rank raises its error and the others
+        :class:`RankFailed`, so that no rank waits for one that has given up.
         """
         if self.alone:
-            return [call()]
+            return call()
         value: T | None = None
         error: BaseException | None = None
         try:
-            value = call()
+            value = call() if self.first else None
         except BaseException as caught:
             error = caught
         outcomes = self.gathered([error and type(error).__name__, value])
         self.raise_together(error, [outcome[0] for outcome in outcomes])
-        return [outcome[1] for outcome in outcomes]
+        return cast(T, outcomes[0][1])
 
     def raise_together(self, mine: BaseException | None, names: Sequence[str | None]) -> None:
         """Raise this rank's error, or the one that follows from the errors of the others.
@@ -117,10 +111,6 @@ class Ranks:
         for name in names:
             if name is not None:
                 raise mine or _INTERRUPTIONS[name]()
-
-    def any(self, mine: bool) -> bool:
-        """Whether ``mine`` is true on any rank."""
-        return any(self.gathered(bool(mine)))
 
     def agree(self, what: str, mine: T) -> T:
         """``mine``, a JSON value; raises :class:`RanksDiffer` unless it is the same on all ranks."""
@@ -230,7 +220,6 @@ def _opened(store: Store, rank: int, world_size: int, watch: Watch) -> Ranks:
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     own, timeout = PrefixStore("gagpo", store), timedelta(seconds=PATIENCE)
     try:
-        choose_interface(own, rank, world_size)
         dist.init_process_group(backend, store=own, rank=rank, world_size=world_size, timeout=timeout)
     except (RuntimeError, ValueError, dist.DistError) as error:
         raise not_found(error) from None

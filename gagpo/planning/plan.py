@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 
-MEASURED = ("mean_turns", "response_tokens", "tokens_per_second")  # metrics of a run that replace guesses
+MEASURED = ("mean_turns", "response_tokens", "tokens_per_second")
 GUESSED_TURNS, GUESSED_RESPONSE = 0.5, 0.25  # typical turns and response tokens, as shares of their limits
 
 
@@ -78,18 +78,13 @@ def row_tokens(settings: RunSettings, prompt: int, turns: float, response: float
     return int(min(context, prompt * shown + response * (shown - 1) + settings.longest_response))
 
 
-def guess_from(rows: Sequence[Mapping[str, float]], guess: Guess) -> Guess:
-    """``guess`` with missing values filled in from a run's metrics, averaged over its last ten iterations."""
+def measured_guess(rows: Sequence[Mapping[str, float]]) -> Guess:
+    """The mean of a run's metrics over its last ten iterations."""
     last = rows[-10:]
     if not last:
         raise InvalidArgument("the run has no finished iteration")
-    mean = {name: sum(float(row[name]) for row in last) / len(last) for name in MEASURED}
-    return Guess(
-        guess.prompt,
-        guess.turns or mean["mean_turns"],
-        guess.response or mean["response_tokens"],
-        guess.tokens_per_second or mean["tokens_per_second"],
-    )
+    turns, response, speed = (sum(float(row[name]) for row in last) / len(last) for name in MEASURED)
+    return Guess(turns=turns, response=response, tokens_per_second=speed)
 
 
 @dataclass(frozen=True)

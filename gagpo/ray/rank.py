@@ -37,7 +37,6 @@ class Rank:
         """
         from gagpo.distributed.errors import RankFailed, RankLost
         from gagpo.distributed.ranks import joined
-        from gagpo.ray.server import RayPlace
         from gagpo.runs.run_folder import RunFolder
         from gagpo.settings import parse
         from gagpo.settings.core_schema import parse_yaml
@@ -52,9 +51,8 @@ class Rank:
             else:
                 values = cast("dict[str, object]", parse_yaml(settings))
                 run = RunFolder.new(path, parse(values, "the settings of the run"))
-            place = RayPlace(run.settings, path)
             with joined(deadline=run.settings.ranks.deadline) as ranks:
-                trainer.train(run, lambda event: print(event, flush=True), quiet=True, ranks=ranks, placement=place)
+                trainer.train(run, lambda event: print(event, flush=True), quiet=True, ranks=ranks)
         except (KeyboardInterrupt, SystemExit):  # a checkpoint has been written
             return LOST, f"rank {variables['RANK']} was interrupted"
         except (RankLost, RankFailed) as error:

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from pydantic import BaseModel
 
 from gagpo.base.nearest import nearest
-from gagpo.controllers.curriculum import CURRICULA, Curriculum
 from gagpo.credit import CREDITS, CreditSettings
 
 SLIP = 0.8  # similarity of a name and its misspelling
@@ -24,12 +23,10 @@ def keys(section: type[BaseModel], path: str = "") -> Iterator[str]:
 
 
 def options(annotation: object) -> list[type[BaseModel]]:
-    """The sections that a field may hold, with all credits and curricula of this package."""
+    """The sections that a field may hold, with all credits of this package."""
     if isinstance(annotation, type) and not typing.get_args(annotation):
         if issubclass(annotation, CreditSettings):
             return [CREDITS.find(name) for name in CREDITS.ours]
-        if issubclass(annotation, Curriculum):
-            return [CURRICULA.find(name) for name in CURRICULA.ours]
         return [annotation] if issubclass(annotation, BaseModel) else []
     return [option for part in typing.get_args(annotation) for option in options(part)]
 

@@ -11,7 +11,6 @@ from gagpo.algorithms import Algorithm
 from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.base.nearest import hint
 from gagpo.base.options import Options
-from gagpo.controllers.curriculum import AnyCurriculum, Uniform
 from gagpo.envs.tasks import split_task
 from gagpo.settings.environment import ContextSettings, EnvironmentRow, EnvironmentSettings, RunEnvironment, fault_of
 from gagpo.settings.rollout import EngineSettings, RolloutSettings
@@ -60,9 +59,6 @@ class RunSettings(Options):
     environment: EnvironmentSettings | None = None
     environments: list[EnvironmentRow] = Field(
         [], max_length=64, description="several environments to train on together, instead of `environment`"
-    )
-    curriculum: AnyCurriculum = Field(
-        Uniform(), description="order of an environment's tasks: uniform, by_success, or module:Class"
     )
     context: ContextSettings = ContextSettings()
     rollout: RolloutSettings = RolloutSettings()

@@ -111,7 +111,7 @@ class RanksSettings(Options):
 class ClusterSettings(Options):
     """Resources of a run with ``gagpo train --ray``; they do not affect learning."""
 
-    cpus: float = Field(1.0, ge=0, description="cores of each rank and vLLM server")
+    cpus: float = Field(1.0, ge=0, description="cores of each rank")
     restarts: int = Field(10, ge=0, description="most restarts of the ranks in an hour")
     start_deadline: float = Field(600.0, gt=0, description="seconds to wait for resources in the cluster")
 

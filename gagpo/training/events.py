@@ -51,18 +51,8 @@ class IterationFinished:
 
 
 @dataclass(frozen=True)
-class StepSkipped:
-    """An optimiser step was skipped because its loss or gradient was not finite. reason: names the episodes' file."""
-
-    reason: str
-
-    def __str__(self) -> str:
-        return f"      {self.reason}"
-
-
-@dataclass(frozen=True)
-class HealthChanged:
-    """The run looks as if it cannot learn, or for another reason than before."""
+class Warned:
+    """A step was skipped because its loss or gradient was not finite, or the run looks as if it cannot learn."""
 
     line: str
 
@@ -82,5 +72,5 @@ class EvaluationFinished:
         return f"{self.label}: success {100 * rate.value:.1f} % [{100 * rate.low:.1f}, {100 * rate.high:.1f}]"
 
 
-Event = IterationFinished | StepSkipped | HealthChanged | EvaluationFinished
+Event = IterationFinished | Warned | EvaluationFinished
 Report = Callable[[Event], None]

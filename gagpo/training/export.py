@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from huggingface_hub import EvalResult, ModelCardData
+from huggingface_hub import ModelCardData
 
 from gagpo.base import durable
 from gagpo.base.tables import Table
@@ -73,14 +73,11 @@ def model_card(run: Path, saved: Checkpoint, adapter: bool = False) -> str:
     settings, found = folder.settings, _evaluations(run, saved)
     averaged = ", the average of the weights" if saved.averaged else ""
     name = f"{settings.name}, iteration {saved.iteration}{averaged}"
-    measured = [one for one in found if one.iteration == saved.iteration]
     front = ModelCardData(
         library_name="peft" if adapter else "transformers",
         pipeline_tag="text-generation",
         tags=["reinforcement-learning", "agent", "gagpo", _algorithm(run)],
         base_model=settings.model if _is_hub_name(settings.model) else None,
-        model_name=name if measured else None,
-        eval_results=[_indexed(one) for one in measured] or None,
     )
     versions = {name: value for name, value in folder.versions().items() if name not in ("machine", "cores")}
     parts = [
@@ -144,25 +141,6 @@ def _conditions(found: Sequence[Evaluation]) -> str:
         kwargs, conditions = json.loads(text)
         lines.append(f"- environment `{json.dumps(kwargs)}`, prompt `{json.dumps(conditions)}`")
     return "## Conditions\n" + "\n".join(lines) if lines else ""
-
-
-def _indexed(one: Evaluation) -> EvalResult:
-    """An entry of the front matter's model index."""
-    panel, rate = one.result.panel, one.result.success
-    interval = {"low": round(rate.low, 6), "high": round(rate.high, 6), "level": one.result.level}
-    about = {"tasks": panel.tasks, "tries": panel.tries, "temperature": one.result.temperature}
-    return EvalResult(
-        task_type="reinforcement-learning",
-        task_name="text environment",
-        dataset_type=panel.environment,
-        dataset_name=panel.environment,
-        dataset_split=panel.split,
-        dataset_revision=panel.split_hash,
-        metric_type="success_rate",
-        metric_name="success rate",
-        metric_value=round(rate.value, 6),
-        metric_args={**about, "interval": interval},
-    )
 
 
 def _algorithm(run: Path) -> str:

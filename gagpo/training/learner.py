@@ -34,6 +34,7 @@ from gagpo.runs.metrics import Metrics
 from gagpo.runs.register import of_environment
 from gagpo.settings import RunSettings, SettingsError
 from gagpo.training.annotations import annotate
+from gagpo.training.events import Warned
 from gagpo.training.policy import TrainedPolicy
 from gagpo.training.recorder import Recorder, checkpoint_bytes
 
@@ -170,7 +171,7 @@ class Learner:
             raise NonFiniteLoss(f"iteration {iteration + 1}: {error}; see {path}", error.turns) from None
         if self.updater.skips.errors:
             path = self._save_offenders(iteration, batch.episodes)
-            self.recorder.skipped(f"{self.updater.skips.errors[0]}: the step was skipped; see {path}")
+            self.recorder.report(Warned(f"{self.updater.skips.errors[0]}: the step was skipped; see {path}"))
         self._bound_step(before, rows, credit.tokens, learned)
         return learned
 

@@ -26,14 +26,7 @@ from gagpo.runs.metrics import Metrics
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import RunSettings, TrainingSettings
 from gagpo.trackers import Trackers, tracking
-from gagpo.training.events import (
-    EvaluationFinished,
-    Event,
-    HealthChanged,
-    IterationFinished,
-    Report,
-    StepSkipped,
-)
+from gagpo.training.events import EvaluationFinished, Event, IterationFinished, Report, Warned
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -99,12 +92,8 @@ class Recorder:
         line = health_line(self.rows)
         kind = re.sub(r"\d+", "", line)  # the same words with other numbers are not repeated
         if kind and kind != self._health:
-            self.report(HealthChanged(line))
+            self.report(Warned(line))
         self._health = kind
-
-    def skipped(self, reason: str) -> None:
-        """Report that an optimiser step was skipped."""
-        self.report(StepSkipped(reason))
 
     def save_offenders(self, iteration: int, episodes: Sequence[Episode]) -> Path:
         """Write the episodes that made the loss of ``iteration`` NaN, with their tokens; returns the file."""

@@ -9,13 +9,11 @@ from typing import Any
 import torch
 
 from gagpo.agents.agent import ChatFormat, LanguageAgent
-from gagpo.agents.engines.base import Engine, IdleEngine, Sampling, engine_measures
-from gagpo.agents.engines.ranks import Rank
+from gagpo.agents.engines.base import Engine, Sampling, engine_measures
 from gagpo.agents.engines.registry import SERVERS
 from gagpo.agents.episodes import Episode
 from gagpo.agents.setup import language_agent, make_engine
 from gagpo.collecting.distributed_rollout import Rollout
-from gagpo.collecting.placement import LocalPlacement
 from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.sharding import Reader
 from gagpo.envs import TaskSet, TextEnv
@@ -42,11 +40,10 @@ class Sampler:
         policy: TrainedPolicy,
         model: torch.nn.Module,
         rollout: Rollout,
-        placement: LocalPlacement,
         ranks: Ranks,
     ):
         self.settings, self.environments, self.rollout = settings, environments, rollout
-        self.engine = _engine(settings, policy, model, placement, ranks)
+        self.engine = _engine(settings, policy, model, ranks)
         if settings.longest_response >= self.engine.max_length:
             raise SettingsError(
                 f"rollout.max_tokens={settings.longest_response} leaves no room for a prompt in the context of "
@@ -93,32 +90,20 @@ class Sampler:
         return engine_measures(self.engine)
 
 
-def needs_weights(settings: RunSettings, ranks: Ranks) -> bool:
-    """Whether the engine needs a model with weights in this process, as all do except servers.
-
-    With ``rollout.ahead`` the first rank needs one in any case, because the policy's own weights change meanwhile.
-    """
-    if settings.rollout.ahead:
-        return ranks.first
+def needs_weights(settings: RunSettings) -> bool:
+    """Whether the engine needs a model with weights in this process, as all do except servers."""
     return settings.engine.name not in SERVERS
 
 
-def _engine(
-    settings: RunSettings, policy: TrainedPolicy, model: torch.nn.Module, placement: LocalPlacement, ranks: Ranks
-) -> Engine:
+def _engine(settings: RunSettings, policy: TrainedPolicy, model: torch.nn.Module, ranks: Ranks) -> Engine:
     """The run's engine, with its own weights if those in training are sharded or change meanwhile."""
     chosen, ahead = settings.engine, settings.rollout.ahead > 0
     own = ahead or not ranks.alone
-    arguments = dict(placement.engine_arguments(chosen))
+    arguments = chosen.arguments()
     tokenizer: Any = policy.tokenizer
     if own and chosen.name == "transformers":
         arguments["own"] = True
-    if ahead and not ranks.alone:  # the first rank has all servers and their GPUs
-        if not ranks.first:
-            return IdleEngine(model, tokenizer, settings.engine.options.get("max_length"), chosen.dtype)
-        if chosen.name in SERVERS:
-            arguments["place"] = Rank()
-    if not ranks.alone and not needs_weights(settings, ranks):
+    if not ranks.alone and not needs_weights(settings):
         arguments["read"] = Reader(policy.model, settings.device, settings.training.precision)
     if ahead:
         tokenizer = copy.deepcopy(tokenizer)

@@ -14,10 +14,10 @@ from gagpo.agents.episodes import Episode
 from gagpo.agents.model import commit_of
 from gagpo.agents.setup import make_env, tasks_of
 from gagpo.base.errors import GagpoError
-from gagpo.collecting.ahead import AheadCollector, FirstRankCollector
+from gagpo.collecting.ahead import AheadCollector
 from gagpo.collecting.collector import Collection, Collector
 from gagpo.collecting.distributed_rollout import require_fitting, rollout_of
-from gagpo.collecting.placement import LocalPlacement
+from gagpo.collecting.pool import open_run_pool
 from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
 from gagpo.distributed.interrupt import Interruptions
@@ -53,7 +53,6 @@ class Trainer:
     report: called with every event, see :mod:`gagpo.training.events`.
     quiet: hide progress bars.
     ranks: the processes that train together. All do the same; only the first one writes and reports.
-    placement: where environments and engine servers run.
     """
 
     def __init__(
@@ -62,7 +61,6 @@ class Trainer:
         report: Report | None = None,
         quiet: bool = False,
         ranks: Ranks | None = None,
-        placement: LocalPlacement | None = None,
     ):
         self.ranks = ranks = ranks or Ranks()
         settings = folder.settings
@@ -70,7 +68,6 @@ class Trainer:
             require_fitting(settings, ranks.world_size)
             settings = settings.model_copy(update={"device": ranks.device(settings.device)})
         self.folder, self.settings, self.quiet = folder, settings, quiet or not ranks.first
-        self.placement = placement or LocalPlacement()
         torch.set_num_threads(ranks.threads(settings.threads))
         environments = {
             env.name: make_env(env.environment.id, settings.built(env.environment).kwargs)
@@ -85,12 +82,13 @@ class Trainer:
         chosen = settings.algorithm.controllers
         controllers = Controllers(chosen, settings.training.trust_region, settings.optimizer.by_groups)
         self.interruptions = Interruptions(ranks)
-        rollout = rollout_of(ranks, self.interruptions, 1 if settings.rollout.ahead else ranks.world_size)
+        rollout = rollout_of(ranks, self.interruptions)
         schedule = Schedule(settings, tasks)
-        self.collector = Collector(settings, schedule, controllers, rollout)
-        if settings.rollout.ahead:
-            ahead = AheadCollector(settings, schedule, controllers)
-            self.collector = ahead if ranks.alone else FirstRankCollector(ahead, ranks, self.interruptions)
+        self.collector = (
+            AheadCollector(settings, schedule, controllers)
+            if settings.rollout.ahead
+            else Collector(settings, schedule, controllers, rollout)
+        )
 
         saved = self._last_checkpoint()
         require_trainable(settings)
@@ -98,10 +96,10 @@ class Trainer:
         commit = ranks.of_first(lambda: folder.commit or commit_of(settings.model, settings.revision))
         policy = load_policy(settings, saved, commit)
         # Before the learner shards the policy.
-        model = sampled_from(policy.model, ranks, settings.engine.dtype, needs_weights(settings, ranks))
+        model = sampled_from(policy.model, ranks, settings.engine.dtype, needs_weights(settings))
         self.recorder = Recorder(folder, settings, policy.tokenizer, report, ranks)
         self.learner = Learner(settings, policy, controllers, ranks, self.recorder, saved, environments)
-        self.sampler = Sampler(settings, environments, policy, model, rollout, self.placement, ranks)
+        self.sampler = Sampler(settings, environments, policy, model, rollout, ranks)
         if ranks.first:
             folder.pin(commit)
         self.iteration = self.turns_total = self.tokens_total = 0
@@ -123,7 +121,7 @@ class Trainer:
         """
         with (
             self.interruptions.watching(),
-            self.placement.open_pool(self.settings) as pool,
+            open_run_pool(self.settings) as pool,
             self.recorder.recording(self.iteration),
         ):
             try:
@@ -252,7 +250,6 @@ def train(
     report: Report | None = None,
     quiet: bool = False,
     ranks: Ranks | None = None,
-    placement: LocalPlacement | None = None,
 ) -> dict[str, EvalResult]:
     """Run or resume the run in ``folder``; returns its final evaluations by panel.
 
@@ -260,11 +257,11 @@ def train(
     """
     ranks, trainer = ranks or Ranks(), None
     if ranks.of_first(lambda: folder.is_new):
-        trainer = Trainer(folder, report, quiet, ranks, placement)
+        trainer = Trainer(folder, report, quiet, ranks)
     with folder.locked() if ranks.first else nullcontext():
         if ranks.first:
             folder.write()
-        trainer = trainer or Trainer(folder, report, quiet, ranks, placement)
+        trainer = trainer or Trainer(folder, report, quiet, ranks)
         trainer.run()
         return final_results(folder.path, trainer.panels)
 

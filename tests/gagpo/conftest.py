@@ -3,18 +3,29 @@
 import pytest
 import yaml
 
-from gagpo.planning.doctor import machine
 from gagpo.settings import load
 from gagpo.sft.run import sft
 
 CORRIDOR = {
-    **machine.CORRIDOR,  # the doctor's, and smaller
     "name": "corridor",
     "model": "to be set",
+    "threads": 1,
+    "environment": {"id": "gagpo.envs.testing:gagpo-test/Corridor-v0", "kwargs": {"max_turns": 16}},
+    "context": {"history": 0},
     "rollout": {"tasks": 4, "samples": 6, "max_tokens": 3, "workers": 0},
+    "algorithm": {"preset": "gagpo", "kl": {"coefficient": 0.0}},
+    "optimizer": {"learning_rate": 5e-3},
     "training": {"iterations": 2, "minibatches": 2, "save_every": 1, "keep_episodes": 1},
     "evaluation": {"splits": ["test"], "temperature": 1.0},
-    "sft": {**machine.CORRIDOR["sft"], "episodes": 40, "steps": 20},
+    "sft": {
+        "episodes": 40,
+        "noise": 0.5,
+        "mistakes": 0.0,
+        "steps": 20,
+        "batch": 32,
+        "learning_rate": 1e-2,
+        "model": {"layers": 1, "width": 32, "vocabulary": 300},
+    },
 }
 
 

@@ -60,7 +60,7 @@ class VLLMServerEngine(ModelEngine):
     deadline: seconds for one response, and for each step of an update.
     silence: seconds without a healthy answer after which a server is given up.
     start_deadline: seconds for a server to start.
-    start_with: starts a server; a cluster has its own.
+    start_with: starts a server.
     place: the rank of this process, by default from torchrun's variables.
     read: for a sharded policy, see :class:`gagpo.agents.engines.parity.ParityCheck`.
 

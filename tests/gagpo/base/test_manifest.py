@@ -42,6 +42,13 @@ def test_every_damage_to_a_manifest_blames_the_manifest(folder):
             manifest.verify(folder)
 
 
+@pytest.mark.parametrize("text", ["{}", "[]", '{"format": "x", "files": {}}', "[" * 100_000], ids=range(4))
+def test_a_manifest_that_is_none_is_named(folder, text):
+    (folder / "manifest.json").write_text(text)
+    with pytest.raises(manifest.ManifestError, match=r"manifest\.json"):
+        manifest.verify(folder)
+
+
 def test_a_manifest_that_is_a_pipe_is_refused_in_one_line(folder):
     path = folder / "manifest.json"
     path.unlink()

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from gagpo.agents.episodes import Episode
 from gagpo.collecting.schedule import Apportionment, Schedule
 from gagpo.envs.tasks import Task, TaskSet
 from gagpo.settings import load
@@ -20,9 +19,9 @@ TASKS = {
 }
 
 
-def scheduled(corridor, weights=(2, 1, 1), tasks=8, **more):
+def scheduled(corridor, weights=(2, 1, 1), tasks=8):
     rows = [{"name": name, "weight": weight, "id": CORRIDOR} for name, weight in zip("abc", weights, strict=False)]
-    settings = load(corridor(environment=None, environments=rows, rollout={"tasks": tasks}, **more))
+    settings = load(corridor(environment=None, environments=rows, rollout={"tasks": tasks}))
     return Schedule(settings, TASKS)
 
 
@@ -57,35 +56,6 @@ def test_places_may_be_asked_for_in_any_order(corridor):
     places = list(range(60))
     random.Random(1).shuffle(places)
     assert {place: first.task_at(place) for place in places} == {place: second.task_at(place) for place in range(60)}
-
-
-def played(task, group, *successes):
-    return [Episode(task=task, group=group, success=success, outcome="terminated") for success in successes]
-
-
-def test_a_curriculum_goes_on_from_its_state(corridor):
-    one = scheduled(corridor, curriculum="by_success")
-    for batch in range(4):
-        names = [one.open(place) for place in range(8 * batch, 8 * batch + 8)]
-        one.observe([turn for group, name in enumerate(names) for turn in played(name, group, True, group % 2 == 0)])
-    under_way = [one.open(place) for place in range(32, 36)]
-    other = scheduled(corridor, curriculum="by_success")
-    other.load_state_dict(one.state_dict())
-    assert [other.open(place) for place in range(32, 36)] == under_way
-    assert [other.open(place) for place in range(36, 50)] == [one.open(place) for place in range(36, 50)]
-    assert other.state_dict() == one.state_dict()
-
-
-def test_failed_episodes_tell_nothing_of_their_task(corridor):
-    schedule = scheduled(corridor, curriculum="by_success")
-    name = schedule.open(0)
-    broken = [Episode(task=name, group=0, outcome="failed")] * 3
-    schedule.observe(broken)
-    assert schedule.state_dict()["seen"] == {"a": {}, "b": {}, "c": {}} and not schedule.state_dict()["opened"]
-
-
-def test_a_uniform_run_has_no_state(corridor):
-    assert scheduled(corridor).state_dict() == {} == Schedule(load(corridor()), {"": TASKS["a"]}).state_dict()
 
 
 def test_an_empty_split_is_named(corridor):

@@ -1,20 +1,15 @@
-"""A rank that meets the others until a file appears. Arguments: the folder, the deadline, who kills itself."""
+"""A rank that meets the others until a file appears. Arguments: the folder and the deadline."""
 
-import os
-import signal
 import sys
 from pathlib import Path
 
-from gagpo.distributed.environment import INTERFACE
 from gagpo.distributed.ranks import joined
 
-folder, deadline, killed = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
+folder, deadline = Path(sys.argv[1]), float(sys.argv[2])
 with joined(deadline) as ranks:
-    print(f"{ranks.rank} met over {os.environ.get(INTERFACE)}", flush=True)
+    print(f"{ranks.rank} met", flush=True)
     meetings = 0
-    while not ranks.any((folder / "end").exists()):
+    while not any(ranks.gathered((folder / "end").exists())):
         meetings += 1
         (folder / f"meetings {ranks.rank}").write_text(str(meetings))
-        if f"{ranks.rank} in {os.environ.get('TORCHELASTIC_RESTART_COUNT')}" in killed and meetings == 3:
-            os.kill(os.getpid(), signal.SIGKILL)
 print(f"{ranks.rank} ended well", flush=True)

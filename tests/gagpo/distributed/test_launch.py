@@ -1,10 +1,12 @@
 """Runs of several processes from the command line: started by settings or torchrun, killed, interrupted."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -148,10 +150,11 @@ def test_ctrl_c_saves_and_ends_both(tmp_path, warm_model):
 
 @pytest.mark.slow
 def test_what_is_wrong_on_both_is_said_once(tmp_path, warm_model):
-    config = config_of(tmp_path, warm_model, rollout={"max_tokens": 128})
+    context = json.loads((Path(warm_model) / "config.json").read_text())["max_position_embeddings"]
+    config = config_of(tmp_path, warm_model, rollout={"max_tokens": context})
     process = gagpo("gagpo", "train", config, "--runs", tmp_path / "runs", "-q")
     output, _ = process.communicate(timeout=SECONDS)
-    assert process.returncode == 2 and output.count("gagpo: rollout.max_tokens=128 leaves no room") == 1, output
+    assert process.returncode == 2 and output.count(f"gagpo: rollout.max_tokens={context} leaves no room") == 1, output
     assert not (tmp_path / "runs" / "corridor").exists()
 
 

@@ -41,7 +41,7 @@ CASES = {
 }
 OFFLOADED = {"gradient_checkpointing": True, "offload": ["activations", "weights"]}
 CHUNK = 4096  # logits, about a dozen tokens: the output layer is computed again in the backward pass
-QUICK = ("gagpo", "lora", "a step taken back", "taught")
+QUICK = ("lora", "a step taken back", "taught")
 CASES["weights and activations on the host"] = {
     "algorithm": CASES["ppo by tokens"]["algorithm"],
     "training": OFFLOADED,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gagpo.distributed.environment import ENVIRONMENT, INTERFACE, LOST
+from gagpo.distributed.environment import ENVIRONMENT, LOST
 from gagpo.distributed.errors import RankLost
 from gagpo.distributed.ranks import joined
 from tests.gagpo.distributed.conftest import start_ranks
@@ -47,15 +47,13 @@ def wait_for_meetings(folder, count=2):
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("stopped", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_stopped_rank_is_noticed_by_the_others_whoever_holds_the_store(ranks, tmp_path, stopped):
-    processes = ranks(8, count=3)
+def test_a_stopped_rank_is_noticed_by_the_others_though_it_holds_the_store(ranks, tmp_path):
+    stopped, *others = ranks(5, count=3)
     wait_for_meetings(tmp_path, 3)
-    os.kill(processes[stopped].pid, signal.SIGSTOP)
-    others = [processes[rank] for rank in range(3) if rank != stopped]
+    os.kill(stopped.pid, signal.SIGSTOP)
     said = "".join(process.communicate(timeout=SECONDS)[0] for process in others)
     assert all(process.returncode in (1, LOST) for process in others), said
-    assert f"rank {stopped} of 3 has given no sign of life for 8 s" in said
+    assert "rank 0 of 3 has given no sign of life for 5 s" in said
 
 
 @pytest.mark.slow
@@ -83,31 +81,7 @@ def test_a_store_that_never_answers_is_no_place_to_meet(monkeypatch):
             pass
 
 
-@pytest.mark.slow
-def test_what_torchrun_starts_again_meets_anew(tmp_path):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += ["--max-restarts", "2", WORKER, tmp_path, "30", "1 in 0", "0 in 1"]
-    process = subprocess.Popen(
-        list(map(str, command)),
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    try:
-        until = time.monotonic() + SECONDS
-        while not (tmp_path / "meetings 0").exists() or int((tmp_path / "meetings 0").read_text() or 0) < 5:
-            assert process.poll() is None and time.monotonic() < until, process.communicate(timeout=SECONDS)[0]
-            time.sleep(0.05)
-        (tmp_path / "end").touch()
-        said, _ = process.communicate(timeout=SECONDS)
-    finally:
-        process.kill()
-    assert process.returncode == 0, said
-    assert said.count("ended well") == 2 and said.count("0 met") == 3, said
-
-
-def on_two_hosts(folder, deadline, address, order):
+def on_two_hosts(folder, deadline):
     """What becomes of two ranks in network namespaces of their own; skipped where there can be none."""
     for tool in ("unshare", "nsenter", "ip"):
         if shutil.which(tool) is None:
@@ -116,24 +90,14 @@ def on_two_hosts(folder, deadline, address, order):
     allowed = subprocess.run([*alone, "ip", "link", "add", "near0", "type", "veth"], capture_output=True, text=True)
     if allowed.returncode:
         pytest.skip(f"network namespaces are not allowed here: {allowed.stderr.strip()}")
-    command = [*alone, sys.executable, TWO_HOSTS, folder, deadline, address, order]
-    environment = {name: value for name, value in os.environ.items() if name != INTERFACE}
-    done = subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True, timeout=SECONDS)
+    command = [*alone, sys.executable, TWO_HOSTS, folder, deadline]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("address", ["10.77.0.1", "head"])  # which is 127.0.1.1 at home
-@pytest.mark.slow
-def test_two_hosts_whose_names_stand_for_loopback_find_their_interfaces(tmp_path, address):
-    for rank, (status, said) in enumerate(on_two_hosts(tmp_path, 30, address, "end")):
-        name, place = (("near0", "10.77.0.1"), ("far0", "10.77.0.2"))[rank]
-        assert status == 0 and f"{rank} met over {name}" in said, said
-        assert f"gagpo: rank {rank} talks over {name} ({place})" in said
-
-
 @pytest.mark.slow
 def test_a_link_that_is_cut_ends_both_hosts(tmp_path):
-    for rank, (status, said) in enumerate(on_two_hosts(tmp_path, 8, "10.77.0.1", "cut")):
+    for rank, (status, said) in enumerate(on_two_hosts(tmp_path, 8)):
         assert status in (1, LOST), said
         assert f"rank {1 - rank} of 2 has given no sign of life for 8 s" in said, said

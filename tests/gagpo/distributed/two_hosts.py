@@ -1,26 +1,24 @@
-"""Two ranks on two hosts: network namespaces with a link between them, whose own names stand for loopback.
+"""Two ranks on two hosts: network namespaces with a link between them, which is cut once the ranks have met.
 
-Run by ``unshare -rnm``. Arguments: the folder of the worker, its deadline, MASTER_ADDR, and what to do once the ranks
-have met: ``end`` them, or ``cut`` the link. Prints the status and the words of each rank as JSON.
+Run by ``unshare -rnm``. Arguments: the folder of the worker, and its deadline. Prints the status and the words of each
+rank as JSON.
 """
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 WORKER = Path(__file__).with_name("meeting_worker.py")
-MOUNTED = 'mount --bind "$0" /etc/hosts && exec "$@"'
 
 
 def call(*words):
     subprocess.run(list(map(str, words)), check=True)
 
 
-folder, deadline, address, order = Path(sys.argv[1]), *sys.argv[2:]
+folder, deadline = Path(sys.argv[1]), sys.argv[2]
 away = subprocess.Popen(["unshare", "-n", "sleep", "600"])
 while os.readlink(f"/proc/{away.pid}/ns/net") == os.readlink("/proc/self/ns/net"):
     time.sleep(0.01)
@@ -32,13 +30,11 @@ for number, enter, link in ((1, (), "near0"), (2, there, "far0")):
         call(*enter, "ip", "link", "set", name, "up")
 
 started = []
-for rank, (enter, head) in enumerate([((), "127.0.1.1"), (there, "10.77.0.1")]):
-    hosts = folder / f"hosts {rank}"
-    hosts.write_text(f"127.0.0.1 localhost\n127.0.1.1 {socket.gethostname()}\n{head} head\n")
+for rank, (enter, link) in enumerate([((), "near0"), (there, "far0")]):
     names = {"WORLD_SIZE": 2, "RANK": rank, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "OMP_NUM_THREADS": 1}
-    place = {"MASTER_ADDR": address, "MASTER_PORT": 29511}
+    place = {"MASTER_ADDR": "10.77.0.1", "MASTER_PORT": 29511, "GLOO_SOCKET_IFNAME": link}
     environment = {**os.environ, **{name: str(value) for name, value in {**names, **place}.items()}}
-    command = ["unshare", "-m", "sh", "-c", MOUNTED, hosts, sys.executable, WORKER, folder, deadline]
+    command = [sys.executable, WORKER, folder, deadline]
     output = (folder / f"said {rank}").open("w")
     words = list(map(str, [*enter, *command]))
     started.append(subprocess.Popen(words, env=environment, stdout=output, stderr=subprocess.STDOUT))
@@ -46,10 +42,7 @@ try:
     met = [folder / "meetings 0", folder / "meetings 1"]
     while not all(path.exists() for path in met) and all(process.poll() is None for process in started):
         time.sleep(0.05)
-    if order == "cut":
-        call("ip", "link", "set", "near0", "down")
-    else:
-        (folder / "end").touch()
+    call("ip", "link", "set", "near0", "down")
     statuses = [process.wait(240) for process in started]
 finally:
     for process in (*started, away):

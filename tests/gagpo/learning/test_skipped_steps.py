@@ -16,7 +16,7 @@ from gagpo.objectives import Correction
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
-from gagpo.training.events import StepSkipped
+from gagpo.training.events import Warned
 from gagpo.training.trainer import Trainer
 from tests.gagpo.learning.test_batch import conversation
 
@@ -143,7 +143,7 @@ def test_a_run_continues_and_saves_the_offending_episodes(corridor, tmp_path):
     assert [row["skipped_steps"] for row in folder.metrics()] == [0.0, 1.0, 0.0]
     (line,) = (folder.path / "episodes" / "nonfinite-0002.jsonl").read_text().splitlines()
     assert json.loads(line)["sample"] == 3
-    assert any(isinstance(one, StepSkipped) and "skipped; see" in one.reason for one in said)
+    assert any(isinstance(one, Warned) and "skipped; see" in one.line for one in said)
 
 
 def test_the_count_in_a_row_is_resumed(corridor, tmp_path):

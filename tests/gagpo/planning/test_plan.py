@@ -18,7 +18,7 @@ from gagpo.collecting.distributed_rollout import require_fitting
 from gagpo.planning.fitting import CONTEXT, FRAGMENTS, judge
 from gagpo.planning.memory import GB, update_parts
 from gagpo.planning.memory import peak as peak_of
-from gagpo.planning.plan import Guess, guess_from, plan, shape_of
+from gagpo.planning.plan import Guess, measured_guess, plan, shape_of
 from gagpo.settings import load, with_overrides
 from gagpo.sft.small_model import create, train_tokenizer
 from tests.gagpo.distributed.conftest import start_ranks
@@ -260,8 +260,7 @@ def test_a_model_that_sft_will_create_has_the_shape_of_its_section(corridor):
 
 def test_measurements_replace_guesses():
     rows = [{"mean_turns": 4.0, "response_tokens": 3.0, "tokens_per_second": 50.0}] * 3
-    found = guess_from(rows, Guess(turns=9.0))
-    assert (found.turns, found.response, found.tokens_per_second) == (9.0, 3.0, 50.0)
+    assert measured_guess(rows) == Guess(turns=4.0, response=3.0, tokens_per_second=50.0)
 
 
 def test_freed_memory_is_not_counted():
@@ -275,7 +274,7 @@ def test_freed_memory_is_not_counted():
 def test_the_command_prints_parts_and_advice(big, capsys):
     from gagpo.cli.planning import plan as command
 
-    command("alfworld-qwen", [f"model={big.model}"], gpu_memory=[80.0, 24.0], run=None, as_json=True)
+    command("alfworld-qwen", [f"model={big.model}"], gpu_memory=[80.0, 24.0], as_json=True)
     printed = capsys.readouterr().out
     assert "80 GB: fits" in printed and "24 GB: does not fit" in printed
     assert json.loads(printed.splitlines()[-1])["gpus"][0]["fits"]

@@ -1,4 +1,4 @@
-"""Placement in a Ray cluster with fake actors, and no import of Ray without the flag."""
+"""What ranks in a Ray cluster are told, and no import of Ray without the flag."""
 
 import subprocess
 import sys
@@ -7,14 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from gagpo.agents.engines.remote.server import ServerPlan
-from gagpo.agents.model import ModelError
 from gagpo.base.errors import MissingPackage
-from gagpo.collecting.placement import LocalPlacement
-from gagpo.envs.pool import WorkerPool
 from gagpo.ray.driver import variables_of
-from gagpo.ray.server import HostLost, PlacedServer
-from gagpo.settings import EngineSettings, load, parse
+from gagpo.settings import parse
 
 
 def settings_of(**sections):
@@ -74,85 +69,3 @@ def test_an_address_where_nobody_is_is_said_at_once(tmp_path, address, monkeypat
     monkeypatch.setitem(sys.modules, "ray", object())  # not reached
     with pytest.raises(ClusterError, match=f"the Ray cluster at {address} cannot be reached: .*refused"):
         train_on(address, RunFolder.new(tmp_path / "run", settings_of()), print)
-
-
-def test_a_process_that_nobody_placed_has_its_own_pool():
-    settings = settings_of()
-    with LocalPlacement().open_pool(settings) as pool:
-        assert isinstance(pool, WorkerPool) and pool._deadlines["step"] == 7.0
-    engine = EngineSettings(name="vllm", options={"replicas": 2})
-    assert LocalPlacement().engine_arguments(engine) == {"dtype": "float32", "replicas": 2}
-
-
-def test_a_run_asks_its_placement(corridor, outside, tmp_path):
-    from gagpo.runs.run_folder import RunFolder
-    from gagpo.training.trainer import train
-
-    asked = []
-
-    class Elsewhere(LocalPlacement):
-        def open_pool(self, settings):
-            asked.append("pool")
-            return super().open_pool(settings)
-
-        def engine_arguments(self, settings):
-            asked.append("engine")
-            return {**super().engine_arguments(settings), "token": 7}
-
-    changes = {"training": {"iterations": 1}, "evaluation": {"tasks": 1, "before": False}}
-    folder = RunFolder.create(tmp_path / "run", load(corridor(engine="elsewhere:Constant", **changes)))
-    train(folder, quiet=True, placement=Elsewhere())
-    assert asked == ["engine", "pool"]
-
-
-def test_a_cluster_gives_what_its_settings_ask_for(tmp_path):
-    pytest.importorskip("ray")
-    from gagpo.ray.server import RayPlace
-
-    placement = RayPlace(settings_of(), tmp_path)
-    with placement.open_pool(settings_of()) as pool:
-        assert isinstance(pool, WorkerPool)
-    given = placement.engine_arguments(EngineSettings(name="vllm"))
-    assert given["folder"] == str(tmp_path / "weights") and callable(given["start_with"])
-    named = EngineSettings(name="vllm", options={"urls": ["http://10.0.0.1:8000"]})
-    assert placement.engine_arguments(named) == LocalPlacement().engine_arguments(named)
-
-
-class Actor:
-    """What a server's host answers."""
-
-    def __init__(self):
-        self.dead, self.well, self.calls = False, True, []
-
-    def __call__(self, plan):
-        return self.ask, self.end
-
-    def ask(self, method, *arguments, deadline):
-        self.calls.append(method)
-        if self.dead:
-            raise HostLost("its node is gone")
-        return {"start": ("http://10.0.0.2:9", 7), "ready": self.well, "running": True}[method]
-
-    def end(self):
-        self.dead = True
-
-
-def test_a_placed_server_is_one_to_the_engine(tmp_path):
-    (tmp_path / "config.json").write_text("{}")
-    actor = Actor()
-    server = PlacedServer(ServerPlan(str(tmp_path)), actor)
-    assert not server.running
-    server.start()
-    server.wait(5)
-    assert server.running and server.url == "http://10.0.0.2:9" and server.process == 7
-    actor.well = False
-    with pytest.raises(ModelError, match="not ready after 0 s"):
-        server.wait(0)
-    actor.dead = True
-    assert not server.running
-    with pytest.raises(ModelError, match="its node is gone"):
-        server.wait(5)
-    with pytest.raises(ModelError, match="could not be started in the cluster: its node is gone"):
-        server.start()
-    server.close()
-    server.close()

@@ -11,13 +11,15 @@ from tests.gagpo.training.test_trainer import same, start, timeless, wait_for_ro
 def ends(folder):
     """All that a run comes to, but for what the clock says."""
     rows = [{k: v for k, v in row.items() if k != "seconds_waited"} for row in timeless(folder.metrics())]
-    return weights(folder.path), rows, checkpoints.latest(folder.path / "checkpoints").state()
+    found = [weights(folder.path, part) for part in ("model", "average")]
+    return found, rows, checkpoints.latest(folder.path / "checkpoints").state()
 
 
 def require_equal(one, other):
+    """The same weights, average, metrics and state, bit by bit."""
     (weights_1, rows_1, state_1), (weights_2, rows_2, state_2) = ends(one), ends(other)
     assert rows_1 == rows_2 and state_1 == state_2
-    assert same(weights_1, weights_2)
+    assert all(map(same, weights_1, weights_2))
 
 
 def killed_after(done, whole, folder):

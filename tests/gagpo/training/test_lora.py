@@ -29,7 +29,6 @@ from gagpo.training.export import export
 from gagpo.training.trainer import Trainer, train
 from tests.agents.engines import families
 from tests.agents.engines.remote.fake_server import serving
-from tests.gagpo.training.resuming import killed_after
 from tests.gagpo.training.test_trainer import run, same
 
 LORA = {"rank": 4, "alpha": 4.0}
@@ -201,16 +200,6 @@ def test_the_reference_is_the_same_model_without_its_adapter(corridor, tmp_path)
         assert torch.equal(logprobs(networks.reference), plain)
     trainer.run()
     assert trainer.folder.metrics()[0]["updates"] > 0
-
-
-@pytest.mark.parametrize("algorithm", ["gagpo", "ppo_token"], ids=str)
-def test_a_run_that_was_stopped_ends_bit_equal(corridor, tmp_path, algorithm):
-    changes = {"algorithm": algorithm, "training": {"iterations": 3, "keep": 3}, "evaluation": {"tasks": 1}}
-    whole = run(corridor(lora=LORA, **changes), tmp_path / "whole")
-    part = killed_after(1, whole, tmp_path)
-    first = adapter_of(part)
-    train(RunFolder.open(part), quiet=True)
-    assert same(adapter_of(part), adapter_of(whole.path)) and not same(first, adapter_of(whole.path))
 
 
 @pytest.fixture

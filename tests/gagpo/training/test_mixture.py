@@ -8,24 +8,22 @@ import numpy as np
 import pytest
 
 from gagpo.agents.episodes import read_episodes
+from gagpo.collecting.pool import open_run_pool
 from gagpo.credit import turns_for
-from gagpo.eval.episode_files import read_episode_file
 from gagpo.eval.health import health
 from gagpo.eval.models import measure, measure_all
 from gagpo.eval.report.report import write_report
 from gagpo.eval.request import EvaluationRequest
 from gagpo.eval.results import EvalResult, whole
 from gagpo.eval.runs import load_run
-from gagpo.eval.viewer.credit import for_run
 from gagpo.eval.viewer.index import index
-from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.register import REGISTER, of_environment
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError, load
 from gagpo.training.trainer import Trainer, train
 from tests.eval.report.test_report import Page
 from tests.gagpo.distributed.conftest import require_same_run, train_in_one, train_in_two
-from tests.gagpo.training.resuming import killed_after, killed_and_resumed, require_equal
+from tests.gagpo.training.resuming import killed_after, require_equal
 from tests.gagpo.training.test_trainer import run
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
@@ -34,7 +32,6 @@ ENVIRONMENTS_TRIED = [
     {"name": "short", "id": CORRIDOR, "kwargs": {"max_turns": 6}, "max_tokens": 2, "context": {"history": "full"}},
 ]
 ROLLOUT = {"tasks": 6, "samples": 3}
-CURRICULUM = {"name": "by_success", "again": 0.8}
 
 
 @pytest.fixture
@@ -45,27 +42,17 @@ def mixture(corridor):
 
 def test_killed_after_any_iteration_it_ends_bit_equal(mixture, tmp_path):
     training = {"iterations": 4, "keep": 4}
-    whole_run = run(mixture(rollout=ROLLOUT, training=training, curriculum=CURRICULUM), tmp_path / "whole")
+    whole_run = run(mixture(rollout=ROLLOUT, training=training), tmp_path / "whole")
     for done in (1, 3):
         part = RunFolder.open(killed_after(done, whole_run, tmp_path))
         train(part, quiet=True)
         require_equal(part, whole_run)
-    state = checkpoints.latest(whole_run.path / "checkpoints").state()
-    assert state["curriculum"]["seen"].keys() == {"long", "short"}
-
-
-@pytest.mark.slow
-def test_killed_in_mid_iteration_it_ends_bit_equal(mixture, tmp_path):
-    config = mixture(rollout={**ROLLOUT, "workers": 1}, training={"iterations": 6, "save_every": 2})
-    whole_run = run(config, tmp_path / "whole")
-    require_equal(killed_and_resumed(config, tmp_path / "runs", rows=3), whole_run)
 
 
 @pytest.mark.slow
 def test_two_ranks_do_what_one_does(mixture, tmp_path):
     config = mixture(
         rollout=ROLLOUT,
-        curriculum=CURRICULUM,
         training={"iterations": 2},
         optimizer={"learning_rate": 1e-3},
         evaluation={"tasks": 2, "before": False},
@@ -78,8 +65,6 @@ def test_two_ranks_do_what_one_does(mixture, tmp_path):
             path = folder / kind / f"after-long.test.{ending}"
             (folder / kind / f"after-test.{ending}").write_bytes(path.read_bytes())
     require_same_run(one, two)
-    states = [checkpoints.latest(folder / "checkpoints").state()["curriculum"] for folder in (one, two)]
-    assert states[0] == states[1]
 
 
 def test_every_env_has_its_share_its_numbers_and_its_panel(mixture, tmp_path):
@@ -146,7 +131,7 @@ def test_its_panels_are_those_of_a_run_of_that_env_alone(mixture, corridor, tmp_
 def test_states_of_two_envs_never_meet(mixture, tmp_path):
     """Both corridors show the same texts and have the same states; the doors are the same ones too."""
     trainer = Trainer(RunFolder.create(tmp_path / "run", load(mixture(rollout=ROLLOUT))), quiet=True)
-    with trainer.placement.open_pool(trainer.settings) as pool:
+    with open_run_pool(trainer.settings) as pool:
         found = trainer.collector.collect(trainer.sampler.agent(), pool, 0)
     texts = {
         name: {turn.observation for one in found.episodes if one.environment == name for turn in one.turns}
@@ -228,7 +213,7 @@ def test_a_credit_over_the_batch_is_given_in_each_env_by_itself(mixture, tmp_pat
     """Rewards of one environment times ten change nothing in the other, and their scale goes away in their own."""
     credit = {"preset": "gagpo", "credit": {"norm": "batch"}}
     trainer = Trainer(RunFolder.create(tmp_path / "run", load(mixture(rollout=ROLLOUT, algorithm=credit))), quiet=True)
-    with trainer.placement.open_pool(trainer.settings) as pool:
+    with open_run_pool(trainer.settings) as pool:
         episodes = trainer.collector.collect(trainer.sampler.agent(), pool, 0).episodes
     from gagpo.credit import advantages
 
@@ -260,14 +245,3 @@ def test_a_row_is_overridden_by_its_name_or_number(mixture):
     }.items():
         with pytest.raises(SettingsError, match=said):
             load(mixture(), [override])
-
-
-def test_the_viewer_gives_the_credit_that_the_run_gave(mixture, tmp_path):
-    """From the episodes' file alone, with each environment's own norm."""
-    credit = {"preset": "gagpo", "credit": {"norm": "batch", "key": "observation"}, "kl": {"coefficient": 0.0}}
-    config = mixture(invalid_penalty=0.25, algorithm=credit, rollout=ROLLOUT, training={"iterations": 1})
-    folder = run(config, tmp_path / "run")
-    episodes, problems = read_episode_file(folder.path / "episodes" / "train-0001.jsonl")
-    assert not problems and any(not turn.valid for one in episodes if one.environment == "short" for turn in one.turns)
-    for one, told in zip(episodes, for_run(folder.path)(episodes), strict=True):
-        assert told.advantages["gagpo"] == pytest.approx([turn.advantage for turn in one.turns], abs=1e-6)

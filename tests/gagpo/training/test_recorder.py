@@ -7,7 +7,7 @@ from gagpo.runs import run_folder
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
 from gagpo.training import events
-from gagpo.training.events import EvaluationFinished, HealthChanged, IterationFinished
+from gagpo.training.events import EvaluationFinished, IterationFinished, Warned
 from gagpo.training.trainer import Trainer, train
 
 
@@ -30,17 +30,11 @@ def reads(monkeypatch):
     return found
 
 
-def test_metrics_and_settings_are_read_once_however_long_the_run(corridor, tmp_path, reads):
-    config = corridor(training={"iterations": 5, "save_every": 1}, evaluation={"tasks": 1})
+def test_metrics_and_settings_are_read_once_and_a_continued_run_knows_its_past(corridor, tmp_path, reads):
+    config = corridor(training={"iterations": 2, "save_every": 1}, evaluation={"tasks": 1})
     train(RunFolder.create(tmp_path / "run", load(config)), quiet=True)
     assert reads.count("metrics.jsonl") == 1
     assert reads.count("config.yaml") == 0  # of a new run they are there
-
-
-def test_a_continued_run_reads_them_once_and_knows_its_past(corridor, tmp_path, reads):
-    config = corridor(training={"iterations": 2, "save_every": 1}, evaluation={"tasks": 1})
-    train(RunFolder.create(tmp_path / "run", load(config)), quiet=True)
-    del reads[:]
     folder = RunFolder.open(tmp_path / "run")
     folder.change(["training.iterations=4"])
     assert folder.settings.training.iterations == 4
@@ -58,7 +52,7 @@ def test_what_is_said_of_a_continued_runs_health_is_about_all_of_it(corridor, tm
     folder = RunFolder.open(tmp_path / "run")
     folder.change(["training.iterations=4"])
     train(folder, report=heard.append, quiet=True)
-    (line,) = [one.line for one in heard if isinstance(one, HealthChanged)]
+    (line,) = [one.line for one in heard if isinstance(one, Warned)]
     assert line == health_line(folder.metrics()) != health_line(folder.metrics()[-1:])
 
 
@@ -66,7 +60,7 @@ def test_what_happens_is_told_in_order_by_kind(corridor, tmp_path):
     heard = []
     config = corridor(training={"iterations": 2}, evaluation={"every": 1, "tasks": 1})
     train(RunFolder.create(tmp_path / "run", load(config)), report=heard.append, quiet=True)
-    told = [one for one in heard if not isinstance(one, HealthChanged)]
+    told = [one for one in heard if not isinstance(one, Warned)]
     labels = [one.label for one in told if isinstance(one, EvaluationFinished)]
     assert labels == ["before-test", "iteration-0001-test", "after-test", "average-test"]
     kinds = [type(one) for one in told]
@@ -108,4 +102,4 @@ def test_an_iteration_in_one_line():
     assert "zero groups  50 %  clip  1.2 %  kl +0.0012  entropy" in str(IterationFinished(ROW | LEARNED))
     unread = {name: value for name, value in LEARNED.items() if name not in ("old_kl", "entropy")}
     assert "clip  1.2 %  grad 1.00" in str(IterationFinished(ROW | unread))
-    assert str(events.StepSkipped("the loss is nan")) == "      the loss is nan"
+    assert str(events.Warned("the loss is nan")) == "      the loss is nan"

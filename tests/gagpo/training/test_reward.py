@@ -75,17 +75,19 @@ def test_only_turns_that_know_their_success_can_pay_for_it():
         Turns([0.2], [0], [0]).paying_success()
 
 
-def test_the_viewer_explains_turns_by_what_they_were_paid(corridor, tmp_path):
+def test_the_viewer_gives_the_credit_that_the_run_gave(corridor, tmp_path):
+    """From the episodes' file alone, by what turns were paid and with each environment's own norm."""
     envs = [
         {"name": "one", "id": GENEROUS, "kwargs": {"max_turns": 6}},
         {"name": "two", "id": GENEROUS, "kwargs": {"max_turns": 6}},
     ]
-    credit = {"preset": "gagpo", "credit": {"key": "observation"}, "kl": {"coefficient": 0.0}}
-    changes = {"algorithm": credit, "training": {"iterations": 1}, "reward": "success"}
+    credit = {"preset": "gagpo", "credit": {"norm": "batch", "key": "observation"}, "kl": {"coefficient": 0.0}}
+    changes = {"algorithm": credit, "training": {"iterations": 1}, "reward": "success", "invalid_penalty": 0.25}
     config = corridor(environment=None, environments=envs, **changes)
     folder = run(config, tmp_path / "run")
     episodes, problems = read_episode_file(folder.path / "episodes" / "train-0001.jsonl")
     assert not problems and {one.environment for one in episodes} == {"one", "two"}
+    assert any(not turn.valid for one in episodes for turn in one.turns)
     for one, told in zip(episodes, for_run(folder.path)(episodes), strict=True):
         assert told.advantages["gagpo"] == pytest.approx([turn.advantage for turn in one.turns], abs=1e-6)
 

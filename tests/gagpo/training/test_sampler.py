@@ -4,7 +4,6 @@ import pytest
 
 from gagpo.agents.rollout import rollout
 from gagpo.agents.setup import make_env
-from gagpo.collecting.placement import LocalPlacement
 from gagpo.distributed.ranks import Ranks
 from gagpo.settings import SettingsError, load
 from gagpo.training.policy import load_policy
@@ -13,21 +12,20 @@ from gagpo.training.sampler import Sampler
 
 def sampler(settings, ranks):
     policy, env = load_policy(settings, None), make_env(settings.environment.id, settings.environment.kwargs)
-    return Sampler(settings, {"": env}, policy, policy.model, rollout, LocalPlacement(), ranks), policy
+    return Sampler(settings, {"": env}, policy, policy.model, rollout, ranks), policy
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-@pytest.mark.parametrize("ahead", [0, 1])
-def test_the_engine_shares_weights_only_where_nothing_else_changes_or_splits_them(corridor, processes, ahead):
-    if processes == 2 and ahead:
-        pytest.skip("the collector refuses both together")
+@pytest.mark.parametrize(("ahead", "processes"), [(0, 1), (0, 2), (1, 1)])
+def test_the_engine_shares_weights_only_where_nothing_else_changes_or_splits_them(corridor, ahead, processes):
     made, policy = sampler(load(corridor(rollout={"ahead": ahead, "workers": 1})), Ranks(0, processes))
     shared = processes == 1 and not ahead
     assert made.engine.shares_weights is shared and (made.engine.model is policy.model) is shared
 
 
-def test_an_engine_that_keeps_none_of_its_own_is_refused_among_several_ranks(corridor, outside):
+@pytest.mark.parametrize(("ahead", "processes", "remedy"), [(0, 2, "processes=1"), (1, 1, "rollout.ahead=0")])
+def test_an_engine_that_keeps_no_weights_of_its_own_is_refused(corridor, outside, ahead, processes, remedy):
     source = (outside / "elsewhere.py").read_text().replace("shares_weights = False", "shares_weights = True")
     (outside / "elsewhere.py").write_text(source)
-    with pytest.raises(SettingsError, match=r"samples from the weights in training.*set processes=1"):
-        sampler(load(corridor(engine="elsewhere:Constant")), Ranks(0, 2))
+    settings = load(corridor(engine="elsewhere:Constant", rollout={"ahead": ahead, "workers": 1}))
+    with pytest.raises(SettingsError, match=f"samples from the weights in training.*set {remedy}"):
+        sampler(settings, Ranks(0, processes))

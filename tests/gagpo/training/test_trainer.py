@@ -33,9 +33,10 @@ def run(config, folder, *overrides):
     return created
 
 
-def weights(folder):
-    saved = checkpoints.latest(Path(folder) / "checkpoints")
-    return load_file(str(saved.path / "model" / "model.safetensors"))
+def weights(folder, part="model"):
+    """The weights of the last checkpoint, whole or of an adapter; part: model or average."""
+    (path,) = (checkpoints.latest(Path(folder) / "checkpoints").path / part).glob("*.safetensors")
+    return load_file(path)
 
 
 def same(a, b):
@@ -82,20 +83,17 @@ def wait_for_rows(path, count, process, seconds=120):
 
 
 def test_a_run_killed_in_mid_iteration_ends_bit_equal(corridor, tmp_path):
-    config = corridor(training={"iterations": 7, "save_every": 2}, rollout={"workers": 1})
+    config = corridor(training={"iterations": 5, "save_every": 2}, rollout={"workers": 1}, evaluation={"tasks": 2})
     whole = run(config, tmp_path / "whole")
 
     killed = tmp_path / "runs" / "corridor"
     process = start(config, tmp_path / "runs")
     wait_for_rows(killed / "metrics.jsonl", 3, process)
     process.send_signal(signal.SIGKILL)
-    process.wait(30)
-    process.stdout.close()
-    assert checkpoints.latest(killed / "checkpoints").iteration < 7
+    process.communicate(timeout=30)
+    assert checkpoints.latest(killed / "checkpoints").iteration < 5
 
-    resumed = start(None, tmp_path / "runs", "--resume", killed)
-    output, _ = resumed.communicate(timeout=180)
-    assert resumed.returncode == 0, output
+    train(RunFolder.open(killed), quiet=True)
     assert same(weights(killed), weights(whole.path))
     assert timeless(RunFolder.open(killed).metrics()) == timeless(whole.metrics())
     for stage in ("before", "after"):
@@ -105,18 +103,21 @@ def test_a_run_killed_in_mid_iteration_ends_bit_equal(corridor, tmp_path):
 
 ADAPTIVE = {"preset": "agpo_adaptive", "controllers": {"agpo": {"probe": 3}}}
 VARIANTS = {
-    "adaptive": ADAPTIVE,
-    "dapo": {"preset": "dapo", "controllers": {"dynamic_sampling": {"rounds": 2}}},
-    "ppo_token": {"preset": "ppo_token"},
+    "adaptive": {"algorithm": ADAPTIVE},
+    "dapo, adapter": {
+        "algorithm": {"preset": "dapo", "controllers": {"dynamic_sampling": {"rounds": 2}}},
+        "lora": {"rank": 4, "alpha": 4.0},
+    },
+    "ppo_token": {"algorithm": {"preset": "ppo_token"}},
 }
 
 
-@pytest.mark.parametrize("algorithm", VARIANTS.values(), ids=VARIANTS)
-def test_controllers_critics_and_positions_are_resumed(corridor, tmp_path, algorithm):
+@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
+def test_controllers_critics_adapters_averages_and_positions_are_resumed(corridor, tmp_path, changes):
     from tests.gagpo.training.resuming import killed_after, require_equal
 
     training = {"iterations": 3, "save_every": 1, "keep": 3}
-    whole = run(corridor(algorithm=algorithm, training=training, evaluation={"tasks": 1}), tmp_path / "whole")
+    whole = run(corridor(**changes, training=training, evaluation={"tasks": 1}), tmp_path / "whole")
     part = RunFolder.open(killed_after(1, whole, tmp_path))
     train(part, quiet=True)
     require_equal(part, whole)
@@ -140,11 +141,10 @@ def test_every_preset_trains_and_logs_the_same_metrics(corridor, tmp_path, algor
     assert row.keys() <= REGISTER.keys(), "every metric stands in gagpo/runs/register.py"
 
 
-@pytest.mark.parametrize("minibatches", [1, 3])
-def test_micro_batches_change_nothing_but_memory(corridor, tmp_path, minibatches):
+def test_micro_batches_change_nothing_but_memory(corridor, tmp_path):
     ends = []
     for tokens in (40, 100_000):
-        training = {"iterations": 1, "minibatches": minibatches, "microbatch_tokens": tokens}
+        training = {"iterations": 1, "minibatches": 3, "microbatch_tokens": tokens}
         folder = run(corridor(training=training), tmp_path / str(tokens))
         ends.append(weights(folder.path))
     for name, value in ends[0].items():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gagpo.collecting.placement import LocalPlacement
+from gagpo.collecting.pool import open_run_pool
 from gagpo.settings import EnvironmentSettings, RolloutSettings, load
 
 CONFIG = Path(__file__).parents[3] / "configs" / "alfworld-first.yaml"
@@ -17,7 +17,7 @@ def test_left_alone_a_run_steps_cheap_envs_itself_and_others_in_processes() -> N
     corridor, faulty = "gagpo.envs.testing:gagpo-test/Corridor-v0", "tests.envs.faulty:gagpo-test/Faulty-v0"
     for env, task, processes in ((corridor, "door-01", 0), (faulty, "quiet", 2)):
         run = run.model_copy(update={"environment": EnvironmentSettings(id=env)})
-        with LocalPlacement().open_pool(run) as pool:
+        with open_run_pool(run) as pool:
             pool.reset(0, task, seed=0)
             assert pool.wait()[0].kind == "reset"
             assert (len(pool.processes) > 0) is (processes > 0)

@@ -1,0 +1,30 @@
+"""The environments of a run, opened in one pool."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from gagpo.envs.pool import Pool
+from gagpo.envs.pool.mixed import MixedPool
+from gagpo.envs.remote.pool import open_pool
+from gagpo.settings import RunEnvironment, RunSettings
+
+
+def open_run_pool(settings: RunSettings) -> Pool:
+    """A pool of all environments of a run."""
+    with ExitStack() as opened:  # an environment that cannot be opened closes those before it
+        pools = {env.name: opened.enter_context(_open_one(settings, env)) for env in settings.all_environments}
+        opened.pop_all()
+    return pools[""] if "" in pools else MixedPool(pools)
+
+
+def _open_one(settings: RunSettings, env: RunEnvironment) -> Pool:
+    built, rolling = settings.built(env.environment), settings.rollout
+    return open_pool(
+        built.id,
+        built.kwargs,
+        workers=rolling.processes,
+        step_deadline=rolling.step_deadline,
+        reset_deadline=rolling.reset_deadline,
+        memory_limit_mb=rolling.worker_memory,
+    )

@@ -1,0 +1,351 @@
+"""Check that a machine gives correct results: ``gagpo doctor``.
+
+With several processes every rank runs all checks, and the worst finding of the ranks is reported. A check that raises
+has failed. A check that hangs ends the process after printing its stack.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import re
+import resource
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from gagpo.agents.engines.base import Engine, Request, Sampling
+from gagpo.agents.engines.parity import ParityCheck, PolicyReader
+from gagpo.agents.engines.weights import named_tensors
+from gagpo.agents.model import load_model, load_tokenizer
+from gagpo.agents.precision import dtype_of
+from gagpo.agents.setup import make_engine
+from gagpo.algorithms import load as load_algorithm
+from gagpo.base.errors import GagpoError, InvalidArgument, first_line
+from gagpo.credit import Credit
+from gagpo.distributed.ranks import Ranks
+from gagpo.distributed.sharding import Reader, sampled_from, shard
+from gagpo.learning.batch import Row
+from gagpo.learning.packing import Packing
+from gagpo.learning.update import Updater
+from gagpo.planning.memory import GB
+from gagpo.runs.run_folder import versions
+from gagpo.sft.small_model import ModelShape, build, save_folder
+
+Verdict = Literal["failed", "warning", "ok"]
+WORST_FIRST: tuple[Verdict, ...] = ("failed", "warning", "ok")
+
+CHECK_SECONDS = 300.0
+MEMINFO = Path("/proc/meminfo")
+MEMORY_LIMIT, CPU_LIMIT = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/cpu.max")
+SHARED = Path("/dev/shm")
+HOST_GB = {True: 16.0, False: 1.0}  # memory per process, with and without a GPU
+SHARED_GB, FILES = 1.0, 4096
+DISK_GB, DISK_MB_PER_SECOND, WRITTEN = 20.0, 100.0, 2**25
+HELD = 0.05  # share of a GPU that the driver and this process may use
+NATS = {"float32": 1e-3, "bfloat16": 0.5}  # allowed difference of log-probabilities between engine and model
+
+SHAPE = ModelShape(layers=4, width=128, heads=4, key_value_heads=2, feed_forward=384, context=512)
+EXPECTED = {"nats_before": 5.716747, "gradient_norm": 0.998776, "nats_after": 5.619930}
+"""Results of the training step: mean negative log-probability of a token before and after, and gradient norm."""
+OLD = -5.5  # log-probability of every token when it was sampled
+TOLERANCE = 1e-4  # allowed relative difference from them
+
+
+@dataclass
+class Finding:
+    """The result of one check.
+
+    verdict: ``failed``; ``warning`` if something works but is slow or scarce; ``ok``.
+    summary: one line.
+    values: numbers, as plain JSON.
+    advice: what to do about a failure or warning.
+    name, seconds: of the check; filled in by :func:`examine`.
+    """
+
+    verdict: Verdict
+    summary: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    advice: str = ""
+    name: str = ""
+    seconds: float = 0.0
+
+    def lines(self) -> list[str]:
+        """The finding as the report shows it."""
+        shown = [f"{self.verdict:8s} {self.name:22s} {self.summary} ({self.seconds:.1f} s)"]
+        return [*shown, f"{'':31s} -> {self.advice}"] if self.advice else shown
+
+
+@dataclass
+class Machine:
+    """The machine as seen by this process.
+
+    device: of this process.
+    engine: its name.
+    dtype: number format of sampling.
+    runs: folder of runs, whose disk is checked.
+    ranks: of this process.
+    """
+
+    device: str
+    engine: str
+    dtype: str
+    runs: Path = Path("runs")
+    ranks: Ranks = field(default_factory=Ranks)
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device.startswith("cuda")
+
+    @cached_property
+    def _model(self) -> str:
+        """The folder of a tiny model. The first rank creates it, so all ranks must call this together."""
+        return self.ranks.of_first(self._make)
+
+    def _make(self) -> str:
+        """Write a model that is the same on every machine: no random numbers, nothing is downloaded."""
+        self._files = tempfile.TemporaryDirectory(prefix="gagpo-doctor-")  # removed with this object
+        model, tokenizer = build(SHAPE, ["You stand at 12. Go to door 3.", "left", "right"], seed=0)
+        with torch.no_grad():
+            for number, parameter in enumerate(model.parameters(), 1):
+                if parameter.dim() > 1:  # norms stay 1
+                    place = torch.arange(1.0, parameter.numel() + 1, dtype=torch.float64)
+                    parameter.copy_(0.05 * (number * place.square()).sin().view(parameter.shape))
+        folder = Path(self._files.name) / "model"
+        save_folder(model, tokenizer, folder)
+        return str(folder)
+
+    def tiny(self) -> tuple[torch.nn.Module, Any]:
+        """The tiny model in float32 on the device, and its tokenizer."""
+        return load_model(self._model, "float32", self.device), load_tokenizer(self._model)
+
+
+Check = Callable[[Machine], Finding]
+
+
+def worst_of(findings: Sequence[Finding]) -> Finding:
+    """The worst finding of all ranks.
+
+    >>> worst_of([Finding("ok", "fine"), Finding("failed", "no space")]).summary
+    'rank 1 of 2: no space'
+    """
+    rank = min(range(len(findings)), key=lambda number: WORST_FIRST.index(findings[number].verdict))
+    worst = findings[rank]
+    if all(one.verdict == worst.verdict for one in findings):
+        return worst
+    return replace(worst, summary=f"rank {rank} of {len(findings)}: {worst.summary}")
+
+
+def judged(summary: str, values: Mapping[str, Any], advice: Sequence[str], verdict: Verdict) -> Finding:
+    """A finding that is ``ok``, or ``verdict`` if there is advice."""
+    return Finding(verdict if advice else "ok", summary, values, "; ".join(advice))
+
+
+# The machine ----------------------------------------------------------------------------------------------------------
+
+
+def check_host(machine: Machine) -> Finding:
+    """Check memory, shared memory, open files, cores and instructions; report versions."""
+    known = {name: value for name, value in versions().items() if name in ("gagpo", "torch", "transformers", "vllm")}
+    processes, cores, counted = machine.ranks.local_world_size, available_cores(), os.cpu_count() or 1
+    free, shared = available_memory() / GB, shutil.disk_usage(SHARED).free / GB if SHARED.is_dir() else 0.0
+    files, wanted = resource.getrlimit(resource.RLIMIT_NOFILE)[0], HOST_GB[machine.on_gpu] * processes
+    instructions = torch.backends.cpu.get_cpu_capability()
+    values = {**known, "free_gb": free, "shared_gb": shared, "files": files, "cores": cores}
+    values |= {"instructions": instructions, "threads": torch.get_num_threads()}
+    summary = ", ".join(f"{name} {value}" for name, value in known.items())
+    summary += f"; {free:.1f} GB of memory free, {cores} cores with {instructions}"
+    problems = []
+    if free < wanted:
+        problems.append(f"{processes} processes need {wanted:.0f} GB: raise the container's memory limit")
+    if processes > 1 and shared < SHARED_GB:
+        problems.append("NCCL and vLLM need shared memory: docker run --shm-size=16g, or --ipc=host")
+    if 0 <= files < FILES:
+        problems.append(f"raise the limit of open files: ulimit -n {max(65536, FILES)}")
+    if cores < counted:
+        problems.append(
+            f"only {cores} of {counted} cores are available: train with threads={max(1, cores // processes)}"
+        )
+    if instructions == "DEFAULT":
+        problems.append("torch finds no AVX2 here and computes many times slower: train on another CPU")
+    return judged(summary, values, problems, "warning")
+
+
+def available_memory() -> float:
+    """Free memory in bytes, of the machine or its control group."""
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", MEMINFO.read_text(encoding="ascii"), re.MULTILINE)
+    free = float(found[1]) * 1024 if found else float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES"))
+    with suppress(OSError, ValueError):  # not there, or "max"
+        free = min(free, float(MEMORY_LIMIT.read_text(encoding="ascii")))
+    return free
+
+
+def available_cores() -> int:
+    """Cores that this process may use, by its affinity and its control group."""
+    cores = len(os.sched_getaffinity(0))
+    with suppress(OSError, ValueError):  # not there, or "max"
+        quota, period = map(int, CPU_LIMIT.read_text(encoding="ascii").split())
+        cores = max(1, min(cores, quota // period))
+    return cores
+
+
+def check_disk(machine: Machine) -> Finding:
+    """Check space and speed of the disk for run folders by writing a temporary file."""
+    place = machine.runs.absolute()
+    while not place.is_dir():
+        place = place.parent
+    free, block = shutil.disk_usage(place).free / GB, os.urandom(2**20)
+    with tempfile.NamedTemporaryFile(dir=place, prefix=".gagpo-doctor-") as file:
+        begun = time.perf_counter()
+        for _ in range(WRITTEN // len(block)):
+            file.write(block)
+        file.flush()
+        os.fsync(file.fileno())
+        speed = WRITTEN / (time.perf_counter() - begun) / 1e6
+    values = {"folder": str(machine.runs), "free_gb": free, "write_mb_per_second": speed}
+    summary = f"{free:.0f} GB free for {machine.runs}, writes {speed:,.0f} MB/s"
+    problems = []
+    if free < DISK_GB:
+        problems.append("a checkpoint takes 12 bytes a parameter, and two are kept: name a larger disk with --runs")
+    if speed < DISK_MB_PER_SECOND:
+        problems.append("checkpoints will be slow: name a faster disk with --runs")
+    return judged(summary, values, problems, "warning")
+
+
+def check_device(machine: Machine) -> Finding:
+    """Check that the GPU of every rank is its own, is free and knows bfloat16."""
+    if not machine.on_gpu:
+        return Finding("ok", machine.device)
+    (free, whole), about = torch.cuda.mem_get_info(machine.device), torch.cuda.get_device_properties(machine.device)
+    summary, values = f"{about.name}, {whole / GB:.0f} GB", {"gpu": str(about.uuid)}
+    if machine.ranks.gathered(str(about.uuid)).count(str(about.uuid)) > 1:
+        advice = "let every rank see all GPUs of its machine: unset CUDA_VISIBLE_DEVICES, or name them all in it"
+        return Finding("failed", f"{summary}: another rank has it too", values, advice)
+    problems = []
+    if whole - free > HELD * whole:
+        problems.append(f"other processes hold {(whole - free) / GB:.1f} GB of {machine.device}: see nvidia-smi")
+    if about.major < 8:
+        problems.append("no bfloat16 here: leave training.precision and engine.dtype at float32")
+    return judged(summary, values, problems, "warning")
+
+
+def device_of(device: str, ranks: Ranks) -> str:
+    """The device of this rank; InvalidArgument if it has none of its own."""
+    if ranks.alone or not device.startswith("cuda"):
+        return device
+    if device != "cuda":
+        raise InvalidArgument(f"{ranks.world_size} processes take a GPU each: name the device cuda, not {device}")
+    count = torch.cuda.device_count()
+    if count < ranks.local_world_size:
+        raise InvalidArgument(f"{ranks.local_world_size} processes and {count} GPUs: say --processes {max(1, count)}")
+    return ranks.device(device)
+
+
+# Training and sampling ------------------------------------------------------------------------------------------------
+
+
+def check_training_step(machine: Machine) -> Finding:
+    """Check that an optimiser step of the tiny model, over all ranks, gives the expected numbers."""
+    model, _ = machine.tiny()
+    if not machine.ranks.alone:
+        shard(model, machine.ranks, "float32", machine.device)
+    length, count, response = 128, 16, 32
+    place_K, old_K = np.arange(length - response, length), np.full(response, OLD, np.float32)
+    rows = []
+    for i in range(count):
+        ids = (5 + (np.arange(length) * (2 * i + 3) + i) % 240).astype(np.int32)
+        rows.append(Row(ids, place_K, np.full(response, i), i * response + np.arange(response), old_K, 1.0, i))
+    credit = Credit(np.linspace(0.0, 1.0, count), np.full(count, response))
+    # A large epsilon keeps AdamW from amplifying rounding.
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-3)
+    packing, algorithm = Packing(512), load_algorithm("cispo")
+    updater = Updater(model, optimizer, algorithm, packing=packing, device=machine.device, ranks=machine.ranks)
+    before = float(updater.score(rows, credit.tokens)[0].mean()) - OLD
+    norm = updater.update(rows, credit, np.random.default_rng(0))["grad_norm"]
+    after = float(updater.score(rows, credit.tokens)[0].mean()) - OLD
+    found = {"nats_before": before, "gradient_norm": norm, "nats_after": after}
+    off = max(abs(found[name] / expected - 1) for name, expected in EXPECTED.items())
+    summary = f"loss and gradient are within {off:.1e} of the expected ones (at most {TOLERANCE:g})"
+    advice = "do not train on this: try device=cpu, or NCCL_P2P_DISABLE=1 with several GPUs, and send us this report"
+    return judged(summary, {**found, "expected": EXPECTED}, [] if off <= TOLERANCE else [advice], "failed")
+
+
+def check_engine(machine: Machine) -> Finding:
+    """Check that engine and trainer compute the same log-probabilities, before and after loading new weights.
+
+    Each of several ranks has its own engine and scores with the sharded policy.
+    """
+    ranks, (model, tokenizer) = machine.ranks, machine.tiny()
+    whole = machine.engine != "vllm"  # vLLM needs no weights in this process
+    copy = sampled_from(model, ranks, machine.dtype, whole)
+    options: dict[str, object] = {"own": True} if whole and not ranks.alone else {}
+    read: PolicyReader | None = None
+    if not ranks.alone:
+        shard(model, ranks, "float32", machine.device)
+        read = Reader(model, machine.device, "float32")
+        options |= {} if whole else {"read": read}
+    engine = make_engine(machine.engine, copy, tokenizer, dtype=machine.dtype, **options)
+    parity = ParityCheck(model, machine.dtype, engine.max_length, read=read)
+    found = {"gap": gap_of(engine, parity)}
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+    engine.load_weights(named_tensors(model, dtype=dtype_of(machine.dtype)))
+    found["gap_after_new_weights"] = gap_of(engine, parity)
+    engine.close()
+    worst, limit = max(found.values()), NATS[machine.dtype]
+    summary = f"engine and trainer differ by {worst:.2g} nats (at most {limit:g}), new weights included"
+    advice = "do not train on this: try --engine transformers --dtype float32, and send us this report"
+    return judged(summary, {**found, "limit": limit}, [] if worst <= limit else [advice], "failed")
+
+
+def gap_of(engine: Engine, parity: ParityCheck) -> float:
+    """The largest difference in nats between log-probabilities of the engine and of the model."""
+    rng = np.random.default_rng(0)
+    requests = [Request(i, rng.integers(5, 250, 4 + 5 * i).astype(np.int32), i) for i in range(8)]
+    (gap,) = parity.gaps(requests, [engine.generate(requests, Sampling(1.0, 16))])
+    for request in requests:
+        engine.release(request.session)
+    return gap.error
+
+
+CHECKS: tuple[Check, ...] = (check_host, check_disk, check_device, check_training_step, check_engine)
+
+
+def examine(
+    machine: Machine, report: Callable[[Finding], None] = lambda _: None, checks: Sequence[Check] = CHECKS
+) -> list[Finding]:
+    """Run every check; the same findings on all ranks.
+
+    report: called with each finding, on the first rank.
+
+    Raises:
+        GagpoError: a check raised on one of several ranks, so the others would wait for it in vain.
+    """
+    found = []
+    for check in checks:
+        name = check.__name__.removeprefix("check_").replace("_", " ")
+        begun = time.monotonic()
+        faulthandler.dump_traceback_later(CHECK_SECONDS, exit=True)
+        try:
+            finding = worst_of([Finding(**one) for one in machine.ranks.gathered(asdict(check(machine)))])
+        except Exception as error:
+            reason = f"{type(error).__name__}: {first_line(error)}"
+            if not machine.ranks.alone:
+                raise GagpoError(f"{name} failed on rank {machine.ranks.rank}: {reason}") from error
+            finding = Finding("failed", reason)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+        found.append(replace(finding, name=name, seconds=time.monotonic() - begun))
+        if machine.ranks.first:
+            report(found[-1])
+    return found

@@ -1,1 +1,0 @@
-"""Checks that this machine gives correct results."""
