@@ -34,7 +34,7 @@ import torch
 
 from gagpo.agents.agent import Agent, LanguageAgent
 from gagpo.agents.engines.base import Engine
-from gagpo.agents.engines.weights import tensors_for
+from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.episodes import Episode
 from gagpo.agents.rollout import Clock
 from gagpo.base.errors import InvalidArgument
@@ -124,7 +124,7 @@ class AheadCollector(Collector):
         yield
         assert self._thread is not None
         self._carried = list(self.buffer.groups)
-        self._thread.publish(tensors_for(engine, model), iteration)
+        self._thread.publish(named_tensors(model, not engine.shares_weights), iteration)
 
     def paused(self, engine: Engine) -> AbstractContextManager[None]:
         """A context in which the caller can use pool and engine, which has the newest weights."""
