@@ -74,6 +74,7 @@ def test_no_usual_wrong_query_pays(played):
                     if other not in gold
                 ),
                 gold.replace("AVG(", "AVG(DISTINCT ") if "AVG" in gold else "SELECT 1",
+                re.sub(r"\w+\((\w+)\)", r"\1", gold) + " LIMIT 1",
                 f"SELECT {shown}",
             ],
             "lookup": [
@@ -98,6 +99,7 @@ def test_no_usual_wrong_query_pays(played):
             "above": [
                 gold.replace("SELECT ", "SELECT DISTINCT "),
                 gold.replace(">", ">=").replace("<", "<="),
+                *(gold.replace(value, str(int(value) + off)) for off in (-1, 1) if value.isdigit()),
                 f"{gold} LIMIT 1",
                 f"SELECT name FROM {child} WHERE {link} > {value}",
             ],
@@ -206,7 +208,7 @@ def test_suites_are_the_same_in_every_process_and_belong_to_their_version():
             check=True,
         )
         seen.add(done.stdout.strip())
-    assert (JUDGED, seen) == (2, {"9eec931c80d935c4"})
+    assert (JUDGED, seen) == (3, {"24147e99ed5a7a4b"})
 
 
 def test_the_luck_benchmark_finds_none(tmp_path):
