@@ -113,6 +113,20 @@ def is_cheap(spec: EnvSpec, kwargs: Kwargs) -> bool:
     return ours and bool(getattr(creator, "cheap", lambda _: False)(kwargs))
 
 
+def turn_limit(env_id: str, kwargs: Kwargs) -> int | None:
+    """The turns after which ``env_id`` ends an episode, without building the environment; None if it declares no limit.
+
+    It is ``max_turns`` in ``kwargs``, its default, or the ``max_episode_steps`` of the registration.
+    """
+    spec = find_spec(env_id)
+    given = {**spec.kwargs, **kwargs}.get("max_turns")
+    classes = getattr(_creator(spec), "__mro__", (_creator(spec),))
+    signatures = (inspect.signature(one).parameters for one in classes if one is not object)
+    defaults = (parameters["max_turns"].default for parameters in signatures if "max_turns" in parameters)
+    found = given or next(defaults, None) or spec.max_episode_steps
+    return found if isinstance(found, int) and found > 0 else None
+
+
 def maker(env_id: str) -> Callable[..., object]:
     """The class or function that builds ``env_id``."""
     return _creator(find_spec(env_id))

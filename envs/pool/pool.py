@@ -25,7 +25,7 @@ from typing import Literal, NoReturn
 
 from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.envs.base import Kwargs
-from gagpo.envs.lookup import find_spec, is_cheap
+from gagpo.envs.lookup import find_spec, is_cheap, turn_limit
 from gagpo.envs.pool.fork_server import ForkServer, ForkServerLost
 from gagpo.envs.pool.link import Link, Resources
 from gagpo.envs.pool.slots import FIRST, Assignment, BasePool, Event, Holder
@@ -127,6 +127,9 @@ class WorkerPool(BasePool):
         self._finalizer()
         if self._host is not None:
             self._host.close()
+
+    def _declares_limit(self) -> bool:
+        return turn_limit(self.env_id, self._kwargs) is not None
 
     # Requests and answers ---------------------------------------------------------------------------------------------
 

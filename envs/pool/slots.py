@@ -23,6 +23,8 @@ from gagpo.envs.saved import CannotRestore
 
 Argument = str | bytes | int | None  # of a request
 FIRST = ("reset", "restore")  # the requests that begin an episode
+MOST_TURNS = 1_000
+"""Turns after which the episode of an environment that declares no turn limit is truncated."""
 _COALESCE_SECONDS = 0.001  # so that a caller who waits for many answers is not woken for each
 
 
@@ -83,6 +85,7 @@ class Assignment:
     holder: Holder
     pending: str = ""  # the operation that is not answered yet
     live: bool = False  # the caller may step
+    turns: int = 0  # steps answered
     charges: int = 0  # how often it broke
     error: str = ""  # why it starts over: now if it is pending, with its next step if it is live
     saved: bytes | str = ""  # the requested token, or why there is none
@@ -268,6 +271,10 @@ class BasePool(Pool):
         block: wait for an answer, at most until ``end`` (``time.monotonic``).
         """
 
+    def _declares_limit(self) -> bool:
+        """Whether the environment itself limits the turns of an episode."""
+        return False
+
     # Answers ----------------------------------------------------------------------------------------------------------
 
     def _require_open(self) -> None:
@@ -300,6 +307,9 @@ class BasePool(Pool):
             return
         if event.kind == "step":
             self.counters.steps += 1
+            assignment.turns += 1
+            if assignment.turns >= MOST_TURNS and not event.terminated and not self._declares_limit():
+                event = event._replace(truncated=True)
             assignment.live = not (event.terminated or event.truncated)
         else:
             self.counters.resets += 1
@@ -307,7 +317,7 @@ class BasePool(Pool):
                 self.counters.restarts += not assignment.error
             elif assignment.error:
                 event = event._replace(kind="restarted", error=assignment.error)
-            assignment.live = True
+            assignment.live, assignment.turns = True, 0
             assignment.error = ""
         assignment.pending = ""
         self._outstanding -= 1

@@ -12,6 +12,7 @@ pytest.importorskip("websockets")
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.lookup import find_spec
+from gagpo.envs.pool import slots
 from gagpo.envs.pool.slots import BasePool
 from gagpo.envs.remote.env import RemoteEnv
 from gagpo.envs.remote.pool import RemotePool, open_pool
@@ -98,6 +99,15 @@ def test_an_env_that_hangs_costs_its_own_episode_alone():
         assert "step took more than 0.5 s" in played[1][-1].error
         assert len(played[0]) == len(played[2]) == 4
         assert (pool.counters.hangs, pool.counters.failures) == (2, 1)
+
+
+def test_an_episode_that_the_server_never_ends_is_truncated(monkeypatch):
+    monkeypatch.setattr(slots, "MOST_TURNS", 5)
+    with serving(lambda message, state: observation("on and on")) as server, open_pool(server.url) as pool:
+        for _ in range(2):  # the same session again
+            for events in play(pool, 2).values():
+                assert [event.kind for event in events] == ["reset", *["step"] * 5]
+                assert [event.truncated for event in events] == [False] * 5 + [True]
 
 
 def test_an_error_of_the_env_starts_its_episode_over():
