@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -14,7 +13,7 @@ from gagpo.envs.webshop import expert
 from gagpo.envs.webshop.catalogue import find_sources
 from gagpo.envs.webshop.generate import generated_folder
 from gagpo.envs.webshop.goals import KINDS
-from gagpo.envs.webshop.pages import DONE, Page, PageState, Shop, parse_action
+from gagpo.envs.webshop.pages import DONE, PageState, Shop, parse_action
 from gagpo.envs.webshop.render import EXACT_MODES, MODES, observation
 from gagpo.envs.webshop.store import Store, open_store, store_for
 
@@ -168,21 +167,13 @@ class WebShopEnv(TextEnv):
 
     def _outcome(self, valid: bool = True) -> Outcome:
         page = self.shop.page(self.state)
-        return self.outcome_of(page, observation(self.shop, page, self.mode), valid)
-
-    def offered(self, search_bar: bool, labels: Iterable[str]) -> list[str]:
-        """The clicks of a page and, if it has a search bar, a search for the instruction."""
-        searches = [f"search[{self.shop.goal(self.state.task).instruction}]"] if search_bar else []
-        return searches + [f"click[{label}]" for label in labels]
-
-    def outcome_of(self, page: Page, shown: str, valid: bool) -> Outcome:
-        """The outcome of reaching ``page``, observed as ``shown``."""
+        searches = [f"search[{self.shop.goal(self.state.task).instruction}]"] if page.has_search_bar else []
         extras: Info = {"has_search_bar": page.has_search_bar}
         outcome = Outcome(
-            shown,
+            observation(self.shop, page, self.mode),
             valid=valid,
             state=observation(self.shop, page, "url"),
-            admissible_actions=self.offered(page.has_search_bar, page.clickables),
+            admissible_actions=searches + [f"click[{label}]" for label in page.clickables],
             extras=extras,
         )
         if page.state.kind == DONE:

@@ -82,7 +82,7 @@ def test_an_unknown_module_or_id_is_one_line_with_advice(hostile_folder: Path) -
     sys.path[:] = path
 
 
-@pytest.mark.parametrize("env_id", ["ALFWorld", "WebShop", "WebShopBrowser", "Math", "SQL"])
+@pytest.mark.parametrize("env_id", ["ALFWorld", "WebShop", "Math", "SQL"])
 def test_our_environments_declare_their_state_as_the_markov_key(env_id: str) -> None:
     assert markov_key(f"gagpo/{env_id}-v0") == "state"
     assert markov_key(f"gagpo/{env_id}-v0", {"state": None}) == "state"
