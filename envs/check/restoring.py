@@ -44,15 +44,11 @@ def restoring(subject: Subject) -> str:
             _compare(start, record, _replay(env, record), "in a new instance")
     number = sum(len(tokens) for tokens, _, _ in records.values())
     size = max(len(token) for tokens, _, _ in records.values() for token in tokens)
-    restored = f"{number} states of at most {size} bytes restored in 2 instances"
-    spec = subject.portable_spec
-    if not spec:
-        return f"{restored}; it cannot be built in another process"
-    arguments = (spec, {**subject.kwargs, **more}, list(records.values()))
+    arguments = (subject.portable_spec, {**subject.kwargs, **more}, list(records.values()))
     replayed = call("gagpo.envs.check.restoring:replays", *arguments, timeout=subject.deadline, hash_seed=1)
     for (start, record), lines in zip(records.items(), replayed, strict=True):
         _compare(start, record, lines, "in another process")
-    return f"{restored} and another process"
+    return f"{number} states of at most {size} bytes restored in 2 instances and another process"
 
 
 def replays(spec: str, kwargs: Info, records: Sequence[Record]) -> list[list[list[str]]]:
