@@ -27,7 +27,7 @@ from gagpo.envs.alfworld.native.formulas import (
 MAX_DEPTH = 100  # nesting of parentheses; the shipped domain uses 7
 MAX_NAMES = 20_000  # objects of a problem, or parts of a domain; a large kitchen has 250 objects
 Node = str | list["Node"]  # a word, or a parenthesised list
-CONNECTIVES = {"and", "or", "not", "forall", "exists"}
+CONNECTIVES = ("and", "or", "not", "forall", "exists")
 
 
 def read_domain(text: str) -> PddlDomain:
