@@ -25,13 +25,6 @@ from gagpo.envs.base import Info, Kwargs, MarkovKey
 ENVIRONMENTS: Registry[EnvSpec] = Registry("environment", "gagpo.environments", {})
 """Entry points of installed packages: the module that registers an id."""
 
-_REMOTE = ("gagpo/Remote-v0", "gagpo.envs.remote.env:RemoteEnv", "url")
-_ELSEWHERE = {
-    "http://": _REMOTE,
-    "https://": _REMOTE,
-}
-"""By the prefix of an id: the registered id, the class, and the argument that takes the whole id."""
-
 
 class UnknownEnvironment(GagpoError, ValueError):
     """An environment id that is not registered."""
@@ -43,9 +36,14 @@ def find_spec(env_id: str) -> EnvSpec:
     Raises:
         UnknownEnvironment: if the module or the id does not exist.
     """
-    if elsewhere := _ELSEWHERE.get(env_id.partition("://")[0] + "://"):
-        name, entry_point, argument = elsewhere
-        return EnvSpec(name, entry_point, order_enforce=False, disable_env_checker=True, kwargs={argument: env_id})
+    if is_address(env_id):
+        return EnvSpec(
+            "gagpo/Remote-v0",
+            "gagpo.envs.remote.env:RemoteEnv",
+            order_enforce=False,
+            disable_env_checker=True,
+            kwargs={"url": env_id},
+        )
     module, _, name = env_id.rpartition(":")
     try:
         if module:
