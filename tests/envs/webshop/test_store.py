@@ -105,17 +105,6 @@ def test_changed_files_make_another_store(tmp_path):
     assert second.product(0).title == "another name"
 
 
-def test_a_damaged_store_is_refused_with_advice(tmp_path):
-    folder = build(tmp_path, [row("B1")]).folder
-    with (folder / "products.bin").open("ab") as file:
-        file.write(b"more")
-    with pytest.raises(CatalogueError, match=r"not a usable store .* delete the folder"):
-        Store(folder)
-    (folder / "manifest.json").write_text("{}")
-    with pytest.raises(CatalogueError, match="not a usable store"):
-        Store(folder)
-
-
 def _build_and_tell(data: Path, root: Path, results: multiprocessing.SimpleQueue) -> None:
     builds = []
     real = store_module._build
