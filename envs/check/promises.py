@@ -22,7 +22,6 @@ from gymnasium.utils.env_checker import check_env
 from gagpo.envs.check.fresh_process import call
 from gagpo.envs.check.leaks import leaks
 from gagpo.envs.check.markov import markov
-from gagpo.envs.check.restoring import restoring
 from gagpo.envs.check.subject import (
     Broken,
     Start,
@@ -302,7 +301,6 @@ PROMISES: dict[str, Callable[[Subject], str]] = {
     "same in every process": _processes,
     "info": _info,
     "equal states": markov,
-    "restore": restoring,
     "nothing leaks": leaks,
     "expert": _expert,
     "chance": _chance,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import Info, Kwargs, MarkovKey, Outcome, TextEnv
@@ -67,7 +67,6 @@ class WebShopEnv(TextEnv):
     immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial | {"shopper"}
     has_hasty: ClassVar[bool] = True
     markov_key: ClassVar[MarkovKey] = "state"
-    can_restore: bool = True
     instructions: ClassVar[str] = (
         "You are shopping online. Find a product that fits the instruction, choose the options it asks for, and buy "
         "it. You act by one command at a time: search[words] looks for products, click[label] presses something on "
@@ -140,16 +139,6 @@ class WebShopEnv(TextEnv):
         self.state = state
         if state.product >= 0:
             self._opened.add(state.product)
-        return self._outcome()
-
-    def snapshot(self) -> dict[str, Any]:
-        return {**self.state._asdict(), "seen": sorted(self.state.seen), "opened": sorted(self._opened)}
-
-    def resume(self, snapshot: dict[str, Any]) -> Outcome:
-        page = {name: value for name, value in snapshot.items() if name != "opened"}
-        options = tuple((name, value) for name, value in page["options"])
-        self.state = PageState(**{**page, "options": options, "seen": frozenset(page["seen"])})
-        self._opened = set(snapshot["opened"])
         return self._outcome()
 
     def follow(self, action: str) -> PageState | None:

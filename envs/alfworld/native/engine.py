@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from pathlib import Path
 
-from gagpo.envs.alfworld.engine import NOTHING_HAPPENS, BrokenGame, Scene, Snapshot, read_game
+from gagpo.envs.alfworld.engine import NOTHING_HAPPENS, BrokenGame, Scene, read_game
 from gagpo.envs.alfworld.native.formulas import GameError
 from gagpo.envs.alfworld.native.grounding import GroundGame, Operator
 from gagpo.envs.alfworld.native.logic import TASK, read_logic
@@ -103,27 +103,6 @@ class NativeEngine:
             except GameError as error:
                 raise BrokenGame(f"{self._path}: command {command.strip()!r}: {error}") from None
         return self._scene(text)
-
-    def snapshot(self) -> Snapshot:
-        """The differences between the state and the start of the game."""
-        now, start = self._state.facts, self._playing().start.facts
-        return {"new": sorted(map(list, now - start)), "gone": sorted(map(list, start - now))}
-
-    def resume(self, snapshot: Snapshot) -> Scene:
-        """Apply ``snapshot`` right after ``reset``; the scene's text is empty."""
-        game, state = self._playing(), self._state
-        for fact in map(tuple, snapshot["gone"]):
-            _, slots, weight = game.change(fact)
-            state.discard(fact, slots)
-            self._key ^= weight
-        for fact in map(tuple, snapshot["new"]):
-            _, slots, weight = game.change(fact)
-            state.insert(fact, slots)
-            self._key ^= weight
-        game.static.refill()
-        self._place, self._applicable, self._commands = game.applicable(state)
-        self._won = game.won(state)
-        return self._scene("")
 
     def close(self) -> None:
         self._game = None

@@ -17,7 +17,6 @@ from gagpo.envs.pool.slots import BasePool
 from gagpo.envs.remote.env import RemoteEnv
 from gagpo.envs.remote.pool import RemotePool, open_pool
 from gagpo.envs.remote.protocol import ServerFailed
-from gagpo.envs.saved import CannotRestore
 from tests.envs.remote.session_server import counting, observation, serving
 
 pytestmark = pytest.mark.interop
@@ -298,14 +297,6 @@ def test_what_a_slot_gave_up_is_not_answered():
 
 def test_what_cannot_be_is_said():
     with serving() as server, open_pool(server.url, {"train": 3}) as pool:
-        pool.reset(0, "train-0000000", 0)
-        pool.wait(PATIENCE)
-        with pytest.raises(CannotRestore, match="cannot be saved or restored"):
-            pool.save(0)
-        pool.step(0, "go")
-        assert pool.wait(PATIENCE)[0].kind == "step"
-        pool.restore(1, b"token")
-        assert pool.wait(PATIENCE)[0].kind == "failed"
         pool.reset(2, "train-0000007")
         (event,) = pool.wait(PATIENCE)
         assert event.kind == "failed" and "has no task" in event.error
