@@ -90,7 +90,7 @@ def true_values(
     chosen: list[Point] = []
     place_N = []
     for episode, job in zip(episodes, jobs, strict=True):
-        past = (episode.task,)
+        past: tuple[str, ...] = (episode.task,)
         for number, turn in enumerate(episode.turns):
             if past not in known:
                 known[past] = len(chosen)

@@ -175,7 +175,7 @@ def _read_init(entries: list[Node], domain: PddlDomain, objects: dict[str, str])
     return list(facts)
 
 
-def _misfit(node: Node) -> str:
+def _misfit(node: object) -> str:
     return f"an unknown predicate or name, or a wrong number of arguments, in {_show(node)}"
 
 
@@ -187,7 +187,7 @@ def _read_action(rest: list[Node], domain: PddlDomain) -> Action:
         raise GameError(f"an action without a name: {_show(rest)}")
     name, parts = rest[0], rest[1:]
     try:
-        fields = dict(zip(parts[::2], parts[1::2], strict=True))  # type: ignore[arg-type] # a list: TypeError
+        fields = dict(zip(parts[::2], parts[1::2], strict=True))
         if not {":effect"} <= fields.keys() <= {":parameters", ":precondition", ":effect"}:
             raise ValueError
     except (TypeError, ValueError):
