@@ -14,10 +14,12 @@ from gagpo.envs.webshop.catalogue import find_sources
 from gagpo.envs.webshop.generate import generated_folder
 from gagpo.envs.webshop.goals import KINDS
 from gagpo.envs.webshop.pages import DONE, PageState, Shop, parse_action
-from gagpo.envs.webshop.render import EXACT_MODES, MODES, observation
+from gagpo.envs.webshop.render import address, text, text_rich
 from gagpo.envs.webshop.store import Store, open_store, store_for
 
 DATA_VARIABLE = "WEBSHOP_DATA"
+MODES = {"text": text, "text_rich": text_rich}
+"""How the pieces of a page are shown, by the name of the observation."""
 
 
 def data_folder() -> Path:
@@ -48,12 +50,11 @@ class WebShopEnv(TextEnv):
     Actions are ``search[words]`` and ``click[label]``. Other text, and a click on a label that the page does not have,
     changes nothing. Buying ends the episode and pays the reward of ``gagpo.envs.webshop.reward`` (0 to 1).
 
-    observation: ``text``, ``text_rich``, ``html`` or ``url``.
+    observation: ``text`` or ``text_rich``.
     goals: ``synthetic`` or ``human``.
     data, products, catalogue_seed: see :func:`open_catalogue`.
     results_per_page: 10 in the published environment.
-    exact: behave exactly as the published environment, for comparisons with its numbers; requires ``text`` or
-        ``text_rich``.
+    exact: behave exactly as the published environment, for comparisons with its numbers.
     shopper: an expert that knows the goal's product (``knowing``), or opens the results one by one (``browsing``).
 
     ``info`` also holds ``has_search_bar`` (only the first page has one, but searching works on every page), and after
@@ -94,10 +95,6 @@ class WebShopEnv(TextEnv):
             raise InvalidArgument(f"unknown observation {observation!r}; choose one of {', '.join(MODES)}")
         if goals not in KINDS:
             raise InvalidArgument(f"unknown goals {goals!r}; choose one of {', '.join(KINDS)}")
-        if exact and observation not in EXACT_MODES:
-            raise InvalidArgument(
-                f"exact=True does not support observation {observation!r}; choose {' or '.join(EXACT_MODES)}"
-            )
         if exact and results_per_page != 10:
             raise InvalidArgument(f"exact=True requires results_per_page=10, got {results_per_page}")
         if shopper not in ("knowing", "browsing"):
@@ -159,9 +156,9 @@ class WebShopEnv(TextEnv):
         searches = [f"search[{self.shop.goal(self.state.task).instruction}]"] if page.has_search_bar else []
         extras: Info = {"has_search_bar": page.has_search_bar}
         outcome = Outcome(
-            observation(self.shop, page, self.mode),
+            MODES[self.mode](page.pieces),
             valid=valid,
-            state=observation(self.shop, page, "url"),
+            state=address(self.shop, page.state),
             admissible_actions=searches + [f"click[{label}]" for label in page.clickables],
             extras=extras,
         )

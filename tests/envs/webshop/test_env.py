@@ -192,12 +192,10 @@ def test_the_state_key_depends_on_the_task_but_not_on_the_instance():
 
 
 def test_observation_modes():
-    shown = {mode: make(observation=mode).reset(seed=4)[0] for mode in ("text", "text_rich", "html", "url")}
+    shown = {mode: make(observation=mode).reset(seed=4)[0] for mode in ("text", "text_rich")}
     assert shown["text"].startswith("WebShop [SEP] Instruction: [SEP] ")
     assert shown["text_rich"].endswith("\n[button] Search [button_]\n")
-    assert shown["html"].startswith("<!doctype html>")
-    assert shown["url"].startswith("/shop/")
-    with pytest.raises(ValueError, match="unknown observation 'pixels'; choose one of text, text_rich, html, url"):
+    with pytest.raises(ValueError, match="unknown observation 'pixels'; choose one of text, text_rich"):
         make(observation="pixels")
 
 

@@ -9,8 +9,6 @@ pytestmark = pytest.mark.usefixtures("shop_data")
 
 
 def test_exact_is_the_published_environment_and_nothing_else():
-    with pytest.raises(ValueError, match="exact=True does not support observation 'html'; choose text or text_rich"):
-        WebShopEnv(exact=True, observation="html")
     with pytest.raises(ValueError, match="requires results_per_page=10, got 3"):
         WebShopEnv(exact=True, results_per_page=3)
 
