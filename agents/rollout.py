@@ -266,7 +266,7 @@ def apply_event(state: EpisodeState, event: Event) -> str | None:
         episode.info["error"] = event.error
         return "failed"
     state.observation, state.info = event.observation, event.info
-    if event.kind in ("reset", "restarted", "restored"):
+    if event.kind in ("reset", "restarted"):
         episode.turns.clear()
         episode.restarts += event.kind == "restarted"
         episode.task_type = str(event.info.get("task_type", ""))

@@ -3,7 +3,6 @@
     python benchmarks/webshop.py steps                 # text steps/s on one core, 1,000 products
     python benchmarks/webshop.py sizes                 # build, open, memory at 100,000 products
     python benchmarks/webshop.py load                  # 50 connections for 30 s on loopback; needs wrk
-    python benchmarks/webshop.py browser               # browser steps/s; needs Chromium and its driver
 
 Each prints one JSON object. ``--out FILE`` also writes it there.
 """
@@ -186,35 +185,17 @@ def load(seconds: int = 30, connections: int = 50, products: int = 1_000) -> dic
     }
 
 
-def browser(episodes: int = 10) -> dict[str, Any]:
-    """Steps/s of the expert in headless Chromium."""
-    from gagpo.envs.webshop.web.browser import WebShopBrowserEnv
-
-    env = WebShopBrowserEnv(expert=True)
-    try:
-        env.reset(seed=0)
-        done, started = 0, time.perf_counter()
-        for seed in range(episodes):
-            _, info = env.reset(seed=seed)
-            while info["expert_action"]:
-                *_, info = env.step(info["expert_action"])
-                done += 1
-        return {"steps": done, "steps_per_second": round(done / (time.perf_counter() - started), 1)}
-    finally:
-        env.close()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["steps", "sizes", "load", "browser"])
+    parser.add_argument("what", choices=["steps", "sizes", "load"])
     parser.add_argument("--products", type=int, help="size of the generated catalogue")
     parser.add_argument("--seconds", type=int, help="how long to measure (steps, load)")
     parser.add_argument("--out", type=Path, help="file for the result")
     given = parser.parse_args()
     options = {"products": given.products, "seconds": given.seconds}
-    allowed = {"steps": ("products", "seconds"), "sizes": ("products",), "load": ("products", "seconds"), "browser": ()}
+    allowed = {"steps": ("products", "seconds"), "sizes": ("products",), "load": ("products", "seconds")}
     chosen = {name: options[name] for name in allowed[given.what] if options[name] is not None}
-    measures = {"steps": steps, "sizes": sizes, "load": load, "browser": browser}
+    measures = {"steps": steps, "sizes": sizes, "load": load}
     result = json.dumps({given.what: measures[given.what](**chosen)}, indent=1)
     print(result)
     if given.out:

@@ -15,7 +15,6 @@ def _register(name: str, entry_point: str) -> None:
 
 _register("ALFWorld-v0", "gagpo.envs.alfworld.env:ALFWorldEnv")
 _register("WebShop-v0", "gagpo.envs.webshop.env:WebShopEnv")
-_register("WebShopBrowser-v0", "gagpo.envs.webshop.web.browser:WebShopBrowserEnv")
 _register("Math-v0", "gagpo.envs.math.env:MathEnv")
 _register("SQL-v0", "gagpo.envs.sql.env:SQLEnv")
 _register("MCP-v0", "gagpo.envs.mcp.env:MCPEnv")

@@ -16,8 +16,7 @@ import gymnasium
 import numpy as np
 from gymnasium.error import ResetNeeded
 
-from gagpo.base.errors import InvalidArgument, first_line
-from gagpo.envs.saved import CannotRestore, SavedEpisode
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.tasks import Task, TaskSet
 from gagpo.envs.tools import Tool
 
@@ -103,9 +102,6 @@ class TextEnv(gymnasium.Env[str, str]):
     ``has_hasty``, ``expert="hasty"`` is an expert that skips the steps between finding and finishing and then stops;
     its failed episodes are mixed into demonstrations.
 
-    With ``can_restore``, :meth:`save` returns a token of the current state and :meth:`restore` continues from it. Such
-    an environment also implements ``snapshot`` and ``resume``.
-
     immaterial: arguments that do not change the tasks.
     choosing: arguments that only select tasks, so the hash of the tasks covers them.
     markov_key: see :func:`gagpo.envs.lookup.markov_key`.
@@ -119,7 +115,6 @@ class TextEnv(gymnasium.Env[str, str]):
     choosing: ClassVar[frozenset[str]] = frozenset()
     has_hasty: ClassVar[bool] = False
     markov_key: ClassVar[MarkovKey | None] = None
-    can_restore: bool = False
     instructions: ClassVar[str] = ""
     tools: Sequence[Tool] = ()
 
@@ -147,7 +142,6 @@ class TextEnv(gymnasium.Env[str, str]):
         self.turn = 0
         self._over = True
         self._observation = ""
-        self._valid = True
 
     # Implemented by subclasses ----------------------------------------------------------------------------------------
 
@@ -171,18 +165,6 @@ class TextEnv(gymnasium.Env[str, str]):
         """Draw an action for a random policy, where the valid actions cannot be listed."""
         self.action_space.seed(int(rng.integers(2**31)))
         return self.action_space.sample()
-
-    def snapshot(self) -> Any:
-        """What :meth:`resume` needs besides the task, as plain JSON."""
-        raise NotImplementedError
-
-    def resume(self, snapshot: Any) -> Outcome:
-        """Continue from ``snapshot``; called right after ``begin`` of its task.
-
-        The caller fills in ``observation`` and ``valid`` of the outcome. ``begin`` may have drawn other random numbers
-        than in the saved episode, so the snapshot must hold what depends on them.
-        """
-        raise NotImplementedError
 
     @classmethod
     def cheap(cls, kwargs: Kwargs) -> bool:
@@ -222,7 +204,7 @@ class TextEnv(gymnasium.Env[str, str]):
         self.turn = 0
         outcome = self.begin(self.task)
         self._over = False
-        self._observation, self._valid = outcome.observation, outcome.valid
+        self._observation = outcome.observation
         return outcome.observation, self._info(outcome)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
@@ -240,63 +222,8 @@ class TextEnv(gymnasium.Env[str, str]):
         outcome = self.act(action)
         truncated = not outcome.terminated and self.turn >= self.max_turns
         self._over = outcome.terminated or truncated
-        self._observation, self._valid = outcome.observation, outcome.valid
+        self._observation = outcome.observation
         return outcome.observation, float(outcome.reward), outcome.terminated, truncated, self._info(outcome)
-
-    def save(self) -> bytes:
-        """A token of the current state, for ``restore`` of an environment with the same arguments in any process.
-
-        Raises:
-            CannotRestore: if the environment does not support it.
-            ResetNeeded: if no episode is running.
-        """
-        self._require_restorable()
-        if self._over or self.task is None:
-            raise ResetNeeded("the episode is over (or none was started): there is nothing to save")
-        task, random = self.task, self.np_random.bit_generator.state
-        saved = SavedEpisode(
-            *(type(self).__name__, task.id, task.split, task.digest, self.turn, self._observation, self._valid),
-            random=dict(random),
-            snapshot=self.snapshot(),
-        )
-        return saved.pack()
-
-    def restore(self, token: bytes) -> tuple[str, Info]:
-        """Restore the state of ``token`` and return its observation and info.
-
-        The same actions then lead to byte-identical results.
-
-        Raises:
-            CannotRestore: for a token of another environment or task, or a damaged one.
-        """
-        self._require_restorable()
-        self._over = True  # a restore that fails leaves no episode to step
-        saved = SavedEpisode.unpack(token)
-        if saved.environment != type(self).__name__:
-            raise CannotRestore(f"the token is of {saved.environment}, this is {type(self).__name__}")
-        task = self._choose({"task": saved.task, "split": saved.split})
-        if task.digest != saved.digest:
-            raise CannotRestore(f"task {saved.task!r} has different content here than where the token was saved")
-        if not 0 <= saved.turn < self.max_turns:
-            raise CannotRestore(f"the token is of turn {saved.turn}, but episodes end after {self.max_turns} turns")
-        self.task, self.turn = task, saved.turn
-        self.begin(task)
-        try:
-            outcome = self.resume(saved.snapshot)
-            generator = np.random.PCG64()
-            generator.state = saved.random  # type: ignore[assignment]  # checked by NumPy
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            reason = "the token is damaged, or of an environment with other arguments"
-            raise CannotRestore(f"{reason}: {first_line(error)}") from error
-        self.np_random = np.random.Generator(generator)
-        outcome.observation, outcome.valid = saved.observation, saved.valid
-        self._over = False
-        self._observation, self._valid = outcome.observation, outcome.valid
-        return outcome.observation, self._info(outcome)
-
-    def _require_restorable(self) -> None:
-        if not self.can_restore:
-            raise CannotRestore(f"{type(self).__name__} does not support save and restore (can_restore is false)")
 
     def render(self) -> str | None:
         return self._observation if self.render_mode == "ansi" else None

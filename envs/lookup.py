@@ -25,13 +25,6 @@ from gagpo.envs.base import Info, Kwargs, MarkovKey
 ENVIRONMENTS: Registry[EnvSpec] = Registry("environment", "gagpo.environments", {})
 """Entry points of installed packages: the module that registers an id."""
 
-_REMOTE = ("gagpo/Remote-v0", "gagpo.envs.remote.env:RemoteEnv", "url")
-_ELSEWHERE = {
-    "http://": _REMOTE,
-    "https://": _REMOTE,
-}
-"""By the prefix of an id: the registered id, the class, and the argument that takes the whole id."""
-
 
 class UnknownEnvironment(GagpoError, ValueError):
     """An environment id that is not registered."""
@@ -43,9 +36,14 @@ def find_spec(env_id: str) -> EnvSpec:
     Raises:
         UnknownEnvironment: if the module or the id does not exist.
     """
-    if elsewhere := _ELSEWHERE.get(env_id.partition("://")[0] + "://"):
-        name, entry_point, argument = elsewhere
-        return EnvSpec(name, entry_point, order_enforce=False, disable_env_checker=True, kwargs={argument: env_id})
+    if is_address(env_id):
+        return EnvSpec(
+            "gagpo/Remote-v0",
+            "gagpo.envs.remote.env:RemoteEnv",
+            order_enforce=False,
+            disable_env_checker=True,
+            kwargs={"url": env_id},
+        )
     module, _, name = env_id.rpartition(":")
     try:
         if module:
@@ -111,6 +109,20 @@ def is_cheap(spec: EnvSpec, kwargs: Kwargs) -> bool:
     creator = _creator(spec)
     ours = getattr(creator, "__module__", "").startswith("gagpo.envs.")
     return ours and bool(getattr(creator, "cheap", lambda _: False)(kwargs))
+
+
+def turn_limit(env_id: str, kwargs: Kwargs) -> int | None:
+    """The turns after which ``env_id`` ends an episode, without building the environment; None if it declares no limit.
+
+    It is ``max_turns`` in ``kwargs``, its default, or the ``max_episode_steps`` of the registration.
+    """
+    spec = find_spec(env_id)
+    given = {**spec.kwargs, **kwargs}.get("max_turns")
+    classes = getattr(_creator(spec), "__mro__", (_creator(spec),))
+    signatures = (inspect.signature(one).parameters for one in classes if one is not object)
+    defaults = (parameters["max_turns"].default for parameters in signatures if "max_turns" in parameters)
+    found = given or next(defaults, None) or spec.max_episode_steps
+    return found if isinstance(found, int) and found > 0 else None
 
 
 def maker(env_id: str) -> Callable[..., object]:

@@ -14,8 +14,6 @@ from gagpo.envs.tasks import Task, TaskSet
 class CorridorEnv(TextEnv):
     """Walk ``left`` or ``right`` along a corridor, from a place drawn by the seed, to the door of the task."""
 
-    can_restore = True
-
     @classmethod
     def cheap(cls, kwargs: Kwargs) -> bool:
         return cls is CorridorEnv
@@ -33,13 +31,6 @@ class CorridorEnv(TextEnv):
         if action not in ("left", "right"):
             return self._look(valid=False)
         self.place = max(0, self.place - 1) if action == "left" else min(15, self.place + 1)
-        return self._look()
-
-    def snapshot(self) -> int:
-        return self.place
-
-    def resume(self, snapshot: int) -> Outcome:
-        self.place = int(snapshot)
         return self._look()
 
     def expert_action(self) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from gagpo.agents.agent import Agent, EpisodeState
 from gagpo.agents.episodes import Episode, Turn
-from gagpo.agents.rollout import derive_seed
+from gagpo.agents.rollout import Job, derive_seed
 from gagpo.credit.turns.grouping import next_in_episode
 from gagpo.envs.pool import Event, Pool
 
@@ -18,29 +18,11 @@ SLOTS = 128
 
 @dataclass(frozen=True)
 class Point:
-    """A moment at which an action was due: the environment's token, and the turns before it."""
+    """A moment at which an action was due: the task, the environment's seed, and the turns before it."""
 
     task: str
-    token: bytes
+    seed: int
     turns: tuple[Turn, ...]
-
-
-class SavingAgent:
-    """Another agent, with the environment saved before each of its turns; ``points`` by group, sample and turn."""
-
-    def __init__(self, agent: Agent, pool: Pool):
-        self.agent, self.pool = agent, pool
-        self.points: dict[tuple[int, int, int], Point] = {}
-
-    def decide(self, states: Sequence[EpisodeState]) -> list[Turn | None]:
-        for state in states:
-            episode = state.episode
-            place = (episode.group, episode.sample, len(episode.turns))
-            self.points[place] = Point(episode.task, self.pool.save(state.slot), tuple(episode.turns))
-        return self.agent.decide(states)
-
-    def forget(self, slot: int) -> None:
-        self.agent.forget(slot)
 
 
 def continued(agent: Agent, pool: Pool, points: Sequence[Point], tries: int, seed: int) -> np.ndarray:
@@ -48,31 +30,35 @@ def continued(agent: Agent, pool: Pool, points: Sequence[Point], tries: int, see
     jobs = [(place, number) for place in range(len(points)) for number in range(tries)]
     paid = np.zeros((len(points), tries))
     for begin in range(0, len(jobs), SLOTS):
-        # As many at once as there are slots; each goes on by draws of its own.
+        # As many at once as there are slots; each repeats its turns so far, and goes on by draws of its own.
         states = {}
         for slot, (place, number) in enumerate(jobs[begin : begin + SLOTS]):
             point = points[place]
             own = derive_seed("continuation", seed, place, number)
             states[slot] = EpisodeState(slot, Episode(point.task, seed=own, turns=list(point.turns)))
-            pool.restore(slot, point.token)
-        _play_out(agent, pool, states)
+            pool.reset(slot, point.task, point.seed)
+        _play_out(agent, pool, states, {slot: [turn.action for turn in s.episode.turns] for slot, s in states.items()})
         for slot, state in states.items():
             place, number = jobs[begin + slot]
             paid[place, number] = sum(turn.reward for turn in state.episode.turns[len(points[place].turns) :])
     return paid
 
 
-def _play_out(agent: Agent, pool: Pool, states: dict[int, EpisodeState]) -> None:
-    """Play every state to its end."""
-    waiting = set(states)
+def _play_out(agent: Agent, pool: Pool, states: dict[int, EpisodeState], repeated: dict[int, list[str]]) -> None:
+    """Play every state to its end, after its ``repeated`` actions."""
+    waiting, begun = set(states), False
     while waiting:
         # All answers, then all actions.
         ready: list[int] = []
         while waiting:
             for event in pool.wait():
+                if repeated[event.slot]:
+                    pool.step(event.slot, repeated[event.slot].pop(0))
+                    continue
                 waiting.discard(event.slot)
-                if not _enter(states[event.slot], event):
+                if not _enter(states[event.slot], event, begun):
                     ready.append(event.slot)
+        begun = True
         ready.sort()
         turns = agent.decide([states[slot] for slot in ready]) if ready else []
         for slot, turn in zip(ready, turns, strict=True):
@@ -83,18 +69,18 @@ def _play_out(agent: Agent, pool: Pool, states: dict[int, EpisodeState]) -> None
             waiting.add(slot)
 
 
-def _enter(state: EpisodeState, event: Event) -> bool:
-    """Take an answer; whether it ended the episode."""
-    if event.kind not in ("restored", "step"):
+def _enter(state: EpisodeState, event: Event, acted: bool) -> bool:
+    """Take an answer, to the agent's own action if it ``acted``; whether it ended the episode."""
+    if event.kind not in ("reset", "step"):
         raise RuntimeError(f"a continuation met {event.kind!r}: {event.error}")
     state.observation, state.info = event.observation, event.info
-    if event.kind == "step":
+    if acted:
         state.episode.turns[-1].finish(event.reward, bool(event.info.get("valid", True)))
     return event.terminated or event.truncated
 
 
 def true_values(
-    agent: Agent, pool: Pool, episodes: Sequence[Episode], points: dict[tuple[int, int, int], Point], tries: int
+    agent: Agent, pool: Pool, episodes: Sequence[Episode], jobs: Sequence[Job], tries: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """What is to be earned from each turn on, undiscounted, and the variance of its estimate, float64[N] each.
 
@@ -103,12 +89,12 @@ def true_values(
     known: dict[tuple[str, ...], int] = {}
     chosen: list[Point] = []
     place_N = []
-    for episode in episodes:
-        past = (episode.task,)
+    for episode, job in zip(episodes, jobs, strict=True):
+        past: tuple[str, ...] = (episode.task,)
         for number, turn in enumerate(episode.turns):
             if past not in known:
                 known[past] = len(chosen)
-                chosen.append(points[episode.group, episode.sample, number])
+                chosen.append(Point(episode.task, job.environment_seed, tuple(episode.turns[:number])))
             place_N.append(known[past])
             past = (*past, turn.action)
     paid = continued(agent, pool, chosen, tries, seed=episodes[0].seed)

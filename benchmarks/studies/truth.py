@@ -6,7 +6,7 @@
     python -m benchmarks.studies.truth compare graph@state gagpo@state      difference in cosine, batch by batch
 
 The truth of a turn is what it earned and what is to be earned after it, less what was to be earned before it, from
-``--tries`` continuations of the environment restored to where it stood; undiscounted (an ALFWorld success earns 1). A
+``--tries`` continuations after the same actions; undiscounted (an ALFWorld success earns 1). A
 credit is judged by the policy gradient that it makes of a batch (its cosine with the true one, and signal over noise)
 and by the sign that it gives to turns that mattered. Rows go to ``lab/studies/truth.jsonl``; a setting that stands
 there is not measured again.
@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.studies.continuations import SavingAgent, true_advantages, true_values
+from benchmarks.studies.continuations import true_advantages, true_values
 from benchmarks.studies.environments import ENVIRONMENTS_TRIED, ScriptedAgent, StudyEnv, altered, start
 from benchmarks.studies.policy import WIDTH, SmallAgent, SmallPolicy, code
 from benchmarks.studies.rows import FOLDER, append_row, has_row, read_rows
@@ -145,9 +145,9 @@ def sample(
     """Episodes of the same tasks each time, the worth of their turns and its standard error."""
     tasks = env.tasks("train")[: options.tasks]
     with env.pool(**({"expert": True} if isinstance(agent, ScriptedAgent) else {})) as pool:
-        saving = SavingAgent(agent, pool)
-        episodes, _ = rollout(saving, pool, group_jobs(tasks, group, number, "truth"))
-        value_N, variance_N = true_values(agent, pool, episodes, saving.points, options.tries)
+        jobs = group_jobs(tasks, group, number, "truth")
+        episodes, _ = rollout(agent, pool, jobs)
+        value_N, variance_N = true_values(agent, pool, episodes, jobs, options.tries)
     return episodes, *true_advantages(episodes, value_N, variance_N)
 
 

@@ -11,7 +11,6 @@ from typing import Required, TypedDict, cast
 from gagpo.base.errors import GagpoError
 
 NOTHING_HAPPENS = "Nothing happens."
-Snapshot = dict[str, list[list[str]]]  # the facts that are ``new`` since the start of the game, and those ``gone``
 
 
 class BrokenGame(GagpoError, ValueError):

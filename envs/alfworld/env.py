@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.alfworld.engine import NOTHING_HAPPENS, Scene
@@ -42,7 +42,6 @@ class ALFWorldEnv(TextEnv):
     choosing: ClassVar[frozenset[str]] = _GENERATED | {"games", "task_types", "verb"}
     has_hasty: ClassVar[bool] = True
     markov_key: ClassVar[MarkovKey] = "state"
-    can_restore: bool = True
     instructions: ClassVar[str] = (
         "You are an expert agent in a household. You act by one command at a time: go to RECEPTACLE, open RECEPTACLE, "
         "close RECEPTACLE, take OBJECT from RECEPTACLE, move OBJECT to RECEPTACLE, examine THING, use OBJECT, "
@@ -121,16 +120,6 @@ class ALFWorldEnv(TextEnv):
         scene = self._engine.step(action)
         if self._expert is not None:
             self._expert.observe(action, scene.observation, self._shown(scene))
-        return self._outcome(scene, scene.observation)
-
-    def snapshot(self) -> dict[str, Any]:
-        expert = None if self._expert is None else self._expert.snapshot()
-        return {"game": self._engine.snapshot(), "expert": expert}
-
-    def resume(self, snapshot: dict[str, Any]) -> Outcome:
-        scene = self._engine.resume(snapshot["game"])
-        if self._expert is not None:
-            self._expert.resume(snapshot["expert"], self._shown(scene))
         return self._outcome(scene, scene.observation)
 
     def _shown(self, scene: Scene) -> Sequence[str] | None:

@@ -1,6 +1,6 @@
 """Check whether an environment keeps the contract that training and evaluation rely on.
 
-    for finding in check("gagpo/Math-v0"):  # or a function that builds an environment
+    for finding in check("gagpo/Math-v0"):
         print(finding.name, finding.ok, finding.detail)
 
 Every check runs, even if others fail.
@@ -11,11 +11,9 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-
-import gymnasium
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.tables import Table
@@ -42,16 +40,15 @@ class Finding:
 
 
 def check(
-    env: str | Callable[[], gymnasium.Env],
+    env_id: str,
     env_kwargs: Kwargs | None = None,
     episodes: int = 8,
     seed: int = 0,
     deadline: float = 300.0,
     only: Iterable[str] = (),
 ) -> list[Finding]:
-    """Run the checks of ``env``.
+    """Run the checks of ``env_id``.
 
-    env: an id, or a function that builds an environment.
     episodes: number of episodes in each check that plays.
     deadline: time limit of each check, in seconds.
     only: names of the checks to run; by default, all.
@@ -65,13 +62,8 @@ def check(
     wanted = set(only) or set(PROMISES)
     if unknown := sorted(wanted - set(PROMISES)):
         raise InvalidArgument(f"unknown check {unknown[0]!r}; choose from {', '.join(PROMISES)}")
-    kwargs = plain(dict(env_kwargs or {}), "env_kwargs")
-    if isinstance(env, str):
-        subject = Subject(env, find_spec(env), None, kwargs, episodes, seed, deadline)
-    elif kwargs:
-        raise InvalidArgument("env_kwargs require an id; pass them to the environment in the function instead")
-    else:
-        subject = Subject(getattr(env, "__name__", "environment"), None, env, {}, episodes, seed, deadline)
+    find_spec(env_id)  # raises for an unknown id
+    subject = Subject(env_id, plain(dict(env_kwargs or {}), "env_kwargs"), episodes, seed, deadline)
     findings = []
     for name, promise in PROMISES.items():
         # Any exception is a finding. If the environment cannot be built, the other checks are skipped.

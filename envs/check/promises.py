@@ -22,7 +22,6 @@ from gymnasium.utils.env_checker import check_env
 from gagpo.envs.check.fresh_process import call
 from gagpo.envs.check.leaks import leaks
 from gagpo.envs.check.markov import markov
-from gagpo.envs.check.restoring import restoring
 from gagpo.envs.check.subject import (
     Broken,
     Start,
@@ -74,7 +73,7 @@ def _construction(subject: Subject) -> str:
 def _gymnasium(subject: Subject) -> str:
     with closing(subject.make()) as env, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        check_env(env.unwrapped, skip_close_check=subject.spec is None)
+        check_env(env.unwrapped)
     complaints = [" ".join(str(warning.message).split()) for warning in caught]
     complaints = [text for text in complaints if "render fps" not in text]  # text has no frame rate
     return f"check_env passes{', but warns: ' if complaints else ''}{'; '.join(complaints)[:300]}"
@@ -133,14 +132,9 @@ def _processes(subject: Subject) -> str:
         starts = subject.starts(env)
         here = [random_play(env, start) for start in starts]
     number = sum(map(len, here))
-    spec = subject.portable_spec
-    if not spec:
-        with closing(subject.make()) as env:
-            _compare(starts, here, [random_play(env, start) for start in starts], "in another instance")
-        return f"{number} results equal in 2 instances; it cannot be built in another process"
     plan = [[start.task.id, start.seed] for start in starts]
     for hash_seed in (1, 2):
-        arguments = (spec, subject.kwargs, plan)
+        arguments = (subject.portable_spec, subject.kwargs, plan)
         there = call("gagpo.envs.check.subject:transcripts", *arguments, timeout=subject.deadline, hash_seed=hash_seed)
         _compare(starts, here, there, "in another process")
     return f"{number} results equal in 3 processes with different hash seeds"
@@ -194,8 +188,6 @@ def _chance(subject: Subject) -> str:
 def _garbage(subject: Subject) -> str:
     with closing(subject.make()) as env:
         (start, *_) = subject.starts(env)
-    if subject.spec is None:
-        return _garbage_here(subject, start)
     patience = min(30.0, subject.deadline)
     with WorkerPool(subject.name, subject.kwargs, workers=1, step_deadline=patience, max_restarts=0) as pool:
         for name, action in GARBAGE.items():
@@ -211,19 +203,6 @@ def _garbage(subject: Subject) -> str:
                 pool.step(0, str((event.info.get("admissible_actions") or ["ok"])[0]))
                 (event,) = pool.wait()
                 require(event.kind == "step", f"after {name} it breaks: {event.error}")
-    return f"{len(GARBAGE)} kinds are answered: {', '.join(GARBAGE)}"
-
-
-def _garbage_here(subject: Subject, start: Start) -> str:
-    """The check in this process, for an environment that the pool cannot build."""
-    with closing(subject.make()) as env:
-        for name, action in GARBAGE.items():
-            env.reset(seed=start.seed, options=start.options)
-            try:
-                *_, info = env.step(action)
-            except Exception as error:
-                raise Broken(f"{name} as an action breaks it: {describe(error)}") from None
-            require(not info.get("success"), f"{name} as an action solves {start.name}")
     return f"{len(GARBAGE)} kinds are answered: {', '.join(GARBAGE)}"
 
 
@@ -322,7 +301,6 @@ PROMISES: dict[str, Callable[[Subject], str]] = {
     "same in every process": _processes,
     "info": _info,
     "equal states": markov,
-    "restore": restoring,
     "nothing leaks": leaks,
     "expert": _expert,
     "chance": _chance,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,9 +14,8 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import Info, Kwargs
-from gagpo.envs.lookup import portable
+from gagpo.envs.lookup import find_spec, portable
 from gagpo.envs.tasks import Task, TaskSet
 
 LONGEST_EPISODE = 10_000  # turns; an episode that random actions do not end by then has no turn limit
@@ -52,17 +51,14 @@ class Start(NamedTuple):
 class Subject:
     """The environment to check, with the settings of the checks.
 
-    spec: its registration; None if ``build`` makes it.
-    build: makes an environment; None if ``spec`` does.
-    kwargs: arguments for ``spec``.
+    name: its id.
+    kwargs: arguments of its constructor.
     episodes: number of tasks to play in each check.
     seed: for the choice of tasks and for their episodes.
     deadline: time limit of each check, in seconds.
     """
 
     name: str
-    spec: EnvSpec | None
-    build: Callable[[], gymnasium.Env] | None
     kwargs: Kwargs
     episodes: int
     seed: int
@@ -70,20 +66,12 @@ class Subject:
 
     def make(self, **more: object) -> gymnasium.Env:
         """Build the environment; raises TypeError if it does not accept the arguments."""
-        if self.spec is not None:
-            return gymnasium.make(self.spec, disable_env_checker=True, **{**self.kwargs, **more})
-        assert self.build is not None
-        if more:
-            raise TypeError("an environment given as a function takes no arguments")
-        return self.build()
+        return gymnasium.make(find_spec(self.name), disable_env_checker=True, **{**self.kwargs, **more})
 
     @property
     def portable_spec(self) -> str:
-        """The registration as JSON; '' if another process cannot build the environment."""
-        try:
-            return portable(self.spec) if self.spec is not None else ""
-        except InvalidArgument:
-            return ""
+        """The registration as JSON; raises InvalidArgument if another process cannot build the environment."""
+        return portable(find_spec(self.name))
 
     def splits(self, env: gymnasium.Env) -> dict[str, TaskSet]:
         """The tasks of every split."""

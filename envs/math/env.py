@@ -6,8 +6,8 @@ import functools
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 import numpy as np
 
@@ -56,7 +56,6 @@ class MathEnv(TextEnv):
     choosing: ClassVar[frozenset[str]] = _GENERATED | {"data", "on_bad_row"}
     has_hasty = True
     markov_key: ClassVar[MarkovKey] = "state"
-    can_restore: bool = True
 
     def __init__(
         self,
@@ -145,19 +144,6 @@ class MathEnv(TextEnv):
             self._verdict = Verdict("no_answer")
             return self._outcome("No calculator call and no answer found.", valid=False)
         return self._attempt(action)
-
-    def snapshot(self) -> dict[str, Any]:
-        return {
-            "wrong": self._wrong,
-            "results": sorted(self._results),
-            "calls": self._calls,
-            "verdict": asdict(self._verdict),
-        }
-
-    def resume(self, snapshot: dict[str, Any]) -> Outcome:
-        self._wrong, self._results = list(snapshot["wrong"]), set(snapshot["results"])
-        self._calls, self._verdict = snapshot["calls"], Verdict(**snapshot["verdict"])
-        return self._outcome("")
 
     def _calculate(self, expression: str) -> Outcome:
         self._calls += 1

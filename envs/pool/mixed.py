@@ -31,16 +31,14 @@ class MixedPool(Pool):
 
     def reset(self, slot: int, task: str, seed: int | None = None) -> None:
         env, name = split_task(task)
-        self._enter(slot, env, f"task {task!r:.80}").reset(slot, name, seed)
-
-    def restore(self, slot: int, token: bytes) -> None:
-        env, _, inner = token.partition(b"\0")
-        self._enter(slot, env.decode("ascii", "replace"), "the token").restore(slot, inner)
-
-    def save(self, slot: int) -> bytes:
-        pool = self._pool(slot)
-        env = next(name for name, one in self.pools.items() if one is pool)
-        return env.encode("ascii") + b"\0" + pool.save(slot)
+        if env not in self.pools:
+            choice = f"is of environment {env!r:.40}; choose from {', '.join(self.pools)}"
+            raise InvalidArgument(f"task {task!r:.80} {choice}")
+        pool = self.pools[env]
+        if self._at.get(slot) is not pool:
+            self.release(slot)
+        self._at[slot] = pool
+        pool.reset(slot, name, seed)
 
     def step(self, slot: int, action: str) -> None:
         self._pool(slot).step(slot, action)
@@ -82,16 +80,6 @@ class MixedPool(Pool):
         with ExitStack() as stack:
             for pool in self.pools.values():
                 stack.callback(pool.close)
-
-    def _enter(self, slot: int, env: str, what: str) -> Pool:
-        """Assign ``slot`` to the pool of ``env``."""
-        if env not in self.pools:
-            raise InvalidArgument(f"{what} is of environment {env!r:.40}; choose from {', '.join(self.pools)}")
-        pool = self.pools[env]
-        if self._at.get(slot) is not pool:
-            self.release(slot)
-        self._at[slot] = pool
-        return pool
 
     def _pool(self, slot: int) -> Pool:
         if slot not in self._at:

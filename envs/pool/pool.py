@@ -25,10 +25,10 @@ from typing import Literal, NoReturn
 
 from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.envs.base import Kwargs
-from gagpo.envs.lookup import find_spec, is_cheap
+from gagpo.envs.lookup import find_spec, is_cheap, turn_limit
 from gagpo.envs.pool.fork_server import ForkServer, ForkServerLost
 from gagpo.envs.pool.link import Link, Resources
-from gagpo.envs.pool.slots import FIRST, Assignment, BasePool, Event, Holder
+from gagpo.envs.pool.slots import Assignment, BasePool, Event, Holder
 from gagpo.envs.pool.wire import TOKEN_BYTES, describe, plain
 from gagpo.envs.pool.worker import Answer, Host, is_answer, maker
 
@@ -51,7 +51,7 @@ class WorkerPool(BasePool):
     workers: number of processes. With 0 a hanging environment cannot be killed. ``auto`` is 0 for environments that
         are faster than a message to another process (:func:`gagpo.envs.lookup.is_cheap`), else 2.
     step_deadline: seconds for a step.
-    reset_deadline: seconds for a reset or restore, and (at least a minute) for the start of a worker.
+    reset_deadline: seconds for a reset, and (at least a minute) for the start of a worker.
     max_restarts: how often one episode may start over.
     memory_limit_mb: MiB that a worker and its children may take beyond what it shares with the others; None for no
         limit. An allocation beyond it fails (Linux only).
@@ -84,8 +84,8 @@ class WorkerPool(BasePool):
         if memory_limit_mb is not None and memory_limit_mb < 1:
             raise InvalidArgument(f"memory_limit_mb must be at least 1, got {memory_limit_mb}")
         self._deadlines = {
-            **dict.fromkeys(("step", "save"), step_deadline),
-            **dict.fromkeys(FIRST, reset_deadline),
+            "step": step_deadline,
+            "reset": reset_deadline,
             "start": max(reset_deadline, START_SECONDS),
         }
         self._failed_starts = 0  # in a row
@@ -127,6 +127,9 @@ class WorkerPool(BasePool):
         self._finalizer()
         if self._host is not None:
             self._host.close()
+
+    def _declares_limit(self) -> bool:
+        return turn_limit(self.env_id, self._kwargs) is not None
 
     # Requests and answers ---------------------------------------------------------------------------------------------
 
@@ -198,17 +201,12 @@ class WorkerPool(BasePool):
 
     def _take(self, assignment: Assignment, message: Answer) -> None:
         """Turn an answer into an event, or restart an episode that broke."""
-        if assignment.pending == "save":
-            assert len(message) == 1
-            self._keep(assignment, message[0])
-        elif len(message) == 5:
+        if len(message) == 5:
             self._deliver(assignment, Event(assignment.slot, "step", *message))
         elif len(message) == 2:
-            kind = "restored" if assignment.pending == "restore" else "reset"
             observation, info = message
-            self._deliver(assignment, Event(assignment.slot, kind, observation, 0.0, False, False, info))
+            self._deliver(assignment, Event(assignment.slot, "reset", observation, 0.0, False, False, info))
         else:
-            assert type(message[0]) is str
             self.counters.errors += 1
             assignment.charges += 1
             self._start_over(assignment, message[0])

@@ -1,9 +1,9 @@
 """The contract of a pool, and the bookkeeping of its slots.
 
-The contract: **every reset, restore and step is answered by exactly one event.** When a holder (a worker process or a
+The contract: **every reset and step is answered by exactly one event.** When a holder (a worker process or a
 server) is lost, its episodes start over in its replacement. An environment that raises an error or returns an invalid
 value makes only its own episode start over. The event is then ``restarted`` and holds the first observation of the same
-task and seed, or of the same token: discard the episode's turns so far. An episode that broke more than
+task and seed: discard the episode's turns so far. An episode that broke more than
 ``max_restarts`` times ends with ``failed``.
 """
 
@@ -19,20 +19,19 @@ from typing import NamedTuple, Protocol, Self
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import Info
 from gagpo.envs.pool.wire import Request
-from gagpo.envs.saved import CannotRestore
 
-Argument = str | bytes | int | None  # of a request
-FIRST = ("reset", "restore")  # the requests that begin an episode
+Argument = str | int | None  # of a request
+MOST_TURNS = 1_000
+"""Turns after which the episode of an environment that declares no turn limit is truncated."""
 _COALESCE_SECONDS = 0.001  # so that a caller who waits for many answers is not woken for each
 
 
 class Event(NamedTuple):
-    """The answer to one reset, restore or step.
+    """The answer to one reset or step.
 
     slot: the slot of the request.
-    kind: ``reset`` (the first observation), ``restored`` (the observation where the token was saved), ``step``,
-        ``restarted`` (a first observation again: discard the turns so far) or ``failed`` (the episode is over and the
-        slot is free).
+    kind: ``reset`` (the first observation), ``step``, ``restarted`` (a first observation again: discard the turns so
+        far) or ``failed`` (the episode is over and the slot is free).
     reward: of the step; 0 at the beginning of an episode.
     info: see :class:`gagpo.envs.base.TextEnv`.
     error: what broke, for ``restarted`` and ``failed``; otherwise empty.
@@ -58,7 +57,7 @@ class Counters:
     restarts: episodes started over.
     failures: episodes given up.
     steps: valid answers to a step.
-    resets: valid answers to a reset or a restore.
+    resets: valid answers to a reset.
     """
 
     crashes: int = 0
@@ -74,18 +73,18 @@ class Counters:
 class Assignment:
     """An episode in a slot. Each has a new number, so late answers to an old one are dropped.
 
-    first: the request that begins it: ``reset`` with a task and a seed, or ``restore`` with a token.
+    first: the arguments of the reset that begins it.
     """
 
     number: int
     slot: int
-    first: tuple[str, *tuple[Argument, ...]]
+    first: tuple[Argument, ...]
     holder: Holder
     pending: str = ""  # the operation that is not answered yet
     live: bool = False  # the caller may step
+    turns: int = 0  # steps answered
     charges: int = 0  # how often it broke
     error: str = ""  # why it starts over: now if it is pending, with its next step if it is live
-    saved: bytes | str = ""  # the requested token, or why there is none
 
 
 class Holder:
@@ -106,19 +105,6 @@ class Pool(Protocol):
 
     def reset(self, slot: int, task: str, seed: int | None = None) -> None:
         """Start ``task`` in ``slot`` (any non-negative int), ending whatever runs there; answered by one event."""
-
-    def restore(self, slot: int, token: bytes) -> None:
-        """Continue in ``slot`` from where ``token`` was saved, ending whatever runs there; answered by one event.
-
-        An invalid token, or an environment without support for it, is answered by ``failed``.
-        """
-
-    def save(self, slot: int) -> bytes:
-        """Wait for a token of the current state in ``slot``, for ``restore`` in any pool of the environment.
-
-        Other answers that come meanwhile are returned by the next ``wait``. Raises ValueError if no episode waits for
-        an action there, and :class:`~gagpo.envs.saved.CannotRestore` if there is no token.
-        """
 
     def step(self, slot: int, action: str) -> None:
         """Carry out ``action`` in ``slot``; answered by one event.
@@ -180,39 +166,16 @@ class BasePool(Pool):
     # Requests ---------------------------------------------------------------------------------------------------------
 
     def reset(self, slot: int, task: str, seed: int | None = None) -> None:
-        self._begin(slot, "reset", task, seed)
-
-    def restore(self, slot: int, token: bytes) -> None:
-        if type(token) is not bytes:
-            raise TypeError(f"a token is bytes, got {type(token).__name__}")
-        self._begin(slot, "restore", token)
-
-    def save(self, slot: int) -> bytes:
-        assignment = self._waiting(slot)
-        if not assignment.error:
-            assignment.live, assignment.saved = False, ""
-            self._outstanding += 1
-            assignment.holder.request(assignment, "save")
-            while assignment.pending:
-                self.flush()
-                self._collect(math.inf, block=True)
-        if assignment.error:
-            raise CannotRestore(f"the episode in slot {slot} starts over with its next step: {assignment.error}")
-        if isinstance(assignment.saved, str):
-            raise CannotRestore(assignment.saved)
-        return assignment.saved
-
-    def _begin(self, slot: int, *first: *tuple[str, *tuple[Argument, ...]]) -> None:
         self._require_open()
         if slot < 0:
             raise InvalidArgument(f"a slot must be a non-negative number, got {slot}")
         old = self._assignments.get(slot)
         holder = old.holder if old else min(self._holders, key=lambda holder: len(holder.held))
         self.release(slot)
-        assignment = Assignment(next(self._numbers), slot, first, holder)
+        assignment = Assignment(next(self._numbers), slot, (task, seed), holder)
         self._assignments[slot] = holder.held[assignment.number] = assignment
         self._outstanding += 1
-        holder.request(assignment, *first)
+        holder.request(assignment, "reset", *assignment.first)
 
     def step(self, slot: int, action: str) -> None:
         assignment = self._waiting(slot)
@@ -268,6 +231,10 @@ class BasePool(Pool):
         block: wait for an answer, at most until ``end`` (``time.monotonic``).
         """
 
+    def _declares_limit(self) -> bool:
+        """Whether the environment itself limits the turns of an episode."""
+        return False
+
     # Answers ----------------------------------------------------------------------------------------------------------
 
     def _require_open(self) -> None:
@@ -286,11 +253,6 @@ class BasePool(Pool):
             raise InvalidArgument(f"slot {slot} has not answered its last request: wait for its event before stepping")
         raise InvalidArgument(f"the episode in slot {slot} is over: reset it before stepping")
 
-    def _keep(self, assignment: Assignment, saved: bytes | str) -> None:
-        """Answer a ``save`` with its token or an error; the episode waits for an action, as before."""
-        assignment.saved, assignment.pending, assignment.live = saved, "", True
-        self._outstanding -= 1
-
     def _deliver(self, assignment: Assignment, event: Event) -> None:
         """Answer the pending request; if the episode starts over, the event is ``restarted``."""
         if event.kind == "failed":
@@ -300,6 +262,9 @@ class BasePool(Pool):
             return
         if event.kind == "step":
             self.counters.steps += 1
+            assignment.turns += 1
+            if assignment.turns >= MOST_TURNS and not event.terminated and not self._declares_limit():
+                event = event._replace(truncated=True)
             assignment.live = not (event.terminated or event.truncated)
         else:
             self.counters.resets += 1
@@ -307,7 +272,7 @@ class BasePool(Pool):
                 self.counters.restarts += not assignment.error
             elif assignment.error:
                 event = event._replace(kind="restarted", error=assignment.error)
-            assignment.live = True
+            assignment.live, assignment.turns = True, 0
             assignment.error = ""
         assignment.pending = ""
         self._outstanding -= 1
@@ -320,7 +285,7 @@ class BasePool(Pool):
             return
         self.counters.restarts += 1
         assignment.error = error
-        assignment.holder.request(assignment, *assignment.first)
+        assignment.holder.request(assignment, "reset", *assignment.first)
 
     def _start_all_over(self, holder: Holder, error: str, charged: Collection[Assignment] = ()) -> None:
         """Start the episodes of a lost ``holder`` over; those ``charged`` may have broken it."""
@@ -328,10 +293,8 @@ class BasePool(Pool):
         for assignment in list(holder.held.values()):
             at_fault = assignment in charged
             assignment.charges += at_fault
-            if assignment.pending == "save":
-                self._keep(assignment, error)
-            if assignment.pending in FIRST and not at_fault:
-                holder.request(assignment, *assignment.first)  # not begun: nothing to start over
+            if assignment.pending == "reset" and not at_fault:
+                holder.request(assignment, "reset", *assignment.first)  # not begun: nothing to start over
             elif assignment.pending:
                 self._start_over(assignment, error)
             elif assignment.live:

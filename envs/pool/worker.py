@@ -1,9 +1,9 @@
 """A worker of the pool: one environment per slot, which answers requests one after another.
 
-Requests come in batches: ``("reset", slot, task, seed)``, ``("restore", slot, token)``, ``("step", slot, action)``,
-``("save", slot)`` and ``("release", slot)``; a slot is the number of the pool's assignment. Every request except a
-release is answered by one tuple: ``(observation, info)`` at the beginning of an episode,
-``(observation, reward, terminated, truncated, info)`` for a step, ``(token,)`` or ``(error,)``.
+Requests come in batches: ``("reset", slot, task, seed)``, ``("step", slot, action)`` and ``("release", slot)``; a slot
+is the number of the pool's assignment. Every request except a release is answered by one tuple:
+``(observation, info)`` for a reset, ``(observation, reward, terminated, truncated, info)`` for a step, or
+``(error,)``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import os
 import sys
 from collections.abc import Callable
-from typing import Protocol, TypeGuard, cast
+from typing import TypeGuard
 
 import gymnasium
 import numpy as np
@@ -21,19 +21,10 @@ from gymnasium.envs.registration import EnvSpec
 from gagpo.base.child import LONGEST_FRAME, Pipe, pack
 from gagpo.envs.base import Info, Kwargs
 from gagpo.envs.pool.wire import Garbage, Request, describe, plain
-from gagpo.envs.saved import CannotRestore
 
 StepAnswer = tuple[str, float, bool, bool, Info]
 ResetAnswer = tuple[str, Info]
-Answer = StepAnswer | ResetAnswer | tuple[str | bytes]
-
-
-class Restorable(Protocol):
-    """An environment that can be saved and restored; see :class:`gagpo.envs.base.TextEnv`."""
-
-    def save(self) -> bytes: ...
-
-    def restore(self, token: bytes) -> tuple[str, Info]: ...
+Answer = StepAnswer | ResetAnswer | tuple[str]
 
 
 def maker(spec: EnvSpec, kwargs: Kwargs) -> Callable[[], gymnasium.Env]:
@@ -64,9 +55,7 @@ def is_answer(message: object, operation: str) -> TypeGuard[Answer]:
     if type(message) is not tuple:
         return False
     if len(message) == 1:
-        return type(message[0]) is str or (operation == "save" and type(message[0]) is bytes)
-    if operation == "save":
-        return False
+        return type(message[0]) is str
     try:
         answer = step_answer(message) if operation == "step" else reset_answer(message)
     except (ValueError, ArithmeticError, RecursionError):
@@ -122,21 +111,14 @@ class Host:
         try:
             if operation == "step":
                 return step_answer(self._running[slot].step(*arguments))
-            if operation == "save":
-                return (_token(_restorable(self._running[slot]).save()),)
-            return reset_answer(getattr(self, f"_{operation}")(slot, *arguments))
+            task, seed = arguments
+            return reset_answer(self._env(slot).reset(seed=seed, options={"task": task}))
         except self._errors as error:
-            if slot in self._running and operation != "save":  # which changes nothing
+            if slot in self._running:
                 _close(self._running.pop(slot))
             if isinstance(error, MemoryError) and self._memory_limit_mb is not None:
                 return (f"{describe(error)}: the worker's limit is {self._memory_limit_mb} MB",)
-            return (str(error) if isinstance(error, CannotRestore) else describe(error),)
-
-    def _reset(self, slot: int, task: str, seed: int | None) -> object:
-        return self._env(slot).reset(seed=seed, options={"task": task})
-
-    def _restore(self, slot: int, token: bytes) -> object:
-        return _restorable(self._env(slot)).restore(token)
+            return (describe(error),)
 
     def _env(self, slot: int) -> gymnasium.Env:
         if slot not in self._running:
@@ -149,22 +131,6 @@ class Host:
             _close(env)
         self._running.clear()
         self._idle.clear()
-
-
-def _restorable(env: gymnasium.Env) -> Restorable:
-    """``env`` if it can be restored; raises :class:`CannotRestore` if it cannot, or has wrappers."""
-    name = type(env.unwrapped).__name__
-    if not getattr(env.unwrapped, "can_restore", False):
-        raise CannotRestore(f"{name} cannot be restored (can_restore)")
-    if env is not env.unwrapped:
-        raise CannotRestore(f"{name} cannot be restored with its wrapper {type(env).__name__}: register it without")
-    return cast(Restorable, env)
-
-
-def _token(token: object) -> bytes:
-    if type(token) is not bytes:
-        raise Garbage(f"save() returned {type(token).__name__}, not bytes")
-    return token
 
 
 def _close(env: gymnasium.Env) -> None:

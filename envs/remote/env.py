@@ -21,10 +21,10 @@ class RemoteEnv(gymnasium.Env[str, str]):
 
     metadata: Info = {"render_modes": []}  # noqa: RUF012 (declared so by gymnasium.Env)
 
-    def __init__(self, url: str | Server, train: int = 1000, test: int = 100):
+    def __init__(self, url: str, train: int = 1000, test: int = 100):
         require_websockets()
         self.observation_space, self.action_space = Text(), Text()
-        self.server = url if isinstance(url, Server) else Server(url, train, test)
+        self.server = Server(url, train, test)
         self.splits = self.server.splits
         self.instructions = self.server.instructions
         self._pool: RemotePool | None = None

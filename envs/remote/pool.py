@@ -72,13 +72,10 @@ class RemotePool(BasePool):
         if (assignment := self._place.held.get(number)) is None:
             return  # the slot has moved on
         if isinstance(outcome, Observed):
-            kind = "step" if assignment.pending == "step" else "reset"
-            self._deliver(assignment, Event(assignment.slot, kind, *outcome))
-        elif assignment.pending == "save":
-            self._keep(assignment, str(outcome))
+            self._deliver(assignment, Event(assignment.slot, assignment.pending, *outcome))
         elif isinstance(outcome, SessionLost | EpisodeFailed):
             self._count(outcome)
-            assignment.charges += 1 if assignment.pending != "restore" else self._max_restarts + 1
+            assignment.charges += 1
             self._start_over(assignment, str(outcome))
         else:
             self.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import time
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
@@ -18,9 +19,10 @@ from gagpo.envs.tasks import Task, TaskSet
 
 TIMEOUT = 60.0  # seconds for one HTTP answer
 MOST_BYTES = 64 << 20  # of one HTTP answer
+ALL_SECONDS = 300.0  # for all HTTP answers of a server
+ALL_BYTES = 256 << 20  # of all HTTP answers of a server
 PAGE = 1000  # tasks requested at once
 MOST_TASKS, MOST_SPLITS = 1_000_000, 100
-MOST_LISTED = 256 << 20  # bytes of all answers that list the tasks of a split
 WORDS = 10_000  # characters of instructions
 _TEST = 1 << 32  # the first seed of the test split, beyond any of the training split
 
@@ -48,6 +50,7 @@ class Server:
         self.proxies = not is_loopback(url)
         self._seeds = {"train": range(train), "test": range(_TEST, _TEST + test)}
         self._known: dict[str, TaskSet] = {}
+        self._seconds, self._bytes = 0.0, 0  # that HTTP answers have taken so far
 
     @property
     def socket_url(self) -> str:
@@ -134,16 +137,12 @@ class Server:
         if count > MOST_TASKS:
             raise ServerFailed(f"{where} has {count:.3g} tasks; the limit is {MOST_TASKS}")
         found: list[object] = []
-        size = 0
         while len(found) < max(count, 1):
             if not found:  # the first answer may hold all tasks, or only some
                 reply = self._exchange(path + "tasks", {"split": split})
             else:
                 asked = {"split": split, "start": len(found), "stop": min(count, len(found) + PAGE)}
                 reply = self._exchange(path + "task_range", asked)
-            size += len(reply.body)
-            if size > MOST_LISTED:
-                raise ServerFailed(f"{where}: the lists of its tasks take more than {MOST_LISTED} bytes")
             page = as_object(self._parsed(path, reply)).get("tasks")
             if not isinstance(page, list) or (not page and count):
                 raise ServerFailed(f"{where} has {count} tasks but lists {len(found)} of them")
@@ -167,10 +166,18 @@ class Server:
 
     def _exchange(self, path: str, body: Mapping[str, object] | None) -> Reply:
         data = None if body is None else json.dumps(body).encode()
+        begun, deadline = time.monotonic(), min(TIMEOUT, ALL_SECONDS - self._seconds)
         try:
-            return asyncio.run(_exchanged(self.url + path, data, self.proxies))
+            reply = asyncio.run(_exchanged(self.url + path, data, self.proxies, deadline))
         except (ExchangeFailed, ValueError) as error:
             raise ServerFailed(f"{self.url}{path}: {first_line(error)}") from None
+        self._seconds += time.monotonic() - begun
+        self._bytes += len(reply.body)
+        if self._seconds > ALL_SECONDS:
+            raise ServerFailed(f"{self.url}: listing its tasks takes more than {ALL_SECONDS:g} s")
+        if self._bytes > ALL_BYTES:
+            raise ServerFailed(f"{self.url}: the lists of its tasks take more than {ALL_BYTES} bytes")
+        return reply
 
     def _parsed(self, path: str, reply: Reply) -> Any:
         if reply.status != 200:
@@ -204,6 +211,6 @@ def _task(one: object, number: int, split: str) -> Task:
     return Task(name, split, str(about.get("type", "")), digest, str(about.get("index", number)))
 
 
-async def _exchanged(url: str, data: bytes | None, proxies: bool) -> Reply:
+async def _exchanged(url: str, data: bytes | None, proxies: bool, deadline: float) -> Reply:
     async with open_http(proxies=proxies) as http:
-        return await exchange(http, "GET" if data is None else "POST", url, data, deadline=TIMEOUT, most=MOST_BYTES)
+        return await exchange(http, "GET" if data is None else "POST", url, data, deadline=deadline, most=MOST_BYTES)

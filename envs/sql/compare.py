@@ -15,6 +15,8 @@ from typing import Any, Literal
 from gagpo.envs.sql.database import Result, Row
 
 Comparison = Literal["exact", "bird", "spider"]
+ZERO = 1e-15
+"""Differences up to this are rounding errors of sums that cancel."""
 
 _TOKEN = re.compile(
     r"""'(?:[^']|'')*+'|"(?:[^"]|"")*+"|`[^`]*+`|\[[^\]]*+\]|--[^\n]*+|/\*(?>.*?\*/)|[()]|\w++|.""", re.DOTALL
@@ -61,8 +63,8 @@ def is_ordered(sql: str) -> bool:
 def same_result(gold: Sequence[Row], found: Sequence[Row], ordered: bool) -> bool:
     """Whether the rows are equal: in the same order if ``ordered``, else equally often.
 
-    In a column with floats in the gold result, numbers must agree to nine digits, because a sum of floats depends on
-    the order of its terms. Other columns and integers are compared exactly.
+    In a column with floats in the gold result, numbers must agree to nine digits or within :data:`ZERO`, because a sum
+    of floats depends on the order of its terms. Other columns and integers are compared exactly.
 
     >>> same_result([(1,), (2,)], [(2.0,), (1.0,)], ordered=False)
     True
@@ -93,7 +95,7 @@ def same_result(gold: Sequence[Row], found: Sequence[Row], ordered: bool) -> boo
 def _close(one: Any, other: Any) -> bool:
     numbers = isinstance(one, int | float) and isinstance(other, int | float)
     if numbers and (isinstance(one, float) or isinstance(other, float)):
-        return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-12)
+        return math.isclose(one, other, rel_tol=1e-9, abs_tol=ZERO)
     return bool(one == other)
 
 

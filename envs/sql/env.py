@@ -56,7 +56,6 @@ class SQLEnv(TextEnv):
     choosing: ClassVar[frozenset[str]] = _GENERATED | {"data", "on_bad_row"}
     has_hasty: ClassVar[bool] = True
     markov_key: ClassVar[MarkovKey] = "state"
-    can_restore: bool = True
     immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial
     instructions: ClassVar[str] = (
         "You answer questions about an SQLite database. You act by one command at a time: tables lists the tables, "
@@ -140,14 +139,6 @@ class SQLEnv(TextEnv):
         if name == "answer":
             return self._answer(rest)
         return {"tables": self._list, "columns": self._columns, "query": self._query}[name](rest)
-
-    def snapshot(self) -> dict[str, Any]:
-        return {"known": sorted(self._known), "looked": self._looked, "queries": self._queries}
-
-    def resume(self, snapshot: dict[str, Any]) -> Outcome:
-        self._known, self._looked = set(snapshot["known"]), list(snapshot["looked"])
-        self._queries = snapshot["queries"]
-        return self._outcome("")
 
     def _list(self, rest: str) -> Outcome:
         if rest:

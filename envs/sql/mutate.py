@@ -84,6 +84,9 @@ def _conditions(q: Clauses, schema: Mapping[str, Sequence[str]], look: Look) -> 
     left, sign, right = condition.groups()
     for other in _OTHER_SIGNS[sign]:
         yield "condition turned", _query(q, where=f"{left} {other} {right}")
+    if sign != "=" and right.isdigit():
+        for bound in (int(right) - 1, int(right) + 1):
+            yield "bound one off", _query(q, where=f"{left} {sign} {bound}")
     table = q["other"] or q["table"]
     for column in schema[table]:
         yield "condition on another column", _query(q, where=f"{_qualified(q, table, column)} {sign} {right}")
@@ -136,6 +139,8 @@ def _aggregates(q: Clauses, schema: Mapping[str, Sequence[str]], look: Look) -> 
             if other != function:
                 yield "another aggregate", _query(q, what=f"{kept}{other}({column})")
         yield "aggregate dropped", _query(q, what=f"{kept}{column}")
+        if not q["group"]:
+            yield "aggregate of one row", _query(q, what=f"{kept}{column}", limit="1")
     if function == "AVG":
         yield "another aggregate", _query(q, what=f"{kept}SUM({inside}) / COUNT(*)")
         yield "another aggregate", _query(q, what=f"{kept}ROUND(AVG({inside}))")

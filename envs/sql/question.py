@@ -11,7 +11,7 @@ from gagpo.envs.sql.domains import Domain
 from gagpo.envs.tasks import Task
 
 SPLITS = ("train", "validation", "test", "unseen")
-JUDGED = 2  # version of the hidden databases of generated questions; part of the digest
+JUDGED = 3  # version of the hidden databases of generated questions; part of the digest
 
 
 @dataclass(frozen=True)

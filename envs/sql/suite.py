@@ -88,8 +88,8 @@ def _tempting_rows(domain: Domain, gold: str, rng: random.Random) -> tuple[list[
             name = near[1]
         amount = near[3] if near is not None and rng.random() < 0.6 else rng.randrange(low, high)
         if bound.isdigit() and rng.random() < 0.4:
-            further = rng.randint(int(bound), high) if ">" in gold else rng.randint(low, int(bound))
-            amount = rng.choice([int(bound), further])
+            step, further = (1, rng.randint(int(bound), high)) if ">" in gold else (-1, rng.randint(low, int(bound)))
+            amount = rng.choice([int(bound), int(bound) + step, further])
         parent = names.index(named[0]) + 1 if named and rng.random() < 0.4 else rng.randint(1, len(parents))
         children.append((i + 1, name, category, amount, parent))
     for extreme, further in ((min(row[3] for row in children), -1), (max(row[3] for row in children), 1)):

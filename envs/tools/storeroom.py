@@ -61,7 +61,6 @@ class StoreroomEnv(ToolEnv):
     """
 
     markov_key: ClassVar[MarkovKey | None] = "state"
-    can_restore = True
 
     def __init__(self, form: Form = "tools", max_turns: int = 8, **kwargs: Any):
         super().__init__(max_turns=max_turns, **kwargs)
@@ -151,15 +150,6 @@ class StoreroomEnv(ToolEnv):
         if "text" in call.arguments:
             call.arguments["text"] = str(1 + int(rng.integers(18)))
         return self._action(call)
-
-    def snapshot(self) -> Any:
-        return [list(self.prices.values()), list(self.shelves.values()), self.known]
-
-    def resume(self, snapshot: Any) -> Outcome:
-        prices, shelves, known = snapshot
-        self._stock(*([int(number) for number in numbers] for numbers in (prices, shelves)))
-        self.known = [str(fact) for fact in known]
-        return self._outcome("")
 
     def _stock(self, prices: list[int], shelves: list[int]) -> None:
         """Set the price and the shelf of each thing."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import Info, Kwargs, MarkovKey, Outcome, TextEnv
@@ -14,11 +13,13 @@ from gagpo.envs.webshop import expert
 from gagpo.envs.webshop.catalogue import find_sources
 from gagpo.envs.webshop.generate import generated_folder
 from gagpo.envs.webshop.goals import KINDS
-from gagpo.envs.webshop.pages import DONE, Page, PageState, Shop, parse_action
-from gagpo.envs.webshop.render import EXACT_MODES, MODES, observation
+from gagpo.envs.webshop.pages import DONE, PageState, Shop, parse_action
+from gagpo.envs.webshop.render import address, text, text_rich
 from gagpo.envs.webshop.store import Store, open_store, store_for
 
 DATA_VARIABLE = "WEBSHOP_DATA"
+MODES = {"text": text, "text_rich": text_rich}
+"""How the pieces of a page are shown, by the name of the observation."""
 
 
 def data_folder() -> Path:
@@ -49,12 +50,11 @@ class WebShopEnv(TextEnv):
     Actions are ``search[words]`` and ``click[label]``. Other text, and a click on a label that the page does not have,
     changes nothing. Buying ends the episode and pays the reward of ``gagpo.envs.webshop.reward`` (0 to 1).
 
-    observation: ``text``, ``text_rich``, ``html`` or ``url``.
+    observation: ``text`` or ``text_rich``.
     goals: ``synthetic`` or ``human``.
     data, products, catalogue_seed: see :func:`open_catalogue`.
     results_per_page: 10 in the published environment.
-    exact: behave exactly as the published environment, for comparisons with its numbers; requires ``text`` or
-        ``text_rich``.
+    exact: behave exactly as the published environment, for comparisons with its numbers.
     shopper: an expert that knows the goal's product (``knowing``), or opens the results one by one (``browsing``).
 
     ``info`` also holds ``has_search_bar`` (only the first page has one, but searching works on every page), and after
@@ -68,7 +68,6 @@ class WebShopEnv(TextEnv):
     immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial | {"shopper"}
     has_hasty: ClassVar[bool] = True
     markov_key: ClassVar[MarkovKey] = "state"
-    can_restore: bool = True
     instructions: ClassVar[str] = (
         "You are shopping online. Find a product that fits the instruction, choose the options it asks for, and buy "
         "it. You act by one command at a time: search[words] looks for products, click[label] presses something on "
@@ -96,10 +95,6 @@ class WebShopEnv(TextEnv):
             raise InvalidArgument(f"unknown observation {observation!r}; choose one of {', '.join(MODES)}")
         if goals not in KINDS:
             raise InvalidArgument(f"unknown goals {goals!r}; choose one of {', '.join(KINDS)}")
-        if exact and observation not in EXACT_MODES:
-            raise InvalidArgument(
-                f"exact=True does not support observation {observation!r}; choose {' or '.join(EXACT_MODES)}"
-            )
         if exact and results_per_page != 10:
             raise InvalidArgument(f"exact=True requires results_per_page=10, got {results_per_page}")
         if shopper not in ("knowing", "browsing"):
@@ -143,16 +138,6 @@ class WebShopEnv(TextEnv):
             self._opened.add(state.product)
         return self._outcome()
 
-    def snapshot(self) -> dict[str, Any]:
-        return {**self.state._asdict(), "seen": sorted(self.state.seen), "opened": sorted(self._opened)}
-
-    def resume(self, snapshot: dict[str, Any]) -> Outcome:
-        page = {name: value for name, value in snapshot.items() if name != "opened"}
-        options = tuple((name, value) for name, value in page["options"])
-        self.state = PageState(**{**page, "options": options, "seen": frozenset(page["seen"])})
-        self._opened = set(snapshot["opened"])
-        return self._outcome()
-
     def follow(self, action: str) -> PageState | None:
         """The state after ``action``, or None if it is not an action of this page."""
         parsed = parse_action(action, self.shop.exact)
@@ -168,21 +153,13 @@ class WebShopEnv(TextEnv):
 
     def _outcome(self, valid: bool = True) -> Outcome:
         page = self.shop.page(self.state)
-        return self.outcome_of(page, observation(self.shop, page, self.mode), valid)
-
-    def offered(self, search_bar: bool, labels: Iterable[str]) -> list[str]:
-        """The clicks of a page and, if it has a search bar, a search for the instruction."""
-        searches = [f"search[{self.shop.goal(self.state.task).instruction}]"] if search_bar else []
-        return searches + [f"click[{label}]" for label in labels]
-
-    def outcome_of(self, page: Page, shown: str, valid: bool) -> Outcome:
-        """The outcome of reaching ``page``, observed as ``shown``."""
+        searches = [f"search[{self.shop.goal(self.state.task).instruction}]"] if page.has_search_bar else []
         extras: Info = {"has_search_bar": page.has_search_bar}
         outcome = Outcome(
-            shown,
+            MODES[self.mode](page.pieces),
             valid=valid,
-            state=observation(self.shop, page, "url"),
-            admissible_actions=self.offered(page.has_search_bar, page.clickables),
+            state=address(self.shop, page.state),
+            admissible_actions=searches + [f"click[{label}]" for label in page.clickables],
             extras=extras,
         )
         if page.state.kind == DONE:

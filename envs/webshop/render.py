@@ -25,20 +25,7 @@ from gagpo.envs.webshop.pages import (
 )
 from gagpo.envs.webshop.store import UnknownProduct
 
-MODES = ("text", "text_rich", "html", "url")
-EXACT_MODES = ("text", "text_rich")  # available in an exact shop
 ROOT = "/shop"
-
-
-def observation(shop: Shop, page: Page, mode: str) -> str:
-    """``page`` in one of ``MODES``."""
-    if mode == "text":
-        return text(page.pieces)
-    if mode == "text_rich":
-        return text_rich(page.pieces)
-    if mode == "html":
-        return html(shop, page)
-    return address(shop, page.state)
 
 
 def text(pieces: tuple[Piece, ...]) -> str:

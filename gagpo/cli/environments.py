@@ -29,17 +29,8 @@ def check(
     """Check an environment: splits, exact resets, determinism, expert, garbage actions and more."""
     from gagpo.envs.check.check import check as run
     from gagpo.envs.check.check import table
-    from gagpo.envs.lookup import is_address
 
-    arguments = values(kwargs)
-    if is_address(env):
-        from gagpo.envs.remote.env import RemoteEnv
-        from gagpo.envs.remote.server import server_at
-
-        server = server_at(env, arguments)
-        findings = run(lambda: RemoteEnv(server), episodes=episodes)
-    else:
-        findings = run(env, arguments, episodes=episodes)
+    findings = run(env, values(kwargs), episodes=episodes)
     print_table(table(findings))
     broken = [finding.name for finding in findings if not finding.ok]
     if as_json:

@@ -5,7 +5,6 @@ Sizes are in bytes; a GB is 10^9 bytes.
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -58,17 +57,9 @@ def most_turns(settings: RunSettings) -> int:
 
 
 def _most_turns(environment: EnvironmentSettings) -> int:
-    from gymnasium.envs.registration import load_env_creator
+    from gagpo.envs.lookup import turn_limit
 
-    from gagpo.envs.lookup import find_spec
-
-    spec = find_spec(environment.id)
-    given = {**spec.kwargs, **environment.kwargs}.get("max_turns")
-    if given is None and spec.entry_point is not None:
-        creator = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
-        parameter = inspect.signature(creator).parameters.get("max_turns")
-        given = None if parameter is None else parameter.default
-    return given if isinstance(given, int) and given > 0 else 50
+    return turn_limit(environment.id, environment.kwargs) or 50
 
 
 def row_tokens(settings: RunSettings, prompt: int, turns: float, response: float, context: int) -> int:

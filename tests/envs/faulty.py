@@ -23,12 +23,11 @@ from gagpo.envs.tasks import Task, TaskSet
 class FaultyEnv(TextEnv):
     """An environment that breaks on request, in the ways of ``faults``.
 
-    The action ``crash`` crashes it at once, ``save crash`` when the episode is saved, a task ``at-reset:crash`` at the
-    reset, and the argument ``broken`` in the constructor. With ``marker``, a path, a fault happens only once: it
-    creates the file, and does nothing where the file exists.
+    The action ``crash`` crashes it at once, a task ``at-reset:crash`` at the reset, and the argument ``broken`` in the
+    constructor. With ``marker``, a path, a fault happens only once: it creates the file, and does nothing where the
+    file exists.
     """
 
-    can_restore = True
     faults: ClassVar[tuple[str, ...]] = (
         *("crash", "exit", "sleep", "spin", "raise", "observation", "surrogate", "reward", "shape", "unpicklable"),
         *("huge", "stop", "child", "babble", "burst", "brood", "escape", "fork", "orphan", "forge", "bigint"),
@@ -57,16 +56,6 @@ class FaultyEnv(TextEnv):
         if action.startswith("nap "):
             time.sleep(float(action.split()[1]))
         return self._fail(action) if action in self.faults else self._look()
-
-    def snapshot(self) -> dict[str, Any]:
-        _, _, fault = (self.said or [""])[-1].partition("save ")
-        if fault:
-            self._fail(fault)
-        return {"start": self.start, "said": self.said}
-
-    def resume(self, snapshot: dict[str, Any]) -> Outcome:
-        self.start, self.said = snapshot["start"], list(snapshot["said"])
-        return self._look()
 
     def _look(self) -> Outcome:
         digest = hashlib.sha256("\n".join(self.said).encode(errors="replace")).hexdigest()[:8]

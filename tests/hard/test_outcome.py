@@ -36,13 +36,17 @@ def _status(code: int, *lines: str) -> None:
         (lambda: _raise(KeyError("a")), FAULT, "KeyError: 'a'"),
         (lambda: _status(1, "Traceback (most recent call last):", "KeyError"), FAULT, "exit status 1"),
         (lambda: os.abort(), FAULT, "exit status -6"),
-        (lambda: time.sleep(1000), FAULT, "hangs for more than 1 s"),
     ],
 )
 def test_what_comes_of_an_attempt(act: object, verdict: str, words: str) -> None:
     outcome = attempt(act, seconds=1, patience=10)  # type: ignore[arg-type]
     assert outcome.verdict == verdict
     assert words in outcome.words
+
+
+def test_an_attempt_that_hangs_is_ended() -> None:
+    outcome = attempt(lambda: time.sleep(1000), seconds=1, patience=0.5)  # type: ignore[arg-type, return-value]
+    assert outcome.verdict == FAULT and "hangs for more than 1 s" in outcome.words
 
 
 def test_a_mutation_is_repeated_by_its_number_and_changes_the_file(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from gagpo.envs.alfworld.engine import NOTHING_HAPPENS
 from gagpo.envs.alfworld.expert.memory import Memory, kind_of
@@ -64,22 +63,6 @@ class Expert:
         self.memory.learn(action, observation, admissible)
         if self._hasty and observation != NOTHING_HAPPENS and self.goal is not None:
             self.finished = self.finished or self._finishes(action, self.goal)
-
-    def snapshot(self) -> dict[str, Any]:
-        """Everything learned and decided since the first observation, as plain JSON."""
-        return {
-            "memory": self.memory.snapshot(),
-            "old_verb": self._old_verb,
-            "tried": self._tried,
-            "finished": self.finished,
-        }
-
-    def resume(self, snapshot: Mapping[str, Any], admissible: Sequence[str] | None = None) -> None:
-        """Return to a ``snapshot`` of the same episode."""
-        self._admissible = None if admissible is None else set(admissible)
-        self.memory.resume(snapshot["memory"])
-        self._old_verb, self._tried = snapshot["old_verb"], snapshot["tried"]
-        self.finished = snapshot["finished"]
 
     def next_action(self) -> str | None:
         """The next action: ``look`` without a better idea, None when a hasty expert believes the task is solved."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from gagpo.envs.alfworld.engine import NOTHING_HAPPENS
 
@@ -64,26 +63,6 @@ class Memory:
         if admissible is not None and self.here:
             reachable = set(admissible)
             self.here = {name for name in self.receptacles if f"go to {name}" not in reachable}
-
-    def snapshot(self) -> dict[str, Any]:
-        """Everything learned since the introduction, as plain JSON."""
-        return {
-            "here": sorted(self.here),
-            "holding": self.holding,
-            "contents": {name: things.copy() for name, things in self.contents.items()},
-            "searched": sorted(self.searched),
-            "closed": self.closed.copy(),
-            "done": {name: sorted(operations) for name, operations in self.done.items()},
-            "origin": self.origin.copy(),
-        }
-
-    def resume(self, snapshot: Mapping[str, Any]) -> None:
-        """Return to a ``snapshot`` of the same episode."""
-        self.here, self.searched = set(snapshot["here"]), set(snapshot["searched"])
-        self.holding = snapshot["holding"]
-        self.contents = {name: list(things) for name, things in snapshot["contents"].items()}
-        self.closed, self.origin = dict(snapshot["closed"]), dict(snapshot["origin"])
-        self.done = {name: set(operations) for name, operations in snapshot["done"].items()}
 
     def where(self, name: str) -> str:
         """The receptacle that an object was last seen in, or an empty string."""

@@ -14,7 +14,7 @@ import os
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import NamedTuple
 
 from gagpo.base.durable import write_text
 from gagpo.base.errors import GagpoError
@@ -24,19 +24,21 @@ from gagpo.envs.alfworld.games.gamefile import GAME, TRAJECTORY
 from gagpo.envs.alfworld.games.generate import data_root
 from gagpo.envs.tasks import Task, TaskSet
 
-_FORMAT = 2
-UNREAD = "unread"
+_FORMAT = 3
 
 log = logging.getLogger(__name__)
 
 
-class TrialRow(TypedDict):
-    """The cached result for a trial: stamps of its files, its type and, once it was read, ``solvable`` and digest."""
+class Trial(NamedTuple):
+    """What is known of a trial, as it is cached.
 
-    trajectory: list[int] | None
-    game: list[int] | None
+    stamps: size and time of its two files; None for a missing one.
+    reason: why it is skipped, or an empty string.
+    """
+
+    stamps: list[list[int] | None]
     type: str
-    solvable: bool | str | None
+    reason: str
     digest: str
 
 
@@ -79,19 +81,20 @@ def find_games(root: Path, split: str, task_types: Collection[str] = TASK_TYPES)
     name = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
     cache = data_root() / "alfworld" / "manifests" / f"{name}.json"
     known = _cached(cache)
-    rows: dict[str, TrialRow] = {}
+    rows: dict[str, list[object]] = {}
     skipped: dict[str, list[str]] = {}
     tasks: list[Task] = []
     trials = [path for path, _, files in os.walk(folder) if TRAJECTORY in files]
     for id in sorted(Path(path).relative_to(folder).as_posix() for path in trials):
         reason = "with movable receptacles or slicing" if "movable" in id or "Sliced" in id else ""
         if not reason:
-            row = rows[id] = _row(folder / id, known.get(id), task_types)
-            reason = _reason(row, task_types)
+            row = _trial(folder / id, known.get(id))
+            rows[id] = list(row)
+            reason = row.reason if row.type in task_types else "of another type"
         if reason:
             skipped.setdefault(reason, []).append(id)
         else:
-            tasks.append(Task(id, split, row["type"], row["digest"], str(folder / id / GAME)))
+            tasks.append(Task(id, split, row.type, row.digest, str(folder / id / GAME)))
     found = FoundGames(TaskSet(split, tasks, advice=f"No solvable game of the wanted types lies in {folder}."), skipped)
     log.log(logging.WARNING if rows != known and skipped else logging.INFO, "%s: %s", folder, found)
     if rows != known:
@@ -100,27 +103,24 @@ def find_games(root: Path, split: str, task_types: Collection[str] = TASK_TYPES)
     return found
 
 
-def _row(trial: Path, known: TrialRow | None, task_types: Collection[str]) -> TrialRow:
-    """The result for a trial; ``known`` is the cached one."""
-    known = known or TrialRow(trajectory=None, game=None, type="", solvable=UNREAD, digest="")
-    trajectory, game = _stamp(trial / TRAJECTORY), _stamp(trial / GAME)
-    unchanged = trajectory is not None and known["trajectory"] == trajectory
-    kind = known["type"] if unchanged else _task_type(trial / TRAJECTORY)
-    solvable, digest = (known["solvable"], known["digest"]) if known["game"] == game else (UNREAD, "")
-    if solvable == UNREAD and game is not None and kind in task_types:
-        solvable, digest = _verdict(trial / GAME)
-    return TrialRow(trajectory=trajectory, game=game, type=kind, solvable=solvable, digest=digest)
-
-
-def _reason(row: TrialRow, task_types: Collection[str]) -> str:
-    """Why a trial is skipped, or an empty string."""
-    if row["type"] not in task_types:
-        return "of another type"
-    if row["game"] is None:
-        return "without a game file"
-    if row["solvable"] is None:
-        return "not marked solvable or unsolvable"
-    return "" if row["solvable"] else "not solvable"
+def _trial(folder: Path, known: object) -> Trial:
+    """The trial in ``folder``; ``known`` is what is cached of it."""
+    stamps = [_stamp(folder / TRAJECTORY), _stamp(folder / GAME)]
+    if isinstance(known, list) and known[:1] == [stamps]:
+        return Trial(*known)
+    data, _ = read_json(folder / TRAJECTORY)
+    if not isinstance(data, dict) or "task_type" not in data:
+        raise BrokenGame(f"{folder / TRAJECTORY}: the field 'task_type' is missing")
+    kind = str(data["task_type"])
+    if kind not in TASK_TYPES:
+        return Trial(stamps, kind, "of another type", "")
+    if stamps[1] is None:
+        return Trial(stamps, kind, "without a game file", "")
+    game, _ = read_json(folder / GAME)
+    solvable = game.get("solvable") if isinstance(game, dict) else None if isinstance(game, list | str) else True
+    if not solvable:
+        return Trial(stamps, kind, "not solvable" if solvable is not None else "not marked solvable or unsolvable", "")
+    return Trial(stamps, kind, "", read_game(folder / GAME)["digest"])
 
 
 def _stamp(path: Path) -> list[int] | None:
@@ -131,33 +131,9 @@ def _stamp(path: Path) -> list[int] | None:
     return [stat.st_size, stat.st_mtime_ns]
 
 
-def _task_type(trajectory: Path) -> str:
-    data, _ = read_json(trajectory)
-    if not isinstance(data, dict) or "task_type" not in data:
-        raise BrokenGame(f"{trajectory}: the field 'task_type' is missing")
-    return str(data["task_type"])
-
-
-def _verdict(path: Path) -> tuple[bool | None, str]:
-    """Whether a game is solvable (None: not marked), and its digest."""
-    data, _ = read_json(path)
-    if isinstance(data, list | str) or (isinstance(data, dict) and "solvable" not in data):
-        return None, ""
-    if isinstance(data, dict) and not data["solvable"]:
-        return False, ""
-    return True, read_game(path)["digest"]
-
-
-def _cached(cache: Path) -> dict[str, TrialRow]:
-    fields = {"trajectory", "game", "type", "solvable", "digest"}
+def _cached(cache: Path) -> dict[str, object]:
     try:
         data = json.loads(cache.read_text(encoding="utf-8"))
-        games: dict[str, TrialRow] = data["games"]
-        if data["format"] == _FORMAT and all(
-            row.keys() == fields and isinstance(row["type"], str) and isinstance(row["digest"], str)
-            for row in games.values()
-        ):
-            return games
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        pass  # missing or damaged: everything is read again
-    return {}
+        return dict(data["games"]) if data["format"] == _FORMAT else {}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return {}  # missing or damaged: everything is read again

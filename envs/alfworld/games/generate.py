@@ -218,13 +218,10 @@ def play(engine: NativeEngine, game: Path, plan: Sequence[str]) -> None:
 
 @functools.lru_cache(maxsize=4)
 def _read_index(path: str, *version: int) -> tuple[dict[str, Any], dict[Job, MadeGame]]:
-    """Read an index file, once per ``version`` for all environments of a process."""
-    data = json.loads(Path(path).read_text(encoding="utf-8"))
-    games = [MadeGame(*row) for row in data["games"]]
-    kinds = [str, str, int, str, str, int, int]
-    if any([type(value) for value in vars(game).values()] != kinds or "\0" in game.id for game in games):
-        raise ValueError("a row does not describe a game")
-    return data, {(game.split, game.task_type, game.index): game for game in games}
+    """The settings and the games of an index file, read once per ``version`` for all environments of a process."""
+    head = json.loads(Path(path).read_text(encoding="utf-8"))
+    games = [MadeGame(*row) for row in head.pop("games")]
+    return head, {(game.split, game.task_type, game.index): game for game in games}
 
 
 class _Index:
@@ -237,12 +234,11 @@ class _Index:
         self.games: dict[Job, MadeGame] = {}
         try:
             stat = os.stat(self.path)
-            data = _read_index(str(self.path), stat.st_mtime_ns, stat.st_size, stat.st_ino)
-            if {key: data[0][key] for key in self.head} == self.head:
-                self.games = dict(data[1])
+            head, games = _read_index(str(self.path), stat.st_mtime_ns, stat.st_size, stat.st_ino)
+            self.games = dict(games) if head == self.head else {}
         except FileNotFoundError:
             pass
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             reason = " ".join(str(error).split())[:200]
             log.warning("%s is damaged (%s); checking the games themselves", self.path, reason)
 
@@ -250,14 +246,11 @@ class _Index:
         """The games of ``jobs``, or None unless all are on disk and unchanged since they were checked."""
         try:
             found = [self.games[job] for job in jobs]
-            root = str(self.root)
-            for game in found:
-                stat = os.stat(f"{root}/{game.split}/{game.id}/{GAME}")
-                if (stat.st_size, stat.st_mtime_ns) != (game.size, game.mtime_ns):
-                    return None
-        except (KeyError, OSError):
+            stats = [os.stat(f"{self.root}/{game.split}/{game.id}/{GAME}") for game in found]
+        except (KeyError, OSError, ValueError):
             return None
-        return found
+        same = all((s.st_size, s.st_mtime_ns) == (g.size, g.mtime_ns) for s, g in zip(stats, found, strict=True))
+        return found if same else None
 
     def store(self, made: list[MadeGame]) -> None:
         self.games |= {(game.split, game.task_type, game.index): game for game in made}

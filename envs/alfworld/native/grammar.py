@@ -117,15 +117,13 @@ def _productions(name: str, alternatives: object) -> tuple[Production, ...]:
     productions = []
     for number, alternative in enumerate(alternatives, 1):
         place = f"rule {name}, alternative {number}"
-        if not isinstance(alternative, dict) or not isinstance(alternative.get("rhs"), str):
-            raise GameError(f"{place}: expected an object with a text 'rhs'")
-        condition = alternative.get("condition", "")
-        if not isinstance(condition, str):
-            raise GameError(f"{place}: 'condition' is not text")
         try:
-            productions.append(Production(query(condition) if condition else None, symbols(alternative["rhs"])))
+            condition, text = alternative.get("condition"), alternative["rhs"]
+            productions.append(Production(query(condition) if condition else None, symbols(text)))
         except GameError as error:
             raise error.inside(place) from None
+        except (AttributeError, KeyError, TypeError):
+            raise GameError(f"{place}: expected an object with the texts 'rhs' and 'condition'") from None
     return tuple(productions)
 
 
@@ -184,15 +182,12 @@ def _document(text: str) -> list[tuple[str | None, dict[str, str], int]]:
 
 
 def _json_block(block: str, text: str, position: int) -> dict[str, object]:
-    line = _line(text, position)
     try:
         rules = json.loads(block)
-    except RecursionError:
-        raise GameError(f"line {line}: the grammar block is nested too deeply") from None
-    except ValueError as error:
-        raise GameError(f"line {line}: the grammar block is not JSON: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise GameError(f"line {_line(text, position)}: the grammar block is not JSON: {error}") from None
     if not isinstance(rules, dict):
-        raise GameError(f"line {line}: the grammar block is not a JSON object")
+        raise GameError(f"line {_line(text, position)}: the grammar block is not a JSON object")
     return rules
 
 
@@ -333,6 +328,8 @@ def query(text: str) -> tuple[Condition, ...]:
                     break
                 expect(re.compile(","))
         expect(re.compile(r"\)"))
+        if len(set(parameters)) < len(parameters):
+            raise GameError(f"query {text[:80]!r}: a placeholder stands twice in {name}")
         conditions.append(Condition(name, tuple(parameters)))
         if _BLANK.fullmatch(text, position):
             return tuple(conditions)

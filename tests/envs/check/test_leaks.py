@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium
 import pytest
 
-from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import Outcome
 from gagpo.envs.check.check import check
 from gagpo.envs.tasks import Task
@@ -39,6 +39,9 @@ class LeakyEnv(CorridorEnv):
         return outcome
 
 
+gymnasium.register("gagpo-test/Leaky-v0", f"{__name__}:LeakyEnv", disable_env_checker=True, order_enforce=False)
+
+
 @pytest.mark.parametrize(
     ("leak", "words"),
     [
@@ -49,7 +52,7 @@ class LeakyEnv(CorridorEnv):
     ],
 )
 def test_an_environment_that_leaks_is_named(leak: str, words: str) -> None:
-    (finding,) = check(lambda: LeakyEnv(leak), episodes=3, only=["nothing leaks"])
+    (finding,) = check("gagpo-test/Leaky-v0", {"leak": leak}, episodes=3, only=["nothing leaks"])
     assert finding.ok == (not leak) and finding.judged
     assert words in finding.detail
 
@@ -57,11 +60,3 @@ def test_an_environment_that_leaks_is_named(leak: str, words: str) -> None:
 def test_an_environment_without_tasks_fails() -> None:
     (finding,) = check("CartPole-v1", episodes=1)
     assert not finding.ok and "no method tasks(split)" in finding.detail
-
-
-def test_a_function_is_checked_in_this_process() -> None:
-    found = {finding.name: finding for finding in check(CorridorEnv, episodes=2)}
-    assert [finding for finding in found.values() if not finding.ok] == []
-    assert "2 instances; it cannot be built in another process" in found["same in every process"].detail
-    with pytest.raises(InvalidArgument, match="env_kwargs require an id"):
-        check(CorridorEnv, {"max_turns": 3})

@@ -29,7 +29,6 @@ class LiarEnv(CorridorEnv):
     def __init__(self, lie: str, **kwargs: Any):
         super().__init__(**kwargs)
         self.lie = lie
-        self.can_restore = lie != "says nothing"
         self.markov_key = {"no key": "state", "odd key": "place", "hidden door": "observation"}.get(lie)
         self.closed = False
 
@@ -80,17 +79,6 @@ class LiarEnv(CorridorEnv):
             outcome.extras["where"] = float("nan")
         if self.lie == "slow":
             time.sleep(1000)
-        if self.lie == "counts its steps":
-            self.steps = getattr(self, "steps", 0) + 1
-            outcome.extras["steps"] = self.steps
-        return outcome
-
-    def snapshot(self) -> int:
-        return 3 if self.lie == "forgetful" else super().snapshot()
-
-    def resume(self, snapshot: int) -> Outcome:
-        outcome = super().resume(snapshot)
-        outcome.state = f"again {outcome.state}" if self.lie == "other state" else outcome.state
         return outcome
 
     def expert_action(self) -> str:
@@ -110,9 +98,6 @@ class LiarEnv(CorridorEnv):
         if self.lie == "endless" and self.turn:
             self._over = False
         return super().step(action)
-
-    def save(self) -> bytes:
-        return b"" if self.lie == "says nothing" else super().save()
 
     def close(self) -> None:
         if self.lie == "closed once":
@@ -162,10 +147,6 @@ def test_a_correct_environment_passes_every_check() -> None:
         ("no key", "equal states", "markov_key is 'state', but info has no state"),
         ("odd key", "equal states", "markov_key is 'place', not 'observation' or 'state'"),
         ("hidden door", "equal states", "at observation 'A corridor.'"),
-        ("forgetful", "restore", "restored to turn"),
-        ("other state", "restore", "in the same instance, turn 0 differs"),
-        ("counts its steps", "restore", "restored to turn"),
-        ("says nothing", "restore", "save() does not raise CannotRestore"),
         ("endless", "end of an episode", "instead of raising gymnasium.error.ResetNeeded"),
         ("lenient", "unknown task", "raises no error"),
         ("closed once", "close", "AssertionError"),

@@ -9,10 +9,14 @@ import sys
 import time
 from pathlib import Path
 
+import gymnasium
 import psutil
 import pytest
+from gymnasium.envs.registration import EnvSpec
 
-from gagpo.envs.pool import WorkerPool
+from gagpo.envs import Text
+from gagpo.envs.base import Info
+from gagpo.envs.pool import WorkerPool, slots
 from tests.envs.pool.faulty import FAULTY, PATIENCE, answers, gone, start, until, worker_of
 
 ROOT = Path(__file__).parents[3]
@@ -36,6 +40,31 @@ if sys.argv[1] in ("look", "escape"):
     time.sleep(1000)
 pool.wait()
 """
+
+
+class Endless(gymnasium.Env[str, str]):
+    """An environment that ends no episode."""
+
+    observation_space = action_space = Text()
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[str, Info]:
+        return "", {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
+        return "", 0.0, False, False, {}
+
+
+@pytest.mark.parametrize(("registered", "turns"), [({}, 5), ({"max_episode_steps": 8}, 8)])
+def test_an_episode_without_a_turn_limit_is_truncated(monkeypatch: pytest.MonkeyPatch, registered: Info, turns: int):
+    monkeypatch.setattr(slots, "MOST_TURNS", 5)
+    monkeypatch.setitem(gymnasium.registry, "Endless-v0", EnvSpec("Endless-v0", Endless, **registered))
+    with WorkerPool("Endless-v0", workers=0) as pool:
+        for _ in range(2):
+            pool.reset(0, "any")
+            pool.wait()
+            for turn in range(1, turns + 1):
+                pool.step(0, "go")
+                assert [event.truncated for event in pool.wait()] == [turn == turns]
 
 
 def heed_interrupts() -> None:

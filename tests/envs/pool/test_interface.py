@@ -77,7 +77,6 @@ gymnasium.register("gagpo-test/Hasty-v0", HastyEnv, disable_env_checker=True, or
         ("CartPole-v1", {}, False),
         ("gagpo/ALFWorld-v0", {"size": "full"}, True),
         ("gagpo/WebShop-v0", {}, True),
-        ("gagpo/WebShopBrowser-v0", {}, False),
         ("gagpo/Math-v0", {}, False),
         ("gagpo/SQL-v0", {}, False),
     ],

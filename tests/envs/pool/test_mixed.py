@@ -49,26 +49,10 @@ def test_a_slot_goes_from_one_env_to_the_other():
         pool.release(3)
 
 
-def test_a_place_is_saved_and_gone_back_to_in_another_slot():
-    with mixed(a=0, b=0) as pool:
-        pool.reset(0, "b.door-02", seed=1)
-        (before,) = events(pool, 1)
-        token = pool.save(0)
-        pool.restore(9, token)
-        (event,) = events(pool, 1)
-        assert (event.slot, event.kind, event.observation) == (9, "restored", before.observation)
-
-
 @pytest.mark.parametrize("task", ["door-01", "c.door-01", "", "."])
 def test_a_task_of_no_env_is_refused(task):
     with mixed(a=0, b=0) as pool, pytest.raises(GagpoError, match="choose from a, b"):
         pool.reset(0, task)
-
-
-@pytest.mark.parametrize("token", [b"", b"x", b"c\0junk", b"\xff\0"])
-def test_a_token_of_no_env_is_refused(token):
-    with mixed(a=0, b=0) as pool, pytest.raises(GagpoError, match="choose from a, b"):
-        pool.restore(0, token)
 
 
 def test_what_breaks_in_one_env_costs_the_other_nothing():

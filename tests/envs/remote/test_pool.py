@@ -12,11 +12,11 @@ pytest.importorskip("websockets")
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.lookup import find_spec
+from gagpo.envs.pool import slots
 from gagpo.envs.pool.slots import BasePool
 from gagpo.envs.remote.env import RemoteEnv
 from gagpo.envs.remote.pool import RemotePool, open_pool
 from gagpo.envs.remote.protocol import ServerFailed
-from gagpo.envs.saved import CannotRestore
 from tests.envs.remote.session_server import counting, observation, serving
 
 pytestmark = pytest.mark.interop
@@ -98,6 +98,15 @@ def test_an_env_that_hangs_costs_its_own_episode_alone():
         assert "step took more than 0.5 s" in played[1][-1].error
         assert len(played[0]) == len(played[2]) == 4
         assert (pool.counters.hangs, pool.counters.failures) == (2, 1)
+
+
+def test_an_episode_that_the_server_never_ends_is_truncated(monkeypatch):
+    monkeypatch.setattr(slots, "MOST_TURNS", 5)
+    with serving(lambda message, state: observation("on and on")) as server, open_pool(server.url) as pool:
+        for _ in range(2):  # the same session again
+            for events in play(pool, 2).values():
+                assert [event.kind for event in events] == ["reset", *["step"] * 5]
+                assert [event.truncated for event in events] == [False] * 5 + [True]
 
 
 def test_an_error_of_the_env_starts_its_episode_over():
@@ -288,14 +297,6 @@ def test_what_a_slot_gave_up_is_not_answered():
 
 def test_what_cannot_be_is_said():
     with serving() as server, open_pool(server.url, {"train": 3}) as pool:
-        pool.reset(0, "train-0000000", 0)
-        pool.wait(PATIENCE)
-        with pytest.raises(CannotRestore, match="cannot be saved or restored"):
-            pool.save(0)
-        pool.step(0, "go")
-        assert pool.wait(PATIENCE)[0].kind == "step"
-        pool.restore(1, b"token")
-        assert pool.wait(PATIENCE)[0].kind == "failed"
         pool.reset(2, "train-0000007")
         (event,) = pool.wait(PATIENCE)
         assert event.kind == "failed" and "has no task" in event.error

@@ -105,7 +105,7 @@ def test_tasks_are_listed_page_by_page():
         ({"MOST_TASKS": 3}, 4, "has 4 tasks; the limit is 3"),
         ({"MOST_TASKS": 3}, 3, "lists more than 3 tasks"),
         ({"MOST_TASKS": 3}, None, "lists more than 3 tasks"),
-        ({"MOST_LISTED": 100}, 8, "take more than 100 bytes"),
+        ({"ALL_BYTES": 200}, 8, "take more than 200 bytes"),
         ({}, 9, "has 9 tasks but lists 8 of them"),
         ({}, 3, "holds task 'task-0' twice"),
     ],
@@ -117,6 +117,18 @@ def test_the_listing_of_tasks_is_bounded(monkeypatch, limits, count, words):
     pages = [first, page(range(4, 8)), page([])]
     with answering(lists(count=count, pages=pages)) as server, pytest.raises(ServerFailed, match=re.escape(words)):
         Server(server.url, 1, 1).tasks("train")
+
+
+def test_a_listing_that_never_ends_is_bounded_in_time(monkeypatch):
+    monkeypatch.setattr(module, "ALL_SECONDS", 1.0)
+    begun, ready = time.monotonic(), lists(count=1000)
+
+    def drips(number):
+        return ready(number) if number < 3 else [0.1, reply(page([number]))]
+
+    with answering(drips) as server, pytest.raises(ServerFailed, match=r"more than 1 s|did not answer within 0\.\d+ s"):
+        Server(server.url).tasks("train")
+    assert time.monotonic() - begun < 10
 
 
 @pytest.mark.parametrize("schema", [[], {"action": []}, {"action": {"required": {}}}, "x", None, 3])

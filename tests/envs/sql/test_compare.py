@@ -36,6 +36,7 @@ def result(*rows):
         ([(1234567.125,)], [(1234567.1250000002,)], True, True),  # on both sides of where nine digits are rounded
         ([(0.1 + 0.2, "a"), (0.3, "b")], [(0.3, "b"), (0.3, "a")], False, True),
         ([(0.0,)], [(5.5e-17,)], True, True),
+        ([(1e-12,)], [(0,)], True, False),
         ([(0.30001,)], [(0.3,)], True, False),
         ([(None,), (1,), ("a",), (b"a",), (0.5,)], [(b"a",), ("a",), (0.5,), (1,), (None,)], False, True),
         ([(b"a",)], [("a",)], False, False),

@@ -35,7 +35,7 @@ def answer(database, sql):
 
 @pytest.fixture
 def played():
-    env = SQLEnv(size=150, test_size=1)
+    env = SQLEnv(size=70, test_size=1)
     yield env
     env.close()
 
@@ -74,6 +74,7 @@ def test_no_usual_wrong_query_pays(played):
                     if other not in gold
                 ),
                 gold.replace("AVG(", "AVG(DISTINCT ") if "AVG" in gold else "SELECT 1",
+                re.sub(r"\w+\((\w+)\)", r"\1", gold) + " LIMIT 1",
                 f"SELECT {shown}",
             ],
             "lookup": [
@@ -98,6 +99,7 @@ def test_no_usual_wrong_query_pays(played):
             "above": [
                 gold.replace("SELECT ", "SELECT DISTINCT "),
                 gold.replace(">", ">=").replace("<", "<="),
+                *(gold.replace(value, str(int(value) + off)) for off in (-1, 1) if value.isdigit()),
                 f"{gold} LIMIT 1",
                 f"SELECT name FROM {child} WHERE {link} > {value}",
             ],
@@ -131,9 +133,8 @@ def test_right_queries_that_are_written_otherwise_pay(played):
             assert verdict(played, task, sql) == "right", (gold, sql)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_every_mutant_and_a_constant_fail_on_some_database(seed):
-    for question in [*questions(200, seed=seed), *questions(60, "unseen", seed)]:
+def test_every_mutant_and_a_constant_fail_on_some_database():
+    for question in [*questions(150), *questions(60, "unseen", seed=1)]:
         with ExitStack() as opened:
             databases = [opened.enter_context(closing(create(source))) for source in suite(question)]
             gold = [answer(database, question.gold) for database in databases]
@@ -206,7 +207,7 @@ def test_suites_are_the_same_in_every_process_and_belong_to_their_version():
             check=True,
         )
         seen.add(done.stdout.strip())
-    assert (JUDGED, seen) == (2, {"9eec931c80d935c4"})
+    assert (JUDGED, seen) == (3, {"24147e99ed5a7a4b"})
 
 
 def test_the_luck_benchmark_finds_none(tmp_path):
@@ -215,7 +216,7 @@ def test_the_luck_benchmark_finds_none(tmp_path):
             sys.executable,
             str(ROOT / "benchmarks" / "sql_luck.py"),
             "--tasks",
-            "30",
+            "8",
             "--json",
             str(tmp_path / "luck.json"),
         ],
@@ -225,4 +226,4 @@ def test_the_luck_benchmark_finds_none(tmp_path):
         check=True,
     )
     kinds = json.loads((tmp_path / "luck.json").read_text())["kinds"]
-    assert kinds["any"] == {"tasks": 30, "right where seen": 30, "paid": 0} and "any" in done.stdout
+    assert kinds["any"] == {"tasks": 8, "right where seen": 8, "paid": 0} and "any" in done.stdout

@@ -53,18 +53,6 @@ def test_the_knowing_expert_opens_only_the_goal_product():
     assert all(one == 1 for one, _ in counts) and any(other > 1 for _, other in counts)
 
 
-def test_a_saved_episode_contains_the_opened_products():
-    env = make(shopper="browsing", expert=True)
-    task = next(task for task in env.tasks("validation").ids if len(episode(env, task)[0]) > 2)
-    _, info = env.reset(options={"task": task})
-    for _ in range(3):  # a search, the first result, and back
-        *_, info = env.step(info["expert_action"])
-    saved, expected = env.save(), info["expert_action"]
-    other = make(shopper="browsing", expert=True)
-    assert other.restore(saved)[1]["expert_action"] == expected
-    assert expected.startswith("click[") and expected != "click[< prev]"
-
-
 def test_a_hasty_one_takes_the_first():
     env = make(shopper="browsing", expert="hasty")
     opened, _, info = episode(env, env.tasks("validation").ids[0])

@@ -42,8 +42,7 @@ def test_gymnasium_accepts_it():
 def test_the_expert_buys_the_goal_product_with_its_options(goals):
     env = make(expert=True, goals=goals)
     for split in env.splits:
-        ids = env.tasks(split).ids
-        for task in ids if split == "test" else random.Random(0).sample(ids, 60):
+        for task in random.Random(0).sample(env.tasks(split).ids, 80):
             actions, _, reward, info = expert_episode(env, task)
             assert (reward, info["success"]) == (1.0, True), task
             assert info["bought"] == env.store.goal(task).asin
@@ -53,7 +52,7 @@ def test_the_expert_buys_the_goal_product_with_its_options(goals):
 def test_a_hasty_buyer_finds_the_product_and_takes_it_as_it_is():
     env = make(expert="hasty")
     rewards = []
-    for task in env.tasks("test").ids:
+    for task in env.tasks("test").ids[:120]:
         actions, _, reward, info = expert_episode(env, task)
         assert info["bought"] == env.store.goal(task).asin and len(actions) <= 1 + 5 + 1
         asked = env.store.goal(task).options
@@ -89,19 +88,6 @@ def test_the_expert_finds_its_way_from_anywhere():
         while info["expert_action"]:
             _, reward, *_, info = env.step(info["expert_action"])
         assert reward == 1.0
-
-
-def test_buying_blindly_pays_a_little_and_rarely_everything():
-    env, rng, rewards = make(), random.Random(0), []
-    for task in env.tasks("test").ids[:80]:
-        env.reset(options={"task": task})
-        wanted = env.store.product(env.store.number(env.store.goal(task).asin))
-        *_, info = env.step(f"search[{wanted.query}]")
-        env.step(rng.choice([action for action in info["admissible_actions"] if action[6:-1].isdigit()]))
-        rewards.append(env.step("click[buy now]")[1])
-    assert sum(reward == 1.0 for reward in rewards) <= 8
-    assert 0.2 < sum(rewards) / len(rewards) < 0.7
-    assert all(0.0 <= reward <= 1.0 for reward in rewards)
 
 
 def test_a_purchase_reports_the_parts_of_its_reward():
@@ -175,32 +161,6 @@ def test_labels_and_words_ignore_case_and_names_do_not():
         assert env.step(action)[-1]["valid"] is False
 
 
-def test_a_search_for_blanks_is_a_page_without_results():
-    env = make()
-    env.reset(seed=0)
-    observation, *_, info = env.step("search[  ]")
-    assert info["valid"] and "Page 1 (Total results: 0)" in observation
-
-
-def test_the_pages_of_results_go_on_empty():
-    env = make(max_turns=40)
-    env.reset(seed=0)
-    env.step("search[木]")
-    for page in range(2, 12):
-        observation, *_, info = env.step("click[next >]")
-        assert info["valid"] and f"Page {page} (Total results: " in observation
-    assert observation.endswith("[SEP] < Prev [SEP] Next >")
-
-
-def test_searching_works_on_every_page():
-    env = make(expert=True)
-    _, info = env.reset(seed=0)
-    env.step(info["expert_action"])
-    first = env.step("search[green tea]")[0]
-    env.reset(seed=0)
-    assert env.step("search[green tea]")[0] == first
-
-
 def test_after_fifteen_turns_it_is_over():
     env = make()
     env.reset(seed=0)
@@ -232,12 +192,10 @@ def test_the_state_key_depends_on_the_task_but_not_on_the_instance():
 
 
 def test_observation_modes():
-    shown = {mode: make(observation=mode).reset(seed=4)[0] for mode in ("text", "text_rich", "html", "url")}
+    shown = {mode: make(observation=mode).reset(seed=4)[0] for mode in ("text", "text_rich")}
     assert shown["text"].startswith("WebShop [SEP] Instruction: [SEP] ")
     assert shown["text_rich"].endswith("\n[button] Search [button_]\n")
-    assert shown["html"].startswith("<!doctype html>")
-    assert shown["url"].startswith("/shop/")
-    with pytest.raises(ValueError, match="unknown observation 'pixels'; choose one of text, text_rich, html, url"):
+    with pytest.raises(ValueError, match="unknown observation 'pixels'; choose one of text, text_rich"):
         make(observation="pixels")
 
 

@@ -1,6 +1,5 @@
 """``exact`` is the published environment; without it pages differ where the published ones mislead."""
 
-import gymnasium
 import pytest
 
 from gagpo.envs.webshop.env import WebShopEnv
@@ -10,12 +9,8 @@ pytestmark = pytest.mark.usefixtures("shop_data")
 
 
 def test_exact_is_the_published_environment_and_nothing_else():
-    with pytest.raises(ValueError, match="exact=True does not support observation 'html'; choose text or text_rich"):
-        WebShopEnv(exact=True, observation="html")
     with pytest.raises(ValueError, match="requires results_per_page=10, got 3"):
         WebShopEnv(exact=True, results_per_page=3)
-    with pytest.raises(ValueError, match="exact=True is not supported in a browser"):
-        gymnasium.make("gagpo/WebShopBrowser-v0", exact=True)
 
 
 def test_exact_marks_products_seen_before(tmp_path):

@@ -139,8 +139,7 @@ def test_every_process_has_the_same_goals(tmp_path):
         "print(*(store.tasks('synthetic', split).hash for split in ('train', 'validation', 'test')))"
     )
     expected = [store.tasks("synthetic", split).hash for split in ("train", "validation", "test")]
-    for seed in (1, 2):
-        assert run_script(script, seed, tmp_path / "data", tmp_path / f"again-{seed}").split() == expected
+    assert run_script(script, 1, tmp_path / "data", tmp_path / "again").split() == expected
 
 
 def test_digests_differ_between_goals_and_catalogues():

@@ -105,17 +105,6 @@ def test_changed_files_make_another_store(tmp_path):
     assert second.product(0).title == "another name"
 
 
-def test_a_damaged_store_is_refused_with_advice(tmp_path):
-    folder = build(tmp_path, [row("B1")]).folder
-    with (folder / "products.bin").open("ab") as file:
-        file.write(b"more")
-    with pytest.raises(CatalogueError, match=r"not a usable store .* delete the folder"):
-        Store(folder)
-    (folder / "manifest.json").write_text("{}")
-    with pytest.raises(CatalogueError, match="not a usable store"):
-        Store(folder)
-
-
 def _build_and_tell(data: Path, root: Path, results: multiprocessing.SimpleQueue) -> None:
     builds = []
     real = store_module._build
@@ -162,7 +151,7 @@ def test_a_builder_that_is_killed_leaves_neither_a_store_nor_a_lock(tmp_path):
 def test_workers_share_what_they_map(tmp_path):
     """A worker maps the file instead of copying it."""
     data = write_files(
-        tmp_path / "data", [row(f"B{i}", f"shirt {i}", full_description="x" * 9_000) for i in range(3_000)]
+        tmp_path / "data", [row(f"B{i}", f"shirt {i}", full_description="x" * 9_000) for i in range(1_000)]
     )
     folder = store_for(find_sources(data), tmp_path / "stores", tagger=RuleTagger())
     script = (
@@ -173,9 +162,9 @@ def test_workers_share_what_they_map(tmp_path):
     )
     # The file must be mapped by two processes for its pages to count as shared.
     other = Store(folder)
-    assert sum(len(other._products[n]) for n in range(len(other))) > 27_000_000
+    assert sum(len(other._products[n]) for n in range(len(other))) > 9_000_000
     total, own = map(int, run_script(script, folder).split())
-    assert total > 27_000_000
+    assert total > 9_000_000
     assert own < total / 3
 
 
@@ -271,7 +260,7 @@ def test_mutated_data_files_are_built_or_refused_in_one_line(tmp_path):
     )
     files = {path: path.read_text("utf-8") for path in sorted(data.iterdir())}
     rng, refused = random.Random(0), 0
-    for n in range(120):
+    for n in range(60):
         path = rng.choice(list(files))
         text = files[path]
         start = rng.randrange(len(text))
@@ -290,4 +279,4 @@ def test_mutated_data_files_are_built_or_refused_in_one_line(tmp_path):
             assert str(error).startswith(f"{data}") and "\n" not in str(error), error
             str(error).encode()
         path.write_text(text, "utf-8")
-    assert 20 < refused < 120
+    assert 10 < refused < 60

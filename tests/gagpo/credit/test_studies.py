@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks.studies import learner, seeds, truth
-from benchmarks.studies.continuations import SavingAgent, true_advantages, true_values
+from benchmarks.studies.continuations import true_advantages, true_values
 from benchmarks.studies.environments import StudyEnv
 from benchmarks.studies.policy import FEATURES, STATE_FEATURES, SmallAgent, SmallPolicy
 from benchmarks.studies.rows import append_row, has_row, read_rows
@@ -20,9 +20,9 @@ ENV = StudyEnv(CORRIDOR, {"max_turns": 30}, "test", 9000)
 
 def played(agent, tasks=("door-07", "door-05"), tries=4, **kwargs):
     with StudyEnv(CORRIDOR, {"max_turns": 8, **kwargs}, "test", 0).pool() as pool:
-        saving = SavingAgent(agent, pool)
-        episodes, _ = rollout(saving, pool, group_jobs(tasks, tries, 1))
-        return episodes, *true_values(agent, pool, episodes, saving.points, tries=3)
+        jobs = group_jobs(tasks, tries, 1)
+        episodes, _ = rollout(agent, pool, jobs)
+        return episodes, *true_values(agent, pool, episodes, jobs, tries=3)
 
 
 def test_true_values_depend_on_the_remaining_turns():

@@ -259,7 +259,7 @@ def test_a_server_is_held_to_the_promises_of_an_environment(url):
     from gagpo.envs.remote.env import RemoteEnv
     from gagpo.envs.remote.protocol import ServerFailed
 
-    findings = {finding.name: finding for finding in check(lambda: RemoteEnv(url), episodes=3)}
+    findings = {finding.name: finding for finding in check(url, episodes=3)}
     assert not [finding for finding in findings.values() if not finding.ok]
     assert findings["exact task"].judged and findings["garbage actions"].judged
     with pytest.raises(ServerFailed, match=r"127\.0\.0\.1:9"):

@@ -295,7 +295,7 @@ def test_a_damaged_game_is_made_again(tmp_path: Path) -> None:
         "",
         "[" * 100_000,
         '{"games": [[["train"], "x", 0, "x", "x", 0, 0]]}',
-        '{"games": [[3, "pick_and_place_simple", "0", "x", "x", 0, 0]]}',
+        '{"games": [["train", "x", 0]]}',
         '{"games": 7}',
         "[]",
         '{"n": ' + "7" * 5_000 + "}",

@@ -1,23 +1,13 @@
-"""The shop in a real Chromium: the same as in text, and safe whatever the data hold."""
+"""The shop in a real Chromium: usable without script, and safe whatever the data hold."""
 
-import random
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
-import gymnasium
-import psutil
 import pytest
 
-import gagpo.envs  # noqa: F401 (registers the environments)
-from gagpo.envs.webshop.catalogue import published_value, tidy_option
-from gagpo.envs.webshop.env import WebShopEnv
-from gagpo.envs.webshop.pages import Shop
-from gagpo.envs.webshop.web import browser as browser_module
-from gagpo.envs.webshop.web.browser import BrowserMissing, WebShopBrowserEnv, open_browser
+from gagpo.envs.webshop.pages import DONE, Shop
+from gagpo.envs.webshop.render import address
 from gagpo.envs.webshop.web.site import Site
-from tests.envs.webshop.shelf import build, options, row, shared_root, write_files
+from tests.envs.webshop.shelf import build, options, row
 
 pytestmark = [
     pytest.mark.browser,
@@ -31,49 +21,31 @@ HOSTILE_NAMES = (
     "\u202eright to left\u202c שלום مرحبا \u2066isolated",
     "null \x00 bell \x07 escape \x1b[31m delete \x7f",
     "&lt;b&gt; &amp; {{ 7 * 7 }} ${7 * 7} %s",
-    "x" * 1_000_000,
 )
-QUERIES = (
-    "<script>window.hacked = 1</script>",
-    "\"'><b>' OR 1=1 --",
-    "\x00\x07 bell 😀 שלום \u202eabc",
-    "hostile " * 130_000,  # 1 MB
-)
+SHOWN = """
+return Array.from(document.querySelectorAll('main [data-kind]')).filter(e => e.checkVisibility())
+            .map(e => e.dataset.text ?? e.textContent);
+"""
 NOTHING_RAN = "return window.hacked === undefined && document.querySelectorAll('script, img').length === 0"
-
-
-@pytest.fixture(autouse=True)
-def _data(monkeypatch):
-    monkeypatch.setenv("GAGPO_DATA", str(shared_root()))
-    monkeypatch.delenv("WEBSHOP_DATA", raising=False)
-
-
-@pytest.fixture(scope="module")
-def hostile(tmp_path_factory):
-    """Data files whose every text is hostile."""
-    rows = []
-    for n, name in enumerate(HOSTILE_NAMES):
-        choices = options(**{name[:60]: [name, f"hostile {n}"], "color": ["Red/Blue", "buy now", "< prev"]})
-        fields = {"full_description": name, "small_description": [name, "hostile"], "customization_options": choices}
-        rows.append(row(f"B{n}", f"hostile {name}", **fields))
-    rows.append(row("B99", "", full_description="hostile", small_description=[""]))
-    return write_files(tmp_path_factory.mktemp("hostile"), rows)
 
 
 @pytest.fixture(scope="module")
 def chrome(tmp_path_factory):
-    chrome = open_browser(tmp_path_factory.mktemp("profile"))
+    """Headless Chromium that can reach this machine alone."""
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    flags = "headless=new no-sandbox disable-gpu disable-quic no-first-run disable-background-networking disable-sync"
+    reach = "host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
+    profile = f"user-data-dir={tmp_path_factory.mktemp('profile')}"
+    options = webdriver.ChromeOptions()
+    for flag in (*flags.split(), profile, reach, "window-size=1280,900"):
+        options.add_argument(f"--{flag}")
+    options.ignore_local_proxy_environment_variables()  # the driver listens on this machine
+    chrome = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    chrome.set_page_load_timeout(120)
     yield chrome
     chrome.quit()
-
-
-def test_the_driver_is_spoken_to_past_the_proxy(tmp_path, dead_proxy):
-    chrome = open_browser(tmp_path)
-    try:
-        chrome.get("data:text/html,<title>here</title>")
-        assert chrome.title == "here"
-    finally:
-        chrome.quit()
 
 
 def leave(chrome, act, deadline=20.0):
@@ -85,69 +57,6 @@ def leave(chrome, act, deadline=20.0):
     WebDriverWait(chrome, deadline).until(lambda _: chrome.current_url != before)
     WebDriverWait(chrome, deadline).until(lambda _: chrome.find_element("css selector", "html") != old)
     return chrome.current_url
-
-
-def same_episode(text_env, browser_env, seed, rng, wandering):
-    """Play both side by side; everything they say must be equal, the infos included. Returns the number of turns."""
-    left, right = text_env.reset(seed=seed), browser_env.reset(seed=seed)
-    turns = 0
-    while True:
-        assert left == right
-        info = left[-1]
-        if len(left) > 2 and (left[2] or left[3]):
-            return turns
-        action = info["expert_action"]
-        if action is None or rng.random() < wandering:
-            action = rng.choice(
-                [*info["admissible_actions"], "search[ Red <b>Shirt</b> ]", "click[no such thing]", "?"]
-            )
-        left, right = text_env.step(action), browser_env.step(action)
-        turns += 1
-
-
-def side_by_side(episodes, wandering=0.4, **options):
-    text_env = gymnasium.make("gagpo/WebShop-v0", expert=True, **options).unwrapped
-    browser_env = gymnasium.make("gagpo/WebShopBrowser-v0", expert=True, **options).unwrapped
-    rng = random.Random(7)
-    try:
-        return [same_episode(text_env, browser_env, seed, rng, wandering) for seed in range(episodes)]
-    finally:
-        browser_env.close()
-
-
-@pytest.mark.parametrize(("observation", "episodes"), [("text", 3), ("text_rich", 2), ("url", 1), ("html", 1)])
-def test_browser_and_text_say_the_same(observation, episodes):
-    assert sum(side_by_side(episodes, observation=observation)) >= 3 * episodes
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("observation", ["text", "text_rich"])
-def test_browser_and_text_say_the_same_for_fifty_episodes(observation):
-    assert sum(side_by_side(50, wandering=0.3, observation=observation, split="test")) > 200
-
-
-def test_hostile_data_are_the_same_in_both_and_run_nothing(hostile):
-    text_env = WebShopEnv(data=hostile, expert=True, max_turns=40)
-    browser_env = WebShopBrowserEnv(data=hostile, expert=True, max_turns=40)
-    tasks = {task.split("-")[0].lower(): task for split in text_env.splits for task in text_env.tasks(split).ids}
-    try:
-        for n, name in enumerate(HOSTILE_NAMES[:5]):
-            task = {"task": tasks[f"b{n}"]}
-            assert text_env.reset(options=task) == browser_env.reset(options=task)
-            hostile_option = f"click[{tidy_option(published_value(name))}]"
-            actions = [
-                *([f"search[{query}]" for query in QUERIES] if n == 0 else []),
-                *("search[hostile]", f"click[b{n}]", hostile_option, "click[red | blue]"),
-                *("click[description]", "click[< prev]", "click[features]", "click[< prev]", "click[buy now]"),
-            ]
-            for action in actions:
-                left, right = text_env.step(action), browser_env.step(action)
-                assert left == right, action[:60]
-                assert left[-1]["valid"], action[:60]
-                assert browser_env._browser.execute_script(NOTHING_RAN)
-            assert left[2]
-    finally:
-        browser_env.close()
 
 
 def test_bidirectional_text_does_not_reorder_its_neighbours(tmp_path, chrome):
@@ -204,49 +113,31 @@ def test_a_whole_card_leads_to_its_product_and_a_chosen_option_keeps_the_focus(t
         assert "/shop/" in leave(chrome, chrome.find_element("link text", "Next task").click)
 
 
-def test_odd_texts_and_choosing_twice_are_the_same_in_both(tmp_path):
-    name = " two  blanks\na line\tand\ra\x0cfeed \xa0"
-    choices = {
-        "Size": [{"value": "Two  Blanks"}, {"value": "s"}, {"value": "s"}],
-        "Color": [],
-        "": [{"value": "x [l]"}],
-    }
-    fields = {"full_description": "  ", "small_description": [name, "", "\n"], "pricing": "$5.00 - $7.50"}
-    wish = {"instruction": f"find {name}", "instruction_attributes": ["soft"], "instruction_options": ["s"]}
-    rows = [row("B1", f"shirt{name}", customization_options=choices, **fields), row("B2", "shirt")]
-    data = write_files(tmp_path, rows, humans={"B1": [wish]})
-    for observation in ("text", "text_rich"):
-        text_env = WebShopEnv(data=data, goals="human", observation=observation, max_turns=40)
-        browser_env = WebShopBrowserEnv(data=data, goals="human", observation=observation, max_turns=40)
-        try:
-            task = {"task": "B1-h0"}
-            assert text_env.reset(options=task) == browser_env.reset(options=task)
-            for action in (
-                *(
-                    "search[ ]",
-                    "click[next >]",
-                    "search[shirt]",
-                    "click[b1]",
-                    "click[two  blanks]",
-                    "click[two  blanks]",
-                ),
-                *("click[s]", "click[s]", "click[x [l]]", "click[description]", "click[< prev]", "click[features]"),
-                *("click[back to search]", "search[shirt]", "click[b1]", "click[buy now]"),
-            ):
-                left, right = text_env.step(action), browser_env.step(action)
-                assert left == right, action
-                assert left[-1]["valid"], action
-        finally:
-            browser_env.close()
+def test_hostile_texts_are_shown_and_run_nothing(tmp_path, chrome):
+    rows = []
+    for n, name in enumerate(HOSTILE_NAMES):
+        choices = options(**{name[:60]: [name, f"hostile {n}"], "color": ["Red/Blue", "buy now", "< prev"]})
+        fields = {"full_description": name, "small_description": [name, "hostile"], "customization_options": choices}
+        rows.append(row(f"B{n}", f"hostile {name}", **fields))
+    shop = Shop(build(tmp_path, rows))
+    with Site(shop) as site:
+        for n in range(len(rows)):
+            state = shop.search(shop.start(f"B{n}-s0"), "hostile <script>window.hacked = 1</script>")
+            for label in (f"b{n}", f"hostile {n}", "description", "< prev", "features", "< prev", "buy now"):
+                chrome.get(f"{site.address}{address(shop, state)}")
+                assert chrome.execute_script(NOTHING_RAN)
+                shown = chrome.execute_script(SHOWN)
+                assert shown == [piece.text for piece in shop.page(state).pieces], label
+                state = shop.click(state, label)
+            assert state.kind == DONE
 
 
-def test_the_shop_works_without_script(tmp_path):
+def test_the_shop_works_without_script(tmp_path, chrome):
     """A visitor whose browser runs no script searches, chooses, and buys, with the keyboard alone."""
     from selenium.webdriver.common.keys import Keys
 
-    chrome = open_browser(tmp_path / "profile")
+    chrome.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
-        chrome.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
         shop = Shop(build(tmp_path, [row("B1", customization_options=options(size=["S", "M"]))]))
         with Site(shop) as site:
             chrome.get(f"{site.address}/")
@@ -256,52 +147,4 @@ def test_the_shop_works_without_script(tmp_path):
                 leave(chrome, lambda label=label: chrome.find_element("link text", label).send_keys(Keys.ENTER))
             assert chrome.find_element("css selector", "h1").text == "Thank you for shopping with us!"
     finally:
-        chrome.quit()
-
-
-def test_closing_leaves_no_browser_no_profile_no_server(monkeypatch):
-    env = gymnasium.make("gagpo/WebShopBrowser-v0").unwrapped
-    env.reset(seed=0)
-    profile, process, site = Path(env._profile), env._browser.service.process, env._site
-    env.close()
-    env.close()
-    assert not profile.exists()
-    assert process.poll() is not None
-    assert not site._thread.is_alive()
-    env.reset(seed=0)  # and it can be used again
-    env.close()
-
-
-@pytest.mark.parametrize("victim", ["browser", "driver"])
-def test_a_crashed_browser_is_replaced_at_the_next_reset(victim):
-    env = gymnasium.make("gagpo/WebShopBrowser-v0").unwrapped
-    try:
-        expected = env.reset(seed=0)
-        chrome = psutil.Process(env._browser.capabilities["goog:processID"])
-        (chrome if victim == "browser" else psutil.Process(env._browser.service.process.pid)).kill()
-        assert env.reset(seed=0) == expected
-        gone, _ = psutil.wait_procs([chrome], timeout=10)
-        assert gone
-    finally:
-        env.close()
-
-
-def test_a_killed_process_takes_its_browser_along():
-    script = (
-        "import gymnasium, envs, time; env = gymnasium.make('gagpo/WebShopBrowser-v0').unwrapped; env.reset(seed=0)\n"
-        "print(env._browser.capabilities['goog:processID'], env._browser.service.process.pid, flush=True)\n"
-        "time.sleep(60)"
-    )
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        orphans = [psutil.Process(int(number)) for number in process.stdout.readline().split()]
-        assert len(orphans) == 2
-        process.kill()
-    gone, _ = psutil.wait_procs(orphans, timeout=15)
-    assert set(gone) == set(orphans)
-
-
-def test_a_missing_browser_is_an_error_with_advice(monkeypatch, tmp_path):
-    monkeypatch.setattr(browser_module.shutil, "which", lambda name: None)
-    with pytest.raises(BrowserMissing, match="apt-get install chromium chromium-driver"):
-        open_browser(tmp_path)
+        chrome.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
