@@ -67,7 +67,7 @@ def _crowded(game: GameData, number: int) -> None:
 
 
 def _states_told(game: GameData, number: int) -> None:
-    """A grammar that says more: receptacles with their state, and three lists in one."""
+    """A grammar that says more: receptacles with their state, lamps by whether they are on, three lists in one."""
     grammar = game["grammar"]
     grammar = grammar.replace("#overview(r)#", "#overview_with_state(r)#")
     grammar = grammar.replace(
@@ -76,7 +76,13 @@ def _states_told(game: GameData, number: int) -> None:
     )
     grammar = grammar.replace(
         "You turn on the {o.name}.",
-        "You use {o.definite} {o.name} of {t.definite + ' ' + t.id or 'no type' | objecttype(o:object, t:otype)}.",
+        "You use {o.definite} {o.name}, #lamp-state#, of "
+        "{t.definite + ' ' + t.id or 'no type' | objecttype(o:object, t:otype)}.",
+    )
+    grammar = grammar.replace(
+        '"list_empty": [',
+        '"lamp-state": [{"condition": "ison(o:object)", "rhs": "on"}, '
+        '{"condition": "not_ison(o:object)", "rhs": "off"}, {"rhs": "unknown"}],\n            "list_empty": [',
     )
     game["grammar"] = grammar
 

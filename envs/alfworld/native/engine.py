@@ -7,9 +7,10 @@ from pathlib import Path
 
 from gagpo.envs.alfworld.engine import NOTHING_HAPPENS, BrokenGame, Scene, read_game
 from gagpo.envs.alfworld.native.formulas import GameError
-from gagpo.envs.alfworld.native.grounding import GroundGame, Operator
+from gagpo.envs.alfworld.native.grounding import Change, GroundGame, Operator
 from gagpo.envs.alfworld.native.logic import TASK, read_logic
 from gagpo.envs.alfworld.native.pddl import read_problem
+from gagpo.envs.alfworld.native.state import Fact
 
 
 def compile_game(domain: str, grammar: str, problem: str) -> GroundGame:
@@ -131,7 +132,11 @@ class NativeEngine:
             remove = (*remove, self._place.leaving)
             begun = self._place.binding[id(operator.entry)]
             parameters = operator.entry.schema.action.parameters
-            env = tuple([known or begun[name] for known, (name, _) in zip(env, parameters, strict=True)])
+            env = tuple(
+                [o or game.static.cast(begun[name], kind) for o, (name, kind) in zip(env, parameters, strict=True)]
+            )
+        if operator.conditional:
+            add, remove = _with_conditional(operator, facts, add, remove)
         for fact, slots, weight in remove:
             if fact in facts:
                 state.discard(fact, slots)
@@ -150,3 +155,16 @@ class NativeEngine:
             if operator.decides:
                 self._won = game.won(state)
         return text
+
+
+def _with_conditional(
+    operator: Operator, facts: set[Fact], add: tuple[Change, ...], remove: tuple[Change, ...]
+) -> tuple[tuple[Change, ...], tuple[Change, ...]]:
+    """``add`` and ``remove`` with the conditional changes that happen; a fact both added and removed is added."""
+    happening = [
+        (a, change) for need, forbid, a, change in operator.conditional if need <= facts and forbid.isdisjoint(facts)
+    ]
+    more = tuple(change for added, change in happening if added)
+    kept = {change[0] for change in more}
+    less = tuple(change for added, change in happening if not added and change[0] not in kept)
+    return (*add, *more), (*remove, *less)

@@ -1,6 +1,7 @@
 """Expressions in the text of games, ``{o.indefinite + ' ' + o.name}``: read with :mod:`ast`, compiled to closures.
 
-Only names, attributes of entities, string constants, ``+`` and ``or`` are supported; nothing is evaluated as code.
+Only names, attributes of entities, string constants, ``+``, comparisons and ``and/or/not/if`` are supported; nothing is
+evaluated as code.
 """
 
 from __future__ import annotations
@@ -59,6 +60,14 @@ def expression(source: str) -> tuple[tuple[str, ...], Expression]:
     return tuple(sorted({node.id for node in ast.walk(tree) if isinstance(node, ast.Name)})), checked
 
 
+_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: lambda a, b: a == b,
+    ast.NotEq: lambda a, b: a != b,
+    ast.In: lambda a, b: a in b,
+    ast.NotIn: lambda a, b: a not in b,
+}
+
+
 def _compile(node: ast.expr) -> Expression:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         constant = node.value
@@ -72,9 +81,19 @@ def _compile(node: ast.expr) -> Expression:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         left, right = _compile(node.left), _compile(node.right)
         return lambda variables: left(variables) + right(variables)
-    if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):
-        parts = [_compile(value) for value in node.values]
-        return lambda variables: next(filter(None, (part(variables) for part in parts[:-1])), parts[-1](variables))
+    if isinstance(node, ast.BoolOp):
+        first, *others = [_compile(value) for value in node.values]
+        return _junction(first, others, isinstance(node.op, ast.And))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        operand = _compile(node.operand)
+        return lambda variables: not operand(variables)
+    if isinstance(node, ast.IfExp):
+        test, body, orelse = _compile(node.test), _compile(node.body), _compile(node.orelse)
+        return lambda variables: body(variables) if test(variables) else orelse(variables)
+    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARISONS:
+        compare = _COMPARISONS[type(node.ops[0])]
+        one, two = _compile(node.left), _compile(node.comparators[0])
+        return lambda variables: compare(one(variables), two(variables))
     raise GameError(f"{type(node).__name__} is not allowed")
 
 
@@ -82,3 +101,15 @@ def _attribute(owner: object, name: str) -> object:
     if not isinstance(owner, Entity):
         raise GameError(f"{name} of something that is not an entity")
     return getattr(owner, name)
+
+
+def _junction(first: Expression, others: list[Expression], conjunctive: bool) -> Expression:
+    def compute(variables: Mapping[str, Entity]) -> object:
+        value = first(variables)
+        for other in others:
+            if bool(value) != conjunctive:
+                break
+            value = other(variables)
+        return value
+
+    return compute

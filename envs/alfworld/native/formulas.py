@@ -57,33 +57,41 @@ NOTHING: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
-    """effects: unconditional ones. unsure: predicates of the conditional ones."""
+class Effect:
+    """For all ``variables``: if ``condition`` holds, ``literal`` becomes true."""
 
+    variables: tuple[tuple[str, str], ...]
+    condition: Formula
+    literal: Atom
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
     name: str
     parameters: tuple[tuple[str, str], ...]
     precondition: Formula
-    effects: tuple[Atom, ...]
-    unsure: frozenset[str] = frozenset()
+    effects: tuple[Effect, ...]
 
 
 @dataclass(slots=True)
 class PddlDomain:
-    """predicates: name -> number of arguments. fluents: predicates that change."""
+    """types: name -> all its supertypes. predicates: name -> number of arguments. fluents: predicates that change."""
 
     name: str
-    types: set[str]
+    types: dict[str, tuple[str, ...]]
     predicates: dict[str, int]
+    constants: dict[str, str]
     actions: dict[str, Action]
     fluents: frozenset[str] = field(default=frozenset())
 
 
 @dataclass(slots=True)
 class PddlProblem:
-    """objects: name -> type. facts: (predicate, arg, ...)."""
+    """objects: name -> type, with constants. facts: (predicate, arg, ...). measured: objects in ``(= (f ..) 1)``."""
 
     objects: dict[str, str]
     facts: list[tuple[str, ...]]
+    measured: list[str]
     goal: Formula
 
 
@@ -142,6 +150,7 @@ class Match:
     fluent: the predicate's facts change.
     keys: variables or objects.
     fresh: (position, variable, type).
+    repeated: pairs of positions that must be equal because the atom names a fresh variable twice.
     """
 
     predicate: str
@@ -149,6 +158,7 @@ class Match:
     positions: tuple[int, ...]
     keys: tuple[str, ...]
     fresh: tuple[tuple[int, str, str], ...]
+    repeated: tuple[tuple[int, int], ...] = ()
 
     @property
     def bound(self) -> tuple[str, ...]:
@@ -192,11 +202,18 @@ def plan(
     while left:
         atom = min(left, key=cost)
         left.remove(atom)
-        places = {name: i for i, name in enumerate(atom.args) if name in types and name not in known}
+        places: dict[str, int] = {}
+        repeated = []
+        for position, name in enumerate(atom.args):
+            if name in types and name not in known:
+                if name in places:
+                    repeated.append((places[name], position))
+                else:
+                    places[name] = position
         positions = tuple(i for i, name in enumerate(atom.args) if name not in places)
         fresh = tuple((position, name, types[name]) for name, position in places.items())
         keys = tuple(atom.args[i] for i in positions)
-        steps.append(Match(atom.predicate, atom.predicate in fluents, positions, keys, fresh))
+        steps.append(Match(atom.predicate, atom.predicate in fluents, positions, keys, fresh, tuple(repeated)))
         known |= set(places)
     steps += [Pick(name, types[name]) for name in types if name not in known]
     return tuple(steps)

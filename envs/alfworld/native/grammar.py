@@ -328,8 +328,6 @@ def query(text: str) -> tuple[Condition, ...]:
                     break
                 expect(re.compile(","))
         expect(re.compile(r"\)"))
-        if len(set(parameters)) < len(parameters):
-            raise GameError(f"query {text[:80]!r}: a placeholder stands twice in {name}")
         conditions.append(Condition(name, tuple(parameters)))
         if _BLANK.fullmatch(text, position):
             return tuple(conditions)

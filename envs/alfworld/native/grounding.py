@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from bisect import insort
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from gagpo.envs.alfworld.native.formulas import Atom, GameError, Match, PddlProblem, Quantified, cases, plan
+from gagpo.envs.alfworld.native.formulas import Atom, Case, GameError, Match, PddlProblem, Quantified, Step, cases, plan
 from gagpo.envs.alfworld.native.history import can_show
 from gagpo.envs.alfworld.native.logic import Branch, Entry, Logic, lookups, mentioned
-from gagpo.envs.alfworld.native.narration import Env
+from gagpo.envs.alfworld.native.narration import SAID, Env
 from gagpo.envs.alfworld.native.state import Binding, Fact, Row, Slot, State, StaticFacts, ground, slots_of, unify
 
 Change = tuple[Fact, tuple[Slot, ...], int]  # a fact, its slots, what it weighs in the state key
@@ -40,6 +41,7 @@ class Operator:
     ready: bool = False
     add: tuple[Change, ...] = ()
     remove: tuple[Change, ...] = ()
+    conditional: tuple[tuple[frozenset[Fact], frozenset[Fact], bool, Change], ...] = ()
     moves: bool = False
     decides: bool = False
 
@@ -110,7 +112,7 @@ class GroundGame:
         self.task = task
         self.static = static = StaticFacts(logic.domain, problem)
         for schema in logic.schemas:
-            for name in (name for effect in schema.action.effects for name in effect.args):
+            for name in (name for outcome in schema.outcomes for name in outcome.literal.args):
                 if not name.startswith("?") and name not in static.types:
                     raise GameError(f"pddl_domain: action {schema.action.name}: an effect on the unknown object {name}")
         fluents = logic.domain.fluents
@@ -120,24 +122,33 @@ class GroundGame:
         self.indexes: dict[str, tuple[tuple[int, ...], ...]] = {}
         for predicate, positions in sorted(indexed):
             self.indexes[predicate] = (*self.indexes.get(predicate, ()), positions)
-        # Facts that preconditions, goal or texts depend on; others (``checked``) are dropped.
-        self.relevant = fluents & (set(logic.governing) | self.goal_predicates | logic.mentioned | logic.denied)
-        if told := self.relevant & logic.unsure:
-            raise GameError(f"pddl_domain: something depends on {min(told)}, which has conditional effects")
+        self.relevant = self._relevant()
         self.salt = int.from_bytes(hashlib.blake2b(salt, digest_size=16).digest(), "big")
         self._weights: dict[Fact, int] = {}
         self.start = State()
         self.start_key = self.salt
-        for initial in sorted(static.initial):
-            if initial[0] in self.relevant:
-                fact, slots, weight = self.change(initial)
-                self.start.insert(fact, slots)
-                self.start_key ^= weight
-        self.places: dict[Row, Place] = {}
+        for fact in sorted(static.initial):
+            for each in self._forms(fact, True):
+                self.start.insert(each[0], each[1])
+                self.start_key ^= each[2]
+        self.places: dict[tuple[Row, bool], Place] = {}
         self._shared: dict[tuple[Entry, Row], SharedOperators] = {}
         self.everywhere = Place()
         self._enter(self.everywhere, logic.everywhere, {})
-        self.trigger_slot: Slot = (logic.trigger, (), ())
+        self.trigger_slot: Slot = (logic.trigger or "", (), ())
+
+    def _relevant(self) -> frozenset[str]:
+        """Predicates that preconditions, goal or texts depend on; facts of others (``checked``) are dropped."""
+        logic = self.logic
+        found = set(logic.governing) | self.goal_predicates | logic.mentioned | logic.denied
+        size = -1
+        while size != len(found):
+            size = len(found)
+            for schema in logic.schemas:
+                for outcome in schema.outcomes:
+                    if outcome.literal.predicate in found:
+                        found = found.union(*[mentioned(case) for case in outcome.cases])
+        return frozenset(found & logic.domain.fluents)
 
     # Facts ------------------------------------------------------------------------------------------------------------
 
@@ -153,26 +164,38 @@ class GroundGame:
             self._weights[fact] = weight
         return fact, slots_of(fact, self.indexes), weight
 
+    def _forms(self, fact: Fact, planned: bool) -> list[Change]:
+        """The changes of a fact for the planner (if ``planned``) and, where they may disagree, for the text."""
+        if fact[0] not in self.relevant:
+            return []
+        forms = [fact] if planned else []
+        if fact[0] in self.logic.apart and fact[0] in self.logic.mentioned:
+            forms.append((fact[0] + SAID, *fact[1:]))
+        return [self.change(form) for form in forms]
+
     def won(self, state: State) -> bool:
         return any(self.static.case_holds(case, steps, {}, state) for case, steps in self.goal)
 
     # Places -----------------------------------------------------------------------------------------------------------
 
-    def place(self, row: Row) -> Place:
-        """What can be done where the trigger's fact with ``row`` is true."""
-        place = self.places.get(row)
+    def place(self, row: Row, alone: bool) -> Place:
+        """What can be done where the trigger's fact with ``row`` is true; ``alone``: it is the only such fact."""
+        place = self.places.get((row, alone))
         if place is None:
-            place = self.places[row] = Place()
+            place = self.places[row, alone] = Place()
             place.free.update(self.everywhere.free)
             place.watches += self.everywhere.watches
             place.checked += self.everywhere.checked
-            place.leaving = self.change((self.logic.trigger, *row))
+            place.leaving = self.change((self.logic.trigger or "", *row))
             for tree in self.logic.trees:
                 binding = unify(tree.trigger, row, tree.types, self.static)
                 if binding is not None:
                     self._enter(place, tree.root, binding)
-                    for entry in tree.shared:
-                        self._enter_shared(place, entry, binding)
+                    if alone:
+                        for entry in tree.shared:
+                            self._enter_shared(place, entry, binding)
+                    else:
+                        self._enter(place, tree.separate, binding)
             place.order = sorted(place.free)
         return place
 
@@ -224,10 +247,10 @@ class GroundGame:
     def _only_effect(self, operator: Operator) -> Fact | None:
         """The one fact that a shared operator adds, if it does nothing else but remove its trigger."""
         entry = operator.entry
-        effects = entry.schema.action.effects
-        added = set(ground([effect for effect in effects if not effect.negated], operator.binding))
+        literals = [outcome.literal for outcome in entry.schema.outcomes]
+        added = set(ground([literal for literal in literals if not literal.negated], operator.binding))
         added -= set(ground(entry.fluent_positive, operator.binding))
-        others = [effect for effect in effects if effect.negated and effect.negation != entry.trigger]
+        others = [literal for literal in literals if literal.negated and literal.negation != entry.trigger]
         return added.pop() if len(added) == 1 and not others else None
 
     def expand(self, watch: FactWatch, row: Row, state: State) -> list[Operator]:
@@ -242,10 +265,11 @@ class GroundGame:
                 break
             binding[variable] = row[position]
         else:
-            for full in self.static.solutions(entry.after, binding, state):
-                operator = self.operator(entry, full)
-                if operator is not None:
-                    found.append(operator)
+            if all(row[a] == row[b] for a, b in guard.repeated):
+                for full in self.static.solutions(entry.after, binding, state):
+                    operator = self.operator(entry, full)
+                    if operator is not None:
+                        found.append(operator)
         if entry.static_after or not any(True for _ in self.static.solutions(entry.after_fixed, binding, state)):
             watch.known[row] = found
         return found
@@ -258,7 +282,7 @@ class GroundGame:
         if entry.doubtful and not bare and not self._does_something(entry, binding):
             return None
         schema = entry.schema
-        env = tuple([binding.get(name, "") for name, _ in schema.action.parameters])
+        env = tuple([self.static.cast(binding.get(name, ""), kind) for name, kind in schema.action.parameters])
         operator = Operator(entry, binding.copy(), env, schema.command.tell(env, self.static, self.start))
         if entry.need:
             operator.need = frozenset(ground(entry.need, binding))
@@ -270,12 +294,15 @@ class GroundGame:
 
     def _does_something(self, entry: Entry, binding: Binding) -> bool:
         """Whether the planner keeps this action: it drops those whose effects are all preconditions already."""
-        action = entry.schema.action
         given = set(ground(entry.fluent_positive, binding))
         missing = set(ground(entry.fluent_negative, binding))
-        added = set(ground([effect for effect in action.effects if not effect.negated], binding))
-        removed = set(ground([effect for effect in action.effects if effect.negated], binding))
-        return bool(action.unsure or added - given or removed - added - missing)
+        added: set[Fact] = set()
+        removed: set[Fact] = set()
+        for outcome in entry.schema.outcomes:
+            if outcome.variables or not outcome.always:
+                return True
+            (removed if outcome.literal.negated else added).update(ground((outcome.literal,), binding))
+        return bool(added - given or removed - added - missing)
 
     # Effects ----------------------------------------------------------------------------------------------------------
 
@@ -284,31 +311,79 @@ class GroundGame:
         entry, binding = operator.entry, operator.binding
         given = ground(entry.fluent_positive, binding)
         missing = ground(entry.fluent_negative, binding)
-        sure: dict[Fact, bool] = {}  # added (True) or removed
-        for effect in entry.schema.action.effects:
-            if effect.predicate not in self.relevant or (operator.leaves and effect.negation == entry.trigger):
+        sure: dict[Fact, bool] = {}  # unconditionally added (True) or removed
+        unsure: list[tuple[frozenset[Fact], frozenset[Fact], Fact, bool]] = []
+        for outcome in entry.schema.outcomes:
+            literal = outcome.literal
+            if literal.predicate not in self.relevant or (operator.leaves and literal.negation == entry.trigger):
                 continue
-            (fact,) = ground((effect,), binding)
-            if fact not in (missing if effect.negated else given):  # the planner drops effects that are preconditions
-                sure[fact] = sure.get(fact, False) or not effect.negated
+            ignored = missing if literal.negated else given  # the planner drops effects that are preconditions
+            if outcome.always and not outcome.variables:
+                fact = (literal.predicate, *[binding.get(name, name) for name in literal.args])
+                if fact not in ignored:
+                    sure[fact] = sure.get(fact, False) or not literal.negated
+                continue
+            for condition in outcome.cases:
+                for inner, need, forbid in self._conditions(condition, outcome.variables, binding):
+                    # Conditions on changing facts are checked when the action is carried out.
+                    fact = (literal.predicate, *[inner.get(name, name) for name in literal.args])
+                    if fact in ignored:
+                        continue
+                    if need or forbid:
+                        unsure.append((need, forbid, fact, not literal.negated))
+                    else:
+                        sure[fact] = sure.get(fact, False) or not literal.negated
+        self._settle(operator, sure, unsure)
+        operator.ready = True
+
+    def _conditions(
+        self, case: Case, variables: tuple[tuple[str, str], ...], binding: Binding
+    ) -> Iterable[tuple[Binding, frozenset[Fact], frozenset[Fact]]]:
+        """Bindings that static facts allow for an effect, each with the changing facts that it needs and forbids."""
+        fluents = self.static.domain.fluents
+        fixed = [atom for atom in case.positive if atom.predicate not in fluents]
+        positive = [atom for atom in case.positive if atom.predicate in fluents]
+        negative = [atom for atom in case.negative if atom.predicate in fluents]
+        steps: tuple[Step, ...] = plan(fixed, (*variables, *case.variables), (), fluents)
+        for inner in self.static.solutions(steps, dict(binding), self.start):
+            if self.static.allowed(case, inner):
+                yield inner, frozenset(ground(positive, inner)), frozenset(ground(negative, inner))
+
+    def _settle(
+        self,
+        operator: Operator,
+        sure: dict[Fact, bool],
+        unsure: list[tuple[frozenset[Fact], frozenset[Fact], Fact, bool]],
+    ) -> None:
         add: list[Change] = []
         remove: list[Change] = []
         for fact, added in sure.items():
-            (add if added else remove).append(self.change(fact))
+            (add if added else remove).extend(self._forms(fact, True))
+        conditional = []
+        for need, forbid, fact, added in unsure:
+            if fact not in sure:
+                conditional.append((need, forbid, added, self.change(fact)))
+        for fact in {fact for _, _, fact, _ in unsure if fact not in sure}:
+            # TextWorld's text applies every effect on a fact, whether its condition holds or not, removals last.
+            gone = any(f == fact and not added for _, _, f, added in unsure)
+            (remove if gone else add).extend(self._forms(fact, False))
+            sure[fact] = not gone
+        for fact, added in sure.items():
             if fact[0] in self.logic.denied:
                 (remove if added else add).append(self.change((f"not_{fact[0]}", *fact[1:])))
         operator.add, operator.remove = tuple(add), tuple(remove)
+        operator.conditional = tuple(conditional)
         touched = {fact[0] for fact in sure} | ({self.logic.trigger} if operator.leaves else set())
         operator.moves = not touched.isdisjoint(self.logic.governing)
         operator.decides = not touched.isdisjoint(self.goal_predicates)
-        operator.ready = True
 
     def applicable(self, state: State) -> tuple[Place, dict[str, Operator], list[str]]:
         """The place, command -> operator for everything admissible in ``state``, and the sorted commands."""
         rows = state.slots.get(self.trigger_slot, ())
-        if len(rows) != 1:
-            raise GameError(f"the agent must be at one place ({self.logic.trigger}), not at {len(rows)}")
-        place = self.places.get(rows[0]) or self.place(rows[0])
+        if len(rows) == 1:
+            place = self.places.get((rows[0], True)) or self.place(rows[0], True)
+        else:
+            place = self._merged(rows)
         facts, slots = state.facts, state.slots
         found = place.free.copy()
         order = place.order.copy()
@@ -338,3 +413,14 @@ class GroundGame:
 
     def _parts_hold(self, operator: Operator, state: State) -> bool:
         return all(self.static.holds(part, operator.binding, state) for part in operator.parts)
+
+    def _merged(self, rows: tuple[Row, ...]) -> Place:
+        """What can be done at several places at once, or at none."""
+        merged = Place()
+        for place in [self.place(row, False) for row in rows] or [self.everywhere]:
+            for command, operator in place.free.items():
+                merged.free.setdefault(command, operator)
+            merged.checked += place.checked
+            merged.watches += place.watches
+        merged.order = sorted(merged.free)
+        return merged

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from gagpo.envs.alfworld.native.formulas import Atom, Match, plan
 from gagpo.envs.alfworld.native.grammar import Condition
-from gagpo.envs.alfworld.native.logic import Logic, Schema
+from gagpo.envs.alfworld.native.logic import ConditionalEffect, Logic, Schema
 from gagpo.envs.alfworld.native.state import Binding, Fact, State, StaticFacts, ground, unify
 
 
@@ -36,7 +36,7 @@ def _can_be_answered(
         return False
     fluents = logic.domain.fluents
     fixed = [a for a in atoms if a.predicate in logic.domain.predicates and a.predicate not in fluents]
-    moving = [a for a in atoms if a.predicate in fluents]
+    moving = [a for a in atoms if a.predicate in fluents and a.predicate not in logic.apart]
     for found in _solutions(static, fixed, variables, binding, fluents):
         known = ground(moving, found)
         if not any(_exclude(logic, static, fact, undone) for fact in known if not any("?" in name for name in fact)):
@@ -54,6 +54,8 @@ def _exclude(logic: Logic, static: StaticFacts, fact: Fact, undone: Fact) -> boo
     At the start there are no traces. It stays so if every action that adds ``fact`` also adds ``undone``, and every
     action that removes ``undone`` also removes ``fact``.
     """
+    if undone[0] in logic.apart:
+        return False
     return all(undone in added for added, _ in _effects(logic, static, fact, False)) and all(
         fact in removed for _, removed in _effects(logic, static, undone, True)
     )
@@ -62,20 +64,20 @@ def _exclude(logic: Logic, static: StaticFacts, fact: Fact, undone: Fact) -> boo
 def _effects(logic: Logic, static: StaticFacts, fact: Fact, negated: bool) -> Iterator[tuple[set[Fact], set[Fact]]]:
     """The facts that each action adding ``fact`` (or removing it, if ``negated``) always adds and removes."""
     for schema in logic.schemas:
-        for effect in schema.action.effects:
-            if effect.predicate == fact[0] and effect.negated == negated:
-                yield from _instances(logic, static, schema, effect, fact)
+        for outcome in schema.outcomes:
+            if outcome.literal.predicate == fact[0] and outcome.literal.negated == negated:
+                yield from _instances(logic, static, schema, outcome, fact)
 
 
 def _instances(
-    logic: Logic, static: StaticFacts, schema: Schema, effect: Atom, fact: Fact
+    logic: Logic, static: StaticFacts, schema: Schema, outcome: ConditionalEffect, fact: Fact
 ) -> Iterator[tuple[set[Fact], set[Fact]]]:
-    sure = schema.action.effects
+    sure = [other.literal for other in schema.outcomes if other.always and not other.variables]
     fluents = logic.domain.fluents
     for case in schema.cases:
         # Only static facts are required: the others may have been true at some time.
-        variables = dict((*schema.action.parameters, *case.variables))
-        binding = unify(effect, fact[1:], variables, static)
+        variables = dict((*schema.action.parameters, *case.variables, *outcome.variables))
+        binding = unify(outcome.literal, fact[1:], variables, static)
         if binding is None:
             continue
         fixed = [atom for atom in case.positive if atom.predicate not in fluents]

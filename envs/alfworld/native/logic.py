@@ -5,13 +5,15 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gagpo.envs.alfworld.native.formulas import (
     Action,
     Atom,
     Case,
+    Effect,
     GameError,
     Match,
     PddlDomain,
@@ -36,12 +38,26 @@ from gagpo.envs.alfworld.native.narration import LIST_RULES, Compiled, Narration
 from gagpo.envs.alfworld.native.pddl import read_domain
 
 
+@dataclass(frozen=True, slots=True)
+class ConditionalEffect:
+    """An effect with its condition as alternatives."""
+
+    variables: tuple[tuple[str, str], ...]
+    cases: tuple[Case, ...]
+    literal: Atom
+
+    @property
+    def always(self) -> bool:
+        return self.cases == (Case(),)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Schema:
-    """An action of the domain with its alternatives and its wording."""
+    """An action of the domain with its effects and its wording."""
 
     action: Action
     cases: tuple[Case, ...]
+    outcomes: tuple[ConditionalEffect, ...]
     command: Compiled
     feedback: Compiled
 
@@ -105,7 +121,7 @@ class Entry:
             a.predicate not in fluents for a in case.negative
         )
         given = {atom.predicate for atom in case.positive}
-        self.doubtful = all(effect.negated or effect.predicate in given for effect in schema.action.effects)
+        self.doubtful = all(o.literal.negated or o.literal.predicate in given for o in schema.outcomes)
         self.loose = _loose(self)
 
 
@@ -113,6 +129,8 @@ def _atom(match: Match) -> Atom:
     """The atom of a lookup."""
     names: dict[int, str] = dict(zip(match.positions, match.keys, strict=True))
     names |= {position: name for position, name, _ in match.fresh}
+    for first, second in match.repeated:
+        names[second] = names[first]
     return Atom(match.predicate, tuple(names[i] for i in range(len(names))))
 
 
@@ -136,20 +154,21 @@ class Branch:
 
 @dataclass(slots=True, eq=False)
 class Tree:
-    """The entries of one trigger; those in ``shared`` have loose variables."""
+    """The entries of one trigger: ``shared`` and, again, ``separate`` hold those with loose variables."""
 
     trigger: Atom
     types: dict[str, str]
     root: Branch = field(default_factory=Branch)
     shared: list[Entry] = field(default_factory=list)
+    separate: Branch = field(default_factory=Branch)
 
 
 class Logic:
     """A compiled domain and grammar; immutable, shared by all games whose texts differ in the task alone.
 
-    trigger: the changing predicate that most conditions ask for (where the agent is).
+    trigger: the changing predicate that most conditions ask for (where the agent is), or None.
     governing: predicates that preconditions ask for.
-    unsure: predicates with conditional effects, on which nothing may depend.
+    apart: predicates with conditional effects, on which text and planner may disagree.
     mentioned: predicates that texts depend on.
     denied: predicates that texts ask for as ``not_...``: facts that were true once and are not.
     lookups: (predicate, positions) that changing facts are looked up by.
@@ -164,17 +183,23 @@ class Logic:
         for action in actions:
             if action.name not in grammar.wordings:
                 raise GameError(f"grammar: there is no action {action.name}, which the domain defines")
+        outcomes = {action.name: tuple(_outcome(effect) for effect in action.effects) for action in actions}
         alternatives = {action.name: cases(action.precondition) for action in actions}
-        self.unsure = frozenset[str]().union(*[action.unsure for action in actions])
+        self.apart = frozenset(o.literal.predicate for action in actions for o in outcomes[action.name] if not o.always)
+        self._children: dict[str, list[str]] = {name: [] for name in domain.types}
+        for name, supertypes in sorted(domain.types.items()):
+            for supertype in supertypes:
+                self._children[supertype].append(name)
         _check_grammar(domain, grammar, [action.name for action in actions])
-        narration = Narration(domain, grammar.rules)
+        narration = Narration(domain, grammar.rules, self.search_order, self.apart)
         self.intro = narration.compile((Call("intro"),), ())
         self.trigger = _commonest([case for found in alternatives.values() for case in found], fluents)
         self.everywhere = Branch()
         self.trees: list[Tree] = []
         self.schemas: list[Schema] = []
         self.lookups = narration.lookups
-        self.lookups.add((self.trigger, ()))
+        if self.trigger is not None:
+            self.lookups.add((self.trigger, ()))
         for action in actions:
             wording = grammar.wordings[action.name]
             scope = tuple((name.strip("?"), kind) for name, kind in action.parameters)
@@ -184,11 +209,14 @@ class Logic:
                 raise error.inside(f"grammar: action {action.name}") from None
             if command.changing:
                 raise GameError(f"grammar: action {action.name}: the command depends on facts that change")
-            schema = Schema(action, alternatives[action.name], command, feedback)
+            schema = Schema(action, alternatives[action.name], outcomes[action.name], command, feedback)
             self.schemas.append(schema)
             for case in alternatives[action.name]:
                 triggers = [atom for atom in case.positive if atom.predicate == self.trigger]
                 self._plant(Entry(schema, case, triggers[0] if triggers else None, fluents))
+            for outcome in schema.outcomes:
+                for case in outcome.cases:
+                    self.lookups |= lookups(plan(case.positive, (*outcome.variables, *case.variables), (), fluents))
         self.governing = frozenset(
             name for found in alternatives.values() for case in found for name in mentioned(case)
         )
@@ -208,8 +236,30 @@ class Logic:
             self.trees.append(tree)
         if entry.loose:
             tree.shared.append(entry)
+            tree.separate.plant(entry)
         else:
             tree.root.plant(entry)
+
+    def search_order(self, types: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+        """The type tuples below ``types`` in TextWorld's search order: breadth first, with its repetitions."""
+        seen: set[tuple[str, ...]] = set()
+        queue = deque(self._narrowed(types))
+        found = [types]
+        while queue:
+            found.append(queue.popleft())
+            if len(found) > 10_000:
+                raise GameError("grammar: a query has more than 10,000 combinations of subtypes")
+            for narrower in self._narrowed(found[-1]):
+                if narrower not in seen:
+                    seen.add(narrower)
+                    queue.append(narrower)
+        return tuple(found)
+
+    def _narrowed(self, types: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        narrowed = list(types)
+        for position, name in enumerate(types):
+            for child in self._children[name]:
+                yield (*narrowed[:position], child, *narrowed[position + 1 :])
 
 
 def lookups(steps: tuple[Step, ...]) -> set[tuple[str, tuple[int, ...]]]:
@@ -228,25 +278,34 @@ def mentioned(case: Case) -> set[str]:
     return found
 
 
-def _commonest(found: list[Case], fluents: frozenset[str]) -> str:
+def _commonest(found: list[Case], fluents: frozenset[str]) -> str | None:
     counts = Counter(name for case in found for name in {atom.predicate for atom in case.positive} & fluents)
-    if not counts:
-        raise GameError("pddl_domain: no action depends on where the agent is")
-    return max(sorted(counts), key=counts.__getitem__)
+    return max(sorted(counts), key=counts.__getitem__, default=None)
 
 
 def _loose(entry: Entry) -> frozenset[str]:
     """``Entry.loose``."""
     trigger, case = entry.trigger, entry.case
-    action, command = entry.schema.action, entry.schema.command
-    if trigger is None or entry.guard is not None or case.universal or command.open or action.unsure:
+    outcomes, command = entry.schema.outcomes, entry.schema.command
+    if trigger is None or entry.guard is not None or case.universal or command.open:
         return frozenset()
-    if trigger.negation not in action.effects:
+    if all(outcome.literal != trigger.negation for outcome in outcomes):
         return frozenset()
     used = {name for atom in (*case.positive, *case.negative) if atom != trigger for name in atom.args}
     used |= {f"?{name}" for name, _ in command.used}
-    used |= {name for effect in action.effects if effect != trigger.negation for name in effect.args}
+    for outcome in outcomes:
+        if not outcome.always or outcome.variables:
+            return frozenset()
+        if outcome.literal != trigger.negation:
+            used |= set(outcome.literal.args)
     return frozenset(name for name in trigger.args if name in entry.types and name not in used)
+
+
+def _outcome(effect: Effect) -> ConditionalEffect:
+    found = cases(effect.condition)
+    if any(case.universal for case in found):
+        raise GameError(f"'forall' in the condition of the effect {effect.literal} is not supported")
+    return ConditionalEffect(effect.variables, found, effect.literal)
 
 
 def _check_grammar(domain: PddlDomain, grammar: Grammar, actions: list[str]) -> None:

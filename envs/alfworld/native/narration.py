@@ -28,21 +28,40 @@ Teller = Callable[[Env, StaticFacts, State], str]
 Answers = Callable[[Env, StaticFacts, State], list[Env]]
 
 
+@dataclass(slots=True, eq=False)
+class Signatures:
+    """Type tuples in search order; compared by identity, which makes it a fast dictionary key."""
+
+    order: tuple[tuple[str, ...], ...]
+
+
 LIST_RULES = ("list_empty", "list_separator", "list_last_separator")
 MAX_PARTS = 100_000  # parts of one text; the longest shipped one has 60
+SAID = "@said"  # marks the text's copy of a fact on which text and planner may disagree
 
 
 class Narration:
     """Compiles the rules of a grammar for a domain.
 
+    search_order: returns the type tuples below a type tuple, in TextWorld's order.
+    apart: predicates on which text and planner may disagree; the text's facts are marked with ``SAID``.
     lookups: (predicate, positions) of changing facts that compiled texts look up.
     mentioned: predicates that compiled texts depend on.
     queries: all queries of compiled texts, in order.
     """
 
-    def __init__(self, domain: PddlDomain, rules: Mapping[str, tuple[Production, ...]]):
+    def __init__(
+        self,
+        domain: PddlDomain,
+        rules: Mapping[str, tuple[Production, ...]],
+        search_order: Callable[[tuple[str, ...]], tuple[tuple[str, ...], ...]],
+        apart: frozenset[str],
+    ):
         self.domain = domain
         self.rules = rules
+        self._search_order = search_order
+        self._signatures: dict[tuple[str, ...], Signatures] = {}
+        self.apart = apart
         self.lookups: set[tuple[str, tuple[int, ...]]] = set()
         self.mentioned: set[str] = set()
         self.queries: dict[tuple[Condition, ...], None] = {}
@@ -163,10 +182,17 @@ class Narration:
         self.mentioned.add(name)
         parameters = condition.parameters
         inner = (*scope, *dict.fromkeys(p for p in parameters if p not in scope))
-        fresh = [i for i, p in enumerate(parameters) if p not in scope]
+        fresh = [i for i, p in enumerate(parameters) if p not in scope and p not in parameters[:i]]
+        repeated = [
+            (parameters.index(p), i) for i, p in enumerate(parameters) if p not in scope and p in parameters[:i]
+        ]
         bound = tuple(i for i, p in enumerate(parameters) if p in scope)
         at = [scope.index(parameters[i]) for i in bound]
-        rows = self._rows(name, bound, tuple(kind for _, kind in parameters))
+        types = tuple(kind for _, kind in parameters)
+        if types not in self._signatures:
+            self._signatures[types] = Signatures(self._search_order(types))
+        signatures = self._signatures[types]
+        rows = self._rows(name, bound, len(parameters), signatures)
 
         def extend(env: Env, static: StaticFacts, state: State) -> list[Env]:
             found = []
@@ -177,10 +203,11 @@ class Narration:
                         break
                     more = (*more, row[i])
                 else:
-                    found.append(more)
+                    if not repeated or all(row[a] == row[b] for a, b in repeated):
+                        found.append(more)
             return found
 
-        if len(fresh) == 1:
+        if len(fresh) == 1 and not repeated:
             only = fresh[0]
 
             def extend_by_one(env: Env, static: StaticFacts, state: State) -> list[Env]:
@@ -191,12 +218,12 @@ class Narration:
         return extend, inner
 
     def _rows(
-        self, name: str, bound: tuple[int, ...], types: tuple[str, ...]
+        self, name: str, bound: tuple[int, ...], arity: int, signatures: Signatures
     ) -> Callable[[Row, StaticFacts, State], Iterable[Row]]:
-        """Rows of a predicate with given objects at the ``bound`` positions and objects of ``types``, sorted."""
+        """Rows of a predicate with given objects at the ``bound`` positions, in TextWorld's order."""
         if self._changes(name):
-            return self._changing(name, bound, types)
-        if self.domain.predicates.get(name) != len(types) or name == "=":
+            return self._changing(name + SAID if name in self.apart else name, bound, arity, signatures)
+        if self.domain.predicates.get(name) != arity or name == "=":
             return lambda key, static, state: ()
         cache_key = object()
 
@@ -204,7 +231,7 @@ class Narration:
             cache = static.cache.setdefault(cache_key, {})
             rows = cache.get(key)
             if rows is None:
-                rows = cache[key] = _fitting(static.lookup(name, bound, key), static, types)
+                rows = cache[key] = _ordered(static.lookup(name, bound, key), static, signatures)
             return rows
 
         return fixed
@@ -217,21 +244,21 @@ class Narration:
         return name.startswith("not_") and name[4:] in self.domain.fluents and name not in self.domain.predicates
 
     def _changing(
-        self, name: str, bound: tuple[int, ...], types: tuple[str, ...]
+        self, name: str, bound: tuple[int, ...], arity: int, signatures: Signatures
     ) -> Callable[[Row, StaticFacts, State], Iterable[Row]]:
-        if len(bound) == len(types):
+        if len(bound) == arity:
 
             def check(key: Row, static: StaticFacts, state: State) -> Iterable[Row]:
                 if (name, *key) not in state.facts:
                     return ()
-                return _fitting((key,), static, types)
+                return _ordered((key,), static, signatures)
 
             return check
         self.lookups.add((name, bound))
 
         def look(key: Row, static: StaticFacts, state: State) -> Iterable[Row]:
             rows = state.slots.get((name, bound, key))
-            return _fitting(rows, static, types) if rows else ()
+            return _ordered(rows, static, signatures) if rows else ()
 
         return look
 
@@ -275,24 +302,29 @@ class Compiled:
             raise GameError(f"grammar: a text has more than {MAX_PARTS:,} parts")
 
 
-class _Fits(dict[Row, bool]):
-    """Row -> whether its objects have exactly ``types``."""
+class _Ranks(dict[Row, tuple[int, ...]]):
+    """Row -> positions of its types among ``signatures``: empty for the usual case, the first one only."""
 
-    def __init__(self, known: Mapping[str, str], types: tuple[str, ...]):
-        self.known = known
+    def __init__(self, types: Mapping[str, str], signatures: Signatures):
         self.types = types
+        self.signatures = signatures
 
-    def __missing__(self, row: Row) -> bool:
-        self[row] = fits = tuple([self.known[name] for name in row]) == self.types
-        return fits
+    def __missing__(self, row: Row) -> tuple[int, ...]:
+        signature = tuple([self.types[name] for name in row])
+        found = tuple(i for i, each in enumerate(self.signatures.order) if each == signature)
+        self[row] = found = () if found == (0,) else found or (-1,)
+        return found
 
 
-def _fitting(rows: Iterable[Row], static: StaticFacts, types: tuple[str, ...]) -> Iterable[Row]:
-    """The ``rows`` whose objects have exactly ``types``, as TextWorld matches them."""
-    fits = static.cache.get(types)
-    if fits is None:
-        fits = static.cache[types] = _Fits(static.types, types)
-    return rows if all(map(fits.__getitem__, rows)) else [row for row in rows if fits[row]]
+def _ordered(rows: Iterable[Row], static: StaticFacts, signatures: Signatures) -> Iterable[Row]:
+    """Sorted ``rows`` in order of rank, without those of no rank; a row with two ranks comes twice."""
+    ranks = static.cache.get(signatures)
+    if ranks is None:
+        ranks = static.cache[signatures] = _Ranks(static.types, signatures)
+    if not any(map(ranks.__getitem__, rows)):
+        return rows
+    placed = [(rank, row) for row in rows for rank in ranks[row] or (0,) if rank >= 0]
+    return [row for _, row in sorted(placed)]
 
 
 def _joined(parts: list[Compiled]) -> Compiled:

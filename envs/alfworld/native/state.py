@@ -64,7 +64,7 @@ class StaticFacts:
     """The objects of a problem and the facts that no action changes.
 
     types: object -> type.
-    members: type -> its objects.
+    members: type -> its objects, subtypes included.
     rows: predicate -> its rows.
     cache: texts and rows that narration has computed for these objects.
     """
@@ -72,12 +72,14 @@ class StaticFacts:
     def __init__(self, domain: PddlDomain, problem: PddlProblem):
         self.domain = domain
         self.types = problem.objects
-        spoken = spoken_names({name for _, *row in problem.facts for name in row})
+        ids = {name for _, *row in problem.facts for name in row} | set(problem.measured)
+        spoken = spoken_names(ids)
         self.entities = {id: Entity(id, self.types.get(id, "object"), text) for id, text in spoken.items()}
         self.steps_left = MAX_STEPS
         self.members: dict[str, set[str]] = {name: set() for name in domain.types}
         for name, kind in problem.objects.items():
-            self.members[kind].add(name)
+            for each in (kind, *domain.types[kind]):
+                self.members[each].add(name)
         self.rows: dict[str, set[Row]] = {}
         self.initial: set[Fact] = set()
         fluents = domain.fluents
@@ -86,8 +88,23 @@ class StaticFacts:
                 self.initial.add(fact)
             else:
                 self.rows.setdefault(fact[0], set()).add(fact[1:])
+        for kind, names in self.members.items():
+            if kind not in domain.predicates:
+                self.rows[kind] = {(name,) for name in names}  # a type used as a predicate
         self._indexes: dict[tuple[str, tuple[int, ...]], dict[Row, list[Row]]] = {}
         self.cache: dict[object, dict[Any, Any]] = {}
+
+    def cast(self, name: str, kind: str) -> str:
+        """The argument that the text sees for object ``name`` and a parameter of type ``kind``.
+
+        In TextWorld, an object of a narrower type than the parameter's matches no fact.
+        """
+        if not name or self.types[name] == kind:
+            return name
+        strange = f"{name}\0{kind}"
+        if name in self.entities:
+            self.entities[strange] = self.entities[name]
+        return strange
 
     def lookup(self, predicate: str, positions: tuple[int, ...], key: Row) -> list[Row]:
         """The sorted rows of a static predicate with ``key`` at ``positions``."""
@@ -131,7 +148,8 @@ class StaticFacts:
                     break
                 binding[variable] = value
             else:
-                yield from self.solutions(steps, binding, state, at + 1)
+                if not step.repeated or all(row[a] == row[b] for a, b in step.repeated):
+                    yield from self.solutions(steps, binding, state, at + 1)
         for _, variable, _ in step.fresh:
             binding.pop(variable, None)
 

@@ -16,7 +16,7 @@ from gagpo.envs.alfworld.native.engine import Games, NativeEngine
 from tests.envs.alfworld import native_den
 
 START = [
-    "flip", "grab ball 1", "sweep anvil 1", "sweep ball 1", "sweep ball 2", "sweep doll_minus_ 1", "wait",
+    "flip", "grab ball 1", "grab crate 2", "sweep attic 1", "sweep attic 2", "sweep hall 1", "sweep shed 1", "wait",
     "walk to attic 2", "walk to shed 1",
 ]  # fmt: skip
 
@@ -32,41 +32,34 @@ def play(engine: NativeEngine, game: Path, *commands: str) -> list[Scene]:
 
 def test_a_game_begins_with_its_intro_and_its_commands(den):
     (scene,) = play(NativeEngine(), den)
+    # Two paths in the type hierarchy lead to a box, so TextWorld lists crates twice.
     assert scene.observation == (
-        "Den.\n\n  hall 1, lit by the me_bar_1: a anvil 1, and a ball 1. \n\nYour task is to: tidy up."
+        "Den.\n\n  hall 1, lit by the me_bar_1: a crate 2, a anvil 1, a ball 1, a crate 2, and a ball 1. "
+        "\n\nYour task is to: tidy up."
     )
     assert scene.admissible_commands == START
     assert (scene.won, scene.done, scene.score) == (False, False, 0)
 
 
-def test_texts_follow_the_effects(den):
-    commands = [
-        "walk to attic 2",
-        "flip",
-        "flip",
-        "grab ball 2",
-        "walk to hall 1",
-        "sweep ball 1",
-        "drop ball 2",
-        "flip",
-    ]
+def test_effects_follow_their_conditions(den):
+    commands = ["walk to attic 2", "flip", "grab ball 2", "drop ball 2", "sweep shed 1", "walk to hall 1", "flip"]
     scenes = play(NativeEngine(), den, *commands)
     assert [scene.observation for scene in scenes[1:]] == [
         "It is dark at attic 2.",
-        "Click. attic 2, lit by the me_bar_1: a ball 2. ",
-        "Click. It went dark here.",
+        "Click. It went dark here.",  # the text applies both effects, the removal last
         "You hold ball 2.",
-        "At hall 1 you see anvil 1, and ball 1 and crate 2.",
-        "doll_minus_ 1 shine",  # read up to the stray mark; a placeholder never stands for the swept ball
-        "You drop ball 2, beside anvil 1, and ball 1.",
+        "You drop ball 2, beside crate 1, and ball 2.",
+        "anvil 1, crate 2, crate 1, ball 2, ball 1, and doll_minus_ 1 shine",  # read up to the stray mark
+        "At hall 1 you see anvil 1, crate 2, and ball 1 and crate 2.",
         "Click. It went dark here.",
     ]
 
 
-def test_one_object_is_held_at_a_time_and_stacked_ones_cannot_be_taken(den):
+def test_one_object_is_held_at_a_time_and_supports_cannot_be_taken(den):
     scenes = play(NativeEngine(), den, "grab ball 1", "stack ball 1 on crate 2")
-    assert not any(command.startswith("grab") for scene in scenes[1:] for command in scene.admissible_commands)
-    assert "grab ball 1" in scenes[0].admissible_commands and "grab anvil 1" not in scenes[0].admissible_commands
+    assert not any(command.startswith("grab") for command in scenes[1].admissible_commands)
+    assert "grab crate 2" not in scenes[2].admissible_commands
+    assert "grab ball 1" in scenes[2].admissible_commands
 
 
 def test_an_inadmissible_command_changes_nothing(den):
@@ -79,9 +72,9 @@ def test_an_inadmissible_command_changes_nothing(den):
 
 
 def test_the_game_is_won_and_lost_again_by_its_goal(den):
-    plan = ["grab ball 1", "stack ball 1 on crate 2", "sweep ball 2", "walk to shed 1", "walk to hall 1"]
+    plan = ["sweep attic 2", "grab ball 1", "stack ball 1 on crate 2", "walk to shed 1", "flip", "walk to hall 1"]
     scenes = play(NativeEngine(), den, *plan)
-    assert [scene.won for scene in scenes] == [False, False, False, True, False, True]
+    assert [scene.won for scene in scenes] == [False, False, False, True, False, False, True]
     assert [scene.done for scene in scenes] == [scene.won for scene in scenes]
     assert [scene.score for scene in scenes] == [int(scene.won) for scene in scenes]
 
@@ -150,7 +143,7 @@ def transcript(game: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-TRANSCRIPT = "60bb5794e9175aba"
+TRANSCRIPT = "31094b26cf5185b0"
 
 
 def test_texts_and_keys_are_the_same_in_every_process_and_python(den):
@@ -192,17 +185,10 @@ def test_broken_files_are_refused_with_file_and_place(den, tmp_path):
 @pytest.mark.parametrize(
     ("field", "old", "new", "message"),
     [
-        ("pddl_problem", "(:goal", "(:gaol", "pddl_problem: :gaol is not supported"),
-        (
-            "pddl_problem",
-            "(lit attic_bar_2)",
-            "(bright attic_bar_2)",
-            "pddl_problem: :init: an unknown predicate or name",
-        ),
-        ("pddl_domain", "(clean ?t))", "(bright ?t))", "pddl_domain: action sweep: an unknown predicate"),
-        ("pddl_domain", "(seen ?p)))", "(lit ?p)))", "depends on lit, which has conditional effects"),
-        ("pddl_problem", "(at me_bar_1 hall_bar_1)", "", "the agent must be at one place (at), not at 0"),
-        ("pddl_domain", "(define", "(" * 4_000_000, "pddl_domain: more than 100 nested"),
+        ("pddl_problem", "(:goal", "(:gaol", "pddl_problem: there is no :goal"),
+        ("pddl_problem", "(lit attic_bar_2)", "(bright attic_bar_2)", "pddl_problem: :init: unknown predicate"),
+        ("pddl_domain", "(lit ?p))))", "(bright ?p))))", "pddl_domain: action flip: unknown predicate bright"),
+        ("pddl_domain", "(define", "(" * 4_000_000, "pddl_domain: line 2: more than 100 nested"),
         ("grammar", '"rhs": "Den.', '"rhs": "#intro#', "grammar: circular rules: intro -> intro"),
         ("grammar", '" (clean)"', '"#clean#"', "grammar: circular rules: clean -> clean"),
         ("grammar", "#arrive#", "#arive#", "there is no rule arive"),
