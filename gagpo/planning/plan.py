@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gagpo.agents.model import ModelError
-from gagpo.agents.shape import Shape, sizes
 from gagpo.agents.pretrained import folder_of
+from gagpo.agents.shape import Shape, sizes
 from gagpo.base.errors import InvalidArgument, first_line
 from gagpo.planning.memory import Part, adapter, engine_parts, moments, peak, state_parts, update_parts
 from gagpo.settings import EnvironmentSettings, RunSettings
