@@ -24,7 +24,6 @@ help:
 	@echo "make bench      environment and credit benchmarks"
 
 train: $(VENV)/.base
-	$(VENV)/bin/gagpo sft $(CONFIG)
 	$(VENV)/bin/gagpo train $(CONFIG) --auto $(SET)
 
 test: $(VENV)/.dev lint
