@@ -72,6 +72,11 @@ def folder_of(model: str) -> str:
     return starters.folder_of(model)
 
 
+def is_missing(model: str) -> bool:
+    """Whether ``model`` is one of :data:`MODELS` and has not been fetched."""
+    return model in MODELS and not (place_of(model) / manifest.NAME).is_file()
+
+
 def place_of(name: str) -> Path:
     """Where the model called ``name`` is kept."""
     return data_folder() / "models" / name

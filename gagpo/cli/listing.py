@@ -101,6 +101,7 @@ def _problem(module: str, name: str) -> str:
 
 def everything(runs: Path = Path("runs"), models: Path = Path("data/models")) -> list[Listed]:
     """Environments, algorithms, curricula, engines, shipped models, local models and runs."""
+    from gagpo.agents import pretrained
     from gagpo.agents.engines.registry import SERVERS
     from gagpo.algorithms import PRESETS
     from gagpo.controllers.curriculum import CURRICULA
@@ -115,9 +116,17 @@ def everything(runs: Path = Path("runs"), models: Path = Path("data/models")) ->
         listed.append(Listed("engine", engine, package=package, problem=missing))
     listed += [Listed("engine", engine) for engine in SERVERS]
     listed += _starters()
+    listed += [Listed("model", name, _origin(name), one.package) for name, one in pretrained.MODELS.items()]
     for kind, folder, mark in (("model", models, "config.json"), ("run", runs, "config.yaml")):
         listed += [Listed(kind, str(path.parent), package="") for path in sorted(folder.glob(f"*/{mark}"))]
     return listed
+
+
+def _origin(name: str) -> str:
+    """How the pretrained model called ``name`` comes here, or where it lies."""
+    from gagpo.agents import pretrained
+
+    return f"gagpo models get {name}" if pretrained.is_missing(name) else str(pretrained.place_of(name))
 
 
 def _starters() -> list[Listed]:
