@@ -118,7 +118,7 @@ def test_the_sampler_has_the_trainers_log_probabilities(config, tmp_path):
     path = next((folder.path / "episodes").glob("*.jsonl"))
     for line in path.read_text().splitlines():
         for turn in json.loads(line)["turns"]:
-            assert np.allclose([t for t in turn.get("tokens", {}).get("ratio", [])], 1, atol=1e-3)
+            assert np.allclose(turn.get("tokens", {}).get("ratio", []), 1, atol=1e-3)
 
 
 def test_ten_steps_of_sft_lower_the_loss_and_are_read_by_transformers(config, tmp_path):
