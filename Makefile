@@ -9,13 +9,14 @@ JOBS   ?= 2
 
 export TORCH_INDEX_URL
 
-.PHONY: budgets docs train test test-slow test-pages test-scale test-scale-environment test-hard test-interop test-interop-environment test-vllm test-vllm-environment lint bench clean help
+.PHONY: budgets docs train test test-slow test-pages test-real test-scale test-scale-environment test-hard test-interop test-interop-environment test-vllm test-vllm-environment lint bench clean help
 
 help:
 	@echo "make train      install, generate games, train a small model that comes with the package with GAGPO, report; SET='seed=2 name=two' changes settings"
 	@echo "make test       install, run the linter, the type checker and the tests"
 	@echo "make test-slow  the tests that take longer"
 	@echo "make test-pages every command that README and the pages print, from a fresh clone"
+	@echo "make test-real  a real pretrained model, downloaded from the package index, through training and evaluation"
 	@echo "make test-scale many processes against one, checkpoints between them, engines elsewhere"
 	@echo "make test-hard  kills, lost ranks, damages, mutations, hostile actions and queries for hours; SCALE=0.01 for minutes"
 	@echo "make test-vllm  vLLM's tests, in an environment of their own"
@@ -24,7 +25,6 @@ help:
 	@echo "make bench      environment and credit benchmarks"
 
 train: $(VENV)/.base
-	$(VENV)/bin/gagpo sft $(CONFIG)
 	$(VENV)/bin/gagpo train $(CONFIG) --auto $(SET)
 
 test: $(VENV)/.dev lint
@@ -33,6 +33,9 @@ test: $(VENV)/.dev lint
 
 test-slow: $(VENV)/.dev
 	$(PY) -m pytest -m slow
+
+test-real: $(VENV)/.dev
+	GAGPO_REAL=1 $(PY) -m pytest tests/real
 
 test-scale-environment: $(VENV)/.dev
 	@$(PIP) -e '.[ray]'

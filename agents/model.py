@@ -14,7 +14,7 @@ import torch
 from gagpo.agents.engines import adapters, attention_check
 from gagpo.agents.engines.flat import attention
 from gagpo.agents.precision import bound_kernels, dtype_of
-from gagpo.agents.starters import folder_of
+from gagpo.agents.pretrained import folder_of
 from gagpo.base import manifest
 from gagpo.base.errors import GagpoError
 

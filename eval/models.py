@@ -16,9 +16,10 @@ from gagpo.agents.api.answer import Usage
 from gagpo.agents.api.client import ApiClient, ApiError
 from gagpo.agents.api.settings import ApiSettings
 from gagpo.agents.engines.base import Sampling
+from gagpo.agents.pretrained import folder_of
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.setup import language_agent, make_engine, make_env
-from gagpo.agents.starters import find, folder_of, is_starter
+from gagpo.agents.starters import find, is_starter
 from gagpo.envs.lookup import find_spec
 from gagpo.envs.tools import tools_of
 from gagpo.eval.evaluate import ChosenPanel, EvaluationOutcome, Player
@@ -127,7 +128,7 @@ def _folder(request: EvaluationRequest, run: RunSettings | None, which: str | No
     from gagpo.runs import keeping
 
     if run is None:
-        return request.model
+        return folder_of(request.model)
     if request.revision is not None:
         raise SettingsError(
             f"revision {request.revision!r} does not apply to the run {request.model}: name a checkpoint with @"

@@ -78,7 +78,7 @@ class Recipe:
         sft = sft_of(self.settings)
         steps = sft.steps or 1
         risen = min(1.0, (step + 1) / min(100, max(1, steps // 20)))
-        return sft.learning_rate * min(risen, (steps - step) / max(1.0, (self.extras.decay or 1.0) * steps))
+        return (sft.learning_rate or 0.0) * min(risen, (steps - step) / max(1.0, (self.extras.decay or 1.0) * steps))
 
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -96,4 +96,6 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         raise InvalidArgument(f"{path}: corrected episodes are played by sft.base, which is not set")
     if extras.corrected + (settings.sft.mistakes or 0.0) > 1:
         raise InvalidArgument(f"{path}: corrected and sft.mistakes are shares of one whole")
-    return Recipe(settings, extras)
+    unset = {"optimizer": "muon", "learning_rate": 4e-3, "observations": 0.3}  # what the stages were made with
+    added = {key: value for key, value in unset.items() if getattr(settings.sft, key) is None}
+    return Recipe(settings.model_copy(update={"sft": settings.sft.model_copy(update=added)}), extras)

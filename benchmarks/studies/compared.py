@@ -55,6 +55,16 @@ STUDIES = {
             *("evaluation.every=0", "optimizer.schedule=constant"),
         ],
     ),
+    "smollm2": Study(  # a pretrained chat model; `gagpo sft alfworld-smollm2` first makes what all runs start from
+        "configs/alfworld-smollm2.yaml",
+        {name: preset(name) for name in ("gagpo", "grpo")},
+        common=[
+            "training.turns=16000",
+            "training.iterations=40",
+            "evaluation.every=0",
+            "training.microbatch_tokens=2048",
+        ],
+    ),
     "credits-shop": Study(
         SHOP,
         TURN_LEVEL,

@@ -23,6 +23,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "profile": ("gagpo profile alfworld-first", "gagpo profile mine.yaml training.precision=bfloat16 --iterations 5"),
     "export": ("gagpo export runs/alfworld-first@best model", "gagpo export episodes.jsonl logs"),
     "serve": ("gagpo serve gagpo/ALFWorld-v0 --port 8000", "gagpo serve gagpo/WebShop-v0 --browser"),
+    "models get": ("gagpo models get smollm2-135m", "gagpo models get other-model.Q8_0.gguf --to models/other"),
     "new": ("gagpo new walk", "gagpo new walk --folder environments"),
     "list": ("gagpo list", "gagpo list --runs elsewhere/runs --json"),
     "configs": ("gagpo configs", "gagpo configs alfworld-first > mine.yaml"),
@@ -30,7 +31,9 @@ EXAMPLES: dict[str, tuple[str, str]] = {
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add the examples to every command; KeyError for a command without."""
-    for command in app.registered_commands:
-        name = command.name or getattr(command.callback, "__name__", "")
-        command.epilog = "\n\n".join(["For example:", *EXAMPLES[str(name)]])
+    """Add the examples to every command, also to those of groups; KeyError for a command without."""
+    groups = [(f"{group.name} ", group.typer_instance) for group in app.registered_groups]
+    for prefix, part in [("", app), *groups]:
+        for command in part.registered_commands if part else ():
+            name = prefix + str(command.name or getattr(command.callback, "__name__", ""))
+            command.epilog = "\n\n".join(["For example:", *EXAMPLES[name]])

@@ -86,6 +86,7 @@ def _problem(module: str, name: str) -> str:
 
 def everything(runs: Path = Path("runs"), models: Path = Path("data/models")) -> list[Listed]:
     """Environments, algorithms, engines, shipped models, local models and runs."""
+    from gagpo.agents import pretrained
     from gagpo.algorithms import PRESETS
 
     listed = environments()
@@ -94,9 +95,17 @@ def everything(runs: Path = Path("runs"), models: Path = Path("data/models")) ->
         missing = "" if find_spec(package) else f"the package {package} is not installed"
         listed.append(Listed("engine", engine, package=package, problem=missing))
     listed += _starters()
+    listed += [Listed("model", name, _origin(name), one.package) for name, one in pretrained.MODELS.items()]
     for kind, folder, mark in (("model", models, "config.json"), ("run", runs, "config.yaml")):
         listed += [Listed(kind, str(path.parent), package="") for path in sorted(folder.glob(f"*/{mark}"))]
     return listed
+
+
+def _origin(name: str) -> str:
+    """How the pretrained model called ``name`` comes here, or where it lies."""
+    from gagpo.agents import pretrained
+
+    return f"gagpo models get {name}" if pretrained.is_missing(name) else str(pretrained.place_of(name))
 
 
 def _starters() -> list[Listed]:

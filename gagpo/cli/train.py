@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -54,6 +56,8 @@ def train(
             raise SettingsError("give a settings file to start a run, or --resume RUN to continue one (not both)")
     elif config is None:
         raise SettingsError("name a settings file or a shipped config (`gagpo configs` lists them), or --resume RUN")
+    else:
+        _make_missing_model(config, changes, quiet)
     if ray is not None:
         resumed = launch.resume_run(resume, changes) if resume is not None else None
         _train_in_cluster(ray, resumed or launch.new_run(config or "", changes, runs, auto), as_json)
@@ -78,6 +82,23 @@ def train(
     say(f"first point of the curve after {clock_time(first)}, report after {clock_time(whole)} (minutes:seconds)")
     if as_json:
         print_json({split: result.summary() for split, result in results.items()})
+
+
+def _make_missing_model(config: str, changes: list[str], quiet: bool) -> None:
+    """Run SFT, in a process of its own, for a config that has a section ``sft`` and names a folder without a model."""
+    from gagpo.agents.starters import is_starter
+    from gagpo.distributed.environment import started_as_rank
+    from gagpo.settings import load
+
+    settings = load(config, changes)
+    made = is_starter(settings.model) or (Path(settings.model) / "config.json").exists()
+    if settings.sft is None or made or started_as_rank():
+        return
+    say(f"{settings.model} does not exist: training it on demonstrations first, as `gagpo sft` does")
+    words = [sys.executable, "-m", "gagpo", "sft", config, *changes, *(["-q"] if quiet else [])]
+    status = subprocess.run(words).returncode
+    if status:
+        raise typer.Exit(status)
 
 
 def _extended(folder: RunFolder) -> str:

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gagpo.agents import pretrained
 from gagpo.agents.model import ModelError
 from gagpo.agents.shape import Shape, sizes
-from gagpo.agents.starters import folder_of
 from gagpo.base.errors import InvalidArgument, first_line
 from gagpo.planning.memory import Part, adapter, engine_parts, moments, peak, state_parts, update_parts
 from gagpo.settings import EnvironmentSettings, RunSettings
@@ -121,9 +121,14 @@ def shape_of(settings: RunSettings) -> Shape:
 def _config(settings: RunSettings) -> PreTrainedConfig:
     from transformers import AutoConfig
 
-    name = folder_of(settings.model)
+    model = settings.model
+    if settings.sft is not None and settings.sft.base is not None and not Path(model).exists():
+        model = settings.sft.base
+    if pretrained.is_missing(model):
+        raise ModelError(f"{model} is not here, and a plan downloads nothing; run `gagpo models get {model}`")
+    name = pretrained.folder_of(model)
     folder = Path(name)
-    if not folder.exists() and settings.sft is not None:
+    if not folder.exists() and settings.sft is not None and settings.sft.base is None:
         shape = shape_for(settings.sft.model)
         return config(shape, shape.vocabulary)
     if folder.is_dir() and not (folder / "config.json").exists():

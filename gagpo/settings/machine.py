@@ -7,7 +7,7 @@ import re
 from importlib.metadata import version
 from pathlib import Path
 
-from gagpo.agents.starters import folder_of
+from gagpo.agents.pretrained import folder_of
 from gagpo.settings.run import RunSettings, SettingsError
 
 

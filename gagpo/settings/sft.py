@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.options import Options
+from gagpo.settings.training import LoraSettings
 
 
 class SftModelSettings(Options):
@@ -32,10 +33,15 @@ class SftModelSettings(Options):
 
 
 class SftSettings(Options):
-    """Supervised fine-tuning on demonstrations by the environment's expert, or on the best random episodes."""
+    """Supervised fine-tuning on demonstrations: of the environment's expert, of a file, or the best random episodes."""
 
     base: str | None = Field(None, description="model to start from, with its tokenizer; absent: a new small model")
-    episodes: int = Field(3000, ge=1, description="demonstrations")
+    data: str | None = Field(
+        None,
+        description="file of demonstrations: episodes, of which the successful ones are imitated, or conversations in "
+        "the messages form; absent: played by the environment's expert",
+    )
+    episodes: int = Field(3000, ge=1, description="demonstrations, at most")
     noise: float = Field(
         0.1, ge=0, le=1, description="share of the expert's moves that are random and not imitated, to show recovery"
     )
@@ -49,8 +55,30 @@ class SftSettings(Options):
     steps: int | None = Field(
         None, ge=1, description="optimizer steps; absent: until the model is good enough on 16 training tasks"
     )
+    every: int | None = Field(
+        None, ge=1, description="steps between evaluations on 16 training tasks, of which the best model is kept"
+    )
     batch: int = Field(16, ge=1, description="episodes of one step")
-    learning_rate: float = Field(4e-3, gt=0, le=10, description="the highest rate")
-    observations: float = Field(0.3, ge=0, description="weight of the loss on observations, relative to responses")
+    optimizer: Literal["adamw", "muon"] | None = Field(
+        None, description="muon: for the matrices between layers; absent: adamw with a base, muon for a new model"
+    )
+    learning_rate: float | None = Field(None, gt=0, le=10, description="the highest rate; absent: by the model's size")
+    observations: float | None = Field(
+        None,
+        ge=0,
+        description="weight of the loss on observations, relative to responses; absent: 0 with a base, 0.3 for a new "
+        "model",
+    )
+    lora: LoraSettings | None = Field(None, description="train an adapter, which is merged at the end; requires a base")
     seed: int = Field(1, description="of model, demonstrations and order")
     model: SftModelSettings = SftModelSettings()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> SftSettings:
+        if self.every is not None and self.steps is None:
+            raise InvalidArgument("every: set steps too; without steps, evaluations come at growing intervals")
+        if self.lora is not None and self.base is None:
+            raise InvalidArgument("lora: a new model has nothing to adapt: set base, or remove lora")
+        if self.lora is not None and self.lora.base != "float32":
+            raise InvalidArgument(f"lora.base must be float32, because the adapter is merged (got {self.lora.base})")
+        return self

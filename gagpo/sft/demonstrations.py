@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from gagpo.agents.agent import Agent, EpisodeState, ExpertAgent, RandomAgent
 from gagpo.agents.call_formats import find_format
 from gagpo.agents.context import Context
-from gagpo.agents.episodes import Episode, Turn
+from gagpo.agents.episodes import Episode, Turn, read_episodes
 from gagpo.agents.model import load_tokenizer
 from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import group_jobs, rollout
@@ -41,11 +42,13 @@ class Demonstrations:
     episodes: responses are written as the learner writes them.
     mistakes: share of mistakes among them, as in ``sft.mistakes``.
     imitable: whether a good imitation succeeds as often; false for the best random episodes, which include luck.
+    tokenized: whether their turns hold token ids already; then it is not known how often they succeeded.
     """
 
     episodes: list[Episode]
     mistakes: float
     imitable: bool = True
+    tokenized: bool = False
 
 
 def demonstrations(settings: RunSettings, quiet: bool = False) -> Demonstrations:
@@ -80,6 +83,29 @@ def demonstrations(settings: RunSettings, quiet: bool = False) -> Demonstrations
     kept = [episode for episode in kept if episode.turns]
     rephrase(kept, settings)
     return Demonstrations(kept, mistakes, imitable)
+
+
+def of_file(settings: RunSettings, path: Path) -> Demonstrations:
+    """The successful episodes of a file of episodes, at most ``sft.episodes``; invalid turns are not imitated.
+
+    Raises: InvalidArgument for a damaged record, naming its number, and for a file without successes.
+    """
+    kept: list[Episode] = []
+    for number, record in enumerate(read_episodes(path), 1):
+        try:
+            episode = Episode.from_record(record)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{path}, episode {number}: {error}") from None
+        if episode.success and episode.turns:
+            kept.append(episode)
+        if len(kept) == sft_of(settings).episodes:
+            break
+    if not kept:
+        raise InvalidArgument(f"{path} holds no successful episode to imitate")
+    for turn in (turn for episode in kept for turn in episode.turns):
+        turn.trainable = turn.valid
+    rephrase(kept, settings)
+    return Demonstrations(kept, mistakes=0.0)
 
 
 # Players --------------------------------------------------------------------------------------------------------------

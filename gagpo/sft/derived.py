@@ -1,4 +1,4 @@
-"""Derive the size of a new model, the response length and RL's learning rate from demonstrations.
+"""Derive the size of a new model and the response length from demonstrations, and learning rates from the size.
 
 Settings of the user take precedence. The values are saved with the model, see :mod:`gagpo.settings.derived`.
 """
@@ -21,6 +21,8 @@ from gagpo.sft.small_model import ModelShape, shape_for
 
 HEADROOM = 1.5  # longest response in RL, relative to the longest demonstrated one
 RATE, AT = 2e-4, 1e6  # learning rate of RL for a model of so many parameters; larger models take smaller steps
+NEW, PRETRAINED, ADAPTER = 4e-3, 2e-4, 1e-3  # learning rates of SFT: of a new model, of weights and an adapter of ...
+PRETRAINED_AT = 1.35e8  # ... so many parameters; larger models take smaller steps
 COVERED = 0.995  # share of all words that are in the vocabulary
 _WORD = re.compile(r"\w+|[^\w\s]+")
 
@@ -87,6 +89,21 @@ def derived_shape(settings: RunSettings, vocabulary: int, lengths: Lengths, env:
 def rate_of(parameters: int) -> float:
     """The learning rate of RL for a model of so many parameters."""
     return float(f"{RATE * (AT / parameters) ** 0.25:.1e}")
+
+
+def resolved(settings: RunSettings, parameters: int) -> RunSettings:
+    """``settings`` with the optimiser, the learning rate and the weight of observations that ``sft`` does not set.
+
+    parameters: of the model.
+    """
+    sft = sft_of(settings)
+    if sft.base is None:
+        defaults: dict[str, object] = {"optimizer": "muon", "learning_rate": NEW, "observations": 0.3}
+    else:
+        rate = (ADAPTER if sft.lora else PRETRAINED) * (PRETRAINED_AT / parameters) ** 0.5
+        defaults = {"optimizer": "adamw", "learning_rate": float(f"{rate:.1e}"), "observations": 0.0}
+    unset = {name: value for name, value in defaults.items() if getattr(sft, name) is None}
+    return settings.model_copy(update={"sft": sft.model_copy(update=unset)})
 
 
 def words(derived: Mapping[str, Value]) -> str:

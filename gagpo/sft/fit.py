@@ -25,6 +25,7 @@ from gagpo.sft.rows import RESPONSE, LabelledRow
 
 STATE = "supervised.pt"
 SAVE_SECONDS = 300.0
+WEIGHT_DECAY, BETAS = 0.01, (0.9, 0.98)
 
 
 class SupervisedStateError(GagpoError, ValueError):
@@ -40,15 +41,19 @@ def fit(
     on_save: Callable[[torch.nn.Module], None] | None = None,
     panel: Panel | None = None,
     rate: Callable[[int], float] | None = None,
+    on_best: Callable[[torch.nn.Module], None] | None = None,
 ) -> list[float]:
-    """Train ``model`` in place.
+    """Train the parameters of ``model`` that require gradients, in place.
 
     The loss is the mean over response tokens plus ``observations`` times the mean over all other tokens.
+
+    settings: with optimiser, learning rate and ``observations``, see :func:`gagpo.sft.derived.resolved`.
 
     folder: where the state is saved every five minutes, and resumed from.
     on_save: called with the model after each save.
     panel: measures the model; without ``steps`` it ends the training.
     rate: learning rate of a step, from 0; :func:`cosine_rate` by default, or without ``steps`` :func:`round_rate`.
+    on_best: called with the model when the panel measures the highest success rate so far.
 
     Returns: the mean loss on response tokens of every step, in nats per token.
 
@@ -58,8 +63,8 @@ def fit(
     """
     sft = sft_of(settings)
     rate = rate or (lambda step: cosine_rate(sft, step) if sft.steps else round_rate(sft, step))
-    pair = optimizers(model)
-    losses: list[float] = _restore(folder / STATE, model, pair, panel) if folder is not None else []
+    used = optimizers(model, sft.optimizer or "muon")
+    losses: list[float] = _restore(folder / STATE, model, used, panel) if folder is not None else []
     ends = set(rounds(sft)) if panel is not None else set()
     model.train()
     supply = itertools.islice(_endless(rows, np.random.default_rng([sft.seed, 1])), len(losses) * sft.batch, None)
@@ -70,11 +75,11 @@ def fit(
         for step in range(len(losses), most):
             if sft.steps is None and panel is not None and panel.enough:
                 break
-            # Gradients of the next episodes, and a step of both optimizers.
-            batch = [row.row(sft.observations > 0) for row in itertools.islice(supply, sft.batch)]
+            # Gradients of the next episodes, and a step.
+            batch = [row.row(bool(sft.observations)) for row in itertools.islice(supply, sft.batch)]
             loss = _accumulate(model, batch, settings)
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            for optimizer in pair:
+            for optimizer in used:
                 for group in optimizer.param_groups:
                     group["lr"] = rate(step)
                 optimizer.step()
@@ -87,9 +92,11 @@ def fit(
             # Measure and save now and then.
             if panel is not None and step + 1 in ends:
                 panel.measure(model, step + 1)
+                if on_best is not None and panel.best is panel.measures[-1]:
+                    on_best(model)
                 model.train()
             if folder is not None and time.monotonic() - saved > SAVE_SECONDS:
-                _store(folder / STATE, model, pair, losses, panel)
+                _store(folder / STATE, model, used, losses, panel)
                 if on_save is not None:
                     on_save(model)
                     model.train()
@@ -102,7 +109,7 @@ def cosine_rate(sft: SftSettings, step: int) -> float:
     """The learning rate with a fixed number of steps: rises over the first twentieth and falls along a cosine."""
     steps = sft.steps or MOST_STEPS
     risen = min(1.0, (step + 1) / max(1, steps // 20))
-    return sft.learning_rate * risen * (0.5 * (1.0 + math.cos(math.pi * step / steps)))
+    return (sft.learning_rate or 0.0) * risen * (0.5 * (1.0 + math.cos(math.pi * step / steps)))
 
 
 def _accumulate(model: torch.nn.Module, rows: Sequence[Row], settings: RunSettings) -> float:
@@ -118,22 +125,26 @@ def _accumulate(model: torch.nn.Module, rows: Sequence[Row], settings: RunSettin
         response_K = batch.turn_K == RESPONSE
         loss = -logprob_K[response_K].sum() / responses
         total += loss.item()
-        (loss - sft_of(settings).observations * logprob_K[~response_K].sum() / others).backward()
+        (loss - (sft_of(settings).observations or 0.0) * logprob_K[~response_K].sum() / others).backward()
     return total
 
 
-def optimizers(model: torch.nn.Module) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices between layers, AdamW for embeddings, gains and biases, at the same learning rate.
+def optimizers(model: torch.nn.Module, kind: str = "muon") -> list[torch.optim.Optimizer]:
+    """AdamW; with the kind ``muon``, Muon for the matrices between layers and AdamW for all else, at the same rate.
 
-    Muon's steps are scaled to the size of AdamW's (Liu et al. 2025, arXiv 2502.16982).
+    Muon's steps are scaled to the size of AdamW's (Liu et al. 2025, arXiv 2502.16982). On a CPU its orthogonalisation
+    of large matrices takes several times as long as the gradients.
     """
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if kind == "adamw":
+        return [torch.optim.AdamW(trained, weight_decay=WEIGHT_DECAY, betas=BETAS)]
     embedded = {id(p) for m in model.modules() if isinstance(m, torch.nn.Embedding) for p in m.parameters()}
     embedded |= {id(p) for p in model.get_output_embeddings().parameters()}  # type: ignore[operator]
-    matrices = [p for p in model.parameters() if p.requires_grad and p.ndim == 2 and id(p) not in embedded]
+    matrices = [p for p in trained if p.ndim == 2 and id(p) not in embedded]
     own = {id(p) for p in matrices}
-    others = [p for p in model.parameters() if id(p) not in own]
+    others = [p for p in trained if id(p) not in own]
     muon = torch.optim.Muon(matrices, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
-    return [muon, torch.optim.AdamW(others, weight_decay=0.01, betas=(0.9, 0.98))]
+    return [muon, torch.optim.AdamW(others, weight_decay=WEIGHT_DECAY, betas=BETAS)]
 
 
 def _endless(rows: Sequence[LabelledRow], rng: np.random.Generator) -> Iterator[LabelledRow]:
@@ -143,23 +154,23 @@ def _endless(rows: Sequence[LabelledRow], rng: np.random.Generator) -> Iterator[
 
 
 def _store(
-    path: Path, model: torch.nn.Module, pair: list[torch.optim.Optimizer], losses: list[float], panel: Panel | None
+    path: Path, model: torch.nn.Module, used: list[torch.optim.Optimizer], losses: list[float], panel: Panel | None
 ) -> None:
-    state = {"model": model.state_dict(), "optimizers": [o.state_dict() for o in pair], "losses": losses}
+    state = {"model": model.state_dict(), "optimizers": [o.state_dict() for o in used], "losses": losses}
     if panel is not None:
         state["measures"] = panel.state()
     with durable.replacing(path) as fresh:
         torch.save(state, fresh)
 
 
-def _restore(path: Path, model: torch.nn.Module, pair: list[torch.optim.Optimizer], panel: Panel | None) -> list[float]:
+def _restore(path: Path, model: torch.nn.Module, used: list[torch.optim.Optimizer], panel: Panel | None) -> list[float]:
     """Load the stored state; returns the losses so far, [] if nothing is stored."""
     if not path.exists():
         return []
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
         model.load_state_dict(state["model"])
-        for optimizer, stored in zip(pair, state["optimizers"], strict=True):
+        for optimizer, stored in zip(used, state["optimizers"], strict=True):
             optimizer.load_state_dict(stored)
         if panel is not None:
             panel.restore(state["measures"])

@@ -71,29 +71,46 @@ class Expected:
     """Success rates on the panel's tasks that a model is compared with.
 
     chance: of random play.
-    shown: of the demonstrations.
+    shown: of the demonstrations; None if unknown.
     imitable: see :class:`gagpo.sft.demonstrations.Demonstrations`.
     """
 
     chance: float
-    shown: float
+    shown: float | None
     imitable: bool = True
 
     @property
     def goal(self) -> float:
-        """Two thirds of the way from chance to the demonstrations; a quarter where these were lucky."""
+        """Two thirds of the way from chance to the demonstrations; a quarter where these were lucky or are unknown."""
+        if self.shown is None:
+            return self.chance + (1 - self.chance) / 4
         return self.chance + (2 / 3 if self.imitable else 1 / 4) * (self.shown - self.chance)
+
+    @property
+    def words(self) -> str:
+        """Both rates, for people."""
+        shown = "" if self.shown is None else f", demonstrations {percent(self.shown)}"
+        return f"random play {percent(self.chance)}{shown}"
 
 
 class Panel:
     """Plays a model on the same training tasks with the same seeds each time, and keeps the ``measures``."""
 
     def __init__(
-        self, settings: RunSettings, tokenizer: PreTrainedTokenizerBase, expected: Expected, say: Say = lambda _: None
+        self,
+        settings: RunSettings,
+        tokenizer: PreTrainedTokenizerBase,
+        expected: Expected,
+        say: Say = lambda _: None,
     ):
         self.settings, self.tokenizer, self.expected, self.say = settings, tokenizer, expected, say
         self.env = environment_of(settings)
         self.measures: list[Measure] = []
+
+    @property
+    def best(self) -> Measure | None:
+        """The measure with the highest success rate, of equal ones the first; None before any."""
+        return max(self.measures, key=lambda measure: measure.success, default=None)
 
     @property
     def enough(self) -> bool:
@@ -111,10 +128,10 @@ class Panel:
 
     def words(self, measure: Measure) -> str:
         """The measure as a sentence."""
-        expected, groups = self.expected, len(panel_tasks(self.settings))
+        groups = len(panel_tasks(self.settings))
         return (
             f"step {measure.step}: wins {percent(measure.success)} of {TRIES * groups} episodes of training tasks "
-            f"(random play {percent(expected.chance)}, demonstrations {percent(expected.shown)}); "
+            f"({self.expected.words}); "
             f"{percent(measure.invalid)} of the turns are invalid, {percent(measure.cut)} of the responses are cut; "
             f"success differs between episodes in {round(groups * measure.contrast)} of {groups} tasks"
         )
@@ -125,8 +142,9 @@ class Panel:
         More steps would not give contrast to a model that nearly always wins. A model that wins most episodes knows
         the environment's language even if many of its turns are invalid; RL removes those.
         """
-        limit = self.settings.rollout.max_tokens
-        more = "raise sft.steps" if sft_of(self.settings).steps else f"set sft.steps above {MOST_STEPS}"
+        limit, sft = self.settings.rollout.max_tokens, sft_of(self.settings)
+        more = "raise sft.steps" if sft.steps else f"set sft.steps above {MOST_STEPS}"
+        larger = "choose a larger sft.base" if sft.base else "raise sft.model.width"
         cut, invalid, success = (percent(x) for x in (measure.cut, measure.invalid, measure.success))
         found = []
         if measure.cut > CUT:
@@ -136,7 +154,7 @@ class Panel:
         if measure.success < self.expected.goal:
             found.append(
                 f"it wins {success}, and should win {percent(self.expected.goal)} after these demonstrations: {more}, "
-                "then raise sft.model.width"
+                f"then {larger}"
             )
         if not found and measure.contrast < CONTRAST and measure.success < 0.5:
             found.append(
@@ -184,25 +202,32 @@ def panel_tasks(settings: RunSettings) -> list[str]:
 
 
 def expected(settings: RunSettings, episodes: Sequence[Episode], imitable: bool) -> Expected:
-    """What a model that imitates ``episodes`` is compared with.
+    """What a model that imitates ``episodes`` is compared with; without episodes, with chance.
 
     Demonstrations of the panel's own tasks count, because these may be harder than others. Few of them would be a noisy
     estimate, so the mean of all demonstrations counts as ``FEW`` more.
     """
+    chance = chance_of(settings)
+    if not episodes:
+        return Expected(chance, None)
     tasks = set(panel_tasks(settings))
     own, of_all = [episode for episode in episodes if episode.task in tasks], success_of(episodes)
     shown = (sum(episode.success for episode in own) + FEW * of_all) / (len(own) + FEW)
-    try:
-        chance = success_of(play_panel(settings, RandomAgent(), TRIES, expert="random"))
-    except GagpoError:  # the environment offers no actions to choose from
-        chance = 0.0
     return Expected(chance, shown, imitable)
 
 
+def chance_of(settings: RunSettings) -> float:
+    """The success rate of random play on the panel; 0 if the environment offers no actions to choose from."""
+    try:
+        return success_of(play_panel(settings, RandomAgent(), TRIES, expert="random"))
+    except GagpoError:
+        return 0.0
+
+
 def rounds(sft: SftSettings) -> list[int]:
-    """Steps after which the panel is played: the last one; without ``steps`` often at first, then less often."""
+    """Steps after which the panel is played: every ``every`` and the last; without ``steps`` ever less often."""
     if sft.steps is not None:
-        return [sft.steps]
+        return [*range(sft.every or sft.steps, sft.steps, sft.every or sft.steps), sft.steps]
     ends = [min(FIRST, MOST_STEPS)]
     while ends[-1] < MOST_STEPS:
         ends.append(min(MOST_STEPS, max(ends[-1] + FIRST, int(GROWTH * ends[-1]))))
@@ -218,7 +243,7 @@ def round_rate(sft: SftSettings, step: int) -> float:
     number = bisect.bisect_right(ends, step)
     first, last = ends[number - 1], ends[number]
     rise, fall = (step - first + 1) / RISE, (last - step) / (FALL * (last - first))
-    return sft.learning_rate * min(1.0, rise, fall)
+    return (sft.learning_rate or 0.0) * min(1.0, rise, fall)
 
 
 def percent(share: float) -> str:

@@ -47,6 +47,8 @@ def tokenized_rows(
     while episodes:
         episode = episodes.pop(0)  # its prompts take twenty times the memory of its rows
         for number, turn in enumerate(episode.turns):
+            if len(turn.prompt_ids):  # tokenized by whoever read it from a file
+                continue
             turn.prompt_ids = context.prompt(episode.turns[:number], turn.observation)
             turn.response_ids = context.response(turn.response)
         seen(episode)

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
 from gagpo.agents.context import Context
+from gagpo.agents.engines import adapters
 from gagpo.agents.episodes import Episode
 from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.setup import make_context
 from gagpo.base import durable
+from gagpo.base.errors import InvalidArgument
 from gagpo.settings import RunSettings, SettingsError
 from gagpo.settings.derived import RECIPE, Derived, applied, recipe, refuse_other
-from gagpo.sft.demonstrations import demonstrations, environment_of, phrasing_of, sft_of
-from gagpo.sft.derived import Lengths, derived_shape, rate_of, vocabulary_of, words
+from gagpo.sft.demonstrations import (
+    Demonstrations,
+    demonstrations,
+    environment_of,
+    of_file,
+    phrasing_of,
+    sft_of,
+)
+from gagpo.sft.derived import Lengths, derived_shape, rate_of, resolved, vocabulary_of, words
 from gagpo.sft.fit import fit
+from gagpo.sft.messages import read_messages, rows_of
 from gagpo.sft.panel import Expected, Panel, Say, expected
 from gagpo.sft.rows import LabelledRow, store_rows, stored_rows, tokenized_rows
 from gagpo.sft.small_model import create, save_folder, train_tokenizer
@@ -42,6 +54,8 @@ def sft(settings: RunSettings, quiet: bool = False, say: Say = lambda _: None) -
         raise SettingsError(f"run {settings.name!r} has no section 'sft'")
     if settings.environments and settings.sft.steps is None:
         raise SettingsError("SFT in several environments needs sft.steps")
+    if settings.environments and settings.sft.data is not None:
+        raise SettingsError("sft.data is for a run of one environment: remove it, or name one environment")
     if any(env.context.admissible for env in settings.all_environments):
         # episodes do not store the admissible actions, so prompts would differ from those of RL
         raise SettingsError("SFT cannot show admissible actions: set context.admissible=false")
@@ -52,18 +66,26 @@ def sft(settings: RunSettings, quiet: bool = False, say: Say = lambda _: None) -
     model, tokenizer, rows = prepare(settings, work, {RECIPE: _text(made)}, quiet)
     found = json.loads((work / _FOUND).read_text(encoding="utf-8"))
     say(words(found["derived"]))
-    settings = applied(settings, found["derived"])
+    settings = resolved(applied(settings, found["derived"]), model.num_parameters())
+    if (lora := sft_of(settings).lora) is not None:
+        adapters.inject(model, lora.rank, lora.alpha, lora.targets, sft_of(settings).seed)
     panel = Panel(settings, tokenizer, Expected(**found["expected"]), say) if found["expected"] else None
 
     def texts() -> dict[str, str]:
         measured = panel.state() if panel else []
         return {RECIPE: _text({**made, "derived": found["derived"], "measured": measured})}
 
-    def keep(model: torch.nn.Module) -> None:
-        save_folder(model, tokenizer, work / "latest", texts())
+    def save(place: Path, model: torch.nn.Module) -> None:
+        whole = adapters.merge(copy.deepcopy(model)) if adapters.is_adapted(model) else model
+        save_folder(whole, tokenizer, place, texts())
 
-    fit(model, rows, settings, quiet, work, keep, panel)
-    save_folder(model, tokenizer, folder, texts())
+    every = sft_of(settings).every is not None
+    keep_best = partial(save, work / "best") if every else None
+    fit(model, rows, settings, quiet, work, partial(save, work / "latest"), panel, on_best=keep_best)
+    if every and panel is not None and panel.best is not None and panel.best is not panel.measures[-1]:
+        say(f"the model of step {panel.best.step} is kept")
+        model = load_model(str(work / "best"))
+    save(folder, model)
     shutil.rmtree(work)
     if panel is not None:
         say(panel.verdict())
@@ -86,17 +108,17 @@ def prepare(
 def _make(settings: RunSettings, work: Path, more: Mapping[str, str], quiet: bool) -> None:
     """Play demonstrations, train the tokenizer and create the model."""
     chosen = sft_of(settings)
-    played = [(part, demonstrations(part, quiet)) for part in parts(settings)]
+    base = load_model(chosen.base) if chosen.base is not None else None
+    tokenizer = load_tokenizer(chosen.base) if chosen.base is not None else None
+    played = [(part, shown_in(part, tokenizer, quiet)) for part in parts(settings)]
     compared: Expected | None = None
     if len(played) == 1:
         part, shown = played[0]
-        compared = expected(part, shown.episodes, shown.imitable)
+        known = [episode for episode in shown.episodes if not shown.tokenized]
+        compared = expected(part, known, shown.imitable)
 
     # The tokenizer, and with it rows and lengths.
-    base = load_model(chosen.base) if chosen.base is not None else None
-    if chosen.base is not None:
-        tokenizer = load_tokenizer(chosen.base)
-    else:
+    if tokenizer is None:
         texts = texts_of([(part, shown.episodes) for part, shown in played])
         vocabulary = chosen.model.vocabulary or vocabulary_of(texts)
         tokenizer = train_tokenizer(texts, vocabulary, chosen.model.numbers, chosen.model.marks)
@@ -119,6 +141,22 @@ def _make(settings: RunSettings, work: Path, more: Mapping[str, str], quiet: boo
     found = {"derived": derived, "expected": asdict(compared) if compared else None}
     durable.write_text(work / _FOUND, _text(found))
     store_rows(rows, work / "rows.npz", limit)
+
+
+def shown_in(settings: RunSettings, tokenizer: PreTrainedTokenizerBase | None, quiet: bool) -> Demonstrations:
+    """The demonstrations of the run's only environment: played, or those of the file ``sft.data``.
+
+    Raises: InvalidArgument for a file that cannot be used.
+    """
+    data, most = sft_of(settings).data, sft_of(settings).episodes
+    if data is None:
+        return demonstrations(settings, quiet)
+    path = Path(data)
+    if "messages" not in next((row for _, row in rows_of(path)), {}):
+        return of_file(settings, path)
+    if tokenizer is None:
+        raise InvalidArgument(f"sft.data={path} holds conversations, which requires a pretrained model: set sft.base")
+    return Demonstrations(read_messages(path, tokenizer, most), mistakes=0.0, tokenized=True)
 
 
 def parts(settings: RunSettings) -> list[RunSettings]:

@@ -57,11 +57,23 @@ def export(source: str, out: Path, adapter: bool = False, trust_remote_code: boo
     with durable.replacing_folder(out) as folder:
         if adapter:
             shutil.copytree(saved.model, folder, dirs_exist_ok=True)
+            _name_base_absolutely(folder / adapters.CONFIG)
         else:
             model = load_model(saved.model, trust_remote_code=trust_remote_code)
             save(model, load_tokenizer(saved.model, trust_remote_code=trust_remote_code), folder)
         (folder / CARD).write_text(card, encoding="utf-8")
     return out
+
+
+def _name_base_absolutely(config: Path) -> None:
+    """Let an adapter name its base model's folder so that peft finds it from everywhere; hub names stay."""
+    from gagpo.agents.pretrained import folder_of
+
+    record = json.loads(config.read_text(encoding="utf-8"))
+    base = Path(folder_of(record["base_model_name_or_path"]))
+    if base.is_dir():
+        record["base_model_name_or_path"] = str(base.resolve())
+        config.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 # Model card -----------------------------------------------------------------------------------------------------------

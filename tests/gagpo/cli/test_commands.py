@@ -70,6 +70,17 @@ def test_a_model_of_sft_is_made_once_and_never_mistaken_for_another(inside, corr
     assert len(other.stderr.splitlines()) == 1
 
 
+def test_training_begins_with_sft_where_the_model_is_missing(inside, corridor, tmp_path):
+    changes = [f"model={tmp_path / 'new'}", "sft.steps=2", "training.iterations=0", "evaluation.before=false"]
+    done = inside("train", corridor(), *changes, "--runs", tmp_path / "runs", "-q")
+    assert done.returncode == 0, done.stderr
+    assert "new does not exist: training it on demonstrations first" in done.stdout
+    assert (tmp_path / "new" / "sft.json").exists() and (tmp_path / "runs" / "corridor" / "report.html").exists()
+    wrong = ["sft.data=none.jsonl", f"model={tmp_path / 'other'}", "name=other"]
+    assert inside("train", corridor(), *wrong, "--runs", tmp_path / "runs", "-q").returncode == 2
+    assert not (tmp_path / "runs" / "other").exists()
+
+
 def test_training_takes_arguments_of_the_environment_as_evaluation_does(inside, tmp_path):
     """A model trains on the released games with one command."""
     done = inside("train", "alfworld-first", "-k", f"games={tmp_path / 'json'}", "--runs", tmp_path)

