@@ -25,8 +25,10 @@ def is_zero(tree: Any) -> bool:
     if tree.is_Rational:
         return bool(tree == 0)
     if tree.has(sympy.sinh, sympy.cosh, sympy.tanh, sympy.coth):
-        tree = tree.replace(lambda node: isinstance(node, sympy.functions.elementary.hyperbolic.HyperbolicFunction),
-                            lambda node: node.rewrite(sympy.exp))
+        tree = tree.replace(
+            lambda node: isinstance(node, sympy.functions.elementary.hyperbolic.HyperbolicFunction),
+            lambda node: node.rewrite(sympy.exp),
+        )
     known = _algebraic_zero(tree)
     if known is None and not tree.free_symbols and _is_linear_form_zero(tree):
         return True

@@ -120,7 +120,12 @@ def _same_value(wanted: Any, given: Any) -> bool:
     difference = evaluate(wanted.as_dummy()) - evaluate(given.as_dummy())  # bound variables may have any name
     if difference.has(sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit, sympy.Derivative):
         return is_zero(difference.doit())
-    if names and difference != 0 and wanted.has(sympy.Abs) == given.has(sympy.Abs) and _same_where_defined(wanted, given, names):
+    if (
+        names
+        and difference != 0
+        and wanted.has(sympy.Abs) == given.has(sympy.Abs)
+        and _same_where_defined(wanted, given, names)
+    ):
         # Roots and logarithms imply positive variables, which SymPy does not know: \ln x^2 is 2\ln x.
         positive = {name: sympy.Dummy(positive=True) for name in names}
         if all(name.is_real for name in names) and is_zero(difference.subs(positive)):
