@@ -130,28 +130,34 @@ class LoadedProblems:
         self._taken: dict[str, Problem] = {}
         self._sets: dict[str, TaskSet] = {}
 
-    def add(self, split: str | None, rows: Iterable[Problem | BadRow], on_bad_row: str) -> None:
+    def add(self, split: str | None, rows: Iterable[Problem | BadRow], path: str, on_bad_row: str) -> None:
         """Add rows to ``split``, or each to the split of its content; held-out splits must be added first."""
         for row in rows:
-            spelling = "" if isinstance(row, BadRow) else " ".join(row.text.split())
-            first = self._taken.get(spelling)
-            if first and not isinstance(row, BadRow) and _answer(first) != _answer(row):
-                row = BadRow(
-                    f"row {row.id}: the answer is {row.answer[:60]!r}, but {first.id} has the same problem with "
-                    f"{first.answer[:60]!r}"
-                )
+            if isinstance(row, Problem):
+                row = self._agreeing(row, path)
             if isinstance(row, BadRow):
                 if on_bad_row == "refuse":
                     raise row
                 self.skipped.append(str(row))
                 continue
-            if first:
+            spelling = " ".join(row.text.split())
+            if spelling in self._taken:
                 self.duplicates += 1
                 continue
             target = split or split_of(content_key(row.text) or spelling)
             name, number = row.id.rsplit("-", 1)
             row = self._taken[spelling] = replace(row, id=f"{name}-{target}-{number}", split=target)
             self.problems[target][row.id] = row
+
+    def _agreeing(self, row: Problem, path: str) -> Problem | BadRow:
+        """``row``, or the error that its problem was added with another answer."""
+        first = self._taken.get(" ".join(row.text.split()))
+        if first is None or canonical(read_gold(first.answer)) == canonical(read_gold(row.answer)):
+            return row
+        return BadRow(
+            f"{path}, row {int(row.id.rsplit('-', 1)[1])}: the answer is {row.answer[:60]!r}, "
+            f"but {first.id} is the same problem with {first.answer[:60]!r}"
+        )
 
     def tasks(self, split: str) -> TaskSet:
         if split not in self._sets:
@@ -164,10 +170,6 @@ class LoadedProblems:
             if task_id in problems:
                 return problems[task_id]
         raise UnknownTask(f"no problem {task_id[:80]!r} in this data")
-
-
-def _answer(problem: Problem) -> str:
-    return canonical(read_gold(problem.answer))
 
 
 Data = str | Mapping[str, object]
@@ -196,10 +198,10 @@ def _load(data: str, on_bad_row: str) -> LoadedProblems:
     loaded = LoadedProblems()
     for split, source in _parts(json.loads(data)):
         if source.is_file:
-            loaded.add(split, _check_rows(file_rows(Path(source.path)), source), on_bad_row)
+            loaded.add(split, _check_rows(file_rows(Path(source.path)), source), source.path, on_bad_row)
         else:
             for ours, rows in _hub_splits(source, split):
-                loaded.add(ours, _check_rows(enumerate(rows, 1), source), on_bad_row)
+                loaded.add(ours, _check_rows(enumerate(rows, 1), source), source.path, on_bad_row)
     held = [split for split in SPLITS if loaded.problems[split]]
     loaded.advice = f"This data has tasks for: {', '.join(held) or 'no split'}."
     if loaded.skipped:

@@ -95,6 +95,13 @@ def test_calls_that_do_not_close(response, answered):
     assert env.step(response)[0].startswith(answered)
 
 
+@pytest.mark.parametrize("thought", [r"<think>\boxed{-56} <calc>1 + 1</calc></think>", r"<think>It is \boxed{-56}."])
+def test_thoughts_are_neither_calls_nor_answers(thought):
+    env, _ = started()
+    assert env.step(thought)[0] == "No calculator call and no answer found."
+    assert env.step(r"<think>\boxed{1}</think> \boxed{-56}")[0] == "Right."
+
+
 def test_the_instructions_fit_the_settings():
     full = MathEnv(attempts=4).instructions
     assert "<calc>" in full and r"\boxed{}" in full and "4 attempts" in full and "gcd" in full

@@ -39,7 +39,8 @@ micron = 1/1000 mm; angstrom = 1/10 nm; hectare ha = 10000 m^2; acre = 4840 yd^2
 gal gallon = 231 in^3; qt quart = 1/4 gal; pt pint = 1/2 qt; cup = 1/2 pt; fluid_ounce fl_oz = 1/8 cup
 tablespoon tbsp = 1/2 fl_oz; teaspoon tsp = 1/3 tbsp; lb pound = 45359237/100000 g; oz ounce = 1/16 lb; stone = 14 lb
 carat = 1/5 g; grain = 1/7000 lb; dyn dyne = 1/100000 N; erg = 1/10000000 J; gauss = 1/10000 T
-atm atmosphere = 101325 Pa; mmHg torr = 1/760 atm; psi = 6894757/1000 Pa; btu = 1055 J; hp horsepower = 745699872/1000000 W; mph = mi h^-1
+atm atmosphere = 101325 Pa; mmHg torr = 1/760 atm
+psi = 6894757/1000 Pa; btu = 1055 J; hp horsepower = 745699872/1000000 W; mph = mi h^-1
 kph kmh = km h^-1; knot = nmi h^-1; rpm = rev min^-1; per_mille permille = 1/1000 part_per_unit
 basis_point = 1/10000 part_per_unit; ppm = 1/1000000 part_per_unit
 dollar usd = dollars; cent = 1/100 dollar; gbp = sterling; pence = 1/100 gbp; euro eur = euros; yen jpy = yen

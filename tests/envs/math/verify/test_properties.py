@@ -254,6 +254,21 @@ def test_a_polynomial_is_right_in_every_finished_spelling(pool, coefficients, sh
     assert not right(gold, gold.replace("x", "z"), verifier)
 
 
+@given(
+    base=st.integers(2, 12),
+    power=st.integers(60, 900),
+    summand=st.integers(-3, 3),
+    other=st.integers(-3, 3),
+    form=st.sampled_from(
+        ["{}", r"\\sqrt{{{}}}", "e^{{-({})}}", r"\\frac{{1}}{{{}}}", r"\\pi ({})", r"\\{{{}, 3\\}}", "({}, 3)"]
+    ),
+)
+@settings(deadline=None, max_examples=30)
+def test_neighbours_of_a_large_constant_differ(pool, base, power, summand, other, form):
+    gold, answer = (form.format(f"{base}^{{{power}}} + {term}") for term in (summand, other))
+    assert Verifier(pool=pool).verify(gold, rf"\boxed{{{answer}}}").correct == (summand == other)
+
+
 PIECES = re.findall(
     r"\S+",
     r"""1 2 3 0.5 , ; x y e i \frac{1}{2} \frac{ \sqrt{ } { ( ) [ ] ^ _ + - * / = < > \le \ne \pm \cup \setminus \in \{

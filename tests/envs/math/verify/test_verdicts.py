@@ -64,7 +64,9 @@ def labelled() -> list[Pair]:
                 section = f"{name}, {line[2:]}"
                 continue
             label, gold, response = (part.strip() for part in line.split(" | "))
-            marked = any(mark in response for mark in (r"\boxed", "####", "nswer", "We add", "I do not", "It takes"))
+            marked = any(
+                mark in response for mark in (r"\boxed", "####", "nswer", "<think", "We add", "I do not", "It takes")
+            )
             response = response.replace(r"\n####", "\n####") if marked else rf"So it is \boxed{{{response}}}."
             pairs.append(Pair(section, label == "+", gold, response))
     return pairs
