@@ -156,7 +156,7 @@ class LoadedProblems:
             return row
         return BadRow(
             f"{path}, row {int(row.id.rsplit('-', 1)[1])}: the answer is {row.answer[:60]!r}, "
-            f"but {first.id} is the same problem with {first.answer[:60]!r}"
+            f"but {first.id} is the same problem with {first.answer[:60]!r}; remove one, or set on_bad_row: skip"
         )
 
     def tasks(self, split: str) -> TaskSet:

@@ -67,10 +67,10 @@ def value(tree: Any, point: int, digits: int) -> Any:
 
 
 def defined(tree: Any, at: dict[Any, Any]) -> bool:
-    """Whether no root or logarithm in an expression is of a negative number at a point."""
+    """Whether no root, broken power or logarithm in an expression is of a negative number at a point."""
     import sympy
 
-    inner = [node.base for node in sympy.preorder_traversal(tree) if _is_root(node)]
+    inner = [node.base for node in tree.atoms(sympy.Pow) if not node.exp.is_integer]
     inner += [log.args[0] for log in tree.atoms(sympy.log)]
     return all(bool(node.subs(at).evalf(20).is_nonnegative) for node in inner)
 

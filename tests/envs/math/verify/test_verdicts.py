@@ -117,7 +117,6 @@ def test_reasons(verifier):
     assert reason("7", "no idea") == "no_answer"
     assert reason("7", r"\boxed{\text{}}") == "unparsable"
     assert reason("x + 1", r"\boxed{\begin{cases} x \end}") == "unparsable"
-    assert reason("x + 1", r"\boxed{9^{9^{9^{9}}}}") == "timeout"
 
 
 @pytest.mark.parametrize("gold", ["", "  ", "$$", r"\frac{1}{2", "9" * 2000])
