@@ -24,17 +24,13 @@ def is_zero(tree: Any) -> bool:
 
     if tree.is_Rational:
         return bool(tree == 0)
-    if tree.has(sympy.sinh, sympy.cosh, sympy.tanh, sympy.coth):
-        tree = tree.replace(
-            lambda node: isinstance(node, sympy.functions.elementary.hyperbolic.HyperbolicFunction),
-            lambda node: node.rewrite(sympy.exp),
-        )
+    tree = tree.rewrite((sympy.sinh, sympy.cosh, sympy.tanh, sympy.coth), sympy.exp)
     known = _algebraic_zero(tree)
-    if known is None and not tree.free_symbols and _is_linear_form_zero(tree):
+    if known is not None:
+        return known
+    if all(map(_algebraic_zero, _coefficients(tree))) or (not tree.free_symbols and _is_linear_form_zero(tree)):
         return True
-    if known is None:
-        known = all(map(_algebraic_zero, _coefficients(tree)))
-    return known or (bool(tree.free_symbols or tree.atoms(sympy.Function)) and sympy.simplify(tree) == 0)
+    return bool((tree.free_symbols or tree.atoms(sympy.Function)) and sympy.simplify(tree) == 0)
 
 
 def _coefficients(tree: Any) -> list[Any]:
@@ -50,7 +46,7 @@ def _coefficients(tree: Any) -> list[Any]:
     tree = tree.xreplace({sympy.E: root**denominator})
     grouped: dict[Any, list[Any]] = defaultdict(list)
     for term in sympy.Add.make_args(sympy.expand(sympy.fraction(sympy.together(tree))[0])):
-        factors = defaultdict(list)
+        factors: dict[bool, list[Any]] = {True: [], False: []}
         for factor in sympy.Mul.make_args(term):
             factors[_size(factor, set(), set()) is not None].append(factor)
         grouped[sympy.Mul(*factors[False])].append(sympy.Mul(*factors[True]))
@@ -147,7 +143,7 @@ def _is_linear_form_zero(tree: Any) -> bool:
         terms.append((factor, argument))
     multiple = math.lcm(*(int(factor.q) for factor, _ in terms))
     product = sympy.Mul(*(argument ** (factor * multiple) for factor, argument in terms))
-    return abs(tree.evalf(10)) * multiple < 1 and _algebraic_zero(product - 1) is True
+    return bool(abs(tree.evalf(10)) * multiple < 1) and _algebraic_zero(product - 1) is True
 
 
 def _exponential(atom: Any) -> Any:

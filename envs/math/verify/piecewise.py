@@ -40,6 +40,7 @@ def function(found: list[tuple[str, str]], read: Callable[[str], Answer]) -> Seq
 
     read: reads a value or a condition.
     """
+    pairs: list[tuple[Answer, Answer]]
     pairs = [(read(value), Words("otherwise") if _OTHERWISE.fullmatch(text) else read(text)) for value, text in found]
     known = [region for _, condition in pairs if (region := _region(condition))]
     names = {region.name for region in known}

@@ -49,11 +49,11 @@ _MINUS = re.compile(r"\\setminus(?![a-zA-Z])|-(?=\s*\\\{)")
 _NAMED_TUPLE = re.compile(r"\(\s*([^()=]{1,60})\)\s*(?:=|\\in(?![a-zA-Z]))\s*(\(.*\)|\\\{.*\\\})")
 _POINT = re.compile(r"^[A-Z]'?\s*(?=\()|(?<=\))\s*\^\s*\{?\s*(?:T|\\top|\\intercal)\s*\}?$")
 _SET_BUILDER = re.compile(r"\\\{\s*[a-zA-Z]\s*(?:\\in\s*\\mathbb\{R\}\s*)?(?:[|:])\s*(.+?)\s*\\\}")
-_LINE = re.compile(
-    r"\\math(?:bb|bf)\{R\}\s*(?:[\^_]\s*\{?\s*(?P<sign>[-+*]|\\(?:times|ast)|(?:[<>]|\\[lgn]e)\s*0)\s*\}?)?(?P<zero>)"
-    r"|\\math(?:bb|bf)\{R\}\s*(?:_\s*\{?0\}?\s*\^\s*\{?(?P<with_zero>[-+])\}?|\^\s*\{?(?P<too>[-+])\}?\s*_\s*\{?0\}?)"
-)
-_HALVES = {"+": ">", "-": "<", "*": r"\ne", r"\times": r"\ne", r"\ast": r"\ne"}
+_LINE = re.compile(r"\\math(?:bb|bf)\{R\}(?P<scripts>\s*[\^_].*)?")
+_PARTS_OF_THE_LINE = {"+": ">", "-": "<", "0+": r"\ge", "+0": r"\ge", "0-": r"\le", "-0": r"\le"} | {
+    **dict.fromkeys(("*", r"\times", r"\ast"), r"\ne"),
+    **{f"{sign}0": sign for sign in (">", "<", r"\ge", r"\le", r"\ne")},
+}
 _MATRIX = re.compile(
     r"(?P<factor>[^&]*?)(?:\\cdot\s*)?[(\[]?\s*\\begin\s*\{(?P<kind>[pb]?matrix|smallmatrix|array)\}\s*"
     r"(?:\{[clr| ]*\})?(?P<rows>(?:(?!\\begin).)*?)\\end\s*\{(?P=kind)\}\s*[)\]]?",
@@ -281,9 +281,9 @@ def _delimited(text: str, depth: int) -> Answer | None:
     if squeezed.lstrip("+-") == r"\infty":
         return MINUS_INFINITY if squeezed.startswith("-") else INFINITY
     if line := _LINE.fullmatch(text):
-        zero = _HALVES.get(line["with_zero"] or line["too"] or "", "").translate({ord(">"): r"\ge", ord("<"): r"\le"})
-        operator = zero or _HALVES.get(line["sign"] or "", (line["sign"] or "").rstrip("0").strip())
-        return regions.half_line(operator, Number(Fraction(0)), "") if operator else regions.real_line()
+        part = _PARTS_OF_THE_LINE.get(re.sub(r"[\s^_{}]", "", line["scripts"] or ""))
+        if part or not line["scripts"]:
+            return regions.half_line(part, Number(Fraction(0)), "") if part else regions.real_line()
     whole, *rest = brackets.split(text, _MINUS)[0]
     if len(rest) == 1 and whole and rest[0]:
         return _difference(whole, _read(rest[0], depth), depth)

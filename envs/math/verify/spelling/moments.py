@@ -54,8 +54,8 @@ def moment(plain: str) -> str:
         if date := pattern.fullmatch(plain, weekday.end() if weekday else 0):
             found = date.groupdict()
             month = found.get("number") or f"{_MONTHS.index(found['month'][:3].lower()) + 1:02d}"
-            parts = (weekday and weekday["name"].lower(), found["year"], month, f"{int(found['day']):02d}")
-            return "-".join(filter(None, parts))
+            name = weekday["name"].lower() if weekday else ""
+            return "-".join(filter(None, (name, found["year"], month, f"{int(found['day']):02d}")))
     return _NAMED.get(plain.lower(), "")
 
 

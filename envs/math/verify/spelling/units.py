@@ -60,7 +60,6 @@ _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _POWERS_AFTER = {"squared": 2, "cubed": 3}
 _WHOLE = re.compile(r"-?\d", re.ASCII)
 _EXPONENT = re.compile(r"\s*\^\s*\{?\s*(-?[1-4])\s*\}?")
-_DEFINITION = re.compile(r"([\d/]*) ?(.*)")
 _SIGNS = ((re.compile(r"\\mu\s*"), "u"), (re.compile(r"\\Omega"), "ohm"), (re.compile(r"\\cdot|[.*]"), " "))
 
 
@@ -70,10 +69,9 @@ def _units() -> dict[str, Unit]:
     units: dict[str, Unit] = {}
     for entry in _TABLE.replace("\n", ";").strip(";").split(";"):
         spellings, _, definition = entry.strip().partition(" = ")
-        match = _DEFINITION.fullmatch(definition)
-        composed = match and _compose(match[2], units.get)
-        size = Fraction(match[1] or 1) if match else Fraction(1)
-        found = Unit(composed.dimension, size * composed.size) if composed else Unit(definition, Fraction(1))
+        size, _, words = definition.partition(" ") if definition[0].isdigit() else ("1", "", definition)
+        composed = _compose(words, units.get)
+        found = Unit(composed.dimension, Fraction(size) * composed.size) if composed else Unit(words, Fraction(1))
         symbol, *names = spellings.lstrip("*").replace("_", "\0").split()
         own = {name.replace("\0", " "): found for name in (symbol, *names)}
         if spellings.startswith("*"):
