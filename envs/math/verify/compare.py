@@ -137,8 +137,9 @@ def same_numbers(gold: Number, prediction: Number) -> bool:
         return len(bases) == 1 and gold.value == prediction.value
     if gold.modulus and prediction.modulus and gold.modulus != prediction.modulus:
         return False
-    if any(one.unit and (other.percent or other.counted) for one, other in ((gold, prediction), (prediction, gold))):
-        return False
+    for one, other in ((gold, prediction), (prediction, gold)):
+        if (one.unit and other.percent) or ((one.unit or one.percent) and other.counted and not other.percent):
+            return False
     if gold.unit and prediction.unit:
         if gold.unit.dimension != prediction.unit.dimension:
             return False

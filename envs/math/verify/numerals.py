@@ -176,7 +176,7 @@ def _with_unit(number: Number, rest: str, currency: str) -> Number | None:
     if not rest[0].isspace() or FUNCTION.search(words) or not all(map(_is_noun, nouns)):
         return None
     found = unit(currency) if currency else next(filter(None, map(unit, _beginnings(nouns))), None)
-    return replace(number, unit=found, counted=found is None)
+    return replace(number, unit=found, counted=found is None and not {"unit", "units"} & {*nouns})
 
 
 def _beginnings(nouns: list[str]) -> list[str]:
