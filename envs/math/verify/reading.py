@@ -43,7 +43,6 @@ _CHOICE = re.compile(
 )
 _WRAPPED_CHOICE = re.compile(r"\\(?:text\w*|mathrm|mathbf)\s*\{\s*\(([A-J])\)[.:\s]*\}\s*(\S.*)", re.DOTALL)
 _NO_CHOICE = re.compile(r"(?:and|or)\b|[-+*/^=<>,;_&(\\]")
-_TIME = re.compile(r"\d{1,2}:\d{2}\s*(?:[ap]\.?\s?m\.?)?", re.IGNORECASE | re.ASCII)
 _CUP = re.compile(r"\\cup(?![a-zA-Z])")
 _MINUS = re.compile(r"\\setminus(?![a-zA-Z])|-(?=\s*\\\{)")
 _NAMED_TUPLE = re.compile(r"\(\s*([^()=]{1,60})\)\s*(?:=|\\in(?![a-zA-Z]))\s*(\(.*\)|\\\{.*\\\})")
@@ -126,7 +125,7 @@ def _read(text: str, depth: int) -> Answer:
         return choice
     if normalise.is_text(text) and re.search(r"[=<>()\[\]]", plain):  # a formula within \text{}
         return _read(plain, depth + 1)
-    if _TIME.fullmatch(plain) or normalise.is_text(text):
+    if normalise.is_text(text):
         return Words(normalise.words(plain))
     if depth < _MAX_NESTED:
         found = _several(text, depth + 1)
