@@ -48,7 +48,7 @@ _EMPHASIS = re.compile(r"(?<![^\s(])(\*{1,3}|__)(?=\S)([^*\n]+?)(?<=\S)\1(?!\w)"
 _REASON = re.compile(r"(?<=\S)(?:,|;)?\s+(?:because|since|as|so that)\b")
 _REMARK = re.compile(
     r"(?<=\S)(?:(?:,|;)?\s+(?:so|hence|thus|therefore|which|where|and (?:we|this|that|it|I|so|hence|thus|therefore))\b"
-    r"|\s+(?:--?|[–—])\s+|[—])(?=\D*$)"  # a number in the remark could be the answer
+    r"|\s*(?:--|[–—])\s+(?=[a-zA-Z]{2}))(?=\D*$)"  # a number in the remark could be the answer
 )
 _CLOSING = (("\\[", "\\]"), ("\\(", "\\)"), ("(", ")"), ("[", "]"), ("{", "}"))
 _BOLD_CHOICE = re.compile(r"\*\*\s*(\(?[A-J](?:\)|[.:]|\b)[^*\n]{0,80})\*\*[.\s]*$")
@@ -184,28 +184,31 @@ def _phrase(text: str) -> tuple[str, int] | None:
     if formula is not None:
         content = next(group for group in formula.groups() if group is not None)
         unit = _TRAILING_UNIT.match(rest, formula.end())
-        content += unit[0] if unit and formula["d"] is None else ""
+        if unit and formula["d"] is None:
+            content += _conclusion(f"0{unit[0]}")[1:]
     else:
         stop = _SENTENCE_END.search(rest)
-        content = _within(
-            text[text.rfind("\n", 0, last.start()) + 1 : last.start()], rest[: stop.start()] if stop else rest
-        )
-    for clause in (_REASON, _REMARK):
-        content = clause.split(content, maxsplit=1)[0]
+        before = text[text.rfind("\n", 0, last.start()) + 1 : last.start()]
+        content = _conclusion(_within(before, rest[: stop.start()] if stop else rest))
     content = content.strip().strip("*").strip()
     return (content, last.start()) if content else None
+
+
+def _conclusion(prose: str) -> str:
+    """``prose`` without a clause at its end that explains it or remarks on it."""
+    for clause in (_REASON, _REMARK):
+        head = clause.split(prose, maxsplit=1)[0]
+        prose = head if head.count("{") == head.count("}") else prose
+    return prose
 
 
 def _within(before: str, content: str) -> str:
     """``content`` up to the bracket that was opened ``before`` it on the line, as in ``(Answer: 9)``."""
     for opening, closing in _CLOSING:
         if before.count(opening) > before.count(closing):
-            depth, position = 0, content.find(closing)
-            while position >= 0:
-                depth = content.count(opening, 0, position) - content.count(closing, 0, position)
-                if depth <= 0:
-                    return content[:position]
-                position = content.find(closing, position + 1)
+            for end in (match.start() for match in re.finditer(re.escape(closing), content)):
+                if content.count(opening, 0, end) <= content.count(closing, 0, end):
+                    return content[:end]
     return content
 
 

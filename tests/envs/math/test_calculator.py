@@ -96,7 +96,7 @@ def test_errors_name_the_problem(expression, message):
 
 
 @given(st.text(alphabet="0123456789.+-*/^%!(), modsqrtgcdabse", max_size=400))
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 def test_any_text_gives_a_bounded_value_or_an_error(text):
     try:
         value = calculate(text)
@@ -107,7 +107,7 @@ def test_any_text_gives_a_bounded_value_or_an_error(text):
 
 
 @given(st.text(max_size=500))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 def test_unicode_never_raises_anything_else(text):
     try:
         calculate(text)
@@ -136,7 +136,7 @@ trees = st.recursive(
 
 
 @given(trees)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 def test_agrees_with_direct_evaluation_of_the_tree(tree):
     def value(node):
         return Fraction(node) if isinstance(node, int) else SIGNS[node[1]](value(node[0]), value(node[2]))

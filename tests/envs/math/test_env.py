@@ -219,7 +219,7 @@ def test_without_the_calculator_the_expert_shows_its_work():
 
 
 @given(st.lists(st.text(max_size=80) | st.sampled_from(["<calc>", "</calc>", r"\boxed{", "<calc>" * 500]), max_size=4))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=75)
 def test_garbage_is_never_rewarded(actions):
     env, _ = started(attempts=1)
     for action in actions:
