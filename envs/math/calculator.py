@@ -1,14 +1,16 @@
 """The calculator tool: exact rational arithmetic over a small grammar, bounded in size and time.
 
     sum     := product (("+" | "-") product)*
-    product := unary (("*" | "/" | "mod") unary)*
+    product := unary (("*" | "/" | "mod") unary | juxtaposed)*
     unary   := ("-" | "+") unary | power
-    power   := atom ("^" unary)?
+    power   := postfix ("^" unary)?
+    postfix := atom ("!" | "%")*
     atom    := number | name "(" sum ("," sum)* ")" | "(" sum ")"
-    number  := digits ("." digits)? | "." digits
+    number  := (digits ("." digits)? | "." digits) ("e" ("+" | "-")? digits)?
 
-``**``, ``×``, ``·``, ``÷``, ``−`` and ``%`` (remainder) are read as their ASCII equivalents. Nothing is passed to
-Python's ``eval``.
+A factor may follow another without a sign if one of them has brackets, as in ``2(3)``, but not after a division, where
+it could belong to either side. ``%`` before a number, name or bracket is the remainder, else a hundredth. ``**``,
+``×``, ``·``, ``÷`` and ``−`` are read as their ASCII equivalents. Nothing is passed to Python's ``eval``.
 """
 
 from __future__ import annotations
@@ -97,12 +99,16 @@ FUNCTIONS: dict[str, tuple[int | None, Callable[[list[Fraction]], Fraction | int
     "max": (None, max),
 }
 
-_TOKEN = re.compile(r"\s*(?:(?P<number>\d+(?:\.\d+)?|\.\d+)|(?P<name>[a-z]+)|(?P<sign>[-+*/^(),]))", re.ASCII)
+_TOKEN = re.compile(
+    r"\s*(?:(?P<number>(?:\d+(?:\.\d+)?|\.\d+)(?:e[-+]?\d{1,4}(?![\da-z]))?)|(?P<name>[a-z]+)|(?P<sign>[-+*/^(),!%]))",
+    re.ASCII,
+)
+_REMAINDER = re.compile(r"%(?=\s*[\d.(a-zA-Z])", re.ASCII)
 _ASCII = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "[": "(", "]": ")"})
 
 
 def _tokens(expression: str) -> list[str]:
-    text = expression.translate(_ASCII).replace("**", "^").replace("%", " mod ").lower().rstrip()
+    text = _REMAINDER.sub(" mod ", expression.translate(_ASCII)).replace("**", "^").lower().rstrip()
     tokens, position = [], 0
     while position < len(text):
         match = _TOKEN.match(text, position)
@@ -153,11 +159,15 @@ class _Reader:
 
     def product(self) -> Fraction:
         value = self.unary()
-        while sign := self.take("*", "/", "mod"):
-            right = self.unary()
-            if sign != "*" and right == 0:
+        divided = False
+        while sign := self.take("*", "/", "mod") or self.juxtaposed():
+            if sign == "()" and divided:
+                raise CalculatorError("after a division, write * between factors")
+            divided = sign in ("/", "mod")
+            right = self.power() if sign == "()" else self.unary()
+            if divided and right == 0:
                 raise CalculatorError("division by zero")
-            value = value * right if sign == "*" else value / right if sign == "/" else value - right * (value // right)
+            value = value / right if sign == "/" else value - right * (value // right) if divided else value * right
             value = _bounded(value)  # before the next factor
         return value
 
@@ -170,8 +180,22 @@ class _Reader:
         self.depth -= 1
         return -value if sign == "-" else value
 
+    def juxtaposed(self) -> str:
+        """``()`` if a factor follows without a sign, next to a bracket."""
+        before, after = self.tokens[self.position - 1], self.peek()
+        return "()" if after == "(" or (before == ")" and (after[:1].isalnum() or after[:1] == ".")) else ""
+
+    def postfix(self) -> Fraction:
+        value, sign = self.atom(), ""
+        while following := self.take("!", "%"):
+            if sign == following == "!":
+                raise CalculatorError("double factorials are not supported; write factorial(factorial(n))")
+            sign = following
+            value = Fraction(_factorial(*_integers("factorial", [value]))) if sign == "!" else value / 100
+        return value
+
     def power(self) -> Fraction:
-        value = self.atom()
+        value = self.postfix()
         return _power(value, self.unary()) if self.take("^") else value
 
     def atom(self) -> Fraction:
@@ -182,6 +206,8 @@ class _Reader:
             return value
         if token[:1].isdigit() or token[:1] == ".":
             self.position += 1
+            if abs(int(token.partition("e")[2] or 0)) > MAX_BITS:
+                raise CalculatorError("the result is too large")
             return _bounded(Fraction(token))
         if token in FUNCTIONS:
             self.position += 1

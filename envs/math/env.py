@@ -16,6 +16,7 @@ from gagpo.envs.base import Kwargs, MarkovKey, Outcome, TextEnv
 from gagpo.envs.math import problems
 from gagpo.envs.math.calculator import FUNCTIONS, CalculatorError, calculate
 from gagpo.envs.math.problems import GeneratedTasks, Problem, worked_answer
+from gagpo.envs.math.verify.extract import without_thoughts
 from gagpo.envs.math.verify.verifier import Verdict, Verifier
 from gagpo.envs.tasks import Task, TaskSet
 
@@ -136,6 +137,7 @@ class MathEnv(TextEnv):
 
     def act(self, action: str) -> Outcome:
         assert self.problem is not None
+        action = without_thoughts(action)
         answer = self.verifier.extract(self.problem.answer, action)
         call = _first_call(action) if self.with_tools else None
         if call is not None and (answer is None or answer.start < action.rfind(_CLOSE)):

@@ -19,6 +19,7 @@ from typing import Literal, get_args
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.math.problems import SPLITS, Problem, check_split, content_key, split_of
 from gagpo.envs.math.tables import BadRow, file_rows, hub_tables
+from gagpo.envs.math.verify.answers import canonical
 from gagpo.envs.math.verify.extract import MAX_ANSWER, extract
 from gagpo.envs.math.verify.verifier import read_gold
 from gagpo.envs.tasks import TaskSet, UnknownTask
@@ -118,7 +119,7 @@ class LoadedProblems:
     """Problems by split, and the bad rows that were skipped.
 
     Of equal problems only the first is kept, held-out splits first, so splits never overlap. ``duplicates`` counts the
-    others.
+    others; one with another answer is a bad row.
     """
 
     def __init__(self) -> None:
@@ -126,12 +127,14 @@ class LoadedProblems:
         self.skipped: list[str] = []
         self.duplicates = 0
         self.advice = ""
-        self._taken: set[str] = set()
+        self._taken: dict[str, Problem] = {}
         self._sets: dict[str, TaskSet] = {}
 
-    def add(self, split: str | None, rows: Iterable[Problem | BadRow], on_bad_row: str) -> None:
+    def add(self, split: str | None, rows: Iterable[Problem | BadRow], path: str, on_bad_row: str) -> None:
         """Add rows to ``split``, or each to the split of its content; held-out splits must be added first."""
         for row in rows:
+            if isinstance(row, Problem):
+                row = self._agreeing(row, path)
             if isinstance(row, BadRow):
                 if on_bad_row == "refuse":
                     raise row
@@ -141,11 +144,20 @@ class LoadedProblems:
             if spelling in self._taken:
                 self.duplicates += 1
                 continue
-            self._taken.add(spelling)
             target = split or split_of(content_key(row.text) or spelling)
             name, number = row.id.rsplit("-", 1)
-            row = replace(row, id=f"{name}-{target}-{number}", split=target)
+            row = self._taken[spelling] = replace(row, id=f"{name}-{target}-{number}", split=target)
             self.problems[target][row.id] = row
+
+    def _agreeing(self, row: Problem, path: str) -> Problem | BadRow:
+        """``row``, or the error that its problem was added with another answer."""
+        first = self._taken.get(" ".join(row.text.split()))
+        if first is None or canonical(read_gold(first.answer)) == canonical(read_gold(row.answer)):
+            return row
+        return BadRow(
+            f"{path}, row {int(row.id.rsplit('-', 1)[1])}: the answer is {row.answer[:60]!r}, "
+            f"but {first.id} is the same problem with {first.answer[:60]!r}; remove one, or set on_bad_row: skip"
+        )
 
     def tasks(self, split: str) -> TaskSet:
         if split not in self._sets:
@@ -186,10 +198,10 @@ def _load(data: str, on_bad_row: str) -> LoadedProblems:
     loaded = LoadedProblems()
     for split, source in _parts(json.loads(data)):
         if source.is_file:
-            loaded.add(split, _check_rows(file_rows(Path(source.path)), source), on_bad_row)
+            loaded.add(split, _check_rows(file_rows(Path(source.path)), source), source.path, on_bad_row)
         else:
             for ours, rows in _hub_splits(source, split):
-                loaded.add(ours, _check_rows(enumerate(rows, 1), source), on_bad_row)
+                loaded.add(ours, _check_rows(enumerate(rows, 1), source), source.path, on_bad_row)
     held = [split for split in SPLITS if loaded.problems[split]]
     loaded.advice = f"This data has tasks for: {', '.join(held) or 'no split'}."
     if loaded.skipped:
@@ -253,16 +265,21 @@ def _check_row(number: int, row: object, source: Source) -> Problem:
     read_gold(gold)
     for name, value in (("problem", text), ("answer", gold)):
         if any("\ud800" <= character <= "\udfff" for character in value):
-            raise InvalidArgument(f"the {name} contains a lone surrogate")
+            raise InvalidArgument(f"the {name} contains a lone surrogate or is not UTF-8; save the file as UTF-8")
     kinds = (row.get(column) for column in ("type", "subject", "subfield"))
     kind = next((kind[:80] for kind in kinds if kind and isinstance(kind, str)), source.name)
     return Problem(f"{source.name}-{number:06d}", "", kind.lower(), text.strip(), gold)
 
 
 def _cell(row: Mapping[str, object], columns: str) -> object:
+    """The first of ``columns`` that the row has, in any case where none is spelled alike."""
+    lower = {column.strip().lower(): column for column in reversed(list(row)) if isinstance(column, str)}
     for column in columns.split("|"):
         if column in row:
             return row[column]
+    for column in columns.split("|"):
+        if column.lower() in lower:
+            return row[lower[column.lower()]]
     have = ", ".join(map(repr, list(row)[:12]))
     raise InvalidArgument(f"no column {' or '.join(map(repr, columns.split('|')))}; the row has {have or 'no columns'}")
 

@@ -42,7 +42,7 @@ def _one_line(error: BaseException, most: int = 300) -> str:
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, object]]:
-    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         rows = csv.DictReader(file)
         for number in itertools.count(1):
             try:
@@ -54,7 +54,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, object]]:
 
 
 def _json_rows(path: Path) -> Iterator[tuple[int, object]]:
-    with path.open(encoding="utf-8-sig", errors="replace") as file:
+    with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
         if path.suffix == ".json" and file.read(1) == "[":
             file.seek(0)
             try:

@@ -20,11 +20,13 @@ class Number:
     places: digits after the decimal point; None unless written as a decimal.
     significant: significant digits of a decimal.
     percent: followed by a percent sign.
+    counted: followed by a noun that is not a unit, as in ``12 apples``.
     base: 2 in ``1011_2``.
     modulus: 7 in ``3 \\pmod 7``.
     name: ``x`` in ``x = 3``.
     division: an integer written as a quotient, such as ``14/2``.
     items: the list that the same spelling may mean (1 and 234 of ``1,234``).
+    clock: the time that the same spelling may mean (``14:05``).
     """
 
     value: Fraction
@@ -32,18 +34,24 @@ class Number:
     significant: int = 0
     percent: bool = False
     unit: Unit | None = None
+    counted: bool = False
     base: int | None = None
     modulus: int | None = None
     name: str = ""
     division: bool = False
     items: tuple[Fraction, ...] = ()
+    clock: str = ""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The letter of a multiple-choice answer."""
+    """The letter of a multiple-choice answer.
+
+    value: the value it stands for, if written after it.
+    """
 
     letter: str
+    value: Answer | None = None
 
 
 @dataclass(frozen=True)
@@ -57,8 +65,8 @@ class Words:
 class Sequence:
     r"""Several answers.
 
-    An interval is a sequence of its two ends, a union (``\cup``) a sequence of intervals. Items with names, as in
-    ``x = 1, y = 2``, are coordinates.
+    An interval is a sequence of its two ends, a union (``\cup``) a sequence of intervals, a function by cases
+    (``cases``) one of pairs of value and condition (``if``). Items with names, as in ``x = 1, y = 2``, are coordinates.
 
     opening, closing: the brackets as written; empty for a bare list.
     name: the variable of an interval or union.
@@ -71,7 +79,7 @@ class Sequence:
 
     @property
     def ordered(self) -> bool:
-        return self.opening in ("(", "[")
+        return self.opening in ("(", "[", "if")
 
     @property
     def pointed(self) -> bool:
@@ -101,13 +109,25 @@ class Formula:
 
 
 @dataclass(frozen=True)
+class Family:
+    r"""Answers with a free integer, as in ``k\pi, k \in \mathbb{Z}``.
+
+    written: the answer with the integer's own name.
+    general: the answer with a name that all families share.
+    """
+
+    written: Answer
+    general: Answer
+
+
+@dataclass(frozen=True)
 class Relation:
     """An equation or inequality that is not solved for a variable, such as the equation of a curve."""
 
     latex: str
 
 
-Answer = Number | Choice | Words | Sequence | Matrix | Formula | Relation
+Answer = Number | Choice | Words | Sequence | Matrix | Formula | Relation | Family
 
 NOTHING = Sequence((), r"\{", r"\}")
 """The empty set, also for "no solution"."""
@@ -142,6 +162,8 @@ def canonical(answer: Answer) -> str:
             return name + normalise.squeeze(answer.latex)
         case Relation():
             return normalise.squeeze(answer.latex)
+        case Family():
+            return canonical(answer.general)
 
 
 def to_latex(answer: Answer) -> str:
@@ -152,6 +174,7 @@ def to_latex(answer: Answer) -> str:
                 return _as_decimal(answer.value, answer.places)
             value = answer.value / 100 if answer.percent else answer.value
             if answer.unit and answer.unit.dimension == "angle":  # formulas are in radians
+                value *= answer.unit.size
                 return rf"\frac{{{value.numerator} \pi}}{{{180 * value.denominator}}}"
             top = f"{value.numerator}"
             return top if value.denominator == 1 else rf"\frac{{{top}}}{{{value.denominator}}}"
@@ -170,6 +193,8 @@ def to_latex(answer: Answer) -> str:
             return f"{answer.name}={answer.latex}" if answer.name else answer.latex
         case Relation():
             return answer.latex
+        case Family():
+            return to_latex(answer.written)
 
 
 def _as_decimal(value: Fraction, places: int) -> str:

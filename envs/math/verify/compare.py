@@ -19,6 +19,7 @@ from gagpo.envs.math.verify.answers import (
     MINUS_INFINITY,
     Answer,
     Choice,
+    Family,
     Formula,
     Matrix,
     Number,
@@ -55,12 +56,25 @@ def same(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
     if gold == prediction:
         return True
     match gold, prediction:
+        case (Family(), Family()):
+            return same(gold.general, prediction.general, symbolic)
+        case (Family(), _):
+            return same(gold.written, prediction, symbolic)
+        case (_, Family()):
+            return same(gold, prediction.written, symbolic)
         case (Number(), Number()):
             return same_numbers(gold, prediction)
         case (Choice(), Choice()):
-            return gold.letter == prediction.letter
+            values = gold.value is None or prediction.value is None or same(gold.value, prediction.value, symbolic)
+            return gold.letter == prediction.letter and values
         case (Choice(), Formula()):
             return gold.letter == prediction.latex.upper()
+        case (Choice(value=value), _) if value is not None:
+            return same(value, prediction, symbolic)
+        case (_, Choice(value=value)) if value is not None:
+            return same(gold, value, symbolic)
+        case (Number(clock=time), Words(text)) | (Words(text), Number(clock=time)) if time:
+            return time == text
         case (Words(), _) | (_, Words()):
             return _same_words(gold, prediction)
         case (Relation(), _) | (_, Relation()):
@@ -123,8 +137,9 @@ def same_numbers(gold: Number, prediction: Number) -> bool:
         return len(bases) == 1 and gold.value == prediction.value
     if gold.modulus and prediction.modulus and gold.modulus != prediction.modulus:
         return False
-    if (gold.unit and prediction.percent) or (gold.percent and prediction.unit):
-        return False
+    for one, other in ((gold, prediction), (prediction, gold)):
+        if (one.unit and other.percent) or ((one.unit or one.percent) and other.counted and not other.percent):
+            return False
     if gold.unit and prediction.unit:
         if gold.unit.dimension != prediction.unit.dimension:
             return False

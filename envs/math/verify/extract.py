@@ -2,11 +2,12 @@ r"""Find the final answer in a response, by four methods in this order.
 
 ``boxed``: the last non-empty ``\boxed{...}`` (or ``\fbox``) with matching braces.
 ``hashes``: the text after the last ``####``, to the end of the line.
-``phrase``: the text after the last "the answer is", "final answer:", "answer =" or similar; for a question with choices
-also a bold letter (``**D**``) at the end.
+``phrase``: the text after the last "the answer is", "final answer:", "answer =" or similar, up to a clause that
+explains it, or within the last ``<answer>...</answer>``; for a question with choices also a bold letter (``**D**``) at
+the end.
 ``number``: the last number, a last resort that also accepts numbers that were not meant as the answer.
 
-Only the end of the response is searched, in linear time.
+Only the end of the response is searched, in linear time. Thoughts (``<think>...</think>``) are never searched.
 """
 
 from __future__ import annotations
@@ -39,9 +40,17 @@ _BOX = re.compile(r"\\(?:boxed|fbox)\s*")
 _HASHES = re.compile(r"####[ \t]*([^\n]*)")
 _PHRASE = re.compile(
     r"\banswer\**(?:[ \t]+(?:to[ \t][^.\n]{1,60}?[ \t])?(?:is|was|equals|(?:would|should|must)[ \t]+be)\b[ \t]*:?"
-    r"|[ \t]*[:=])[ \t*}]*",
+    r"|[ \t]*[:=])(?P<mark>[ \t*}]*)",
     re.IGNORECASE,
 )
+_THOUGHT = re.compile(r"<(?P<end>/?)(?:think(?:ing)?|thoughts?|reasoning)\s*>", re.IGNORECASE)
+_EMPHASIS = re.compile(r"(?<![^\s(])(\*{1,3}|__)(?=\S)([^*\n]+?)(?<=\S)\1(?!\w)")
+_REASON = re.compile(r"(?<=\S)(?:,|;)?\s+(?:because|since|as|so that)\b")
+_REMARK = re.compile(
+    r"(?<=\S)(?:(?:,|;)?\s+(?:so|hence|thus|therefore|which|where|and (?:we|this|that|it|I|so|hence|thus|therefore))\b"
+    r"|\s*(?:--|[–—])\s+(?=[a-zA-Z]{2}))(?=\D*$)"  # a number in the remark could be the answer
+)
+_CLOSING = (("\\[", "\\]"), ("\\(", "\\)"), ("(", ")"), ("[", "]"), ("{", "}"))
 _BOLD_CHOICE = re.compile(r"\*\*\s*(\(?[A-J](?:\)|[.:]|\b)[^*\n]{0,80})\*\*[.\s]*$")
 _NUMBER = re.compile(
     r"(?<![\w.])[-−]?[$€£]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+|(?<=\d))(?:\s*/\s*\d+)?(?:\s?\\?%)?", re.ASCII
@@ -66,7 +75,7 @@ def extract(response: str, methods: Sequence[str] = METHODS, choices: bool = Fal
     ('D', None)
     """
     offset = max(0, len(response) - TAIL)
-    tail = response[offset:]
+    tail = without_thoughts(response)[offset:]
     for method in METHODS:
         if method not in methods:
             continue
@@ -75,6 +84,33 @@ def extract(response: str, methods: Sequence[str] = METHODS, choices: bool = Fal
             text, start = found
             return Extraction(text, method, offset + start)
     return None
+
+
+def without_thoughts(response: str) -> str:
+    """``response`` with its thoughts replaced by empty lines of the same length, so positions stay.
+
+    A thought that is not closed extends to the end; one that was opened in the prompt begins at the start.
+
+    >>> without_thoughts("<think>3</think>4"), without_thoughts("3</think>4"), without_thoughts("4<think>3").rstrip()
+    ('\\n\\n\\n\\n\\n\\n\\n\\n\\n\\n\\n\\n\\n\\n\\n\\n4', '\\n\\n\\n\\n\\n\\n\\n\\n\\n4', '4')
+    """
+    spans: list[tuple[int, int]] = []
+    start: int | None = None
+    for tag in _THOUGHT.finditer(response):
+        if not tag["end"]:
+            start = tag.start() if start is None else start
+        elif start is None:
+            spans = [(0, tag.end())]
+        else:
+            spans.append((start, tag.end()))
+            start = None
+    if start is not None:
+        spans.append((start, len(response)))
+    kept, position = [], 0
+    for begin, end in spans:
+        kept += [response[position:begin], "\n" * (end - begin)]
+        position = end
+    return "".join(kept) + response[position:]
 
 
 def check_methods(methods: Sequence[str]) -> tuple[str, ...]:
@@ -130,23 +166,50 @@ def _hashes(text: str) -> tuple[str, int] | None:
 
 
 def _phrase(text: str) -> tuple[str, int] | None:
-    last = None
+    last: re.Match[str] | None = None
     for match in _PHRASE.finditer(text):
         if text[match.end() :].strip():
             last = match
+    end = text.rfind("</answer>")
+    start = text.rfind("<answer>", 0, max(0, end))
+    if start >= 0 and (last is None or last.start() < end):
+        tagged = text[start + len("<answer>") : end].strip()
+        inner = _phrase(tagged)
+        return (inner[0] if inner else tagged, start) if 0 < len(tagged) <= MAX_ANSWER else None
     if last is None:
         return None
-    rest = text[last.end() : last.end() + MAX_ANSWER].lstrip()
+    rest = text[last.start("mark") : last.end() + MAX_ANSWER]
+    rest = _EMPHASIS.sub(r"\2", rest.lstrip()).lstrip(" \t*}\n")
     formula = _MATH.match(rest)
     if formula is not None:
         content = next(group for group in formula.groups() if group is not None)
         unit = _TRAILING_UNIT.match(rest, formula.end())
-        content += unit[0] if unit and formula["d"] is None else ""
+        if unit and formula["d"] is None:
+            content += _conclusion(f"0{unit[0]}")[1:]
     else:
         stop = _SENTENCE_END.search(rest)
-        content = rest[: stop.start()] if stop else rest
+        before = text[text.rfind("\n", 0, last.start()) + 1 : last.start()]
+        content = _conclusion(_within(before, rest[: stop.start()] if stop else rest))
     content = content.strip().strip("*").strip()
     return (content, last.start()) if content else None
+
+
+def _conclusion(prose: str) -> str:
+    """``prose`` without a clause at its end that explains it or remarks on it."""
+    for clause in (_REASON, _REMARK):
+        head = clause.split(prose, maxsplit=1)[0]
+        prose = head if head.count("{") == head.count("}") else prose
+    return prose
+
+
+def _within(before: str, content: str) -> str:
+    """``content`` up to the bracket that was opened ``before`` it on the line, as in ``(Answer: 9)``."""
+    for opening, closing in _CLOSING:
+        if before.count(opening) > before.count(closing):
+            for end in (match.start() for match in re.finditer(re.escape(closing), content)):
+                if content.count(opening, 0, end) <= content.count(closing, 0, end):
+                    return content[:end]
+    return content
 
 
 def _bold_choice(text: str) -> tuple[str, int] | None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from gagpo.envs.math.verify.answers import Number
-from gagpo.envs.math.verify.spelling import normalise, number_words
+from gagpo.envs.math.verify.spelling import moments, normalise, number_words
 from gagpo.envs.math.verify.spelling.brackets import enclosed
 from gagpo.envs.math.verify.spelling.units import unit
 
@@ -41,16 +41,17 @@ _BASED = re.compile(
     rf"\(?(\d+)\)?\s*(?:_\s*\{{?\s*\(?|\(?base[ -])(\d{{1,2}}|{'|'.join(number_words.SMALL)})\s*\)?\}}?", re.ASCII
 )
 _PERCENT = re.compile(r"\s*(?:%|percent\b|per cent\b|percentage points\b)", re.IGNORECASE)
-_UNIT = re.compile(r"\s*(?P<words>(?:[a-zA-Z./ -]|\\cdot(?![a-zA-Z])|\^\s*\{?-?[1-4]\}?)+)$", re.ASCII)
+_UNIT = re.compile(r"\s*(?P<words>(?:[a-zA-Z./ -]|\\(?:cdot|mu|Omega)(?![a-zA-Z])|\^\s*\{?-?[1-4]\}?)+)$", re.ASCII)
 _NO_NOUNS = {
     *("and", "not", "nor", "half", "third", "quarter", "plus", "minus", "times", "over", "squared", "cubed"),
     *number_words.SMALL,
     *number_words.MULTIPLES,
+    *("score", "gross", "lakh", "lakhs", "crore", "crores", "grand"),
 }
 _NOUN = re.compile(r"of|in|a|sq\.?|cu|[a-z]{3,}(?:\^\{?[23]\}?|-squared)?")
 _SIGN = re.compile(r"\s*([-+])\s*")
-_CURRENCIES = {normalise.CURRENCY: "dollar", "€": "euro", "£": "gbp"}
-_MONEY_FIRST = re.compile(r"(USD|EUR|GBP)\s*(?=[\d.])")
+_CURRENCIES = {normalise.CURRENCY: "dollar", "€": "euro", "£": "gbp", "¥": "yen", "₹": "rupee", "₩": "won"}
+_MONEY_FIRST = re.compile(r"(USD|EUR|GBP|JPY|INR|CNY|CHF)\s*(?=[\d.])")
 _ABOUT = re.compile(
     r"^(?:\\approx|\\sim|approximately|about|roughly|exactly|\\equiv|(?:the )?(?:final )?answer:?(?: is:?)?)\s*",
     re.IGNORECASE,
@@ -75,7 +76,7 @@ def read_number(plain: str) -> Number | None:
     """
     text = plain if _REPEATING.search(plain) else _DOTS.sub(r"\1", plain)
     text = _ABOUT.sub("", text.strip())
-    if text[:1].isalpha() or " and " in text:
+    if text[:1].isalpha() or " and " in text or number_words.is_fraction(text):
         text = number_words.digits(text)
     if both := _WHOLE_AND_PART.fullmatch(text):
         number = _quantity(f"{both[1]} {both[2]}")
@@ -171,10 +172,16 @@ def _with_unit(number: Number, rest: str, currency: str) -> Number | None:
     if known is not None and (len(words) > 1 or rest[0].isspace()):
         return replace(number, unit=known)
     # A noun says what was counted ("12 apples"); without a space, letters could be variables.
-    noun = rest[0].isspace() and not FUNCTION.search(words)
-    if noun and all(map(_is_noun, re.sub(r"\s+(\^|(?=squared))", r"\1", words.lower()).split())):
-        return replace(number, unit=unit(currency)) if currency else number
-    return None
+    nouns = re.sub(r"\s+(\^|(?=squared))", r"\1", words.lower()).split()
+    if not rest[0].isspace() or FUNCTION.search(words) or not all(map(_is_noun, nouns)):
+        return None
+    found = unit(currency) if currency else next(filter(None, map(unit, _beginnings(nouns))), None)
+    return replace(number, unit=found, counted=found is None and not {"unit", "units"} & {*nouns})
+
+
+def _beginnings(nouns: list[str]) -> list[str]:
+    """The first words, longest first, of a description such as ``minutes of work``, which may name a unit."""
+    return [" ".join(nouns[:end]) for end in range(len(nouns) - 1, 0, -1) if len(nouns[end - 1]) > 2]
 
 
 def _is_noun(word: str) -> bool:
@@ -229,7 +236,8 @@ def _quotient(match: re.Match[str]) -> Number | None:
     value = top / bottom
     if whole is not None:
         return Number(int(whole) + value) if 0 <= value < 1 else None
-    return Number(value, division=value.denominator == 1)
+    time = moments.clock(match["rtop"], match["rbottom"]) if match["rtop"] else ""
+    return Number(value, division=value.denominator == 1, clock=time)
 
 
 def _signed(text: str) -> Fraction:

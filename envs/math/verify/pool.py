@@ -25,6 +25,7 @@ MEMORY = 4 * 2**30
 """Address space of a verifier process, in bytes."""
 _CACHED = 65_536
 _TARGET = "gagpo.envs.math.verify.worker:main"
+_BARE = ("gagpo", "gagpo.envs")  # needs no gymnasium
 
 
 class VerifyPool:
@@ -49,7 +50,9 @@ class VerifyPool:
 
     def _reset(self) -> None:
         self._owner = os.getpid()
-        self._children = [Child(_TARGET, name="a verifier process", memory=MEMORY) for _ in range(self.workers)]
+        self._children = [
+            Child(_TARGET, name="a verifier process", memory=MEMORY, bare=_BARE) for _ in range(self.workers)
+        ]
         self._idle: queue.LifoQueue[Child] = queue.LifoQueue()
         for child in self._children:
             self._idle.put(child)

@@ -6,13 +6,14 @@ import re
 from dataclasses import replace
 from fractions import Fraction
 
-from gagpo.envs.math.verify import regions, relations
+from gagpo.envs.math.verify import piecewise, regions, relations
 from gagpo.envs.math.verify.answers import (
     INFINITY,
     MINUS_INFINITY,
     NOTHING,
     Answer,
     Choice,
+    Family,
     Formula,
     Matrix,
     Number,
@@ -22,7 +23,8 @@ from gagpo.envs.math.verify.answers import (
 )
 from gagpo.envs.math.verify.extract import MAX_ANSWER
 from gagpo.envs.math.verify.numerals import FUNCTION, agrees, read_number
-from gagpo.envs.math.verify.spelling import brackets, normalise, phrases
+from gagpo.envs.math.verify.spelling import brackets, moments, normalise, phrases
+from gagpo.envs.math.verify.spelling.integers import family
 from gagpo.envs.math.verify.spelling.symbols import variables
 from gagpo.envs.math.verify.spelling.units import unit
 
@@ -39,21 +41,26 @@ _CHOICE = re.compile(
     r"(?:\((?P<a>[A-Ja-j])\)|(?P<b>[A-J](?P<mark>[).:])?|[a-j]\)))(?P<rest>.*)",
     re.DOTALL,
 )
+_WRAPPED_CHOICE = re.compile(r"\\(?:text\w*|mathrm|mathbf)\s*\{\s*\(([A-J])\)[.:\s]*\}\s*(\S.*)", re.DOTALL)
 _NO_CHOICE = re.compile(r"(?:and|or)\b|[-+*/^=<>,;_&(\\]")
-_TIME = re.compile(r"\d{1,2}:\d{2}\s*(?:[ap]\.?\s?m\.?)?", re.IGNORECASE | re.ASCII)
 _CUP = re.compile(r"\\cup(?![a-zA-Z])")
 _MINUS = re.compile(r"\\setminus(?![a-zA-Z])|-(?=\s*\\\{)")
 _NAMED_TUPLE = re.compile(r"\(\s*([^()=]{1,60})\)\s*(?:=|\\in(?![a-zA-Z]))\s*(\(.*\)|\\\{.*\\\})")
 _POINT = re.compile(r"^[A-Z]'?\s*(?=\()|(?<=\))\s*\^\s*\{?\s*(?:T|\\top|\\intercal)\s*\}?$")
 _SET_BUILDER = re.compile(r"\\\{\s*[a-zA-Z]\s*(?:\\in\s*\\mathbb\{R\}\s*)?(?:[|:])\s*(.+?)\s*\\\}")
-_LINE = re.compile(r"\\math(?:bb|bf)\{R\}(?P<sign>\s*(?:\^|_)\s*\{?\s*\+\s*\}?)?")
+_LINE = re.compile(r"\\math(?:bb|bf)\{R\}(?P<scripts>\s*[\^_].*)?")
+_PARTS_OF_THE_LINE = {"+": ">", "-": "<", "0+": r"\ge", "+0": r"\ge", "0-": r"\le", "-0": r"\le"} | {
+    **dict.fromkeys(("*", r"\times", r"\ast"), r"\ne"),
+    **{f"{sign}0": sign for sign in (">", "<", r"\ge", r"\le", r"\ne")},
+}
 _MATRIX = re.compile(
     r"(?P<factor>[^&]*?)(?:\\cdot\s*)?[(\[]?\s*\\begin\s*\{(?P<kind>[pb]?matrix|smallmatrix|array)\}\s*"
     r"(?:\{[clr| ]*\})?(?P<rows>(?:(?!\\begin).)*?)\\end\s*\{(?P=kind)\}\s*[)\]]?",
     re.DOTALL,
 )
 _SYSTEM = re.compile(
-    r"(?:\\\{\s*)?\\begin\s*\{(cases|aligned|gathered|array)\}(?:\{[lcr]*\})?((?:(?!\\begin).)*)\\end\s*\{\1\}",
+    r"(?P<name>[a-zA-Z]\s*(?:\([^()]*\))?\s*=\s*)?(?P<brace>\\\{\s*)?\\begin\s*\{(?P<kind>cases|aligned|gathered|array)\}(?:\{[lcr]*\})?"
+    r"(?P<body>(?:(?!\\begin).)*)\\end\s*\{(?P=kind)\}",
     re.DOTALL,
 )
 _UNIT_VECTORS = re.compile(r"\s*([+-]?)\s*([^+-]*?)\s*(?:\\cdot\s*)?\\mathbf\{([ijk])\}")
@@ -92,12 +99,18 @@ def read(answer: str) -> Answer:
 
 def _read(text: str, depth: int) -> Answer:
     text = text.strip()
+    if (spellings := family(text)) and depth < _MAX_NESTED:
+        return Family(*(_read(spelling, depth + 1) for spelling in spellings))
     plain = normalise.plain(text)
     if not plain:
         raise Unreadable("empty")
+    if moment := moments.moment(plain):
+        return Words(moment)
     number = read_number(plain)
     if number is not None:
         return number
+    if digits := moments.hexadecimal(plain):
+        return Words(digits)
     stated = relations.statement(text)
     if stated is not None:
         number = read_number(normalise.plain(stated.value))
@@ -107,12 +120,12 @@ def _read(text: str, depth: int) -> Answer:
             number = read_number(normalise.plain(stated.lefts[0]))
             if number is not None and relations.holds([*stated.lefts[1:], stated.value], number):
                 return number
-    choice = _choice(plain)
+    choice = _choice(plain, depth) or _wrapped_choice(text, depth)
     if choice is not None:
         return choice
     if normalise.is_text(text) and re.search(r"[=<>()\[\]]", plain):  # a formula within \text{}
         return _read(plain, depth + 1)
-    if _TIME.fullmatch(plain) or normalise.is_text(text):
+    if normalise.is_text(text):
         return Words(normalise.words(plain))
     if depth < _MAX_NESTED:
         found = _several(text, depth + 1)
@@ -134,7 +147,7 @@ def _with_name(answer: Answer, stated: relations.Statement) -> Answer:
 
 def _formula(text: str) -> Formula:
     """An expression, its unit separated."""
-    match = _UNIT_AFTER.search(text)
+    match = None if r"\int" in text else _UNIT_AFTER.search(text)  # dm is a differential
     words = normalise.plain(match[0]) if match else ""
     known = unit(words)
     if match and (known or match[1] or words.endswith(("unit", "units"))):
@@ -149,7 +162,13 @@ def _looks_like_words(plain: str) -> bool:
     return any(len(word) >= 3 and set("aeiouyAEIOUY") & set(word) for word in re.findall(r"[^\W\d_]+", plain))
 
 
-def _choice(plain: str) -> Choice | None:
+def _wrapped_choice(text: str, depth: int) -> Choice | None:
+    r"""A letter in a text command before the value it stands for, as in ``\textbf{(A)}\ \sqrt{2}``."""
+    match = _WRAPPED_CHOICE.fullmatch(text)
+    return Choice(match[1], _read(match[2], depth + 1)) if match and depth < _MAX_NESTED else None
+
+
+def _choice(plain: str, depth: int) -> Choice | None:
     match = _CHOICE.fullmatch(plain)
     if match is None:
         return None
@@ -159,13 +178,14 @@ def _choice(plain: str) -> Choice | None:
         return None  # f(x), (a) + b, A and B, (A), (B)
     if rest and re.search(r"\(?\b[A-E]\b\)", rest):
         return None  # several letters
-    return Choice(letter.upper())
+    return Choice(letter.upper(), _read(rest, depth + 1) if rest and depth < _MAX_NESTED else None)
 
 
 def _several(text: str, depth: int) -> Answer | None:
     """An answer of several parts (alternatives, conditions, lists, rows of a matrix), or None."""
-    if r"\pm" in text and text.count(r"\pm") == 1:
-        both = tuple(_read(re.sub(r"^\s*\+", "", text.replace(r"\pm", sign)), depth) for sign in "+-")
+    if {text.count(r"\pm"), text.count(r"\mp")} in ({0, 1}, {1}):
+        signs = (text.replace(r"\pm", upper).replace(r"\mp", lower) for upper, lower in ("+-", "-+"))
+        both = tuple(_read(re.sub(r"^\s*\+", "", signed), depth) for signed in signs)
         return _join(text, both, ["and"]) if r"\ne" in text else Sequence(both)
     if r"\begin" in text:
         return _environment(text, depth)
@@ -221,11 +241,13 @@ def _approximation(text: str, exact: str, rounded: str, depth: int) -> Answer:
 
 
 def _environment(text: str, depth: int) -> Answer | None:
-    """A system of equations, read as a list, or a matrix, perhaps with a factor."""
+    """A function by cases, a system of equations, read as a list, or a matrix, perhaps with a factor."""
     if system := _SYSTEM.fullmatch(text):
-        body = re.sub(r"&(?=\s*[=<>\\])|(?<==)\s*&", "", system[2])
+        if (system["kind"] == "cases" or system["brace"]) and (rows := piecewise.rows(system["body"])):
+            return piecewise.function(rows, lambda part: _read(part, depth))
+        body = re.sub(r"&(?=\s*[=<>\\])|(?<==)\s*&", "", system["body"])
         lines = [line for line in (line.strip(" ,;") for line in body.split(r"\\")) if line]
-        if "&" not in body and all(map(relations.is_relation, lines)):
+        if "&" not in body and not system["name"] and all(map(relations.is_relation, lines)):
             return _read(", ".join(lines), depth)
     match = _MATRIX.fullmatch(text)
     if match is None or relations.is_relation(match["factor"]):
@@ -258,7 +280,9 @@ def _delimited(text: str, depth: int) -> Answer | None:
     if squeezed.lstrip("+-") == r"\infty":
         return MINUS_INFINITY if squeezed.startswith("-") else INFINITY
     if line := _LINE.fullmatch(text):
-        return regions.half_line(">", Number(Fraction(0)), "") if line["sign"] else regions.real_line()
+        part = _PARTS_OF_THE_LINE.get(re.sub(r"[\s^_{}]", "", line["scripts"] or ""))
+        if part or not line["scripts"]:
+            return regions.half_line(part, Number(Fraction(0)), "") if part else regions.real_line()
     whole, *rest = brackets.split(text, _MINUS)[0]
     if len(rest) == 1 and whole and rest[0]:
         return _difference(whole, _read(rest[0], depth), depth)

@@ -40,7 +40,7 @@ def is_region(answer: Answer) -> bool:
     if not isinstance(answer, Sequence):
         return False
     found = answer.items if answer.opening == r"\cup" else (answer,)
-    return all(isinstance(piece, Sequence) and piece.ordered and len(piece.items) == 2 for piece in found)
+    return all(isinstance(piece, Sequence) and piece.opening in ("(", "[") and len(piece.items) == 2 for piece in found)
 
 
 def pieces(region: Sequence) -> list[Sequence]:

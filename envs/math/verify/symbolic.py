@@ -7,20 +7,22 @@ the library's parser of plain expressions, which calls ``eval``, is never used.
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import re
 from fractions import Fraction
 from typing import Any
 
 from gagpo.envs.math.verify.answers import Number
+from gagpo.envs.math.verify.exact import is_zero
 from gagpo.envs.math.verify.numerals import SIGNIFICANT_DIGITS, agrees, read_number
 from gagpo.envs.math.verify.spelling.normalise import plain
 from gagpo.envs.math.verify.spelling.rewriting import rewrite, table
 from gagpo.envs.math.verify.spelling.symbols import free_variables, variables
-from gagpo.envs.math.verify.unfinished import close, unfinished, value
+from gagpo.envs.math.verify.unfinished import close, coordinate, defined, evaluate, unfinished, value
 
 _DIGITS = 40
-"""Digits to which two values must agree; two constants that do are equal."""
+"""Values that differ in these digits are not equal; values that agree may be."""
 _IMAGINARY = re.compile(r"\\[a-zA-Z]+|_\s*\{[^{}]*\}|_\s*\w|(?P<unit>i)(?![a-zA-Z]*\s*=)")
 _BOUND_INDEX = re.compile(r"_\s*\{?\s*i\s*=")
 _WRITTEN = table(
@@ -102,19 +104,43 @@ def _same(wanted: Any, given: Any) -> bool:
     if any(relations) and not isinstance(given, sympy.Set):
         return False
     if isinstance(wanted, sympy.Expr) and isinstance(given, sympy.Expr):
-        constant = not (wanted.free_symbols | given.free_symbols)
-        # A logarithm implies positive variables, which the library does not know: \ln x^2 is 2\ln x.
-        logarithms = wanted.has(sympy.log) and given.has(sympy.log) and wanted.has(sympy.Abs) == given.has(sympy.Abs)
-        decided = constant or logarithms
-        for point in (0,) if constant else (0, 1):
-            one, other = value(wanted, point, _DIGITS + 10), value(given, point, _DIGITS + 10)
-            if one is None or other is None:
-                decided = False
-            elif not close(one, other, _DIGITS):
-                return False
-        if decided:
-            return True
+        return _same_value(wanted, given)
     return bool(verify([wanted], [given], timeout_seconds=None, allow_set_relation_comp=True))
+
+
+def _same_value(wanted: Any, given: Any) -> bool:
+    """Whether the difference is proved to be zero; where digits differ, no proof is tried."""
+    import sympy
+
+    names = sorted(wanted.free_symbols | given.free_symbols, key=str)
+    for point in (0, 1) if names else (0,):
+        one, other = value(wanted, point, _DIGITS + 10), value(given, point, _DIGITS + 10)
+        if one is not None and other is not None and not close(one, other, _DIGITS):
+            return False
+    difference = evaluate(wanted.as_dummy()) - evaluate(given.as_dummy())  # bound variables may have any name
+    if difference.has(sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit, sympy.Derivative):
+        return is_zero(difference.doit())
+    if (
+        names
+        and difference != 0
+        and wanted.has(sympy.Abs) == given.has(sympy.Abs)
+        and _same_where_defined(wanted, given, names)
+    ):
+        # Roots and logarithms imply positive variables, which SymPy does not know: \ln x^2 is 2\ln x.
+        positive = {name: sympy.Dummy(positive=True) for name in names}
+        if all(name.is_real for name in names) and is_zero(difference.subs(positive)):
+            return True
+    return is_zero(difference)
+
+
+def _same_where_defined(wanted: Any, given: Any, names: list[Any]) -> bool:
+    """Whether two expressions agree with variables of any sign, where no root or logarithm is of a negative number."""
+    for signs in itertools.islice(itertools.product((1, -1), repeat=len(names)), 16):
+        at = {name: sign * coordinate(str(name), 0) for name, sign in zip(names, signs, strict=True)}
+        one, other = (side.subs(at).evalf(_DIGITS) if defined(side, at) else None for side in (wanted, given))
+        if one is not None and other is not None and not close(one, other, _DIGITS // 2):
+            return False
+    return True
 
 
 def _same_relation(wanted: Any, given: Any) -> bool:

@@ -33,6 +33,7 @@ _FUNCTION = re.compile(
     r"(?![a-zA-Z])"
 )
 _SPELLED = re.compile(r"\\(?:operatorname\*?\s*\{\s*([a-zA-Z]+)\s*\}|(?:text|mathrm)\s*\{\s*(gcd|lcm)\s*\})")
+_CIRCULAR = re.compile(r"^(arc)?(?:sin|cos|tan|cot|sec|csc)$")
 _SYNONYMS = {"ln": "log", "lg": "log", "tg": "tan", "ctg": "cot", "sqrt": "root", "dbinom": "binom", "tbinom": "binom"}
 _SCRIPT = re.compile(r"\s*[\^_]\s*(?:\{([^{}]*)\}|(\\[a-zA-Z]+|.))")
 _DEGREE = re.compile(r"\s*\[([^\]]*)\]")
@@ -103,6 +104,7 @@ def _function_call(text: str, name: str, position: int) -> tuple[str, str]:
             name = f"arc{name}"
         arguments += f" {script[1] or script[script.re.groups]}"
         position = script.end()
+    name = _CIRCULAR.sub(r"\1sin", name)  # a sine is as unevaluated as the cosine of the other angle
     return name, f"{arguments} {_group(text, position)[0]}"
 
 

@@ -58,7 +58,7 @@ def value(tree: Any, point: int, digits: int) -> Any:
 
     if tree.has(sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit, sympy.Derivative):
         return None
-    at = {symbol: _coordinate(str(symbol), point) for symbol in tree.free_symbols}
+    at = {symbol: coordinate(str(symbol), point) for symbol in tree.free_symbols}
     try:
         found = tree.evalf(digits, subs=at)
     except (ArithmeticError, AttributeError, NotImplementedError, TypeError, ValueError):
@@ -66,13 +66,22 @@ def value(tree: Any, point: int, digits: int) -> Any:
     return found if found.is_number and found.is_finite and not found.has(sympy.nan, sympy.zoo) else None
 
 
+def defined(tree: Any, at: dict[Any, Any]) -> bool:
+    """Whether no root, broken power or logarithm in an expression is of a negative number at a point."""
+    import sympy
+
+    inner = [node.base for node in tree.atoms(sympy.Pow) if not node.exp.is_integer]
+    inner += [log.args[0] for log in tree.atoms(sympy.log)]
+    return all(bool(node.subs(at).evalf(20).is_nonnegative) for node in inner)
+
+
 def close(one: Any, other: Any, digits: int) -> bool:
-    """Whether two numbers agree to ``digits`` significant digits."""
+    """Whether two numbers agree to ``digits`` significant digits, or are too small to tell them from zero."""
     size = abs(one) + abs(other)
-    return bool(abs(one - other) <= size * Fraction(1, 10**digits) + Fraction(1, 10**100))
+    return bool(abs(one - other) <= size * Fraction(1, 10**digits) or size < Fraction(1, 10**60))
 
 
-def _coordinate(name: str, point: int) -> Any:
+def coordinate(name: str, point: int) -> Any:
     import sympy
 
     size = sympy.Rational(1001 + zlib.crc32(f"{name} {point}".encode()) % 8009, 1009)
@@ -112,7 +121,7 @@ def _kinds(node: Any) -> Iterator[str]:
         yield from _kinds_of_power(node)
     root = _is_root(node)
     if node.is_Function or (root and not node.free_symbols):
-        simple = _evaluate(node)
+        simple = evaluate(node)
         kept = any(map(_is_root, sympy.preorder_traversal(simple))) if root else simple.has(node.func)
         if not kept and simple != sympy.E:
             yield "root of a power" if root else str(node.func)
@@ -125,7 +134,7 @@ def _has_like_terms(node: Any) -> bool:
     """
     import sympy
 
-    terms = [_evaluate(term) for term in _terms(node)]
+    terms = [evaluate(term) for term in _terms(node)]
     seen: set[Any] = set()
     for term in terms:
         parts = {part.as_coeff_Mul()[1] for part in sympy.Add.make_args(_expand(term))}
@@ -203,7 +212,7 @@ def _kinds_of_product(node: Any) -> Iterator[str]:
     bases = [base for base, exponent in powers if base.is_Symbol and exponent.is_Integer]
     if len({*bases}) < len(bases) and any(base in bases and exponent != 1 for base, exponent in powers):
         yield "power"
-    top, bottom = (sympy.Mul(*map(_evaluate, part)) for part in (product.factors, product.denominators))
+    top, bottom = (sympy.Mul(*map(evaluate, part)) for part in (product.factors, product.denominators))
     shared = top.free_symbols & bottom.free_symbols
     polynomial = shared and top.is_polynomial(*shared) and bottom.is_polynomial(*shared)
     if polynomial and sympy.gcd(top, bottom).free_symbols:
@@ -214,7 +223,7 @@ def _content(factor: Any) -> int:
     """The largest integer that divides every term of a sum."""
     if not factor.is_Add:
         return 1
-    parts = [_Product(_evaluate(term)) for term in _terms(factor)]
+    parts = [_Product(evaluate(term)) for term in _terms(factor)]
     return 1 if any(part.divisors for part in parts) else math.gcd(*(math.prod(part.numbers) for part in parts))
 
 
@@ -250,6 +259,6 @@ def _is_root(node: Any) -> bool:
     return node.is_Pow and node.base != sympy.E and node.exp.is_Rational and not node.exp.is_Integer
 
 
-def _evaluate(node: Any) -> Any:
+def evaluate(node: Any) -> Any:
     """``node`` with SymPy's automatic simplifications, which the parser leaves out."""
-    return node.func(*map(_evaluate, node.args)) if node.args else node
+    return node.func(*map(evaluate, node.args)) if node.args else node

@@ -95,6 +95,13 @@ def test_calls_that_do_not_close(response, answered):
     assert env.step(response)[0].startswith(answered)
 
 
+@pytest.mark.parametrize("thought", [r"<think>\boxed{-56} <calc>1 + 1</calc></think>", r"<think>It is \boxed{-56}."])
+def test_thoughts_are_neither_calls_nor_answers(thought):
+    env, _ = started()
+    assert env.step(thought)[0] == "No calculator call and no answer found."
+    assert env.step(r"<think>\boxed{1}</think> \boxed{-56}")[0] == "Right."
+
+
 def test_the_instructions_fit_the_settings():
     full = MathEnv(attempts=4).instructions
     assert "<calc>" in full and r"\boxed{}" in full and "4 attempts" in full and "gcd" in full
@@ -212,7 +219,7 @@ def test_without_the_calculator_the_expert_shows_its_work():
 
 
 @given(st.lists(st.text(max_size=80) | st.sampled_from(["<calc>", "</calc>", r"\boxed{", "<calc>" * 500]), max_size=4))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=75)
 def test_garbage_is_never_rewarded(actions):
     env, _ = started(attempts=1)
     for action in actions:

@@ -83,6 +83,7 @@ def test_a_file_that_is_something_else(name, tmp_path):
 
 
 LONG = "7" * 5_000
+NAIVE = '{"Problem": "naïve?", "Answer": "1"}\n'
 
 
 @pytest.mark.parametrize(
@@ -108,10 +109,24 @@ def test_a_row_that_breaks_a_reader_is_one_line_with_file_and_row(name, content,
     assert str(path) in message and place in message and "\n" not in message and len(message) < 600
 
 
-def test_invalid_utf8_and_a_byte_order_mark_are_accepted(tmp_path):
-    path = tmp_path / "latin.csv"
-    path.write_bytes(b"\xef\xbb\xbfproblem,answer\nna\xefve?,1\n")
-    assert [problem.answer for problem in load({"test": str(path)}).problems["test"].values()] == ["1"]
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_a_byte_order_mark_and_capitals_are_read_and_a_row_that_is_not_utf8_is_refused(suffix, tmp_path):
+    path = tmp_path / f"latin.{suffix}"
+    rows = {"csv": "Problem, Answer\n1+1?,2\nnaïve?,1\n", "jsonl": '{"Problem": "1+1?", "Answer": 2}\n' + NAIVE}[suffix]
+    path.write_bytes(b"\xef\xbb\xbf" + rows.encode())
+    assert [problem.answer for problem in load({"test": str(path)}).problems["test"].values()] == ["2", "1"]
+    path.with_stem("old").write_bytes(rows.encode("latin-1"))
+    with pytest.raises(BadRow, match=r"old\..*, row 2: the problem .* is not UTF-8"):
+        load({"test": str(path.with_stem("old"))})
+
+
+def test_one_problem_with_two_answers_is_a_bad_row(tmp_path):
+    rows = [{"problem": "How many?", "answer": answer} for answer in ("2", "2.0", "3")]
+    path = write(tmp_path / "twice.jsonl", rows)
+    with pytest.raises(BadRow, match=r"twice\.jsonl, row 3: the answer is '3', but twice-test-000001 is .* '2'"):
+        load({"test": path})
+    loaded = load({"test": path}, on_bad_row="skip")
+    assert len(loaded.tasks("test")) == loaded.duplicates == len(loaded.skipped) == 1
 
 
 @pytest.mark.parametrize("suffix", ["csv", "json", "jsonl", "parquet"])

@@ -30,6 +30,7 @@ _CHARACTERS = str.maketrans(
         **{sign: rf"\mathbb{{{letter}}}" for sign, letter in zip("ℝℤℕℚℂ", "RZNQC", strict=True)},
         **{sign: _fraction(sign) for sign in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅐⅛⅜⅝⅞⅑⅒"},
         **dict(zip("√∛°℃¢", ("sqrt", "cbrt", r"^{\circ}", r"^{\circ} C", " cents"), strict=True)),
+        **dict(zip("µ\u2126Å", (r"\mu ", r"\Omega ", " angstrom"), strict=True)),
         **dict(zip("…∴′″％", ("...", "", "'", '"', "%"), strict=True)),
         **dict.fromkeys("−–—", "-"),
         **dict.fromkeys("÷⁄∕", "/"),

@@ -65,10 +65,12 @@ _SYNONYMS = {
     for synonym in synonyms.split()
 }
 _SYNONYM = re.compile(rf"\\({'|'.join(sorted(_SYNONYMS, key=len, reverse=True))})(?![a-zA-Z])")
+_DEGREE = r"(?:\^\s*\{?\s*\\circ(?![a-zA-Z])\s*\}?|\\degree(?![a-zA-Z])|°)"
+_PRIME = r"(?:'|\^?\s*\{?\s*\\prime(?![a-zA-Z])\s*\}?|′)"
 _REWRITINGS = table(
     (r"\\not\s*=", r"\\ne "),
     (r"\{([^{}]*)\\over(?![a-zA-Z])([^{}]*)\}", r"\\frac{\1}{\2}"),
-    (r"\\(?:mathrm|text)\s*\{\s*([ei])\s*\}|\\([ij])math(?![a-zA-Z])", r"\1\2"),
+    (r"\\(?:mathrm|text)(?:\s*\{\s*([ei])\s*\}|\s+([ei])(?![a-zA-Z]))|\\([ij])math(?![a-zA-Z])", r"\1\2\3"),
     (
         r"\\(?:operatorname\*?|mathrm|text)\s*\{\s*((?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|ln|log|exp|gcd)\s*\}",
         r"\\\1 ",
@@ -89,7 +91,10 @@ _REWRITINGS = table(
     (r"(\d)\s*\^?\s*\{?\s*\\(?:text|mathrm)\s*\{\s*(?:st|nd|rd|th)\s*\}\s*\}?", r"\1"),
     (r"(?<=\d)(?:st|nd|rd|ths?)(?![a-zA-Z])", ""),
     (r"(\.\d+|[,+-]\s*)\.\.\.", r"\1\\ldots "),
+    (rf"({_DEGREE})\s*(\d+)\s*{_PRIME}\s*(\d+(?:\.\d+)?)\s*(?:\"|{_PRIME}{{2}})", r"\1 \2 arcminutes \3 arcseconds"),
+    (rf"({_DEGREE})\s*(\d+(?:\.\d+)?)\s*{_PRIME}", r"\1 \2 arcminutes"),
     (r"(?<=\d)\s*'\s*(\d+)\s*(?:\"|'')", r" feet \1 inches"),
+    (r"^0x(\d+)$", r"\1_{16}"),
     (r"\\(?:bf|it|rm)(?![a-zA-Z])", ""),
 )
 

@@ -11,13 +11,16 @@ _ONES = [
 _TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 SMALL = {word: value for value, word in enumerate(_ONES)} | {word: 20 + 10 * i for i, word in enumerate(_TENS)}
 MULTIPLES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
-_PARTS = {"half": 2, "halve": 2, "quarter": 4, "hundredth": 100, "thousandth": 1000} | {
+_PARTS = {"half": 2, "halve": 2, "quarter": 4, "twelfth": 12} | {
     name: parts
     for parts, name in enumerate(["third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"], start=3)
 }
+_PARTS |= {f"{word}th": value for word, value in (SMALL | MULTIPLES).items() if 10 < value < 20 or value >= 100}
+_PARTS |= {f"{word[:-1]}ieth": value for word, value in SMALL.items() if value >= 20}
 _WORD = re.compile(r"([a-z]+)[ -]*")
 _SIGN = re.compile(r"(?:minus|negative)\s+")
 _FRACTION = re.compile(rf"(?:(?P<top>an?|\d+|{'|'.join(SMALL)})[ -]+)?(?P<bottom>{'|'.join(_PARTS)})s?\b")
+_COUNTED_PARTS = re.compile(rf"-?\d+[ -]+(?:{'|'.join(_PARTS)})s?\b", re.IGNORECASE)
 _AND = re.compile(r"\s+and\s+")
 _DIGITS = re.compile(r"\d+")
 
@@ -42,6 +45,11 @@ def digits(text: str) -> str:
     if not found:
         return text
     return f"{'-' if sign else ''}{found}{text[end:]}"
+
+
+def is_fraction(text: str) -> bool:
+    """Whether ``text`` begins with digits and the name of a part, as in ``5 tenths``."""
+    return _COUNTED_PARTS.match(text) is not None
 
 
 def _fraction(text: str, position: int) -> tuple[str, int]:

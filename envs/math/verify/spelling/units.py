@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
+from collections.abc import Callable
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -15,87 +17,102 @@ class Unit(NamedTuple):
     size: Fraction
 
 
-_TABLE: dict[str, dict[str, str | int]] = {
-    # dimension: {spellings separated by |: size}
-    "length": {
-        "mm|millimeter|millimetre": "1/1000",
-        "cm|centimeter|centimetre": "1/100",
-        "m|meter|metre": 1,
-        "km|kilometer|kilometre": 1000,
-        "in|inch|inches": "254/10000",
-        "ft|foot|feet": "3048/10000",
-        "yd|yard": "9144/10000",
-        "mi|mile": "1609344/1000",
-    },
-    "length^3": {
-        "ml|milliliter|millilitre": "1/1000000",
-        "l|liter|litre": "1/1000",
-        "gal|gallon": "3785411784/1000000000000",
-        "qt|quart": "946352946/1000000000000",
-        "pt|pint": "473176473/1000000000000",
-    },
-    "mass": {
-        "mg|milligram": "1/1000000",
-        "g|gram|gramme": "1/1000",
-        "kg|kilogram": 1,
-        "t|ton|tonne": 1000,
-        "lb|pound": "45359237/100000000",
-        "oz|ounce": "45359237/1600000000",
-    },
-    "time": {
-        "ms|millisecond": "1/1000",
-        "s|sec|second": 1,
-        "min|minute": 60,
-        "h|hr|hour": 3600,
-        "day": 86400,
-        "week": 604800,
-    },
-    "years": {"yr|year|year old|years old": 1, "month": "1/12"},
-    "money": {"dollar|usd": 1, "cent": "1/100"},
-    "euros": {"euro|eur": 1},
-    "sterling": {"gbp": 1},
-    "angle": {"degree|deg": 1},
-    "angle in radians": {"rad|radian": 1},
-    "temperature": {"degrees c|degrees celsius|celsius": 1},
-    "temperature in Fahrenheit": {"degrees f|degrees fahrenheit|fahrenheit": 1},
-    "length time^-1": {"mph": "1609344/3600000", "kph": "1000/3600"},
-}
+_TABLE = """
+*m meter metre = length; *g gram gramme = mass; *s second sec = time; *A ampere amp = current; *mol mole = amount
+*K kelvin = kelvins; *cd candela = luminosity; *rad radian = radians; *B byte = information; *dB decibel = decibels
+degree deg = angle; year yr year_old years_old = years; revolution rev = revolutions; part_per_unit = ratio
+degree_C degrees_C celsius degree_celsius degrees_celsius centigrade = Celsius
+degree_F degrees_F fahrenheit degree_fahrenheit degrees_fahrenheit = Fahrenheit
+*Hz hertz = s^-1; *N newton = kg m s^-2; *Pa pascal = N m^-2; *J joule = N m; *W watt = J s^-1; *C coulomb = A s
+*V volt = W A^-1; *F farad = C V^-1; *ohm ohm = V A^-1; *S siemens = A V^-1; *Wb weber = V s; *T tesla = Wb m^-2
+*H henry henries = Wb A^-1; *Bq becquerel = s^-1; *Gy gray = J kg^-1; *Sv sievert = J kg^-1; *lm lumen = cd
+*lx lux = cd m^-2; *L liter litre = 1/1000 m^3; *l = L; *M molar = mol L^-1; *bit bit = 1/8 B; *bar bar = 100000 Pa
+*eV electronvolt electron_volt = 1602176634/10000000000000000000000000000 J; *cal calorie = 4184/1000 J
+*Wh watthour = 3600 J; *pc parsec = 30856775814913673 m; t ton tonne = 1000 kg; min minute = 60 s; h hr hour = 60 min
+cm centimeter centimetre = 1/100 m; dm decimeter decimetre = 1/10 m; cL centiliter centilitre = 1/100 L
+dL dl deciliter decilitre = 1/10 L; hPa hectopascal = 100 Pa; day = 24 h; week = 7 day; month = 1/12 year
+decade = 10 year; century centuries = 100 year
+arcminute arcmin = 1/60 degree; arcsecond arcsec = 1/60 arcmin; gradian gon = 9/10 degree
+in inch inches = 254/10000 m; ft foot feet = 12 in; yd yard = 3 ft; mi mile = 1760 yd; furlong = 220 yd; fathom = 2 yd
+nmi nautical_mile = 1852 m; ly light_year lightyear = 9460730472580800 m; AU astronomical_unit = 149597870700 m
+micron = 1/1000 mm; angstrom = 1/10 nm; hectare ha = 10000 m^2; acre = 4840 yd^2; cc = cm^3
+gal gallon = 231 in^3; qt quart = 1/4 gal; pt pint = 1/2 qt; cup = 1/2 pt; fluid_ounce fl_oz = 1/8 cup
+tablespoon tbsp = 1/2 fl_oz; teaspoon tsp = 1/3 tbsp; lb pound = 45359237/100000 g; oz ounce = 1/16 lb; stone = 14 lb
+carat = 1/5 g; grain = 1/7000 lb; dyn dyne = 1/100000 N; erg = 1/10000000 J; gauss = 1/10000 T
+atm atmosphere = 101325 Pa; mmHg torr = 1/760 atm
+psi = 6894757/1000 Pa; btu = 1055 J; hp horsepower = 745699872/1000000 W; mph = mi h^-1
+kph kmh = km h^-1; knot = nmi h^-1; rpm = rev min^-1; per_mille permille = 1/1000 part_per_unit
+basis_point = 1/10000 part_per_unit; ppm = 1/1000000 part_per_unit
+dollar usd = dollars; cent = 1/100 dollar; gbp = sterling; pence = 1/100 gbp; euro eur = euros; yen jpy = yen
+yuan renminbi rmb cny = yuan; rupee inr = rupees; won krw = won; peso mxn = pesos; franc chf = francs
+ruble rouble rub = rubles; krona kronor krone kroner = crowns; lira = lira; shekel = shekels; rand = rand
+zloty = zlotys
+"""
+"""``symbol names = definition`` with ``_`` for a space; a definition of one unknown word is a dimension of its own.
+
+After an asterisk, the symbol and the names take SI prefixes.
+"""
+_PREFIXES = [
+    *(("P", "peta", 15), ("T", "tera", 12), ("G", "giga", 9), ("M", "mega", 6), ("k", "kilo", 3), ("m", "milli", -3)),
+    *(("u", "micro", -6), ("n", "nano", -9), ("p", "pico", -12), ("f", "femto", -15)),
+]
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _POWERS_AFTER = {"squared": 2, "cubed": 3}
 _WHOLE = re.compile(r"-?\d", re.ASCII)
 _EXPONENT = re.compile(r"\s*\^\s*\{?\s*(-?[1-4])\s*\}?")
+_SIGNS = ((re.compile(r"\\mu\s*"), "u"), (re.compile(r"\\Omega"), "ohm"), (re.compile(r"\\cdot|[.*]"), " "))
 
 
+@functools.cache
 def _units() -> dict[str, Unit]:
-    units = {}
-    for dimension, rows in _TABLE.items():
-        for spellings, size in rows.items():
-            for spelling in spellings.split("|"):
-                units[spelling] = Unit(dimension, Fraction(size))
-                if len(spelling) > 1 and spelling[-1] != "s" and " " not in spelling:
-                    units[spelling + "s"] = Unit(dimension, Fraction(size))
+    """Units by spelling, with plurals and prefixes."""
+    units: dict[str, Unit] = {}
+    for entry in _TABLE.replace("\n", ";").strip(";").split(";"):
+        spellings, _, definition = entry.strip().partition(" = ")
+        size, _, words = definition.partition(" ") if definition[0].isdigit() else ("1", "", definition)
+        composed = _compose(words, units.get)
+        found = Unit(composed.dimension, Fraction(size) * composed.size) if composed else Unit(words, Fraction(1))
+        symbol, *names = spellings.lstrip("*").replace("_", "\0").split()
+        own = {name.replace("\0", " "): found for name in (symbol, *names)}
+        if spellings.startswith("*"):
+            for prefix, long, exponent in _PREFIXES:
+                bigger = Unit(found.dimension, found.size * Fraction(10) ** exponent)
+                own |= {prefix + symbol: bigger, **{long + name: bigger for name in names}}
+        plurals = {f"{name}s": unit for name, unit in own.items() if len(name) > 1 and name[-1] != "s"}
+        units = {**plurals, **own, **units}
     return units
 
 
-UNITS = _units()
-
-
+@functools.lru_cache(maxsize=1024)
 def unit(words: str) -> Unit | None:
     """The unit that ``words`` name, also a product, power or quotient of known units; None if unknown.
 
+    Symbols are case-sensitive where another unit differs in case only.
+
     >>> unit("sq. cm") == unit("square centimeters") == unit("cm^2")
     True
+    >>> unit("mA") == unit("MA"), unit("Kg") == unit("kg"), unit("kJ") == unit("kilojoules")
+    (False, True, True)
     >>> unit("cm").dimension, unit("meters per second squared").dimension, unit("apples")
     ('length', 'length time^-2', None)
     """
-    words = " ".join(re.sub(r"\\cdot|[.*]", " ", _EXPONENT.sub(r"^\1 ", words.lower())).split())
-    if words in UNITS:
-        return UNITS[words]
+    for sign, replacement in _SIGNS:
+        words = sign.sub(replacement, words)
+    return _compose(" ".join(_EXPONENT.sub(r"^\1 ", words).split()), _named)
+
+
+def _named(word: str) -> Unit | None:
+    return _units().get(word) or (_units().get(word.lower()) if len(word) > 1 else None)
+
+
+def _compose(words: str, named: Callable[[str], Unit | None]) -> Unit | None:
+    if whole := named(words):
+        return whole
     powers: Counter[str] = Counter()
     size = Fraction(1)
     for i, part in enumerate(re.split(r"\s*/\s*|(?:^|\s)per\s", words)):
         for name, exponent in _factors(part):
-            found = UNITS.get(name)
+            found = named(name)
             if found is None:
                 return None
             power = -exponent if i else exponent
@@ -113,10 +130,10 @@ def _factors(words: str) -> list[tuple[str, int]]:
     power = 1
     for word in words.split():
         name, _, exponent = word.partition("^")
-        if name in _POWERS:
-            power = _POWERS[name]
-        elif name in _POWERS_AFTER and found:
-            found[-1] = (found[-1][0], found[-1][1] * _POWERS_AFTER[name])
+        if name.lower() in _POWERS:
+            power = _POWERS[name.lower()]
+        elif name.lower() in _POWERS_AFTER and found:
+            found[-1] = (found[-1][0], found[-1][1] * _POWERS_AFTER[name.lower()])
         else:
             # With an invalid exponent, keep the whole word, which is not a known unit.
             known = _WHOLE.fullmatch(exponent)

@@ -59,7 +59,7 @@ def pool():
 def test_hostile_answers_are_survived(pool, name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     verdict = Verifier(pool=pool).verify("x + 1", HOSTILE[name])
-    assert verdict.reason in REASONS - {"match"}
+    assert verdict.reason in ({"timeout"} if name == "power tower" else REASONS - {"match"})
     assert list(tmp_path.iterdir()) == []
     assert len(pool.processes) <= 1
     assert pool.compare("x + 1", "1 + x") == "match"
@@ -77,7 +77,7 @@ def test_a_number_is_never_compared_by_algebra():
 def test_hostile_answers_do_not_delay_the_others():
     """With two workers, the others are compared while one hostile answer uses up its time."""
     finished = []
-    with VerifyPool(workers=2, seconds=0.7, deadline=10.0) as pool:
+    with VerifyPool(workers=2, seconds=0.5, deadline=10.0) as pool:
         pool.compare_many([("x + 1", "1 + x"), ("x + 2", "2 + x")])
 
         def ask(name, gold, prediction):
@@ -104,22 +104,23 @@ def test_the_deadline_is_hard():
         assert not psutil.pid_exists(stopped)
 
 
-def test_a_timeout_by_wall_time_is_not_cached(monkeypatch):
+def test_a_timeout_by_wall_time_is_not_cached(pool, monkeypatch):
     def late(self, request, seconds):
         raise ChildLate("stopped")
 
-    with VerifyPool() as pool:
-        with monkeypatch.context() as patch:
-            patch.setattr(Child, "ask", late)
-            assert pool.compare("x + 2", "2 + x") == "timeout"
-        assert pool.compare("x + 2", "2 + x") == "match"
+    with monkeypatch.context() as patch:
+        patch.setattr(Child, "ask", late)
+        assert pool.compare("x + 3", "3 + x") == "timeout"
+    assert pool.compare("x + 3", "3 + x") == "match"
 
 
-def test_a_timeout_by_cpu_time_is_cached(monkeypatch):
-    with VerifyPool(seconds=0.3, deadline=60.0) as pool:
-        assert pool.compare("x + 1", "9^{9^{9^{9}}}") == "timeout"
-        monkeypatch.setattr(pool, "_ask", lambda *_: pytest.fail("asked again"))
-        assert pool.compare("x + 1", "9^{9^{9^{9}}}") == "timeout"
+def test_verdicts_are_cached_also_timeouts_by_cpu_time(pool, monkeypatch):
+    assert pool.compare("2x", "x \\cdot 2") == "match"
+    assert pool.compare("x + 1", "9^{9^{9^{9}}}") == "timeout"
+    monkeypatch.setattr(pool, "_ask", lambda *_: "asked")
+    assert pool.compare("2x", "x \\cdot 2") == "match"
+    assert pool.compare("x + 1", "9^{9^{9^{9}}}") == "timeout"
+    assert pool.compare("2x", "x \\cdot 3") == "asked"
 
 
 def test_a_comparison_that_missed_its_deadline_is_repeated_alone(monkeypatch):
@@ -143,13 +144,12 @@ def test_a_comparison_that_missed_its_deadline_is_repeated_alone(monkeypatch):
     assert set(asked.values()) == {2}
 
 
-def test_a_killed_process_is_replaced_and_the_comparison_repeated():
-    with VerifyPool() as pool:
-        assert pool.compare("x + 1", "1 + x") == "match"
-        [victim] = pool.processes
-        os.kill(victim, signal.SIGKILL)
-        assert pool.compare("x + 2", "2 + x") == "match"
-        assert pool.processes != [victim]
+def test_a_killed_process_is_replaced_and_the_comparison_repeated(pool):
+    assert pool.compare("x + 1", "1 + x") == "match"
+    [victim] = pool.processes
+    os.kill(victim, signal.SIGKILL)
+    assert pool.compare("x + 4", "4 + x") == "match"
+    assert pool.processes != [victim]
 
 
 SYMBOLIC = [
@@ -180,14 +180,6 @@ def test_verdicts_do_not_depend_on_order_or_concurrency():
     expected, other = runs
     assert other == expected
     assert [expected[i] for i in (0, 1, 12, 13)] == ["match", "mismatch", "unparsable", "timeout"]
-
-
-def test_verdicts_are_cached(monkeypatch):
-    with VerifyPool() as pool:
-        assert pool.compare("2x", "x \\cdot 2") == "match"
-        monkeypatch.setattr(pool, "_ask", lambda *_: "asked")
-        assert pool.compare("2x", "x \\cdot 2") == "match"
-        assert pool.compare("2x", "x \\cdot 3") == "asked"
 
 
 def test_close_ends_every_process_and_the_pool_can_be_used_again():
@@ -241,17 +233,16 @@ def test_a_busy_process_ends_with_its_owner():
     wait_until(lambda: not psutil.pid_exists(worker))
 
 
-def test_a_forked_copy_has_its_own_processes():
-    with VerifyPool() as pool:
-        assert pool.compare("x + 1", "1 + x") == "match"
-        parents = pool.processes
-        copy = os.fork()
-        if copy == 0:
-            good = pool.compare("x + 5", "5 + x") == "match" and not set(pool.processes) & set(parents)
-            pool.close()
-            os._exit(not good)
-        assert os.waitpid(copy, 0)[1] == 0
-        assert pool.compare("x + 2", "2 + x") == "match" and pool.processes == parents
+def test_a_forked_copy_has_its_own_processes(pool):
+    assert pool.compare("x + 1", "1 + x") == "match"
+    parents = pool.processes
+    copy = os.fork()
+    if copy == 0:
+        good = pool.compare("x + 5", "5 + x") == "match" and not set(pool.processes) & set(parents)
+        pool.close()
+        os._exit(not good)
+    assert os.waitpid(copy, 0)[1] == 0
+    assert pool.compare("x + 6", "6 + x") == "match" and pool.processes == parents
 
 
 def test_a_process_that_cannot_start_says_why(monkeypatch):

@@ -64,7 +64,9 @@ def labelled() -> list[Pair]:
                 section = f"{name}, {line[2:]}"
                 continue
             label, gold, response = (part.strip() for part in line.split(" | "))
-            marked = any(mark in response for mark in (r"\boxed", "####", "nswer", "We add", "I do not", "It takes"))
+            marked = any(
+                mark in response for mark in (r"\boxed", "####", "nswer", "<think", "We add", "I do not", "It takes")
+            )
             response = response.replace(r"\n####", "\n####") if marked else rf"So it is \boxed{{{response}}}."
             pairs.append(Pair(section, label == "+", gold, response))
     return pairs
@@ -115,7 +117,6 @@ def test_reasons(verifier):
     assert reason("7", "no idea") == "no_answer"
     assert reason("7", r"\boxed{\text{}}") == "unparsable"
     assert reason("x + 1", r"\boxed{\begin{cases} x \end}") == "unparsable"
-    assert reason("x + 1", r"\boxed{9^{9^{9^{9}}}}") == "timeout"
 
 
 @pytest.mark.parametrize("gold", ["", "  ", "$$", r"\frac{1}{2", "9" * 2000])
@@ -200,14 +201,14 @@ def test_a_decimal_matches_what_it_rounds(value, places):
 
 
 @given(st.text(max_size=60), st.sampled_from(["7", "1/2", "x + 1", "(1, 2)", "B", "Monday"]))
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 def test_any_text_gets_a_verdict(text, gold):
     verdict = Verifier(pool=Refusing()).verify(gold, rf"\boxed{{{text}}}")
     assert verdict.reason in ("match", "mismatch", "no_answer", "unparsable")
 
 
 @given(st.text(alphabet="0123456789.,-/ {}()[]\\frac%$^_xeand", max_size=40))
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=250)
 def test_reading_is_stable_under_its_own_spelling(text):
     """The canonical spelling of a number is read as the same number."""
     try:

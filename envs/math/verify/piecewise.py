@@ -1,0 +1,57 @@
+r"""Functions by cases: rows of a value and its condition, in any order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from gagpo.envs.math.verify import regions, relations
+from gagpo.envs.math.verify.answers import Answer, Formula, Number, Sequence, Words
+from gagpo.envs.math.verify.spelling import normalise
+
+_IF = re.compile(r",?\s*(?:\\(?:text\w*|mathrm|mbox)\s*\{\s*)?\b(?:if|when|for|where|otherwise|else)\b")
+_LEADING = re.compile(r"^\W*(?:(?:if|when|for|where)\b\s*)?(?:[a-zA-Z] (?:is )?(?=[a-z]{2}))?", re.ASCII)
+_OTHERWISE = re.compile(r"otherwise|else(?:where)?|(?:in )?(?:all|any|every) other\b.*")
+
+
+def rows(body: str) -> list[tuple[str, str]] | None:
+    r"""The values and conditions in the rows of an environment; None if a row has no condition.
+
+    >>> rows(r"x, & \text{if } x > 0 \\ -x & \text{otherwise}"), rows(r"x + y &= 3 \\ x &= 1")
+    ([('x', 'x > 0'), ('-x', 'otherwise')], None)
+    """
+    found = []
+    for row in filter(None, (row.strip(" ,;.&") for row in body.split(r"\\"))):
+        value, mark, condition = row.partition("&")
+        if not mark and (start := _IF.search(row)):
+            value, condition = row[: start.start()], row[start.start() :]
+        condition = normalise.plain(condition.replace("&", " "))
+        if relations.is_relation(condition[:4].lstrip("\\lgne")[:1]) or not value.strip(" ,;"):
+            return None  # a system of equations, aligned at the sign
+        condition = _LEADING.sub("", condition)
+        if not relations.is_relation(condition) and not re.search("[a-z]{3}", condition):
+            return None
+        found.append((value.strip(" ,;"), condition))
+    return found if len(found) > 1 else None
+
+
+def function(found: list[tuple[str, str]], read: Callable[[str], Answer]) -> Sequence:
+    """The function as a set of pairs; "otherwise" becomes the rest of the real line where that is known.
+
+    read: reads a value or a condition.
+    """
+    pairs: list[tuple[Answer, Answer]]
+    pairs = [(read(value), Words("otherwise") if _OTHERWISE.fullmatch(text) else read(text)) for value, text in found]
+    known = [region for _, condition in pairs if (region := _region(condition))]
+    names = {region.name for region in known}
+    if len(known) == len(pairs) - 1 and len(names) == 1:
+        rest = regions.complement(regions.union(known, ""), names.pop())
+        pairs = [(value, rest if rest and condition == Words("otherwise") else condition) for value, condition in pairs]
+    return Sequence(tuple(Sequence(pair, "if", "if") for pair in pairs), "cases", "cases")
+
+
+def _region(condition: Answer) -> Sequence | None:
+    if isinstance(condition, Number | Formula) and condition.name:
+        point = Number(condition.value) if isinstance(condition, Number) else Formula(condition.latex)
+        return regions.interval(point, point, "[", "]", condition.name)
+    return condition if isinstance(condition, Sequence) and condition.name and regions.is_region(condition) else None

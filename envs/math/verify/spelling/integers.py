@@ -1,0 +1,29 @@
+r"""The free integer of a family of answers, as in ``k\pi, k \in \mathbb{Z}``."""
+
+from __future__ import annotations
+
+import re
+
+_TEXT, _INTEGER = r"(?:\\(?:text|mathrm|mbox)\s*\{)?\s*", r"\\in\s*\\mathbb\{Z\}"
+_IS_INTEGER = rf"(?P<name>[a-zA-Z])\s*(?:\}}\s*)?(?:{_INTEGER}|{_TEXT}(?:is )?(?:an(?:y)? )?integer)"
+_DECLARED = re.compile(
+    rf"(?:[,;(]|\s|(?<=[\w}}])(?=\\text))\s*\(?{_TEXT}(?:(?:where|with|for)\b\s*)?(?:(?:all|any|every|some|each)\b\s*)?"
+    rf"(?:\\forall\s*)?\}}?\s*(?:{_IS_INTEGER}|integers?\s*\}}?\s*(?P<last>[a-zA-Z]))\s*[)}}]*$"
+)
+_MEMBERS = re.compile(rf"\\\{{\s*(?P<member>[^|:=]+?)\s*[|:]\s*(?P<name>[a-zA-Z])\s*{_INTEGER}\s*\\\}}")
+_LETTER = re.compile(r"\\(?:text|mathrm|mbox)\s*\{[^{}]*\}|\\[a-zA-Z]+|[a-zA-Z]")
+
+
+def family(text: str) -> tuple[str, str] | None:
+    r"""A family of answers without the declaration of its free integer: as written, and with a name that all share.
+
+    >>> family(r"x = n\pi, n \in \mathbb{Z}"), family(r"2m, m \text{ is an integer}"), family("2m")
+    (('x = n\\pi', 'x = \\iota \\pi'), ('2m', '2\\iota '), None)
+    """
+    declared = _MEMBERS.fullmatch(text) or _DECLARED.search(text)
+    if declared is None:
+        return None
+    found = declared.groupdict()
+    name, main = found.get("name") or found["last"], found.get("member") or text[: declared.start()].rstrip(" ,;")
+    shared = _LETTER.sub(lambda letter: r"\iota " if letter[0] == name else letter[0], main)
+    return (main, shared) if shared != main else None
