@@ -16,7 +16,6 @@ from gagpo.agents.api.answer import Usage
 from gagpo.agents.api.client import ApiClient, ApiError
 from gagpo.agents.api.settings import ApiSettings
 from gagpo.agents.engines.base import Sampling
-from gagpo.agents.prompts import STYLES
 from gagpo.agents.setup import language_agent, make_engine, make_env
 from gagpo.agents.starters import find, folder_of, is_starter
 from gagpo.envs.lookup import find_spec
@@ -175,13 +174,14 @@ def _play_served(panel: ChosenPanel) -> EvaluationOutcome:
     request = panel.request
     api, context = request.server or ApiSettings(request.model.removeprefix(PREFIX)), request.context
     chat = ChatSettings(
-        STYLES[context.style],
+        context.prompt,
         getattr(panel.env, "instructions", ""),
         context.history,
         context.admissible,
         request.reasoning,
         request.sampling_temperature,
         request.max_tokens or MAX_TOKENS,
+        bool(getattr(panel.env, "multiline", False)),
     )
     client = ApiClient(api)
     agent = ApiAgent(client, chat, request.concurrency or EPISODES_AT_ONCE, tools_of(panel.env))

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gagpo.base.core_schema import parse_yaml
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.regular_file import read_bytes
 from gagpo.eval.results import EvalResult
 from gagpo.runs.metrics import read_metrics
 from gagpo.runs.reading import BadResult, read_text
 from gagpo.runs.register import environments_of
-from gagpo.settings.core_schema import parse_yaml
 
 LABEL = re.compile(r"(?:(before|after|average)|iteration-(\d{1,9}))-(.+)", re.DOTALL)
 SEED = re.compile(r"[-_.](?:seed|s)[-_]?\d+$")

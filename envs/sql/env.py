@@ -57,6 +57,7 @@ class SQLEnv(TextEnv):
     has_hasty: ClassVar[bool] = True
     markov_key: ClassVar[MarkovKey] = "state"
     can_restore: bool = True
+    multiline: ClassVar[bool] = True
     immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial
     instructions: ClassVar[str] = (
         "You answer questions about an SQLite database. You act by one command at a time: tables lists the tables, "

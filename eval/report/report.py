@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from gagpo.agents.episodes import read_episodes
 from gagpo.base import durable
+from gagpo.base.core_schema import write_yaml
 from gagpo.eval.compare import Comparison, DifferentPanels, compare_results
 from gagpo.eval.curves import plot_curves
 from gagpo.eval.report.charts import Series, line_chart
@@ -22,7 +23,6 @@ from gagpo.eval.statistics import Interval
 from gagpo.eval.summary import number, p_value, percent, with_interval
 from gagpo.runs.reading import BadResult, read_record
 from gagpo.runs.register import Display, find, of_environment, shown_in
-from gagpo.settings.core_schema import write_yaml
 
 STAGES = ("before", "after", "average")
 """The columns of a table: before training, after it, and averaged weights."""

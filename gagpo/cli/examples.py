@@ -25,6 +25,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "serve": ("gagpo serve gagpo/ALFWorld-v0 --port 8000", "gagpo serve gagpo/WebShop-v0 --browser"),
     "new": ("gagpo new walk", "gagpo new walk --folder environments"),
     "list": ("gagpo list", "gagpo list --runs elsewhere/runs --json"),
+    "prompts": ("gagpo prompts show tags > mine.yaml", "gagpo prompts preview alfworld-first --turns 3"),
     "configs": ("gagpo configs", "gagpo configs alfworld-first > mine.yaml"),
 }
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gagpo.agents.call_formats import FORMATS, find_format, objects, strip_thought
+from gagpo.agents.call_formats import FORMATS, find_format
 from gagpo.agents.episodes import Turn
 from gagpo.agents.toolbox import MOST_CALLS, Toolbox
 from gagpo.base.errors import InvalidArgument
@@ -24,7 +24,7 @@ CALLS = st.builds(ToolCall, st.sampled_from(["act", "search"]), st.dictionaries(
 
 
 def told(form, response):
-    return [read_call(text) for text in FORMATS[form].find(strip_thought(response))]
+    return [read_call(text) for text in FORMATS[form].find(response)]
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -32,8 +32,6 @@ def told(form, response):
 @given(calls=st.lists(CALLS, min_size=1, max_size=3))
 def test_written_calls_are_read_back(form, calls):
     response = FORMATS[form].write(calls)
-    if "tool_call>" in response.replace("\n</tool_call>", "").replace("<tool_call>\n", "") or "[ARGS]" in response:
-        return
     found = told(form, f'<think>one {"{"} or "two</think>\n{response}')
     assert [(one.name, one.arguments) for one in found] == [(one.name, one.arguments) for one in calls]
 
@@ -123,7 +121,7 @@ def test_unknown_formats_are_named():
 
 @pytest.mark.parametrize("text", ['{"a' + '\\"' * 300_000, '"' * 300_001, "{" * 300_000, "}" * 300_000, '{"' * 150_000])
 def test_candidates_are_found_in_linear_time(text):
-    assert len(objects(text)) <= 1
+    assert all(len(form.find(form.mark + text)) <= 1 for form in FORMATS.values())
 
 
 @pytest.mark.parametrize("form", FORMATS)

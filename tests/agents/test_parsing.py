@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gagpo.agents.prompts import MAX_ACTION, PARSERS, parse
+from gagpo.agents.parsing import MAX_ACTION, PARSERS, parse
 
 CASES = [
     ("line", "go to desk 1", "go to desk 1"),

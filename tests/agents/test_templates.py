@@ -1,6 +1,5 @@
 """Prompts extend earlier tokens under the chat templates of public model families."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 from gagpo.agents.context import Context
 from gagpo.agents.engines.base import stop_tokens
 from gagpo.agents.episodes import Turn
-from gagpo.agents.prompts import STYLES
+from gagpo.agents.prompts import find_prompt
 from tests.agents.template_families import FAMILIES
 
 SYSTEM = "You walk in a corridor."
@@ -35,8 +34,8 @@ def tokenizer(tiny, family):
 
 
 def context_of(tokenizer, family, system):
-    style = replace(STYLES["plain"], system=SYSTEM if system else None)
-    return Context(tokenizer, style, template=family.variables)
+    prompt = find_prompt("plain").model_copy(update={"system": SYSTEM if system else ""})
+    return Context(tokenizer, prompt, template=family.variables)
 
 
 def conversation(context, family, thinking, cut=()):
@@ -45,7 +44,8 @@ def conversation(context, family, thinking, cut=()):
     for number, (seen, said) in enumerate(zip(SEEN, SAID, strict=False)):
         turn = Turn(seen, said, said)
         turn.prompt_ids = context.prompt(turns, seen)
-        turn.response_ids = context.response(answer(family, said, thinking))
+        text = answer(family, said, thinking) + family.end
+        turn.response_ids = np.asarray(context.tokenizer.encode(text, add_special_tokens=False), np.int32)
         if number in cut:
             turn.response_ids = turn.response_ids[:-1]
         turns.append(turn)

@@ -52,7 +52,7 @@ while True:
     if not child:
         report = measure(EvaluationRequest(
             "openai:m", server=ApiSettings("m", url, timeout=20.0, attempts=30),
-            environment="long_corridor:Long-v0", split="test", context={"style": "plain"}, workers=0, concurrency=8,
+            environment="long_corridor:Long-v0", split="test", context={"prompt": "plain"}, workers=0, concurrency=8,
             journals=folder, quiet=True,
         ))
         report.result.save(folder / "result.json")
@@ -107,7 +107,7 @@ def test_two_hundred_tasks_killed_ten_times_are_each_played_exactly_once_and_eve
 
 def run(server, folder, model="m", **changes):
     api = ApiSettings(model, server.url, **changes.pop("api", {}))
-    context = {"style": "plain", **changes.pop("context", {})}
+    context = {"prompt": "plain", **changes.pop("context", {})}
     settings = {"split": "test", "context": context, "workers": 0, "journals": folder, "quiet": True, **changes}
     return measure(EvaluationRequest(f"openai:{model}", server=api, environment=CORRIDOR, **settings))
 
@@ -139,12 +139,12 @@ def test_the_same_command_plays_nothing_again_and_another_reuses_nothing(tmp_pat
 
 
 def test_results_under_unlike_conditions_do_not_compare(tmp_path):
-    """How a served model was asked is recorded as for any other: temperature, prompt style and what else decides."""
+    """How a served model was asked is recorded as for any other: temperature, prompt and what else decides."""
     with serving() as server:
         usual = run(server, tmp_path).result
         for change, told in (
             ({"temperature": 0.5}, "temperature 0.4 against 0.5"),
-            ({"context": {"style": "tags"}}, "style 'plain' against 'tags'"),
+            ({"context": {"prompt": "tags"}}, "prompt 'plain [0-9a-f]{8}' against 'tags "),
             ({"max_tokens": 9}, "max_tokens 512 against 9"),
             ({"api": {"extra": {"top_p": 0.5}}, "temperature": "server"}, "temperature 0.4 against 'server'"),
         ):
@@ -200,7 +200,7 @@ def test_one_command_evaluates_whatever_answers(tmp_path, monkeypatch, capsys):
         assert told["success_rate"] == 1.0 and told["usage"]["requests"] == asked and told["usage"]["cost"] > 0
         assert EvalResult.load(Path("r.json")).successes == 4 and len(Path("e.jsonl").read_text().splitlines()) == 4
         assert command(monkeypatch, *common) == 0 and len(server.requests) == asked  # all is known from evals/
-        assert command(monkeypatch, *common, "--seed", 1, "--style", "plain") == 0 and len(server.requests) > asked
+        assert command(monkeypatch, *common, "--seed", 1, "--prompt", "plain") == 0 and len(server.requests) > asked
 
 
 def test_a_served_model_meets_the_panel_of_a_config(tmp_path, monkeypatch, capsys):
@@ -209,7 +209,7 @@ def test_a_served_model_meets_the_panel_of_a_config(tmp_path, monkeypatch, capsy
     from tests.gagpo.conftest import CORRIDOR as settings
 
     monkeypatch.chdir(tmp_path)
-    context = {"history": 1, "style": "tags"}
+    context = {"history": 1, "prompt": "tags"}
     Path("run.yaml").write_text(yaml.safe_dump({**settings, "context": context, "model": "nowhere"}))
     with serving(style="<action>{}</action>") as server:
         common = ["eval", "openai:m", "--base-url", server.url, "--like", "run.yaml", "-q", "--out", "r.json"]
@@ -227,7 +227,7 @@ def test_a_served_model_meets_the_panel_of_a_config(tmp_path, monkeypatch, capsy
         (["random", "--env", CORRIDOR, "--price-in", "1"], "--price-in is for a model behind a server"),
         (["openai:m", "--base-url", "http://127.0.0.1:9/v1"], "name the environment with --env"),
         (["openai:", "--base-url", "http://127.0.0.1:9/v1", "--env", CORRIDOR], "name the model, as in openai:MODEL"),
-        (["openai:m", "--base-url", "http://127.0.0.1:9/v1", "--env", CORRIDOR, "--style", "x"], "unknown style 'x'"),
+        (["openai:m", "--base-url", "http://127.0.0.1:9/v1", "--env", CORRIDOR, "--prompt", "x"], "unknown prompt 'x'"),
     ],
 )
 def test_options_of_the_other_kind_of_model_are_refused(monkeypatch, capsys, arguments, said):

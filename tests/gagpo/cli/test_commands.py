@@ -135,7 +135,7 @@ WRONG = {
     "no result": (["compare", "/nowhere.json", "/nowhere2.json"], "/nowhere.json"),
     "an unknown option": (["train", "--speed", "9"], "No such option"),
     "an unknown command": (["trian"], "trian"),
-    "an unknown style": (["eval", "random", "--env", CORRIDOR, "--style", "fancy"], "unknown style 'fancy'"),
+    "an unknown prompt": (["eval", "random", "--env", CORRIDOR, "--prompt", "fancy"], "unknown prompt 'fancy'"),
     "no tasks": (["eval", "random", "--env", CORRIDOR, "--tasks", "0"], "greater than or equal to 1"),
     "a run that is not there": (["eval", "runs/nope", "--env", CORRIDOR], "the folder does not exist"),
     "pages that follow nothing": (["view", "tests", "--web"], "--web needs --follow"),

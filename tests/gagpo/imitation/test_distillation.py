@@ -9,7 +9,7 @@ import torch
 from gagpo.agents.agent import ChatFormat
 from gagpo.agents.context import Context
 from gagpo.agents.episodes import Episode, Turn
-from gagpo.agents.prompts import STYLES
+from gagpo.agents.prompts import find_prompt
 from gagpo.algorithms import load
 from gagpo.imitation.distillation import hinted_rows, hints_of
 from gagpo.learning.batch import build_rows
@@ -74,7 +74,7 @@ def episode(context, group, success, *actions):
 @pytest.mark.parametrize("history", ["full", 0])
 def test_a_hint_is_read_before_the_very_tokens_that_were_sampled(tiny, history):
     _, tokenizer = tiny
-    context = Context(tokenizer, STYLES["plain"], history=history)
+    context = Context(tokenizer, find_prompt("plain"), history=history)
     episodes = [episode(context, 0, True, "right", "left"), episode(context, 0, False, "right")]
     rows = build_rows(episodes)
     for kind, told in (("expert", "A good action: left"), ("success", "What led to success: right; left")):
@@ -93,7 +93,7 @@ def test_a_hint_is_read_before_the_very_tokens_that_were_sampled(tiny, history):
 
 
 def test_an_episode_is_no_hint_for_itself(tiny):
-    context = Context(tiny[1], STYLES["plain"])
+    context = Context(tiny[1], find_prompt("plain"))
     short, long, other = (episode(context, g, True, *a) for g, a in ((0, ["left"]), (0, ["right"] * 2), (1, ["up"])))
     told = hints_of([short, long, other], "success")
     assert told == ["What led to success: right; right", *["What led to success: left"] * 2, ""]

@@ -1,0 +1,115 @@
+"""The command ``prompts``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gagpo.cli.options import Overrides, say
+
+if TYPE_CHECKING:
+    from gagpo.agents.preview import PreviewedTurn
+    from gagpo.settings import RunEnvironment, RunSettings
+
+
+class Wanted(StrEnum):
+    """What the command does."""
+
+    SHOW = "show"
+    PREVIEW = "preview"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command of this file to ``app``."""
+    app.command()(prompts)
+
+
+def prompts(
+    wanted: Annotated[Wanted | None, typer.Argument(help="`show` a shipped prompt, or `preview` a config's.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Name of the prompt, or the config.")] = None,
+    overrides: Overrides = None,
+    turns: Annotated[int, typer.Option(min=1, help="Turns of the preview.")] = 3,
+    env: Annotated[str | None, typer.Option(help="One of several environments of the config.")] = None,
+    answer: Annotated[str | None, typer.Option(help="Response of every turn; by default the expert's.")] = None,
+) -> None:
+    """List the shipped prompts, print one, or print what a model reads and writes turn by turn."""
+    from gagpo.agents.prompts import shipped_prompts
+    from gagpo.base.errors import InvalidArgument
+    from gagpo.base.nearest import hint
+    from gagpo.base.tables import facts, text_width
+
+    known = shipped_prompts()
+    if wanted is None:
+        say(*facts([(one, _first_comment(path)) for one, path in known.items()], text_width(most=200)))
+        say("\n`gagpo prompts show NAME > mine.yaml` makes a copy to change; context.prompt=mine.yaml uses it.")
+    elif name is None:
+        raise InvalidArgument(
+            f"gagpo prompts {wanted} needs a name: one of {', '.join(known)}, or for preview a config"
+        )
+    elif wanted is Wanted.SHOW:
+        if name not in known:
+            raise InvalidArgument(f"there is no shipped prompt {name!r:.80}; {hint(name, known)}")
+        print(known[name].read_text(encoding="utf-8"), end="")
+    else:
+        _preview(name, overrides or [], turns, env, answer)
+
+
+def _first_comment(path: Path) -> str:
+    return path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("#").strip()
+
+
+def _preview(config: str, overrides: list[str], turns: int, name: str | None, answer: str | None) -> None:
+    """Print what a model reads and writes in the first training task."""
+    from gagpo.agents.model import load_tokenizer
+    from gagpo.agents.preview import preview
+    from gagpo.agents.setup import make_context, make_env, tasks_of
+    from gagpo.settings import load
+    from gagpo.settings.machine import require_model
+
+    settings = load(config, overrides)
+    chosen = settings.only_environment if name is None else settings.environment_named(name)
+    require_model(settings.model)
+    tokenizer = load_tokenizer(settings.model, settings.revision, trust_remote_code=settings.trust_remote_code)
+    env = make_env(chosen.environment.id, _with_expert(settings, chosen))
+    try:
+        context = make_context(tokenizer, env, **dict(chosen.context))
+        task = tasks_of(env, chosen.environment.split).require().ids[0]
+        say(f"prompt {chosen.context.prompt.label}, model {settings.model}, task {task}")
+        for number, one in enumerate(preview(env, context, task, turns, answer), 1):
+            say(*_lines(number, one))
+    finally:
+        env.close()
+
+
+def _with_expert(settings: RunSettings, chosen: RunEnvironment) -> dict[str, object]:
+    """The environment's arguments; its expert is asked unless the config says otherwise."""
+    return {"expert": True, **settings.built(chosen.environment).kwargs}
+
+
+def _lines(number: int, one: PreviewedTurn) -> list[str]:
+    """The lines about a turn."""
+    from gagpo.base.tables import ascii_only
+
+    turn = one.turn
+    calls = [call.error or call.action for call in turn.calls]
+    found = "; ".join(calls) if calls else repr(turn.action) if turn.valid else f"no action ({turn.invalid})"
+    known = f", {one.known} of them known" if one.known else ""
+    return [
+        f"\n--- turn {number}: the model reads {one.prompt} tokens{known}",
+        ascii_only(one.read),
+        f"--- turn {number}: the model writes {one.response} tokens, which are trained on; here {one.source}",
+        _marked(ascii_only(one.written)),
+        f"--- turn {number}: the parser reads {ascii_only(found)}",
+    ]
+
+
+def _marked(text: str) -> str:
+    """The text in green; between marks in a pipe or with NO_COLOR."""
+    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
+        return f"\x1b[32m{text}\x1b[0m"
+    return f">>>{text}<<<"
