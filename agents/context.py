@@ -82,7 +82,7 @@ class Context:
     @property
     def stop(self) -> tuple[str, ...]:
         """The strings that end a response, besides the end tokens."""
-        return self.wording.stop
+        return tuple(self.wording.stop)
 
     @property
     def conditions(self) -> dict[str, Any]:
@@ -143,11 +143,12 @@ class Context:
     def response(self, text: str, ended: bool = True) -> Ids:
         """The tokens of ``text`` as an engine could have sampled it, with the end token if ``ended``.
 
-        Only the marks of thoughts and calls become control tokens; an action that spells another one is text.
+        Only the marks of thoughts and calls become control tokens; an action that spells another one is text. A stop
+        string ends the text instead of the end token.
         """
         marks = (*THOUGHT, *(MARKS if self.toolbox else ()))
         ids = self._encode(self._encoder.protect(text, marks))
-        return np.append(ids, np.int32(self.tokenizer.eos_token_id)) if ended else ids
+        return np.append(ids, np.int32(self.tokenizer.eos_token_id)) if ended and not text.endswith(self.stop) else ids
 
     def with_hint(self, prompt_ids: Ids, hint: str) -> Ids:
         """The prompt with ``hint`` added as the last line of its last user message; all other tokens stay the same.

@@ -105,7 +105,7 @@ def _control_tokens(tokenizer: Any) -> list[str]:
         or name in (*THOUGHT, *MARKS)
         or (name[:1] in ("<", "[") and name in template)
     }
-    return sorted(filter(str.strip, names | special), key=lambda name: (-len(name), name))
+    return sorted(filter(str.strip, names), key=lambda name: (-len(name), name))
 
 
 @dataclass(frozen=True)

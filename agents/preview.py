@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +11,9 @@ import numpy as np
 
 from gagpo.agents.context import Context
 from gagpo.agents.episodes import Turn
-from gagpo.base.errors import InvalidArgument, first_line
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import TextEnv
+from gagpo.envs.pool.wire import describe
 
 FIXED = "look"  # the answer where nothing else is known
 
@@ -51,7 +53,8 @@ def preview(
     """
     played: list[Turn] = []
     before = np.zeros(0, np.int32)
-    observation, info = _start(env, task)
+    with _naming(env, task):
+        observation, info = env.reset(seed=0, options={"task": task})
     while len(played) < turns:
         text, source = (answer, "the given answer") if answer is not None else _answer(context, info)
         prompt_ids = context.prompt(played, observation, info.get("admissible_actions"))
@@ -67,18 +70,20 @@ def preview(
         played.append(turn)
         before = np.concatenate([prompt_ids, response_ids])
         for action in [call.action for call in turn.calls] or [turn.action]:
-            observation, _, terminated, truncated, info = env.step(action)
+            with _naming(env, task):
+                observation, _, terminated, truncated, info = env.step(action)
             observation = turn.answer(observation) if turn.calls else observation
             if terminated or truncated:
                 return
 
 
-def _start(env: TextEnv, task: str) -> tuple[str, dict[str, Any]]:
+@contextmanager
+def _naming(env: TextEnv, task: str) -> Iterator[None]:
+    """Report an error of the environment as its own."""
     try:
-        return env.reset(seed=0, options={"task": task})
+        yield
     except Exception as error:  # an environment may fail in any way
-        reason = f"{type(error).__name__}: {first_line(error)}"
-        raise InvalidArgument(f"{type(env).__name__} cannot start task {task!r:.80}: {reason}") from error
+        raise InvalidArgument(f"{type(env).__name__} fails in task {task!r:.80}: {describe(error)}") from None
 
 
 def _answer(context: Context, info: dict[str, Any]) -> tuple[str, str]:

@@ -59,13 +59,13 @@ def _action(value: str | dict[str, str]) -> str | dict[str, str]:
     if isinstance(value, str):
         if value not in ("line", "whole", "tools"):
             known = "line, whole, tools, {tag: NAME} or {json: KEY}"
-            raise InvalidArgument(f"action must be {known}, got {value!r:.80}")
+            raise InvalidArgument(f"must be {known}, got {value!r:.80}")
         return value
     kind, name = next(iter(value.items()), ("", ""))
     if len(value) != 1 or kind not in ("tag", "json") or not name:
-        raise InvalidArgument(f"action must be written {{tag: NAME}} or {{json: KEY}}, got {value!r:.80}")
+        raise InvalidArgument(f"must be written {{tag: NAME}} or {{json: KEY}}, got {value!r:.80}")
     if kind == "tag" and (not _TAG.fullmatch(name) or name.lower() == "think"):
-        raise InvalidArgument(f"action: a tag is a name such as action, not think, got {name!r:.80}")
+        raise InvalidArgument(f"the tag must be a name such as action, and not think, got {name!r:.80}")
     return value
 
 
@@ -77,9 +77,9 @@ class Prompt(Options):
     first: str = Field(_OBSERVATION, description="template of the first user message of a full conversation")
     turn: str = Field(_OBSERVATION, description="template of later user messages, and of the last tool answer")
     window: str = Field(_WINDOW, description="template of the only user message, with a numeric history")
-    examples: tuple[Example, ...] = Field((), description="messages (role, content) before the first user message")
-    stop: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] = Field(
-        (), max_length=16, description="strings that end a response, as an end token does; they belong to it"
+    examples: list[Example] = Field([], description="messages (role, content) before the first user message")
+    stop: list[Annotated[str, Field(min_length=1, max_length=200)]] = Field(
+        [], max_length=16, description="strings that end a response, as an end token does; they belong to it"
     )
     action: Annotated[str | dict[str, str], AfterValidator(_action)] = Field(
         "line", description="how the action is read: line, whole, tools, {tag: NAME} or {json: KEY}"

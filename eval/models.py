@@ -19,6 +19,7 @@ from gagpo.agents.engines.base import Sampling
 from gagpo.agents.setup import language_agent, make_engine, make_env
 from gagpo.agents.starters import find, folder_of, is_starter
 from gagpo.envs.lookup import find_spec
+from gagpo.envs.pool.wire import describe
 from gagpo.envs.tools import tools_of
 from gagpo.eval.evaluate import ChosenPanel, EvaluationOutcome, Player
 from gagpo.eval.journal import Journal, weights_identity
@@ -142,6 +143,8 @@ def _require_expert(environment: str, kwargs: dict[str, object], task: str) -> N
     env = make_env(environment, kwargs)
     try:
         _, info = env.reset(seed=0, options={"task": task})
+    except Exception as error:  # an environment may fail in any way
+        raise SettingsError(f"{environment} cannot start task {task!r:.80}: {describe(error)}") from error
     finally:
         env.close()
     if info.get("expert_action") is None:

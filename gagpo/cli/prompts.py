@@ -14,7 +14,6 @@ from gagpo.cli.options import Overrides, say
 
 if TYPE_CHECKING:
     from gagpo.agents.preview import PreviewedTurn
-    from gagpo.settings import RunEnvironment, RunSettings
 
 
 class Wanted(StrEnum):
@@ -68,6 +67,7 @@ def _preview(config: str, overrides: list[str], turns: int, name: str | None, an
     from gagpo.agents.model import load_tokenizer
     from gagpo.agents.preview import preview
     from gagpo.agents.setup import make_context, make_env, tasks_of
+    from gagpo.envs.base import TextEnv
     from gagpo.settings import load
     from gagpo.settings.machine import require_model
 
@@ -75,7 +75,11 @@ def _preview(config: str, overrides: list[str], turns: int, name: str | None, an
     chosen = settings.only_environment if name is None else settings.environment_named(name)
     require_model(settings.model)
     tokenizer = load_tokenizer(settings.model, settings.revision, trust_remote_code=settings.trust_remote_code)
-    env = make_env(chosen.environment.id, _with_expert(settings, chosen))
+    kwargs = settings.built(chosen.environment).kwargs
+    env = make_env(chosen.environment.id, kwargs)
+    if isinstance(env, TextEnv) and "expert" not in kwargs:  # an environment of another base may take no such argument
+        env.close()
+        env = make_env(chosen.environment.id, {**kwargs, "expert": True})
     try:
         context = make_context(tokenizer, env, **dict(chosen.context))
         task = tasks_of(env, chosen.environment.split).require().ids[0]
@@ -86,30 +90,25 @@ def _preview(config: str, overrides: list[str], turns: int, name: str | None, an
         env.close()
 
 
-def _with_expert(settings: RunSettings, chosen: RunEnvironment) -> dict[str, object]:
-    """The environment's arguments; its expert is asked unless the config says otherwise."""
-    return {"expert": True, **settings.built(chosen.environment).kwargs}
-
-
 def _lines(number: int, one: PreviewedTurn) -> list[str]:
     """The lines about a turn."""
-    from gagpo.base.tables import ascii_only
-
     turn = one.turn
     calls = [call.error or call.action for call in turn.calls]
     found = "; ".join(calls) if calls else repr(turn.action) if turn.valid else f"no action ({turn.invalid})"
     known = f", {one.known} of them known" if one.known else ""
+    written = _shown(one.written)
+    coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     return [
         f"\n--- turn {number}: the model reads {one.prompt} tokens{known}",
-        ascii_only(one.read),
-        f"--- turn {number}: the model writes {one.response} tokens, which are trained on; here {one.source}",
-        _marked(ascii_only(one.written)),
-        f"--- turn {number}: the parser reads {ascii_only(found)}",
+        _shown(one.read),
+        f"--- turn {number}: the model writes {one.response} tokens, which are trained on (here: {one.source})",
+        f"\x1b[32m{written}\x1b[0m" if coloured else f">>>{written}<<<",
+        f"--- turn {number}: the parser reads {_shown(found)}",
     ]
 
 
-def _marked(text: str) -> str:
-    """The text in green; between marks in a pipe or with NO_COLOR."""
-    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
-        return f"\x1b[32m{text}\x1b[0m"
-    return f">>>{text}<<<"
+def _shown(text: str) -> str:
+    """The text as it is, with escapes for what a terminal would obey or cannot show."""
+    safe = "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+    encoding = sys.stdout.encoding or "ascii"
+    return safe.encode(encoding, "backslashreplace").decode(encoding)

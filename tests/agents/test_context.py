@@ -77,6 +77,20 @@ def test_a_template_that_rewrites_earlier_answers_still_appends(tokenizer):
     assert text.endswith("so<think>hm</think>left<|end|>\n<|user|>You stand at 2.<|end|>\n<|assistant|>")
 
 
+@pytest.mark.parametrize("special", [True, False])
+def test_thoughts_are_no_actions_even_if_their_marks_are_special_tokens(tokenizer, special):
+    if special:
+        tokenizer.add_special_tokens({"additional_special_tokens": ["<think>", "</think>"]})
+    context = Context(tokenizer, find_prompt("tags"))
+    for response, action in {
+        "<think>I could <action>look</action> but</think> no": "",
+        "<action>look</action>? No.</think><action>go</action>": "go",
+        "<think>or <action>look</action>": "",
+    }.items():
+        turn = context.turn(context.response(response))
+        assert (turn.action, turn.response) == (action, response)
+
+
 @pytest.mark.parametrize("width", [0, 1, 2])
 def test_a_window_shows_the_last_turns_and_the_task(tokenizer, width):
     context = Context(tokenizer, find_prompt("plain"), history=width)

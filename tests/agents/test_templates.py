@@ -9,6 +9,7 @@ from gagpo.agents.context import Context
 from gagpo.agents.engines.base import stop_tokens
 from gagpo.agents.episodes import Turn
 from gagpo.agents.prompts import find_prompt
+from gagpo.base.errors import InvalidArgument
 from tests.agents.template_families import FAMILIES
 
 SYSTEM = "You walk in a corridor."
@@ -116,6 +117,27 @@ def test_prompts_extend_what_was_read_and_written_and_are_what_the_template_rend
     elif system:  # the first words of all, which a template that puts them last would have moved with every turn
         chat[0]["content"] = f"{SYSTEM}\n\n{chat[0]['content']}"
     assert text == rendered(tokenizer, context, chat)
+
+
+BROKEN = {
+    "raises": ("{{ raise_exception('roles must alternate') }}", "fails: roles must alternate"),
+    "is not Jinja": ("{% for m in messages %}{{ m.content }", "fails: unexpected '}'"),
+    "is undefined": ("{{ foo.bar }}", "fails: 'foo' is undefined"),
+    "adds types": ("{{ messages + 1 }}", "fails: can only concatenate list"),
+    "recurs": ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "fails: maximum recursion depth"),
+    "is empty": ("", "does not show the user's message"),
+    "shows no answer": ("{{ messages[-1].content }}<|assistant|>", "does not show every message"),
+    "takes one turn": ("{% if messages|length > 1 %}{{ 1/0 }}{% endif %}{{ messages[0].content }}", "fails: division"),
+}
+
+
+@pytest.mark.parametrize(("template", "message"), BROKEN.values(), ids=BROKEN)
+def test_a_template_that_fails_is_one_line_that_names_the_model(tiny, template, message):
+    tiny[1].chat_template, tiny[1].name_or_path = template, "models/mine"
+    with pytest.raises(InvalidArgument) as error:
+        Context(tiny[1], find_prompt("plain"))
+    assert str(error.value).startswith(f"the chat template of models/mine {message}")
+    assert str(error.value).endswith("; correct chat_template.jinja in the model's folder")
 
 
 def test_an_answer_ends_where_the_template_ends_it(tokenizer, family):
