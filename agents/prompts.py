@@ -130,8 +130,10 @@ class Prompt(Options):
 
     def opening(self, instructions: str) -> list[Message]:
         """The messages before the first user message: the system message, if there is one, and the examples."""
-        system = self._fill("system", instructions=instructions)
-        return [{"role": "system", "content": system}] * bool(system) + [one.model_dump() for one in self.examples]
+        opening: list[Message] = [one.model_dump() for one in self.examples]
+        if system := self._fill("system", instructions=instructions):
+            opening.insert(0, {"role": "system", "content": system})
+        return opening
 
     def first_text(self, instructions: str, observation: str, actions: Sequence[str]) -> str:
         """The first user message of a full conversation."""

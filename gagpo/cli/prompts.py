@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from enum import StrEnum
@@ -13,7 +14,7 @@ import typer
 from gagpo.cli.options import Overrides, say
 
 if TYPE_CHECKING:
-    from gagpo.agents.preview import PreviewedTurn
+    from gagpo.agents.episodes import Turn
 
 
 class Wanted(StrEnum):
@@ -84,27 +85,33 @@ def _preview(config: str, overrides: list[str], turns: int, name: str | None, an
         context = make_context(tokenizer, env, **dict(chosen.context))
         task = tasks_of(env, chosen.environment.split).require().ids[0]
         say(f"prompt {chosen.context.prompt.label}, model {settings.model}, task {task}")
-        for number, one in enumerate(preview(env, context, task, turns, answer), 1):
-            say(*_lines(number, one))
+        before: list[int] = []
+        for number, (turn, source) in enumerate(itertools.islice(preview(env, context, task, answer), turns), 1):
+            ids = turn.prompt_ids.tolist()
+            known = len(before) if ids[: len(before)] == before else 0
+            before = ids + turn.response_ids.tolist()
+            say(
+                f"\n--- turn {number}: the model reads {len(ids)} tokens" + f", {known} of them known" * bool(known),
+                _shown(tokenizer.decode(ids[known:])),
+                f"--- turn {number}: it writes {len(turn.response_ids)} tokens, which are trained on ({source})",
+                _trained(_shown(tokenizer.decode(turn.response_ids))),
+                f"--- turn {number}: the parser reads {_shown(_found(turn))}",
+            )
     finally:
         env.close()
 
 
-def _lines(number: int, one: PreviewedTurn) -> list[str]:
-    """The lines about a turn."""
-    turn = one.turn
-    calls = [call.error or call.action for call in turn.calls]
-    found = "; ".join(calls) if calls else repr(turn.action) if turn.valid else f"no action ({turn.invalid})"
-    known = f", {one.known} of them known" if one.known else ""
-    written = _shown(one.written)
+def _found(turn: Turn) -> str:
+    """What the parser made of a response."""
+    if turn.calls:
+        return "; ".join(call.error or call.action for call in turn.calls)
+    return repr(turn.action) if turn.valid else f"no action ({turn.invalid})"
+
+
+def _trained(text: str) -> str:
+    """The text in green; between marks in a pipe or with NO_COLOR."""
     coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    return [
-        f"\n--- turn {number}: the model reads {one.prompt} tokens{known}",
-        _shown(one.read),
-        f"--- turn {number}: the model writes {one.response} tokens, which are trained on (here: {one.source})",
-        f"\x1b[32m{written}\x1b[0m" if coloured else f">>>{written}<<<",
-        f"--- turn {number}: the parser reads {_shown(found)}",
-    ]
+    return f"\x1b[32m{text}\x1b[0m" if coloured else f">>>{text}<<<"
 
 
 def _shown(text: str) -> str:
