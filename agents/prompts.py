@@ -50,8 +50,8 @@ _WINDOW = (
 class Example(Options):
     """One message of an example conversation."""
 
-    role: Literal["user", "assistant"]
-    content: str
+    role: Literal["user", "assistant"] = Field(description="who says it; both in turn, the assistant last")
+    content: str = Field(description="its text; not a template")
 
 
 def _action(value: str | dict[str, str]) -> str | dict[str, str]:

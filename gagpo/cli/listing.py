@@ -86,7 +86,7 @@ def _offers(name: str) -> str:
         return ""
     if isinstance(made_by, type) and issubclass(made_by, ToolEnv):
         return f"tools: {', '.join(tool.name for tool in tools_of(made_by)) or 'those of its server'}"
-    return "text; with tool calls: act(command)"
+    return "text: plain, tags, whole; tools: act(command)"
 
 
 def _problem(module: str, name: str) -> str:

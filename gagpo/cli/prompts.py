@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gagpo.cli.options import Overrides, say
+from gagpo.cli.options import Json, Overrides, print_json, say
 
 if TYPE_CHECKING:
     from gagpo.agents.episodes import Turn
@@ -36,6 +36,7 @@ def prompts(
     turns: Annotated[int, typer.Option(min=1, help="Turns of the preview.")] = 3,
     env: Annotated[str | None, typer.Option(help="One of several environments of the config.")] = None,
     answer: Annotated[str | None, typer.Option(help="Response of every turn; by default the expert's.")] = None,
+    as_json: Json = False,
 ) -> None:
     """List the shipped prompts, print one, or print what a model reads and writes turn by turn."""
     from gagpo.agents.prompts import shipped_prompts
@@ -45,8 +46,11 @@ def prompts(
 
     known = shipped_prompts()
     if wanted is None:
-        say(*facts([(one, _first_comment(path)) for one, path in known.items()], text_width(most=200)))
+        found = {one: _first_comment(path) for one, path in known.items()}
+        say(*facts(list(found.items()), text_width(most=200)))
         say("\n`gagpo prompts show NAME > mine.yaml` makes a copy to change; context.prompt=mine.yaml uses it.")
+        if as_json:
+            print_json(found)
     elif name is None:
         raise InvalidArgument(
             f"gagpo prompts {wanted} needs a name: one of {', '.join(known)}, or for preview a config"
@@ -56,15 +60,17 @@ def prompts(
             raise InvalidArgument(f"there is no shipped prompt {name!r:.80}; {hint(name, known)}")
         print(known[name].read_text(encoding="utf-8"), end="")
     else:
-        _preview(name, overrides or [], turns, env, answer)
+        records = _preview(name, overrides or [], turns, env, answer)
+        if as_json:
+            print_json(records)
 
 
 def _first_comment(path: Path) -> str:
     return path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("#").strip()
 
 
-def _preview(config: str, overrides: list[str], turns: int, name: str | None, answer: str | None) -> None:
-    """Print what a model reads and writes in the first training task."""
+def _preview(config: str, overrides: list[str], turns: int, name: str | None, answer: str | None) -> list[object]:
+    """Print what a model reads and writes in the first training task; returns the turns as JSON-ready values."""
     from gagpo.agents.model import load_tokenizer
     from gagpo.agents.preview import preview
     from gagpo.agents.setup import make_context, make_env, tasks_of
@@ -86,19 +92,24 @@ def _preview(config: str, overrides: list[str], turns: int, name: str | None, an
         task = tasks_of(env, chosen.environment.split).require().ids[0]
         say(f"prompt {chosen.context.prompt.label}, model {settings.model}, task {task}")
         before: list[int] = []
+        records: list[object] = []
         for number, (turn, source) in enumerate(itertools.islice(preview(env, context, task, answer), turns), 1):
             ids = turn.prompt_ids.tolist()
             known = len(before) if ids[: len(before)] == before else 0
             before = ids + turn.response_ids.tolist()
+            read, written = tokenizer.decode(ids), tokenizer.decode(turn.response_ids)
+            counts = {"prompt_tokens": len(ids), "response_tokens": len(turn.response_ids)}
+            records.append({"prompt": read, "response": written, "action": turn.action, **counts})
             say(
                 f"\n--- turn {number}: the model reads {len(ids)} tokens" + f", {known} of them known" * bool(known),
                 _shown(tokenizer.decode(ids[known:])),
                 f"--- turn {number}: it writes {len(turn.response_ids)} tokens, which are trained on ({source})",
-                _trained(_shown(tokenizer.decode(turn.response_ids))),
+                _trained(_shown(written)),
                 f"--- turn {number}: the parser reads {_shown(_found(turn))}",
             )
     finally:
         env.close()
+    return records
 
 
 def _found(turn: Turn) -> str:
