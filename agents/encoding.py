@@ -138,9 +138,13 @@ class _Renamed:
             renamed = Tokenizer.from_str(json.dumps(description))
         except Exception:  # the library raises plain exceptions
             return None
-        original = {renamed.token_to_id(token["content"]): token["id"] for token in description["added_tokens"]}
-        ids = {core.token_to_id(name) for name in control}
-        return cls(renamed, secret, original, ids - {None, tokenizer.unk_token_id})
+        original: dict[int, int] = {}
+        for token in description["added_tokens"]:
+            number = renamed.token_to_id(token["content"])
+            if number is not None:
+                original[number] = token["id"]
+        known = {token["id"] for token in description["added_tokens"] if token["content"] in secret.values()}
+        return cls(renamed, secret, original, known - {tokenizer.unk_token_id})
 
     def encode(self, spelled: re.Pattern[str], own: list[str], texts: list[str]) -> list[int] | None:
         """The tokens of template text (``own``) with data in between; None if data became a control token."""

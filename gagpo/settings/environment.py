@@ -80,9 +80,9 @@ class ContextSettings(Options):
     """How the model is prompted."""
 
     prompt: Annotated[Prompt, BeforeValidator(_found_prompt)] = Field(
-        "plain",
-        description="a shipped prompt (plain, tags, whole, tools, think-act), a YAML file, or its keys; a run records "
-        "the content",
+        default_factory=lambda: find_prompt("plain"),
+        description="a shipped prompt (plain by default, tags, whole, tools, think-act), a YAML file, or its keys; a "
+        "run records the content",
     )
     history: History = Field("full", description="full, or the number of earlier turns that a window shows")
     admissible: bool = Field(False, description="list the admissible actions in the prompt")
