@@ -6,7 +6,7 @@ import json
 import pytest
 
 from gagpo.agents.episodes import Turn
-from gagpo.agents.prompts import find_prompt, shipped_prompts
+from gagpo.agents.prompts import Prompt, find_prompt, shipped_prompts
 from gagpo.agents.setup import make_context
 from gagpo.base.core_schema import parse_yaml
 from gagpo.base.errors import InvalidArgument
@@ -108,4 +108,4 @@ def test_a_run_records_the_content_and_needs_no_file(tmp_path, tiny):
     changed = load("alfworld-first", [f"context.prompt={path}"])
     labels = [make_context(tiny[1], None, **dict(one.context)).conditions["prompt"] for one in (again, changed)]
     assert labels[0] != labels[1] and all(label.startswith("mine ") for label in labels)
-    assert changed.context.prompt.turn == changed.context.prompt.model_fields["turn"].default
+    assert changed.context.prompt.turn == Prompt.model_fields["turn"].default
