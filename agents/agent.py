@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import JsonValue
 
 from gagpo.agents.context import Context
-from gagpo.agents.engines.base import Engine, Request, Response, Sampling
+from gagpo.agents.engines.base import Engine, Request, Response, Sampling, require_stop
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.tasks import split_task
@@ -57,6 +57,8 @@ class LanguageAgent:
     """A language model that reads observations and writes responses.
 
     formats: by environment, for a run with several; otherwise all episodes use ``context``.
+
+    Raises: InvalidArgument for stop strings that the engine does not take.
     """
 
     def __init__(
@@ -67,6 +69,8 @@ class LanguageAgent:
         self.sampling = sampling
         self.formats = dict(formats or {})
         self._default = ChatFormat(context, sampling.max_tokens)
+        for one in (context, *(chat.context for chat in self.formats.values())):
+            require_stop(engine, one.stop)
         self._used: dict[int, ChatFormat] = {}  # by slot: the format of its last request
 
     @property
@@ -106,7 +110,7 @@ class LanguageAgent:
             state.episode.temperature = self.sampling.temperature
         seed = state.episode.seed << 16 | len(turns)
         max_tokens = chat.max_tokens if self.formats else None
-        return Request(state.slot, prompt_ids, seed, state.episode.temperature, max_tokens)
+        return Request(state.slot, prompt_ids, seed, state.episode.temperature, max_tokens, chat.context.stop)
 
     def _turn(self, request: Request, response: Response) -> Turn:
         turn = self._used[request.session].context.turn(response.ids, cut=not response.stopped)

@@ -5,17 +5,30 @@ A response is untrusted text: candidates are cut out in linear time, :func:`gagp
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gagpo.agents.parsing import CLOSED, MOST_TRIED, OPENED
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.tools import ToolCall
+from gagpo.envs.tools.call import MOST_CALL
 
 MARK = "[TOOL_CALLS]"  # of Mistral
+_CALL, _CALL_END = "<tool_call>", "</tool_call>"  # of Hermes
 _PYTHON = "<|python_tag|>"  # of Llama
+_ARGUMENTS, _ID = "[ARGS]", "[CALL_ID]"  # of Mistral
+MARKS = (MARK, _CALL, _CALL_END, _PYTHON, _ARGUMENTS, _ID)
+_NAMED = re.compile(r"\s*+([^\[\]{}\s]*+)\s*+(?:\[CALL_ID\]\s*+(\w*+)\s*+)?\[ARGS\]")
+_BARE = re.compile(r"\s*+\[?\{")
+_SEPARATORS = re.compile(r"[\s,;\[\]]*+")
 _BRACES = re.compile(r'"(?:[^"\\]|\\.)*"?|[{}]', re.DOTALL)  # an unclosed string ends at the end
+
+
+Reader = Callable[[str, int], tuple[list[str], int]]
+"""Returns the candidates at a place of a response, and where they end."""
 
 
 @dataclass(frozen=True)
@@ -23,68 +36,114 @@ class CallFormat:
     """One format.
 
     name: its name in settings.
-    find: returns the texts of all candidates in a response without its thought.
+    mark: what a call follows.
+    read: finds the candidates after a mark.
     write: renders calls as a response.
     example: shown in error messages.
+    bare: whether calls may also begin a response without a mark.
     """
 
     name: str
-    find: Callable[[str], list[str]]
+    mark: str
+    read: Reader
     write: Callable[[list[ToolCall]], str]
     example: str
+    bare: bool = False
+
+    def find(self, response: str) -> list[str]:
+        """The texts of all candidates in a response outside of its thoughts.
+
+        JSON is read first, so marks within an argument are text. A ``</think>`` without its ``<think>`` makes
+        everything before it a thought.
+        """
+        marks = _any_of(OPENED, CLOSED, self.mark)
+        found: list[str] = []
+        place, begins = 0, self.bare
+        for _ in range(MOST_TRIED):
+            if begins and (start := _BARE.match(response, place)):
+                texts, place = self.read(response, start.start())
+                found, begins = [*found, *texts], False
+            match = marks.search(response, place)
+            if match is None:
+                break
+            place, begins = match.end(), self.bare
+            if match.group() == CLOSED:
+                found = []
+            elif match.group() == OPENED:
+                end = response.find(CLOSED, place)
+                if end < 0:
+                    break
+                place = end + len(CLOSED)
+            else:
+                texts, place = self.read(response, place)
+                found, begins = [*found, *texts], False
+        return found
 
 
-def strip_thought(response: str) -> str:
-    """A response without the thought at its beginning, '' if the thought is not closed."""
-    thought, closed, rest = response.partition("</think>")
-    if closed:
-        return rest
-    return "" if thought.lstrip().startswith("<think>") else response
+def _objects(text: str, begin: int) -> tuple[list[str], int, bool]:
+    """The objects ``{...}`` from ``begin`` on, separated by spaces, commas, semicolons and brackets.
 
-
-def objects(text: str) -> list[str]:
-    """Every outermost ``{...}`` of ``text``; an unclosed one extends to the end.
-
-    >>> objects('[{"a": "}"}, {"b": {}}]')
-    ['{"a": "}"}', '{"b": {}}']
+    Returns them, the end of the last, and false if another begins there that is not closed.
     """
     found: list[str] = []
-    depth = begin = 0
-    for piece in _BRACES.finditer(text):  # strings are skipped whole, so braces within them do not count
-        if piece.group() == "{":
-            begin = piece.start() if depth == 0 else begin
-            depth += 1
-        elif piece.group() == "}" and depth:
-            depth -= 1
-            if depth == 0:
-                found.append(text[begin : piece.end()])
-    return [*found, text[begin:]] if depth else found
+    end = begin
+    while len(found) < MOST_TRIED and (gap := _SEPARATORS.match(text, end)) and text.startswith("{", gap.end()):
+        closed = _closing_brace(text, gap.end())
+        if closed is None:
+            return found, end, False
+        found.append(text[gap.end() : closed])
+        end = closed
+    return found, end, True
 
 
-def _hermes(response: str) -> list[str]:
-    _, *rest = response.split("<tool_call>")
-    return [piece.partition("</tool_call>")[0] for piece in rest]
+def _closing_brace(text: str, begin: int) -> int | None:
+    """Where the object at ``begin`` ends; None if it is not closed, or longer than a call may be."""
+    depth = 0
+    for piece in _BRACES.finditer(text, begin, begin + MOST_CALL + 1):
+        depth += {"{": 1, "}": -1}.get(piece.group(), 0)  # strings are matched whole, so their braces do not count
+        if depth == 0:
+            return piece.end()
+    return None
 
 
-def _llama(response: str) -> list[str]:
-    _, tagged, rest = response.partition(_PYTHON)
-    text = rest if tagged else response.strip()
-    if not tagged and not text.startswith(("{", "[{")):
-        return []
-    return objects(text) or [text]
+@functools.cache
+def _any_of(*marks: str) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, marks)))
 
 
-def _mistral(response: str) -> list[str]:
-    _, *rest = response.split(MARK)
-    found = []
-    for piece in rest:  # a list, or a name with its arguments
-        name, given, arguments = piece.partition("[ARGS]")
-        name, _, number = name.partition("[CALL_ID]")
-        if given:
-            found.append(call_text(name.strip(), arguments, number.strip()))
-        else:
-            found += objects(piece) or [piece]
-    return found
+def _until(response: str, begin: int, *ends: str) -> tuple[str, int]:
+    """The text from ``begin`` to the first of ``ends`` or mark of a thought, and where it ends."""
+    match = _any_of(OPENED, CLOSED, *ends).search(response, begin)
+    end = match.start() if match else len(response)
+    return response[begin:end], end
+
+
+def _hermes(response: str, begin: int) -> tuple[list[str], int]:
+    """The calls of one block."""
+    texts, end, closed = _objects(response, begin)
+    rest, after = _until(response, end, _CALL, _CALL_END)
+    if texts and closed and not rest.strip(" \t\r\n,;[]"):
+        return texts, after
+    text, end = _until(response, begin, _CALL, _CALL_END)
+    return [text], end
+
+
+def _llama(response: str, begin: int) -> tuple[list[str], int]:
+    texts, end, closed = _objects(response, begin)
+    if texts and closed:
+        return texts, end
+    text, end = _until(response, end)
+    return [*texts, text], end
+
+
+def _mistral(response: str, begin: int) -> tuple[list[str], int]:
+    """A list of calls, or a name with its arguments."""
+    named = _NAMED.match(response, begin)
+    texts, end, closed = _objects(response, named.end() if named else begin)
+    if not (texts and closed):
+        text, end = _until(response, named.end() if named else begin, MARK)
+        texts = [text]
+    return [call_text(named[1], texts[0], named[2] or "")] if named else texts, end
 
 
 def call_text(name: str, arguments: str, number: str = "") -> str:
@@ -94,7 +153,7 @@ def call_text(name: str, arguments: str, number: str = "") -> str:
 
 
 def _as_hermes(calls: list[ToolCall]) -> str:
-    return "\n".join(f"<tool_call>\n{call.text}\n</tool_call>" for call in calls)
+    return "\n".join(f"<tool_call>\n{_escaped(call.text)}\n</tool_call>" for call in calls)
 
 
 def _as_llama(calls: list[ToolCall]) -> str:
@@ -112,15 +171,22 @@ def call_id(given: str, number: int) -> str:
 
 
 def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    return _escaped(json.dumps(value, ensure_ascii=False))
+
+
+def _escaped(text: str) -> str:
+    """JSON in which no string spells a mark: its first character is escaped."""
+    return _any_of(OPENED, CLOSED, *MARKS).sub(lambda mark: f"\\u{ord(mark[0][0]):04x}{mark[0][1:]}", text)
 
 
 FORMATS = {
     one.name: one
     for one in (
-        CallFormat("hermes", _hermes, _as_hermes, '<tool_call>\n{"name": "...", "arguments": {...}}\n</tool_call>'),
-        CallFormat("llama", _llama, _as_llama, '{"name": "...", "parameters": {...}}'),
-        CallFormat("mistral", _mistral, _as_mistral, f'{MARK} [{{"name": "...", "arguments": {{...}}}}]'),
+        CallFormat(
+            "hermes", _CALL, _hermes, _as_hermes, '<tool_call>\n{"name": "...", "arguments": {...}}\n</tool_call>'
+        ),
+        CallFormat("llama", _PYTHON, _llama, _as_llama, '{"name": "...", "parameters": {...}}', bare=True),
+        CallFormat("mistral", MARK, _mistral, _as_mistral, f'{MARK} [{{"name": "...", "arguments": {{...}}}}]'),
     )
 }
 

@@ -2,72 +2,94 @@
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jinja2 import TemplateError
 
+from gagpo.agents import chat_template
+from gagpo.agents.call_formats import MARKS
+from gagpo.agents.chat_template import DATE, TemplateFailed
+from gagpo.agents.encoding import THOUGHT, TextEncoder
 from gagpo.agents.engines.base import stop_tokens
 from gagpo.agents.episodes import Ids, Turn
-from gagpo.agents.prompts import PromptStyle, admissible_line, message, style_name, window
-from gagpo.agents.toolbox import Message, Phrasing, Toolbox, answer_messages, format_of
+from gagpo.agents.prompts import Message, Prompt
+from gagpo.agents.toolbox import Phrasing, Toolbox, answer_messages, format_of
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.tools import Tool
 
 _MARK = "\u241e"  # stands for a message while the chat template is probed; no template alters it
+_LATER = "\u241f"  # stands for the message after it
 
 
 class Context:
     """Builds prompts with the tokenizer's chat template.
 
+    Only the template's own text becomes control tokens: what environments, prompts and actions say is data.
+
+    prompt: the wording of messages, and how actions are read.
+    instructions: of the environment.
     history: ``"full"`` for the whole conversation, or the number of earlier turns that a window shows. A full
         conversation grows by appending: earlier prompts and responses are the ids that the engine read and wrote,
         except an end token that the template writes differently. A window is a new single message in each turn.
     admissible: whether the prompt lists the admissible actions, where the environment knows them.
     template: variables of the chat template (``enable_thinking: false``). ``date`` (``YYYY-MM-DD``) replaces today's
         date in templates that print it, so that prompts do not change from day to day.
-    tools: the environment's tools, for the style ``tools``. All messages after the first are answers to calls, so
+    tools: the environment's tools, for prompts with tool calls. All messages after the first are answers to calls, so
         templates that keep thoughts between calls keep them.
     calls: the model's call format; ``auto`` detects it from the template.
+    multiline: whether an action of the environment may have several lines.
+
+    Raises: InvalidArgument if the chat template cannot render these prompts.
     """
 
     def __init__(
         self,
         tokenizer: Any,
-        style: PromptStyle,
+        prompt: Prompt,
         instructions: str = "",
         history: int | str = "full",
         admissible: bool = False,
         template: Mapping[str, Any] | None = None,
         tools: Sequence[Tool] = (),
         calls: str = "auto",
+        multiline: bool = False,
     ):
         if history != "full" and not (isinstance(history, int) and history >= 0):
             raise InvalidArgument(f"history must be 'full' or a number of turns of at least 0 (got {history!r})")
         self.tokenizer = tokenizer
-        self.style = style
+        self.wording = prompt
         self.instructions = instructions
         self.history = history
         self.admissible = admissible
+        self.multiline = multiline
         self.template = dict(template or {})
-        self._variables = template_variables(template or {})
+        self._variables = chat_template.variables(template or {})
         self._ends = set(stop_tokens(tokenizer))
         self._special = tuple(name for name in tokenizer.get_added_vocab() if name.strip())
-        self._encoded: dict[str, np.ndarray] = {}
-        self.toolbox = Toolbox(tools, format_of(self._template, calls)) if style.calls else None
+        self._encoder = TextEncoder(tokenizer)
+        ids = {tokenizer.convert_tokens_to_ids(name): name for name in THOUGHT if name in self._encoder.control}
+        self._thought = {
+            one: name for one, name in ids.items() if not tokenizer.decode([one], skip_special_tokens=True)
+        }
+        self.toolbox = Toolbox(tools, format_of(self._template, calls)) if prompt.calls else None
+        self._require_template()
 
     @property
     def phrasing(self) -> Phrasing:
-        return Phrasing(self.style, self.toolbox)
+        return Phrasing(self.wording, self.toolbox, self.multiline)
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """The strings that end a response, besides the end tokens."""
+        return tuple(self.wording.stop)
 
     @property
     def conditions(self) -> dict[str, Any]:
         """Settings that determine the prompts, apart from the environment."""
         calls = {"calls": self.toolbox.form.name, "tools": self.toolbox.digest} if self.toolbox else {}
         return {
-            "style": style_name(self.style),
+            "prompt": self.wording.label,
             **calls,
             "history": self.history,
             "admissible": self.admissible,
@@ -76,20 +98,27 @@ class Context:
 
     def prompt(self, turns: Sequence[Turn], observation: str, actions: Sequence[str] | None = None) -> np.ndarray:
         """Token ids (int32) of the prompt that shows ``observation`` after ``turns``."""
-        admissible = admissible_line(actions) if self.admissible else ""
+        wording, instructions, listed = self.wording, self.instructions, actions if self.admissible else None
+        shown = listed or ()
         if self.history != "full":
-            text = window(self.style, self.instructions, turns, observation, admissible, int(self.history))
-            return self._encode(self._render(text))
-        text = message(self.style, self.instructions, observation, admissible, first=not turns)
+            text = wording.window_text(instructions, turns, observation, shown, int(self.history))
+            seen = [turn.observation for turn in turns]
+            said = [turn.response for turn in turns if turn.response in text]
+            return self._encode(self._render(self._data(text, [instructions, observation, *shown, *seen, *said])))
         if not turns:
-            return self._encode(self._render(text))
+            text = wording.first_text(instructions, observation, shown)
+            return self._encode(self._render(self._data(text, [instructions, observation, *shown])))
         last = turns[-1]
-        shown = (
-            answer_messages(last.calls, observation, admissible)
-            if self.toolbox
-            else [{"role": "user", "content": text}]
-        )
-        said_ids, after = self._join(last.response_ids, self._continuation(shown))
+        if self.toolbox:
+            messages = answer_messages(last.calls, observation)
+            observation = messages[-1]["content"]
+        else:
+            messages = [{"role": "user"}]
+        text = wording.turn_text(instructions, turns, observation, shown)
+        messages[-1]["content"] = self._data(text, [instructions, observation, turns[0].observation, *shown])
+        for message in messages[:-1]:
+            message["content"] = self._encoder.protect(message["content"])
+        said_ids, after = self._join(last.response_ids, self._continuation(messages))
         return np.concatenate([last.prompt_ids, said_ids, self._encode(after)])
 
     def turn(self, response: Ids, cut: bool = False) -> Turn:
@@ -99,13 +128,27 @@ class Context:
         """
         ended = len(response) and int(response[-1]) in self._ends
         ids = response[:-1] if ended and self.toolbox else response
-        text = self.tokenizer.decode(ids, skip_special_tokens=self.toolbox is None)
-        return self.phrasing.read(text, cut)
+        return self.phrasing.read(self._decode(ids), cut)
+
+    def _decode(self, ids: Ids) -> str:
+        """The text of a response, with the marks of its thoughts even if they are special tokens."""
+        if self.toolbox is not None:
+            return str(self.tokenizer.decode(ids, skip_special_tokens=False))
+        text, begin = "", 0
+        for place in np.flatnonzero(np.isin(ids, list(self._thought))):
+            text += self.tokenizer.decode(ids[begin:place], skip_special_tokens=True) + self._thought[int(ids[place])]
+            begin = int(place) + 1
+        return text + str(self.tokenizer.decode(ids[begin:], skip_special_tokens=True))
 
     def response(self, text: str, ended: bool = True) -> Ids:
-        """The tokens of ``text`` as an engine could have sampled it, with the end token if ``ended``."""
-        ids = self._encode(text)
-        return np.append(ids, np.int32(self.tokenizer.eos_token_id)) if ended else ids
+        """The tokens of ``text`` as an engine could have sampled it, with the end token if ``ended``.
+
+        Only the marks of thoughts and calls become control tokens; an action that spells another one is text. A stop
+        string ends the text instead of the end token.
+        """
+        marks = (*THOUGHT, *(MARKS if self.toolbox else ()))
+        ids = self._encode(self._encoder.protect(text, marks))
+        return np.append(ids, np.int32(self.tokenizer.eos_token_id)) if ended and not text.endswith(self.stop) else ids
 
     def _continuation(self, shown: Sequence[Message]) -> str:
         """What the template puts between a response and the next one, including the messages ``shown``.
@@ -113,7 +156,22 @@ class Context:
         System message and tools are left out: some templates would repeat them before every user message.
         """
         chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARK}]
-        return self._template([*chat, *shown]).split(_MARK, 1)[1]
+        return self._after_mark([*chat, *shown])
+
+    def _after_mark(self, chat: Sequence[Message]) -> str:
+        _, shown, after = self._template(chat).partition(_MARK)
+        if not shown:
+            raise TemplateFailed(chat_template.fault(self.tokenizer, "does not show every message"))
+        return after
+
+    def _require_template(self) -> None:
+        """Raise TemplateFailed unless the template shows the messages of these prompts."""
+        if _MARK not in self._render(_MARK):
+            raise TemplateFailed(chat_template.fault(self.tokenizer, "does not show the user's message"))
+        if self.history == "full" and not self.toolbox:
+            after = self._continuation([{"role": "user", "content": _LATER}])
+            if _LATER not in after:
+                raise TemplateFailed(chat_template.fault(self.tokenizer, "does not show a second user message"))
 
     def _join(self, said_ids: Ids, after: str) -> tuple[Ids, str]:
         """A response and the template's text after it, with a single end token.
@@ -132,39 +190,36 @@ class Context:
         return said_ids, after
 
     def _render(self, text: str) -> str:
-        """The conversation that begins with the user message ``text``."""
-        tools = {"tools": self.toolbox.specs} if self.toolbox else {}
-        if not self.style.system:
-            return self._template([{"role": "user", "content": text}], **tools)
+        """The conversation up to the user message ``text``, after the prompt's system message and examples."""
+        tools = {"tools": self._encoder.protect_all(self.toolbox.specs)} if self.toolbox else {}
+        chat = [*self._opening(), {"role": "user", "content": text}]
         try:
-            chat = [{"role": "system", "content": self.style.system}, {"role": "user", "content": text}]
             return self._template(chat, **tools)
-        except TemplateError:  # no system role
-            return self._template([{"role": "user", "content": f"{self.style.system}\n\n{text}"}], **tools)
+        except TemplateFailed:
+            if chat[0]["role"] != "system":
+                raise
+        system, first, *more = chat  # a template without the role gets its text with the first user message
+        folded = {"role": "user", "content": f"{system['content']}\n\n{first['content']}"}
+        return self._template([folded, *more], **tools)
+
+    def _opening(self) -> list[Message]:
+        """The messages before the first user message; an example's thoughts stay those of the model."""
+        opening = self.wording.opening(self.instructions)
+        for message in opening:
+            message["content"] = self._data(message["content"], [self.instructions])
+        return opening
+
+    def _data(self, text: str, shown: Iterable[str]) -> str:
+        """A message that becomes no control tokens.
+
+        The prompt may name the marks of a thought, unless they occur in what the message shows.
+        """
+        keep = () if any(mark in one for mark in THOUGHT for one in shown) else THOUGHT
+        return self._encoder.protect(text, keep)
 
     def _template(self, chat: Sequence[Mapping[str, Any]], **options: Any) -> str:
-        options = {"tokenize": False, "add_generation_prompt": True, **self._variables, **options}
-        return str(self.tokenizer.apply_chat_template(list(chat), **options))
+        options = {"add_generation_prompt": True, **self._variables, **options}
+        return chat_template.render(self.tokenizer, chat, **options)
 
-    def _encode(self, text: str) -> np.ndarray:
-        """Encode, with a cache for short texts, which environments often repeat."""
-        ids = self._encoded.get(text)
-        if ids is None:
-            ids = np.asarray(self.tokenizer.encode(text, add_special_tokens=False), np.int32)
-            if len(self._encoded) < 50_000 and len(text) < 2000:
-                self._encoded[text] = ids
-        return ids
-
-
-DATE = "2026-01-01"
-
-
-def template_variables(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Variables for a chat template, with the date under the names that public templates use."""
-    given = dict(options)
-    text = str(given.pop("date", DATE))
-    try:
-        date = datetime.date.fromisoformat(text)
-    except ValueError:
-        raise InvalidArgument(f"context.template.date must be YYYY-MM-DD, got {text!r}") from None
-    return {"date_string": date.strftime("%d %b %Y"), "strftime_now": date.strftime, **given}
+    def _encode(self, text: str) -> Ids:
+        return self._encoder.encode(text)

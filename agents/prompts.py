@@ -1,159 +1,231 @@
-"""Prompt styles: how observations become messages, and which part of a response is the action.
-
-A response is untrusted text: it is searched, never evaluated.
-"""
+"""Prompts: how observations become messages, and how the action is read from a response. Each is a YAML file."""
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import json
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Protocol
 
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+
+from gagpo.agents import parsing, templates
+from gagpo.base.core_schema import NotYaml, parse_yaml
 from gagpo.base.errors import InvalidArgument
+from gagpo.base.options import Options, explain
 
-CALLS = "calls"
-MAX_ACTION = 2000  # characters; no environment has longer actions
-_TAG = re.compile(r"<action>((?:(?!</?action>).)*)</action>", re.DOTALL | re.IGNORECASE)
+SHIPPED = Path(__file__).parents[1] / "configs" / "prompts"
+"""The prompts that come with the package."""
 
+FIELDS = {
+    "system": ("instructions",),
+    "first": ("instructions", "observation", "actions"),
+    "turn": ("instructions", "observation", "actions", "task", "done"),
+    "window": ("instructions", "observation", "actions", "task", "done", "turns"),
+}
+"""The fields of each template, described in docs/your-model.md."""
 
-def _line(response: str) -> str | None:
-    """The response itself if it is one line."""
-    text = response.strip()
-    return text if text and "\n" not in text and len(text) <= MAX_ACTION else None
-
-
-def _tag(response: str) -> str | None:
-    """The contents of the last ``<action>`` element if it is one line."""
-    found = _TAG.findall(response)
-    return _line(found[-1]) if found else None
-
-
-def _whole(response: str) -> str | None:
-    """The whole response; the environment reads it."""
-    return response if response.strip() else None
+Message = dict[str, Any]  # of a chat
+_TAG = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 
 
-PARSERS: dict[str, Callable[[str], str | None]] = {"line": _line, "tag": _tag, "whole": _whole}
-RESPONSES = {"line": "{}", "whole": "{}", "tag": "<action>{}</action>"}  # by parser: a response that is only an action
+class Shown(Protocol):
+    """An earlier turn, as a template sees it."""
+
+    observation: str
+    response: str
+    action: str
 
 
-def parse(response: str, parser: str) -> str | None:
-    """The action in ``response``; None if there is none (an invalid turn, for which the environment gets '').
-
-    >>> parse("<think>the mug is hot</think><action> go to sinkbasin 1 </action>", "tag")
-    'go to sinkbasin 1'
-    >>> parse("I would rather not", "tag") is None
-    True
-    """
-    return PARSERS[parser](response)
+_OBSERVATION = "{{ observation }}{% if actions %}\nAdmissible actions: {{ actions | join(', ') }}.{% endif %}"
+_WINDOW = (
+    "{% if done > turns | length %}{{ task }}\n{% endif %}"
+    "{% for turn in turns %}{{ turn.observation }}\n> {{ turn.action }}\n{% endfor %}" + _OBSERVATION
+)
 
 
-@dataclass(frozen=True)
-class PromptStyle:
-    """One style of prompts; :func:`message` and :func:`window` fill the fields of its templates.
+class Example(Options):
+    """One message of an example conversation."""
 
-    opening: first user message; fields ``instructions`` (of the environment), ``observation``, ``admissible``.
-    turn: later user messages of a full conversation; fields ``observation``, ``admissible``.
-    windowed: the single user message of a windowed context; fields ``instructions``, ``task`` (the first observation),
-        ``done`` (number of earlier turns), ``history``, ``observation``, ``admissible``.
-    parser: name in :data:`PARSERS`, or ``calls`` for tool calls, see :mod:`gagpo.agents.toolbox`.
-    system: system message.
-    """
+    role: Literal["user", "assistant"] = Field(description="who says it; both in turn, the assistant last")
+    content: str = Field(description="its text; not a template")
 
-    opening: str
-    turn: str
-    windowed: str
-    parser: str
-    system: str | None = None
 
-    def __post_init__(self) -> None:
-        if self.parser not in (*PARSERS, CALLS):
-            raise InvalidArgument(f"unknown parser {self.parser!r}; choose one of {', '.join((*PARSERS, CALLS))}")
+def _action(value: str | dict[str, str]) -> str | dict[str, str]:
+    """Check how the action is read."""
+    if isinstance(value, str):
+        if value not in ("line", "whole", "tools"):
+            known = "line, whole, tools, {tag: NAME} or {json: KEY}"
+            raise InvalidArgument(f"must be {known}, got {value!r:.80}")
+        return value
+    kind, name = next(iter(value.items()), ("", ""))
+    if len(value) != 1 or kind not in ("tag", "json") or not name:
+        raise InvalidArgument(f"must be written {{tag: NAME}} or {{json: KEY}}, got {value!r:.80}")
+    if kind == "tag" and (not _TAG.fullmatch(name) or name.lower() == "think"):
+        raise InvalidArgument(f"the tag must be a name such as action, and not think, got {name!r:.80}")
+    return value
+
+
+class Prompt(Options):
+    """How a model is prompted, and how its action is read."""
+
+    name: str = Field("", description="a label for results; by default the file's name")
+    system: str = Field("", description="template of the system message")
+    first: str = Field(_OBSERVATION, description="template of the first user message of a full conversation")
+    turn: str = Field(_OBSERVATION, description="template of later user messages, and of the last tool answer")
+    window: str = Field(_WINDOW, description="template of the only user message, with a numeric history")
+    examples: list[Example] = Field([], description="messages (role, content) before the first user message")
+    stop: list[Annotated[str, Field(min_length=1, max_length=200)]] = Field(
+        [], max_length=16, description="strings that end a response, as an end token does; they belong to it"
+    )
+    action: Annotated[str | dict[str, str], AfterValidator(_action)] = Field(
+        "line", description="how the action is read: line, whole, tools, {tag: NAME} or {json: KEY}"
+    )
+
+    @model_validator(mode="after")
+    def _templates_that_work(self) -> Prompt:
+        """Check the templates, and fill them once."""
+        for key, fields in FIELDS.items():
+            try:
+                templates.check(getattr(self, key), fields, "" if key == "system" else "observation")
+            except InvalidArgument as error:
+                raise InvalidArgument(f"{key}: {error}") from None
+        shown = [_Sample(), _Sample()]
+        self.opening("")
+        self.first_text("", "", ["look"])
+        self.turn_text("", shown, "", ["look"])
+        self.window_text("", [*shown, _Sample()], "", ["look"], 2)
+        roles = [example.role for example in self.examples]
+        if roles != ["user", "assistant"] * (len(roles) // 2):
+            raise InvalidArgument("examples: messages of user and assistant must alternate, and end with assistant")
+        return self
+
+    @property
+    def kind(self) -> str:
+        """How the action is read: line, tag, json, whole or tools."""
+        return self.action if isinstance(self.action, str) else next(iter(self.action))
+
+    @property
+    def key(self) -> str:
+        """The tag or JSON key of the action, else ''."""
+        return "" if isinstance(self.action, str) else next(iter(self.action.values()))
 
     @property
     def calls(self) -> bool:
         """Whether actions are tool calls; messages after the first are then their answers."""
-        return self.parser == CALLS
+        return self.kind == "tools"
+
+    @property
+    def label(self) -> str:
+        """Name and digest of the content; results are comparable only under equal ones."""
+        content = json.dumps(self.model_dump(mode="json", exclude={"name"}), sort_keys=True)
+        return f"{self.name or 'own'} {hashlib.sha256(content.encode()).hexdigest()[:8]}"
+
+    def read(self, response: str, multiline: bool = False) -> str | None:
+        """The action of a response without tool calls, see :func:`gagpo.agents.parsing.parse`."""
+        return parsing.parse(response, self.kind, self.key, multiline)
+
+    def opening(self, instructions: str) -> list[Message]:
+        """The messages before the first user message: the system message, if there is one, and the examples."""
+        opening: list[Message] = [one.model_dump() for one in self.examples]
+        if system := self._fill("system", instructions=instructions):
+            opening.insert(0, {"role": "system", "content": system})
+        return opening
+
+    def first_text(self, instructions: str, observation: str, actions: Sequence[str]) -> str:
+        """The first user message of a full conversation."""
+        fields = {"instructions": instructions, "observation": observation, "actions": actions}
+        return self._fill("first", **fields).strip()
+
+    def turn_text(self, instructions: str, turns: Sequence[Shown], observation: str, actions: Sequence[str]) -> str:
+        """The user message that shows ``observation`` after ``turns`` of a full conversation."""
+        fields = {"instructions": instructions, "observation": observation, "actions": actions}
+        return self._fill("turn", task=_task(turns, observation), done=len(turns), **fields)
+
+    def window_text(
+        self, instructions: str, turns: Sequence[Shown], observation: str, actions: Sequence[str], width: int
+    ) -> str:
+        """The user message that shows the task, the last ``width`` turns and ``observation``."""
+        begin = max(0, len(turns) - width)
+        shown = [
+            {"number": begin + i, "observation": one.observation, "response": one.response, "action": one.action}
+            for i, one in enumerate(turns[begin:], 1)
+        ]
+        fields = {"instructions": instructions, "observation": observation, "actions": actions, "turns": shown}
+        return self._fill("window", task=_task(turns, observation), done=len(turns), **fields).strip()
+
+    def _fill(self, key: str, **fields: object) -> str:
+        try:
+            return templates.fill(getattr(self, key), **fields)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"prompt {self.name or 'of the settings'}: {key}: {error}") from None
 
 
-_ASK = (
-    "First reason step by step about the situation inside <think> </think>. "
-    "Then give exactly one action inside <action> </action>."
-)
+class _Sample:
+    """A turn to try templates on."""
 
-STYLES = {
-    # For small models: only the environment's own text; the response is the action.
-    "plain": PromptStyle(
-        opening="{observation}{admissible}",
-        turn="{observation}{admissible}",
-        windowed="{task}\n{history}{observation}{admissible}",
-        parser="line",
-    ),
-    # For instruction-tuned models: reasoning and a tagged action.
-    "tags": PromptStyle(
-        opening="{instructions}\n\n{observation}{admissible}\n\n" + _ASK,
-        turn="{observation}{admissible}\n\n" + _ASK,
-        windowed=(
-            "{instructions}\n\nYour task and where it began:\n{task}\n\nYou have taken {done} actions. The latest "
-            "observations and actions:\n{history}\nNow you see:\n{observation}{admissible}\n\n" + _ASK
-        ),
-        parser="tag",
-    ),
-    # For environments that read the whole response (maths).
-    "whole": PromptStyle(
-        opening="{instructions}\n\n{observation}{admissible}",
-        turn="{observation}{admissible}",
-        windowed="{instructions}\n\n{task}\n{history}{observation}{admissible}",
-        parser="whole",
-    ),
-    # For models trained to call tools: the chat template shows the tools, and each call gets its own answer.
-    "tools": PromptStyle(
-        opening="{instructions}\n\n{observation}{admissible}",
-        turn="{observation}{admissible}",
-        windowed=(
-            "{instructions}\n\n{task}\n\nThe latest observations and calls, of {done}:\n{history}"
-            "{observation}{admissible}"
-        ),
-        parser=CALLS,
-    ),
-}
+    observation = response = action = ""
 
 
-def text_style(name: str) -> PromptStyle:
-    """The style called ``name``. Raises: InvalidArgument for an unknown one and for one with tool calls."""
-    texts = [known for known, style in STYLES.items() if not style.calls]
-    if name not in texts:
-        raise InvalidArgument(f"unknown style {name!r:.80}; choose one of {', '.join(texts)}")
-    return STYLES[name]
+def _task(turns: Sequence[Shown], observation: str) -> str:
+    """The first observation."""
+    return turns[0].observation if turns else observation
 
 
-def style_name(style: PromptStyle) -> str:
-    """The name of a style, ``own`` for one that is not in :data:`STYLES`."""
-    return next((name for name, known in STYLES.items() if known == style), "own")
+def shipped_prompts() -> dict[str, Path]:
+    """The prompts that come with the package, by name."""
+    return {path.stem: path for path in sorted(SHIPPED.glob("*.yaml"))}
 
 
-def admissible_line(actions: Sequence[str] | None) -> str:
-    """The admissible actions as a line to append, '' if unknown."""
-    return f"\nAdmissible actions: {', '.join(actions)}." if actions else ""
+def find_prompt(name: str) -> Prompt:
+    """The prompt of a shipped name or of a YAML file.
+
+    Raises: InvalidArgument naming the file, the key and what to type.
+    """
+    known = shipped_prompts()
+    if name in known:
+        return _shipped(known[name])
+    path = Path(name)
+    if not path.is_file():
+        raise InvalidArgument(f"unknown prompt {name!r:.80}; choose one of {', '.join(known)}, or a YAML file")
+    return _read(path)
 
 
-def message(style: PromptStyle, instructions: str, observation: str, admissible: str, first: bool) -> str:
-    """The user message that shows ``observation`` in a full conversation."""
-    if first:
-        text = style.opening.format(instructions=instructions, observation=observation, admissible=admissible)
-        return text.strip()
-    return style.turn.format(observation=observation, admissible=admissible)
+def text_prompt(name: str) -> Prompt:
+    """As :func:`find_prompt`, without tool calls, examples and stop strings, which other suites do not take."""
+    prompt = find_prompt(name)
+    if prompt.calls or prompt.examples or prompt.stop:
+        known = [one for one in shipped_prompts() if not find_prompt(one).calls and not find_prompt(one).examples]
+        raise InvalidArgument(
+            f"prompt {name!r:.80} has tool calls, examples or stop strings, which only gagpo's own agents take; "
+            f"choose one of {', '.join(known)}"
+        )
+    return prompt
 
 
-def window(
-    style: PromptStyle, instructions: str, turns: Sequence[Any], observation: str, admissible: str, width: int
-) -> str:
-    """The user message that shows the task, the last ``width`` turns and ``observation``."""
-    shown = turns[max(0, len(turns) - width) :] if width else []
-    history = "".join(f"{turn.observation}\n> {turn.action}\n" for turn in shown)
-    task = turns[0].observation if turns else observation
-    if len(shown) == len(turns):  # history or observation show the task already
-        task = ""
-    fields = {"instructions": instructions, "task": task, "done": len(turns), "history": history}
-    return style.windowed.format(observation=observation, admissible=admissible, **fields).strip()
+@functools.cache
+def _shipped(path: Path) -> Prompt:
+    return _read(path)
+
+
+def _read(path: Path) -> Prompt:
+    try:
+        values = parse_yaml(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidArgument(f"{path} cannot be read: {error.strerror}") from None
+    except (NotYaml, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"{path} is not a YAML file: {error}") from None
+    if not isinstance(values, dict):
+        raise InvalidArgument(f"{path} must hold keys and values: {', '.join(Prompt.model_fields)}")
+    return prompt_of({"name": path.stem, **values}, str(path))
+
+
+def prompt_of(values: Mapping[str, object], where: str) -> Prompt:
+    """The prompt with these keys. where: their origin, for errors."""
+    try:
+        return Prompt.model_validate(dict(values))
+    except ValidationError as error:
+        raise InvalidArgument(explain(error, Prompt.model_fields, where)) from None

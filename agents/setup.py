@@ -14,7 +14,7 @@ from gagpo.agents.agent import LanguageAgent
 from gagpo.agents.context import Context
 from gagpo.agents.engines.base import Engine, Sampling
 from gagpo.agents.engines.registry import ENGINES
-from gagpo.agents.prompts import STYLES
+from gagpo.agents.prompts import Prompt, find_prompt
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.lookup import find_spec
 from gagpo.envs.tools import tools_of
@@ -64,15 +64,18 @@ def make_context(
     tokenizer: Any,
     env: gagpo.envs.TextEnv | None,
     *,
-    style: str = "plain",
+    prompt: Prompt | str = "plain",
     history: int | str = "full",
     admissible: bool = False,
     template: Mapping[str, Any] | None = None,
     calls: str = "auto",
 ) -> Context:
-    """How a model is prompted in ``env``: with its instructions and tools, in the given style."""
-    instructions = getattr(env, "instructions", "")
-    return Context(tokenizer, STYLES[style], instructions, history, admissible, template, tools_of(env), calls)
+    """How a model is prompted in ``env``: with its instructions and tools. prompt: one, a shipped name or a file."""
+    wording = find_prompt(prompt) if isinstance(prompt, str) else prompt
+    instructions, multiline = getattr(env, "instructions", ""), bool(getattr(env, "multiline", False))
+    return Context(
+        tokenizer, wording, instructions, history, admissible, template, tools_of(env), calls, multiline=multiline
+    )
 
 
 def language_agent(engine: Engine, env: gagpo.envs.TextEnv, sampling: Sampling, **context: Any) -> LanguageAgent:

@@ -8,17 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jinja2 import TemplateError
-
-from gagpo.agents.call_formats import FORMATS, CallFormat, call_id, find_format, strip_thought
+from gagpo.agents import parsing
+from gagpo.agents.call_formats import FORMATS, CallFormat, call_id, find_format
+from gagpo.agents.chat_template import TemplateFailed
 from gagpo.agents.episodes import Call, Turn
-from gagpo.agents.prompts import RESPONSES, PromptStyle, parse
+from gagpo.agents.prompts import Message, Prompt
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.tools import CallError, Tool, ToolCall, read_call
 from gagpo.envs.tools.tool import ACT, find_tool
 
 MOST_CALLS = 16  # of one response
-Message = dict[str, Any]  # of a chat
 Template = Callable[..., str]  # renders messages, with ``tools`` and ``add_generation_prompt``, as one text
 
 _PROBE = ToolCall("probe_tool", {"word": "\u241e"}, "probe0000")
@@ -47,7 +46,7 @@ class Toolbox:
 
     def read(self, response: str) -> list[Call]:
         """The calls of a response in order; for a response without calls, one that holds the error."""
-        texts = self.form.find(strip_thought(response))
+        texts = self.form.find(response)
         if not texts:
             return [Call("", f"There is no tool call in this. Call a tool like this: {self.form.example}")]
         return self.read_calls(texts)
@@ -84,15 +83,13 @@ class Toolbox:
         return command
 
 
-def answer_messages(calls: Sequence[Call], observation: str, more: str = "") -> list[Message]:
-    """The answers to a turn's calls as messages, ``more`` appended to the last; without calls, one answer."""
+def answer_messages(calls: Sequence[Call], observation: str) -> list[Message]:
+    """The answers to a turn's calls as messages; without calls, one answer."""
     calls = calls or [Call("", answer=observation)]
-    messages = [
+    return [
         {"role": "tool", "content": one.answer or "", "tool_call_id": call_id(one.id, number)}
         for number, one in enumerate(calls)
     ]
-    messages[-1]["content"] += more
-    return messages
 
 
 def format_of(template: Template, name: str = "auto") -> CallFormat:
@@ -103,26 +100,26 @@ def format_of(template: Template, name: str = "auto") -> CallFormat:
     tool = Tool(_PROBE.name, "?", {"type": "object", "properties": {"word": {"type": "string"}}})
     question: list[Message] = [{"role": "user", "content": _QUESTION}]
     prompt = _render(template, question, tools=[tool.spec])
-    answered = [*question, {"role": "assistant", "content": "?"}, *answer_messages([Call("", answer="\u241d")], "")]
+    answered = [*question, {"role": "assistant", "content": "?"}, *answer_messages([], "\u241d")]
     if _PROBE.name not in prompt or "\u241d" not in _render(template, answered):
         raise InvalidArgument(
-            "the chat template of this model has no place for tools and their answers, which style tools needs: choose "
-            "style tags, or give the model's folder a chat_template.jinja that has one"
+            "the chat template of this model has no place for tools and their answers, which tool calls need: choose "
+            "prompt tags, or give the model's folder a chat_template.jinja that has one"
         )
     if name != "auto":
         return find_format(name)
     function = {"name": _PROBE.name, "arguments": _PROBE.arguments}
     call = {"id": _PROBE.id, "type": "function", "function": function}
     called = {"role": "assistant", "content": "", "tool_calls": [call]}
-    chat = [*question, called, *answer_messages([Call("", answer="!")], "")]
+    chat = [*question, called, *answer_messages([], "!")]
     rendered = _render(template, chat, tools=[tool.spec], add_generation_prompt=False)
     response = rendered.rpartition(_QUESTION)[2].removeprefix(prompt.rpartition(_QUESTION)[2])
     for form in (FORMATS["mistral"], FORMATS["hermes"], FORMATS["llama"]):  # llama last, because it needs no marks
-        if any(_is_probe(text) for text in form.find(strip_thought(response))):
+        if any(_is_probe(text) for text in form.find(response)):
             return form
     raise InvalidArgument(
         f"the chat template of this model shows tool calls in none of the formats {', '.join(FORMATS)}: name the "
-        "model's format with context.calls, or choose style tags"
+        "model's format with context.calls, or choose prompt tags"
     )
 
 
@@ -138,27 +135,33 @@ def _render(template: Template, chat: Sequence[Mapping[str, Any]], **options: An
     """The rendered chat, '' if the template refuses it."""
     try:
         return template(chat, **options)
-    except (TemplateError, TypeError, ValueError, KeyError):
+    except TemplateFailed:
         return ""
 
 
 @dataclass(frozen=True)
 class Phrasing:
-    """Reads and writes responses in a prompt style. toolbox: for a style with tool calls."""
+    """Reads and writes responses as a prompt says.
 
-    style: PromptStyle
+    prompt: how the action is read.
+    toolbox: for a prompt with tool calls.
+    multiline: whether an action may have several lines.
+    """
+
+    prompt: Prompt
     toolbox: Toolbox | None = None
+    multiline: bool = False
 
     def read(self, response: str, cut: bool = False) -> Turn:
         """The turn of ``response``, with the action or the calls found in it."""
         if self.toolbox is not None:
             return Turn.calling(response, self.toolbox.read(response), cut)
-        return Turn.of(response, parse(response, self.style.parser), cut)
+        return Turn.of(response, self.prompt.read(response, self.multiline), cut)
 
     def write(self, turn: Turn) -> str:
-        """The shortest response of this style with the actions of ``turn``."""
+        """The shortest response with the actions of ``turn``."""
         if not turn.action:
             return ""
         if self.toolbox is None:
-            return RESPONSES[self.style.parser].format(turn.action)
+            return parsing.write(turn.action, self.prompt.kind, self.prompt.key)
         return self.toolbox.write([call.action for call in turn.calls if call.action] or [turn.action])

@@ -106,6 +106,7 @@ class TextEnv(gymnasium.Env[str, str]):
     choosing: arguments that only select tasks, so the hash of the tasks covers them.
     markov_key: see :func:`gagpo.envs.lookup.markov_key`.
     instructions: description of the actions for an instruction-tuned model.
+    multiline: whether an action may have several lines; a code fence around it is then removed.
     tools: tools that are called by name; without any, an action is a text (:mod:`gagpo.envs.tools.env`).
     """
 
@@ -116,6 +117,7 @@ class TextEnv(gymnasium.Env[str, str]):
     has_hasty: ClassVar[bool] = False
     markov_key: ClassVar[MarkovKey | None] = None
     instructions: ClassVar[str] = ""
+    multiline: ClassVar[bool] = False
     tools: Sequence[Tool] = ()
 
     def __init__(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gagpo.agents.agent import Agent
 from gagpo.agents.episodes import Episode, write_episodes
-from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import Clock, group_jobs, rollout
 from gagpo.agents.setup import make_env, tasks_of
 from gagpo.base import durable
@@ -169,7 +168,6 @@ class ChosenPanel:
             **player.identity,
             "kwargs": material,
             "panel": self.tasks.hash,
-            "prompts": asdict(STYLES[request.context.style]),
             "instructions": getattr(self.env, "instructions", ""),
         }
         with (

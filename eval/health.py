@@ -167,7 +167,7 @@ def entropy(rows: Sequence[Row]) -> HealthFinding | None:
 
 
 INVALID = {
-    "invalid_unparsed": "without an action in the response: the prompt's style is not the format that the model writes",
+    "invalid_unparsed": "without an action in the response: the prompt reads another format than the model writes",
     "invalid_cut": "cut off at the token limit: raise rollout.max_tokens or check that the vocabulary spells actions",
     "invalid_refused": "refused by the environment: the model does not use its commands",
 }

@@ -17,10 +17,10 @@ from gagpo.agents.api.client import ApiClient, ApiError
 from gagpo.agents.api.settings import ApiSettings
 from gagpo.agents.engines.base import Sampling
 from gagpo.agents.pretrained import folder_of
-from gagpo.agents.prompts import STYLES
 from gagpo.agents.setup import language_agent, make_engine, make_env
 from gagpo.agents.starters import find, is_starter
 from gagpo.envs.lookup import find_spec
+from gagpo.envs.pool.wire import describe
 from gagpo.envs.tools import tools_of
 from gagpo.eval.evaluate import ChosenPanel, EvaluationOutcome, Player
 from gagpo.eval.journal import Journal, weights_identity
@@ -144,6 +144,8 @@ def _require_expert(environment: str, kwargs: dict[str, object], task: str) -> N
     env = make_env(environment, kwargs)
     try:
         _, info = env.reset(seed=0, options={"task": task})
+    except Exception as error:  # an environment may fail in any way
+        raise SettingsError(f"{environment} cannot start task {task!r:.80}: {describe(error)}") from error
     finally:
         env.close()
     if info.get("expert_action") is None:
@@ -176,13 +178,14 @@ def _play_served(panel: ChosenPanel) -> EvaluationOutcome:
     request = panel.request
     api, context = request.server or ApiSettings(request.model.removeprefix(PREFIX)), request.context
     chat = ChatSettings(
-        STYLES[context.style],
+        context.prompt,
         getattr(panel.env, "instructions", ""),
         context.history,
         context.admissible,
         request.reasoning,
         request.sampling_temperature,
         request.max_tokens or MAX_TOKENS,
+        bool(getattr(panel.env, "multiline", False)),
     )
     client = ApiClient(api)
     agent = ApiAgent(client, chat, request.concurrency or EPISODES_AT_ONCE, tools_of(panel.env))

@@ -37,7 +37,7 @@ class EvaluationRequest:
     tries: episodes of each task.
     temperature: 0.4 by default; ``server`` leaves it to the server of ``openai:NAME``.
     max_tokens: token limit of a response, 512 by default.
-    context: how the model is prompted; the style is ``plain`` by default, ``tags`` at a server.
+    context: how the model is prompted; the prompt is ``plain`` by default, ``tags`` at a server.
     seed: seed of the episodes.
     workers: number of environment processes.
     concurrency: episodes at once, 256 by default, 16 at a server.
@@ -115,7 +115,7 @@ class EvaluationRequest:
             "temperature": panel.evaluation.temperature if panel else TEMPERATURE,
             "max_tokens": prompts.rollout.max_tokens if prompts else MAX_TOKENS,
         }
-        context = prompts.context if prompts else ContextSettings(style="tags" if self.served else "plain")
+        context = prompts.context if prompts else ContextSettings(prompt="tags" if self.served else "plain")
         given = {name: getattr(self.context, name) for name in self.context.model_fields_set}
         context = context.model_copy(update={**({"template": {}} if self.served else {}), **given})
         own = env.kwargs if env and env.id == environment else {}

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from gagpo.base.core_schema import parse_yaml
 from gagpo.base.errors import InvalidArgument
 from gagpo.eval.results import EvalResult
 from gagpo.runs.metrics import read_metrics
 from gagpo.runs.reading import BadResult, read_text
 from gagpo.runs.register import Display, environments_of, shown_in
-from gagpo.settings.core_schema import parse_yaml
 
 LABEL = re.compile(r"(?:(before|after|average)|iteration-(\d{1,9}))-(.+)", re.DOTALL)
 SEED = re.compile(r"[-_.](?:seed|s)[-_]?\d+$")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import re
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
@@ -18,30 +17,33 @@ from gagpo.agents.api.answer import Answer
 from gagpo.agents.api.client import ApiClient, ContextFull
 from gagpo.agents.call_formats import FORMATS, call_text
 from gagpo.agents.episodes import Turn
-from gagpo.agents.prompts import PromptStyle, admissible_line, message, parse, style_name, window
-from gagpo.agents.toolbox import Message, Toolbox, answer_messages
+from gagpo.agents.parsing import without_thoughts
+from gagpo.agents.prompts import Message, Prompt
+from gagpo.agents.toolbox import Toolbox, answer_messages
 from gagpo.envs.tools import Tool
-
-_THOUGHT = re.compile(r"\A\s*<think>.*?</think>\s*", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class ChatSettings:
     """How a model behind a server is prompted and sampled from.
 
+    prompt: the wording of messages, and how actions are read.
+    instructions: of the environment.
     history: ``full`` for a conversation that grows by appending, which suits the server's prompt cache, or the number
         of earlier turns that a window shows.
     reasoning: ``keep`` or ``drop`` the model's reasoning in the conversation; episodes always include it.
     temperature: None for the server's default.
+    multiline: whether an action of the environment may have several lines.
     """
 
-    style: PromptStyle
+    prompt: Prompt
     instructions: str = ""
     history: int | str = "full"
     admissible: bool = False
     reasoning: Literal["drop", "keep"] = "drop"
     temperature: float | None = 0.4
     max_tokens: int = 512
+    multiline: bool = False
 
 
 class ApiAgent:
@@ -52,13 +54,13 @@ class ApiAgent:
     ``completion_tokens``, ``reasoning_tokens`` and ``cost`` (dollars).
 
     concurrency: most requests under way.
-    tools: of the environment, for the style ``tools``.
+    tools: of the environment, for prompts with tool calls.
     """
 
     def __init__(self, client: ApiClient, chat: ChatSettings, concurrency: int = 16, tools: Sequence[Tool] = ()):
         self.client = client
         # Servers that do not parse calls leave them in the text, which is in this format for most models.
-        self.toolbox = Toolbox(tools, FORMATS["hermes"]) if chat.style.calls else None
+        self.toolbox = Toolbox(tools, FORMATS["hermes"]) if chat.prompt.calls else None
         self.chat = chat
         self.concurrency = concurrency
         self._conversations: dict[int, list[Message]] = {}
@@ -73,7 +75,7 @@ class ApiAgent:
         """How the model is prompted and sampled from; results are comparable only under equal conditions."""
         chat = self.chat
         return {
-            "style": style_name(chat.style),
+            "prompt": chat.prompt.label,
             "history": chat.history,
             "admissible": chat.admissible,
             "reasoning": chat.reasoning,
@@ -141,7 +143,9 @@ class ApiAgent:
         while self._waiting and len(self._sent) < self.concurrency:
             state = self._waiting.popleft()
             conversation = self._extended(state)
-            future = self.client.submit(conversation, self.chat.temperature, self.chat.max_tokens, specs)
+            future = self.client.submit(
+                conversation, self.chat.temperature, self.chat.max_tokens, specs, self.chat.prompt.stop
+            )
             self._sent[future] = state, conversation
             future.add_done_callback(self._answered.put)
 
@@ -153,8 +157,7 @@ class ApiAgent:
         conversation.append({"role": "assistant", "content": self._remembered(answer)})
         self._conversations[state.slot] = conversation
         if self.toolbox is None:
-            action = parse(without_thoughts(answer.text), self.chat.style.parser)
-            return Turn.of(_whole(answer), action, answer.cut)
+            return Turn.of(_whole(answer), self._action(answer), answer.cut)
         if not answer.calls:
             return Turn.calling(_whole(answer), self.toolbox.read(answer.text), answer.cut)
         texts = [call_text(call.function.name, call.function.arguments, call.id) for call in answer.calls]
@@ -164,30 +167,35 @@ class ApiAgent:
         whole = "\n".join([_whole(answer), *(f"<tool_call>\n{text}\n</tool_call>" for text in texts)]).strip()
         return Turn.calling(whole, calls, answer.cut)
 
+    def _action(self, answer: Answer) -> str | None:
+        """The action of an answer; servers leave out the stop string that ended it, which may close a tag."""
+        prompt, ends = self.chat.prompt, ("", *(() if answer.cut else self.chat.prompt.stop))
+        found = (prompt.read(answer.text + end, self.chat.multiline) for end in ends)
+        return next((action for action in found if action is not None), None)
+
     def _extended(self, state: EpisodeState) -> list[Message]:
         """The conversation so far with the current observation."""
         chat, turns = self.chat, state.episode.turns
-        admissible = admissible_line(state.info.get("admissible_actions")) if chat.admissible else ""
+        prompt, instructions, observation = chat.prompt, chat.instructions, state.observation
+        actions = (state.info.get("admissible_actions") or ()) if chat.admissible else ()
         if chat.history == "full":
             before = list(self._conversations.get(state.slot, [])) if turns else []
             if before and (asked := before[-1].get("tool_calls")):
-                shown = answer_messages(turns[-1].calls, state.observation, admissible)
+                shown = answer_messages(turns[-1].calls, observation)
+                shown[-1]["content"] = prompt.turn_text(instructions, turns, shown[-1]["content"], actions)
                 return [*before, *(one | {"tool_call_id": call["id"]} for one, call in zip(shown, asked, strict=True))]
-            text = message(chat.style, chat.instructions, state.observation, admissible, first=not turns)
+            text = (
+                prompt.turn_text(instructions, turns, observation, actions)
+                if turns
+                else prompt.first_text(instructions, observation, actions)
+            )
         else:
             before = []
-            text = window(chat.style, chat.instructions, turns, state.observation, admissible, int(chat.history))
-        if not before and chat.style.system:
-            before = [{"role": "system", "content": chat.style.system}]
-        return [*before, {"role": "user", "content": text}]
+            text = prompt.window_text(instructions, turns, observation, actions, int(chat.history))
+        return [*(before or prompt.opening(instructions)), {"role": "user", "content": text}]
 
     def _remembered(self, answer: Answer) -> str:
-        return _whole(answer) if self.chat.reasoning == "keep" else without_thoughts(answer.text)
-
-
-def without_thoughts(text: str) -> str:
-    """The text without a ``<think>`` element at its beginning."""
-    return _THOUGHT.sub("", text)
+        return _whole(answer) if self.chat.reasoning == "keep" else without_thoughts(answer.text).strip()
 
 
 def _whole(answer: Answer) -> str:

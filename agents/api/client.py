@@ -104,8 +104,11 @@ class ApiClient:
         temperature: float | None,
         max_tokens: int,
         tools: Sequence[Mapping[str, JsonValue]] = (),
+        stop: Sequence[str] = (),
     ) -> Future[Answer]:
         """Ask for the answer to a conversation in which ``tools`` can be called; its usage is that of all attempts.
+
+        stop: strings that end the answer, which leaves them out.
 
         The future fails with ContextFull, LimitReached, or ApiError after the last attempt.
         """
@@ -114,6 +117,8 @@ class ApiClient:
             fields["temperature"] = temperature
         if tools:
             fields["tools"] = [dict(tool) for tool in tools]
+        if stop:
+            fields["stop"] = list(stop)
         question = _Question(messages, max_tokens)
         with self._lock:
             if self._closed:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from gagpo.agents import chat_template
 from gagpo.agents.precision import name_of, require_known
 from gagpo.base.errors import InvalidArgument
 
@@ -52,6 +53,7 @@ class Request:
     seed: weights, prompt, sampling and seed determine the response, whatever else is in the batch.
     temperature: overrides the sampling's unless None.
     max_tokens: overrides the sampling's unless None.
+    stop: strings that end the response with the token that completes one, in engines that have ``takes_stop``.
     """
 
     session: int
@@ -59,6 +61,7 @@ class Request:
     seed: int
     temperature: float | None = None
     max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class Response:
 
     ids: int32, including the stop token if one was sampled.
     logprobs: float32, one per token.
-    stopped: whether a stop token ended it.
+    stopped: whether a stop token or a stop string ended it.
     """
 
     ids: np.ndarray
@@ -124,6 +127,15 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """End everything that runs for the engine; may be called twice."""
+
+
+def require_stop(engine: Engine, stop: Sequence[str]) -> None:
+    """Raise InvalidArgument for stop strings that ``engine`` cannot end a response at, to the token."""
+    if stop and not getattr(engine, "takes_stop", False):
+        raise InvalidArgument(
+            f"context.prompt.stop: {type(engine).__name__} samples token ids and cannot stop at the string "
+            f"{stop[0]!r:.80}: remove stop from the prompt, or set engine=transformers"
+        )
 
 
 def engine_measures(engine: Engine) -> dict[str, float]:
@@ -215,7 +227,7 @@ def turn_end(tokenizer: Any) -> int | None:
         return None
     chat = [("user", "?"), ("assistant", _PROBE), ("user", "?")]
     messages = [{"role": role, "content": content} for role, content in chat]
-    rendered = tokenizer.apply_chat_template(messages, tokenize=False)
+    rendered = chat_template.render(tokenizer, messages)
     after = rendered.partition(_PROBE)[2].lstrip()
     names = [name for name in added if name.strip() and after.startswith(name)]
     return added[max(names, key=len)] if names else None

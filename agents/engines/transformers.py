@@ -26,7 +26,7 @@ PREFILL_TOKENS = 8192  # most padded prompt tokens of one forward pass
 class DecodingRow:
     """A response under way: ``count`` tokens are sampled, all but the last of them read."""
 
-    __slots__ = ("count", "ids", "logprobs", "most", "request", "temperature", "uniform")
+    __slots__ = ("count", "ids", "logprobs", "most", "request", "tail", "temperature", "uniform")
 
     def __init__(self, request: Request, sampling: Sampling):
         self.request = request
@@ -36,6 +36,7 @@ class DecodingRow:
         self.ids = np.zeros(self.most, np.int32)
         self.logprobs = np.zeros(self.most, np.float32)
         self.count = 0
+        self.tail = max((len(one.encode()) for one in request.stop), default=0) + 1  # tokens that may spell a string
 
     @property
     def read(self) -> int:
@@ -56,6 +57,8 @@ class TransformersEngine(ModelEngine):
     dtype: what is sampled in (``float32`` or ``bfloat16``); that of the model if None.
     own: always sample from a copy, so that the model can be trained meanwhile.
     """
+
+    takes_stop = True
 
     def __init__(
         self,
@@ -193,18 +196,26 @@ class TransformersEngine(ModelEngine):
         uniform_B = np.asarray([row.uniform[row.count] for row in rows])
         temperature_B = np.asarray([row.temperature for row in rows], np.float64)
         token_B, logprob_B = sample(logits_BV, uniform_B, temperature_B)
-        stopped_B = np.isin(token_B, self.stops)
+        stopped_B = np.isin(token_B, self.stops).tolist()
         ended = set()
         for row, token, logprob, stopped in zip(rows, token_B.tolist(), logprob_B.tolist(), stopped_B, strict=True):
             row.ids[row.count], row.logprobs[row.count] = token, logprob
             row.count += 1
+            stopped = stopped or self._spells_stop(row)
             if stopped or row.count == row.most:
                 ended.add(id(row))
                 self._keep(row)
-                response = Response(row.ids[: row.count].copy(), row.logprobs[: row.count].copy(), bool(stopped))
+                response = Response(row.ids[: row.count].copy(), row.logprobs[: row.count].copy(), stopped)
                 self._finished.append((row.request, response))
         if ended:
             self._rows = [row for row in self._rows if id(row) not in ended]
+
+    def _spells_stop(self, row: DecodingRow) -> bool:
+        """Whether the last tokens of a response spell one of its stop strings."""
+        if not row.request.stop:
+            return False
+        end = self.tokenizer.decode(row.ids[max(0, row.count - row.tail) : row.count], skip_special_tokens=False)
+        return any(one in end for one in row.request.stop)
 
     def _keep(self, row: DecodingRow) -> None:
         """Note which tokens of a finished response the cache holds; its last token has not been read."""

@@ -30,7 +30,7 @@ class PanelPlan:
     split: str
     temperature: float = 0.4
     max_tokens: int = 12
-    style: str = "plain"
+    prompt: str = "plain"
     tasks: int | None = None
 
 
@@ -105,7 +105,7 @@ def play(model: str, environment: str, out: Path, only: list[str]) -> None:
             tasks=plan.tasks,
             temperature=plan.temperature,
             max_tokens=plan.max_tokens,
-            context={"style": plan.style},
+            context={"prompt": plan.prompt},
             workers=0,
             quiet=True,
         )

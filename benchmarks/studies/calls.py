@@ -27,7 +27,7 @@ from gagpo.settings import load
 from gagpo.sft.run import sft
 
 PLAYERS = {
-    "lines": ["environment.kwargs.form=text", "context.style=plain", "sft.model.marks=[]"],
+    "lines": ["environment.kwargs.form=text", "context.prompt=plain", "sft.model.marks=[]"],
     "act": ["environment.kwargs.form=text"],
     "tools": [],
 }

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.studies.rows import FOLDER
+from gagpo.base.core_schema import write_yaml
 from gagpo.eval.runs import Run
 from gagpo.settings import RunSettings
-from gagpo.settings.core_schema import write_yaml
 from gagpo.training.launch import train
 
 

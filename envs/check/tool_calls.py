@@ -35,7 +35,7 @@ def tool_calls(subject: Subject) -> str:
         except GagpoError as error:
             require(False, f"its tools cannot be read: {describe(error)}")
         if not tools:
-            return "it declares no tools: an action is a text, and style=tools calls act(command)"
+            return "it declares no tools: an action is a text, and prompt=tools calls act(command)"
         names = [tool.name for tool in tools]
         require(len(set(names)) == len(names), f"two tools have the same name: {', '.join(names)}")
         for tool in tools:

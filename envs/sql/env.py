@@ -56,6 +56,7 @@ class SQLEnv(TextEnv):
     choosing: ClassVar[frozenset[str]] = _GENERATED | {"data", "on_bad_row"}
     has_hasty: ClassVar[bool] = True
     markov_key: ClassVar[MarkovKey] = "state"
+    multiline: ClassVar[bool] = True
     immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial
     instructions: ClassVar[str] = (
         "You answer questions about an SQLite database. You act by one command at a time: tables lists the tables, "

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gagpo.base import durable
+from gagpo.base.core_schema import write_yaml
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.tables import Table
 from gagpo.eval.compare import Comparison, DifferentPanels, compare_results
@@ -20,7 +21,6 @@ from gagpo.eval.summary import measured_facts, number, panel_facts, percent, typ
 from gagpo.runs.reading import BadResult
 from gagpo.runs.register import find
 from gagpo.runs.run_folder import RunFolder
-from gagpo.settings.core_schema import write_yaml
 
 STAGES = ("before", "after", "average")
 """The columns of a table: before training, after it, and averaged weights."""

@@ -68,7 +68,7 @@ def evaluate(
     tries: Annotated[int, typer.Option(min=1, help="Episodes of each task.")] = 1,
     temperature: Annotated[float | None, typer.Option(min=0, help="Sampling temperature; the run's, else 0.4.")] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Token limit of a response.")] = None,
-    style: Annotated[str | None, typer.Option(help="Prompt style: plain, tags, whole, tools.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="A shipped prompt (plain, tags, ...) or a YAML file.")] = None,
     history: Annotated[str | None, typer.Option(help="Earlier turns in the prompt: full, or a number.")] = None,
     admissible: Annotated[bool | None, typer.Option(help="List the admissible actions.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the episodes.")] = 0,
@@ -103,7 +103,7 @@ def evaluate(
         _require_writable(path)
     under_way = None if out is None else out.with_name(f"{out.name}.under-way")
     options = {name: context.params[name] for name in EvaluationRequest.__dataclass_fields__ if name in context.params}
-    prompts = {"style": style, "history": history, "admissible": admissible}
+    prompts = {"prompt": prompt, "history": history, "admissible": admissible}
     options |= {
         "environment": env,
         "kwargs": values(kwargs),

@@ -26,6 +26,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "models get": ("gagpo models get smollm2-135m", "gagpo models get other-model.Q8_0.gguf --to models/other"),
     "new": ("gagpo new walk", "gagpo new walk --folder environments"),
     "list": ("gagpo list", "gagpo list --runs elsewhere/runs --json"),
+    "prompts": ("gagpo prompts show tags > mine.yaml", "gagpo prompts preview alfworld-first --turns 3"),
     "configs": ("gagpo configs", "gagpo configs alfworld-first > mine.yaml"),
 }
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gagpo.cli import environments, evaluate, examples, listing, models, planning, train, view
+from gagpo.cli import environments, evaluate, examples, listing, models, planning, prompts, train, view
 
 REPORT = "\ngagpo: this is a bug in gagpo. CONTRIBUTING.md says where to report it; send the lines above."
 
@@ -41,7 +41,7 @@ def options(
     """Train language-model agents that act over many turns, evaluate them, and add environments."""
 
 
-for commands in (train, evaluate, view, environments, planning, models, listing):
+for commands in (train, evaluate, view, environments, planning, models, prompts, listing):
     commands.add_to(app)
 examples.add_to(app)
 

@@ -25,8 +25,8 @@ Kwargs = Annotated[
 
 def values(pairs: list[str] | None) -> dict[str, object]:
     """``name=value`` pairs as a mapping; the values are YAML."""
+    from gagpo.base.core_schema import NotYaml, parse_yaml
     from gagpo.base.errors import InvalidArgument
-    from gagpo.settings.core_schema import NotYaml, parse_yaml
 
     found = {}
     for pair in pairs or []:

@@ -10,9 +10,8 @@ from typing import Any, TypedDict
 
 import gymnasium
 
-from gagpo.agents.api.agent import without_thoughts
 from gagpo.agents.episodes import Turn
-from gagpo.agents.prompts import admissible_line, message, parse, text_style, window
+from gagpo.agents.prompts import text_prompt
 from gagpo.agents.rollout import derive_seed
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import TextEnv
@@ -93,13 +92,14 @@ class TextGame:
 class Conversation:
     """An episode as chat. The environment steps in a thread of its own.
 
-    style, history, admissible: as in a run's ``context``; with a window each user message stands alone. A response
+    prompt, history, admissible: as in a run's ``context``; with a window each user message stands alone. A response
     without an action is an invalid turn with an empty action.
     """
 
-    def __init__(self, game: TextGame, style: str = "tags", history: int | str = "full", admissible: bool = False):
+    def __init__(self, game: TextGame, prompt: str = "tags", history: int | str = "full", admissible: bool = False):
         self.game, self.history, self.admissible = game, history, admissible
-        self.style = text_style(style)
+        self.prompt = text_prompt(prompt)
+        self.multiline = bool(getattr(game.env.unwrapped, "multiline", False))
         self.turns: list[Turn] = []
         self._observation = ""
 
@@ -113,8 +113,7 @@ class Conversation:
 
         cut: the text ended at the token limit.
         """
-        text = without_thoughts(text)
-        action = parse(text, self.style.parser)
+        action = self.prompt.read(text, self.multiline)
         turn = Turn.of(text, action, cut=cut)
         turn.observation = self._observation
         self.turns.append(turn)
@@ -123,11 +122,13 @@ class Conversation:
         return None if self.game.done else self._message()
 
     def _message(self) -> str:
-        actions = admissible_line(self.game.info.get("admissible_actions")) if self.admissible else ""
-        style, instructions, observation = self.style, self.game.instructions, self._observation
-        if self.history == "full":
-            return message(style, instructions, observation, actions, first=not self.turns)
-        return window(style, instructions, self.turns, observation, actions, int(self.history))
+        actions = (self.game.info.get("admissible_actions") or ()) if self.admissible else ()
+        prompt, instructions, observation = self.prompt, self.game.instructions, self._observation
+        if self.history != "full":
+            return prompt.window_text(instructions, self.turns, observation, actions, int(self.history))
+        if self.turns:
+            return prompt.turn_text(instructions, self.turns, observation, actions)
+        return prompt.first_text(instructions, observation, actions)
 
 
 def rows(

@@ -1,6 +1,6 @@
 """Our environments as Inspect tasks: ``inspect eval gagpo/alfworld --model openai/gpt-5-mini``.
 
-``-T`` takes split, tasks (their number), style, history, admissible and the environment's arguments.
+``-T`` takes split, tasks (their number), prompt, history, admissible and the environment's arguments.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from gagpo.interop.games import Conversation, Kwargs, TextGame, opened, rows
 
 
 @solver
-def play(env_id: str, kwargs: Kwargs, style: str, history: int | str, admissible: bool) -> Solver:
+def play(env_id: str, kwargs: Kwargs, prompt: str, history: int | str, admissible: bool) -> Solver:
     """Play the sample's task, one generation per turn."""
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         game = await asyncio.to_thread(TextGame, env_id, kwargs)
-        conversation = Conversation(game, style, history, admissible)
-        system = conversation.style.system
+        conversation = Conversation(game, prompt, history, admissible)
+        system = next((one["content"] for one in conversation.prompt.opening(game.instructions)), "")
         head = [ChatMessageSystem(content=system)] if system else []
         try:
             text: str | None = await conversation.start(state.metadata["task"], state.metadata["seed"])
@@ -66,7 +66,7 @@ def success() -> Scorer:
 
 
 def _task(
-    env_id: str, split: str | None = None, tasks: int | None = None, style: str = "tags", *,
+    env_id: str, split: str | None = None, tasks: int | None = None, prompt: str = "tags", *,
     history: int | str = "full", admissible: bool = False, **kwargs: Any,
 ) -> Task:  # fmt: skip
     with opened(env_id, kwargs) as game:
@@ -75,7 +75,7 @@ def _task(
     samples = [Sample(id=row["task"], input=row["task"], metadata=row) for row in rows(env_id, kwargs, chosen, tasks)]
     return Task(
         dataset=MemoryDataset(samples, name=f"{env_id} {chosen}"),
-        solver=play(env_id, kwargs, style, history, admissible),
+        solver=play(env_id, kwargs, prompt, history, admissible),
         scorer=success(),
         metadata={"environment": env_id, "split": chosen, "split_hash": split_hash, "kwargs": kwargs},
     )
@@ -99,7 +99,7 @@ def webshop(**options: Any) -> Task:
 
 @task
 def maths(**options: Any) -> Task:
-    return _task("gagpo/Math-v0", **{"style": "whole", **options})
+    return _task("gagpo/Math-v0", **{"prompt": "whole", **options})
 
 
 @task

@@ -15,21 +15,21 @@ from pydantic import Field
 from verifiers.v1.harnesses.null.harness import NullHarnessConfig
 from verifiers.v1.runtimes.subprocess import SubprocessConfig
 
-from gagpo.agents.prompts import text_style
-from gagpo.interop.games import Conversation, TextGame, rows
+from gagpo.agents.prompts import text_prompt
+from gagpo.interop.games import Conversation, TextGame, opened, rows
 
 __all__ = ["TasksetEnv", "EnvironmentTaskset"]
 
 
 class EnvironmentConfig(vf.TasksetConfig):
-    """The environment and its tasks; ``style`` is one of ``gagpo.agents.prompts.STYLES``."""
+    """The environment and its tasks; ``prompt_name`` is that of a shipped prompt or a YAML file."""
 
     env_id: str = "gagpo/Math-v0"  # verifiers needs a default before it reads the command line
     kwargs: dict[str, Any] = Field(default_factory=dict)
     split: str = "train"
     count: int | None = None
     seed: int = 0
-    style: str = "tags"
+    prompt_name: str = "tags"
 
 
 class EnvironmentData(vf.TaskData):
@@ -39,7 +39,7 @@ class EnvironmentData(vf.TaskData):
     kwargs: dict[str, Any]
     task: str
     start: int
-    style: str
+    prompt_name: str
 
 
 class EnvironmentTask(vf.Task[EnvironmentData]):
@@ -51,18 +51,20 @@ class EnvironmentTaskset(vf.Taskset[EnvironmentTask, EnvironmentConfig]):
 
     def load(self) -> Iterator[EnvironmentTask]:
         config = self.config
-        style = text_style(config.style)
+        prompt = text_prompt(config.prompt_name)
+        with opened(config.env_id, config.kwargs) as env:
+            opening = prompt.opening(str(getattr(env, "instructions", "")))
         for row in rows(config.env_id, config.kwargs, config.split, config.count, config.seed):
             data = EnvironmentData(
                 id=row["task"],
                 name=row["task"],
                 description=row["task_type"],
-                system_prompt=style.system,
+                system_prompt=next((one["content"] for one in opening), None),
                 env_id=config.env_id,
                 kwargs=config.kwargs,
                 task=row["task"],
                 start=row["seed"],
-                style=config.style,
+                prompt_name=config.prompt_name,
             )
             yield EnvironmentTask(data, config.task)
 
@@ -79,7 +81,7 @@ class TasksetEnv(vf.Env[TasksetEnvConfig]):
     async def run(self, task: Any, agents: Any) -> None:
         data = task.data
         game = await asyncio.to_thread(TextGame, data.env_id, data.kwargs)
-        conversation = Conversation(game, data.style)
+        conversation = Conversation(game, data.prompt_name)
         try:
             text: str | None = await conversation.start(data.task, data.start)
             async with agents.player.interaction(task) as interaction:

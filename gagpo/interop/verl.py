@@ -16,7 +16,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutp
 
 from gagpo.agents.context import Context
 from gagpo.agents.episodes import Turn
-from gagpo.agents.prompts import parse, text_style
+from gagpo.agents.prompts import text_prompt
 from gagpo.base.errors import InvalidArgument
 from gagpo.interop.games import Kwargs, TextGame, rows
 
@@ -30,11 +30,12 @@ class EnvironmentLoop(AgentLoopBase):
     """
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
-        style = text_style(row.get("style") or "tags")
+        wording = text_prompt(row.get("prompt_name") or "tags")
         game = await asyncio.to_thread(TextGame, row["env_id"], row.get("env_kwargs") or {})
         try:
             observation = await asyncio.to_thread(game.start, row["task"], int(row["seed"]))
-            context = Context(self.tokenizer, style, game.instructions)
+            multiline = bool(getattr(game.env.unwrapped, "multiline", False))
+            context = Context(self.tokenizer, wording, game.instructions, multiline=multiline)
             turns: list[Turn] = []
             limit = self.rollout_config.response_length
             request, scores = uuid4().hex, list[float]()
@@ -60,12 +61,10 @@ class EnvironmentLoop(AgentLoopBase):
                 weights += [said[key] for key in ("min_global_steps", "max_global_steps") if said.get(key) is not None]
                 ids = np.asarray(out.token_ids[:room], np.int32)
                 logprobs = np.asarray((out.log_probs or [0.0] * len(ids))[: len(ids)], np.float32)
-                text = self.tokenizer.decode(ids, skip_special_tokens=True)
-                action = parse(text, style.parser)
-                turns.append(
-                    Turn(observation, text, action or "", prompt_ids=prompt, response_ids=ids, logprobs=logprobs)
-                )
-                observation = await asyncio.to_thread(game.act, action or "")
+                turn = context.turn(ids)
+                turn.observation, turn.prompt_ids, turn.response_ids, turn.logprobs = observation, prompt, ids, logprobs
+                turns.append(turn)
+                observation = await asyncio.to_thread(game.act, turn.action)
                 scores.append(game.last_reward)
             return _output(turns, game, scores, weights, out.log_probs is not None)
         finally:
@@ -105,10 +104,10 @@ def dataset(
     kwargs: Kwargs | None = None,
     split: str = "train",
     count: int | None = None,
-    style: str = "tags",
+    prompt_name: str = "tags",
 ) -> list[dict[str, object]]:
     """Rows for verl's parquet files, each with a task and a seed, so that a group starts alike."""
-    own = {"env_id": env_id, "env_kwargs": dict(kwargs or {}), "style": style, "agent_name": "gagpo"}
+    own = {"env_id": env_id, "env_kwargs": dict(kwargs or {}), "prompt_name": prompt_name, "agent_name": "gagpo"}
     empty = [{"role": "user", "content": ""}]  # verl requires a prompt; the first observation takes its place
     return [
         {"prompt": empty, "data_source": env_id, "reward_model": {"style": "rule", "ground_truth": ""}, **own, **row}

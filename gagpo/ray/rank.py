@@ -35,11 +35,11 @@ class Rank:
 
         settings: of a new run, as YAML.
         """
+        from gagpo.base.core_schema import parse_yaml
         from gagpo.distributed.errors import RankFailed, RankLost
         from gagpo.distributed.ranks import joined
         from gagpo.runs.run_folder import RunFolder
         from gagpo.settings import parse
-        from gagpo.settings.core_schema import parse_yaml
         from gagpo.training import trainer
 
         os.environ.update(variables)

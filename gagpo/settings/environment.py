@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from gagpo.agents.call_formats import find_format
-from gagpo.agents.prompts import STYLES
+from gagpo.agents.prompts import Prompt, find_prompt
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.nearest import hint
 from gagpo.base.options import Options, problems
@@ -51,13 +51,10 @@ History = Annotated[Literal["full"] | int, BeforeValidator(_history)]
 """The earlier turns that a prompt shows."""
 
 
-def _known_style(style: str) -> str:
-    if style not in STYLES:
-        raise InvalidArgument(f"unknown style {style!r:.80}; choose one of {', '.join(STYLES)}")
-    return style
+def _found_prompt(value: object) -> object:
+    return find_prompt(value) if isinstance(value, str) else value
 
 
-Style = Annotated[str, AfterValidator(_known_style)]
 Template = dict[str, str | int | float | bool | datetime.date]
 
 
@@ -82,19 +79,26 @@ class EnvironmentSettings(Options):
 class ContextSettings(Options):
     """How the model is prompted."""
 
-    style: Style = Field(
-        "plain",
-        description="how observations become messages: plain for small models, tags or whole for instruct models, "
-        "tools for models that were trained to call tools",
+    prompt: Annotated[Prompt, BeforeValidator(_found_prompt)] = Field(
+        default_factory=lambda: find_prompt("plain"),
+        description="a shipped prompt (plain by default, tags, whole, tools, think-act), a YAML file, or its keys; a "
+        "run records the content",
     )
     history: History = Field("full", description="full, or the number of earlier turns that a window shows")
     admissible: bool = Field(False, description="list the admissible actions in the prompt")
     template: Template = Field({}, description="variables of the chat template; date (YYYY-MM-DD) stands for today's")
     calls: Calls = Field(
         "auto",
-        description="with style tools, the format that the model calls in: hermes, llama, mistral; auto: what its chat "
+        description="with tool calls, the format that the model calls in: hermes, llama, mistral; auto: what its chat "
         "template shows",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _renamed(cls, values: object) -> object:
+        if isinstance(values, dict) and "style" in values:
+            raise InvalidArgument(f"style is renamed to context.prompt: write prompt: {values['style']!s:.80}")
+        return values
 
 
 def _part_of(section: type[Options], given: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from gagpo.base.core_schema import NotYaml, parse_yaml, write_yaml
 from gagpo.base.nearest import hint
 from gagpo.settings import keys
-from gagpo.settings.core_schema import NotYaml, parse_yaml, write_yaml
 from gagpo.settings.run import RunSettings, SettingsError
 
 SHIPPED = Path(__file__).parents[1] / "configs"
@@ -137,7 +137,9 @@ def _explain(item: ErrorDetails, where: str, overrides: Sequence[str]) -> str:
     if item["type"] == "missing":
         return f"{where}: key {key!r} is missing"
     message = item["msg"].removeprefix("Value error, ")
-    plain = isinstance(item["input"], str | int | float | None) and ", got " not in message
+    given = item["input"]
+    told = ", got " in message or (isinstance(given, str) and given and given in message)
+    plain = isinstance(given, str | int | float | None) and not told
     return f"{where}: {key or 'settings'}: {message}" + (f", got {item['input']!r:.80}" if location and plain else "")
 
 

@@ -14,7 +14,6 @@ from gagpo.agents.call_formats import find_format
 from gagpo.agents.context import Context
 from gagpo.agents.episodes import Episode, Turn, read_episodes
 from gagpo.agents.model import load_tokenizer
-from gagpo.agents.prompts import STYLES
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import make_env, tasks_of
 from gagpo.agents.toolbox import Phrasing, Toolbox
@@ -262,13 +261,13 @@ def phrasing_of(settings: RunSettings) -> Phrasing:
     """How the learner writes its actions. The chat template of a new model writes calls in Hermes format."""
     env, base = settings.only_environment, sft_of(settings).base
     chosen = env.context
-    style = STYLES[chosen.style]
-    if not style.calls:
-        return Phrasing(style)
-    tools = tools_of(environment_of(settings))
+    prompt, environment = chosen.prompt, environment_of(settings)
+    if not prompt.calls:
+        return Phrasing(prompt, multiline=bool(getattr(environment, "multiline", False)))
+    tools = tools_of(environment)
     if base is not None and chosen.calls == "auto":
-        return Context(load_tokenizer(base), style, template=chosen.template, tools=tools).phrasing
-    return Phrasing(style, Toolbox(tools, find_format("hermes" if chosen.calls == "auto" else chosen.calls)))
+        return Context(load_tokenizer(base), prompt, template=chosen.template, tools=tools).phrasing
+    return Phrasing(prompt, Toolbox(tools, find_format("hermes" if chosen.calls == "auto" else chosen.calls)))
 
 
 def rephrase(episodes: Sequence[Episode], settings: RunSettings) -> None:

@@ -11,7 +11,7 @@ from gagpo.agents.api.agent import ApiAgent, ChatSettings
 from gagpo.agents.api.client import ApiClient, ApiError, ContextFull, LimitReached
 from gagpo.agents.api.settings import ApiSettings
 from gagpo.agents.episodes import Episode
-from gagpo.agents.prompts import STYLES
+from gagpo.agents.prompts import find_prompt
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.pool import WorkerPool
@@ -32,7 +32,7 @@ def client_of(server, **changes):
 
 
 def play(server, count=12, concurrency=4, chat=None, **changes):
-    agent = ApiAgent(client_of(server, **changes), chat or ChatSettings(STYLES["plain"]))
+    agent = ApiAgent(client_of(server, **changes), chat or ChatSettings(find_prompt("plain")))
     with WorkerPool(CORRIDOR, {"max_turns": 20}, workers=0) as pool:
         jobs = group_jobs([f"door-{i % 8:02d}" for i in range(count)], 1, 0)
         episodes, _ = rollout(agent, pool, jobs, concurrency=concurrency, lockstep=False)
@@ -59,7 +59,7 @@ def test_episodes_go_on_while_others_wait():
 
 def test_the_conversation_grows_by_appending():
     with serving() as server:
-        play(server, count=1, chat=ChatSettings(STYLES["plain"], admissible=True))
+        play(server, count=1, chat=ChatSettings(find_prompt("plain"), admissible=True))
     for one, two in zip(server.requests, server.requests[1:], strict=False):
         assert two["messages"][: len(one["messages"])] == one["messages"]
         assert len(two["messages"]) == len(one["messages"]) + 2
@@ -69,7 +69,9 @@ def test_the_conversation_grows_by_appending():
 def test_reasoning_stays_in_the_episode_and_by_choice_in_the_conversation(keep):
     for options in ({"reasoning": "hm"}, {"style": "<think>hm</think>{}"}):
         with serving(**options) as server:
-            _, (episode,) = play(server, 1, chat=ChatSettings(STYLES["plain"], reasoning="keep" if keep else "drop"))
+            _, (episode,) = play(
+                server, 1, chat=ChatSettings(find_prompt("plain"), reasoning="keep" if keep else "drop")
+            )
         assert all(turn.response == "<think>hm</think>left" and turn.action == "left" for turn in episode.turns)
         said = {one["content"] for one in server.requests[-1]["messages"] if one["role"] == "assistant"}
         assert said == {"<think>hm</think>left" if keep else "left"}
@@ -77,7 +79,7 @@ def test_reasoning_stays_in_the_episode_and_by_choice_in_the_conversation(keep):
 
 def test_a_window_is_one_message():
     with serving() as server:
-        play(server, 1, chat=ChatSettings(STYLES["tags"], "Walk.", history=1))
+        play(server, 1, chat=ChatSettings(find_prompt("tags"), "Walk.", history=1))
     assert all(len(one["messages"]) == 1 for one in server.requests)
 
 
@@ -115,7 +117,7 @@ def test_no_request_follows_an_error_and_finished_episodes_are_delivered():
 
     asked = []
     with serving(delay=0.02) as server:
-        agent = ApiAgent(client_of(server), ChatSettings(STYLES["plain"]), concurrency=2)
+        agent = ApiAgent(client_of(server), ChatSettings(find_prompt("plain")), concurrency=2)
         with (
             WorkerPool(CORRIDOR, {"max_turns": 20}, workers=0) as pool,
             pytest.raises(OSError, match="the disk is full"),
@@ -130,7 +132,7 @@ def test_no_request_follows_an_error_and_finished_episodes_are_delivered():
 def test_answers_given_before_an_error_still_end_their_episodes():
     """The server refuses one conversation while the others' environments are at their last step."""
     with serving(refused="Go to door 7.") as server:
-        agent, finished = ApiAgent(client_of(server, timeout=60.0), ChatSettings(STYLES["plain"])), []
+        agent, finished = ApiAgent(client_of(server, timeout=60.0), ChatSettings(find_prompt("plain"))), []
         slow = CORRIDOR.replace("Corridor", "Sleepy")
         with (
             WorkerPool(slow, {"max_turns": 1, "seconds": 1.0}, workers=3) as pool,
@@ -147,7 +149,7 @@ def test_no_request_follows_an_interruption():
         raise KeyboardInterrupt
 
     with serving(delay=0.02) as server:
-        agent = ApiAgent(client_of(server), ChatSettings(STYLES["plain"]), concurrency=1)
+        agent = ApiAgent(client_of(server), ChatSettings(find_prompt("plain")), concurrency=1)
         with WorkerPool(CORRIDOR, {"max_turns": 20}, workers=0) as pool, pytest.raises(KeyboardInterrupt):
             jobs = group_jobs(["door-11", "door-00", "door-01", "door-02"], 1, 0)
             rollout(agent, pool, jobs, concurrency=4, lockstep=False, on_finish=interrupt)
@@ -160,7 +162,7 @@ def test_no_request_follows_an_interruption():
 @pytest.mark.parametrize("end", ["stop", "length"])
 def test_an_answer_at_the_limit_is_cut(end):
     with serving(end=end, style="<think>{}") as server:
-        _, (episode,) = play(server, count=1, chat=ChatSettings(STYLES["tags"]))
+        _, (episode,) = play(server, count=1, chat=ChatSettings(find_prompt("tags")))
     assert {(turn.cut, turn.invalid) for turn in episode.turns} == {
         (end == "length", "cut off" if end == "length" else "not parsed")
     }
@@ -210,6 +212,6 @@ def test_a_server_on_this_machine_is_asked_past_the_proxy(dead_proxy):
 
 def test_turns_are_returned_in_the_order_of_the_states():
     with serving() as server:
-        agent = ApiAgent(client_of(server), ChatSettings(STYLES["plain"]))
+        agent = ApiAgent(client_of(server), ChatSettings(find_prompt("plain")))
         states = [EpisodeState(slot, Episode("t"), f"You stand at {slot}. Go to door 2.") for slot in (1, 5, 0)]
         assert [turn.action for turn in agent.decide(states)] == ["right", "left", "right"]

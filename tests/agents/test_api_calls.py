@@ -7,7 +7,7 @@ import pytest
 from gagpo.agents.api.agent import ApiAgent, ChatSettings
 from gagpo.agents.api.client import ApiClient
 from gagpo.agents.api.settings import ApiSettings
-from gagpo.agents.prompts import STYLES
+from gagpo.agents.prompts import find_prompt
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.toolbox import MOST_CALLS
 from gagpo.envs.pool import WorkerPool
@@ -35,7 +35,7 @@ def played(history, *answers, turns):
         client.submit = lambda messages, *rest: (
             asked.append((json.loads(json.dumps(messages)), rest[2])) or submit(messages, *rest)
         )
-        agent = ApiAgent(client, ChatSettings(STYLES["tools"], "Walk.", history), 1)
+        agent = ApiAgent(client, ChatSettings(find_prompt("tools"), "Walk.", history), 1)
         with WorkerPool(CORRIDOR, {"max_turns": turns}, workers=0) as pool:
             (episode,), _ = rollout(agent, pool, group_jobs(["door-03"], 1, seed=0), lockstep=False)
         agent.close()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gagpo.agents.call_formats import FORMATS, find_format, objects, strip_thought
+from gagpo.agents.call_formats import FORMATS, find_format
 from gagpo.agents.episodes import Turn
 from gagpo.agents.toolbox import MOST_CALLS, Toolbox
 from gagpo.base.errors import InvalidArgument
@@ -24,7 +24,7 @@ CALLS = st.builds(ToolCall, st.sampled_from(["act", "search"]), st.dictionaries(
 
 
 def told(form, response):
-    return [read_call(text) for text in FORMATS[form].find(strip_thought(response))]
+    return [read_call(text) for text in FORMATS[form].find(response)]
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -32,8 +32,6 @@ def told(form, response):
 @given(calls=st.lists(CALLS, min_size=1, max_size=3))
 def test_written_calls_are_read_back(form, calls):
     response = FORMATS[form].write(calls)
-    if "tool_call>" in response.replace("\n</tool_call>", "").replace("<tool_call>\n", "") or "[ARGS]" in response:
-        return
     found = told(form, f'<think>one {"{"} or "two</think>\n{response}')
     assert [(one.name, one.arguments) for one in found] == [(one.name, one.arguments) for one in calls]
 
@@ -56,6 +54,23 @@ CASES = [
     ),
     ("mistral", '[TOOL_CALLS]a[ARGS]{"x": 1}[TOOL_CALLS]b[CALL_ID]123456789[ARGS]{}', [("a", {"x": 1}), ("b", {})]),
     ("mistral", '[{"name": "a"}]', []),
+    (
+        "hermes",
+        '<tool_call>{"name": "w", "arguments": {"t": "a </tool_call> b"}}</tool_call>',
+        [("w", {"t": "a </tool_call> b"})],
+    ),
+    (
+        "hermes",
+        '<tool_call>{"name": "w", "arguments": {"t": "<tool_call></think>"}}</tool_call>',
+        [("w", {"t": "<tool_call></think>"})],
+    ),
+    ("hermes", '<tool_call>\n{"name": "a"}\n{"name": "b"}\n</tool_call>', [("a", {}), ("b", {})]),
+    ("hermes", 'maybe <tool_call>{"name": "a"}</tool_call></think><tool_call>{"name": "b"}</tool_call>', [("b", {})]),
+    ("hermes", 'I use <tool_call> here. </think><tool_call>{"name": "b"}</tool_call>', [("b", {})]),
+    ("llama", '{"name": "w", "parameters": {"t": "<|python_tag|>"}}', [("w", {"t": "<|python_tag|>"})]),
+    ("llama", '{"name": "a"} hm</think>\n{"name": "b", "parameters": {"t": "</think>"}}', [("b", {"t": "</think>"})]),
+    ("mistral", '[TOOL_CALLS] [{"name": "w", "arguments": {"t": "[ARGS]"}}]', [("w", {"t": "[ARGS]"})]),
+    ("mistral", '[TOOL_CALLS]w[ARGS]{"t": "[TOOL_CALLS] </think>"}', [("w", {"t": "[TOOL_CALLS] </think>"})]),
 ]
 
 
@@ -123,7 +138,15 @@ def test_unknown_formats_are_named():
 
 @pytest.mark.parametrize("text", ['{"a' + '\\"' * 300_000, '"' * 300_001, "{" * 300_000, "}" * 300_000, '{"' * 150_000])
 def test_candidates_are_found_in_linear_time(text):
-    assert len(objects(text)) <= 1
+    assert all(len(form.find(form.mark + text)) <= 1 for form in FORMATS.values())
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_marks_within_an_argument_are_written_as_escapes(form):
+    call = ToolCall("w", {"t": "</tool_call><tool_call>[ARGS][TOOL_CALLS]<|python_tag|></think><think>"})
+    response = FORMATS[form].write([call])
+    assert [(one.name, one.arguments) for one in told(form, response)] == [(call.name, call.arguments)]
+    assert "think>" in response and "<think>" not in response and response.count("<tool_call>") == (form == "hermes")
 
 
 @pytest.mark.parametrize("form", FORMATS)

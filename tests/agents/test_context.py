@@ -7,7 +7,7 @@ import pytest
 
 from gagpo.agents.context import Context
 from gagpo.agents.episodes import Turn
-from gagpo.agents.prompts import STYLES
+from gagpo.agents.prompts import find_prompt
 from gagpo.agents.rollout import derive_seed
 
 
@@ -28,7 +28,7 @@ def played(context, *pairs):
 
 
 def test_a_conversation_is_what_the_template_renders(tokenizer):
-    context = Context(tokenizer, STYLES["plain"])
+    context = Context(tokenizer, find_prompt("plain"))
     turns = played(context, ("You stand at 3.", "left"), ("You stand at 2.", "right"))
     prompt = context.prompt(turns, "You stand at 3.")
     chat = [("user", "You stand at 3."), ("assistant", "left"), ("user", "You stand at 2."), ("assistant", "right")]
@@ -40,7 +40,7 @@ def test_a_conversation_is_what_the_template_renders(tokenizer):
 
 
 def test_each_prompt_extends_the_last_prompt_and_response(tokenizer):
-    context = Context(tokenizer, STYLES["tags"], instructions="Walk.", admissible=True)
+    context = Context(tokenizer, find_prompt("tags"), instructions="Walk.", admissible=True)
     turns = played(context, ("You stand at 3.", "hm <action>left</action>"), ("You stand at 2.", "right"))
     for before, after in pairwise(turns):
         row = np.concatenate([before.prompt_ids, before.response_ids])
@@ -49,7 +49,7 @@ def test_each_prompt_extends_the_last_prompt_and_response(tokenizer):
 
 def test_response_tokens_are_never_encoded_again(tokenizer):
     """Ids that would encode differently (here: single bytes) are never re-encoded."""
-    context = Context(tokenizer, STYLES["plain"])
+    context = Context(tokenizer, find_prompt("plain"))
     turns = played(context, ("You stand at 3.", "left"))
     letters = [tokenizer.convert_tokens_to_ids(letter) for letter in "left"]
     turns[0].response_ids = np.array([*letters, tokenizer.eos_token_id], np.int32)
@@ -59,7 +59,7 @@ def test_response_tokens_are_never_encoded_again(tokenizer):
 
 
 def test_a_response_cut_at_its_limit_gets_the_end_token_of_the_template(tokenizer):
-    context = Context(tokenizer, STYLES["plain"])
+    context = Context(tokenizer, find_prompt("plain"))
     turns = played(context, ("You stand at 3.", "left"))
     turns[0].response_ids = turns[0].response_ids[:-1]
     assert "left<|end|><|user|>You stand at 2." in tokenizer.decode(context.prompt(turns, "You stand at 2."))
@@ -71,15 +71,29 @@ def test_a_template_that_rewrites_earlier_answers_still_appends(tokenizer):
         "{% for m in messages %}<|{{ m.role }}|>{{ m.content.split('</think>')[-1] }}<|end|>\n{% endfor %}"
         "{% if add_generation_prompt %}<|assistant|>{% endif %}"
     )
-    context = Context(tokenizer, STYLES["plain"])
+    context = Context(tokenizer, find_prompt("plain"))
     turns = played(context, ("You stand at 3.", "so<think>hm</think>left"))
     text = tokenizer.decode(context.prompt(turns, "You stand at 2."))
     assert text.endswith("so<think>hm</think>left<|end|>\n<|user|>You stand at 2.<|end|>\n<|assistant|>")
 
 
+@pytest.mark.parametrize("special", [True, False])
+def test_thoughts_are_no_actions_even_if_their_marks_are_special_tokens(tokenizer, special):
+    if special:
+        tokenizer.add_special_tokens({"additional_special_tokens": ["<think>", "</think>"]})
+    context = Context(tokenizer, find_prompt("tags"))
+    for response, action in {
+        "<think>I could <action>look</action> but</think> no": "",
+        "<action>look</action>? No.</think><action>go</action>": "go",
+        "<think>or <action>look</action>": "",
+    }.items():
+        turn = context.turn(context.response(response))
+        assert (turn.action, turn.response) == (action, response)
+
+
 @pytest.mark.parametrize("width", [0, 1, 2])
 def test_a_window_shows_the_last_turns_and_the_task(tokenizer, width):
-    context = Context(tokenizer, STYLES["plain"], history=width)
+    context = Context(tokenizer, find_prompt("plain"), history=width)
     turns = played(context, ("Task: door 3.", "left"), ("at 2", "left"), ("at 1", "right"))
     text = tokenizer.decode(context.prompt(turns, "at 2 again"))
     shown = ["at 2", "at 1"][2 - width :] if width else []
@@ -88,19 +102,19 @@ def test_a_window_shows_the_last_turns_and_the_task(tokenizer, width):
 
 
 def test_admissible_actions_are_listed_only_when_asked(tokenizer):
-    asked, silent = (Context(tokenizer, STYLES["plain"], admissible=flag) for flag in (True, False))
+    asked, silent = (Context(tokenizer, find_prompt("plain"), admissible=flag) for flag in (True, False))
     assert "left, right" in tokenizer.decode(asked.prompt([], "at 2", ["left", "right"]))
     assert "left, right" not in tokenizer.decode(silent.prompt([], "at 2", ["left", "right"]))
 
 
 def test_braces_in_observations_are_only_text(tokenizer):
-    context = Context(tokenizer, STYLES["tags"], instructions="Use {x} and {0}.")
+    context = Context(tokenizer, find_prompt("tags"), instructions="Use {x} and {0}.")
     assert "{observation} {}" in tokenizer.decode(context.prompt([], "{observation} {}"))
 
 
 def test_a_wrong_history_is_refused(tokenizer):
     with pytest.raises(ValueError, match="'full' or a number"):
-        Context(tokenizer, STYLES["plain"], history="all")
+        Context(tokenizer, find_prompt("plain"), history="all")
 
 
 def test_seeds_depend_on_every_part():
@@ -110,7 +124,7 @@ def test_seeds_depend_on_every_part():
 
 def test_a_response_cut_after_an_angle_bracket_keeps_the_end_marker_whole(tokenizer):
     """``<`` is a prefix of ``<|end|>``: taking it away from what follows would leave ``|end|>`` as text."""
-    context = Context(tokenizer, STYLES["plain"])
+    context = Context(tokenizer, find_prompt("plain"))
     turns = played(context, ("You stand at 3.", "left"))
     bracket = tokenizer.encode("<", add_special_tokens=False)
     turns[0].response_ids = np.array([*turns[0].response_ids[:-1], *bracket], np.int32)
@@ -125,11 +139,11 @@ def test_the_date_is_fixed_and_variables_reach_the_template(tokenizer):
         "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}<|assistant|>"
     )
     template = {"date": "2031-05-09", "enable_thinking": False}
-    text = tokenizer.decode(Context(tokenizer, STYLES["plain"], template=template).prompt([], "at 2"))
+    text = tokenizer.decode(Context(tokenizer, find_prompt("plain"), template=template).prompt([], "at 2"))
     assert text.startswith("2031-05-09 09 May 2031 False")
-    assert "2026-01-01 01 Jan 2026" in tokenizer.decode(Context(tokenizer, STYLES["plain"]).prompt([], "at 2"))
+    assert "2026-01-01 01 Jan 2026" in tokenizer.decode(Context(tokenizer, find_prompt("plain")).prompt([], "at 2"))
     with pytest.raises(ValueError, match=r"context\.template\.date must be YYYY-MM-DD, got 'today'"):
-        Context(tokenizer, STYLES["plain"], template={"date": "today"})
+        Context(tokenizer, find_prompt("plain"), template={"date": "today"})
 
 
 def test_stop_tokens_include_the_end_of_turn_of_the_template(tokenizer):

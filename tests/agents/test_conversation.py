@@ -16,7 +16,7 @@ from gagpo.agents.context import Context
 from gagpo.agents.engines.base import Response, Sampling
 from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.episodes import Episode, Turn, read_episodes, write_episodes
-from gagpo.agents.prompts import STYLES, text_style
+from gagpo.agents.prompts import find_prompt, text_prompt
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import language_agent, make_env
 from gagpo.base.errors import InvalidArgument
@@ -78,10 +78,10 @@ def small():
 
 @pytest.mark.parametrize("name", FORMS)
 def test_the_format_is_found_in_the_template(small, name):
-    context = Context(dressed(small[1], name), STYLES["tools"])
+    context = Context(dressed(small[1], name), find_prompt("tools"))
     assert context.toolbox.form.name == FORMS[name][0]
     assert context.conditions["calls"] == FORMS[name][0] and len(context.conditions["tools"]) == 16
-    assert Context(small[1], STYLES["tools"], calls="llama").toolbox.form.name == "llama"
+    assert Context(small[1], find_prompt("tools"), calls="llama").toolbox.form.name == "llama"
 
 
 def test_a_template_without_tools_is_refused_with_advice(small):
@@ -90,12 +90,12 @@ def test_a_template_without_tools_is_refused_with_advice(small):
         if family.name == "gpt-oss":
             continue
         tokenizer.chat_template = family.template
-        with pytest.raises(InvalidArgument, match=r"no place for tools.*choose style tags"):
-            Context(tokenizer, STYLES["tools"], template=family.variables)
+        with pytest.raises(InvalidArgument, match=r"no place for tools.*choose prompt tags"):
+            Context(tokenizer, find_prompt("tools"), template=family.variables)
     tokenizer.chat_template = CHAT_TEMPLATE.replace("<tool_call>", "<call>")
     with pytest.raises(InvalidArgument, match=r"none of the formats hermes, llama, mistral: name .* context.calls"):
-        Context(tokenizer, STYLES["tools"])
-    assert Context(tokenizer, STYLES["tools"], calls="hermes").toolbox.form.name == "hermes"
+        Context(tokenizer, find_prompt("tools"))
+    assert Context(tokenizer, find_prompt("tools"), calls="hermes").toolbox.form.name == "hermes"
 
 
 MOVES = [["left"], ["left", "right"], ["right"]]
@@ -107,7 +107,7 @@ THOUGHT = "<think>\nhm\n</think>\n\n"
 def test_every_prompt_is_what_the_template_renders(small, name, thinking):
     """The first user's words are the last: so Qwen3's template keeps all thoughts, as the conversation does."""
     tokenizer = dressed(small[1], name)
-    context = Context(tokenizer, STYLES["tools"], "Walk.")
+    context = Context(tokenizer, find_prompt("tools"), "Walk.")
     if thinking and name != "qwen3":
         pytest.skip("its template knows no thoughts")
     begun = THOUGHT if thinking else ""
@@ -145,7 +145,7 @@ def test_sampler_and_trainer_agree_token_for_token(small, name):
     dressed(tokenizer, name)
     model.resize_token_embeddings(len(tokenizer))
     engine = TransformersEngine(model, tokenizer)
-    agent = language_agent(engine, make_env(CORRIDOR), Sampling(1.0, 6), style="tools")
+    agent = language_agent(engine, make_env(CORRIDOR), Sampling(1.0, 6), prompt="tools")
     with WorkerPool(CORRIDOR, {"max_turns": 4}, workers=0) as pool:
         episodes, _ = rollout(agent, pool, group_jobs(["door-01", "door-05"], 2, seed=3))
     assert {turn.invalid for episode in episodes for turn in episode.turns} <= {"not parsed", "cut off"}
@@ -183,9 +183,9 @@ class WalkingEngine:
         pass
 
 
-def walk(tokenizer, style, at_once=1, history="full"):
+def walk(tokenizer, prompt, at_once=1, history="full"):
     engine = WalkingEngine(tokenizer, at_once)
-    agent = language_agent(engine, make_env(CORRIDOR), Sampling(max_tokens=64), style=style, history=history)
+    agent = language_agent(engine, make_env(CORRIDOR), Sampling(max_tokens=64), prompt=prompt, history=history)
     engine.context, engine.phrasing = agent.context, agent.context.phrasing
     ids = [task for split in ("train", "test") for task in make_env(CORRIDOR).tasks(split).ids]
     with WorkerPool(CORRIDOR, {"max_turns": 24}, workers=0) as pool:
@@ -253,7 +253,7 @@ def test_a_wrong_call_is_a_penalised_turn_that_says_what_was_wrong(small):
     good, bad = FORMATS["hermes"].example.replace("...", "act", 1).replace("{...}", '{"command": "left"}'), "Left."
     broken = good.replace('"command": "left"', '"to": "left"')
     engine = Scripted(small[1], good, bad, broken, f"{good}\n{broken}\n{good}")
-    agent = language_agent(engine, make_env(CORRIDOR), Sampling(max_tokens=64), style="tools")
+    agent = language_agent(engine, make_env(CORRIDOR), Sampling(max_tokens=64), prompt="tools")
     with WorkerPool(CORRIDOR, {"max_turns": 6}, workers=0) as pool:
         (episode,), _ = rollout(agent, pool, group_jobs(["door-03"], 1, seed=0))
     assert [turn.invalid for turn in episode.turns] == ["", "not parsed", "not parsed", "not parsed"]
@@ -270,20 +270,20 @@ def test_an_episode_restarts_if_its_environment_breaks_between_two_calls(small, 
     twice = call.replace("WHAT", "walk") + call.replace("WHAT", "crash") + call.replace("WHAT", "walk")
     engine = Scripted(small[1], twice, twice, call.replace("WHAT", "end"))
     kwargs = {"marker": str(tmp_path / "once")}
-    agent = language_agent(engine, make_env(FAULTY, kwargs), Sampling(max_tokens=64), style="tools")
+    agent = language_agent(engine, make_env(FAULTY, kwargs), Sampling(max_tokens=64), prompt="tools")
     with WorkerPool(FAULTY, kwargs, workers=1) as pool:
         (episode,), _ = rollout(agent, pool, group_jobs(["quiet"], 1, seed=0))
     assert episode.success and episode.restarts == 1
     assert [[c.action for c in t.calls] for t in episode.turns] == [["walk", "crash", "walk"], ["end"]]
 
 
-def test_text_styles_exclude_tools():
-    with pytest.raises(InvalidArgument, match="unknown style 'tools'; choose one of plain, tags"):
-        text_style("tools")
+def test_text_prompts_exclude_tools():
+    with pytest.raises(InvalidArgument, match=r"prompt 'tools' has tool calls.*choose one of plain, tags, whole$"):
+        text_prompt("tools")
 
 
 def test_a_special_token_may_begin_a_call(small):
-    context = Context(dressed(small[1], "mistral"), STYLES["tools"])
+    context = Context(dressed(small[1], "mistral"), find_prompt("tools"))
     ids = context.response(context.toolbox.write(["left"]))
     assert small[1].convert_tokens_to_ids("[TOOL_CALLS]") in ids.tolist()
     assert context.turn(ids).response.startswith("[TOOL_CALLS]") and context.turn(ids).action == "left"

@@ -8,7 +8,7 @@ from gagpo.agents.agent import LanguageAgent
 from gagpo.agents.context import Context
 from gagpo.agents.engines.base import Response, Sampling
 from gagpo.agents.episodes import MOST_REFUSAL, Episode, Turn, read_episodes, write_episodes
-from gagpo.agents.prompts import STYLES
+from gagpo.agents.prompts import find_prompt
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.pool import WorkerPool
@@ -40,9 +40,10 @@ class ScriptedEngine:
         pass
 
 
-def play(tiny, style, *texts):
+def play(tiny, prompt, *texts):
     tokenizer = tiny[1]
-    agent = LanguageAgent(ScriptedEngine(tokenizer, *texts), Context(tokenizer, STYLES[style]), Sampling(max_tokens=8))
+    context = Context(tokenizer, find_prompt(prompt))
+    agent = LanguageAgent(ScriptedEngine(tokenizer, *texts), context, Sampling(max_tokens=8))
     with WorkerPool(CORRIDOR, {"max_turns": len(texts)}, workers=0) as pool:
         (episode,), _ = rollout(agent, pool, group_jobs(["door-03"], 1, seed=0))
     return episode
@@ -67,7 +68,7 @@ def test_every_kind_of_invalid_turn_is_counted(tiny):
 def test_an_action_at_the_limit_that_ends_by_itself_is_not_cut(tiny):
     length = len(tiny[1].encode("go away", add_special_tokens=False)) + 1
     agent = LanguageAgent(
-        ScriptedEngine(tiny[1], "go away"), Context(tiny[1], STYLES["plain"]), Sampling(max_tokens=length)
+        ScriptedEngine(tiny[1], "go away"), Context(tiny[1], find_prompt("plain")), Sampling(max_tokens=length)
     )
     with WorkerPool(CORRIDOR, {"max_turns": 1}, workers=0) as pool:
         (episode,), _ = rollout(agent, pool, group_jobs(["door-03"], 1, seed=0))

@@ -12,7 +12,7 @@ from gagpo.agents.engines.base import Sampling
 from gagpo.agents.engines.flat.slots import SlotCache
 from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.episodes import Episode, Turn
-from gagpo.agents.prompts import STYLES
+from gagpo.agents.prompts import find_prompt
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.envs.pool import WorkerPool
 
@@ -23,7 +23,7 @@ DOORS = ["door-01", "door-05", "door-03"]
 
 def language_agent(tiny, **kwargs):
     model, tokenizer = tiny
-    context = Context(tokenizer, STYLES["plain"], **kwargs)
+    context = Context(tokenizer, find_prompt("plain"), **kwargs)
     return LanguageAgent(TransformersEngine(model, tokenizer), context, Sampling(max_tokens=4))
 
 
@@ -87,7 +87,7 @@ def test_most_episodes_are_the_same_without_lockstep(tiny):
 
 def test_a_response_without_action_is_an_invalid_turn(tiny):
     agent = language_agent(tiny)
-    agent.context.style = STYLES["tags"]
+    agent.context.wording = find_prompt("tags")
     with WorkerPool(CORRIDOR, {"max_turns": 2}, workers=0) as pool:
         (episode,), _ = rollout(agent, pool, group_jobs(["door-01"], 1, seed=0))
     assert all(turn.action == "" and not turn.valid for turn in episode.turns) and len(episode.turns) == 2

@@ -1,6 +1,5 @@
 """Prompts extend earlier tokens under the chat templates of public model families."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -9,7 +8,8 @@ import pytest
 from gagpo.agents.context import Context
 from gagpo.agents.engines.base import stop_tokens
 from gagpo.agents.episodes import Turn
-from gagpo.agents.prompts import STYLES
+from gagpo.agents.prompts import find_prompt
+from gagpo.base.errors import InvalidArgument
 from tests.agents.template_families import FAMILIES
 
 SYSTEM = "You walk in a corridor."
@@ -35,8 +35,8 @@ def tokenizer(tiny, family):
 
 
 def context_of(tokenizer, family, system):
-    style = replace(STYLES["plain"], system=SYSTEM if system else None)
-    return Context(tokenizer, style, template=family.variables)
+    prompt = find_prompt("plain").model_copy(update={"system": SYSTEM if system else ""})
+    return Context(tokenizer, prompt, template=family.variables)
 
 
 def conversation(context, family, thinking, cut=()):
@@ -45,7 +45,8 @@ def conversation(context, family, thinking, cut=()):
     for number, (seen, said) in enumerate(zip(SEEN, SAID, strict=False)):
         turn = Turn(seen, said, said)
         turn.prompt_ids = context.prompt(turns, seen)
-        turn.response_ids = context.response(answer(family, said, thinking))
+        text = answer(family, said, thinking) + family.end
+        turn.response_ids = np.asarray(context.tokenizer.encode(text, add_special_tokens=False), np.int32)
         if number in cut:
             turn.response_ids = turn.response_ids[:-1]
         turns.append(turn)
@@ -116,6 +117,27 @@ def test_prompts_extend_what_was_read_and_written_and_are_what_the_template_rend
     elif system:  # the first words of all, which a template that puts them last would have moved with every turn
         chat[0]["content"] = f"{SYSTEM}\n\n{chat[0]['content']}"
     assert text == rendered(tokenizer, context, chat)
+
+
+BROKEN = {
+    "raises": ("{{ raise_exception('roles must alternate') }}", "fails: roles must alternate"),
+    "is not Jinja": ("{% for m in messages %}{{ m.content }", "fails: unexpected '}'"),
+    "is undefined": ("{{ foo.bar }}", "fails: 'foo' is undefined"),
+    "adds types": ("{{ messages + 1 }}", "fails: can only concatenate list"),
+    "recurs": ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "fails: maximum recursion depth"),
+    "is empty": ("", "does not show the user's message"),
+    "shows no answer": ("{{ messages[-1].content }}<|assistant|>", "does not show every message"),
+    "takes one turn": ("{% if messages|length > 1 %}{{ 1/0 }}{% endif %}{{ messages[0].content }}", "fails: division"),
+}
+
+
+@pytest.mark.parametrize(("template", "message"), BROKEN.values(), ids=BROKEN)
+def test_a_template_that_fails_is_one_line_that_names_the_model(tiny, template, message):
+    tiny[1].chat_template, tiny[1].name_or_path = template, "models/mine"
+    with pytest.raises(InvalidArgument) as error:
+        Context(tiny[1], find_prompt("plain"))
+    assert str(error.value).startswith(f"the chat template of models/mine {message}")
+    assert str(error.value).endswith("; correct chat_template.jinja in the model's folder")
 
 
 def test_an_answer_ends_where_the_template_ends_it(tokenizer, family):

@@ -50,7 +50,7 @@ def test_a_bad_number_is_named_first_and_says_what_to_do(changes, said):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("invalid_unparsed", "without an action in the response: the prompt's style"),
+        ("invalid_unparsed", "without an action in the response: the prompt reads another format"),
         ("invalid_cut", "cut off at the token limit: raise rollout.max_tokens or check that the vocabulary"),
         ("invalid_refused", "refused by the environment"),
     ],

@@ -7,6 +7,7 @@ import yaml
 
 import gagpo
 from gagpo.agents.api.settings import ApiSettings
+from gagpo.agents.prompts import find_prompt
 from gagpo.base.errors import InvalidArgument
 from gagpo.eval.models import evaluate
 from gagpo.eval.request import EvaluationRequest, settings_like
@@ -28,7 +29,7 @@ def test_python_takes_the_requests_own_arguments_and_all_are_described():
         ({"tries": 0}, "key 'tries' must be greater than or equal to 1, got 0"),
         ({"splitt": "test"}, "key 'splitt' is unknown"),
         ({"context": {"history": "some"}}, "history must be full or a number of turns, got 'some'"),
-        ({"context": {"style": "fancy"}}, "unknown style 'fancy'; choose one of plain, tags"),
+        ({"context": {"prompt": "fancy"}}, "unknown prompt 'fancy'; choose one of plain, tags"),
         ({"server": ApiSettings("m")}, "server is for a model behind a server (openai:MODEL), and random is not"),
         ({"temperature": "server"}, "temperature is for a model behind a server"),
     ],
@@ -40,14 +41,14 @@ def test_what_makes_no_sense_is_refused_in_one_line(arguments, said):
 
 
 def test_what_is_not_given_comes_from_like_and_what_is_given_stays(tmp_path):
-    context = {"history": 1, "style": "tags", "admissible": True, "template": {"date": "2026-01-01"}}
+    context = {"history": 1, "prompt": "tags", "admissible": True, "template": {"date": "2026-01-01"}}
     path = tmp_path / "run.yaml"
     path.write_text(yaml.safe_dump({**CORRIDOR, "context": context, "model": "nowhere"}))
     like = settings_like(path)
-    completed = EvaluationRequest("random", like=path, context={"style": "plain"}, kwargs={"max_turns": 9})
+    completed = EvaluationRequest("random", like=path, context={"prompt": "plain"}, kwargs={"max_turns": 9})
     completed = completed.completed(None, like)
     assert (completed.environment, completed.split) == (ENVIRONMENT, "test")
-    assert completed.context == like.context.model_copy(update={"style": "plain"})
+    assert completed.context == like.context.model_copy(update={"prompt": find_prompt("plain")})
     assert (completed.temperature, completed.max_tokens) == (like.evaluation.temperature, like.rollout.max_tokens)
     assert completed.kwargs == {**like.environment.kwargs, "max_turns": 9}
     other = EvaluationRequest("random", like=path, environment="gagpo/Math-v0").completed(None, like)
@@ -67,8 +68,8 @@ def test_a_run_that_measures_no_split_is_played_on_the_environments_last_one(tmp
 def test_models_in_this_process_and_at_a_server_have_their_own_defaults():
     usual = {"environment": ENVIRONMENT, "split": "test"}
     here, there = (EvaluationRequest(name, **usual).completed(None, None) for name in ("random", "openai:m"))
-    assert (here.context.style, here.temperature, here.max_tokens) == ("plain", 0.4, 512)
-    assert (there.context.style, there.temperature, there.max_tokens) == ("tags", 0.4, 512)
+    assert (here.context.prompt.name, here.temperature, here.max_tokens) == ("plain", 0.4, 512)
+    assert (there.context.prompt.name, there.temperature, there.max_tokens) == ("tags", 0.4, 512)
     assert EvaluationRequest("openai:m", temperature="server", **usual).sampling_temperature is None
 
 
@@ -88,7 +89,7 @@ def test_a_journal_is_used_again_by_the_same_request_alone(tmp_path):
         {"seed": 1},
         {"temperature": 0.5},
         {"max_tokens": 9},
-        {"context": {"style": "tags"}},
+        {"context": {"prompt": "tags"}},
         {"context": {"history": 2}},
         {"context": {"template": {"date": "2026-01-01"}}},
     ):

@@ -198,7 +198,7 @@ def test_results_under_unlike_prompts_do_not_compare():
     from gagpo.eval.results import Panel
 
     spoken = {
-        "style": "plain",
+        "prompt": "plain",
         "history": 2,
         "template": {"date": "2026-01-01"},
         "temperature": 0.4,
@@ -209,7 +209,7 @@ def test_results_under_unlike_prompts_do_not_compare():
     assert panel.difference(other) == "dtype 'float32' against 'bfloat16', history 2 against 'full'"
     assert panel.difference(panel) is None
     assert panel.difference(replace(panel, conditions={})) is None  # an agent without a prompt
-    served = {"style": "plain", "history": 2, "temperature": 0.4, "reasoning": "drop"}  # knows of no dtype
+    served = {"prompt": "plain", "history": 2, "temperature": 0.4, "reasoning": "drop"}  # knows of no dtype
     assert panel.difference(replace(panel, conditions=served)) is None
     hot = replace(panel, conditions={**served, "temperature": 1.0})
     assert panel.difference(hot) == "temperature 0.4 against 1.0"

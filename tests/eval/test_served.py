@@ -53,7 +53,7 @@ while True:
     if not child:
         report = measure(EvaluationRequest(
             "openai:m", server=ApiSettings("m", url, timeout=20.0, attempts=30),
-            environment="long_corridor:Long-v0", split="test", context={"style": "plain"}, workers=0, concurrency=8,
+            environment="long_corridor:Long-v0", split="test", context={"prompt": "plain"}, workers=0, concurrency=8,
             journals=folder, quiet=True,
         ))
         report.result.save(folder / "result.json")
@@ -108,7 +108,7 @@ def test_two_hundred_tasks_killed_ten_times_are_each_played_exactly_once_and_eve
 
 def run(server, folder, model="m", **changes):
     api = ApiSettings(model, server.url, **changes.pop("api", {}))
-    context = {"style": "plain", **changes.pop("context", {})}
+    context = {"prompt": "plain", **changes.pop("context", {})}
     settings = {"split": "test", "context": context, "workers": 0, "journals": folder, "quiet": True, **changes}
     return measure(EvaluationRequest(f"openai:{model}", server=api, environment=CORRIDOR, **settings))
 
@@ -201,7 +201,7 @@ def test_a_served_model_meets_the_panel_of_a_config(tmp_path, monkeypatch, capsy
     from tests.gagpo.conftest import CORRIDOR as settings
 
     monkeypatch.chdir(tmp_path)
-    context = {"history": 1, "style": "tags"}
+    context = {"history": 1, "prompt": "tags"}
     Path("run.yaml").write_text(yaml.safe_dump({**settings, "context": context, "model": "nowhere"}))
     with serving(style="<action>{}</action>") as server:
         common = ["eval", "openai:m", "--base-url", server.url, "--like", "run.yaml", "-q", "--out", "r.json"]
@@ -219,7 +219,7 @@ def test_a_served_model_meets_the_panel_of_a_config(tmp_path, monkeypatch, capsy
         (["random", "--env", CORRIDOR, "--price-in", "1"], "--price-in is for a model behind a server"),
         (["openai:m", "--base-url", "http://127.0.0.1:9/v1"], "name the environment with --env"),
         (["openai:", "--base-url", "http://127.0.0.1:9/v1", "--env", CORRIDOR], "name the model, as in openai:MODEL"),
-        (["openai:m", "--base-url", "http://127.0.0.1:9/v1", "--env", CORRIDOR, "--style", "x"], "unknown style 'x'"),
+        (["openai:m", "--base-url", "http://127.0.0.1:9/v1", "--env", CORRIDOR, "--prompt", "x"], "unknown prompt 'x'"),
     ],
 )
 def test_options_of_the_other_kind_of_model_are_refused(monkeypatch, capsys, arguments, said):

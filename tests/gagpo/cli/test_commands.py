@@ -138,7 +138,7 @@ WRONG = {  # more mistakes are in test_startup
     "no environment": (["eval", "random"], "name the environment with --env"),
     "no model": (["eval", "/nowhere/model", "--env", CORRIDOR], "the folder does not exist"),
     "an unknown command": (["trian"], "trian"),
-    "an unknown style": (["eval", "random", "--env", CORRIDOR, "--style", "fancy"], "unknown style 'fancy'"),
+    "an unknown prompt": (["eval", "random", "--env", CORRIDOR, "--prompt", "fancy"], "unknown prompt 'fancy'"),
     "no tasks": (["eval", "random", "--env", CORRIDOR, "--tasks", "0"], "greater than or equal to 1"),
     "an unknown history": (["eval", "random", "--env", CORRIDOR, "--history", "some"], "history"),
 }

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from gagpo.agents.agent import ChatFormat
 from gagpo.agents.context import Context
 from gagpo.agents.episodes import Episode, Turn
-from gagpo.agents.prompts import STYLES
+from gagpo.agents.prompts import find_prompt
 from gagpo.algorithms import load
 from gagpo.credit import Credit
 from gagpo.envs.testing import CorridorEnv
@@ -52,9 +52,9 @@ def played(context, *experts, group=0):
     return made
 
 
-@pytest.mark.parametrize("style", ["plain", "tags"])
-def test_a_row_is_what_was_read_and_the_experts_action_in_the_learners_words(tiny, style):
-    context = Context(tiny[1], STYLES[style])
+@pytest.mark.parametrize("prompt", ["plain", "tags"])
+def test_a_row_is_what_was_read_and_the_experts_action_in_the_learners_words(tiny, prompt):
+    context = Context(tiny[1], find_prompt(prompt))
     episodes = [played(context, "left", None, "", group=5), played(context, "right", "go " * 200, "\ud800", group=3)]
     rows = expert_rows(episodes, {"": ChatFormat(context, 40)})
     assert [(row.turn_K[0], row.group) for row in rows] == [(0, 1), (3, 0)]
@@ -63,7 +63,7 @@ def test_a_row_is_what_was_read_and_the_experts_action_in_the_learners_words(tin
         prompt_ids = episodes[one].turns[number].prompt_ids
         assert np.array_equal(row.ids[: len(prompt_ids)], prompt_ids)
         words = tiny[1].decode(row.ids[row.place_K], skip_special_tokens=True)
-        assert words == (action if style == "plain" else f"<action>{action}</action>")
+        assert words == (action if prompt == "plain" else f"<action>{action}</action>")
         assert row.ids[-1] == tiny[1].eos_token_id
     assert expert_metrics(episodes, rows) == {"expert_turns": 2 / 6, "expert_agreement": 1 / 4}
 
@@ -71,7 +71,7 @@ def test_a_row_is_what_was_read_and_the_experts_action_in_the_learners_words(tin
 def test_the_gradient_is_that_of_cross_entropy(tiny):
     """Against torch's own cross-entropy on the whole model, row by row; a step of plain descent shows the gradient."""
     model, tokenizer = tiny
-    context = Context(tokenizer, STYLES["plain"])
+    context = Context(tokenizer, find_prompt("plain"))
     episodes = [played(context, "left", "right"), played(context, "left", group=1)]
     rows = build_rows(episodes)
     taught = Supervision(expert_rows(episodes, {"": ChatFormat(context, 40)}), 0.7)
@@ -139,7 +139,7 @@ MIXED = [
     {
         "name": "tagged",
         "id": "gagpo.envs.testing:gagpo-test/Corridor-v0",
-        "context": {"style": "tags"},
+        "context": {"prompt": "tags"},
         "max_tokens": 24,
     },
 ]
@@ -155,9 +155,9 @@ def test_the_experts_of_several_envs_teach_each_in_its_own_words(tiny):
     """Lines in the corridor, tool calls in the storeroom, several at once, each no longer than may be said there."""
     both = "\n".join(ToolCall("price", {"item": thing}).text for thing in ("lamp", "rope"))
     envs = {
-        "long": ChatFormat(Context(tiny[1], STYLES["plain"]), 8),
-        "room": ChatFormat(Context(tiny[1], STYLES["tools"], tools=TOOLS), 200),
-        "curt": ChatFormat(Context(tiny[1], STYLES["tools"], tools=TOOLS), 20),
+        "long": ChatFormat(Context(tiny[1], find_prompt("plain")), 8),
+        "room": ChatFormat(Context(tiny[1], find_prompt("tools"), tools=TOOLS), 200),
+        "curt": ChatFormat(Context(tiny[1], find_prompt("tools"), tools=TOOLS), 20),
     }
     episodes = [replace(played(envs["long"].context, "left"), environment="long")]
     episodes += [replace(played(envs[name].context, both, group=1), environment=name) for name in ("room", "curt")]

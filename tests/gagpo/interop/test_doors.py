@@ -116,7 +116,7 @@ def test_through_inspect(env, tmp_path):
         return said
 
     (log,) = inspect_ai.eval(
-        inspect_env(env_id, split=split, tasks=COUNT, style="whole", **kwargs),
+        inspect_env(env_id, split=split, tasks=COUNT, prompt="whole", **kwargs),
         model=get_model("mockllm/model", custom_outputs=say), log_dir=str(tmp_path), display="none", max_samples=4,
     )  # fmt: skip
     assert log.status == "success", log.error

@@ -45,7 +45,7 @@ def loop_of(tokenizer, words, response_length=200):
 
 
 def row(**changes):
-    return {**dataset(CORRIDOR, {"max_turns": 20}, count=1, style="plain")[0], **changes}
+    return {**dataset(CORRIDOR, {"max_turns": 20}, count=1, prompt_name="plain")[0], **changes}
 
 
 def test_it_is_registered_and_rows_name_it():
@@ -118,7 +118,7 @@ def test_verls_own_worker_makes_a_batch_of_it(tiny, tmp_path, lost):
             ],
         )
     worker = agent_loop.AgentLoopWorker(config, Walker(tokenizer, lost))
-    rows = [one for one in dataset(CORRIDOR, {"max_turns": 20}, "test", style="plain") for _ in range(2)]
+    rows = [one for one in dataset(CORRIDOR, {"max_turns": 20}, "test", prompt_name="plain") for _ in range(2)]
     columns = {name: np.array([one[name] for one in rows], dtype=object) for name in rows[0]}
     columns["raw_prompt"] = columns.pop("prompt")
     out = asyncio.run(worker.generate_sequences(DataProto(non_tensor_batch=columns)))

@@ -7,7 +7,7 @@ import pytest
 
 from gagpo.agents.agent import EpisodeState
 from gagpo.agents.episodes import Episode, Turn
-from gagpo.agents.prompts import STYLES
+from gagpo.agents.prompts import find_prompt
 from gagpo.agents.setup import make_env
 from gagpo.agents.toolbox import Phrasing
 from gagpo.base.errors import InvalidArgument
@@ -131,7 +131,7 @@ def test_random_play_that_earns_nothing_says_what_the_environment_needs(corridor
 
 
 @pytest.mark.parametrize(
-    ("style", "said", "learned"),
+    ("prompt", "said", "learned"),
     [
         ("plain", "<think>which way?</think><action>left</action>", "left"),
         ("tags", "<think>which way?</think><action>left</action>", "<think>which way?</think><action>left</action>"),
@@ -139,8 +139,8 @@ def test_random_play_that_earns_nothing_says_what_the_environment_needs(corridor
         ("whole", "<action>left</action>", "left"),
     ],
 )
-def test_responses_are_rewritten_for_the_learners_parser(style, said, learned, monkeypatch):
-    monkeypatch.setattr(module, "phrasing_of", lambda settings: Phrasing(STYLES[style]))
+def test_responses_are_rewritten_for_the_learners_parser(prompt, said, learned, monkeypatch):
+    monkeypatch.setattr(module, "phrasing_of", lambda settings: Phrasing(find_prompt(prompt)))
     episode = Episode("t", turns=[Turn("You stand at 1.", said, "left")])
     rephrase([episode], None)
     assert episode.turns[0].response == learned

@@ -166,8 +166,8 @@ HOSTILE = {
         [ENVIRONMENTS_TRIED[0], row_of(name="Long")],
         r"environments: rows 0 and 1 are both named 'Long'",
     ),
-    "style": ([row_of(context={"style": "tagz"})], r"environments\.0\.context: style: unknown style 'tagz'"),
-    "a slip in a part": ([row_of(context={"stile": "tags"})], r"environments\.0\.context: unknown key 'stile'.*style"),
+    "prompt": ([row_of(context={"prompt": "tagz"})], r"environments\.0\.context: prompt: unknown prompt 'tagz'"),
+    "a slip in a part": ([row_of(context={"promt": "tags"})], r"environments\.0\.context: unknown key 'promt'.*prompt"),
     "one for the run": ([row_of(evaluation={"every": 2})], r"environments\.0\.evaluation: every cannot differ"),
     "too many": ([row_of(name=f"w{number}") for number in range(65)], "environments: List should have at most 64"),
     "kwargs": ([row_of(kwargs={"a": float("nan")})], r"environments\.0\.kwargs: the value nan of a"),
@@ -231,10 +231,10 @@ def test_a_credit_over_the_batch_is_given_in_each_env_by_itself(mixture, tmp_pat
 
 
 def test_a_row_is_overridden_by_its_name_or_number(mixture):
-    settings = load(mixture(), ["environments.short.weight=3", "environments.0.context.style=tags"])
+    settings = load(mixture(), ["environments.short.weight=3", "environments.0.context.prompt=tags"])
     assert [env.weight for env in settings.all_environments] == [2, 3] and settings.all_environments[
         0
-    ].context.style == "tags"
+    ].context.prompt.name == "tags"
     assert ENVIRONMENTS_TRIED[1].get("weight") is None
     for override, said in {
         "environments.shrt.weight=3": "there is no row 'shrt'; nearest: short",

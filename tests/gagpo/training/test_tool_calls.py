@@ -46,14 +46,17 @@ def require_calls(run, episodes):
 def test_a_text_env_is_learned_through_act(tmp_path):
     warm = {**CORRIDOR["sft"], "noise": 0.1, "steps": 20, "model": SMALL}
     rollout = {"tasks": 2, "samples": 2, "max_tokens": 48, "workers": 0}
-    context = {"style": "tools", "history": "full"}
+    context = {"prompt": "tools", "history": "full"}
     environment = {**CORRIDOR["environment"], "kwargs": {"max_turns": 14}}
     run, episodes = learned(
         tmp_path, context=context, environment=environment, rollout=rollout, sft=warm, evaluation={"tasks": 1}
     )
     require_calls(run, episodes)
     (result,) = [json.loads(path.read_text()) for path in (run.path / "evals").glob("after-*.json")]
-    assert result["panel"]["conditions"]["style"] == "tools" and result["panel"]["conditions"]["calls"] == "hermes"
+    assert (
+        result["panel"]["conditions"]["prompt"].startswith("tools ")
+        and result["panel"]["conditions"]["calls"] == "hermes"
+    )
 
 
 @pytest.mark.slow
@@ -69,7 +72,7 @@ def test_the_tools_of_an_mcp_server_are_learned(tmp_path):
     environment = {"id": "gagpo/MCP-v0", "kwargs": {**kwargs, "start_seconds": 120.0, "max_turns": 3}}
     warm = {**CORRIDOR["sft"], "noise": 0.0, "steps": 20, "model": SMALL}
     rollout = {"tasks": 2, "samples": 2, "max_tokens": 64, "workers": 1, "step_deadline": 200.0}
-    context = {"style": "tools", "history": "full"}
+    context = {"prompt": "tools", "history": "full"}
     run, episodes = learned(
         tmp_path, context=context, environment=environment, rollout=rollout, sft=warm, evaluation={"tasks": 1}
     )

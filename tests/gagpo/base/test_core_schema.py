@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gagpo.settings.core_schema import NotYaml, parse_yaml, write_yaml
+from gagpo.base.core_schema import NotYaml, parse_yaml, write_yaml
 
 TEXTS = st.one_of(
     st.text(),

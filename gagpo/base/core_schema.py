@@ -57,13 +57,18 @@ class _Constructor(SafeConstructor):
 
 
 class _Representer(SafeRepresenter):
-    """Plain values; Unicode line breaks are escaped, because they would be read as spaces."""
+    """Plain values, texts of several lines as blocks.
+
+    Unicode line breaks are escaped, because they would be read as spaces.
+    """
 
     def ignore_aliases(self, data: object) -> bool:
         return True
 
     def represent_text(self, data: str) -> Any:
         style = '"' if set(data) & {"\x85", "\u2028", "\u2029"} else None
+        if "\n" in data and data.replace("\n", "").isprintable() and not data[0].isspace():
+            style = "|"
         return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
 
 

@@ -1,0 +1,40 @@
+"""A model's chat template, rendered with errors that a user can act on."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gagpo.base.errors import InvalidArgument, first_line
+
+DATE = "2026-01-01"
+
+
+class TemplateFailed(InvalidArgument):
+    """A chat template that cannot render a conversation."""
+
+
+def render(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
+    """The conversation as the template writes it. Raises: TemplateFailed naming the model."""
+    try:
+        return str(tokenizer.apply_chat_template(list(messages), tokenize=False, **options))
+    except Exception as error:  # a template may fail in any way
+        raise TemplateFailed(fault(tokenizer, f"fails: {first_line(error)}")) from None
+
+
+def fault(tokenizer: Any, what: str) -> str:
+    """An error message about the template."""
+    name = getattr(tokenizer, "name_or_path", "") or "this model"
+    return f"the chat template of {name} {what}; correct chat_template.jinja in the model's folder"
+
+
+def variables(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Variables for a chat template, with the date under the names that public templates use."""
+    given = dict(options)
+    text = str(given.pop("date", DATE))
+    try:
+        date = datetime.date.fromisoformat(text)
+    except ValueError:
+        raise InvalidArgument(f"context.template.date must be YYYY-MM-DD, got {text!r}") from None
+    return {"date_string": date.strftime("%d %b %Y"), "strftime_now": date.strftime, **given}

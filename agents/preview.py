@@ -1,0 +1,64 @@
+"""What a model reads and writes in one episode, without the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from gagpo.agents.context import Context
+from gagpo.agents.episodes import Turn
+from gagpo.base.errors import InvalidArgument
+from gagpo.envs.base import TextEnv
+from gagpo.envs.pool.wire import describe
+
+FIXED = "look"  # the answer where nothing else is known
+
+
+def preview(env: TextEnv, context: Context, task: str, answer: str | None = None) -> Iterator[tuple[Turn, str]]:
+    """Play an episode of ``task``; yields each turn with its tokens, and where its response comes from.
+
+    Responses are those of the environment's expert, else its first admissible action, else ``look``.
+
+    answer: the response of every turn instead.
+
+    Raises: InvalidArgument if the environment fails.
+    """
+    turns: list[Turn] = []
+    with _naming(env, task):
+        observation, info = env.reset(seed=0, options={"task": task})
+    over = False
+    while not over:
+        action, source = _choice(info)
+        text = context.phrasing.write(Turn.acting(action)) if answer is None else answer
+        response_ids = context.response(text)
+        turn = context.turn(response_ids)
+        turn.observation, turn.response_ids = observation, response_ids
+        turn.prompt_ids = context.prompt(turns, observation, info.get("admissible_actions"))
+        yield turn, source if answer is None else "the given answer"
+        turns.append(turn)
+        for action in [call.action for call in turn.calls] or [turn.action]:
+            with _naming(env, task):
+                observation, _, terminated, truncated, info = env.step(action)
+            observation = turn.answer(observation) if turn.calls else observation
+            over = terminated or truncated
+            if over:
+                break
+
+
+def _choice(info: Mapping[str, Any]) -> tuple[str, str]:
+    """The action, and where it comes from."""
+    if isinstance(action := info.get("expert_action"), str):
+        return action, "the environment's expert"
+    if actions := info.get("admissible_actions"):
+        return str(actions[0]), "the first admissible action"
+    return FIXED, f"the fixed answer {FIXED!r}, since the environment offers no action"
+
+
+@contextmanager
+def _naming(env: TextEnv, task: str) -> Iterator[None]:
+    """Report an error of the environment as its own."""
+    try:
+        yield
+    except Exception as error:  # an environment may fail in any way
+        raise InvalidArgument(f"{type(env).__name__} fails in task {task!r:.80}: {describe(error)}") from None

@@ -1,0 +1,132 @@
+"""The command ``prompts``."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gagpo.cli.options import Json, Overrides, print_json, say
+
+if TYPE_CHECKING:
+    from gagpo.agents.episodes import Turn
+
+
+class Wanted(StrEnum):
+    """What the command does."""
+
+    SHOW = "show"
+    PREVIEW = "preview"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command of this file to ``app``."""
+    app.command()(prompts)
+
+
+def prompts(
+    wanted: Annotated[Wanted | None, typer.Argument(help="`show` a shipped prompt, or `preview` a config's.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Name of the prompt, or the config.")] = None,
+    overrides: Overrides = None,
+    turns: Annotated[int, typer.Option(min=1, help="Turns of the preview.")] = 3,
+    env: Annotated[str | None, typer.Option(help="One of several environments of the config.")] = None,
+    answer: Annotated[str | None, typer.Option(help="Response of every turn; by default the expert's.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List the shipped prompts, print one, or print what a model reads and writes turn by turn."""
+    from gagpo.agents.prompts import shipped_prompts
+    from gagpo.base.errors import InvalidArgument
+    from gagpo.base.nearest import hint
+    from gagpo.base.tables import facts, text_width
+
+    known = shipped_prompts()
+    if wanted is None:
+        found = {one: _first_comment(path) for one, path in known.items()}
+        say(*facts(list(found.items()), text_width(most=200)))
+        say("\n`gagpo prompts show NAME > mine.yaml` makes a copy to change; context.prompt=mine.yaml uses it.")
+        if as_json:
+            print_json(found)
+    elif name is None:
+        raise InvalidArgument(
+            f"gagpo prompts {wanted} needs a name: one of {', '.join(known)}, or for preview a config"
+        )
+    elif wanted is Wanted.SHOW:
+        if name not in known:
+            raise InvalidArgument(f"there is no shipped prompt {name!r:.80}; {hint(name, known)}")
+        print(known[name].read_text(encoding="utf-8"), end="")
+    else:
+        records = _preview(name, overrides or [], turns, env, answer)
+        if as_json:
+            print_json(records)
+
+
+def _first_comment(path: Path) -> str:
+    return path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("#").strip()
+
+
+def _preview(config: str, overrides: list[str], turns: int, name: str | None, answer: str | None) -> list[object]:
+    """Print what a model reads and writes in the first training task; returns the turns as JSON-ready values."""
+    from gagpo.agents.model import load_tokenizer
+    from gagpo.agents.preview import preview
+    from gagpo.agents.setup import make_context, make_env, tasks_of
+    from gagpo.envs.base import TextEnv
+    from gagpo.settings import load
+    from gagpo.settings.machine import require_model
+
+    settings = load(config, overrides)
+    chosen = settings.only_environment if name is None else settings.environment_named(name)
+    require_model(settings.model)
+    tokenizer = load_tokenizer(settings.model, settings.revision, trust_remote_code=settings.trust_remote_code)
+    kwargs = settings.built(chosen.environment).kwargs
+    env = make_env(chosen.environment.id, kwargs)
+    if isinstance(env, TextEnv) and "expert" not in kwargs:  # an environment of another base may take no such argument
+        env.close()
+        env = make_env(chosen.environment.id, {**kwargs, "expert": True})
+    try:
+        context = make_context(tokenizer, env, **dict(chosen.context))
+        task = tasks_of(env, chosen.environment.split).require().ids[0]
+        say(f"prompt {chosen.context.prompt.label}, model {settings.model}, task {task}")
+        before: list[int] = []
+        records: list[object] = []
+        for number, (turn, source) in enumerate(itertools.islice(preview(env, context, task, answer), turns), 1):
+            ids = turn.prompt_ids.tolist()
+            known = len(before) if ids[: len(before)] == before else 0
+            before = ids + turn.response_ids.tolist()
+            read, written = tokenizer.decode(ids), tokenizer.decode(turn.response_ids)
+            counts = {"prompt_tokens": len(ids), "response_tokens": len(turn.response_ids)}
+            records.append({"prompt": read, "response": written, "action": turn.action, **counts})
+            say(
+                f"\n--- turn {number}: the model reads {len(ids)} tokens" + f", {known} of them known" * bool(known),
+                _shown(tokenizer.decode(ids[known:])),
+                f"--- turn {number}: it writes {len(turn.response_ids)} tokens, which are trained on ({source})",
+                _trained(_shown(written)),
+                f"--- turn {number}: the parser reads {_shown(_found(turn))}",
+            )
+    finally:
+        env.close()
+    return records
+
+
+def _found(turn: Turn) -> str:
+    """What the parser made of a response."""
+    if turn.calls:
+        return "; ".join(call.error or call.action for call in turn.calls)
+    return repr(turn.action) if turn.valid else f"no action ({turn.invalid})"
+
+
+def _trained(text: str) -> str:
+    """The text in green; between marks in a pipe or with NO_COLOR."""
+    coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    return f"\x1b[32m{text}\x1b[0m" if coloured else f">>>{text}<<<"
+
+
+def _shown(text: str) -> str:
+    """The text as it is, with escapes for what a terminal would obey or cannot show."""
+    safe = "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+    encoding = sys.stdout.encoding or "ascii"
+    return safe.encode(encoding, "backslashreplace").decode(encoding)
