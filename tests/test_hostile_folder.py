@@ -28,7 +28,7 @@ call("os:getcwd", timeout=60)
 """
 RANKS = """
 from gagpo.distributed.launch import run
-run(2, ["configs"])
+run(2, ["--version"])
 """
 QUERIES = """
 import gymnasium, gagpo.envs

@@ -58,8 +58,8 @@ def test_train_eval_and_report_in_an_empty_directory(fresh, tmp_path):
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    assert "alfworld-small" in gagpo("configs")
-    (tmp_path / "mine.yaml").write_text(gagpo("configs", "maths-small"))
+    assert "alfworld-small" in gagpo("list")
+    gagpo("new", "mine.yaml", "--like", "maths-small")
     small = ["model=model", "sft.steps=3", "sft.episodes=20", "sft.model.layers=1"]
     gagpo("sft", "mine.yaml", *small, "-q")
     few = ["training.iterations=1", "rollout.tasks=2", "rollout.samples=2", "evaluation.tasks=4", "name=run"]

@@ -54,9 +54,9 @@ def _compare(
             found = read(model)
         except (ValueError, TypeError, RuntimeError, AttributeError, LookupError) as error:
             return f"{way}: {type(error).__name__}: {first_line(error, 160)}"
-        error = worst(found, expected)
-        if not error <= limit:
-            return f"{way}: log-probabilities are {error:.2g} nats off, where rounding explains {limit:.2g}"
+        off = worst(found, expected)
+        if not off <= limit:
+            return f"{way}: log-probabilities are {off:.2g} nats off, where rounding explains {limit:.2g}"
     return ""
 
 

@@ -77,13 +77,20 @@ def serve(
 
 
 def new(
-    name: Annotated[str, typer.Argument(help="Module name: lowercase letters, digits and _.")],
+    name: Annotated[str, typer.Argument(help="NAME.yaml for a config, or the module name of an environment.")],
+    like: Annotated[str, typer.Option(help="Shipped config to copy.")] = "alfworld-first",
     folder: Annotated[Path, typer.Option(help="Folder to write to.")] = Path(),
     as_json: Json = False,
 ) -> None:
-    """Write an example environment to start from: a module, a config and a test, ready to train."""
-    from gagpo.interop.scaffold import class_name, new_environment
+    """Write a config, or an example environment with a module, a config and a test, to start from."""
+    from gagpo.interop.scaffold import class_name, new_config, new_environment
 
+    if name.endswith((".yaml", ".yml")):
+        copy = new_config(folder / name, like)
+        say(f"{copy}\nnext: gagpo train {copy}")
+        if as_json:
+            print_json({"files": [str(copy)]})
+        return
     env = f"{class_name(name)}-v0"
     made = new_environment(name, folder)
     say("\n".join(map(str, made)))

@@ -24,10 +24,9 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "export": ("gagpo export runs/alfworld-first@best model", "gagpo export episodes.jsonl logs"),
     "serve": ("gagpo serve gagpo/ALFWorld-v0 --port 8000", "gagpo serve gagpo/WebShop-v0 --browser"),
     "models get": ("gagpo models get smollm2-135m", "gagpo models get other-model.Q8_0.gguf --to models/other"),
-    "new": ("gagpo new walk", "gagpo new walk --folder environments"),
+    "new": ("gagpo new mine.yaml --like alfworld-small", "gagpo new walk"),
     "list": ("gagpo list", "gagpo list --runs elsewhere/runs --json"),
     "prompts": ("gagpo prompts show tags > mine.yaml", "gagpo prompts preview alfworld-first --turns 3"),
-    "configs": ("gagpo configs", "gagpo configs alfworld-first > mine.yaml"),
 }
 
 

@@ -1,4 +1,4 @@
-"""The commands ``list`` and ``configs``."""
+"""The command ``list``."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from typing import Annotated
 
 import typer
 
-from gagpo.cli.options import Json, print_json, print_table, say
+from gagpo.cli.options import Json, first_comment, print_json, print_table, say
 
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands of this file to ``app``."""
     app.command("list")(list_everything)
-    app.command()(configs)
 
 
 def list_everything(
@@ -25,7 +24,7 @@ def list_everything(
     models: Annotated[Path, typer.Option(help="Folder of models.")] = Path("data/models"),
     as_json: Json = False,
 ) -> None:
-    """List available environments, algorithms, engines, models and runs. In a pipe, columns are separated by tabs."""
+    """List available configs, environments, algorithms, engines, models and runs. In a pipe, tabs separate columns."""
     from gagpo.base.tables import Table
 
     listed = everything(runs, models)
@@ -33,7 +32,7 @@ def list_everything(
     if as_json:
         print_json([vars(one) for one in listed])
     elif sys.stdout.isatty():
-        print_table(Table(["kind", "name", "results", "from", "problem"], rows, words=range(5)))
+        print_table(Table(["kind", "name", "about", "from", "problem"], rows, words=range(5)))
     else:
         say(*("\t".join(" ".join(cell.split()) for cell in row) for row in rows))
 
@@ -42,14 +41,14 @@ def list_everything(
 class Listed:
     """One row of the list.
 
-    kind: environment, algorithm, engine, model or run.
-    results: of a shipped model.
+    kind: config, environment, algorithm, engine, model or run.
+    about: what a config is for, or the results of a model.
     problem: why it cannot be used; empty if it can.
     """
 
     kind: str
     name: str
-    results: str = ""
+    about: str = ""
     package: str = "gagpo"
     problem: str = ""
 
@@ -85,11 +84,13 @@ def _problem(module: str, name: str) -> str:
 
 
 def everything(runs: Path = Path("runs"), models: Path = Path("data/models")) -> list[Listed]:
-    """Environments, algorithms, engines, shipped models, local models and runs."""
+    """Shipped configs, environments, algorithms, engines, shipped models, local models and runs."""
     from gagpo.agents import pretrained
     from gagpo.algorithms import PRESETS
+    from gagpo.settings import shipped_configs
 
-    listed = environments()
+    listed = [Listed("config", name, first_comment(path)) for name, path in shipped_configs().items()]
+    listed += environments()
     listed += [Listed("algorithm", name) for name in sorted(PRESETS)]
     for engine, package in (("transformers", "transformers"), ("vllm", "vllm"), ("openai:MODEL", "openai")):
         missing = "" if find_spec(package) else f"the package {package} is not installed"
@@ -123,27 +124,3 @@ def _starters() -> list[Listed]:
         size = f"{one.manifest['parameters'] / 1e6:.2f} M parameters, {one.size / 2**20:.1f} MiB"
         found.append(Listed("model", starters.PREFIX + one.name, "; ".join([size, *rates])))
     return found
-
-
-def configs(
-    name: Annotated[str | None, typer.Argument(help="Print this config.")] = None,
-    as_json: Json = False,
-) -> None:
-    """List the configs that ship with the package, or print one."""
-    from gagpo.settings import find_config, shipped_configs
-
-    if name is not None:
-        print(find_config(name).read_text(encoding="utf-8"), end="")
-        return
-    from gagpo.base.tables import facts, text_width
-
-    found = {config: _first_comment(path) for config, path in shipped_configs().items()}
-    say(*facts(list(found.items()), text_width(most=200)))
-    say("\n`gagpo train NAME` uses one; `gagpo configs NAME > mine.yaml` makes a copy to change.")
-    if as_json:
-        print_json(found)
-
-
-def _first_comment(path: Path) -> str:
-    first = path.read_text(encoding="utf-8").partition("\n")[0]
-    return first.removeprefix("#").strip() if first.startswith("#") else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -43,6 +44,12 @@ def values(pairs: list[str] | None) -> dict[str, object]:
 def say(*lines: str) -> None:
     """Print for people."""
     print("\n".join(lines), flush=True)
+
+
+def first_comment(path: Path) -> str:
+    """The comment on the first line of a YAML file, '' without one."""
+    first = path.read_text(encoding="utf-8").partition("\n")[0]
+    return first.removeprefix("#").strip() if first.startswith("#") else ""
 
 
 def print_json(record: object) -> None:

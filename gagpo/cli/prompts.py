@@ -6,12 +6,11 @@ import itertools
 import os
 import sys
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gagpo.cli.options import Json, Overrides, print_json, say
+from gagpo.cli.options import Json, Overrides, first_comment, print_json, say
 
 if TYPE_CHECKING:
     from gagpo.agents.episodes import Turn
@@ -46,7 +45,7 @@ def prompts(
 
     known = shipped_prompts()
     if wanted is None:
-        found = {one: _first_comment(path) for one, path in known.items()}
+        found = {one: first_comment(path) for one, path in known.items()}
         say(*facts(list(found.items()), text_width(most=200)))
         say("\n`gagpo prompts show NAME > mine.yaml` makes a copy to change; context.prompt=mine.yaml uses it.")
         if as_json:
@@ -63,10 +62,6 @@ def prompts(
         records = _preview(name, overrides or [], turns, env, answer)
         if as_json:
             print_json(records)
-
-
-def _first_comment(path: Path) -> str:
-    return path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("#").strip()
 
 
 def _preview(config: str, overrides: list[str], turns: int, name: str | None, answer: str | None) -> list[object]:

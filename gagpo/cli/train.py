@@ -55,7 +55,7 @@ def train(
         if config is not None:
             raise SettingsError("give a settings file to start a run, or --resume RUN to continue one (not both)")
     elif config is None:
-        raise SettingsError("name a settings file or a shipped config (`gagpo configs` lists them), or --resume RUN")
+        raise SettingsError("name a settings file or a shipped config (`gagpo list` shows them), or --resume RUN")
     else:
         _make_missing_model(config, changes, quiet)
     if ray is not None:

@@ -1,4 +1,4 @@
-"""A new environment, written from a template."""
+"""New files to start from: a config copied from a shipped one, and an environment written from a template."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from gagpo.base.errors import InvalidArgument
+from gagpo.settings import SettingsError, find_config
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,40}", re.ASCII)
 _OWN = ("gagpo", "agents", "envs", "eval", "tests")
@@ -22,6 +23,15 @@ def class_name(module: str) -> str:
     'MoonBase'
     """
     return "".join(part.title() for part in module.split("_"))
+
+
+def new_config(path: Path, like: str) -> Path:
+    """Copy the shipped config ``like`` to ``path``. Raises: SettingsError if it is unknown or ``path`` exists."""
+    text = find_config(like).read_text(encoding="utf-8")
+    if path.exists():
+        raise SettingsError(f"{path} exists: choose another name")
+    path.write_text(text, encoding="utf-8")
+    return path
 
 
 def new_environment(name: str, folder: Path = Path()) -> list[Path]:

@@ -34,7 +34,7 @@ def find_config(config: str | Path) -> Path:
     if path.is_dir() and (path / "config.yaml").is_file():
         raise SettingsError(f"{path} is a run folder; `gagpo train --resume {path}` continues it")
     raise SettingsError(
-        f"there is no settings file {path}; {hint(path.stem, known)} (`gagpo configs` lists those that ship)"
+        f"there is no settings file {path}; {hint(path.stem, known)} (`gagpo list` shows those that ship)"
     )
 
 

@@ -8,7 +8,6 @@ from pydantic import Field, model_validator
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.options import Options
-from gagpo.settings.training import LoraSettings
 
 
 class SftModelSettings(Options):
@@ -69,7 +68,9 @@ class SftSettings(Options):
         description="weight of the loss on observations, relative to responses; absent: 0 with a base, 0.3 for a new "
         "model",
     )
-    lora: LoraSettings | None = Field(None, description="train an adapter, which is merged at the end; requires a base")
+    lora: int | None = Field(
+        None, ge=1, le=16384, description="rank of an adapter to train and merge; requires a base; absent: all weights"
+    )
     seed: int = Field(1, description="of model, demonstrations and order")
     model: SftModelSettings = SftModelSettings()
 
@@ -79,6 +80,4 @@ class SftSettings(Options):
             raise InvalidArgument("every: set steps too; without steps, evaluations come at growing intervals")
         if self.lora is not None and self.base is None:
             raise InvalidArgument("lora: a new model has nothing to adapt: set base, or remove lora")
-        if self.lora is not None and self.lora.base != "float32":
-            raise InvalidArgument(f"lora.base must be float32, because the adapter is merged (got {self.lora.base})")
         return self

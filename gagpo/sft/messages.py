@@ -27,7 +27,7 @@ def read_messages(path: Path, tokenizer: PreTrainedTokenizerBase, most: int) -> 
 
     Raises: InvalidArgument naming file, line and key of the first row that is wrong.
     """
-    episodes = []
+    episodes: list[Episode] = []
     for number, row in rows_of(path):
         if len(episodes) == most:
             break
@@ -156,7 +156,7 @@ def _render(
     tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], tools: list[Any] | None, **how: Any
 ) -> str:
     try:
-        return str(tokenizer.apply_chat_template(list(messages), tools=tools, tokenize=False, **how))
+        return str(tokenizer.apply_chat_template([dict(one) for one in messages], tools=tools, tokenize=False, **how))
     except Exception as error:  # whatever a template raises for roles or calls that it does not know
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise InvalidArgument(f"the model's chat template refuses it: {reason}") from None

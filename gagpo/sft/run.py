@@ -38,6 +38,7 @@ from gagpo.sft.rows import LabelledRow, store_rows, stored_rows, tokenized_rows
 from gagpo.sft.small_model import create, save_folder, train_tokenizer
 
 _TOKENIZED = 2000  # episodes that a tokenizer is trained on; more change nothing
+ALPHA = 32.0  # of an adapter: its share is scaled by alpha / rank
 _FOUND = "found.json"  # in the folder of unfinished work: what was derived, and what a model is compared with
 
 
@@ -66,9 +67,9 @@ def sft(settings: RunSettings, quiet: bool = False, say: Say = lambda _: None) -
     model, tokenizer, rows = prepare(settings, work, {RECIPE: _text(made)}, quiet)
     found = json.loads((work / _FOUND).read_text(encoding="utf-8"))
     say(words(found["derived"]))
-    settings = resolved(applied(settings, found["derived"]), model.num_parameters())
-    if (lora := sft_of(settings).lora) is not None:
-        adapters.inject(model, lora.rank, lora.alpha, lora.targets, sft_of(settings).seed)
+    settings = resolved(applied(settings, found["derived"]), parameters_of(model))
+    if (rank := sft_of(settings).lora) is not None:
+        adapters.inject(model, rank, ALPHA, adapters.ALL_LINEAR, sft_of(settings).seed)
     panel = Panel(settings, tokenizer, Expected(**found["expected"]), say) if found["expected"] else None
 
     def texts() -> dict[str, str]:
@@ -130,8 +131,10 @@ def _make(settings: RunSettings, work: Path, more: Mapping[str, str], quiet: boo
     first = parts(settings)[0]
     shape = derived_shape(first, len(tokenizer), lengths, environment_of(first))
     model = base or create(shape, tokenizer, chosen.seed)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    derived: Derived = {"rollout.max_tokens": lengths.response, "optimizer.learning_rate": rate_of(parameters)}
+    derived: Derived = {
+        "rollout.max_tokens": lengths.response,
+        "optimizer.learning_rate": rate_of(parameters_of(model)),
+    }
     if len(played) == 1:
         derived["sft.mistakes"] = played[0][1].mistakes
     if base is None:
@@ -141,6 +144,11 @@ def _make(settings: RunSettings, work: Path, more: Mapping[str, str], quiet: boo
     found = {"derived": derived, "expected": asdict(compared) if compared else None}
     durable.write_text(work / _FOUND, _text(found))
     store_rows(rows, work / "rows.npz", limit)
+
+
+def parameters_of(model: torch.nn.Module) -> int:
+    """How many numbers the weights are."""
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def shown_in(settings: RunSettings, tokenizer: PreTrainedTokenizerBase | None, quiet: bool) -> Demonstrations:

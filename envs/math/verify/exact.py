@@ -150,11 +150,13 @@ def _exponential(atom: Any) -> Any:
     """The exponential of an inverse function, with an angle times i; None for other atoms."""
     import sympy
 
-    x = atom.args[0] if atom.args else None
-    if isinstance(atom, sympy.log):
-        return x if x.is_positive else None
     if atom is sympy.pi:
         return sympy.Integer(-1)
+    if not atom.args:
+        return None
+    x = atom.args[0]
+    if isinstance(atom, sympy.log):
+        return x if x.is_positive else None
     if isinstance(atom, sympy.atan):
         return (1 + sympy.I * x) / sympy.sqrt(1 + x**2)
     if isinstance(atom, sympy.asin):

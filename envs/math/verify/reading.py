@@ -243,8 +243,8 @@ def _approximation(text: str, exact: str, rounded: str, depth: int) -> Answer:
 def _environment(text: str, depth: int) -> Answer | None:
     """A function by cases, a system of equations, read as a list, or a matrix, perhaps with a factor."""
     if system := _SYSTEM.fullmatch(text):
-        if (system["kind"] == "cases" or system["brace"]) and (rows := piecewise.rows(system["body"])):
-            return piecewise.function(rows, lambda part: _read(part, depth))
+        if (system["kind"] == "cases" or system["brace"]) and (pieces := piecewise.rows(system["body"])):
+            return piecewise.function(pieces, lambda part: _read(part, depth))
         body = re.sub(r"&(?=\s*[=<>\\])|(?<==)\s*&", "", system["body"])
         lines = [line for line in (line.strip(" ,;") for line in body.split(r"\\")) if line]
         if "&" not in body and not system["name"] and all(map(relations.is_relation, lines)):

@@ -245,12 +245,14 @@ def test_a_env_without_an_expert_is_not_scored_as_one(inside):
     assert done.returncode == 2 and "has no expert" in done.stderr
 
 
-def test_shipped_configs_are_listed_and_printed(inside):
-    done = inside("configs", "--json")
-    names = json.loads(done.stdout.splitlines()[-1])
-    assert done.returncode == 0 and "alfworld-small" in names and all(names.values())
-    shown = inside("configs", "alfworld-small")
-    assert shown.stdout.startswith("# ") and "environment:" in shown.stdout
+def test_shipped_configs_are_listed_and_copied(inside, tmp_path):
+    done = inside("list", "--json")
+    about = {one["name"]: one["about"] for one in json.loads(done.stdout.splitlines()[-1]) if one["kind"] == "config"}
+    assert done.returncode == 0 and "alfworld-small" in about and all(about.values())
+    made = inside("new", "mine.yaml", "--like", "alfworld-small", "--folder", tmp_path)
+    assert made.returncode == 0 and load(tmp_path / "mine.yaml") == load("alfworld-small")
+    again = inside("new", "mine.yaml", "--folder", tmp_path)
+    assert again.returncode == 2 and "mine.yaml exists" in again.stderr
     assert inside("--version").stdout.startswith("gagpo ") and "--version <" not in inside("--help").stdout
 
 

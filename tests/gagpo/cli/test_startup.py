@@ -65,7 +65,7 @@ MISTAKES = {
 }
 
 
-HELP = [["--help"], ["--version"], ["train", "--help"], ["eval", "--help"], ["configs"]]
+HELP = [["--help"], ["--version"], ["train", "--help"], ["eval", "--help"]]
 
 
 @pytest.fixture(scope="module")
@@ -101,5 +101,4 @@ def test_a_mistake_is_answered_before_anything_is_imported_or_made(answered, wor
 def test_help_imports_next_to_nothing(answered, words):
     status, modules, _, _ = answered[tuple(words)]
     assert status == 0 and not modules & HEAVY
-    if words != ["configs"]:
-        assert not modules & {"gymnasium", "numpy"}
+    assert not modules & {"gymnasium", "numpy"}

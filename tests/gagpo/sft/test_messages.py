@@ -159,7 +159,7 @@ def test_successful_episodes_of_a_file_are_imitated(corridor, warm_model, tmp_pa
 
 def test_an_adapter_is_trained_and_merged(corridor, warm_model, tmp_path):
     pytest.importorskip("peft")
-    changes = [f"model={tmp_path / 'm'}", "sft.steps=3", "sft.batch=4", "sft.episodes=16", "sft.lora.rank=2"]
+    changes = [f"model={tmp_path / 'm'}", "sft.steps=3", "sft.batch=4", "sft.episodes=16", "sft.lora=2"]
     with pytest.raises(SettingsError, match=r"lora: a new model has nothing to adapt"):
         load(corridor(), changes)
     folder = sft(load(corridor(), [*changes, f"sft.base={warm_model}"]), quiet=True)
