@@ -95,9 +95,11 @@ def evaluate(
     key_variable: KeyVariable = None,
     concurrency: Concurrency = None,
     timeout: Timeout = None,
+    price_in: PriceIn = None,
     price_cached: PriceCached = None,
     price_out: PriceOut = None,
     limit_cost: LimitCost = None,
+    completion_tokens: CompletionTokens = None,
     keep_reasoning: KeepReasoning = None,
     journals: Journals = None,
 ) -> None:
