@@ -1,34 +1,64 @@
-"""Export of episodes as an Inspect log.
+"""Export of successful episodes as conversations in the ``messages`` form, which ``sft.data`` and other trainers read.
 
 The source is a journal of an evaluation, or a file of episodes from ``gagpo eval --episodes`` or from a run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
 
 from gagpo.agents.episodes import Episode, read_episodes
-from gagpo.base.errors import InvalidArgument, MissingPackage
+from gagpo.agents.prompts import Message, Prompt, find_prompt
+from gagpo.base import durable
+from gagpo.base.errors import InvalidArgument
+from gagpo.envs.lookup import maker
 from gagpo.eval.journal import JournalError, read_journal
+from gagpo.runs.run_folder import RunFolder
+from gagpo.settings import RunSettings
 
 About = Mapping[str, object]
 """What a journal tells of its episodes: model, environment, split and its hash."""
 
 
 def export(source: Path, out: Path) -> int:
-    """Write the episodes of ``source`` to the folder ``out`` for ``inspect view``; return their number.
+    """Write the successful episodes of ``source``, one conversation a line, to the file ``out``; return their number.
 
-    Raises:
-        InvalidArgument: ``out`` exists, or the source holds no episode.
-        MissingPackage: Inspect is not installed.
+    The messages of a run's episodes have the wording of the run's prompt, those of other files of the prompt ``plain``.
+
+    Raises: InvalidArgument if ``out`` exists, or if the source holds no successful episode.
     """
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+    if out.exists():
         raise InvalidArgument(f"{out} exists: choose another path")
-    about, episodes = read_source(source)
-    _write(episodes, about, out)
-    return len(episodes)
+    solved = [episode for episode in read_source(source)[1] if episode.success and episode.turns]
+    if not solved:
+        raise InvalidArgument(f"{source} holds no successful episode")
+    place = source.resolve().parents[1]
+    settings = RunFolder.open(place).settings if (place / "config.yaml").is_file() else None
+    rows = [{"messages": conversation(episode, *_wording(settings, episode.environment or ""))} for episode in solved]
+    durable.write_text(out, "".join(json.dumps(row) + "\n" for row in rows))
+    return len(rows)
+
+
+def conversation(episode: Episode, prompt: Prompt, instructions: str) -> list[Message]:
+    """The messages of a full conversation: what the model was shown, and its responses."""
+    messages = prompt.opening(instructions)
+    for number, turn in enumerate(episode.turns):
+        if number:
+            text = prompt.turn_text(instructions, episode.turns[:number], turn.observation, ())
+        else:
+            text = prompt.first_text(instructions, turn.observation, ())
+        messages += [{"role": "user", "content": text}, {"role": "assistant", "content": turn.response}]
+    return messages
+
+
+def _wording(settings: RunSettings | None, name: str) -> tuple[Prompt, str]:
+    """The prompt and the instructions of a run's environment."""
+    if settings is None:
+        return find_prompt("plain"), ""
+    environment = next(one for one in settings.all_environments if one.name == name)
+    return environment.context.prompt, str(getattr(maker(environment.environment.id), "instructions", ""))
 
 
 def read_source(source: Path) -> tuple[About, list[Episode]]:
@@ -52,57 +82,3 @@ def _records(source: Path) -> Iterator[Episode]:
             yield Episode.from_record(record)
         except InvalidArgument as error:
             raise InvalidArgument(f"{source}, line {number}: not an episode ({error})") from None
-
-
-def _write(episodes: Sequence[Episode], about: About, out: Path) -> None:
-    """Write one log. A try of a task is an epoch of its sample."""
-    try:
-        from inspect_ai.dataset import Sample  # noqa: F401
-        from inspect_ai.log import EvalConfig, EvalDataset, EvalLog, EvalSample, EvalSpec, write_eval_log
-        from inspect_ai.model import ChatMessageAssistant, ChatMessageUser, ModelOutput
-        from inspect_ai.scorer import Score
-    except ImportError as error:
-        raise MissingPackage(f"Inspect's format needs inspect-ai ({error}); install the extra inspect") from None
-    samples = []
-    for episode in episodes:
-        messages: list[ChatMessageUser | ChatMessageAssistant] = []
-        for turn in episode.turns:
-            user, assistant = _utf8(turn.observation), _utf8(turn.response)
-            messages += [ChatMessageUser(content=user), ChatMessageAssistant(content=assistant)]
-        samples.append(
-            EvalSample(
-                id=_utf8(episode.task),
-                epoch=episode.sample + 1,
-                input=_utf8(episode.turns[0].observation) if episode.turns else "",
-                target="",
-                messages=messages,
-                output=ModelOutput.from_content("gagpo", _utf8(episode.turns[-1].response) if episode.turns else ""),
-                scores={"success": Score(value=float(episode.success), metadata={"reward": episode.reward})},
-                metadata=_utf8({"task_type": episode.task_type, "outcome": episode.outcome, **episode.info}),
-            )
-        )
-    ids: list[str | int] = [sample.id for sample in samples]
-    spec = EvalSpec(
-        created="1970-01-01T00:00:00+00:00",
-        task=_utf8(str(about.get("environment", "gagpo"))),
-        model=_utf8(str(about.get("model", "gagpo"))),
-        dataset=EvalDataset(name=_utf8(str(about.get("split", ""))), samples=len(samples), sample_ids=ids),
-        config=EvalConfig(),
-        metadata=_utf8({"split_hash": about.get("panel"), "kwargs": about.get("kwargs")}),
-    )
-    out.mkdir(parents=True, exist_ok=True)
-    write_eval_log(EvalLog(eval=spec, samples=samples, status="success"), str(out / "episodes.json"), format="json")
-
-
-Plain = TypeVar("Plain")
-
-
-def _utf8(value: Plain) -> Plain:
-    """A JSON value with lone surrogates replaced by question marks, so that it can be written as UTF-8."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode("utf-8")  # type: ignore[return-value]
-    if isinstance(value, list):
-        return [_utf8(part) for part in value]  # type: ignore[return-value]
-    if isinstance(value, dict):
-        return {_utf8(key): _utf8(part) for key, part in value.items()}  # type: ignore[return-value]
-    return value
