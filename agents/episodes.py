@@ -313,6 +313,15 @@ def _tokens(turn: Turn, before: Ids, decode: Decode) -> dict[str, object]:
     return row
 
 
+def episodes_in(path: Path) -> Iterator[Episode]:
+    """Yield the episodes of a file. Raises: InvalidArgument naming file, line and key of the first damaged one."""
+    for number, record in enumerate(read_episodes(path), 1):
+        try:
+            yield Episode.from_record(record)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{path}, line {number}: not an episode ({error})") from None
+
+
 def write_episodes(path: Path, episodes: Iterable[Episode], tokens: bool = False, decode: Decode | None = None) -> None:
     """Write one line of JSON per episode, in ASCII because a response may hold half a surrogate pair."""
     with path.open("w", encoding="utf-8") as file:

@@ -220,7 +220,7 @@ def export(
     trust_remote_code: TrustRemoteCode = False,
     as_json: Json = False,
 ) -> None:
-    """Write a run's model as a Hugging Face folder with a model card, or episodes as a log for `inspect view`."""
+    """Write a run's model as a Hugging Face folder with a card, or successful episodes as conversations for SFT."""
     from gagpo.training import export as models
 
     if models.names_a_run(source):

@@ -6,10 +6,10 @@ The source is a journal of an evaluation, or a file of episodes from ``gagpo eva
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from gagpo.agents.episodes import Episode, read_episodes
+from gagpo.agents.episodes import Episode, episodes_in
 from gagpo.agents.prompts import Message, Prompt, find_prompt
 from gagpo.base import durable
 from gagpo.base.errors import InvalidArgument
@@ -69,16 +69,8 @@ def read_source(source: Path) -> tuple[About, list[Episode]]:
     try:
         about, found = read_journal(source)
     except JournalError:
-        about, found = {}, _records(source)
+        about, found = {}, episodes_in(source)
     episodes = list(found)
     if not episodes:
         raise InvalidArgument(f"{source} holds no whole episode")
     return about, episodes
-
-
-def _records(source: Path) -> Iterator[Episode]:
-    for number, record in enumerate(read_episodes(source), 1):
-        try:
-            yield Episode.from_record(record)
-        except InvalidArgument as error:
-            raise InvalidArgument(f"{source}, line {number}: not an episode ({error})") from None

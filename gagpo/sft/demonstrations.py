@@ -12,7 +12,7 @@ import numpy as np
 from gagpo.agents.agent import Agent, EpisodeState, ExpertAgent, RandomAgent
 from gagpo.agents.call_formats import find_format
 from gagpo.agents.context import Context
-from gagpo.agents.episodes import Episode, Turn, read_episodes
+from gagpo.agents.episodes import Episode, Turn, episodes_in
 from gagpo.agents.model import load_tokenizer
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import make_env, tasks_of
@@ -87,18 +87,10 @@ def demonstrations(settings: RunSettings, quiet: bool = False) -> Demonstrations
 def of_file(settings: RunSettings, path: Path) -> Demonstrations:
     """The successful episodes of a file of episodes, at most ``sft.episodes``; invalid turns are not imitated.
 
-    Raises: InvalidArgument for a damaged record, naming its number, and for a file without successes.
+    Raises: InvalidArgument for a damaged record, naming its line, and for a file without successes.
     """
-    kept: list[Episode] = []
-    for number, record in enumerate(read_episodes(path), 1):
-        try:
-            episode = Episode.from_record(record)
-        except InvalidArgument as error:
-            raise InvalidArgument(f"{path}, episode {number}: {error}") from None
-        if episode.success and episode.turns:
-            kept.append(episode)
-        if len(kept) == sft_of(settings).episodes:
-            break
+    solved = (episode for episode in episodes_in(path) if episode.success and episode.turns)
+    kept = list(itertools.islice(solved, sft_of(settings).episodes))
     if not kept:
         raise InvalidArgument(f"{path} holds no successful episode to imitate")
     for turn in (turn for episode in kept for turn in episode.turns):

@@ -27,20 +27,29 @@ def journal(tmp_path):
     return journal.path
 
 
-@pytest.mark.interop
-def test_inspect(journal, tmp_path):
-    log = pytest.importorskip("inspect_ai.log")
-    export(journal, tmp_path / "logs")
-    read = log.read_eval_log(str(tmp_path / "logs" / "episodes.json"))
-    assert (read.status, read.eval.model, read.eval.metadata["split_hash"]) == ("success", "openai:m", "abc")
-    samples = {(sample.id, sample.epoch, sample.scores["success"].value) for sample in read.samples}
-    assert samples == {("a/b c", 1, 1.0), ("a/b c", 2, 1.0)}
-    assert read.samples[0].messages[1].text.endswith("<action>x</action>")
-    source = tmp_path / "e.jsonl"
-    write_episodes(source, [played("a\ud800"), played("a-")])  # half a character
-    export(source, tmp_path / "half")
-    read = log.read_eval_log(str(tmp_path / "half" / "episodes.json"))
-    assert {sample.id for sample in read.samples} == {"a?", "a-"}
+def test_conversations_are_those_that_sft_reads(journal, tmp_path, tiny):
+    from gagpo.sft.messages import read_messages
+
+    assert export(journal, tmp_path / "talk.jsonl") == 2
+    rows = [json.loads(line) for line in (tmp_path / "talk.jsonl").read_text().splitlines()]
+    assert [one["content"] for one in rows[0]["messages"]] == [
+        *("see", "<think>hm</think>do <action>x</action>"),
+        *("seen", "y"),
+    ]
+    episodes = read_messages(tmp_path / "talk.jsonl", tiny[1], 10)
+    assert [[turn.response for turn in episode.turns] for episode in episodes] == 2 * [
+        ["<think>hm</think>do <action>x</action>", "y"]
+    ]
+
+
+def test_a_runs_conversations_have_the_wording_of_its_prompt(tmp_path):
+    config = "name: run\nmodel: m\nalgorithm: gagpo\nenvironment: {id: 'gagpo.envs.testing:gagpo-test/Corridor-v0'}\ncontext: {prompt: tags}\n"
+    (tmp_path / "episodes").mkdir()
+    (tmp_path / "config.yaml").write_text(config)
+    write_episodes(tmp_path / "episodes" / "e.jsonl", [played(), Episode("lost", turns=played().turns)])
+    assert export(tmp_path / "episodes" / "e.jsonl", tmp_path / "talk.jsonl") == 1
+    messages = json.loads((tmp_path / "talk.jsonl").read_text())["messages"]
+    assert "<action> </action>" in messages[0]["content"] and "see" in messages[0]["content"]
 
 
 def test_what_cannot_be_exported(journal, tmp_path):
@@ -49,6 +58,9 @@ def test_what_cannot_be_exported(journal, tmp_path):
     (tmp_path / "bad").write_text('{"task": 1}\n')
     with pytest.raises(InvalidArgument, match="line 1: not an episode"):
         export(tmp_path / "bad", tmp_path / "x")
+    write_episodes(tmp_path / "lost", [Episode("lost", turns=played().turns)])
+    with pytest.raises(InvalidArgument, match="no successful episode"):
+        export(tmp_path / "lost", tmp_path / "x")
     (tmp_path / "empty").write_text("")
     with pytest.raises(InvalidArgument, match="no whole episode"):
         export(tmp_path / "empty", tmp_path / "x")
