@@ -43,7 +43,8 @@ def test_conversations_are_those_that_sft_reads(journal, tmp_path, tiny):
 
 
 def test_a_runs_conversations_have_the_wording_of_its_prompt(tmp_path):
-    config = "name: run\nmodel: m\nalgorithm: gagpo\nenvironment: {id: 'gagpo.envs.testing:gagpo-test/Corridor-v0'}\ncontext: {prompt: tags}\n"
+    environment = "environment: {id: 'gagpo.envs.testing:gagpo-test/Corridor-v0'}\n"
+    config = f"name: run\nmodel: m\nalgorithm: gagpo\n{environment}context: {{prompt: tags}}\n"
     (tmp_path / "episodes").mkdir()
     (tmp_path / "config.yaml").write_text(config)
     write_episodes(tmp_path / "episodes" / "e.jsonl", [played(), Episode("lost", turns=played().turns)])
