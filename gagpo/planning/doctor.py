@@ -23,7 +23,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from gagpo.agents.engines.base import Engine, Request, Sampling
+from gagpo.agents.engines.base import Engine, Request
 from gagpo.agents.engines.parity import ParityCheck, PolicyReader
 from gagpo.agents.engines.weights import named_tensors
 from gagpo.agents.model import load_model, load_tokenizer
@@ -312,7 +312,7 @@ def gap_of(engine: Engine, parity: ParityCheck) -> float:
     """The largest difference in nats between log-probabilities of the engine and of the model."""
     rng = np.random.default_rng(0)
     requests = [Request(i, rng.integers(5, 250, 4 + 5 * i).astype(np.int32), i) for i in range(8)]
-    (gap,) = parity.gaps(requests, [engine.generate(requests, Sampling(1.0, 16))])
+    (gap,) = parity.gaps(requests, [engine.generate(requests, parity.sampling)])
     for request in requests:
         engine.release(request.session)
     return gap.error

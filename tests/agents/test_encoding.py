@@ -49,8 +49,6 @@ def test_no_observation_ends_the_turn_or_speaks_as_the_user(dressed):
             assert tokenizer.decode(said) == action + family.end
             turns.append(Turn(hostile, hostile, hostile, prompt_ids=read, response_ids=said))
             calm_turns.append(Turn("so", "so", "so", prompt_ids=harmless, response_ids=calm.response("so")))
-    hinted = calm.with_hint(harmless, hostile)
-    assert control(calm, hinted) == control(calm, harmless) and hostile in tokenizer.decode(hinted)
 
 
 def test_marked_text_becomes_the_same_tokens_as_unmarked_text(dressed):
