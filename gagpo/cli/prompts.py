@@ -71,12 +71,14 @@ def _preview(config: str, overrides: list[str], turns: int, name: str | None, an
     from gagpo.agents.setup import make_context, make_env, tasks_of
     from gagpo.envs.base import TextEnv
     from gagpo.settings import load
+    from gagpo.settings.derived import model_or_base
     from gagpo.settings.machine import require_model
 
     settings = load(config, overrides)
     chosen = settings.only_environment if name is None else settings.environment_named(name)
-    require_model(settings.model)
-    tokenizer = load_tokenizer(settings.model, settings.revision, trust_remote_code=settings.trust_remote_code)
+    model = model_or_base(settings)
+    require_model(model)
+    tokenizer = load_tokenizer(model, settings.revision, trust_remote_code=settings.trust_remote_code)
     kwargs = settings.built(chosen.environment).kwargs
     env = make_env(chosen.environment.id, kwargs)
     if isinstance(env, TextEnv) and "expert" not in kwargs:  # an environment of another base may take no such argument
@@ -85,7 +87,7 @@ def _preview(config: str, overrides: list[str], turns: int, name: str | None, an
     try:
         context = make_context(tokenizer, env, **dict(chosen.context))
         task = tasks_of(env, chosen.environment.split).require().ids[0]
-        say(f"prompt {chosen.context.prompt.label}, model {settings.model}, task {task}")
+        say(f"prompt {chosen.context.prompt.label}, model {model}, task {task}")
         before: list[int] = []
         records: list[object] = []
         for number, (turn, source) in enumerate(itertools.islice(preview(env, context, task, answer), turns), 1):

@@ -17,6 +17,7 @@ from gagpo.agents.shape import Shape, sizes
 from gagpo.base.errors import InvalidArgument, first_line
 from gagpo.planning.memory import Part, adapter, engine_parts, moments, peak, state_parts, update_parts
 from gagpo.settings import EnvironmentSettings, RunSettings
+from gagpo.settings.derived import model_or_base
 from gagpo.sft.small_model import config, shape_for
 
 if TYPE_CHECKING:
@@ -121,9 +122,7 @@ def shape_of(settings: RunSettings) -> Shape:
 def _config(settings: RunSettings) -> PreTrainedConfig:
     from transformers import AutoConfig
 
-    model = settings.model
-    if settings.sft is not None and settings.sft.base is not None and not Path(model).exists():
-        model = settings.sft.base
+    model = model_or_base(settings)
     if pretrained.is_missing(model):
         raise ModelError(f"{model} is not here, and a plan downloads nothing; run `gagpo models get {model}`")
     name = pretrained.folder_of(model)

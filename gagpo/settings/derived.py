@@ -54,6 +54,12 @@ def with_derived(settings: RunSettings) -> RunSettings:
         raise SettingsError(f"{path}: {explain(error, (), 'derived')}") from None
 
 
+def model_or_base(settings: RunSettings) -> str:
+    """The run's model or, until SFT has made its folder, the model that SFT starts from."""
+    base = settings.sft.base if settings.sft is not None else None
+    return base if base is not None and not Path(settings.model).exists() else settings.model
+
+
 def recipe(settings: RunSettings) -> dict[str, Any]:
     """The settings that determine the result of SFT, as plain data."""
     names = ("context", "sft") if settings.environments else ("environment", "context", "sft")

@@ -10,7 +10,7 @@ import torch
 
 from gagpo.agents import pretrained
 from gagpo.agents.gguf import ConversionError
-from gagpo.agents.model import load_model, load_tokenizer
+from gagpo.agents.model import ModelError, load_model, load_tokenizer
 from gagpo.agents.pretrained import FetchError, Pretrained
 from gagpo.base import manifest
 
@@ -142,3 +142,14 @@ def test_what_cannot_be_converted_is_refused_by_name(tmp_path, make, said):
     with pytest.raises(ConversionError, match=f"bad.gguf .*{said}"):
         pretrained.convert_file(path, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_plan_fetches_nothing_and_says_what_to_type(offered, tmp_path):
+    from gagpo.planning.plan import shape_of
+    from gagpo.settings import load
+
+    changes = [f"model={tmp_path / 'made'}", "sft.base=tiny"]
+    with pytest.raises(ModelError, match="run `gagpo models get tiny`"):
+        shape_of(load("alfworld-smollm2", changes))
+    pretrained.get("tiny")
+    assert shape_of(load("alfworld-smollm2", changes)).layers == 1

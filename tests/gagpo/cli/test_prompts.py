@@ -34,6 +34,11 @@ def test_a_preview_shows_every_token_once():
     assert " of them known\n<|user|>You stand at 14." in second and "turn 3" not in second
 
 
+def test_a_model_that_sft_has_yet_to_make_is_previewed_by_its_base(tmp_path):
+    words = [f"model={tmp_path / 'none'}", "sft.base=starter:maths"]
+    assert "model starter:maths," in printed("preview", "maths-first", *WALK, *words, "--turns", "1")
+
+
 def test_answers_are_admissible_fixed_or_given(monkeypatch):
     monkeypatch.setattr(CorridorEnv, "expert_action", TextEnv.expert_action)
     assert "(the first admissible action)" in printed("preview", "maths-first", *WALK, "--turns", "1")
