@@ -167,11 +167,14 @@ def entropy(rows: Sequence[Row]) -> HealthFinding | None:
 
 
 INVALID = {
-    "invalid_unparsed": "without an action in the response: the prompt reads another format than the model writes",
-    "invalid_cut": "cut off at the token limit: raise rollout.max_tokens or check that the vocabulary spells actions",
-    "invalid_refused": "refused by the environment: the model does not use its commands",
+    "invalid_unparsed": ("without an action in the response", "the prompt reads another format than the model writes"),
+    "invalid_cut": (
+        "cut off at the token limit",
+        "raise rollout.max_tokens or check that the vocabulary spells actions",
+    ),
+    "invalid_refused": ("refused by the environment", "the model does not use its commands"),
 }
-"""Causes of invalid actions and advice, by metric."""
+"""Causes of invalid actions and what they mean for a model that never succeeds, by metric."""
 
 
 def invalid(rows: Sequence[Row]) -> HealthFinding | None:
@@ -183,9 +186,10 @@ def invalid(rows: Sequence[Row]) -> HealthFinding | None:
     if share <= 0.2:
         return HealthFinding("good", sentence)
     leading = max(INVALID, key=lambda name: -1.0 if math.isnan(kind := recent(rows, name)) else kind)
-    if leading == "invalid_refused" and recent(rows, "success_rate") > 0.5:  # a model that succeeds knows the commands
-        return HealthFinding("watch", f"{sentence}, most refused by the environment: they cost turns")
-    return HealthFinding("bad" if share > 0.5 else "watch", f"{sentence}, most {INVALID[leading]}")
+    cause, meaning = INVALID[leading]
+    if leading != "invalid_cut" and recent(rows, "success_rate") > 0:  # a model that succeeds speaks the language
+        return HealthFinding("watch", f"{sentence}, most {cause}: they cost turns")
+    return HealthFinding("bad" if share > 0.5 else "watch", f"{sentence}, most {cause}: {meaning}")
 
 
 def collapse(rows: Sequence[Row]) -> HealthFinding | None:

@@ -138,7 +138,7 @@ def _conclude(run: Path, results: Mapping[str, EvalResult]) -> None:
     for split in results:
         if (run / "evals" / f"before-{split}.json").exists():
             say(_compared(run, split))
-    say(f"curves: {run / 'curves.png'}\nreport: {page}")
+    say(f"curves: {run / 'curves.png'}\nreport: {page}\nnext: gagpo view {run}")
 
 
 def clock_time(seconds: float) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gagpo.base.tables import WIDTH
+from gagpo.base.tables import WIDTH, text_width
 from gagpo.eval.results import EvalResult
 from gagpo.runs.metrics import Metrics
 from gagpo.runs.register import environments_of, of_environment
@@ -23,6 +23,23 @@ _OF_UPDATE = {
 """Parts of the line for metrics that an update may have."""
 
 
+LONGEST = 240  # columns of a line outside a terminal
+
+
+def fitted(parts: Sequence[str], width: int) -> str:
+    """As many of the first parts as fit on a line, at least one.
+
+    >>> fitted(["success 50.0 %", "turns 4.0", "kl 0.1"], 28)
+    'success 50.0 %  turns 4.0'
+    """
+    line = parts[0]
+    for part in parts[1:]:
+        if len(line) + 2 + len(part) > width:
+            break
+        line = f"{line}  {part}"
+    return line
+
+
 @dataclass(frozen=True)
 class IterationFinished:
     """An iteration has been collected, trained on and logged."""
@@ -31,18 +48,21 @@ class IterationFinished:
 
     def __str__(self) -> str:
         m = self.metrics
-        line = (
-            f"{m['iteration']:>4}  success {100 * m['success_rate']:5.1f} %"
-            f"  turns {m['mean_turns']:4.1f}  "
-            f"invalid {100 * m['invalid_rate']:4.1f} %"
-        )
-        parts = [form.format(m[name]).replace("%", " %") for name, form in _OF_UPDATE.items() if name in m]
+        parts = [
+            f"{m['iteration']:>4}  success {100 * m['success_rate']:5.1f} %",
+            f"turns {m['mean_turns']:4.1f}",
+            f"invalid {100 * m['invalid_rate']:4.1f} %",
+        ]
         if m.get("updates") == 0:
             parts.append("nothing to learn from")
-        line = "  ".join([line, *parts]) + (
-            f"  {m['tokens_per_second']:.0f} tok/s  env {m['seconds_env']:.1f} s  gen {m['seconds_generate']:.1f} s  "
-            f"train {m['seconds_train']:.1f} s"
-        )
+        parts += [form.format(m[name]).replace("%", " %") for name, form in _OF_UPDATE.items() if name in m]
+        parts += [
+            f"{m['tokens_per_second']:.0f} tok/s",
+            f"env {m['seconds_env']:.1f} s",
+            f"gen {m['seconds_generate']:.1f} s",
+            f"train {m['seconds_train']:.1f} s",
+        ]
+        line = fitted(parts, text_width(most=LONGEST))
         envs = [f"{env} {100 * m[of_environment('success_rate', env)]:.1f} %" for env in environments_of(m)]
         indent = " " * 6
         return "\n".join(

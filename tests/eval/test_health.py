@@ -36,7 +36,7 @@ def test_a_healthy_run_has_nothing_to_act_on():
         ({"clip_fraction": 0.5}, "learning rate is too high"),
         ({"mismatch_kl": 0.09}, "not the same policy"),
         ({"entropy": 1e-4}, "all episodes become the same"),
-        ({"invalid_rate": 0.7, "invalid_refused": 0.7}, "does not use its commands"),
+        ({"invalid_rate": 0.7, "invalid_refused": 0.7, "success_rate": 0.0}, "does not use its commands"),
         ({"truncated_responses": 0.6}, "raise rollout.max_tokens"),
         ({"answer_task_information": 0.01}, "no longer depend"),
     ],
@@ -57,15 +57,17 @@ def test_a_bad_number_is_named_first_and_says_what_to_do(changes, said):
 )
 def test_invalid_actions_are_told_by_the_kind_that_leads(name, said):
     kinds = {"invalid_unparsed": 0.1, "invalid_cut": 0.1, "invalid_refused": 0.1, name: 0.4}
-    assert f"60 % of the actions are invalid, most {said}" in health_line(rows(invalid_rate=0.6, **kinds))
-    assert f"most {said}" in health_line(rows(invalid_rate=0.3, **{key: share / 2 for key, share in kinds.items()}))
+    lost = rows(invalid_rate=0.6, success_rate=0.0, **kinds)
+    assert f"60 % of the actions are invalid, most {said}" in health_line(lost)
+    few = rows(invalid_rate=0.3, success_rate=0.0, **{key: share / 2 for key, share in kinds.items()})
+    assert f"most {said}" in health_line(few)
     assert health_line(rows(invalid_rate=0.1, **{key: share / 6 for key, share in kinds.items()})) == ""
 
 
 def test_a_model_that_wins_is_not_said_to_lack_the_commands():
     refused = {"invalid_rate": 0.35, "invalid_refused": 0.35, "invalid_unparsed": 0.0, "invalid_cut": 0.0}
-    assert "does not use its commands" in health_line(rows(**refused, success_rate=0.2))
-    said = health_line(rows(**refused, success_rate=0.8))
+    assert "does not use its commands" in health_line(rows(**refused, success_rate=0.0))
+    said = health_line(rows(**refused, success_rate=0.2))
     assert "does not use" not in said and "they cost turns" in said
     often = rows(**{**refused, "invalid_rate": 0.6, "invalid_refused": 0.6}, success_rate=0.8)
     assert "bad" not in {one.level for one in health(often)}

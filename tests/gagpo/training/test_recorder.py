@@ -95,6 +95,15 @@ ROW = {
 LEARNED = {"loss": 0.1, "clip_fraction": 0.012, "old_kl": 0.00123, "entropy": 0.5, "grad_norm": 1.0, "zero_groups": 0.5}
 
 
+@pytest.mark.parametrize("columns", [60, 80, 120, 190])
+def test_a_line_fits_the_terminal_and_loses_whole_fields_from_the_right(monkeypatch, columns):
+    whole = str(IterationFinished(ROW | LEARNED))
+    monkeypatch.setenv("COLUMNS", str(columns))
+    line = str(IterationFinished(ROW | LEARNED))
+    assert len(line) <= columns and whole.startswith(line) and (line == whole or whole[len(line) :].startswith("  "))
+    assert len(line) > columns - 25 or line == whole
+
+
 def test_an_iteration_in_one_line():
     assert str(IterationFinished(ROW)) == (
         "  12  success  25.6 %  turns  7.2  invalid  3.1 %  512 tok/s  env 1.2 s  gen 2.0 s  train 3.0 s"
