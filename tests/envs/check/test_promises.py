@@ -199,3 +199,23 @@ def test_the_example_of_the_documentation_keeps_the_contract(tmp_path: Path, mon
         pool.step(0, "6")
         (event,) = pool.wait()
     assert event.terminated and event.reward == 1.0
+
+
+class RepeatingEnv(CorridorEnv):
+    """A corridor whose two splits begin alike, although ids and digests differ."""
+
+    def begin(self, task: Task) -> Outcome:
+        outcome = super().begin(task)
+        outcome.observation = "You stand at the same place as ever."
+        return outcome
+
+
+gymnasium.register("gagpo-test/Repeating-v0", RepeatingEnv)
+
+
+def test_tasks_of_two_splits_that_begin_alike_are_counted() -> None:
+    (found,) = check("gagpo-test/Repeating-v0", only=["splits are disjoint"])
+    number = len(CorridorEnv().tasks("test"))
+    assert found.ok and f"{number} of {number} tasks of test begin like one of" in found.detail
+    (usual,) = check("gagpo.envs.testing:gagpo-test/Corridor-v0", only=["splits are disjoint"])
+    assert usual.ok and "begin like" not in usual.detail
