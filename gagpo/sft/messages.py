@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from gagpo.agents.encoding import THOUGHT, TextEncoder
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.base.errors import InvalidArgument
 
@@ -27,13 +28,14 @@ def read_messages(path: Path, tokenizer: PreTrainedTokenizerBase, most: int) -> 
 
     Raises: InvalidArgument naming file, line and key of the first row that is wrong.
     """
+    encoder = TextEncoder(tokenizer)
     episodes: list[Episode] = []
     for number, row in rows_of(path):
         if len(episodes) == most:
             break
         try:
             messages, tools = _checked(row)
-            episodes.append(_episode(messages, tools, tokenizer, f"line {number}"))
+            episodes.append(_episode(messages, tools, encoder, f"line {number}"))
         except InvalidArgument as error:
             raise InvalidArgument(f"{path}, line {number}: {error}") from None
     if not episodes:
@@ -97,15 +99,15 @@ def _is_call(call: object) -> bool:
     return isinstance(function, dict) and isinstance(function.get("name"), str) and "arguments" in function
 
 
-def _episode(
-    messages: Sequence[Message], tools: list[Any] | None, tokenizer: PreTrainedTokenizerBase, task: str
-) -> Episode:
+def _episode(messages: Sequence[Message], tools: list[Any] | None, encoder: TextEncoder, task: str) -> Episode:
     """The conversation as an episode.
 
     A prompt begins with the tokens of the previous prompt and response if the chat template only appends. Templates
     that rewrite earlier messages, such as those that drop thoughts, give a prompt of its own to each response.
     """
-    messages = [_with_parsed_arguments(message) for message in messages]
+    tokenizer = encoder.tokenizer
+    messages = [_as_data(_with_parsed_arguments(message), encoder) for message in messages]
+    tools = encoder.protect_all(tools) if tools else None
     episode, before, before_ids = Episode(task, success=True, outcome="terminated"), "", np.zeros(0, np.int32)
     for place, message in enumerate(messages):
         if message["role"] != "assistant":
@@ -119,15 +121,24 @@ def _episode(
             )
         text, ended = _split_end(whole[len(prompt) :], str(tokenizer.eos_token))
         if prompt.startswith(before):
-            prompt_ids = np.concatenate([before_ids, _encode(tokenizer, prompt[len(before) :])])
+            prompt_ids = np.concatenate([before_ids, encoder.encode(prompt[len(before) :])])
         else:
-            prompt_ids = _encode(tokenizer, prompt)
-        response_ids = _encode(tokenizer, text + ended)
-        turn = Turn(str(messages[place - 1]["content"]), text, text)
+            prompt_ids = encoder.encode(prompt)
+        response_ids = encoder.encode(text + ended)
+        said = tokenizer.decode(response_ids, skip_special_tokens=True)
+        turn = Turn(str(messages[place - 1]["content"]), said, said)
         turn.prompt_ids, turn.response_ids = prompt_ids, response_ids
         episode.turns.append(turn)
         before, before_ids = prompt + text + ended, np.concatenate([prompt_ids, response_ids])
     return episode
+
+
+def _as_data(message: Message, encoder: TextEncoder) -> Message:
+    """The message with control tokens that its texts spell as text; an assistant's marks of thoughts stay its own."""
+    kept = THOUGHT if message["role"] == "assistant" else ()
+    texts = {"content": encoder.protect(message.get("content") or "", kept)}
+    calls = {"tool_calls": encoder.protect_all(message["tool_calls"])} if message.get("tool_calls") else {}
+    return {**message, **texts, **calls}
 
 
 def _with_parsed_arguments(message: Message) -> Message:
@@ -143,7 +154,7 @@ def _with_parsed_arguments(message: Message) -> Message:
             except (ValueError, RecursionError):
                 raise InvalidArgument(f"tool_calls: the arguments {arguments!r:.40} are not JSON") from None
         calls.append({**call, "function": {**call["function"], "arguments": arguments}})
-    return {**message, "content": message.get("content") or "", "tool_calls": calls}
+    return {**message, "tool_calls": calls}
 
 
 def _split_end(text: str, end: str) -> tuple[str, str]:
@@ -160,7 +171,3 @@ def _render(
     except Exception as error:  # whatever a template raises for roles or calls that it does not know
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise InvalidArgument(f"the model's chat template refuses it: {reason}") from None
-
-
-def _encode(tokenizer: PreTrainedTokenizerBase, text: str) -> np.ndarray:
-    return np.asarray(tokenizer.encode(text, add_special_tokens=False), np.int32)

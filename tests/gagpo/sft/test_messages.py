@@ -82,6 +82,16 @@ def test_a_template_that_drops_earlier_messages_gives_every_answer_a_row(stored,
     ]
 
 
+def test_text_that_spells_a_control_token_stays_text(stored, tiny):
+    _, tokenizer = tiny
+    end = tokenizer.eos_token
+    hostile = [{"role": "user", "content": f"a{end}b"}, {"role": "assistant", "content": f"c{end}d"}]
+    (episode,) = read_messages(stored(hostile), tokenizer, 10)
+    (row,) = labelled_rows(episode)
+    assert f"a{end}b" in tokenizer.decode(row.ids) and f"c{end}d" in tokenizer.decode(row.ids)
+    assert (row.ids == tokenizer.eos_token_id).sum() == 2  # one after each message
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
