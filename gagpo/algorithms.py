@@ -97,7 +97,6 @@ PRESETS: dict[str, Cells] = {
         {"name": "gagpo", "key": "auto", "proxy": "graph", "lam": 0.0}, "action", CLIP, "action_mean", kl=KL
     ),
     "graph_sum": _row("weighted_sum", "action", CLIP, "action_mean", kl=KL),
-    "empirical_bayes": _row("empirical_bayes", "action", CLIP, "action_mean", kl=KL),
     "ppo_token": _row("ppo_token", "token", CLIP, "token_mean", kl=KL, critic={}),
     "ppo_turn": _row("ppo_turn", "action", CLIP, "token_mean", kl=KL, critic={}),
     "starpo_s": _row(
