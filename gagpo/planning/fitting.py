@@ -123,8 +123,6 @@ def _candidates(settings: RunSettings) -> Iterator[tuple[str, str]]:
         yield "training.precision", "bfloat16"
     if settings.lora is not None and settings.lora.base == "float32":
         yield "lora.base", "bfloat16"
-    if settings.optimizer.name == "adamw" and settings.processes == 1:
-        yield "optimizer.name", "adamw8bit"
     if settings.algorithm.kl.coefficient > 0:
         yield "algorithm.kl.coefficient", "0.0"
 

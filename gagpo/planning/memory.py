@@ -20,6 +20,7 @@ from gagpo.settings import RunSettings
 GB = 1e9
 VLLM_SHARE, VLLM_CPU_CACHE = 0.4, 2**30  # the vLLM engine's defaults
 
+MOMENTS = 8  # bytes of Adam's two moments of a parameter, in float32
 BFLOAT16_SAVING = 13  # bytes per token, layer and unit of width that a layer saves entirely in bfloat16
 KEPT_SCORE = 12  # bytes of a stored attention score: after the cap, after the softmax, and one temporary
 RECOMPUTED_SCORE = 16  # bytes of a score in a recomputed block: two stored values and their gradients
@@ -55,13 +56,12 @@ def state_parts(settings: RunSettings, shape: Shape) -> list[Part]:
     count = extra or shape.parameters
     frozen, held_in = base_bytes(settings, shape)
     shares = f"; 1 of {ranks} parts" if ranks > 1 else ""
-    state, note = moments(settings, count)
     parts = [
         Part("weights", (frozen + 4 * extra) / ranks, every, held_in + shares),
         Part("gradients", 4 * count / ranks, ("loss", "backward", "step"), "float32; freed after each step" + shares),
-        Part("optimiser", state / ranks, every, note + shares),
+        Part("optimiser", MOMENTS * count / ranks, every, "Adam's two moments, float32" + shares),
     ]
-    if settings.device != "cpu" and settings.optimizer.name == "adamw":
+    if settings.device != "cpu":
         note = "the square root of a moment, of all weights"
         parts.append(Part("optimiser's step", 4 * count / ranks, ("step",), note))
     if settings.algorithm.kl.coefficient > 0 and not extra:
@@ -105,13 +105,6 @@ def gathered_parts(settings: RunSettings, shape: Shape) -> list[Part]:
         Part("gathered layers", 2 * size * layer, ("loss",), "of one layer, and the next one's on their way"),
         Part("gathered", ends + work * layer, ("backward",), "the same, and gradients on their way"),
     ]
-
-
-def moments(settings: RunSettings, count: int) -> tuple[float, str]:
-    """Bytes and description of the optimiser's moments of ``count`` parameters."""
-    if settings.optimizer.name == "adamw":
-        return 8 * count, "Adam's two moments, float32"
-    return (2 + 8 / 256) * count, "Adam's two moments, 8 bits"
 
 
 def adapter(settings: RunSettings, shape: Shape) -> int:

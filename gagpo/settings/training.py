@@ -13,9 +13,6 @@ from gagpo.base.options import Options
 class OptimizerSettings(Options):
     """AdamW; the rate rises linearly over ``warmup`` iterations and then follows the schedule."""
 
-    name: Literal["adamw", "adamw8bit"] = Field(
-        "adamw", description="adamw8bit: 8-bit moments by bitsandbytes, in a single process"
-    )
     learning_rate: float = Field(1e-6, gt=0, le=10, description="the highest rate")
     weight_decay: float = Field(0.0, ge=0, description="weight decay of matrices; norms and biases have none")
     betas: tuple[float, float] = Field((0.9, 0.999), description="decay rates of AdamW's moments")
