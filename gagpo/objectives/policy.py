@@ -204,7 +204,7 @@ def _segment_means(
     assert isinstance(aggregation, Geometric | Power)
     segment_K, tokens_S = layout.segments(aggregation.per)
     count = normaliser.actions if aggregation.per == "action" else normaliser.rows
-    exponent: Radius = 0.0
+    exponent = 0.0
     if isinstance(aggregation, Power):
         exponent = aggregation.exponent if controls.exponent is None else controls.exponent
     bounds = log_bounds(settings.gate, controls)

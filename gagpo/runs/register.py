@@ -166,8 +166,8 @@ SECTIONS = {
         Metric("replay_coefficient", "ratio", "Factor of their advantages."),
     ),
     "Controllers": (
-        Metric("apmpo_exponent", "exponent", "APMPO's exponent, mean over task groups."),
-        Metric("apmpo_radius", "ratio", "APMPO's clip radius, mean over task groups."),
+        Metric("apmpo_exponent", "exponent", "APMPO's exponent."),
+        Metric("apmpo_radius", "ratio", "APMPO's upper clip radius."),
         Metric("step_kl", "nats per token",
                "KL from the sampling policy to the updated one, if it may have left the trust region."),
         Metric("step_kept", "share", "Share of the update that the trust region kept."),

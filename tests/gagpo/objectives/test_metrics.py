@@ -69,7 +69,6 @@ BY_GROUP = [
     for ratio in ("token", "action", "sequence")
     for gate in ("clip", {"name": "clip", "dual": 3.0}, "log_clip", "cispo")
 ]
-BY_GROUP.append(({"aggregation": "power"}, {"exponent": [0.5, 0.9]}, ROW))
 
 
 @pytest.mark.parametrize(("cells", "values", "per"), BY_GROUP)
