@@ -52,7 +52,7 @@ class Controllers:
         self.settings = settings or ControllerSettings()
         self.by_groups = by_groups
         self.apmpo = ApmpoController() if self.settings.apmpo else None
-        self.agpo = AgpoController(self.settings.agpo) if self.settings.agpo else None
+        self.agpo = AgpoController() if self.settings.agpo else None
         self.trust_region = TrustRegion(trust_region) if trust_region else None
         parts = {"apmpo": self.apmpo, "agpo": self.agpo, "trust_region": self.trust_region}
         self._parts = {name: part for name, part in parts.items() if part is not None}

@@ -15,7 +15,7 @@ from typing import Literal
 Unit = Literal[
     "", "advantage", "bytes", "count", "exponent", "loss", "nats", "nats per token", "norm", "rate", "ratio",
     "return squared",
-    "reward", "seconds", "share", "skewness", "temperature", "tokens", "tokens per second", "turns", "updates",
+    "reward", "seconds", "share", "temperature", "tokens", "tokens per second", "turns", "updates",
 ]  # fmt: skip
 
 
@@ -176,7 +176,6 @@ SECTIONS = {
         Metric("agpo_radius", "ratio", "AGPO's clip radius, mean over tasks."),
         Metric("agpo_temperature", "temperature", "AGPO's sampling temperature, mean over tasks, where the base is 1."),
         Metric("agpo_dispersion", "reward", "Dispersion of the probes' rewards, mean over tasks."),
-        Metric("agpo_skewness", "skewness", "Skewness of the probes' rewards, mean over tasks."),
         Metric("agpo_vote_entropy", "nats", "Vote entropy of the probes' answers, mean over tasks."),
         Metric("agpo_entropy_share", "ratio", "Entropy of the policy relative to its running mean, mean over tasks."),
     ),

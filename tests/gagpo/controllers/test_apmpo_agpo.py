@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from gagpo.algorithms import load
 from gagpo.controllers import Agpo, Apmpo, Controllers, ControllerSettings
 from gagpo.controllers.agpo import Statistics, agpo_radius
-from gagpo.controllers.votes import group_skewness, vote_entropy
+from gagpo.controllers.votes import vote_entropy
 from gagpo.credit import Turns, advantages
 
 
@@ -72,13 +72,13 @@ def test_apmpo_at_its_ends():
 
 
 def test_agpo_radius_has_its_worked_number():
-    probe = Statistics(0.0, dispersion=0.4, skewness=-0.3, votes=0.7)
-    assert agpo_radius(probe, 1.5 / 1.0, kl=0.2, skewness_gain=0.2) == pytest.approx(0.2057692, abs=5e-8)
+    probe = Statistics(0.0, dispersion=0.4, votes=0.7)
+    assert agpo_radius(probe, 1.5 / 1.0, kl=0.2) == pytest.approx(0.214, abs=5e-8)
 
 
 def test_agpo_radius_is_bounded():
     for dispersion, votes, share, radius in ((50.0, 0.0, 1.0, 0.05), (0.0, 100.0, 9.0, 0.4), (0.0, 0.0, 9.0, 0.3)):
-        assert agpo_radius(Statistics(0.0, dispersion, 0.0, votes), share, kl=0.0) == pytest.approx(radius)
+        assert agpo_radius(Statistics(0.0, dispersion, votes), share, kl=0.0) == pytest.approx(radius)
 
 
 def test_agpo_by_hand_over_two_iterations():
@@ -159,20 +159,15 @@ def test_agpo_entropy_is_of_each_task():
     assert (radius[0] / radius[1]).item() == pytest.approx(1.5)
 
 
-def test_agpo_votes_are_answers_where_given_and_skewness_is_an_option():
-    controllers = with_agpo(skewness_weight=1.0)
+def test_agpo_votes_are_answers_where_given():
+    controllers = with_agpo()
     controllers.observe_probe(episodes([1, 0, 0, 0], vote_E=[4, 7, 8, 9]), ["0"])
     found = controllers.agpo.state.by_task["0"]
     assert found.votes == pytest.approx(math.log(4))
-    assert found.skewness == pytest.approx(2.0 * 0.75**1.5)  # of the textbook's 2
-    assert controllers.agpo.state.uncertainty == pytest.approx(0.5 + math.log(4) + found.skewness)
+    assert controllers.agpo.state.uncertainty == pytest.approx(0.5 + math.log(4))
 
 
-def test_skewness_and_vote_entropy_by_hand():
-    # 0 0 0 1: m3 = 3/32, the sample deviation 1/2; corrected by sqrt(12)/2.
-    value, group = np.array([0, 0, 0, 1.0, 2, 2, 2, 0, 9.0]), np.array([0, 0, 0, 0, 1, 1, 1, 2, 2])
-    assert group_skewness(value, group, 3) == pytest.approx([0.75 * math.sqrt(3), 0.0, 0.0])
-    assert group_skewness(np.eye(1, 200)[0], np.zeros(200, int), 1).tolist() == [10.0]
+def test_vote_entropy_by_hand():
     outcome, group = np.array([7, 7, 7, 9, 1, 1, 2, 3]), np.array([0, 0, 0, 0, 1, 1, 2, 2])
     expected = [-(0.75 * math.log(0.75) + 0.25 * math.log(0.25)), 0.0, math.log(2)]
     assert vote_entropy(outcome, group, 3) == pytest.approx(expected)
