@@ -112,11 +112,6 @@ def _candidates(settings: RunSettings) -> Iterator[tuple[str, str]]:
     while engine.name == "transformers" and sessions > 8:
         sessions //= 2
         yield "rollout.concurrency", str(sessions)
-    if settings.device != "cpu" and not training.offload:
-        yield "training.offload", "[activations]"
-        if settings.processes > 1:
-            yield "training.offload", "[weights]"
-            yield "training.offload", "[activations,weights]"
     if engine.dtype == "float32" and settings.algorithm.kl.coefficient > 0:
         yield "engine.dtype", "bfloat16"
     if training.precision == "float32":

@@ -7,8 +7,7 @@ families differ by some tens of percent.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
 
 from gagpo.agents.engines.flat.kernels import BLOCK, KEPT_SCORES, SMALL_SCORES
 from gagpo.agents.engines.ranks import is_colocated
@@ -68,17 +67,11 @@ def state_parts(settings: RunSettings, shape: Shape) -> list[Part]:
         size, note = _size(settings.engine.dtype), f"{settings.engine.dtype}, for algorithm.kl" + shares
         parts.append(Part("reference", size * count / ranks, every, note))
     if ranks > 1:
-        host = _offloads(settings, "weights")
-        parts = [replace(part, host=host) for part in parts] + gathered_parts(settings, shape)
+        parts += gathered_parts(settings, shape)
     if settings.training.average:
         note = "of the weights, float32" + shares
         parts.append(Part("average", 4 * count / ranks, every, note, host=settings.device != "cpu"))
     return parts
-
-
-def _offloads(settings: RunSettings, what: Literal["activations", "weights"]) -> bool:
-    """Whether ``what`` is offloaded to the host (``training.offload``)."""
-    return settings.device != "cpu" and what in settings.training.offload
 
 
 def base_bytes(settings: RunSettings, shape: Shape) -> tuple[float, str]:
@@ -187,13 +180,7 @@ def update_parts(settings: RunSettings, shape: Shape, row: int, prompt: int, tur
     ends = 3 * width * tokens * shape.width  # input and output of the last norm, and its selected rows
     one = tokens * width * shape.width if checkpointed else layer
     how = "the input of every layer" if checkpointed else "6 D + 4 F + 2 A + 2 C numbers a token and layer"
-    if _offloads(settings, "activations"):
-        parts = [
-            Part("activations", one + ends, ("loss", "backward"), f"{tokens} tokens; the input of one layer"),
-            Part("activations of the others", shape.layers * one, ("loss", "backward"), how, host=True),
-        ]
-    else:
-        parts = [Part("activations", shape.layers * one + ends, ("loss", "backward"), f"{tokens} tokens; {how}")]
+    parts = [Part("activations", shape.layers * one + ends, ("loss", "backward"), f"{tokens} tokens; {how}")]
     if shape.materialized and scores > KEPT_SCORES:
         block = RECOMPUTED_SCORE * tokens * shape.heads * min(BLOCK, row)
         parts.append(Part("scores", block, ("loss", "backward"), f"of a block of {BLOCK} queries, written out"))

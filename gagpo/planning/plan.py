@@ -100,7 +100,7 @@ class MemoryPlan:
         return peak(self.parts)
 
     def on_host(self) -> float:
-        """Bytes that a process offloads to host memory."""
+        """Bytes that a process holds in host memory."""
         return sum(part.bytes for part in self.parts if part.host)
 
     def record(self) -> dict[str, object]:

@@ -83,7 +83,7 @@ def _load(settings: RunSettings, saved: Checkpoint | None, commit: str | None) -
         if saved:
             adapters.load(model, Path(saved.model), base)
     if settings.training.gradient_checkpointing:
-        checkpoint_activations(model, "activations" in settings.training.offload)
+        checkpoint_activations(model)
     if settings.algorithm.kl.coefficient <= 0:
         return TrainedPolicy(model, tokenizer, base)
     if base is not None:

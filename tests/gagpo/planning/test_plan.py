@@ -15,7 +15,7 @@ from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.model import ModelError, untrained
 from gagpo.agents.shape import sizes
 from gagpo.collecting.distributed_rollout import require_fitting
-from gagpo.planning.fitting import CONTEXT, FRAGMENTS, judge
+from gagpo.planning.fitting import judge
 from gagpo.planning.memory import GB, update_parts
 from gagpo.planning.memory import peak as peak_of
 from gagpo.planning.plan import Guess, measured_guess, plan, shape_of
@@ -172,35 +172,12 @@ def test_materialised_attention_scores_are_counted(big, row, heads):
     assert counted.peak == pytest.approx(planned, rel=0.15)
 
 
-def test_offloaded_parts_are_in_host_memory(big):
-    start = with_overrides(big, ["device=cuda", "processes=8", "training.gradient_checkpointing=true"])
-    inside, outside = plan(start), plan(with_overrides(start, ["training.offload=[activations,weights]"]))
-    (average,) = (part.bytes for part in inside.parts if part.host)
-    names = {part.name for part in outside.parts if part.host} - {"average"}
-    assert names == {"weights", "gradients", "optimiser", "optimiser's step", "reference", "activations of the others"}
-    states = sum(part.bytes for part in inside.parts if part.name in names)
-    layers = next(part.bytes for part in inside.parts if part.name == "activations")
-    assert outside.on_host() == pytest.approx(average + states + layers, rel=0.05)
-    assert outside.peak()[0] < inside.peak()[0]
-
-
 def test_without_a_gpu_the_average_is_not_host_memory(big):
     with_average, without = (
         plan(with_overrides(big, ["device=cpu", f"training.average={average}"])) for average in ("true", "false")
     )
     assert with_average.on_host() == 0
     assert with_average.peak()[0] - without.peak()[0] == pytest.approx(4 * with_average.shape.parameters)
-
-
-def test_offloading_is_advised_where_it_is_enough(big):
-    """It keeps the result, so it comes before number formats; one process has no sharded weights to offload."""
-    start = with_overrides(big, ["device=cuda", "processes=8", "training.gradient_checkpointing=true"])
-    least = plan(with_overrides(start, ["training.offload=[weights]"])).peak()[0]
-    verdict = judge(start, Guess(), (least + CONTEXT) / GB / (1 - FRAGMENTS) + 0.01)
-    assert not verdict.fits and "training.offload" in verdict.advice
-    assert judge(with_overrides(start, verdict.overrides), Guess(), verdict.gigabytes).fits
-    alone = judge(with_overrides(start, ["processes=1"]), Guess(), 10)
-    assert "weights]" not in alone.advice
 
 
 def test_the_parts_of_ranks(big):
