@@ -32,7 +32,7 @@ Cells = dict[str, Any]
 
 CLIP = {"name": "clip", "low": 0.2, "high": 0.2}
 SEQUENCE_CLIP = {"name": "clip", "low": 3e-4, "high": 4e-4}
-KL = {"coefficient": 0.01, "estimator": "k3"}
+KL = {"coefficient": 0.01}
 
 NAMED = ("credit", "gate", "aggregation")
 """Cells that may be written as a name alone."""

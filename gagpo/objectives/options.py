@@ -146,13 +146,9 @@ Aggregation = Annotated[
 
 
 class Kl(Options):
-    """Penalty ``coefficient * KL`` to the reference policy, averaged like the objective.
-
-    estimator: with x = logp - logp_ref, ``k1`` x (its expected gradient is 0), ``k2`` x²/2, ``k3`` exp(-x)+x-1.
-    """
+    """Penalty ``coefficient * KL`` to the reference policy (k3), averaged like the objective."""
 
     coefficient: float = Field(default=0.0, ge=0)
-    estimator: Literal["k1", "k2", "k3"] = "k3"
 
 
 # Where sampler and trainer differ -------------------------------------------------------------------------------------
