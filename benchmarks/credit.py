@@ -49,7 +49,6 @@ def batch(turns: int, seed: int = 0, group: int = 8, longest: int = 50, states: 
         end_state_E=group_E * states + rng.integers(0, states, episodes),
         success_E=success_E,
         action_N=rng.integers(0, 10, count),
-        feature_NF=rng.normal(size=(count, 64)).astype(np.float32) / 8,
         entropy_N=rng.random(count),
         energy_K=rng.random(int(tokens_N.sum())),
     )

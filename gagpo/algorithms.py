@@ -32,7 +32,7 @@ Cells = dict[str, Any]
 
 CLIP = {"name": "clip", "low": 0.2, "high": 0.2}
 SEQUENCE_CLIP = {"name": "clip", "low": 3e-4, "high": 4e-4}
-KL = {"coefficient": 0.01, "estimator": "k3"}
+KL = {"coefficient": 0.01}
 
 NAMED = ("credit", "gate", "aggregation")
 """Cells that may be written as a name alone."""
@@ -97,7 +97,6 @@ PRESETS: dict[str, Cells] = {
         {"name": "gagpo", "key": "auto", "proxy": "graph", "lam": 0.0}, "action", CLIP, "action_mean", kl=KL
     ),
     "graph_sum": _row("weighted_sum", "action", CLIP, "action_mean", kl=KL),
-    "empirical_bayes": _row("empirical_bayes", "action", CLIP, "action_mean", kl=KL),
     "ppo_token": _row("ppo_token", "token", CLIP, "token_mean", kl=KL, critic={}),
     "ppo_turn": _row("ppo_turn", "action", CLIP, "token_mean", kl=KL, critic={}),
     "starpo_s": _row(

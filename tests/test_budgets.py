@@ -84,7 +84,7 @@ def test_the_table_is_printed():
         ("", "device", "str"),
         ("rollout", "workers", "auto or int"),
         ("sft", "steps", "int or none, >= 1"),
-        ("training", "offload", "list of activations or weights"),
+        ("lora", "targets", "str or list of str"),
         ("optimizer", "betas", "2 x float"),
         ("environment", "kwargs", "mapping"),
     ],

@@ -39,7 +39,7 @@ TURN_LEVEL = {
     "gagpo": preset("gagpo"),
     "gagpo, key observation": preset("gagpo", "algorithm.credit.key=observation"),
     **{name: preset(name) for name in ("grpo", "gigpo", "hgpo", "graphgpo", "milegpo")},
-    **{name: preset(name) for name in ("graph_value", "graph_sum", "empirical_bayes")},
+    **{name: preset(name) for name in ("graph_value", "graph_sum")},
 }
 NEWER = ("rejection_sampling", "g2po", "empg", "optimal_token_baseline", "dppo", "sampo", "max_rl")
 OTHERS = [name for name in PRESETS if name not in (*TURN_LEVEL, *NEWER)]

@@ -33,7 +33,6 @@ METHODS: dict[str, dict[str, Any]] = {
     "milegpo-state": {"name": "milegpo", "key": "state"},
     "graph": {"name": "gagpo", "key": "state", "proxy": "graph", "lam": 0.0},
     "graph_sum": {"name": "weighted_sum", "key": "state"},
-    "eb": {"name": "empirical_bayes", "key": "state"},
 }
 """The credits that are compared. Everything else is the same for all: one ratio per action, clip .2, mean over actions,
 no KL."""

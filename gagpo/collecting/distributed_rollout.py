@@ -46,11 +46,6 @@ class Rollout(Protocol):
 
 def require_fitting(settings: RunSettings, processes: int) -> None:
     """Raise SettingsError if the run cannot be spread over several ``processes``."""
-    if settings.optimizer.name == "adamw8bit":
-        raise SettingsError(
-            f"optimizer.name=adamw8bit cannot be sharded over {processes} processes: set optimizer.name=adamw, or "
-            "processes=1"
-        )
     if settings.rollout.ahead:
         raise SettingsError(
             f"rollout.ahead={settings.rollout.ahead} needs a single process (got {processes}): set rollout.ahead=0, or "

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.options import Options
-from gagpo.controllers.votes import group_skewness, vote_entropy
+from gagpo.controllers.votes import vote_entropy
 from gagpo.credit.turns import Turns
 from gagpo.credit.turns.grouping import group_std
 
@@ -28,13 +28,12 @@ RADIUS = 0.2
 class Agpo(Options):
     """Each task's sampling temperature and clip radius, from probe episodes, entropy and KL (arXiv 2605.20722).
 
-    probe: episodes per task of the probe. Dispersion and skewness are of their successes, 0 or 1.
-    skewness_weight, skewness_gain: of the skewness in the uncertainty and the radius; 0 as in the authors' code.
+    The paper's terms of skewness are left out: their weights are 0 in the authors' code.
+
+    probe: episodes per task of the probe. The dispersion is of their successes, 0 or 1.
     """
 
     probe: int = Field(default=8, ge=2)
-    skewness_weight: float = Field(default=0.0, ge=0)
-    skewness_gain: float = Field(default=0.0, ge=0)
 
 
 class Statistics(NamedTuple):
@@ -42,7 +41,6 @@ class Statistics(NamedTuple):
 
     deviation: float
     dispersion: float
-    skewness: float
     votes: float
 
 
@@ -66,8 +64,7 @@ class AgpoState:
 class AgpoController:
     """Temperature and radius of each task, stored by the task's name."""
 
-    def __init__(self, settings: Agpo):
-        self.settings = settings
+    def __init__(self) -> None:
         self.state = AgpoState()
 
     def begin(self) -> None:
@@ -83,23 +80,22 @@ class AgpoController:
 
         tasks_G: the task of each group, in increasing order of ``group_E``; groups of one task are merged.
         """
-        settings, state = self.settings, self.state
+        state = self.state
         names = list(dict.fromkeys(tasks_G))
         group_E = np.array([names.index(task) for task in tasks_G])[turns.group_index_E]
         groups = len(names)
         reward_E = turns.coded_return_E("success")
         vote_E = reward_E if turns.vote_E is None else turns.vote_E
         dispersion_G = group_std(reward_E, group_E, groups)
-        skewness_G = np.abs(group_skewness(reward_E, group_E, groups))
         votes_G = vote_entropy(vote_E, group_E, groups)
-        uncertainty_G = dispersion_G + votes_G + settings.skewness_weight * skewness_G
+        uncertainty_G = dispersion_G + votes_G
         usual = state.uncertainty
         if usual is None or usual <= NOTHING:
             deviation_G = np.zeros(groups)
         else:
             deviation_G = (uncertainty_G - usual) / (usual + 1e-8)
         state.uncertainty = running(usual, float(uncertainty_G.mean()), 0.1)
-        columns = zip(deviation_G.tolist(), dispersion_G.tolist(), skewness_G.tolist(), votes_G.tolist(), strict=True)
+        columns = zip(deviation_G.tolist(), dispersion_G.tolist(), votes_G.tolist(), strict=True)
         state.by_task |= {task: Statistics(*numbers) for task, numbers in zip(names, columns, strict=True)}
 
     def observe_batch(self, tasks_G: Sequence[str], entropy_G: np.ndarray | None) -> None:
@@ -138,8 +134,7 @@ class AgpoController:
         found = self.state.by_task.get(task)
         if found is None:
             return RADIUS
-        share = self.state.entropy_share.get(task, 1.0)
-        return agpo_radius(found, share, self.state.kl, self.settings.skewness_gain)
+        return agpo_radius(found, self.state.entropy_share.get(task, 1.0), self.state.kl)
 
     def values(self) -> dict[str, float]:
         """Metrics, means over the probed tasks."""
@@ -149,7 +144,6 @@ class AgpoController:
                 "agpo_radius": float(np.mean([self.radius(task) for task in state.by_task])),
                 "agpo_temperature": float(np.mean([self.temperature(1.0, task) for task in state.by_task])),
                 "agpo_dispersion": float(np.mean([one.dispersion for one in found])),
-                "agpo_skewness": float(np.mean([one.skewness for one in found])),
                 "agpo_vote_entropy": float(np.mean([one.votes for one in found])),
             }
         if state.entropy_share:
@@ -164,12 +158,12 @@ class AgpoController:
         self.state = AgpoState(**{**state, "by_task": by_task})
 
 
-def agpo_radius(found: Statistics, entropy_share: float, kl: float, skewness_gain: float = 0.0) -> float:
+def agpo_radius(found: Statistics, entropy_share: float, kl: float) -> float:
     """AGPO's symmetric clip radius, with ``h = clamp(entropy_share, .5, 1.5)``:
 
-    ``clamp(.2 h (1 + .1 VE)/(1 + sigma + .5 KL + skewness_gain |k3|), .05, .4)``
+    ``clamp(.2 h (1 + .1 VE)/(1 + sigma + .5 KL), .05, .4)``
     """
-    damping = 1.0 + found.dispersion + 0.5 * kl + skewness_gain * abs(found.skewness)
+    damping = 1.0 + found.dispersion + 0.5 * kl
     radius = RADIUS * np.clip(entropy_share, 0.5, 1.5) * (1.0 + 0.1 * found.votes) / damping
     return float(np.clip(radius, 0.05, 0.4))
 

@@ -51,8 +51,8 @@ class Controllers:
     ):
         self.settings = settings or ControllerSettings()
         self.by_groups = by_groups
-        self.apmpo = ApmpoController(self.settings.apmpo) if self.settings.apmpo else None
-        self.agpo = AgpoController(self.settings.agpo) if self.settings.agpo else None
+        self.apmpo = ApmpoController() if self.settings.apmpo else None
+        self.agpo = AgpoController() if self.settings.agpo else None
         self.trust_region = TrustRegion(trust_region) if trust_region else None
         parts = {"apmpo": self.apmpo, "agpo": self.agpo, "trust_region": self.trust_region}
         self._parts = {name: part for name, part in parts.items() if part is not None}
@@ -116,17 +116,15 @@ class Controllers:
             self.agpo.observe_batch(tasks_G, entropy_G)
 
     def controls(self, group_K: Tensor | None = None) -> Controls:
-        """Clip radii and exponent for the loss. group_K: task group (0..G-1) of each token, where groups differ."""
+        """Clip radii and exponent for the loss. group_K: task group (0..G-1) of each token, where radii differ."""
         from gagpo.objectives.gates import Controls  # imports torch, which reading settings must not
 
-        low = high = exponent = None
         if self.apmpo:
-            exponent = self.apmpo.exponent_G
-            high = self.apmpo.radius_G
-            low = high if self.apmpo.settings.symmetric else None
-        if self.agpo:
-            low = high = [self.agpo.radius(task) for task in self.agpo.state.tasks] or None
-        return Controls(*(_on_tokens(values, group_K) for values in (low, high, exponent)))
+            return Controls(clip_high=self.apmpo.radius, exponent=self.apmpo.exponent)
+        if self.agpo and self.agpo.state.tasks:
+            radius = _on_tokens([self.agpo.radius(task) for task in self.agpo.state.tasks], group_K)
+            return Controls(clip_low=radius, clip_high=radius)
+        return Controls()
 
     def observe_update(self, old_kl: float) -> None:
         """Observe the batch's mean of old less new log-probability, measured after all updates."""
@@ -171,15 +169,11 @@ class Controllers:
             part.load_state_dict(state[name])
 
 
-def _on_tokens(value_G: list[float] | None, group_K: Tensor | None) -> float | Tensor | None:
-    if value_G is None:
-        return None
+def _on_tokens(value_G: list[float], group_K: Tensor | None) -> float | Tensor:
     if len(value_G) == 1:
         return value_G[0]
     if group_K is None:
-        raise InvalidArgument(
-            "task groups have different clip radii or exponents: give group_K, the group of each token"
-        )
+        raise InvalidArgument("task groups have different clip radii: give group_K, the group of each token")
     import torch
 
     return torch.tensor(value_G, dtype=torch.float32, device=group_K.device)[group_K]

@@ -66,7 +66,7 @@ def turns_for(
     success_only: whether only success pays, one for all or one for each episode; see :meth:`Turns.paying_success`.
     """
     key: StateKey = getattr(settings, "key", "observation")
-    turns = Turns.from_episodes(episodes, key, penalty, getattr(settings, "features", 0))
+    turns = Turns.from_episodes(episodes, key, penalty)
     return turns.paying_success(success_only) if np.any(success_only) else turns
 
 
@@ -106,7 +106,7 @@ def advantages(turns: Turns, settings: CreditSettings, value_K: np.ndarray | Non
         warnings.warn(  # a constant text, which Python shows once
             f"credit {settings.name} follows states, but its key does not identify them: the same action in one state "
             "led to different states (metric aliasing); set algorithm.credit.key=state, or, if the environment reports "
-            "no state, use a credit that does not follow them (empirical_bayes, gagpo)",
+            "no state, use a credit that does not follow them (gagpo, grpo)",
             stacklevel=2,
         )
     return Credit(advantage, turns.tokens_N, settings.level, target, stats, value_K)

@@ -71,7 +71,6 @@ CREDITS: OptionsRegistry[CreditSettings] = OptionsRegistry(
         "hgpo": "gagpo.credit.hgpo:Hgpo",
         "graphgpo": "gagpo.credit.graphgpo:Graphgpo",
         "milegpo": "gagpo.credit.graphgpo:Milegpo",
-        "empirical_bayes": "gagpo.credit.empirical_bayes:EmpiricalBayes",
         "weighted_sum": "gagpo.credit.weighted_sum:WeightedSum",
         "ppo_token": "gagpo.credit.ppo:PpoToken",
         "ppo_turn": "gagpo.credit.ppo:PpoTurn",

@@ -14,7 +14,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from gagpo.agents.engines.adapters import merge
@@ -53,7 +53,6 @@ def shard(
     precision: str,
     device: str = "cpu",
     head: torch.nn.Module | None = None,
-    offload: bool = False,
 ) -> None:
     """Shard ``model`` in place over all ranks, and the critic's ``head`` that reads its hidden states.
 
@@ -61,20 +60,18 @@ def shard(
     after each pass.
 
     precision: of gathered weights; shards and gradients keep their own.
-    offload: keep shards, gradients and optimizer states in host memory, and copy a layer when it is computed.
     """
-    place = CPUOffloadPolicy(pin_memory=torch.cuda.is_available()) if offload else OffloadPolicy()
     mesh = mesh_of(ranks, device)
     half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
     whole = MixedPrecisionPolicy(cast_forward_inputs=False)
     policy = half if precision == "bfloat16" else whole
     for block in blocks_of(model):
-        fully_shard(block, mesh=mesh, mp_policy=policy, offload_policy=place)
+        fully_shard(block, mesh=mesh, mp_policy=policy)
     if head is not None:
-        fully_shard(head, mesh=mesh, mp_policy=whole, offload_policy=place)
+        fully_shard(head, mesh=mesh, mp_policy=whole)
     scope = Scope(*(part for part in (model, head) if part is not None))
     trained = any(parameter.requires_grad for parameter in scope.parameters())
-    fully_shard(scope, mesh=mesh, mp_policy=policy, offload_policy=place, reshard_after_forward=not trained)
+    fully_shard(scope, mesh=mesh, mp_policy=policy, reshard_after_forward=not trained)
     for part in scope.parts:
         object.__setattr__(part, _SCOPE, scope)  # not registered as a submodule of its own part
 

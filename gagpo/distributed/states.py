@@ -27,9 +27,6 @@ warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavai
 RATES = "groups.lr"
 STEP = "step"
 MOMENTS = ("exp_avg", "exp_avg_sq")
-MOMENTS_8BIT = ("state1", "state2")
-SCALES_8BIT = ("absmax1", "absmax2", "qmap1", "qmap2")
-"""The scales of bitsandbytes' one-byte moments; moments in float32 have none."""
 
 
 class StoredTensor(NamedTuple):
@@ -67,28 +64,25 @@ def fill_optimizer(optimizer: torch.optim.Optimizer, names: Mapping[str, Tensor]
     """Load the state of :func:`optimizer_tensors` from ``folder``; raises :class:`StateError`."""
     there = stored(folder)
     rates = torch.zeros(len(optimizer.param_groups), dtype=torch.float64)
-    of_each = {name: _wanted(optimizer, name, parameter, there) for name, parameter in names.items()}
+    of_each = {name: _wanted(name, parameter, there) for name, parameter in names.items()}
     wanted = {RATES: rates} | {f"{name}.{key}": x for name, found in of_each.items() for key, x in found.items()}
     if odd := sorted(there.keys() - wanted.keys()):
         raise StateError(f"{folder} holds {odd[0]!r}, which belongs to no parameter of this run")
     read(wanted, folder, ranks)
     for group, rate in zip(optimizer.param_groups, rates.tolist(), strict=True):
         group["lr"] = rate
-    counts = not isinstance(optimizer, torch.optim.AdamW)  # bitsandbytes counts its steps in a plain number
     for name, found in of_each.items():
         if found:
-            state: dict[str, Any] = dict(found)
-            optimizer.state[names[name]] = {**state, STEP: int(found[STEP])} if counts else state
+            optimizer.state[names[name]] = found
 
 
-def _wanted(optimizer: torch.optim.Optimizer, name: str, parameter: Tensor, there: Stored) -> dict[str, Tensor]:
+def _wanted(name: str, parameter: Tensor, there: Stored) -> dict[str, Tensor]:
     """Tensors to read a parameter's stored state into, by key; empty if none is stored."""
-    moments, others = (MOMENTS, ()) if isinstance(optimizer, torch.optim.AdamW) else (MOMENTS_8BIT, SCALES_8BIT)
-    if f"{name}.{moments[0]}" not in there:
+    if f"{name}.{MOMENTS[0]}" not in there:
         return {}
-    like, stored = parameter.detach(), {key: there.get(f"{name}.{key}") for key in (STEP, *moments, *others)}
+    like, stored = parameter.detach(), {key: there.get(f"{name}.{key}") for key in (STEP, *MOMENTS)}
     return {
-        key: torch.zeros_like(like, dtype=one.dtype) if key in moments else torch.zeros(one.size, dtype=one.dtype)
+        key: torch.zeros_like(like, dtype=one.dtype) if key in MOMENTS else torch.zeros(one.size, dtype=one.dtype)
         for key, one in stored.items()
         if one is not None
     }

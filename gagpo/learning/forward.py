@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import save_on_cpu
 
 from gagpo.algorithms import CriticSettings
 from gagpo.distributed.sharding import within
@@ -127,13 +126,13 @@ def set_checkpointing_mode(model: torch.nn.Module, on: bool) -> None:
         module.training = on and getattr(module, "gradient_checkpointing", False)
 
 
-def checkpoint_activations(model: Any, offload: bool = False) -> None:
-    """Enable gradient checkpointing. offload: keep the activations in host memory."""
+def checkpoint_activations(model: Any) -> None:
+    """Enable gradient checkpointing."""
     model.gradient_checkpointing_enable()
     for module in model.modules():
         kept = vars(module).get("_gradient_checkpointing_func")
         if kept is not None:
-            module._gradient_checkpointing_func = _EvaluationMode(kept, offload)
+            module._gradient_checkpointing_func = _EvaluationMode(kept)
 
 
 @dataclass(frozen=True)
@@ -141,7 +140,6 @@ class _EvaluationMode:
     """Runs checkpointed layers in evaluation mode, in the forward pass and the recomputation."""
 
     checkpoint: Callable[..., Any]
-    offload: bool
 
     def __call__(self, function: Any, *arguments: Any) -> Any:
         layer = getattr(getattr(function, "func", function), "__self__", None)
@@ -156,6 +154,4 @@ class _EvaluationMode:
                 if layer is not None:
                     layer.training = before
 
-        on_host = save_on_cpu(pin_memory=torch.cuda.is_available()) if self.offload else nullcontext()
-        with on_host:
-            return self.checkpoint(compute, *arguments)
+        return self.checkpoint(compute, *arguments)

@@ -13,7 +13,7 @@ from gagpo.distributed.ranks import Ranks
 from gagpo.objectives import summary
 from gagpo.objectives.policy import Metrics
 
-MISMATCH = ("mismatch_kl", "mismatch_weight", "mismatch_max", "masked_tokens", "masked")
+MISMATCH = ("mismatch_kl", "mismatch_weight", "mismatch_max", "masked_tokens")
 """Metrics of the gap between sampler and trainer before the first step."""
 
 

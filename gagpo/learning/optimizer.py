@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-import warnings
 from typing import Any
 
 import torch
 
 from gagpo.objectives.imitation import decay
-from gagpo.settings import OptimizerSettings, SettingsError
+from gagpo.settings import OptimizerSettings
 
 Group = dict[str, Any]
 """A parameter group of a torch optimiser."""
@@ -18,25 +16,9 @@ EPSILON = 1e-8
 """AdamW's epsilon."""
 
 
-def require_optimizer(settings: OptimizerSettings) -> None:
-    """Raise SettingsError if the optimiser's package is not installed."""
-    if settings.name == "adamw8bit" and importlib.util.find_spec("bitsandbytes") is None:
-        raise SettingsError(
-            "optimizer.name=adamw8bit requires bitsandbytes: pip install 'gagpo[8bit]', or set optimizer.name=adamw"
-        )
-
-
-def make_optimizer(groups: list[Group], settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """Make the optimiser. ``adamw8bit`` (bitsandbytes) keeps the moments of small tensors in float32."""
-    options: Group = {"weight_decay": settings.weight_decay, "betas": settings.betas, "eps": EPSILON}
-    if settings.name == "adamw":
-        return torch.optim.AdamW(groups, **options)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about unused kernels
-        import bitsandbytes
-    kind: Any = getattr(bitsandbytes.optim, "AdamW8bit")  # noqa: B009, the package does not export it
-    made: torch.optim.Optimizer = kind(groups, **options)
-    return made
+def make_optimizer(groups: list[Group], settings: OptimizerSettings) -> torch.optim.AdamW:
+    """AdamW; the groups hold their learning rates."""
+    return torch.optim.AdamW(groups, weight_decay=settings.weight_decay, betas=settings.betas, eps=EPSILON)
 
 
 def moment_bytes(optimizer: torch.optim.Optimizer) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gagpo.objectives.gates import Radius
 from gagpo.objectives.layout import Layout, Normaliser, segment_mean
 from gagpo.objectives.options import ActionMean, Constant, Geometric, Power, SequenceMean, TokenMean
 
@@ -30,14 +29,11 @@ def token_weights(
             return (1.0 / (normaliser.rows * layout.row_tokens_R.to(dtype))).index_select(0, layout.row_K)
 
 
-def segment_power_mean(log_K: Tensor, segment_K: Tensor, tokens_S: Tensor, exponent: Radius) -> Tensor:
+def segment_power_mean(log_K: Tensor, segment_K: Tensor, tokens_S: Tensor, exponent: float) -> Tensor:
     """``(mean exp(log_K)^p)^(1/p)`` of each segment; ``exponent`` 0 gives the geometric mean.
 
     float32 does not overflow or underflow for log_K within ±20 and p within [0.05, 2].
-
-    exponent: a number, or a tensor with one entry per token, equal within a segment.
     """
-    if not isinstance(exponent, Tensor) and exponent == 0.0:
+    if exponent == 0.0:
         return torch.exp(segment_mean(log_K, segment_K, tokens_S))
-    exponent_S = segment_mean(exponent, segment_K, tokens_S) if isinstance(exponent, Tensor) else exponent
-    return segment_mean(torch.exp(exponent * log_K), segment_K, tokens_S) ** (1.0 / exponent_S)
+    return segment_mean(torch.exp(exponent * log_K), segment_K, tokens_S) ** (1.0 / exponent)

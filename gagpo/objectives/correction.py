@@ -1,6 +1,6 @@
 """Correction of the difference between sampler and trainer: other kernels, other precision, older weights.
 
-Weights (truncated importance sampling) or masks tokens or sequences by the log-weight ``x = logp_trainer -
+Weights (truncated importance sampling) or masks tokens by the log-weight ``x = logp_trainer -
 logp_sampler`` of each token, both before the first update.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gagpo.objectives.layout import Layout, segment_mean
+from gagpo.objectives.layout import Layout
 from gagpo.objectives.nonfinite import held
 from gagpo.objectives.options import Correction
 
@@ -21,10 +21,10 @@ def correction_weights(
     """Weight of each token for :func:`policy_loss`, float[K] (None if all are 1), and metric sums for :func:`summary`.
 
     The metrics are ``mismatch_kl`` (KL(sampler || trainer), k3, per token), ``mismatch_weight`` (mean weight before any
-    cap), ``mismatch_max`` (largest ``|x|``), ``masked_tokens`` and ``masked`` (shares of masked tokens and sequences).
-    NaN and infinite log-probabilities give NaN weights.
+    cap), ``mismatch_max`` (largest ``|x|``) and ``masked_tokens`` (share of masked tokens). NaN and infinite
+    log-probabilities give NaN weights.
 
-    logprob_trainer_K: under the trainer's weights before the first update. Rows must be complete.
+    logprob_trainer_K: under the trainer's weights before the first update.
     logprob_sampler_K: under the engine.
     """
     layout.check(logprob_trainer_K=logprob_trainer_K, logprob_sampler_K=logprob_sampler_K)
@@ -38,20 +38,13 @@ def correction_weights(
     }
     result_K = weight_K.clamp(max=settings.cap) if settings.name == "token" else None
     if settings.name == "icepop":
-        kept_K = _within(weight_K, settings.kept)
+        kept_K = _within(weight_K, settings.low, settings.high)
         metrics["masked_tokens"] = torch.count_nonzero(kept_K == 0)
         result_K = weight_K * kept_K
-    if settings.name == "sequence":
-        mean_R = torch.exp(segment_mean(log_K, layout.row_K, layout.row_tokens_R))
-        kept_R = _within(mean_R, settings.kept)
-        metrics["masked"] = torch.count_nonzero(kept_R == 0)
-        metrics["rows"] = log_K.new_full((), float(len(kept_R)))
-        result_K = kept_R.index_select(0, layout.row_K)
     return result_K, metrics
 
 
-def _within(weight: Tensor, limits: tuple[float, float]) -> Tensor:
+def _within(weight: Tensor, low: float, high: float) -> Tensor:
     """1 within the limits, 0 outside, NaN for NaN."""
-    low, high = limits
     kept = ((weight >= low) & (weight <= high)).to(weight.dtype)
     return torch.where(torch.isnan(weight), weight, kept)

@@ -41,12 +41,12 @@ class Controls:
     """What controllers set for one update; None keeps the setting.
 
     clip_low, clip_high: radii of the gate's clip, numbers or tensors with one entry per token (equal within a segment).
-    exponent: of the power mean, likewise.
+    exponent: of the power mean.
     """
 
     clip_low: Radius | None = None
     clip_high: Radius | None = None
-    exponent: Radius | None = None
+    exponent: float | None = None
 
 
 @dataclass(frozen=True)

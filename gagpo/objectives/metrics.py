@@ -29,8 +29,6 @@ def summary(parts: Iterable[dict[str, Tensor]]) -> dict[str, float]:
     if "clip_low" in result:
         result["clip"] = result["clip_low"] + result["clip_high"]
     result |= {name: total[name] for name in LARGEST if name in total}
-    if "masked" in total:
-        result["masked"] = total["masked"] / total["rows"]
     if "elements" in total:
         result["log_ratio_rms"] = (total["log_ratio_squared"] / total["elements"]) ** 0.5
     return result | _of_values(total) if "values" in total else result

@@ -146,13 +146,9 @@ Aggregation = Annotated[
 
 
 class Kl(Options):
-    """Penalty ``coefficient * KL`` to the reference policy, averaged like the objective.
-
-    estimator: with x = logp - logp_ref, ``k1`` x (its expected gradient is 0), ``k2`` x²/2, ``k3`` exp(-x)+x-1.
-    """
+    """Penalty ``coefficient * KL`` to the reference policy (k3), averaged like the objective."""
 
     coefficient: float = Field(default=0.0, ge=0)
-    estimator: Literal["k1", "k2", "k3"] = "k3"
 
 
 # Where sampler and trainer differ -------------------------------------------------------------------------------------
@@ -167,32 +163,24 @@ class Correction(Options):
     ``none``: ratios start from the sampler's log-probabilities.
     ``recompute``: no weights.
     ``token``: weights each token by ``min(exp(x), cap)``.
-    ``icepop``: weights tokens by ``exp(x)`` and masks those outside [low, high], [.5, 5] (arXiv 2510.18855).
-    ``sequence``: masks rows whose geometric mean ``exp(mean x)`` is outside [low, high], [1/3, 3].
+    ``icepop``: weights tokens by ``exp(x)`` and masks those outside [low, high] (arXiv 2510.18855).
     """
 
-    name: Literal["none", "recompute", "token", "icepop", "sequence"] = "none"
+    name: Literal["none", "recompute", "token", "icepop"] = "none"
     cap: float = Field(default=2.0, gt=0)
-    low: float | None = Field(default=None, ge=0, lt=1)
-    high: float | None = Field(default=None, gt=1)
+    low: float = Field(default=0.5, ge=0, lt=1)
+    high: float = Field(default=5.0, gt=1)
 
     @property
     def recomputes(self) -> bool:
         """Whether ratios start from the trainer's own log-probabilities."""
         return self.name != "none"
 
-    @property
-    def kept(self) -> tuple[float, float]:
-        """Range of the weights of kept tokens (``icepop``) or of the mean weights of kept rows (``sequence``)."""
-        low, high = (0.5, 5.0) if self.name == "icepop" else (1 / 3, 3.0)
-        return low if self.low is None else self.low, high if self.high is None else self.high
-
     @model_validator(mode="after")
     def _options_of_their_kind(self) -> Correction:
-        both = ("icepop", "sequence")
-        for option, of in {"cap": ("token",), "low": both, "high": both}.items():
-            if self.name not in of and getattr(self, option) != type(self).model_fields[option].default:
-                raise InvalidArgument(f"{option} requires correction {' or '.join(of)} (got {self.name})")
+        for option, of in {"cap": "token", "low": "icepop", "high": "icepop"}.items():
+            if self.name != of and getattr(self, option) != type(self).model_fields[option].default:
+                raise InvalidArgument(f"{option} requires correction {of} (got {self.name})")
         return self
 
 

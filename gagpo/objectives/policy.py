@@ -93,7 +93,7 @@ def policy_loss(
         metrics["tokens"] = logprob_K.new_full((), float(len(logprob_K)))
         metrics["old_kl"] = -log_ratio_K.sum()
     if ref_logprob_K is not None and settings.kl.coefficient > 0:
-        kl_K = kl_divergence(logprob_K, ref_logprob_K, settings.kl.estimator)
+        kl_K = kl_divergence(logprob_K, ref_logprob_K)
         loss = loss + settings.kl.coefficient * (share_K * kl_K).sum()
         metrics["kl"] = kl_K.detach().sum()
     if entropy_K is not None:
@@ -103,16 +103,10 @@ def policy_loss(
     return loss, metrics
 
 
-def kl_divergence(logprob_K: Tensor, ref_logprob_K: Tensor, estimator: str = "k3") -> Tensor:
-    """Estimate of KL(policy || reference) at each token, at most 10: ``k1`` x, ``k2`` x²/2, ``k3`` exp(-x)+x-1."""
+def kl_divergence(logprob_K: Tensor, ref_logprob_K: Tensor) -> Tensor:
+    """Estimate of KL(policy || reference) at each token (k3, exp(-x)+x-1 with x = logp - logp_ref), at most 10."""
     x_K = held(logprob_K - ref_logprob_K.detach())
-    if estimator == "k1":
-        return x_K.clamp(-KL_LIMIT, KL_LIMIT)
-    if estimator == "k2":
-        return (0.5 * x_K * x_K).clamp(max=KL_LIMIT)
-    if estimator == "k3":
-        return (torch.expm1(-x_K) + x_K).clamp(max=KL_LIMIT)
-    raise InvalidArgument(f"unknown KL estimator {estimator!r}; choose k1, k2 or k3")
+    return (torch.expm1(-x_K) + x_K).clamp(max=KL_LIMIT)
 
 
 def _on_tokens(log_ratio_K: Tensor, layout: Layout, settings: ObjectiveSettings) -> Tensor:
@@ -204,7 +198,7 @@ def _segment_means(
     assert isinstance(aggregation, Geometric | Power)
     segment_K, tokens_S = layout.segments(aggregation.per)
     count = normaliser.actions if aggregation.per == "action" else normaliser.rows
-    exponent: Radius = 0.0
+    exponent = 0.0
     if isinstance(aggregation, Power):
         exponent = aggregation.exponent if controls.exponent is None else controls.exponent
     bounds = log_bounds(settings.gate, controls)

@@ -112,19 +112,12 @@ def _candidates(settings: RunSettings) -> Iterator[tuple[str, str]]:
     while engine.name == "transformers" and sessions > 8:
         sessions //= 2
         yield "rollout.concurrency", str(sessions)
-    if settings.device != "cpu" and not training.offload:
-        yield "training.offload", "[activations]"
-        if settings.processes > 1:
-            yield "training.offload", "[weights]"
-            yield "training.offload", "[activations,weights]"
     if engine.dtype == "float32" and settings.algorithm.kl.coefficient > 0:
         yield "engine.dtype", "bfloat16"
     if training.precision == "float32":
         yield "training.precision", "bfloat16"
     if settings.lora is not None and settings.lora.base == "float32":
         yield "lora.base", "bfloat16"
-    if settings.optimizer.name == "adamw" and settings.processes == 1:
-        yield "optimizer.name", "adamw8bit"
     if settings.algorithm.kl.coefficient > 0:
         yield "algorithm.kl.coefficient", "0.0"
 

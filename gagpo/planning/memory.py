@@ -7,8 +7,7 @@ families differ by some tens of percent.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
 
 from gagpo.agents.engines.flat.kernels import BLOCK, KEPT_SCORES, SMALL_SCORES
 from gagpo.agents.engines.ranks import is_colocated
@@ -20,6 +19,7 @@ from gagpo.settings import RunSettings
 GB = 1e9
 VLLM_SHARE, VLLM_CPU_CACHE = 0.4, 2**30  # the vLLM engine's defaults
 
+MOMENTS = 8  # bytes of Adam's two moments of a parameter, in float32
 BFLOAT16_SAVING = 13  # bytes per token, layer and unit of width that a layer saves entirely in bfloat16
 KEPT_SCORE = 12  # bytes of a stored attention score: after the cap, after the softmax, and one temporary
 RECOMPUTED_SCORE = 16  # bytes of a score in a recomputed block: two stored values and their gradients
@@ -55,30 +55,23 @@ def state_parts(settings: RunSettings, shape: Shape) -> list[Part]:
     count = extra or shape.parameters
     frozen, held_in = base_bytes(settings, shape)
     shares = f"; 1 of {ranks} parts" if ranks > 1 else ""
-    state, note = moments(settings, count)
     parts = [
         Part("weights", (frozen + 4 * extra) / ranks, every, held_in + shares),
         Part("gradients", 4 * count / ranks, ("loss", "backward", "step"), "float32; freed after each step" + shares),
-        Part("optimiser", state / ranks, every, note + shares),
+        Part("optimiser", MOMENTS * count / ranks, every, "Adam's two moments, float32" + shares),
     ]
-    if settings.device != "cpu" and settings.optimizer.name == "adamw":
+    if settings.device != "cpu":
         note = "the square root of a moment, of all weights"
         parts.append(Part("optimiser's step", 4 * count / ranks, ("step",), note))
     if settings.algorithm.kl.coefficient > 0 and not extra:
         size, note = _size(settings.engine.dtype), f"{settings.engine.dtype}, for algorithm.kl" + shares
         parts.append(Part("reference", size * count / ranks, every, note))
     if ranks > 1:
-        host = _offloads(settings, "weights")
-        parts = [replace(part, host=host) for part in parts] + gathered_parts(settings, shape)
+        parts += gathered_parts(settings, shape)
     if settings.training.average:
         note = "of the weights, float32" + shares
         parts.append(Part("average", 4 * count / ranks, every, note, host=settings.device != "cpu"))
     return parts
-
-
-def _offloads(settings: RunSettings, what: Literal["activations", "weights"]) -> bool:
-    """Whether ``what`` is offloaded to the host (``training.offload``)."""
-    return settings.device != "cpu" and what in settings.training.offload
 
 
 def base_bytes(settings: RunSettings, shape: Shape) -> tuple[float, str]:
@@ -105,13 +98,6 @@ def gathered_parts(settings: RunSettings, shape: Shape) -> list[Part]:
         Part("gathered layers", 2 * size * layer, ("loss",), "of one layer, and the next one's on their way"),
         Part("gathered", ends + work * layer, ("backward",), "the same, and gradients on their way"),
     ]
-
-
-def moments(settings: RunSettings, count: int) -> tuple[float, str]:
-    """Bytes and description of the optimiser's moments of ``count`` parameters."""
-    if settings.optimizer.name == "adamw":
-        return 8 * count, "Adam's two moments, float32"
-    return (2 + 8 / 256) * count, "Adam's two moments, 8 bits"
 
 
 def adapter(settings: RunSettings, shape: Shape) -> int:
@@ -194,13 +180,7 @@ def update_parts(settings: RunSettings, shape: Shape, row: int, prompt: int, tur
     ends = 3 * width * tokens * shape.width  # input and output of the last norm, and its selected rows
     one = tokens * width * shape.width if checkpointed else layer
     how = "the input of every layer" if checkpointed else "6 D + 4 F + 2 A + 2 C numbers a token and layer"
-    if _offloads(settings, "activations"):
-        parts = [
-            Part("activations", one + ends, ("loss", "backward"), f"{tokens} tokens; the input of one layer"),
-            Part("activations of the others", shape.layers * one, ("loss", "backward"), how, host=True),
-        ]
-    else:
-        parts = [Part("activations", shape.layers * one + ends, ("loss", "backward"), f"{tokens} tokens; {how}")]
+    parts = [Part("activations", shape.layers * one + ends, ("loss", "backward"), f"{tokens} tokens; {how}")]
     if shape.materialized and scores > KEPT_SCORES:
         block = RECOMPUTED_SCORE * tokens * shape.heads * min(BLOCK, row)
         parts.append(Part("scores", block, ("loss", "backward"), f"of a block of {BLOCK} queries, written out"))

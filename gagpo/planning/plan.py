@@ -15,7 +15,7 @@ from gagpo.agents import pretrained
 from gagpo.agents.model import ModelError
 from gagpo.agents.shape import Shape, sizes
 from gagpo.base.errors import InvalidArgument, first_line
-from gagpo.planning.memory import Part, adapter, engine_parts, moments, peak, state_parts, update_parts
+from gagpo.planning.memory import MOMENTS, Part, adapter, engine_parts, peak, state_parts, update_parts
 from gagpo.settings import EnvironmentSettings, RunSettings
 from gagpo.settings.derived import model_or_base
 from gagpo.sft.small_model import config, shape_for
@@ -101,7 +101,7 @@ class MemoryPlan:
         return peak(self.parts)
 
     def on_host(self) -> float:
-        """Bytes that a process offloads to host memory."""
+        """Bytes that a process holds in host memory."""
         return sum(part.bytes for part in self.parts if part.host)
 
     def record(self) -> dict[str, object]:
@@ -170,7 +170,7 @@ def plan(
     rate = guess.tokens_per_second
     hours = sampled * settings.training.iterations / rate / 3600 if rate else None
     trained = adapter(settings, shape) or shape.parameters
-    states = 4 * trained + moments(settings, trained)[0]
+    states = (4 + MOMENTS) * trained
     if settings.training.average:
         states += 4 * trained
     keep, best = settings.training.keep, float(settings.training.best is not None)

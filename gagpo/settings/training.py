@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.options import Options
@@ -13,9 +13,6 @@ from gagpo.base.options import Options
 class OptimizerSettings(Options):
     """AdamW; the rate rises linearly over ``warmup`` iterations and then follows the schedule."""
 
-    name: Literal["adamw", "adamw8bit"] = Field(
-        "adamw", description="adamw8bit: 8-bit moments by bitsandbytes, in a single process"
-    )
     learning_rate: float = Field(1e-6, gt=0, le=10, description="the highest rate")
     weight_decay: float = Field(0.0, ge=0, description="weight decay of matrices; norms and biases have none")
     betas: tuple[float, float] = Field((0.9, 0.999), description="decay rates of AdamW's moments")
@@ -75,11 +72,6 @@ class TrainingSettings(Options):
         3, ge=1, description="stop after so many successive steps with a loss or gradient that is not finite"
     )
     gradient_checkpointing: bool = Field(False, description="compute activations twice to save memory")
-    offload: list[Literal["activations", "weights"]] = Field(
-        [],
-        description="what to move to the host's memory: activations (with gradient_checkpointing); weights, with their "
-        "moments and optimiser steps (with several processes)",
-    )
     save_every: int = Field(10, ge=1, description="iterations between checkpoints")
     keep: int = Field(2, ge=1, description="how many of the last checkpoints are kept")
     best: Literal["success_rate", "reward_mean"] | None = Field(
@@ -92,14 +84,6 @@ class TrainingSettings(Options):
     def measures_average(self) -> bool:
         """Whether a run ends with an evaluation of its averaged weights."""
         return self.average and self.iterations > 0
-
-    @model_validator(mode="after")
-    def _something_to_offload(self) -> TrainingSettings:
-        if "activations" in self.offload and not self.gradient_checkpointing:
-            raise InvalidArgument(
-                "offload: [activations] requires gradient_checkpointing: set gradient_checkpointing=true"
-            )
-        return self
 
 
 class RanksSettings(Options):

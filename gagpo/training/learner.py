@@ -32,7 +32,7 @@ from gagpo.learning.update import Updater, divergence
 from gagpo.runs.checkpoint import Checkpoint, Snapshot, State, copied
 from gagpo.runs.metrics import Metrics
 from gagpo.runs.register import of_environment
-from gagpo.settings import RunSettings, SettingsError
+from gagpo.settings import RunSettings
 from gagpo.training.annotations import annotate
 from gagpo.training.events import Warned
 from gagpo.training.policy import TrainedPolicy
@@ -66,8 +66,6 @@ class Learner:
             saved.load_critic(self.critic)
         if not ranks.alone:
             self._shard()
-        elif "weights" in training.offload:
-            raise SettingsError("training.offload: [weights] requires processes=2 or more (got 1)")
         groups = parameter_groups(self.model, rate)
         if self.critic is not None:
             groups.append({"params": list(self.critic.parameters()), "lr": self.critic.settings.learning_rate})
@@ -103,10 +101,9 @@ class Learner:
     def _shard(self) -> None:
         """Shard policy, critic and reference; a reference that is the policy without its adapter is sharded once."""
         precision, device, critic = self.settings.training.precision, self.settings.device, self.critic
-        offload = "weights" in self.settings.training.offload
-        shard(self.model, self.ranks, precision, device, critic.head if critic else None, offload)
+        shard(self.model, self.ranks, precision, device, critic.head if critic else None)
         if self.policy.reference is not None and self.policy.reference is not self.model:
-            shard(self.policy.reference, self.ranks, self.settings.engine.dtype, device, offload=offload)
+            shard(self.policy.reference, self.ranks, self.settings.engine.dtype, device)
 
     def learn(self, collected: Collection, iteration: int) -> Metrics:
         """Update the policy on the episodes of ``iteration`` (from 0), and annotate them with their credit.

@@ -14,7 +14,6 @@ import torch
 from gagpo.agents.engines import adapters
 from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.learning.forward import checkpoint_activations
-from gagpo.learning.optimizer import require_optimizer
 from gagpo.runs.checkpoint import AVERAGE, Checkpoint
 from gagpo.settings import RunSettings, SettingsError
 from gagpo.settings.machine import require_device
@@ -46,9 +45,8 @@ class TrainedPolicy:
 
 
 def require_trainable(settings: RunSettings) -> None:
-    """Raise SettingsError, before anything is loaded, if device, optimiser or adapter cannot be used."""
+    """Raise SettingsError, before anything is loaded, if device or adapter cannot be used."""
     require_device(settings.device)
-    require_optimizer(settings.optimizer)
     if settings.lora is not None:
         adapters.require_peft()
         if adapters.is_adapter(Path(settings.model)):
@@ -85,7 +83,7 @@ def _load(settings: RunSettings, saved: Checkpoint | None, commit: str | None) -
         if saved:
             adapters.load(model, Path(saved.model), base)
     if settings.training.gradient_checkpointing:
-        checkpoint_activations(model, "activations" in settings.training.offload)
+        checkpoint_activations(model)
     if settings.algorithm.kl.coefficient <= 0:
         return TrainedPolicy(model, tokenizer, base)
     if base is not None:

@@ -28,7 +28,6 @@ OTHERS = {
     "optimal_token_baseline": ("token_baseline.advantages", "token_baseline.loss"),
     "graph_value": ("graph_value.advantages", "gagpo.loss"),
     "graph_sum": ("graph_sum.advantages", "gagpo.loss"),
-    "empirical_bayes": ("empirical_bayes.advantages", "gagpo.loss"),
     "ppo_token": ("ppo.advantages", "ppo.loss"),
 }
 """Algorithms whose oracles are not the functions ``advantages`` and ``loss`` of the module of their name."""
@@ -47,7 +46,6 @@ def turns_of(batch) -> Turns:
         truncated_E=[episode.truncated for episode in batch],
         success_E=[episode.success for episode in batch],
         end_state_E=[episode.end for episode in batch],
-        feature_NF=np.array([turn.words for turn in turns]),
         entropy_N=[float(turn.entropy.mean()) for turn in turns],
         energy_K=[x for turn in turns for x in token_baseline.energy(turn)],
     )

@@ -24,8 +24,6 @@ class Turn:
     ref: torch.Tensor
     entropy: torch.Tensor
     value: list[float]
-    words: list[float]
-    """What a value may be predicted from."""
 
 
 @dataclass
@@ -48,7 +46,7 @@ Advantages = list[list[list[float]]]
 
 def random_batch(seed: int, spread: float = 0.3) -> Batch:
     """Two tasks of four episodes of one to four turns of one to four tokens, with few states; success pays 10."""
-    rng, vocabulary = random.Random(seed), random.Random(seed + 1000)
+    rng = random.Random(seed)
 
     def column(count: int, low: float, high: float) -> torch.Tensor:
         return torch.tensor([rng.uniform(low, high) for _ in range(count)], dtype=torch.float64)
@@ -65,9 +63,8 @@ def random_batch(seed: int, spread: float = 0.3) -> Batch:
                 ref = old + column(count, -0.3, 0.3)
                 value = [rng.uniform(-1, 1) for _ in range(count)]
                 fine = 0.1 if rng.random() < 0.2 else 0.0
-                words = [1.0, *(vocabulary.gauss(0, 1) for _ in range(3))]
                 state = rng.randrange(3)
-                episode.turns.append(Turn(state, 0.0, fine, new, old, ref, column(count, 0, 2), value, words))
+                episode.turns.append(Turn(state, 0.0, fine, new, old, ref, column(count, 0, 2), value))
             episode.turns[-1].reward = 10.0 if success else 0.0
             batch.append(episode)
     rng.shuffle(batch)

@@ -11,7 +11,6 @@ import numpy as np
 
 from gagpo.agents.episodes import Episode
 from gagpo.credit.turns.errors import BadTurns
-from gagpo.credit.turns.features import feature_columns
 from gagpo.credit.turns.keys import StateKey, intern, state_ids
 
 Coding = Literal["sum", "success"]
@@ -60,7 +59,6 @@ class Turns:
     vote_E: id of the extracted answer; by default the success.
     end_state_E: id of the state after the last turn.
     action_N: action id.
-    feature_NF: float32[N, F], features that a value is fitted to.
     entropy_N: mean entropy of the policy over the turn's tokens, nats, before any step.
     energy_K: ``1 - 2 pi + sum of squares`` of the policy's probabilities, before any step.
     env_E: environment id, in a batch of several environments.
@@ -84,7 +82,6 @@ class Turns:
     vote_E: np.ndarray | None = None
     end_state_E: np.ndarray | None = None
     action_N: np.ndarray | None = None
-    feature_NF: np.ndarray | None = None
     entropy_N: np.ndarray | None = None
     energy_K: np.ndarray | None = None
     env_E: np.ndarray | None = None
@@ -96,8 +93,6 @@ class Turns:
         for name, dtype in DTYPES.items():
             length = {"N": turns, "E": episodes}.get(name[-1])
             self._convert(name, dtype, int(self.tokens_N.sum()) if length is None else length)
-        if self.feature_NF is not None and self.feature_NF.shape[:1] != (turns,):
-            raise BadTurns(f"feature_NF has {len(self.feature_NF)} rows, reward_N has {turns} entries")
         for name in ("penalty_N", "tokens_N"):
             low = np.flatnonzero(getattr(self, name) < 0)
             if low.size:
@@ -140,13 +135,11 @@ class Turns:
         episodes: Sequence[Episode],
         key: StateKey = "observation",
         penalty: float | Sequence[float] = 0.0,
-        features: int = 0,
     ) -> Turns:
         """The columns of ``episodes``. In single-turn episodes the action (the extracted answer) is the vote.
 
         key: definition of a state.
         penalty: cost of an invalid action, >= 0, one for all or one for each episode.
-        features: number of hashed text features; 0 for none.
 
         Raises:
             BadTurns: there are no episodes, one failed or has no turns, or ``key="state"`` and a turn has no state.
@@ -170,7 +163,6 @@ class Turns:
             state_N=state_N,
             end_state_E=end_state_E,
             action_N=intern(turn.action for turn in turns),
-            feature_NF=feature_columns(episodes, features) if features else None,
             penalty_N=np.where([turn.valid for turn in turns], 0.0, np.array(cost_N, np.float64)),
             tokens_N=np.array([len(turn.response_ids) for turn in turns], np.int64),
             truncated_E=np.array([episode.outcome == "truncated" for episode in episodes], np.bool_),

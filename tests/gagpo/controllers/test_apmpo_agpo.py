@@ -11,8 +11,7 @@ from pydantic import ValidationError
 from gagpo.algorithms import load
 from gagpo.controllers import Agpo, Apmpo, Controllers, ControllerSettings
 from gagpo.controllers.agpo import Statistics, agpo_radius
-from gagpo.controllers.apmpo import apmpo_exponent, apmpo_radius
-from gagpo.controllers.votes import group_skewness, vote_entropy
+from gagpo.controllers.votes import vote_entropy
 from gagpo.credit import Turns, advantages
 
 
@@ -28,8 +27,8 @@ def episodes(successes: list[int], groups: list[int] | None = None, **more) -> T
     )
 
 
-def with_apmpo(**options) -> Controllers:
-    return Controllers(ControllerSettings(apmpo=Apmpo(**options)))
+def with_apmpo() -> Controllers:
+    return Controllers(ControllerSettings(apmpo=Apmpo()))
 
 
 def with_agpo(**options) -> Controllers:
@@ -43,19 +42,13 @@ def test_apmpo_by_hand():
     controllers = with_apmpo()
     controllers.observe_batch(episodes([1, 0, 0, 1]))
     controls = controllers.controls()
-    std = 0.5  # of the population; the sample's is an option
+    std = 0.5  # of the population
     assert controls.exponent == pytest.approx(math.exp(-0.4))
     assert controls.clip_high == pytest.approx(0.2 + 0.2 * math.tanh(0.5 / (std + 1e-6)))
     assert controls.clip_low is None
     assert controllers.values() == pytest.approx(
         {"apmpo_exponent": controls.exponent, "apmpo_radius": controls.clip_high}
     )
-
-
-def test_apmpo_with_the_sample_deviation():
-    controllers = with_apmpo(ddof=1)
-    controllers.observe_batch(episodes([1, 0, 0, 1]))
-    assert controllers.controls().clip_high == pytest.approx(0.2 + 0.2 * math.tanh(0.5 / (math.sqrt(1 / 3) + 1e-6)))
 
 
 def test_apmpos_credit_has_the_population_deviation_too():
@@ -75,38 +68,17 @@ def test_apmpo_at_its_ends():
     assert controllers.controls().clip_high == pytest.approx(0.4)
 
 
-def test_apmpo_ablations():
-    mean, std = np.array(0.5), np.array(0.25)
-    assert apmpo_exponent(mean, Apmpo(exponent="linear")) == pytest.approx(0.6)
-    assert apmpo_radius(mean, std, Apmpo(radius="mean")) == pytest.approx(0.2 + 0.2 * math.tanh(0.5))
-    assert apmpo_radius(mean, std, Apmpo(radius="deviation")) == pytest.approx(0.2 + 0.2 * math.tanh(1 / 0.250001))
-    symmetric = with_apmpo(symmetric=True)
-    symmetric.observe_batch(episodes([1, 0]))
-    assert symmetric.controls().clip_low == symmetric.controls().clip_high > 0.2
-
-
-def test_apmpo_per_group_needs_the_group_of_each_token():
-    controllers = with_apmpo(statistics="group")
-    controllers.observe_batch(episodes([1, 1, 0, 0], groups=[8, 8, 3, 3]))
-    with pytest.raises(ValueError, match="give group_K"):
-        controllers.controls()
-    controls = controllers.controls(torch.tensor([0, 1, 1]))
-    # Groups in increasing order: 3 failed wholly, 8 succeeded wholly.
-    assert controls.exponent == pytest.approx([1.0, math.exp(-0.8), math.exp(-0.8)])
-    assert controls.clip_high == pytest.approx([0.2, 0.4, 0.4])
-
-
 # AGPO ---------------------------------------------------------------------------------------------------------------
 
 
 def test_agpo_radius_has_its_worked_number():
-    probe = Statistics(0.0, dispersion=0.4, skewness=-0.3, votes=0.7)
-    assert agpo_radius(probe, 1.5 / 1.0, kl=0.2, skewness_gain=0.2) == pytest.approx(0.2057692, abs=5e-8)
+    probe = Statistics(0.0, dispersion=0.4, votes=0.7)
+    assert agpo_radius(probe, 1.5 / 1.0, kl=0.2) == pytest.approx(0.214, abs=5e-8)
 
 
 def test_agpo_radius_is_bounded():
     for dispersion, votes, share, radius in ((50.0, 0.0, 1.0, 0.05), (0.0, 100.0, 9.0, 0.4), (0.0, 0.0, 9.0, 0.3)):
-        assert agpo_radius(Statistics(0.0, dispersion, 0.0, votes), share, kl=0.0) == pytest.approx(radius)
+        assert agpo_radius(Statistics(0.0, dispersion, votes), share, kl=0.0) == pytest.approx(radius)
 
 
 def test_agpo_by_hand_over_two_iterations():
@@ -146,6 +118,8 @@ def test_each_task_has_its_own_temperature_and_radius():
     apart.observe_batch(probe, ["sure", "unsure"], 1.0)
     sure, unsure = apart.temperatures(1.0, ["sure", "unsure"])
     assert sure < 1.0 < unsure  # hotter, and held tighter
+    with pytest.raises(ValueError, match="give group_K"):
+        apart.controls()
     radius = apart.controls(torch.tensor([0, 1])).clip_high
     assert radius[0] == pytest.approx(0.2)
     assert radius[1] < 0.2
@@ -185,20 +159,15 @@ def test_agpo_entropy_is_of_each_task():
     assert (radius[0] / radius[1]).item() == pytest.approx(1.5)
 
 
-def test_agpo_votes_are_answers_where_given_and_skewness_is_an_option():
-    controllers = with_agpo(skewness_weight=1.0)
+def test_agpo_votes_are_answers_where_given():
+    controllers = with_agpo()
     controllers.observe_probe(episodes([1, 0, 0, 0], vote_E=[4, 7, 8, 9]), ["0"])
     found = controllers.agpo.state.by_task["0"]
     assert found.votes == pytest.approx(math.log(4))
-    assert found.skewness == pytest.approx(2.0 * 0.75**1.5)  # of the textbook's 2
-    assert controllers.agpo.state.uncertainty == pytest.approx(0.5 + math.log(4) + found.skewness)
+    assert controllers.agpo.state.uncertainty == pytest.approx(0.5 + math.log(4))
 
 
-def test_skewness_and_vote_entropy_by_hand():
-    # 0 0 0 1: m3 = 3/32, the sample deviation 1/2; corrected by sqrt(12)/2.
-    value, group = np.array([0, 0, 0, 1.0, 2, 2, 2, 0, 9.0]), np.array([0, 0, 0, 0, 1, 1, 1, 2, 2])
-    assert group_skewness(value, group, 3) == pytest.approx([0.75 * math.sqrt(3), 0.0, 0.0])
-    assert group_skewness(np.eye(1, 200)[0], np.zeros(200, int), 1).tolist() == [10.0]
+def test_vote_entropy_by_hand():
     outcome, group = np.array([7, 7, 7, 9, 1, 1, 2, 3]), np.array([0, 0, 0, 0, 1, 1, 2, 2])
     expected = [-(0.75 * math.log(0.75) + 0.25 * math.log(0.25)), 0.0, math.log(2)]
     assert vote_entropy(outcome, group, 3) == pytest.approx(expected)

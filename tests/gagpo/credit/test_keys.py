@@ -1,16 +1,13 @@
-"""State keys, aliasing and text features."""
+"""State keys and aliasing."""
 
 import math
 
-import numpy as np
 import pytest
 
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.credit import BadTurns, Turns, turns_for
-from gagpo.credit.empirical_bayes import EmpiricalBayes
 from gagpo.credit.graphgpo import Graphgpo
 from gagpo.credit.turns.aliasing import aliasing
-from gagpo.credit.turns.features import feature_columns, hashed_words
 from gagpo.eval.health import health
 
 
@@ -59,24 +56,3 @@ def test_health_reports_aliased_keys(share, level):
     (found,) = [one for one in health([{"aliasing": share}]) if "repeated in one state" in one.sentence]
     assert found.level == level
     assert ("algorithm.credit.key" in found.sentence) == (level == "bad")
-
-
-def test_parts_do_not_share_words():
-    assert np.linalg.norm(hashed_words("goal", "a mug", 64)) == pytest.approx(1)
-    assert not np.allclose(hashed_words("goal", "a mug", 64), hashed_words("observation", "a mug", 64))
-    assert np.array_equal(hashed_words("goal", "A mug!", 64), hashed_words("goal", "mug a", 64))
-    assert not hashed_words("goal", "...", 64).any()
-
-
-def test_features_of_goal_observation_and_last_actions():
-    first, again = episode(("Find it.", "look", None), ("Hall.", "go", None)), episode(("Find it.", "wait", None))
-    feature_NF = feature_columns([first, again], 32)
-    assert feature_NF.shape == (3, 32) and feature_NF.dtype == np.float32
-    assert (feature_NF[:, 0] == 1).all()
-    assert np.array_equal(feature_NF[0], feature_NF[2])  # what is about to be done is not known yet
-    words = [hashed_words(*part, 32) for part in (("goal", "Find it."), ("observation", "Hall."), ("action 0", "look"))]
-    assert feature_NF[1, 1:] == pytest.approx(sum(words)[1:], abs=1e-6)
-    assert turns_for([first], EmpiricalBayes()).feature_NF.shape == (2, 64)
-    assert turns_for([first], Graphgpo()).feature_NF is None
-    with pytest.raises(BadTurns, match="feature_NF has 1 rows"):
-        Turns([0, 0], [0, 0], [0], feature_NF=np.zeros((1, 2)))

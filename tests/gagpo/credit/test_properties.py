@@ -128,7 +128,7 @@ def test_order_of_episodes_and_names_of_states_and_groups_do_not_matter(name, tu
 WITHIN_GROUPS = [
     name
     for name in ONE_PER_CREDIT
-    if not load(name).credit.name.startswith(("reinforce", "ppo", "weighted_sum", "empirical", "empg"))
+    if not load(name).credit.name.startswith(("reinforce", "ppo", "weighted_sum", "empg"))
 ]
 
 

@@ -39,12 +39,11 @@ CASES = {
         "training": {"microbatch_tokens": 100},
     },
 }
-OFFLOADED = {"gradient_checkpointing": True, "offload": ["activations", "weights"]}
 CHUNK = 4096  # logits, about a dozen tokens: the output layer is computed again in the backward pass
 QUICK = ("lora", "a step taken back", "taught")
-CASES["weights and activations on the host"] = {
+CASES["activations computed twice"] = {
     "algorithm": CASES["ppo by tokens"]["algorithm"],
-    "training": OFFLOADED,
+    "training": {"gradient_checkpointing": True},
 }
 
 
@@ -57,10 +56,7 @@ def both(folder, model, names, minibatches):
         config = write_config(folder / name, model, training=training, **case)
         found[name] = {count: folder / name / f"of-{count}" for count in (1, 2)}
         for count, place in found[name].items():
-            if count == 1 and training.pop("offload", None):  # of several processes alone
-                config = write_config(folder / name / "one", model, training=training, **case)
             jobs[count].append((config, place, CHUNK if name == "chunks and decay" else None))
-            config = folder / name / "run.yaml"
     train_in_one(jobs[1])
     train_in_two(jobs[2], folder)
     return found

@@ -56,11 +56,11 @@ def test_the_resolved_correction_round_trips(corridor, tmp_path):
     assert load(path) == settings
 
 
-@pytest.mark.parametrize("correction", ["none", "sequence"])
+@pytest.mark.parametrize("correction", ["none", "icepop"])
 def test_the_gap_is_always_logged(corridor, tmp_path, correction):
     config = corridor(training={"iterations": 1}, evaluation=MEASURED)
     (row,) = run(config, tmp_path / "run", f"algorithm.correction={correction}", "engine.dtype=bfloat16")
-    assert all(np.isfinite(row[name]) for name in ("mismatch_kl", "mismatch_max", "mismatch_weight", "masked"))
+    assert all(np.isfinite(row[name]) for name in ("mismatch_kl", "mismatch_max", "mismatch_weight", "masked_tokens"))
     assert row["mismatch_max"] > 1e-4
 
 
@@ -97,7 +97,7 @@ def updated(model, rows, correction, minibatches):
 
 
 @pytest.mark.parametrize(("minibatches", "scored"), [(1, 0), (3, 32)])
-@pytest.mark.parametrize("correction", ["recompute", "token", "sequence"])
+@pytest.mark.parametrize("correction", ["recompute", "token", "icepop"])
 def test_the_first_step_scores_itself(tiny, correction, minibatches, scored, monkeypatch):
     rng = np.random.default_rng(0)
     episodes = [conversation((rng.integers(5, 99, n), rng.integers(5, 99, 4))) for n in range(3, 15)]
@@ -113,5 +113,5 @@ def test_the_first_step_scores_itself(tiny, correction, minibatches, scored, mon
     assert len(read) == 48
     for one, two in zip(weights, others, strict=True):
         torch.testing.assert_close(one, two, atol=1e-6, rtol=1e-6)
-    for name in ("loss", "grad_norm", "mismatch_kl", "mismatch_max", "masked", "clip_fraction"):
+    for name in ("loss", "grad_norm", "mismatch_kl", "mismatch_max", "masked_tokens", "clip_fraction"):
         assert found[name] == pytest.approx(other[name], abs=1e-6), name

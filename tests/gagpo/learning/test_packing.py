@@ -86,7 +86,7 @@ def test_packing_does_not_change_any_algorithm(tiny, rows, name):
 
 
 @pytest.mark.parametrize(
-    ("correction", "way"), list(zip(["none", "recompute", "token", "sequence"], WAYS, strict=True)), ids=range(4)
+    ("correction", "way"), list(zip(["none", "recompute", "token", "icepop"], WAYS, strict=True)), ids=range(4)
 )
 def test_packing_does_not_change_any_correction(tiny, rows, correction, way):
     algorithm = load_algorithm("gspo").model_copy(update={"correction": Correction(name=correction)})

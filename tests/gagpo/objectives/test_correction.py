@@ -27,20 +27,10 @@ def test_tokens_are_weighted_up_to_the_cap():
     assert metrics["mismatch_kl"].item() == pytest.approx(k3)
 
 
-def test_sequences_outside_the_range_are_masked():
-    weight, metrics = correction_weights(TRAINER, SAMPLER, LAYOUT, Correction(name="sequence"))
-    # Geometric means: (1 * 3 * 0.5)^(1/3) = 1.14 and 4.
-    assert weight.tolist() == [1, 1, 1, 0, 0, 0]
-    assert (metrics["masked"].item(), metrics["rows"].item()) == (1, 2)
-    assert correction_weights(SAMPLER, TRAINER, LAYOUT, Correction(name="sequence"))[0].tolist() == [1, 1, 1, 0, 0, 0]
-    wide = correction_weights(TRAINER, SAMPLER, LAYOUT, Correction(name="sequence", high=4.5))[0]
-    assert wide.tolist() == [1] * 6
-
-
 def test_icepop_masks_tokens_outside_its_range_and_weights_the_others():
     weight, metrics = correction_weights(TRAINER, SAMPLER, LAYOUT, Correction(name="icepop"))
     assert weight.tolist() == pytest.approx([1, 3, 0.5, 4, 4, 4])
-    assert metrics["masked_tokens"].item() == 0 and "masked" not in metrics
+    assert metrics["masked_tokens"].item() == 0
     weight, metrics = correction_weights(TRAINER, SAMPLER, LAYOUT, Correction(name="icepop", low=0.6, high=3.5))
     assert weight.tolist() == pytest.approx([1, 3, 0, 0, 0, 0])
     assert summary([metrics | {"tokens": torch.tensor(6.0)}])["masked_tokens"] == pytest.approx(4 / 6)
@@ -77,7 +67,7 @@ def test_the_mismatch_is_measured_where_nothing_is_weighted(name):
 def test_metrics_add_up_over_micro_batches():
     new, old, advantage = random_batch()
     sampler = old + 0.3 * torch.randn(len(old), generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    chosen = Correction(name="sequence", low=0.95, high=1.05)
+    chosen = Correction(name="icepop", low=0.95, high=1.05)
 
     def logged(parts):
         found = []
@@ -90,12 +80,12 @@ def test_metrics_add_up_over_micro_batches():
 
     whole, split_task = logged([ROW >= 0]), logged([ROW < 1, ROW == 1, ROW > 1])
     assert whole == pytest.approx(split_task)
-    assert 0 < whole["masked"] < 1
+    assert 0 < whole["masked_tokens"] < 1
     assert whole["mismatch_max"] == pytest.approx((old - sampler).abs().max().item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("name", ["token", "icepop", "sequence"])
+@pytest.mark.parametrize("name", ["token", "icepop"])
 def test_non_finite_log_probabilities_are_not_masked(value, name):
     broken = TRAINER.clone()
     broken[3] = value
@@ -133,12 +123,15 @@ def test_each_tokens_term_is_weighted_and_kl_and_entropy_are_not(gate):
 def test_options_of_the_correction():
     assert load("grpo").correction == Correction()
     assert load("grpo", {"correction": "token"}).correction.cap == 2.0
-    assert load("grpo", {"correction": {"name": "sequence", "high": 5}}).correction.high == 5
-    assert load("grpo", load("grpo", {"correction": "sequence"}).model_dump()).correction.name == "sequence"
-    with pytest.raises(ValueError, match=r"cap requires correction token \(got sequence\)"):
-        load("grpo", {"correction": {"name": "sequence", "cap": 4}})
+    assert load("grpo", {"correction": {"name": "icepop", "high": 6}}).correction.high == 6
+    assert load("grpo", load("grpo", {"correction": "icepop"}).model_dump()).correction.name == "icepop"
+    with pytest.raises(ValueError, match=r"cap requires correction token \(got icepop\)"):
+        load("grpo", {"correction": {"name": "icepop", "cap": 4}})
+    with pytest.raises(ValueError, match=r"low requires correction icepop \(got token\)"):
+        load("grpo", {"correction": {"name": "token", "low": 0.4}})
     whole = load("grpo", {"correction": {"name": "icepop"}})
-    assert load("grpo", whole.model_dump(mode="json")) == whole and whole.correction.kept == (0.5, 5.0)
+    assert load("grpo", whole.model_dump(mode="json")) == whole
+    assert (whole.correction.low, whole.correction.high) == (0.5, 5.0)
     with pytest.raises(ValidationError):
         Correction(name="both")
     with pytest.raises(ValueError, match=r"logprob_sampler_K must have shape \(6,\)"):
