@@ -107,14 +107,14 @@ class Limit:
         return HealthFinding(level, f"{seen}: {self.advice}" if bad else seen)
 
 
+ZERO_GROUPS = Limit(
+    "zero_groups",
+    "{percent} of the groups have no advantage (all their episodes end alike)",
+    "change the difficulty of the tasks, start from a better model, or sample more episodes per task",
+    bad=0.7,
+    watch=0.4,
+)
 LIMITS = (
-    Limit(
-        "zero_groups",
-        "{percent} of the groups have no advantage (all their episodes end alike)",
-        "change the difficulty of the tasks, start from a better model, or sample more episodes per task",
-        bad=0.7,
-        watch=0.4,
-    ),
     Limit(
         "coverage",
         "{percent} of the turns are in a state that another episode of the group reached",
@@ -216,6 +216,25 @@ def progress(rows: Sequence[Row]) -> HealthFinding | None:
     return HealthFinding("good" if last > first + 0.02 else "watch", seen)
 
 
+def failures(rows: Sequence[Row]) -> HealthFinding | None:
+    """Episodes that failed in their environment; where groups have no advantage, these may be the cause."""
+    count = recent(rows, "failed_episodes") * min(RECENT, len(rows))
+    if not count > 0:
+        return None
+    seen = f"{count:.0f} episodes failed in their environment in the last iterations"
+    if recent(rows, "zero_groups") > ZERO_GROUPS.watch:
+        return HealthFinding("bad", f"{seen}: run `gagpo check` on it before anything else")
+    return HealthFinding("watch", seen)
+
+
+def groups(rows: Sequence[Row]) -> HealthFinding | None:
+    """Groups without an advantage. Failed episodes leave groups that end alike, which other tasks would not change."""
+    found = ZERO_GROUPS(rows)
+    if found is not None and found.level == "bad" and recent(rows, "failed_episodes") > 0:
+        return HealthFinding("watch", found.sentence.partition(": ")[0])
+    return found
+
+
 def counted(metric: str, seen: str) -> Rule:
     """A rule about an event that should never happen, with its recent count."""
 
@@ -227,12 +246,13 @@ def counted(metric: str, seen: str) -> Rule:
 
 
 RULES: tuple[Rule, ...] = (
+    groups,
     *LIMITS,
     entropy,
     invalid,
     collapse,
     progress,
-    counted("failed_episodes", "episodes failed in their environment in the last iterations"),
+    failures,
     counted("skipped_steps", "steps were skipped in the last iterations: their loss was not finite"),
 )
 

@@ -31,6 +31,7 @@ class FaultyEnv(TextEnv):
     faults: ClassVar[tuple[str, ...]] = (
         *("crash", "exit", "sleep", "spin", "raise", "observation", "surrogate", "reward", "shape", "unpicklable"),
         *("huge", "stop", "child", "babble", "burst", "brood", "escape", "fork", "orphan", "forge", "bigint"),
+        "vast reward",
     )
 
     def __init__(self, broken: str = "", marker: str = "", **kwargs: Any):
@@ -126,6 +127,8 @@ class FaultyEnv(TextEnv):
             outcome.observation = "\ud800"
         elif fault == "reward":
             outcome.reward = float("nan")
+        elif fault == "vast reward":
+            outcome.reward = 1e300
         elif fault == "unpicklable":
             outcome.extras["open"] = lambda: None
         elif fault == "bigint":

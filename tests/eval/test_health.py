@@ -73,6 +73,13 @@ def test_a_model_that_wins_is_not_said_to_lack_the_commands():
     assert "bad" not in {one.level for one in health(often)}
 
 
+def test_where_episodes_fail_no_easier_tasks_are_advised():
+    lost = {"zero_groups": 0.9, "failed_episodes": 30.0}
+    assert "change the difficulty" in health_line(rows(zero_groups=0.9))
+    assert health(rows(**lost))[0].sentence.endswith("run `gagpo check` on it before anything else")
+    assert not any("difficulty" in one for one in sentences(rows(**lost)))
+
+
 def test_a_rule_is_about_the_last_iterations_alone():
     assert health_line(rows(invalid_rate=0.9)[:7] + rows()[7:]) == ""
     assert "getting worse" in health_line(rows(6) + [{**GOOD, "success_rate": 0.01}] * 6)

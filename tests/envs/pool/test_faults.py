@@ -145,6 +145,7 @@ GARBAGE = {
     "observation": "the observation is NoneType",
     "surrogate": "not Unicode",
     "reward": "reward is nan",
+    "vast reward": "reward is 1e+300; rewards beyond 1e+09 cannot",
     "shape": "did not return (observation, reward, terminated, truncated, info)",
     "unpicklable": "info['open'] holds function",
     "bigint": "info['big'] is an integer of more than 64 bits",
