@@ -236,7 +236,7 @@ def report(
     say(*pages)
     if len(runs) > 1 or not folders or markdown:
         study = study_of(groups, [Path(run) for run in runs if run not in folders], baseline, split)
-        say(*(study.markdown() if markdown else study.lines(text_width(most=100))))
+        say(*(study.table().markdown() if markdown else study.lines(text_width(most=100))))
         if len(groups) == len(loaded) > 1 and not markdown:  # one seed each: pair by task
             say("", *compare_files([run.folder for run in loaded], split).lines(text_width()))
     if curves:
