@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as TookTooLong
 from contextlib import closing, suppress
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from pydantic import JsonValue
@@ -48,7 +49,8 @@ class ToolServer:
     """
 
     def __init__(self, command: Sequence[str], start_seconds: float = 20.0):
-        _require_mcp()
+        if find_spec("mcp") is None:
+            raise MissingPackage("an MCP server needs the package mcp: pip install 'gagpo[mcp]'")
         self.command = tuple(command)
         self._name = repr(" ".join(command)[:200])
         self._process: asyncio.subprocess.Process | None = None
@@ -213,10 +215,3 @@ def listed_tools(command: tuple[str, ...], start_seconds: float) -> tuple[Tool, 
     server = ToolServer(command, start_seconds)
     server.close()
     return tuple(server.tools)
-
-
-def _require_mcp() -> None:
-    try:
-        import mcp  # noqa: F401
-    except ImportError:
-        raise MissingPackage("an MCP server needs the package mcp: pip install 'gagpo[mcp]'") from None
