@@ -65,7 +65,7 @@ def folder_of(model: str) -> str:
     """The folder of a starter, or of a model of :data:`MODELS`, fetched if missing; any other name as it is.
 
     Raises:
-        StarterError: the starter is unknown or damaged.
+        InvalidArgument: the starter is unknown or damaged.
         FetchError: the model cannot be fetched.
     """
     if model in MODELS:

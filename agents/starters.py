@@ -12,15 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from gagpo.base import manifest
-from gagpo.base.errors import GagpoError
+from gagpo.base.errors import InvalidArgument
 
 PREFIX = "starter:"
 FORMAT = "gagpo starter 1"
 MANIFEST, SETTINGS = manifest.NAME, "recipe.yaml"
-
-
-class StarterError(GagpoError, ValueError):
-    """A starter is missing or damaged."""
 
 
 @dataclass(frozen=True)
@@ -58,24 +54,24 @@ def is_starter(model: str) -> bool:
 
 
 def folder_of(model: str) -> str:
-    """The verified folder of ``starter:NAME``; any other name as it is. Raises: StarterError."""
+    """The verified folder of ``starter:NAME``; any other name as it is. Raises: InvalidArgument."""
     return str(find(model).folder) if is_starter(model) else model
 
 
 def find(model: str) -> Starter:
     """The starter called ``model`` (``starter:NAME``), verified by SHA-256.
 
-    Raises: StarterError for an unknown name and for a missing, damaged or surplus file.
+    Raises: InvalidArgument for an unknown name and for a missing, damaged or surplus file.
     """
     name = model.removeprefix(PREFIX)
     if name not in names():
         known = ", ".join(PREFIX + known for known in names()) or "none"
-        raise StarterError(f"there is no starter {name!r}; choose one of {known}")
+        raise InvalidArgument(f"there is no starter {name!r}; choose one of {known}")
     starter = read(root() / name)
     try:
         manifest.compare(starter.folder, starter.manifest["files"])
     except manifest.ManifestError as error:
-        raise StarterError(f"{error}; install the package again") from None
+        raise InvalidArgument(f"{error}; install the package again") from None
     return starter
 
 
@@ -89,5 +85,5 @@ def read(folder: Path) -> Starter:
         ):
             raise ValueError("not a manifest of this version")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise StarterError(f"{path} cannot be read ({error}); install the package again") from None
+        raise InvalidArgument(f"{path} cannot be read ({error}); install the package again") from None
     return Starter(folder.name, folder, found)

@@ -31,7 +31,7 @@ from gagpo.base.tables import Table, text_width
 from gagpo.envs.base import Kwargs
 from gagpo.envs.check.fresh_process import call
 from gagpo.envs.lookup import find_spec, portable
-from gagpo.envs.pool import Event, Pool, WorkerPool
+from gagpo.envs.pool import Event, WorkerPool
 from gagpo.envs.pool.wire import plain
 
 TASKS = 32  # how many of the split's tasks are played
@@ -251,7 +251,7 @@ def _processor() -> str:
 class _PoolWalk:
     """Random walks through a pool whose slots never rest."""
 
-    def __init__(self, pool: Pool, slots: int, tasks: list[str], sampled: list[str], seed: int):
+    def __init__(self, pool: WorkerPool, slots: int, tasks: list[str], sampled: list[str], seed: int):
         self._pool = pool
         self._slots = slots
         self._tasks = itertools.cycle(enumerate(tasks, seed))

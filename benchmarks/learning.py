@@ -234,7 +234,7 @@ def main() -> None:
             trained.setdefault(row.label, []).append(run)
     draw = plot_curves if len(trained) <= MOST_IN_ONE else plot_each
     plot = draw(trained, arguments.out / f"{results}.png", x="turns", smooth=3)
-    print("\n".join([*table.notes(), "", *table.markdown()]))
+    print("\n".join([*table.notes(), "", *table.table().markdown()]))
     print(f"raw numbers: {raw}\nplot: {plot}")
 
 

@@ -65,8 +65,7 @@ class Comparison:
     def note(self) -> str:
         """What the differences are, and the tests behind their p-values."""
         tests = ", ".join(sorted({one.test for one in self.differences}))
-        level = 100 * self.results[self.baseline].level
-        return f"against {self.baseline}; {level:g} % intervals, paired by task; p: {tests}"
+        return f"against {self.baseline}; 95 % intervals, paired by task; p: {tests}"
 
     def difference_table(self) -> Table:
         """One row per result that is compared with the baseline."""
@@ -116,7 +115,7 @@ def _difference(label: str, first: EvalResult, other: EvalResult, p: float, p_ho
     pairs = list(zip(zip(*first.counts, strict=True), zip(*other.counts, strict=True), strict=True))
     gained = sum(after * tries > before * again for (before, tries), (after, again) in pairs)
     lost = sum(after * tries < before * again for (before, tries), (after, again) in pairs)
-    return Difference(label, paired_difference(first.counts, other.counts, first.level), p, p_holm, test, gained, lost)
+    return Difference(label, paired_difference(first.counts, other.counts), p, p_holm, test, gained, lost)
 
 
 def require_same_panel(label: str, first: EvalResult, other_label: str, other: EvalResult) -> None:

@@ -89,10 +89,6 @@ def evaluate(
     return EvalResult.from_episodes(episodes, panel, model, temperature), episodes
 
 
-class NothingMeasured(GagpoError):
-    """Every episode failed in its environment, so there is no success rate."""
-
-
 @dataclass(frozen=True)
 class Player:
     """An agent and how to play a panel with it.
@@ -158,7 +154,7 @@ class ChosenPanel:
         """Play the panel; episodes in the journal are not played again.
 
         Raises:
-            NothingMeasured: every episode failed in its environment. The journal is deleted.
+            GagpoError: every episode failed in its environment. The journal is deleted.
         """
         request, material = self.request, self.env.material(player.kwargs)
         tools = tools_of(self.env)
@@ -198,5 +194,5 @@ class ChosenPanel:
             if outcome.journal:
                 outcome.journal.unlink()
             count = f"all {result.episodes} episodes" if result.episodes > 1 else "the only episode"
-            raise NothingMeasured(f"{request.environment}: {count} failed in the environment: {outcome.failure}")
+            raise GagpoError(f"{request.environment}: {count} failed in the environment: {outcome.failure}")
         return outcome

@@ -163,10 +163,8 @@ def _language_agent(
     device = _device(request, run)
     model = load_model(folder, sampler.dtype, device, trust_remote_code=trust, revision=commit)
     tokenizer = load_tokenizer(folder, commit, trust_remote_code=trust)
-    temperature = request.sampling_temperature
-    assert temperature is not None  # only a server has a temperature of its own
     engine = make_engine(sampler.name, model, tokenizer, **sampler.arguments())
-    sampling = Sampling(temperature, request.max_tokens or MAX_TOKENS)
+    sampling = Sampling(request.sampling_temperature, request.max_tokens or MAX_TOKENS)
     return language_agent(engine, panel.env, sampling, **dict(request.context))
 
 
@@ -182,7 +180,6 @@ def _play_served(panel: ChosenPanel) -> EvaluationOutcome:
         getattr(panel.env, "instructions", ""),
         context.history,
         context.admissible,
-        request.reasoning,
         request.sampling_temperature,
         request.max_tokens or MAX_TOKENS,
         bool(getattr(panel.env, "multiline", False)),
@@ -213,7 +210,7 @@ def _billed(agent: ApiAgent, journal: Journal | None, episodes: int) -> Iterator
         # The cost of a request that was interrupted is unknown.
         counts = {one.name: int(journal.spent(one.name)) for one in fields(Usage) if one.name != "cost"}
         client.spent = Usage(**counts, cost=journal.spent("cost"))
-        client.record = partial(_note, journal)
+        client.record = lambda change: journal.note_spent({name: n for name, n in vars(change).items() if n})
     try:
         yield
     except ApiError as error:
@@ -222,7 +219,3 @@ def _billed(agent: ApiAgent, journal: Journal | None, episodes: int) -> Iterator
         raise type(error)(f"{error}{advice}") from None
     finally:
         agent.close()
-
-
-def _note(journal: Journal, change: Usage) -> None:
-    journal.note_spent({name: amount for name, amount in vars(change).items() if amount})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import ConfigDict, Field, TypeAdapter, model_validator
 from pydantic.dataclasses import dataclass
@@ -35,7 +35,7 @@ class EvaluationRequest:
     like: a run or config that gives the options that are None, including ``tasks``.
     tasks: number of tasks, evenly spaced over the split; by default all.
     tries: episodes of each task.
-    temperature: 0.4 by default; ``server`` leaves it to the server of ``openai:NAME``.
+    temperature: 0.4 by default; some models behind a server accept only 1.
     max_tokens: token limit of a response, 512 by default.
     context: how the model is prompted; the prompt is ``plain`` by default, ``tags`` at a server.
     seed: seed of the episodes.
@@ -45,7 +45,6 @@ class EvaluationRequest:
     revision: revision of a hub model; the result gives its commit.
     trust_remote_code: run code that comes with the model. Read it first.
     server: URL, prices and limits of ``openai:NAME``.
-    reasoning: whether ``openai:NAME`` sees its earlier reasoning.
     episodes: file for the episodes, one JSON object per line.
     journals: folder for finished episodes, so that the same request can resume.
     quiet: no progress bar.
@@ -59,7 +58,7 @@ class EvaluationRequest:
     like: str | Path | None = None
     tasks: AtLeastOne | None = None
     tries: AtLeastOne = 1
-    temperature: Annotated[float, Field(ge=0)] | Literal["server"] | None = None
+    temperature: Annotated[float, Field(ge=0)] | None = None
     max_tokens: AtLeastOne | None = None
     context: ContextSettings = ContextSettings()
     seed: NotNegative = 0
@@ -69,7 +68,6 @@ class EvaluationRequest:
     revision: str | None = None
     trust_remote_code: bool = False
     server: ApiSettings | None = None
-    reasoning: Literal["drop", "keep"] = "drop"
     episodes: Path | None = None
     journals: Path | None = None
     quiet: bool = False
@@ -77,11 +75,14 @@ class EvaluationRequest:
     @model_validator(mode="after")
     def _of_one_kind(self) -> EvaluationRequest:
         """Reject options that do not apply to this kind of model."""
-        elsewhere = {"device": self.device, "template": self.context.template or None, "revision": self.revision}
-        here = {"server": self.server, "temperature": self.temperature if self.temperature == "server" else None}
-        for name, value in (elsewhere if self.served else here).items():
+        given: dict[str, object] = {"server": self.server}
+        place = f"behind a server ({PREFIX}MODEL), and {self.model} is not"
+        if self.served:
+            given = {"device": self.device, "template": self.context.template or None, "revision": self.revision}
+            place = f"in this process, and {self.model} is behind a server"
+        for name, value in given.items():
             if value is not None:
-                raise InvalidArgument(misplaced(name, self.model))
+                raise InvalidArgument(f"{name} is for a model {place}")
         return self
 
     @property
@@ -90,9 +91,9 @@ class EvaluationRequest:
         return self.model.startswith(PREFIX)
 
     @property
-    def sampling_temperature(self) -> float | None:
-        """The temperature to request; None for the server's own."""
-        return None if isinstance(self.temperature, str) else self.temperature
+    def sampling_temperature(self) -> float:
+        """The temperature of a model."""
+        return TEMPERATURE if self.temperature is None else self.temperature
 
     def completed(self, run: RunSettings | None, like: RunSettings | None) -> EvaluationRequest:
         """The request with the options of panel and prompts filled in from ``like`` and the model's ``run``.
@@ -137,7 +138,7 @@ class EvaluationRequest:
 
     def facts(self) -> dict[str, object]:
         """The options that an episode depends on, as plain JSON values, for the key of a journal."""
-        names = {"model", "environment", "split", "seed", "temperature", "max_tokens", "reasoning", "context"}
+        names = {"model", "environment", "split", "seed", "temperature", "max_tokens", "context"}
         facts: dict[str, object] = TypeAdapter(EvaluationRequest).dump_python(self, mode="json", include=names)
         return facts
 
@@ -145,13 +146,6 @@ class EvaluationRequest:
 def names_of(settings: RunSettings) -> list[str]:
     """The names of the environments of a run of several; an empty list for a run of one."""
     return [row.name for row in settings.environments]
-
-
-def misplaced(option: str, model: str) -> str:
-    """The error message for an option that does not apply to this kind of model."""
-    if model.startswith(PREFIX):
-        return f"{option} is for a model in this process, and {model} is behind a server"
-    return f"{option} is for a model behind a server ({PREFIX}MODEL), and {model} is not"
 
 
 def settings_like(like: str | Path | None) -> RunSettings | None:

@@ -44,12 +44,6 @@ def _plain_json(value: object) -> object:
         raise ValueError(f"plain JSON values ({error})") from None
 
 
-def _probability(value: float) -> float:
-    if not 0 < value < 1:
-        raise ValueError("strictly between 0 and 1")
-    return value
-
-
 Count = Annotated[int, Field(strict=True, ge=0)]
 Number = Annotated[float, Field(strict=True)]
 AtLeastOne = Annotated[int, Field(strict=True, ge=1)]
@@ -150,18 +144,16 @@ class EvalResult:
 
     temperature: None for an agent that samples no tokens.
     tasks: sorted by id.
-    level: confidence level of the intervals.
     """
 
     panel: Panel
     model: StrictStr
     temperature: Number | None
     tasks: Annotated[tuple[TaskResult, ...], AfterValidator(_by_name)]
-    level: Annotated[Number, AfterValidator(_probability)] = 0.95
 
     @classmethod
     def from_episodes(
-        cls, episodes: Iterable[Episode], panel: Panel, model: str, temperature: float | None, level: float = 0.95
+        cls, episodes: Iterable[Episode], panel: Panel, model: str, temperature: float | None
     ) -> EvalResult:
         """The result of finished episodes. A failed episode counts as a try without success.
 
@@ -180,7 +172,7 @@ class EvalResult:
             TaskResult(task, played[0].task_type, tuple(Try.of(one) for one in sorted(played, key=lambda e: e.sample)))
             for task, played in by_task.items()
         )
-        return cls(panel, model, None if temperature is None else float(temperature), tasks, level)
+        return cls(panel, model, None if temperature is None else float(temperature), tasks)
 
     # Numbers ----------------------------------------------------------------------------------------------------------
 
@@ -204,7 +196,7 @@ class EvalResult:
     @property
     def success(self) -> Interval:
         """Success rate over all tries with its interval over tasks."""
-        return clustered_wilson(*self.counts, self.level)
+        return clustered_wilson(*self.counts)
 
     @property
     def by_type(self) -> dict[str, Interval]:
@@ -213,7 +205,7 @@ class EvalResult:
         for task in self.tasks:
             kinds[task.task_type].append(task)
         return {
-            kind: clustered_wilson([t.successes for t in tasks], [len(t.tries) for t in tasks], self.level)
+            kind: clustered_wilson([t.successes for t in tasks], [len(t.tries) for t in tasks])
             for kind, tasks in sorted(kinds.items())
         }
 
@@ -224,7 +216,7 @@ class EvalResult:
     def mean_reward(self) -> Interval:
         """Mean reward of an episode without penalties, with a bootstrap interval over tasks."""
         rewards = [math.fsum(one.reward for one in task.tries) for task in self.tasks]
-        return cluster_bootstrap(rewards, self.counts[1], self.level)
+        return cluster_bootstrap(rewards, self.counts[1])
 
     @property
     def mean_turns(self) -> float:
@@ -296,7 +288,6 @@ class EvalResult:
             "panel": asdict(self.panel),
             "model": self.model,
             "temperature": self.temperature,
-            "level": self.level,
             "summary": self.summary(),
             "tasks": [asdict(task) for task in self.tasks],
         }
@@ -365,4 +356,4 @@ def whole(results: Iterable[EvalResult]) -> Interval:
     listed = list(results)
     successes = [count for result in listed for count in result.counts[0]]
     tries = [count for result in listed for count in result.counts[1]]
-    return clustered_wilson(successes, tries, listed[0].level)
+    return clustered_wilson(successes, tries)

@@ -144,12 +144,6 @@ def load_run(folder: Path) -> Run:
     return Run(folder, tuple(metrics), broken, tuple(evaluations))
 
 
-def saved_evaluation(run: Path, label: str) -> EvalResult | None:
-    """The evaluation ``evals/LABEL.json`` of a run folder; None if it does not exist."""
-    path = run / "evals" / f"{label}.json"
-    return EvalResult.load(path) if path.exists() else None
-
-
 def read_label(label: str) -> tuple[str, str, int | None]:
     """Stage, split and iteration of a label such as ``iteration-0010-SPLIT``; the stage of other labels is empty."""
     match = LABEL.fullmatch(label)
@@ -165,8 +159,8 @@ def _evaluation(label: str, last: int | None, result: EvalResult) -> Evaluation:
 
 def final_results(run: Path, panels: Iterable[str]) -> dict[str, EvalResult]:
     """The evaluations after training, by panel, as far as they exist."""
-    found = {panel: saved_evaluation(run, f"after-{panel}") for panel in panels}
-    return {panel: result for panel, result in found.items() if result is not None}
+    files = {panel: run / "evals" / f"after-{panel}.json" for panel in panels}
+    return {panel: EvalResult.load(path) for panel, path in files.items() if path.exists()}
 
 
 def group_runs(runs: Sequence[str | Path]) -> dict[str, list[Run]]:

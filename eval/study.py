@@ -28,7 +28,7 @@ class RunRow(Document):
 
     tries: episodes of each task.
     before, after: success rate before and after training, from 0 to 1.
-    reward_before, reward_after: mean reward of an episode.
+    reward_after: mean reward of an episode after training.
     area: mean success rate in training, over environment turns.
     tokens_total: response tokens sampled.
     seconds: time of the iterations, without evaluations.
@@ -44,7 +44,6 @@ class RunRow(Document):
     tries: int = Field(ge=1)
     before: float | None = None
     after: float
-    reward_before: float | None = None
     reward_after: float
     area: float
     tokens_total: float
@@ -173,10 +172,6 @@ class Study:
         rest = table.without(*(name for name in header[1:] if name not in moved))
         return [*table.without(*moved).lines(width), "", *rest.lines(width), *below]
 
-    def markdown(self) -> list[str]:
-        """The table in Markdown."""
-        return self.table().markdown()
-
     def record(self) -> dict[str, object]:
         """JSON-ready values."""
         return {
@@ -234,7 +229,9 @@ def study_of(
     """
     rows = [row for path in files for row in read_rows(path)]
     for label, group in groups.items():
-        _require_one_panel(label, group, split)
+        results = [one.result for run in group if (one := run.last(split)) and one.stage == "after"]
+        for other in results[1:]:
+            require_same_panel(f"{label}, first seed", results[0], f"{label}, another", other)
         rows += [row for i, run in enumerate(group, 1) if (row := row_of(label, run, i, split))]
     return Study.of(rows, baseline)
 
@@ -261,7 +258,6 @@ def row_of(label: str, run: Run, number: int = 1, split: str | None = None, stag
         tries=after.panel.tries,
         before=before.success.value if before else None,
         after=after.success.value,
-        reward_before=before.mean_reward.value if before else None,
         reward_after=after.mean_reward.value,
         area=area_under_curve(turns, success) if turns else after.success.value,
         tokens_total=run.metrics[-1].get("tokens_total", 0.0) if run.metrics else 0.0,
@@ -278,9 +274,3 @@ def read_rows(path: Path) -> list[RunRow]:
     if not rows:
         raise BadResult(f"{path}: holds no rows")
     return rows
-
-
-def _require_one_panel(label: str, group: Sequence[Run], split: str | None) -> None:
-    results = [one.result for run in group if (one := run.last(split)) and one.stage == "after"]
-    for other in results[1:]:
-        require_same_panel(f"{label}, first seed", results[0], f"{label}, another", other)

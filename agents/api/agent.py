@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
 
 from pydantic import JsonValue
 
@@ -31,8 +30,6 @@ class ChatSettings:
     instructions: of the environment.
     history: ``full`` for a conversation that grows by appending, which suits the server's prompt cache, or the number
         of earlier turns that a window shows.
-    reasoning: ``keep`` or ``drop`` the model's reasoning in the conversation; episodes always include it.
-    temperature: None for the server's default.
     multiline: whether an action of the environment may have several lines.
     """
 
@@ -40,8 +37,7 @@ class ChatSettings:
     instructions: str = ""
     history: int | str = "full"
     admissible: bool = False
-    reasoning: Literal["drop", "keep"] = "drop"
-    temperature: float | None = 0.4
+    temperature: float = 0.4
     max_tokens: int = 512
     multiline: bool = False
 
@@ -49,9 +45,9 @@ class ChatSettings:
 class ApiAgent:
     """Plays many episodes at once through ``client``.
 
-    After the first error no request is sent. It is raised when all requests under way are answered and their turns have
-    been collected. An episode's ``info`` counts its ``requests``, ``prompt_tokens``, ``cached_tokens``,
-    ``completion_tokens``, ``reasoning_tokens`` and ``cost`` (dollars).
+    Episodes include the model's reasoning, conversations do not. After the first error no request is sent; it is
+    raised when all requests under way are answered and their turns have been collected. An episode's ``info`` counts
+    its ``requests``, ``prompt_tokens``, ``cached_tokens``, ``completion_tokens`` and ``cost`` (dollars).
 
     concurrency: most requests under way.
     tools: of the environment, for prompts with tool calls.
@@ -78,9 +74,8 @@ class ApiAgent:
             "prompt": chat.prompt.label,
             "history": chat.history,
             "admissible": chat.admissible,
-            "reasoning": chat.reasoning,
             "max_tokens": chat.max_tokens,
-            "temperature": "server" if chat.temperature is None else chat.temperature,
+            "temperature": chat.temperature,
         }
 
     def decide(self, states: Sequence[EpisodeState]) -> list[Turn | None]:
@@ -154,7 +149,7 @@ class ApiAgent:
         _count(state, answer)
         if state.episode.temperature is None:
             state.episode.temperature = self.chat.temperature
-        conversation.append({"role": "assistant", "content": self._remembered(answer)})
+        conversation.append({"role": "assistant", "content": without_thoughts(answer.text).strip()})
         self._conversations[state.slot] = conversation
         if self.toolbox is None:
             return Turn.of(_whole(answer), self._action(answer), answer.cut)
@@ -194,9 +189,6 @@ class ApiAgent:
             text = prompt.window_text(instructions, turns, observation, actions, int(chat.history))
         return [*(before or prompt.opening(instructions)), {"role": "user", "content": text}]
 
-    def _remembered(self, answer: Answer) -> str:
-        return _whole(answer) if self.chat.reasoning == "keep" else without_thoughts(answer.text).strip()
-
 
 def _whole(answer: Answer) -> str:
     """The model's reasoning and text."""
@@ -205,6 +197,6 @@ def _whole(answer: Answer) -> str:
 
 def _count(state: EpisodeState, answer: Answer) -> None:
     usage, info = answer.usage, state.episode.info
-    tokens = {f"{name}_tokens": getattr(usage, name) for name in ("prompt", "cached", "completion", "reasoning")}
+    tokens = {f"{name}_tokens": getattr(usage, name) for name in ("prompt", "cached", "completion")}
     for name, value in {"requests": usage.requests, **tokens, "cost": usage.cost}.items():
         info[name] = info.get(name, 0) + value

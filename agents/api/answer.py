@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from gagpo.base.errors import GagpoError
+from gagpo.envs.remote.exchange import ExchangeFailed
 
 ANSWER_BYTES = 1 << 20  # most bytes of an answer without the model's text
 TOKEN_BYTES = 512  # most bytes of a token in JSON
@@ -16,10 +16,6 @@ MOST_TOKENS = 10**9  # of any answer
 
 Count = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
 Messages = Sequence[Mapping[str, Any]]
-
-
-class MalformedReply(GagpoError):
-    """The answer does not follow the protocol."""
 
 
 @dataclass
@@ -30,8 +26,6 @@ class Usage:
     prompt: tokens read.
     completion: tokens written.
     cached: the part of ``prompt`` that the server had cached.
-    reasoning: the part of ``completion`` that is not in the answer.
-    estimated: answers whose server reported no tokens.
     """
 
     requests: int = 0
@@ -39,8 +33,6 @@ class Usage:
     prompt: int = 0
     completion: int = 0
     cached: int = 0
-    reasoning: int = 0
-    estimated: int = 0
     cost: float = 0.0
 
     def add(self, other: Usage) -> None:
@@ -77,14 +69,12 @@ class Answer:
 
 class _Details(BaseModel):
     cached_tokens: Count | None = None
-    reasoning_tokens: Count | None = None
 
 
 class _Reported(BaseModel):
     prompt_tokens: Count | None = None
     completion_tokens: Count | None = None
     prompt_tokens_details: _Details | None = None
-    completion_tokens_details: _Details | None = None
 
 
 class _Message(BaseModel):
@@ -110,11 +100,11 @@ def answer_limit(max_tokens: int) -> int:
 
 
 def read_answer(body: bytes, messages: Messages) -> Answer:
-    """The answer to ``messages`` in ``body``, with cost 0. Raises: MalformedReply."""
+    """The answer to ``messages`` in ``body``, with cost 0. Raises: ExchangeFailed."""
     try:
         found = _Completion.model_validate_json(body)
     except ValidationError as error:
-        raise MalformedReply(f"malformed answer at {_first(error)}: {body[:100]!r}") from None
+        raise ExchangeFailed(f"malformed answer at {_first(error)}: {body[:100]!r}") from None
     choice = found.choices[0]
     text, reasoning = choice.message.content or "", choice.message.reasoning_content or choice.message.reasoning or ""
     calls = choice.message.tool_calls or []
@@ -125,17 +115,14 @@ def read_answer(body: bytes, messages: Messages) -> Answer:
 
 def estimate(messages: Messages, said: str) -> Usage:
     """Estimate the tokens of a question and its answer, at four characters a token."""
-    return Usage(estimated=1, prompt=sum(len(one["content"]) for one in messages) // 4, completion=len(said) // 4)
+    return Usage(prompt=sum(len(one["content"]) for one in messages) // 4, completion=len(said) // 4)
 
 
 def _usage(reported: _Reported) -> Usage:
     prompt = reported.prompt_tokens or 0
     cached = (reported.prompt_tokens_details or _Details()).cached_tokens or 0
-    reasoning = (reported.completion_tokens_details or _Details()).reasoning_tokens or 0
     # More cached than read tokens would lower the cost.
-    return Usage(
-        prompt=prompt, completion=reported.completion_tokens or 0, cached=min(cached, prompt), reasoning=reasoning
-    )
+    return Usage(prompt=prompt, completion=reported.completion_tokens or 0, cached=min(cached, prompt))
 
 
 def _first(error: ValidationError) -> str:

@@ -20,10 +20,10 @@ import httpx2
 import openai
 from pydantic import JsonValue
 
-from gagpo.agents.api.answer import Answer, MalformedReply, Messages, Usage, answer_limit, read_answer
+from gagpo.agents.api.answer import Answer, Messages, Usage, answer_limit, read_answer
 from gagpo.agents.api.settings import ApiSettings
 from gagpo.base.errors import GagpoError, InvalidArgument
-from gagpo.envs.remote.exchange import DeadlinePassed, ExchangeFailed, Reply, exchange, is_loopback, open_http
+from gagpo.envs.remote.exchange import ExchangeFailed, Reply, exchange, is_loopback, open_http
 
 _TOO_LONG = ("context_length", "context length", "maximum context", "too many tokens", "prompt is too long")
 _ADVICE = {
@@ -40,10 +40,6 @@ class ApiError(GagpoError):
 
 class ContextFull(ApiError):
     """The conversation does not fit into the model's context."""
-
-
-class LimitReached(ApiError):
-    """The limit on the cost is reached."""
 
 
 @dataclass
@@ -94,14 +90,10 @@ class ApiClient:
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="chat server", daemon=True).start()
 
-    def ask(self, messages: Messages, temperature: float | None, max_tokens: int) -> Answer:
-        """The answer to a conversation, see :meth:`submit`."""
-        return self.submit(messages, temperature, max_tokens).result()
-
     def submit(
         self,
         messages: Messages,
-        temperature: float | None,
+        temperature: float,
         max_tokens: int,
         tools: Sequence[Mapping[str, JsonValue]] = (),
         stop: Sequence[str] = (),
@@ -110,11 +102,11 @@ class ApiClient:
 
         stop: strings that end the answer, which leaves them out.
 
-        The future fails with ContextFull, LimitReached, or ApiError after the last attempt.
+        The future fails with ContextFull, or with ApiError after the last attempt or at the limit on the cost.
         """
-        fields: dict[str, object] = {self.settings.token_parameter: max_tokens}
-        if temperature is not None:
-            fields["temperature"] = temperature
+        # OpenAI's newer models refuse max_tokens, and other servers may not know its successor.
+        limit = "max_tokens" if self.settings.base_url else "max_completion_tokens"
+        fields: dict[str, object] = {limit: max_tokens, "temperature": temperature}
         if tools:
             fields["tools"] = [dict(tool) for tool in tools]
         if stop:
@@ -175,10 +167,10 @@ class ApiClient:
     # Called by the transport, in the event loop ----------------------------------------------------------------------
 
     async def attempt(self, http: httpx2.AsyncClient, request: httpx2.Request) -> Reply:
-        """Send a request and record its cost. Raises: _Stopped if no more are sent; MalformedReply; ExchangeFailed."""
+        """Send a request and record its cost. Raises: _Stopped if no more are sent; ExchangeFailed."""
         question, settings, task = _asked.get(), self.settings, asyncio.current_task()
         if settings.limit_cost is not None and self.spent.cost >= settings.limit_cost:
-            raise _Stopped(LimitReached(f"${self.spent.cost:.2f} is spent, the limit is ${settings.limit_cost:.2f}"))
+            raise _Stopped(ApiError(f"${self.spent.cost:.2f} is spent, the limit is ${settings.limit_cost:.2f}"))
         if self._closed:
             raise _Stopped(ApiError("the client is closed"))
         self._sending.add(task)
@@ -202,7 +194,7 @@ class ApiClient:
         if reply.status != 200:
             self._spend(question, Usage(unanswered=-1))  # a refusal costs nothing
             if 200 < reply.status < 300:  # openai would take it for an answer
-                raise MalformedReply(f"status {reply.status} is not an answer")
+                raise ExchangeFailed(f"status {reply.status} is not an answer")
             return
         question.answer = answer = read_answer(reply.body, question.messages)
         self._spend(question, replace(answer.usage, unanswered=-1, cost=self.settings.cost(answer.usage)))
@@ -224,9 +216,7 @@ class _Transport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         try:
             reply = await self._attempt(self._http, request)
-        except DeadlinePassed as error:
-            raise httpx2.ReadTimeout(str(error)) from None
-        except (ExchangeFailed, MalformedReply) as error:
+        except ExchangeFailed as error:
             raise httpx2.ReadError(str(error)) from None
         headers = {name: reply.headers[name] for name in _FOR_RETRIES if name in reply.headers}
         return httpx2.Response(reply.status, headers=headers, content=reply.body)

@@ -26,7 +26,6 @@ class ApiSettings:
     input_price, output_price: dollars per million tokens read and written.
     cached_price: dollars per million tokens that the server had cached; None for the input price.
     limit_cost: dollars after which no request is sent.
-    token_parameter: ``max_tokens``, or ``max_completion_tokens`` for models that refuse the former.
     """
 
     model: str
@@ -38,7 +37,6 @@ class ApiSettings:
     cached_price: float | None = None
     output_price: float = 0.0
     limit_cost: float | None = None
-    token_parameter: str = "max_tokens"
 
     def __post_init__(self) -> None:
         if not self.model:

@@ -29,7 +29,7 @@ ANSWER = Tool.of("final_answer", "Give the final answer, which ends the episode.
 
 
 class MCPEnv(ToolEnv):
-    """A question, the tools of the server that ``command`` starts, and ``final_answer``.
+    """A question, the tools of the server that ``command`` starts for each episode, and ``final_answer``.
 
     The reward is 1 for the right answer. A subclass may override :meth:`is_solved` to judge answers, and ``begin`` and
     ``call`` to read the server's state.
@@ -38,12 +38,11 @@ class MCPEnv(ToolEnv):
     tasks: a JSONL file; see :func:`gagpo.envs.mcp.questions.read_questions`.
     start_seconds: deadline for the start of the server.
     call_seconds: deadline for a call. A late call is invalid, and the server is restarted.
-    fresh: start a server for every episode; false for a server without state.
     """
 
     splits = SPLITS
     instructions = "Answer the question. Use the tools, and give the answer with final_answer."
-    immaterial: ClassVar[frozenset[str]] = ToolEnv.immaterial | {"start_seconds", "fresh"}
+    immaterial: ClassVar[frozenset[str]] = ToolEnv.immaterial | {"start_seconds"}
 
     def __init__(
         self,
@@ -51,7 +50,6 @@ class MCPEnv(ToolEnv):
         tasks: str | Path,
         start_seconds: float = 20.0,
         call_seconds: float = 10.0,
-        fresh: bool = True,
         max_turns: int = 8,
         **kwargs: Any,
     ):
@@ -63,7 +61,7 @@ class MCPEnv(ToolEnv):
             if not 0 < seconds <= 3600:
                 raise InvalidArgument(f"{name} must be above 0 and at most 3600 seconds, got {seconds!r}")
         self.command = tuple(words)
-        self.start_seconds, self.call_seconds, self.fresh = start_seconds, call_seconds, fresh
+        self.start_seconds, self.call_seconds = start_seconds, call_seconds
         self._tasks, self._questions = read_questions(tasks)
         self._server: ToolServer | None = None
 
@@ -82,8 +80,7 @@ class MCPEnv(ToolEnv):
     def begin(self, task: Task) -> Outcome:
         self.question: ToolQuestion = self._questions[task.id]
         self._starts, self._shown = 0, 0
-        if self.fresh:
-            self._end()
+        self._end()
         return Outcome(self.question.text)
 
     def call(self, tool: str, arguments: Any) -> Outcome:
@@ -93,12 +90,12 @@ class MCPEnv(ToolEnv):
             return Outcome(text, float(solved), terminated=True, success=solved)
         server = self._started()
         try:
-            answer = server.call(tool, arguments, self.call_seconds)
+            outcome = server.call(tool, arguments, self.call_seconds)
         except ServerError as error:
             self._end()
             raise CallError(f"{tool} gave no answer, and its server starts anew: {error}") from None
         self._shown += 1
-        return Outcome(answer.text, valid=not answer.refused)
+        return outcome
 
     def is_solved(self, question: ToolQuestion, said: str) -> bool:
         """Whether the answer ``said`` is right."""

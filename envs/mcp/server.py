@@ -12,12 +12,14 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as TookTooLong
 from contextlib import closing, suppress
-from typing import Any, NamedTuple, TypeVar
+from importlib.util import find_spec
+from typing import Any, TypeVar
 
 from pydantic import JsonValue
 
 from gagpo.base import interpreter
 from gagpo.base.errors import GagpoError, InvalidArgument, MissingPackage, first_line
+from gagpo.envs.base import Outcome
 from gagpo.envs.tools import Tool
 
 MOST_LINE = 4 * 2**20  # bytes of a message
@@ -31,17 +33,6 @@ T = TypeVar("T")
 
 class ServerError(GagpoError):
     """The server does not start, does not answer in time, or breaks the protocol."""
-
-
-class ToolAnswer(NamedTuple):
-    """The answer to a call.
-
-    text: the answer.
-    refused: the server says that the call failed.
-    """
-
-    text: str
-    refused: bool
 
 
 class ToolServer:
@@ -58,7 +49,8 @@ class ToolServer:
     """
 
     def __init__(self, command: Sequence[str], start_seconds: float = 20.0):
-        _require_mcp()
+        if find_spec("mcp") is None:
+            raise MissingPackage("an MCP server needs the package mcp: pip install 'gagpo[mcp]'")
         self.command = tuple(command)
         self._name = repr(" ".join(command)[:200])
         self._process: asyncio.subprocess.Process | None = None
@@ -85,15 +77,15 @@ class ToolServer:
         """The id of the server's process, which leads a process group."""
         return self._process.pid if self._process is not None else None
 
-    def call(self, name: str, arguments: Mapping[str, JsonValue], seconds: float = 10.0) -> ToolAnswer:
-        """The tool's answer; after a ServerError the server cannot be used."""
+    def call(self, name: str, arguments: Mapping[str, JsonValue], seconds: float = 10.0) -> Outcome:
+        """The tool's answer, invalid if the call failed; after a ServerError the server cannot be used."""
         work = asyncio.run_coroutine_threadsafe(self._session.call_tool(name, dict(arguments)), self._loop)
         found = self._result(work, seconds, f"answer a call of {name}")
         parts = [part.text if part.type == "text" else f"[{part.type}]" for part in found.content]
         text = "\n".join(parts).encode(errors="replace").decode()
         if len(text) > MOST_ANSWER:
             text = f"{text[:MOST_ANSWER]}\n[{len(text) - MOST_ANSWER:,} more characters]"
-        return ToolAnswer(text, bool(found.is_error))
+        return Outcome(text, valid=not found.is_error)
 
     def close(self) -> None:
         """Kill the server and everything it started; idempotent."""
@@ -131,6 +123,7 @@ class ToolServer:
         import anyio
         from mcp import ClientSession
         from mcp.shared.message import SessionMessage
+        from mcp.types import PaginatedRequestParams
 
         heard, hearing = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         saying, said = anyio.create_memory_object_stream[SessionMessage](0)
@@ -154,7 +147,7 @@ class ToolServer:
                 tools = []
                 cursor: str | None = None
                 for _ in range(_PAGES):
-                    page = await session.list_tools(params=_page(cursor))
+                    page = await session.list_tools(params=PaginatedRequestParams(cursor=cursor) if cursor else None)
                     tools += page.tools
                     cursor = page.next_cursor
                     if not cursor or len(tools) > MOST_TOOLS:
@@ -204,12 +197,6 @@ async def _speak(process: asyncio.subprocess.Process, said: Any) -> None:
             await process.stdin.drain()
 
 
-def _page(cursor: str | None) -> Any:
-    from mcp.types import PaginatedRequestParams
-
-    return PaginatedRequestParams(cursor=cursor) if cursor else None
-
-
 def _tool(listed: Any) -> Tool:
     """A listed tool as a :class:`Tool`; its description is shown to a model, so its length is limited."""
     description = str(listed.description or "")
@@ -228,10 +215,3 @@ def listed_tools(command: tuple[str, ...], start_seconds: float) -> tuple[Tool, 
     server = ToolServer(command, start_seconds)
     server.close()
     return tuple(server.tools)
-
-
-def _require_mcp() -> None:
-    try:
-        import mcp  # noqa: F401
-    except ImportError:
-        raise MissingPackage("an MCP server needs the package mcp: pip install 'gagpo[mcp]'") from None

@@ -71,10 +71,6 @@ class MixedPool(Pool):
         each = [asdict(pool.counters) for pool in self.pools.values()]
         return Counters(**{name: sum(one[name] for one in each) for name in each[0]})
 
-    @property
-    def processes(self) -> list[int]:
-        return [process for pool in self.pools.values() for process in pool.processes]
-
     def close(self) -> None:
         """Close the pools of all environments, even if closing one fails; idempotent."""
         with ExitStack() as stack:

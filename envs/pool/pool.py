@@ -119,6 +119,7 @@ class WorkerPool(BasePool):
 
     @property
     def processes(self) -> list[int]:
+        """The process ids of the running workers."""
         return [link.process for link in list(self._links.values()) if link.process is not None]
 
     def close(self) -> None:

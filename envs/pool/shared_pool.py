@@ -49,21 +49,10 @@ class SharedPool:
         """End whatever runs in the slot, and cancel its unanswered request."""
         self._hand_over("release", slot)
 
-    @property
-    def closed(self) -> bool:
-        """Whether the pool is closed or broken."""
-        return self._over is not None
-
     def close(self) -> None:
         """Close the environments and end their processes; idempotent."""
         self._hand_over("close", 0)
         self._thread.join(timeout=30)
-
-    def __enter__(self) -> SharedPool:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def _ask(self, operation: str, slot: int, *arguments: Any) -> Future[Event]:
         if self._over is not None:

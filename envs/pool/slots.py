@@ -135,10 +135,6 @@ class Pool(Protocol):
     def outstanding(self) -> int:
         """Number of requests that are not answered yet."""
 
-    @property
-    def processes(self) -> list[int]:
-        """The process ids of the running workers on this machine."""
-
     def __enter__(self) -> Self:
         return self
 

@@ -12,7 +12,7 @@ from gagpo.envs.base import Kwargs
 from gagpo.envs.lookup import is_address
 from gagpo.envs.pool import Event, Pool, WorkerPool
 from gagpo.envs.pool.slots import BasePool, Holder
-from gagpo.envs.remote.protocol import EpisodeFailed, Observed, ServerFailed
+from gagpo.envs.remote.protocol import EpisodeFailed, Observed
 from gagpo.envs.remote.server import Server, require_websockets, server_at
 from gagpo.envs.remote.sessions import Outcome, SessionLost, Sessions
 
@@ -45,10 +45,6 @@ class RemotePool(BasePool):
         answered = self._answers.put
         self._sessions = Sessions(server, answered, step_deadline=step_deadline, reset_deadline=reset_deadline)
 
-    @property
-    def processes(self) -> list[int]:
-        return []
-
     def flush(self) -> None:
         self._sessions.ask(self._place.outbox)
         self._place.outbox.clear()
@@ -74,19 +70,16 @@ class RemotePool(BasePool):
         if isinstance(outcome, Observed):
             self._deliver(assignment, Event(assignment.slot, assignment.pending, *outcome))
         elif isinstance(outcome, SessionLost | EpisodeFailed):
-            self._count(outcome)
+            if isinstance(outcome, SessionLost):
+                self.counters.hangs += outcome.hung
+                self.counters.crashes += not outcome.hung
+            else:
+                self.counters.errors += 1
             assignment.charges += 1
             self._start_over(assignment, str(outcome))
         else:
             self.close()
             raise outcome
-
-    def _count(self, outcome: ServerFailed) -> None:
-        if isinstance(outcome, SessionLost):
-            self.counters.hangs += outcome.hung
-            self.counters.crashes += not outcome.hung
-        else:
-            self.counters.errors += 1
 
 
 def open_pool(

@@ -52,10 +52,6 @@ class Server:
         self._known: dict[str, TaskSet] = {}
         self._seconds, self._bytes = 0.0, 0  # that HTTP answers have taken so far
 
-    @property
-    def socket_url(self) -> str:
-        return "ws" + self.url.removeprefix("http") + "/ws"
-
     @cached_property
     def schema(self) -> Json:
         """The JSON schema of its actions and observations."""

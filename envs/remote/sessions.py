@@ -232,7 +232,8 @@ class Sessions:
             def process_redirect(self, exc: Exception) -> Exception:
                 return exc
 
-        url, address, patience = self._server.url, self._server.socket_url, self._reset_deadline
+        url, patience = self._server.url, self._reset_deadline
+        address = f"ws{url.removeprefix('http')}/ws"
         wait, end = FIRST_WAIT, time.monotonic() + patience
         while True:
             try:

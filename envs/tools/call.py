@@ -43,10 +43,6 @@ class ToolCall:
         """The call as an action: one line, equal for equal calls."""
         return json.dumps({"name": self.name, "arguments": self.arguments}, ensure_ascii=False)
 
-    @property
-    def arguments_text(self) -> str:
-        return json.dumps(self.arguments, ensure_ascii=False)
-
 
 def read_call(text: str) -> ToolCall:
     """Parse a call: a JSON object with ``name`` and ``arguments`` (or ``parameters``).

@@ -85,7 +85,8 @@ class StoreroomEnv(ToolEnv):
         self.kind, first, second = task.id.split("-")
         self.things = (first, second)
         prices, shelves = self.np_random.integers(1, 10, (2, len(THINGS))).tolist()
-        self._stock(prices, shelves)
+        self.prices = dict(zip(THINGS, prices, strict=True))
+        self.shelves = dict(zip(THINGS, shelves, strict=True))
         if self.prices[first] == self.prices[second]:  # the two must differ
             self.prices[first] = self.prices[first] % 9 + 1
         self.known: list[str] = []
@@ -150,11 +151,6 @@ class StoreroomEnv(ToolEnv):
         if "text" in call.arguments:
             call.arguments["text"] = str(1 + int(rng.integers(18)))
         return self._action(call)
-
-    def _stock(self, prices: list[int], shelves: list[int]) -> None:
-        """Set the price and the shelf of each thing."""
-        self.prices = dict(zip(THINGS, prices, strict=True))
-        self.shelves = dict(zip(THINGS, shelves, strict=True))
 
     def _action(self, *calls: ToolCall) -> str:
         if self.form == "tools":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -83,7 +84,7 @@ class Tool:
         if self.model is None:
             return arguments
         try:
-            return self.model.model_validate_json(ToolCall(self.name, arguments).arguments_text)
+            return self.model.model_validate_json(json.dumps(arguments, ensure_ascii=False))
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             place = ".".join(map(str, first["loc"]))

@@ -35,7 +35,7 @@ def refusal(headers: Mapping[str, str], hosts: Collection[str] | None) -> str:
     'asked under a name that is not of this server'
     """
     host, origin = headers.get("host", ""), headers.get("origin")
-    if hosts is not None and _name(f"//{host}") not in hosts:
+    if hosts is not None and host_name(host) not in hosts:
         return "asked under a name that is not of this server"
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         return "asked by a page of another site"
@@ -44,8 +44,9 @@ def refusal(headers: Mapping[str, str], hosts: Collection[str] | None) -> str:
     return ""
 
 
-def _name(address: str) -> str:
+def host_name(host: str) -> str:
+    """The name in a ``Host`` header, without the port; empty if it is malformed."""
     try:
-        return urlsplit(address).hostname or ""
+        return urlsplit(f"//{host}").hostname or ""
     except ValueError:
         return ""

@@ -48,8 +48,6 @@ def serve(
     workers: Annotated[int, typer.Option(min=0, help="Environment processes.")] = 2,
     sessions: Annotated[int, typer.Option(min=1, help="Limit of concurrent sessions.")] = 64,
     admissible: Annotated[bool, typer.Option(help="Send the admissible actions with each observation.")] = False,
-    session_minutes: Annotated[float, typer.Option(help="Time limit of a session.")] = 60.0,
-    idle_minutes: Annotated[float, typer.Option(help="Time after which an unused session ends.")] = 10.0,
 ) -> None:
     """Serve an environment over OpenEnv."""
     if browser:
@@ -71,8 +69,6 @@ def serve(
         workers=workers,
         max_sessions=sessions,
         admissible=admissible,
-        session_seconds=60 * session_minutes,
-        idle_seconds=60 * idle_minutes,
     )
 
 

@@ -27,7 +27,6 @@ def _option(*flags: str, help: str, min: float | None = None) -> OptionInfo:
 
 
 BaseUrl = Annotated[str | None, _option(help="URL of a compatible server; by default OpenAI's.")]
-KeepReasoning = Annotated[bool | None, _option(help="Keep the model's reasoning in the conversation.")]
 Concurrency = Annotated[int | None, _option(help="Concurrent episodes; 16 by default.", min=1)]
 Timeout = Annotated[float | None, _option(help="Timeout of a request in seconds; 120 by default.", min=0.001)]
 InputPrice = Annotated[float | None, _option("--price-in", help="Dollars per million input tokens.", min=0)]
@@ -35,7 +34,6 @@ CachedPrice = Annotated[float | None, _option("--price-cached", help="Dollars pe
 OutputPrice = Annotated[float | None, _option("--price-out", help="Dollars per million output tokens.", min=0)]
 LimitCost = Annotated[float | None, _option(help="Stop at this cost in dollars.", min=0)]
 KeyVariable = Annotated[str | None, _option(help="Environment variable with the API key; OPENAI_API_KEY by default.")]
-CompletionTokens = Annotated[bool | None, _option(help="Send max_completion_tokens instead of max_tokens.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -88,8 +86,6 @@ def evaluate(
     cached_price: CachedPrice = None,
     output_price: OutputPrice = None,
     limit_cost: LimitCost = None,
-    completion_tokens: CompletionTokens = None,
-    keep_reasoning: KeepReasoning = None,
 ) -> None:
     """Measure the success rate on a fixed set of tasks.
 
@@ -109,7 +105,6 @@ def evaluate(
         "kwargs": values(kwargs),
         "context": {name: value for name, value in prompts.items() if value is not None},
         "server": server,
-        "reasoning": "keep" if keep_reasoning else "drop",
         "journals": Path("evals") if server else under_way,
     }
     outcomes = measure_all(request_of(**options))
@@ -142,8 +137,6 @@ def _server(model: str, context: typer.Context) -> ApiSettings | None:
             raise InvalidArgument(f"{flag} is for a model behind a server ({PREFIX}MODEL), and {model} is not")
         return None
     chosen = {name: value for name, value in given.items() if name in ApiSettings.__dataclass_fields__}
-    if given.get("completion_tokens"):
-        chosen["token_parameter"] = "max_completion_tokens"
     return ApiSettings(model.removeprefix(PREFIX), **chosen)
 
 
@@ -236,7 +229,7 @@ def report(
     say(*pages)
     if len(runs) > 1 or not folders or markdown:
         study = study_of(groups, [Path(run) for run in runs if run not in folders], baseline, split)
-        say(*(study.markdown() if markdown else study.lines(text_width(most=100))))
+        say(*(study.table().markdown() if markdown else study.lines(text_width(most=100))))
         if len(groups) == len(loaded) > 1 and not markdown:  # one seed each: pair by task
             say("", *compare_files([run.folder for run in loaded], split).lines(text_width()))
     if curves:

@@ -31,9 +31,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add the examples to every command, also to those of groups; KeyError for a command without."""
-    groups = [(f"{group.name} ", group.typer_instance) for group in app.registered_groups]
-    for prefix, part in [("", app), *groups]:
-        for command in part.registered_commands if part else ():
-            name = prefix + str(command.name or getattr(command.callback, "__name__", ""))
-            command.epilog = "\n\n".join(["For example:", *EXAMPLES[name]])
+    """Add the examples to every command; KeyError for a command without."""
+    for command in app.registered_commands:
+        name = str(command.name or getattr(command.callback, "__name__", ""))
+        command.epilog = "\n\n".join(["For example:", *EXAMPLES[name]])

@@ -13,7 +13,6 @@ import socket
 import time
 from collections.abc import Mapping
 from concurrent.futures import CancelledError
-from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
@@ -40,6 +39,7 @@ Listing = dict[str, str | int]
 
 LISTED = 1000  # most tasks in one answer
 LARGEST = 1 << 20  # bytes of a message
+IDLE_SECONDS = 600.0  # after which an unused session ends
 
 
 class TextAction(Action):
@@ -75,42 +75,37 @@ class ActionRefused(HTTPException):
         return str(self.detail)
 
 
-@dataclass(frozen=True)
 class OpenEnvEnvironment:
-    """What all sessions of a server share: the pool, and the tasks of every split."""
+    """What all sessions of a server share: the worker processes, and the tasks of every split.
 
-    name: str
-    description: str
-    pool: SharedPool
-    tasks: Mapping[str, TaskSet]
-    split: str
-    admissible: bool = False
-    session_seconds: float = 3600.0
+    Raises:
+        InvalidArgument: an argument of the environment is wrong.
+    """
+
+    def __init__(
+        self,
+        env_id: str,
+        kwargs: Kwargs | None = None,
+        workers: int = 2,
+        admissible: bool = False,
+        session_seconds: float = 3600.0,
+        step_deadline: float = 60.0,
+    ):
+        arguments = dict(kwargs or {})
+        if arguments.pop("expert", False):
+            raise InvalidArgument("a server does not offer an expert: leave out the argument expert")
+        with opened(env_id, arguments) as env:
+            self.tasks = {split: env.tasks(split) for split in getattr(env, "splits", ("train", "test"))}
+            about = getattr(env, "instructions", "") or (type(env).__doc__ or "").strip().partition("\n\n")[0]
+            self.split = getattr(env, "split", next(iter(self.tasks)))
+        self.name, self.description = short_name(env_id), about
+        self.admissible, self.session_seconds = admissible, session_seconds
+        self.pool = SharedPool(env_id, arguments, workers=workers, step_deadline=step_deadline)
 
     def of(self, split: str) -> TaskSet:
         if not isinstance(split, str) or split not in self.tasks:
             raise ActionRefused(404, f"no split {str(split)[:80]!r}; choose one of {', '.join(self.tasks)}")
         return self.tasks[split]
-
-
-def open_env(
-    env_id: str,
-    kwargs: Kwargs | None = None,
-    workers: int = 2,
-    admissible: bool = False,
-    session_seconds: float = 3600.0,
-    step_deadline: float = 60.0,
-) -> OpenEnvEnvironment:
-    """Start the worker processes of a server; InvalidArgument for wrong arguments of the environment."""
-    arguments = dict(kwargs or {})
-    if arguments.pop("expert", False):
-        raise InvalidArgument("a server does not offer an expert: leave out the argument expert")
-    with opened(env_id, arguments) as env:
-        tasks = {split: env.tasks(split) for split in getattr(env, "splits", ("train", "test"))}
-        described = getattr(env, "instructions", "") or (type(env).__doc__ or "").strip().partition("\n\n")[0]
-        split = getattr(env, "split", next(iter(tasks)))
-    pool = SharedPool(env_id, arguments, workers=workers, step_deadline=step_deadline)
-    return OpenEnvEnvironment(short_name(env_id), described, pool, tasks, split, admissible, session_seconds)
 
 
 def short_name(env_id: str) -> str:
@@ -281,7 +276,6 @@ def serve(
     max_sessions: int = 64,
     admissible: bool = False,
     session_seconds: float = 3600.0,
-    idle_seconds: float = 600.0,
     step_deadline: float = 60.0,
 ) -> None:
     """Serve ``env_id`` until interrupted; print the address on standard output once it accepts connections.
@@ -290,17 +284,16 @@ def serve(
     address, so are requests for any other host name.
 
     port: 0 takes a free one.
-    idle_seconds: time after which an unused session ends.
     """
     with socket.create_server((host, port)) as listener:
-        env = open_env(env_id, kwargs, workers, admissible, session_seconds, step_deadline)
+        env = OpenEnvEnvironment(env_id, kwargs, workers, admissible, session_seconds, step_deadline)
         try:
             app = create_app(
                 lambda: ServedEnvironment(env),
                 TextAction,
                 TextAndActions if admissible else TextObservation,
                 env_name=env.name,
-                concurrency_config=ConcurrencyConfig(max_concurrent_envs=max_sessions, session_timeout=idle_seconds),
+                concurrency_config=ConcurrencyConfig(max_concurrent_envs=max_sessions, session_timeout=IDLE_SECONDS),
             )
             app.add_exception_handler(RequestValidationError, _explain)
             app.add_exception_handler(PydanticSerializationError, _not_repeated)

@@ -26,7 +26,8 @@ def tracking(names: Sequence[str], run: Path, settings: Settings, resume_iterati
     """Start the trackers called ``names`` and close them at the end."""
     trackers = Trackers({name: TRACKERS.find(name)() for name in names})
     try:
-        trackers.start(run, settings, resume_iteration)
+        for tracker in trackers.trackers.values():
+            tracker.start(run, settings, resume_iteration)
         yield trackers
     finally:
         trackers.close()

@@ -36,10 +36,6 @@ class Trackers:
     def __init__(self, trackers: Mapping[str, Tracker]):
         self.trackers = dict(trackers)
 
-    def start(self, run: Path, settings: Settings, resume_iteration: int) -> None:
-        for tracker in self.trackers.values():
-            tracker.start(run, settings, resume_iteration)
-
     def log(self, row: Mapping[str, object], step: int) -> None:
         numbers = plain_numbers(row)
         self._each(lambda tracker: tracker.log(numbers, step))

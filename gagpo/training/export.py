@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from huggingface_hub import ModelCardData
-
 from gagpo.base import durable
 from gagpo.base.tables import Table
-from gagpo.eval.runs import Evaluation, Run, load_run
+from gagpo.eval.runs import Run, load_run
+from gagpo.eval.summary import with_interval
 from gagpo.runs.run_folder import AVERAGED, RunFolder, named
-from gagpo.settings import RunSettings, SettingsError
+from gagpo.settings import SettingsError
 
 if TYPE_CHECKING:
     from gagpo.runs.checkpoint import Checkpoint
@@ -80,84 +77,42 @@ def _name_base_absolutely(config: Path) -> None:
 
 
 def model_card(run: Path, saved: Checkpoint, adapter: bool = False) -> str:
-    """Markdown with YAML front matter: results before training and of this checkpoint, settings, versions."""
+    """Markdown: results before training and of this checkpoint, settings, versions."""
     folder = RunFolder.open(run)
-    settings, found = folder.settings, _evaluations(run, saved)
-    averaged = ", the average of the weights" if saved.averaged else ""
-    name = f"{settings.name}, iteration {saved.iteration}{averaged}"
-    front = ModelCardData(
-        library_name="peft" if adapter else "transformers",
-        pipeline_tag="text-generation",
-        tags=["reinforcement-learning", "agent", "gagpo", _algorithm(run)],
-        base_model=settings.model if _is_hub_name(settings.model) else None,
-    )
+    settings = folder.settings
+    envs = ", ".join(f"`{one.environment.id}` (split `{one.environment.split}`)" for one in settings.all_environments)
+    algorithm = Run(run, (), 0, ()).algorithm or "an algorithm of its own"
     versions = {name: value for name, value in folder.versions().items() if name not in ("machine", "cores")}
     parts = [
-        f"---\n{front.to_yaml()}\n---",
-        f"# {name}",
-        f"Trained from `{settings.model}` on {_envs(settings)} with "
-        f"{_algorithm(run)}, {saved.iteration} iterations. "
+        f"# {settings.name}, {_weights(saved.iteration, saved.averaged)}",
+        f"Trained from `{settings.model}` on {envs} with {algorithm}, {saved.iteration} iterations. "
         + ("An adapter in peft's format." if adapter else "Weights in float32."),
-        "## Results\n" + _table(found),
-        _conditions(found),
+        "## Results",
+        _results(run, saved),
         f"## Settings\n```yaml\n{(run / 'config.yaml').read_text(encoding='utf-8').strip()}\n```",
         "## Versions\n" + ", ".join(f"{name} {version}" for name, version in versions.items()),
     ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return "\n\n".join(parts) + "\n"
 
 
-def _envs(settings: RunSettings) -> str:
-    return ", ".join(f"`{one.environment.id}` (split `{one.environment.split}`)" for one in settings.all_environments)
+def _weights(iteration: int, averaged: bool) -> str:
+    return f"iteration {iteration}{', the average of the weights' if averaged else ''}"
 
 
-def _evaluations(run: Path, saved: Checkpoint) -> Sequence[Evaluation]:
-    """The evaluations before training and those of the checkpoint's weights."""
-    if not (run / "metrics.jsonl").exists() and not any((run / "evals").glob("*.json")):
-        return ()
-    ended = [one for one in load_run(run).evaluations if one.stage and one.iteration in (0, saved.iteration)]
-    return [one for one in ended if one.iteration == 0 or (one.stage == AVERAGED) == saved.averaged]
-
-
-def _table(found: Sequence[Evaluation]) -> str:
-    if not found:
-        return "This checkpoint has not been evaluated."
-    header = ["when", "environment", "split", "hash", "tasks", "tries", "temperature", "success, 95 % interval"]
+def _results(run: Path, saved: Checkpoint) -> str:
+    """A table of the evaluations before training and of the checkpoint's weights."""
+    evaluated = (run / "metrics.jsonl").exists() or any((run / "evals").glob("*.json"))
+    header = ["when", "environment", "split", "hash", "tasks", "tries", "temperature", "success %, 95 % interval"]
     rows = []
-    for one in found:
-        panel, rate = one.result.panel, one.result.success
-        rows.append(
-            [
-                _when(one),
-                *(panel.environment, panel.split, f"`{panel.split_hash}`", str(panel.tasks), str(panel.tries)),
-                str(one.result.temperature),
-                f"{100 * rate.value:.1f} % [{100 * rate.low:.1f}, {100 * rate.high:.1f}]",
-            ]
-        )
-    return (
-        "\n".join(Table(header, rows).markdown())
-        + "\n\nEvery task of a panel is played as often as stated. The hash is of its task ids."
-    )
-
-
-def _when(one: Evaluation) -> str:
-    if one.iteration == 0:
-        return "before training"
-    return f"iteration {one.iteration}{', the average of the weights' if one.stage == AVERAGED else ''}"
-
-
-def _conditions(found: Sequence[Evaluation]) -> str:
-    """How the model was prompted, without repetitions."""
-    texts = {json.dumps([one.result.panel.kwargs, one.result.panel.conditions], sort_keys=True) for one in found}
-    lines = []
-    for text in sorted(texts):
-        kwargs, conditions = json.loads(text)
-        lines.append(f"- environment `{json.dumps(kwargs)}`, prompt `{json.dumps(conditions)}`")
-    return "## Conditions\n" + "\n".join(lines) if lines else ""
-
-
-def _algorithm(run: Path) -> str:
-    return Run(run, (), 0, ()).algorithm or "an algorithm of its own"
-
-
-def _is_hub_name(model: str) -> bool:
-    return re.fullmatch(r"[\w.-]+/[\w.-]+", model) is not None and not Path(model).exists()
+    for one in load_run(run).evaluations if evaluated else ():
+        panel, of_average = one.result.panel, one.stage == AVERAGED
+        measured = bool(one.stage) and one.iteration == saved.iteration and of_average == saved.averaged
+        if one.iteration == 0 or measured:
+            rows.append(
+                [
+                    _weights(saved.iteration, of_average) if one.iteration else "before training",
+                    *(panel.environment, panel.split, f"`{panel.split_hash}`", str(panel.tasks), str(panel.tries)),
+                    *(str(one.result.temperature), with_interval(one.result.success)),
+                ]
+            )
+    return "\n".join(Table(header, rows).markdown()) if rows else "This checkpoint has not been evaluated."

@@ -7,8 +7,9 @@ import pytest
 pytest.importorskip("flask")
 
 from gagpo.agents.agent import EpisodeState
+from gagpo.agents.api import settings as api_settings
 from gagpo.agents.api.agent import ApiAgent, ChatSettings
-from gagpo.agents.api.client import ApiClient, ApiError, ContextFull, LimitReached
+from gagpo.agents.api.client import ApiClient, ApiError, ContextFull
 from gagpo.agents.api.settings import ApiSettings
 from gagpo.agents.episodes import Episode
 from gagpo.agents.prompts import find_prompt
@@ -65,16 +66,13 @@ def test_the_conversation_grows_by_appending():
         assert len(two["messages"]) == len(one["messages"]) + 2
 
 
-@pytest.mark.parametrize("keep", [False, True])
-def test_reasoning_stays_in_the_episode_and_by_choice_in_the_conversation(keep):
+def test_reasoning_stays_in_the_episode_and_out_of_the_conversation():
     for options in ({"reasoning": "hm"}, {"style": "<think>hm</think>{}"}):
         with serving(**options) as server:
-            _, (episode,) = play(
-                server, 1, chat=ChatSettings(find_prompt("plain"), reasoning="keep" if keep else "drop")
-            )
+            _, (episode,) = play(server, 1, chat=ChatSettings(find_prompt("plain")))
         assert all(turn.response == "<think>hm</think>left" and turn.action == "left" for turn in episode.turns)
         said = {one["content"] for one in server.requests[-1]["messages"] if one["role"] == "assistant"}
-        assert said == {"<think>hm</think>left" if keep else "left"}
+        assert said == {"left"}
 
 
 def test_a_window_is_one_message():
@@ -86,7 +84,7 @@ def test_a_window_is_one_message():
 def test_a_conversation_that_is_too_long_ends_its_episode():
     with serving(faults=["long"], rate=1.0) as server:
         with pytest.raises(ContextFull):
-            client_of(server).ask(ASK, 0.0, 5)
+            client_of(server).submit(ASK, 0.0, 5).result()
         _, (episode,) = play(server, 1)
     assert (episode.outcome, episode.success, episode.turns) == ("truncated", False, [])
 
@@ -94,10 +92,10 @@ def test_a_conversation_that_is_too_long_ends_its_episode():
 def test_errors_that_retries_cannot_fix_are_raised_at_once():
     with serving(faults=["key"], rate=1.0) as server:
         with pytest.raises(ApiError, match="is OPENAI_API_KEY right"):
-            client_of(server).ask(ASK, 0.0, 5)
+            client_of(server).submit(ASK, 0.0, 5).result()
         assert len(server.requests) == 1
     with pytest.raises(ApiError, match="no answer in 2 tries"):
-        ApiClient(ApiSettings("m", "http://127.0.0.1:9/v1", attempts=2)).ask(ASK, 0.0, 5)
+        ApiClient(ApiSettings("m", "http://127.0.0.1:9/v1", attempts=2)).submit(ASK, 0.0, 5).result()
 
 
 def test_a_lost_server_stops_all_episodes():
@@ -184,30 +182,40 @@ def test_a_limit_on_the_cost_is_kept():
     prices = {"input_price": 1e6, "cached_price": 5e5, "output_price": 2e6}
     with serving() as server:
         client = client_of(server, limit_cost=20.0, **prices)
-        assert client.ask(ASK, 0.0, 5).usage.cost == 6 + 4 * 0.5 + 2 * 2
-        client.ask(ASK, 0.0, 5)
-        with pytest.raises(LimitReached, match=r"\$24.00 is spent, the limit is \$20.00"):
-            client.ask(ASK, 0.0, 5)
+        assert client.submit(ASK, 0.0, 5).result().usage.cost == 6 + 4 * 0.5 + 2 * 2
+        client.submit(ASK, 0.0, 5).result()
+        with pytest.raises(ApiError, match=r"\$24.00 is spent, the limit is \$20.00"):
+            client.submit(ASK, 0.0, 5).result()
     with pytest.raises(InvalidArgument, match="needs prices"):
         ApiSettings("m", limit_cost=1.0)
 
 
+def test_openai_gets_the_token_limit_by_its_newer_name(monkeypatch):
+    with serving() as server:
+        monkeypatch.setattr(api_settings, "OPENAI", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "key")
+        for client in (ApiClient(ApiSettings("m")), client_of(server)):
+            client.submit(ASK, 0.0, 5).result()
+    limits = [{name: one[name] for name in one if name.startswith("max_")} for one in server.requests]
+    assert limits == [{"max_completion_tokens": 5}, {"max_tokens": 5}]
+
+
 def test_tokens_are_estimated_where_the_server_does_not_count():
     with serving(usage=False) as server:
-        usage = client_of(server).ask(ASK, 0.0, 5).usage
-    assert (usage.estimated, usage.prompt, usage.completion) == (1, len(ASK[0]["content"]) // 4, 1)
+        usage = client_of(server).submit(ASK, 0.0, 5).result().usage
+    assert (usage.prompt, usage.completion) == (len(ASK[0]["content"]) // 4, 1)
 
 
 def test_retry_after_sets_the_pause(monkeypatch):
     monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 60.0)
     with serving(faults=["limit"], rate=1.0) as server, pytest.raises(ApiError, match=r"in 3 tries.*slow down"):
-        client_of(server, attempts=3).ask(ASK, 0.0, 5)
+        client_of(server, attempts=3).submit(ASK, 0.0, 5).result()
     assert len(server.requests) == 3
 
 
 def test_a_server_on_this_machine_is_asked_past_the_proxy(dead_proxy):
     with serving() as server:
-        client_of(server, attempts=1).ask(ASK, 0.0, 4)
+        client_of(server, attempts=1).submit(ASK, 0.0, 4).result()
 
 
 def test_turns_are_returned_in_the_order_of_the_states():

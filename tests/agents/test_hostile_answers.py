@@ -6,7 +6,7 @@ import os
 import psutil
 import pytest
 
-from gagpo.agents.api.client import ApiClient, ApiError, LimitReached
+from gagpo.agents.api.client import ApiClient, ApiError
 from gagpo.agents.api.settings import ApiSettings
 from gagpo.base.errors import InvalidArgument
 from tests.agents.raw_server import answering, reply
@@ -62,7 +62,7 @@ def client_of(server, **changes):
 def test_malformed_answers_are_retried(body):
     with answering(lambda number: [reply(body if number < 2 else chat())]) as server:
         client = client_of(server)
-        answer = client.ask(ASK, 0.0, 5)
+        answer = client.submit(ASK, 0.0, 5).result()
     assert answer.text == "left" and server.requests == 3
     assert (answer.usage.requests, answer.usage.unanswered) == (3, 2) and answer.usage == client.spent
     assert (client.spent.prompt, client.spent.completion) == (10, 2)
@@ -71,7 +71,7 @@ def test_malformed_answers_are_retried(body):
 @pytest.mark.parametrize("text", [b"null", b'"2"', b"2.0"])
 def test_unusual_numbers_are_read(text):
     with answering(lambda number: [reply(usage(text))]) as server:
-        assert client_of(server).ask(ASK, 0.0, 5).usage.completion == (0 if text == b"null" else 2)
+        assert client_of(server).submit(ASK, 0.0, 5).result().usage.completion == (0 if text == b"null" else 2)
 
 
 def test_repeated_malformed_answers_end_in_a_short_error():
@@ -79,7 +79,7 @@ def test_repeated_malformed_answers_end_in_a_short_error():
         answering(lambda number: [reply(MALFORMED["deep nesting"])]) as server,
         pytest.raises(ApiError, match="no answer in 3 tries; the last time: malformed answer at its beginning") as e,
     ):
-        client_of(server, attempts=3).ask(ASK, 0.0, 5)
+        client_of(server, attempts=3).submit(ASK, 0.0, 5).result()
     assert "\n" not in str(e.value) and len(str(e.value)) < 500
 
 
@@ -97,7 +97,7 @@ BROKEN = {
 @pytest.mark.parametrize("steps", BROKEN.values(), ids=BROKEN.keys())
 def test_broken_http_is_retried(steps):
     with answering(lambda number: steps if number == 0 else [reply(chat())]) as server:
-        assert client_of(server).ask(ASK, 0.0, 5).text == "left"
+        assert client_of(server).submit(ASK, 0.0, 5).result().text == "left"
     assert server.requests == 2
 
 
@@ -113,13 +113,13 @@ DRIBBLES = {
 def test_slow_bytes_do_not_extend_the_deadline(steps):
     """Each of these would send for a minute."""
     with answering(lambda number: steps() if number == 0 else [reply(chat())]) as server:
-        assert client_of(server, timeout=1.0).ask(ASK, 0.0, 5).text == "left"
+        assert client_of(server, timeout=1.0).submit(ASK, 0.0, 5).result().text == "left"
     assert server.requests == 2
 
 
 def test_a_status_other_than_200_is_retried():
     with answering(lambda number: [reply(chat(), "200 OK" if number else "206 Partial Content")]) as server:
-        assert client_of(server).ask(ASK, 0.0, 5).text == "left"
+        assert client_of(server).submit(ASK, 0.0, 5).result().text == "left"
     assert server.requests == 2
 
 
@@ -129,7 +129,7 @@ def test_an_endless_body_is_not_kept_in_memory():
     process = psutil.Process(os.getpid())
     with answering(lambda number: endless if number == 0 else [reply(chat())]) as server:
         before = process.memory_info().rss
-        assert client_of(server).ask(ASK, 0.0, 5).text == "left"
+        assert client_of(server).submit(ASK, 0.0, 5).result().text == "left"
         assert process.memory_info().rss - before < 100e6
     assert server.sent < 100e6
 
@@ -139,7 +139,7 @@ def test_a_redirect_is_not_followed_and_a_cookie_not_kept():
     with answering(lambda number: steps) as server:
         client = client_of(server)
         with pytest.raises(ApiError, match=r"status 307.*is --base-url the server's own address"):
-            client.ask(ASK, 0.0, 5)
+            client.submit(ASK, 0.0, 5).result()
     assert server.requests == 1 and not list(client._openai._client._transport._http.cookies.jar)
 
 
@@ -148,10 +148,10 @@ def test_usage_cannot_lower_the_total():
     over = chat(usage={**USAGE, "prompt_tokens_details": {"cached_tokens": 10**6}})
     with answering(lambda number: [reply([over, usage(b"-1000000"), chat()][number % 3])]) as server:
         client = client_of(server, input_price=1e6, cached_price=0.0, output_price=1e6, limit_cost=13.0)
-        assert client.ask(ASK, 0.0, 5).usage.cost == 2
-        assert client.ask(ASK, 0.0, 5).usage.cost == 12
-        with pytest.raises(LimitReached, match=r"\$14.00 is spent"):
-            client.ask(ASK, 0.0, 5)
+        assert client.submit(ASK, 0.0, 5).result().usage.cost == 2
+        assert client.submit(ASK, 0.0, 5).result().usage.cost == 12
+        with pytest.raises(ApiError, match=r"\$14.00 is spent"):
+            client.submit(ASK, 0.0, 5).result()
 
 
 def test_every_request_is_recorded_before_it_is_sent():
@@ -164,7 +164,7 @@ def test_every_request_is_recorded_before_it_is_sent():
     with answering(script) as server:
         client = client_of(server)
         client.record = changes.append
-        client.ask(ASK, 0.0, 5)
+        client.submit(ASK, 0.0, 5).result()
     assert seen == [1, 3] and [(one.requests, one.unanswered) for one in changes] == [(1, 1), (0, -1), (1, 1), (0, -1)]
 
 

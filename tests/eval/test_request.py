@@ -31,7 +31,6 @@ def test_python_takes_the_requests_own_arguments_and_all_are_described():
         ({"context": {"history": "some"}}, "history must be full or a number of turns, got 'some'"),
         ({"context": {"prompt": "fancy"}}, "unknown prompt 'fancy'; choose one of plain, tags"),
         ({"server": ApiSettings("m")}, "server is for a model behind a server (openai:MODEL), and random is not"),
-        ({"temperature": "server"}, "temperature is for a model behind a server"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(arguments, said):
@@ -70,7 +69,6 @@ def test_models_in_this_process_and_at_a_server_have_their_own_defaults():
     here, there = (EvaluationRequest(name, **usual).completed(None, None) for name in ("random", "openai:m"))
     assert (here.context.prompt.name, here.temperature, here.max_tokens) == ("plain", 0.4, 512)
     assert (there.context.prompt.name, there.temperature, there.max_tokens) == ("tags", 0.4, 512)
-    assert EvaluationRequest("openai:m", temperature="server", **usual).sampling_temperature is None
 
 
 def test_a_journal_is_used_again_by_the_same_request_alone(tmp_path):

@@ -141,7 +141,6 @@ def edited(*path, value):
         (edited("panel", "tries", value=0), "key 'panel.tries' must be greater than or equal to 1"),
         (edited("panel", "tries", value=2), "key 'tasks[0].tries' must hold 2 tries, got 1"),
         (edited("temperature", value="hot"), "key 'temperature' must be a valid number, got 'hot'"),
-        (edited("level", value=95), "key 'level' must be strictly between 0 and 1, got 95"),
         (edited("tasks", 2, "tries", 0, "reward", value=math.nan), "key 'tasks[2].tries[0].reward' must be a finite"),
         (edited("tasks", 2, "tries", 0, "reward", value=10**400), "key 'tasks[2].tries[0].reward'"),
         (edited("tasks", 0, "tries", 0, "success", value=1), "key 'tasks[0].tries[0].success' must be a valid boolean"),

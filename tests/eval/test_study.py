@@ -39,7 +39,7 @@ def test_the_tables_of_the_documentation_are_made_by_it(name, baseline):
     study = study_of({}, [ROOT / "lab" / "results" / f"{name}.jsonl"], baseline)
     pages = (ROOT / "docs" / "results.md", ROOT / "lab" / "results.md")
     printed = "".join(page.read_text(encoding="utf-8") for page in pages).splitlines()
-    for line in study.markdown():
+    for line in study.table().markdown():
         assert line in printed, line
 
 
@@ -89,7 +89,7 @@ def test_the_table_fits_a_narrow_terminal_and_a_pipe(width):
     ]
     study = Study.of(rows)
     assert all(len(line) <= width and line.isascii() for line in study.lines(width))
-    assert "minutes" in " ".join(study.lines(width)) and "long \\| and" in "\n".join(study.markdown())
+    assert "minutes" in " ".join(study.lines(width)) and "long \\| and" in "\n".join(study.table().markdown())
 
 
 def test_runs_that_do_not_belong_together_are_refused():

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from benchmarks.starters.ship import MOST_BYTES, ship
 from gagpo.agents import starters
 from gagpo.agents.model import load_model, load_tokenizer
-from gagpo.agents.starters import StarterError
+from gagpo.base.errors import InvalidArgument
 from gagpo.cli.main import app
 from gagpo.eval.models import evaluate as measure
 from gagpo.settings import load
@@ -92,14 +92,14 @@ DAMAGE = {
 def test_damage_is_named(own, what):
     change, said = DAMAGE[what]
     change(own)
-    with pytest.raises(StarterError, match=said):
+    with pytest.raises(InvalidArgument, match=said):
         load_model("starter:walker")
 
 
 def test_an_unknown_starter_is_refused_with_the_known_ones(own):
-    with pytest.raises(StarterError, match="no starter 'runner'; choose one of starter:walker"):
+    with pytest.raises(InvalidArgument, match="no starter 'runner'; choose one of starter:walker"):
         load_tokenizer("starter:runner")
-    with pytest.raises(StarterError, match=r"no starter '\.\./walker'"):
+    with pytest.raises(InvalidArgument, match=r"no starter '\.\./walker'"):
         starters.find("starter:../walker")
 
 

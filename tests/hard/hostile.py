@@ -276,7 +276,7 @@ def _ask(steps: list[bytes | float], sound: bytes, ask: Callable[[RawServer], st
 def _ask_chat(server: RawServer) -> str:
     client = ApiClient(ApiSettings("m", f"{server.url}/v1", timeout=DEADLINE, attempts=3, input_price=1.0))
     try:
-        answer = client.ask([{"role": "user", "content": "Left or right?"}], 0.0, 5)
+        answer = client.submit([{"role": "user", "content": "Left or right?"}], 0.0, 5).result()
         answer.text.encode()
         answer.reasoning.encode()
     except ApiError:

@@ -13,7 +13,7 @@ import pytest
 ray = pytest.importorskip("ray", reason="an optional extra: pip install 'gagpo[ray]'")
 from ray.cluster_utils import Cluster  # noqa: E402
 
-from gagpo.eval.runs import saved_evaluation  # noqa: E402
+from gagpo.eval.runs import final_results  # noqa: E402
 from gagpo.ray.driver import ClusterError, train_on  # noqa: E402
 from gagpo.runs.run_folder import RunFolder  # noqa: E402
 from gagpo.settings import dump, parse  # noqa: E402
@@ -127,7 +127,7 @@ def test_a_run_whose_rank_is_killed_three_times_is_the_run_on_one_machine(cluste
         assert row["failed_episodes"] == 0
     lines = [path.read_text().count("\n") for path in sorted((folder.path / "episodes").glob("train-*.jsonl"))]
     assert lines == [16] * ITERATIONS
-    assert results["test"].success.value == saved_evaluation(alone.path, "after-test").success.value
+    assert results["test"].success.value == final_results(alone.path, ["test"])["test"].success.value
 
 
 def test_two_ranks_of_which_one_is_killed_are_the_run_on_one_machine(cluster, model, alone, tmp_path):

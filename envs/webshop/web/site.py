@@ -13,9 +13,9 @@ import socket
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from gagpo.base.errors import InvalidArgument
+from gagpo.base.origin import LOOPBACK, SAFETY_HEADERS, host_name
 from gagpo.envs.tasks import UnknownTask
 from gagpo.envs.webshop.env import WebShopEnv
 from gagpo.envs.webshop.goals import KINDS
@@ -27,18 +27,14 @@ if TYPE_CHECKING:
     from flask import Flask
     from flask.typing import ResponseReturnValue
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LARGEST_REQUEST = 64 << 10
 SPLITS = ("train", "validation", "test")
 
 _HEADERS = {
+    **SAFETY_HEADERS,
     "Content-Security-Policy": (
         "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-cache",
 }
 
@@ -55,7 +51,7 @@ def make_app(shop: Shop, trusted_hosts: tuple[str, ...] | None = LOOPBACK) -> Fl
     @app.before_request
     def known_by_name() -> None:
         # Prevents DNS rebinding. Flask's own TRUSTED_HOSTS does not support IPv6 addresses.
-        if trusted_hosts and _host_name(request.host) not in trusted_hosts:
+        if trusted_hosts and host_name(request.host) not in trusted_hosts:
             abort(400)
 
     @app.get("/")
@@ -85,10 +81,6 @@ def make_app(shop: Shop, trusted_hosts: tuple[str, ...] | None = LOOPBACK) -> Fl
     def style() -> Response:
         return Response(STYLE, mimetype="text/css", headers={"Cache-Control": "max-age=3600"})
 
-    @app.get("/favicon.ico")
-    def icon() -> Response:
-        return Response(status=204)
-
     @app.errorhandler(NoSuchPage)
     @app.errorhandler(UnknownTask)
     def unreachable(error: Exception) -> tuple[str, int]:
@@ -105,13 +97,6 @@ def make_app(shop: Shop, trusted_hosts: tuple[str, ...] | None = LOOPBACK) -> Fl
         return response
 
     return app
-
-
-def _host_name(host: str) -> str:
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
 
 
 class Site:

@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("mcp", reason="the optional package mcp is not installed")
 
+from gagpo.envs.base import Outcome
 from gagpo.envs.mcp.server import MOST_ANSWER, ServerError, ToolServer, listed_tools
 
 COMMAND = ("python", os.path.join(os.path.dirname(__file__), "arithmetic_server.py"))
@@ -43,22 +44,22 @@ def misbehave(server, way, seconds=30):
 def test_tools_are_listed_and_called(server):
     assert [tool.name for tool in server.tools] == ["add", "remember", "misbehave"]
     assert server.tools[0].parameters["required"] == ["a", "b"]
-    assert server.call("add", {"a": 2, "b": 3}, 30) == ("5", False)
-    assert server.call("remember", {"word": "a"}, 30).text == "a"
-    assert server.call("remember", {"word": "b"}, 30).text == "a b"
+    assert server.call("add", {"a": 2, "b": 3}, 30) == Outcome("5")
+    assert server.call("remember", {"word": "a"}, 30).observation == "a"
+    assert server.call("remember", {"word": "b"}, 30).observation == "a b"
     refused = [server.call("add", {"a": "x"}, 30), server.call("nothing", {}, 30), misbehave(server, "raise")]
-    assert [one.refused for one in refused] == [True, True, True] and "valid integer" in refused[0].text
+    assert [one.valid for one in refused] == [False, False, False] and "valid integer" in refused[0].observation
 
 
 def test_a_long_answer_is_shown_in_part(server):
-    huge = misbehave(server, "huge").text
+    huge = misbehave(server, "huge").observation
     assert len(huge) < MOST_ANSWER + 100 and huge.endswith("[980,000 more characters]")
 
 
 @pytest.mark.parametrize("lie", ["noise", "pages"])
 def test_what_is_only_odd_is_read(lie):
     with closing(ToolServer((*LIAR, lie), 60)) as server:
-        assert server.call("echo", {}, 30) == ("done", False)
+        assert server.call("echo", {}, 30) == Outcome("done")
 
 
 @pytest.mark.parametrize("lie", ["line", "stranger", "shapeless", "deep", "forever", "surrogate"])
@@ -103,11 +104,11 @@ def test_tools_that_cannot_be_told_are_refused(lie, words):
 def test_it_sees_no_secret_of_the_environment(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     with closing(ToolServer(COMMAND, 60)) as server:
-        assert "KEY" not in misbehave(server, "environment").text
+        assert "KEY" not in misbehave(server, "environment").observation
 
 
 def test_a_hang_meets_its_deadline_and_nothing_outlives_the_end(fragile):
-    child = int(misbehave(fragile, "child").text)
+    child = int(misbehave(fragile, "child").observation)
     with pytest.raises(ServerError, match=r"did not answer a call of misbehave within 0\.5 s"):
         misbehave(fragile, "hang", 0.5)
     assert alive(child) and alive(fragile.process)

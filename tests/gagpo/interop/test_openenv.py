@@ -233,10 +233,10 @@ def test_no_process_outlives_the_server():
 
 
 def test_experts_are_not_served():
-    from gagpo.interop.openenv import open_env
+    from gagpo.interop.openenv import OpenEnvEnvironment
 
     with pytest.raises(ValueError, match="a server does not offer an expert"):
-        open_env(CORRIDOR, {"expert": True})
+        OpenEnvEnvironment(CORRIDOR, {"expert": True})
 
 
 def test_a_seed_decides_which_task_a_server_is_asked_for(url):
