@@ -11,7 +11,7 @@ import typer
 from gagpo.cli.options import Json, print_json, say
 
 
-class Wanted(StrEnum):
+class ModelAction(StrEnum):
     """What the command does."""
 
     GET = "get"
@@ -23,7 +23,9 @@ def add_to(app: typer.Typer) -> None:
 
 
 def models(
-    wanted: Annotated[Wanted | None, typer.Argument(help="`get` a pretrained model, or convert a GGUF file.")] = None,
+    wanted: Annotated[
+        ModelAction | None, typer.Argument(help="`get` a pretrained model, or convert a GGUF file.")
+    ] = None,
     name: Annotated[str | None, typer.Argument(help="Name of the model, such as smollm2-135m, or a GGUF file.")] = None,
     to: Annotated[Path | None, typer.Option(help="Folder of a converted file; data/models/FILE by default.")] = None,
     as_json: Json = False,

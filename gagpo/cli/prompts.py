@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gagpo.agents.episodes import Turn
 
 
-class Wanted(StrEnum):
+class PromptAction(StrEnum):
     """What the command does."""
 
     SHOW = "show"
@@ -29,7 +29,9 @@ def add_to(app: typer.Typer) -> None:
 
 
 def prompts(
-    wanted: Annotated[Wanted | None, typer.Argument(help="`show` a shipped prompt, or `preview` a config's.")] = None,
+    wanted: Annotated[
+        PromptAction | None, typer.Argument(help="`show` a shipped prompt, or `preview` a config's.")
+    ] = None,
     name: Annotated[str | None, typer.Argument(help="Name of the prompt, or the config.")] = None,
     overrides: Overrides = None,
     turns: Annotated[int, typer.Option(min=1, help="Turns of the preview.")] = 3,
@@ -54,7 +56,7 @@ def prompts(
         raise InvalidArgument(
             f"gagpo prompts {wanted} needs a name: one of {', '.join(known)}, or for preview a config"
         )
-    elif wanted is Wanted.SHOW:
+    elif wanted is PromptAction.SHOW:
         if name not in known:
             raise InvalidArgument(f"there is no shipped prompt {name!r:.80}; {hint(name, known)}")
         print(known[name].read_text(encoding="utf-8"), end="")

@@ -164,7 +164,7 @@ def test_an_interrupted_report_is_no_lost_run(inside, corridor, tmp_path, monkey
 
 def test_a_fault_of_ours_shows_its_traceback_and_where_to_report_it(inside, monkeypatch):
     monkeypatch.setattr("gagpo.training.launch.load", lambda *_: {}["weights"])
-    done = inside("train", "alfworld-small")
+    done = inside("train", "alfworld-first")
     assert done.returncode == 1 and "Traceback" in done.stderr and "KeyError: 'weights'" in done.stderr
     assert "CONTRIBUTING.md" in done.stderr.splitlines()[-1]
 
