@@ -47,7 +47,7 @@ def step_answer(result: object) -> StepAnswer:
     observation, reward, terminated, truncated, info = result
     if not isinstance(reward, int | float | np.number) or not math.isfinite(reward):
         raise Garbage(f"the reward is {str(reward)[:50]}, not a finite number")
-    if abs(reward) > MOST_REWARD:
+    if abs(float(reward)) > MOST_REWARD:
         raise Garbage(
             f"the reward is {float(reward):g}; rewards beyond {MOST_REWARD:g} cannot be normalised in float32"
         )
