@@ -30,7 +30,7 @@ def test_everything_at_hand_is_listed(tmp_path):
     (tmp_path / "models" / "small" / "config.json").write_text("{}")
     listed = everything(tmp_path / "runs", tmp_path / "models")
     kinds = {one.kind for one in listed}
-    assert kinds == {"environment", "algorithm", "engine", "model"}
+    assert kinds == {"config", "environment", "algorithm", "engine", "model"}
     assert {"gagpo", "grpo"} <= {one.name for one in listed if one.kind == "algorithm"}
     (starter,) = [one for one in listed if one.name == "starter:alfworld"]
     assert re.match(r"2\.46 M parameters, 4\.9 MiB; .* \d+\.\d \[\d+\.\d, \d+\.\d\] %$", starter.results)

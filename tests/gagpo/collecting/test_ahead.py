@@ -196,7 +196,7 @@ def test_several_processes_do_not_sample_ahead(corridor):
 def test_the_correction_is_for_older_weights_unless_another_is_named(corridor):
     assert load(corridor()).algorithm.correction.name == "none"
     assert load(corridor(rollout=AHEAD)).algorithm.correction.name == "token"
-    for name in ("none", "recompute", "sequence"):
+    for name in ("none", "recompute", "icepop"):
         algorithm = {"preset": "gagpo", "correction": {"name": name}}
         assert load(corridor(rollout=AHEAD, algorithm=algorithm)).algorithm.correction.name == name
 

@@ -11,6 +11,12 @@ from gagpo.training.events import EvaluationFinished, IterationFinished, Warned
 from gagpo.training.trainer import Trainer, train
 
 
+@pytest.fixture(autouse=True)
+def wide(monkeypatch):
+    """A wide terminal, whatever the one is that runs the tests."""
+    monkeypatch.setenv("COLUMNS", "500")
+
+
 @pytest.fixture
 def reads(monkeypatch):
     """Every time that a run's metrics or settings are read, by the name of the file."""
