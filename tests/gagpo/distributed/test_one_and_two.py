@@ -23,7 +23,7 @@ CASES = {
     "probes": {"algorithm": {"preset": "agpo_adaptive", "controllers": {"agpo": {"probe": 3}}, **NO_KL}},
     "hgpo": {"algorithm": {"preset": "hgpo", **NO_KL}},
     "correction": {
-        "algorithm": {"preset": "gspo", "correction": {"name": "sequence"}, **NO_KL},
+        "algorithm": {"preset": "gspo", "correction": {"name": "icepop"}, **NO_KL},
         "training": {"epochs": 5, "minibatches": 1, "microbatch_tokens": 300, "gradient_checkpointing": True},
     },
     "taught": {
