@@ -68,7 +68,7 @@ def test_the_tools_of_an_mcp_server_are_learned(tmp_path):
         row = {"question": f"{number} + 1", "answer": number + 1, "calls": [call], "id": f"sum-{number}"}
         rows.append({**row, "split": "test" if number > 7 else "train"})
     (tmp_path / "sums.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    kwargs = {"command": ["python", str(SERVER)], "tasks": str(tmp_path / "sums.jsonl"), "fresh": False}
+    kwargs = {"command": ["python", str(SERVER)], "tasks": str(tmp_path / "sums.jsonl")}
     environment = {"id": "gagpo/MCP-v0", "kwargs": {**kwargs, "start_seconds": 120.0, "max_turns": 3}}
     warm = {**CORRIDOR["sft"], "noise": 0.0, "steps": 20, "model": SMALL}
     rollout = {"tasks": 2, "samples": 2, "max_tokens": 64, "workers": 1, "step_deadline": 200.0}
