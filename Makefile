@@ -9,7 +9,7 @@ JOBS   ?= 2
 
 export TORCH_INDEX_URL
 
-.PHONY: budgets docs train test test-slow test-pages test-real test-scale test-scale-environment test-hard test-interop test-interop-environment test-vllm test-vllm-environment lint bench clean help
+.PHONY: budgets docs train test test-slow test-pages test-real test-real-environment test-scale test-scale-environment test-hard test-interop test-interop-environment test-vllm test-vllm-environment lint bench clean help
 
 help:
 	@echo "make train      install, generate games, train a small model that comes with the package with GAGPO, report; SET='seed=2 name=two' changes settings"
@@ -34,7 +34,9 @@ test: $(VENV)/.dev lint
 test-slow: $(VENV)/.dev
 	$(PY) -m pytest -m slow
 
-test-real: $(VENV)/.dev
+test-real-environment: $(VENV)/.dev
+
+test-real: test-real-environment
 	GAGPO_REAL=1 $(PY) -m pytest tests/real
 
 test-scale-environment: $(VENV)/.dev

@@ -37,7 +37,7 @@ CONFIG = {
     "model": NAME,
     "environment": {"id": "gagpo/ALFWorld-v0", "kwargs": GAMES},
     "rollout": {"tasks": 2, "samples": 2, "max_tokens": 8},
-    "invalid_penalty": 0.0,
+    "invalid_penalty": 0.1,  # few episodes succeed after ten steps of SFT: refused actions are what is learned from
     "algorithm": {"preset": "gagpo", "kl": {"coefficient": 0.0}},
     "optimizer": {"learning_rate": 1e-4},
     "training": {"iterations": 2, "save_every": 1, "microbatch_tokens": 1024, "average": False, "best": None},
@@ -53,11 +53,20 @@ def folder():
         pytest.skip(str(error))
 
 
+@pytest.fixture(scope="module")
+def taught(folder, tmp_path_factory):
+    """The model after ten steps of SFT."""
+    place = tmp_path_factory.mktemp("taught")
+    (place / "sft.yaml").write_text(yaml.safe_dump({**CONFIG, "model": str(place / "model")}))
+    changes = [f"sft.base={NAME}", "sft.steps=10", "sft.batch=4", "sft.episodes=40", "training.precision=bfloat16"]
+    return sft(load(place / "sft.yaml", changes), quiet=True)
+
+
 @pytest.fixture
-def config(folder, tmp_path):
+def config(taught, tmp_path):
     def write(**changes):
         path = tmp_path / "real.yaml"
-        path.write_text(yaml.safe_dump({**CONFIG, **changes}))
+        path.write_text(yaml.safe_dump({**CONFIG, "model": str(taught), **changes}))
         return path
 
     return write
@@ -121,14 +130,11 @@ def test_the_sampler_has_the_trainers_log_probabilities(config, tmp_path):
             assert np.allclose(turn.get("tokens", {}).get("ratio", []), 1, atol=1e-3)
 
 
-def test_ten_steps_of_sft_lower_the_loss_and_are_read_by_transformers(config, tmp_path):
+def test_ten_steps_of_sft_teach_the_commands_and_are_read_by_transformers(taught):
     from transformers import AutoModelForCausalLM
 
-    said = []
-    changes = [f"model={tmp_path / 'm'}", f"sft.base={NAME}", "sft.steps=10", "sft.batch=2", "sft.episodes=20"]
-    made = sft(load(config(), [*changes, "training.precision=bfloat16"]), quiet=True, say=said.append)
-    assert any(line.startswith("step 10: wins") for line in said)
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(made), load_tokenizer(str(made))
+    assert [one["step"] for one in json.loads((taught / "sft.json").read_text())["measured"]] == [10]
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(taught), load_tokenizer(str(taught))
     _, answer = greedy(model, tokenizer, "You arrive at table 1. On it, you see a mug 1.", 8)
     assert tokenizer.decode(answer).split()[0] in ("go", "take", "open", "look", "put", "move", "examine", "use")
 
