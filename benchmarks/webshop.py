@@ -105,16 +105,16 @@ def sizes(products: int = 100_000, workers: int = 2) -> dict[str, Any]:
     """Seconds to generate and to build a catalogue; for each of several workers at once, seconds to open it and the
     memory that is its own (USS, libraries left out) after 300 expert episodes."""
     from gagpo.envs.webshop.catalogue import find_sources
-    from gagpo.envs.webshop.env import data_folder
+    from gagpo.envs.webshop.env import webshop_folder
     from gagpo.envs.webshop.generate import generated_folder
     from gagpo.envs.webshop.store import store_for
 
     with tempfile.TemporaryDirectory() as root:
         os.environ["GAGPO_DATA"] = root
         started = time.perf_counter()
-        folder = generated_folder(data_folder(), products)
+        folder = generated_folder(webshop_folder(), products)
         generated = time.perf_counter()
-        store = store_for(find_sources(folder), data_folder())
+        store = store_for(find_sources(folder), webshop_folder())
         built = time.perf_counter()
         size = sum(path.stat().st_size for path in store.rglob("*") if path.is_file())
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}

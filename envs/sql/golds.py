@@ -15,10 +15,10 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import astuple, replace
-from pathlib import Path
 
 from gagpo.base.durable import append_line
 from gagpo.base.errors import GagpoError
+from gagpo.base.folders import data_folder
 from gagpo.envs.sql.database import GOLD, MAX_STORED_LENGTH, STORED, BadDatabase, Cost, QueryFailed
 from gagpo.envs.sql.process import QUERIES
 from gagpo.envs.sql.question import Question
@@ -72,7 +72,7 @@ class _Costs:
     """The stored cost of each gold query, or the reason why it fails."""
 
     def __init__(self) -> None:
-        self._path = Path(os.environ.get("GAGPO_DATA") or "data") / "sql" / "gold-queries.jsonl"
+        self._path = data_folder() / "sql" / "gold-queries.jsonl"
         self.known: dict[str, Cost | str] = {}
         if self._path.is_file():
             for line in self._path.read_text(encoding="utf-8", errors="replace").splitlines():

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from gagpo.base.errors import InvalidArgument
+from gagpo.base.folders import data_folder
 from gagpo.envs.base import Info, Kwargs, MarkovKey, Outcome, TextEnv
 from gagpo.envs.tasks import Task, TaskSet
 from gagpo.envs.webshop import expert
@@ -22,9 +23,9 @@ MODES = {"text": text, "text_rich": text_rich}
 """How the pieces of a page are shown, by the name of the observation."""
 
 
-def data_folder() -> Path:
+def webshop_folder() -> Path:
     """The folder of generated catalogues and built stores: ``$GAGPO_DATA/webshop``, by default ``data/webshop``."""
-    return Path(os.environ.get("GAGPO_DATA") or "data") / "webshop"
+    return data_folder() / "webshop"
 
 
 def open_catalogue(
@@ -38,7 +39,7 @@ def open_catalogue(
     catalogue_seed: for the generated products, and for prices and budgets in any catalogue.
     exact: use the published environment's texts, goals and search.
     """
-    root = data_folder()
+    root = webshop_folder()
     given = data or os.environ.get(DATA_VARIABLE)
     folder = Path(given) if given else generated_folder(root, products, catalogue_seed)
     return open_store(store_for(find_sources(folder), root, catalogue_seed), exact)

@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 from gagpo.base.durable import write_text
 from gagpo.base.errors import GagpoError
+from gagpo.base.folders import data_folder
 from gagpo.envs.alfworld.engine import BrokenGame, read_game, read_json
 from gagpo.envs.alfworld.games.catalogue import TASK_TYPES
 from gagpo.envs.alfworld.games.gamefile import GAME, TRAJECTORY
-from gagpo.envs.alfworld.games.generate import data_root
 from gagpo.envs.tasks import Task, TaskSet
 
 _FORMAT = 3
@@ -79,7 +79,7 @@ def find_games(root: Path, split: str, task_types: Collection[str] = TASK_TYPES)
             "run `alfworld-download`), or leave `games` out to have games generated"
         )
     name = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
-    cache = data_root() / "alfworld" / "manifests" / f"{name}.json"
+    cache = data_folder() / "alfworld" / "manifests" / f"{name}.json"
     known = _cached(cache)
     rows: dict[str, list[object]] = {}
     skipped: dict[str, list[str]] = {}

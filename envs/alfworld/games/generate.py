@@ -23,6 +23,7 @@ from filelock import FileLock, Timeout
 
 from gagpo.base import durable
 from gagpo.base.errors import GagpoError, InvalidArgument
+from gagpo.base.folders import data_folder
 from gagpo.envs.alfworld.games.catalogue import SIZES, TASK_TYPES
 from gagpo.envs.alfworld.games.draws import Draws
 from gagpo.envs.alfworld.games.gamefile import GAME, TRAJECTORY, GameFiles, render
@@ -55,14 +56,9 @@ class MadeGame:
     mtime_ns: int
 
 
-def data_root() -> Path:
-    """The folder of generated data: ``$GAGPO_DATA``, or ``data`` in the current folder."""
-    return Path(os.environ.get("GAGPO_DATA") or "data")
-
-
 def default_root(size: str, seed: int, phrasing: Phrasing = DEFAULT) -> Path:
     """The folder of the games generated from ``seed``."""
-    return data_root() / "alfworld" / f"{size}-seed{seed}{phrasing.suffix}"
+    return data_folder() / "alfworld" / f"{size}-seed{seed}{phrasing.suffix}"
 
 
 def generate(
