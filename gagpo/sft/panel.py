@@ -82,8 +82,8 @@ class Expected:
     def goal(self, chosen: bool) -> float:
         """What RL can begin with: two thirds of the way from chance to the demonstrations.
 
-        A quarter where the demonstrations were lucky or are unknown, and where the number of steps is ``chosen``: whoever
-        chooses it decides how much is left to RL.
+        A quarter where the demonstrations were lucky or are unknown, and where the number of steps is ``chosen``,
+        since whoever chooses it decides how much is left to RL.
         """
         way = 1 / 4 if chosen or self.shown is None or not self.imitable else 2 / 3
         return self.chance + way * ((1.0 if self.shown is None else self.shown) - self.chance)
