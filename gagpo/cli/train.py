@@ -35,9 +35,6 @@ def train(
     auto: Annotated[
         bool, typer.Option(help="Continue an interrupted run of this name; start a numbered one if it is finished.")
     ] = False,
-    ray: Annotated[
-        str | None, typer.Option(help="Train in the Ray cluster at this address; local starts one here.")
-    ] = None,
     kwargs: Kwargs = None,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -57,10 +54,6 @@ def train(
         raise SettingsError("name a settings file or a shipped config (`gagpo list` shows them), or --resume RUN")
     else:
         _make_missing_model(config, changes, quiet)
-    if ray is not None:
-        resumed = launch.resume_run(resume, changes) if resume is not None else None
-        _train_in_cluster(ray, resumed or launch.new_run(config or "", changes, runs, auto), as_json)
-        return
     with launch.open_run(config, changes, runs, resume, auto, quiet, as_json) as (folder, ranks):
         if ranks is None:  # child processes have trained
             return
@@ -108,22 +101,6 @@ def _extended(folder: RunFolder) -> str:
         f"{folder.path} is finished: all {done} iterations are done. "
         f"To extend it: gagpo train --resume {folder.path} training.iterations={2 * max(done, 1)}"
     )
-
-
-def _train_in_cluster(address: str, folder: RunFolder, as_json: bool) -> None:
-    """Train in a Ray cluster and print its messages here."""
-    from gagpo.ray.driver import train_on
-
-    say(f"run folder: {folder.path}")
-    try:
-        results = train_on(address, folder, say)
-    except KeyboardInterrupt:
-        if (folder.path / "config.yaml").exists():
-            say(f"interrupted; continue with: gagpo train --ray {address} --resume {folder.path}")
-        raise
-    _conclude(folder.path, results)
-    if as_json:
-        print_json({split: result.summary() for split, result in results.items()})
 
 
 def _conclude(run: Path, results: Mapping[str, EvalResult]) -> None:
