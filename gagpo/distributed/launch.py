@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from gagpo.base.child import free_port
 from gagpo.base.interpreter import module_command
 from gagpo.distributed.environment import LOST, PARENT, started_as_rank
 from gagpo.distributed.errors import RanksEnded
@@ -114,10 +114,3 @@ def _forwarding_signals(children: Sequence[subprocess.Popen[bytes]]) -> Iterator
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def free_port() -> int:
-    """A free port of this machine."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
