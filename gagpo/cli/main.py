@@ -12,12 +12,14 @@ from typing import Annotated, Any
 import typer
 
 from gagpo.cli import environments, evaluate, examples, listing, models, planning, prompts, train, view
+from gagpo.cli.help import Command, Program
 
 REPORT = "\ngagpo: this is a bug in gagpo. CONTRIBUTING.md says where to report it; send the lines above."
 
 app = typer.Typer(
     name="gagpo",
     help="Train language-model agents that act over many turns, evaluate them, and add environments.",
+    cls=Program,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -35,7 +37,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, metavar="", help="Print the version.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Train language-model agents that act over many turns, evaluate them, and add environments."""
@@ -44,6 +46,8 @@ def options(
 for commands in (train, evaluate, view, environments, planning, models, prompts, listing):
     commands.add_to(app)
 examples.add_to(app)
+for command in app.registered_commands:
+    command.cls = Command
 
 
 def main() -> None:
