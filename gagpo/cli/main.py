@@ -82,6 +82,9 @@ def _complain(error: Exception) -> int:
         return 130
     if hasattr(error, "exit_code"):  # typer's own: wrong arguments, or a requested exit
         if hasattr(error, "show"):
+            from gagpo.base.options import in_words
+
+            error.message = in_words(error.message)
             error.show()
             context = getattr(error, "ctx", None)
             _hint(getattr(error, "option_name", ""), context.command.params if context else ())

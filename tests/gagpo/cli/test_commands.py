@@ -139,7 +139,7 @@ WRONG = {  # more mistakes are in test_startup
     "no model": (["eval", "/nowhere/model", "--env", CORRIDOR], "the folder does not exist"),
     "an unknown command": (["trian"], "trian"),
     "an unknown prompt": (["eval", "random", "--env", CORRIDOR, "--prompt", "fancy"], "unknown prompt 'fancy'"),
-    "no tasks": (["eval", "random", "--env", CORRIDOR, "--tasks", "0"], "greater than or equal to 1"),
+    "no tasks": (["eval", "random", "--env", CORRIDOR, "--tasks", "0"], "must be at least 1"),
     "an unknown history": (["eval", "random", "--env", CORRIDOR, "--history", "some"], "history"),
 }
 
