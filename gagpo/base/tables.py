@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     import rich.table
 
 WIDTH, NARROWEST = 60, 30  # columns of text, also in a pipe and on a wide terminal; and the minimum
+_LATEX = str.maketrans(
+    {char: f"\\{char}" for char in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"<": r"\textless{}", ">": r"\textgreater{}", "±": r"$\pm$"}
+)
 CUT = 8  # least characters of a column of words
 
 
@@ -90,6 +95,14 @@ class Table:
         cells = [[" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in (self.header, *self.rows)]
         header, *rows = [f"| {' | '.join(row)} |" for row in cells]
         return [header, "|" + "---|" * len(self.header), *rows]
+
+    def latex(self) -> list[str]:
+        """Lines of LaTeX for the package booktabs."""
+        columns = "".join("l" if number in self.words else "r" for number in range(len(self.header)))
+        cells = [[" ".join(cell.split()).translate(_LATEX) for cell in row] for row in (self.header, *self.rows)]
+        header, *rows = [" & ".join(row) + r" \\" for row in cells]
+        begin, end = rf"\begin{{tabular}}{{{columns}}}", r"\end{tabular}"
+        return [begin, r"\toprule", header, r"\midrule", *rows, r"\bottomrule", end]
 
     def __rich__(self) -> rich.table.Table:
         from rich.table import Table

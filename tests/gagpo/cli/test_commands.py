@@ -294,6 +294,9 @@ def test_two_runs_are_one_table_with_a_paired_test(inside, finished, tmp_path):
     (head,) = [line for line in done.stdout.splitlines() if "after %" in line]
     assert "difference" in head and "McNemar" in done.stdout
     assert max(len(line) for line in done.stdout.splitlines() if not line.startswith("/")) <= 100
+    done = inside("report", f"one={finished}", f"two={other}", "--latex")
+    printed = [line for line in done.stdout.splitlines() if not line.startswith("/")]
+    assert (printed[0], printed[-1]) == (r"\begin{tabular}{lrrrrrr}", r"\end{tabular}"), done.stdout
 
 
 WITHOUT_JSON = {"serve", "view"}
