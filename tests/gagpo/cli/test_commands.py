@@ -214,6 +214,18 @@ def test_random_plays_the_panel_of_a_run_and_folders_compare_with_files(inside, 
     assert done.returncode == 2 and "evaluated on: test" in done.stderr
 
 
+def test_arguments_of_a_recorded_config_are_not_warned_of(inside, tmp_path, recwarn):
+    (tmp_path / "problems.jsonl").write_text('{"problem": "What is 1 + 1?", "answer": "2"}')
+    config = tmp_path / "recorded.yaml"
+    config.write_text(
+        "{name: x, model: m, environment: {id: gagpo/Math-v0, kwargs: {size: 20}}, algorithm: {preset: gagpo}}"
+    )
+    words = ["eval", "random", "--like", config, "--split", "test", "-k", f"data={tmp_path}/problems.jsonl", "-q"]
+    assert inside(*words).returncode == 0 and not recwarn
+    assert inside(*words, "-k", "size=30").returncode == 0
+    assert "size has no effect" in str(recwarn.pop(UserWarning).message)
+
+
 def test_an_evaluation_that_was_cut_off_goes_on(inside, finished, tmp_path, monkeypatch):
     from gagpo.eval.journal import Journal
 
