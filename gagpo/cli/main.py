@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from gagpo.cli import environments, evaluate, examples, listing, models, planning, prompts, train, view
-from gagpo.cli.help import Command, Program
+from gagpo.cli.command import Command, Program
 
 REPORT = "\ngagpo: this is a bug in gagpo. CONTRIBUTING.md says where to report it; send the lines above."
 

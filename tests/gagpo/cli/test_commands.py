@@ -1,6 +1,7 @@
 """The command line as a user meets it: what works, and one clear line for what does not."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -149,6 +150,28 @@ def test_wrong_use_is_one_clear_line(inside, arguments, said):
     done = inside(*arguments)
     assert done.returncode == 2, done.stdout + done.stderr
     assert said in done.stderr and "Traceback" not in done.stderr + done.stdout
+
+
+def test_interrupted_sft_says_how_to_continue(inside, corridor, tmp_path, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gagpo.sft.run.sft", interrupted)
+    config = corridor(model=str(tmp_path / "made model"))
+    done = inside("sft", config, "-q")
+    assert done.returncode == 130 and done.stdout == f"interrupted; continue with: gagpo sft {config} -q\n"
+    monkeypatch.setenv("RANK", "1")
+    assert inside("sft", config, "-q").stdout == ""
+
+
+def test_ctrl_c_during_the_imports_is_one_line(tmp_path):
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt")
+    done = subprocess.run(
+        [sys.executable, "-m", "gagpo", "list"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[3]}"},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (130, "interrupted before the command began\n", "")
 
 
 def test_an_interrupted_report_is_no_lost_run(inside, corridor, tmp_path, monkeypatch):
