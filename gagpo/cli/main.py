@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +16,7 @@ import typer
 from gagpo.cli import environments, evaluate, examples, listing, models, planning, prompts, train, view
 from gagpo.cli.command import Command, Program
 
+READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 REPORT = "\ngagpo: this is a bug in gagpo. CONTRIBUTING.md says where to report it; send the lines above."
 
 app = typer.Typer(
@@ -92,12 +95,26 @@ def _complain(error: Exception) -> int:
     if isinstance(error, GagpoError) and error.reported:  # by another process of the same run
         return int(getattr(error, "status", 2))
     if isinstance(error, GagpoError | OSError) and not os.environ.get("GAGPO_DEBUG"):
-        print(f"gagpo: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"gagpo: {' '.join(str(error).split())}{_advice(error)}", file=sys.stderr)
         return 2
     traceback.print_exception(error)
     if not isinstance(error, GagpoError | OSError):
         print(REPORT, file=sys.stderr)
     return 1
+
+
+def _advice(error: Exception) -> str:
+    """What to set when a folder cannot be written to."""
+    if not isinstance(error, OSError) or error.errno not in READ_ONLY or error.filename is None:
+        return ""
+    from gagpo.base.folders import data_folder
+
+    command = sys.argv[1:2]
+    if command == ["sft"]:
+        return "; set model=... and GAGPO_DATA to folders that you can write to"
+    if Path(os.fsdecode(error.filename)).absolute().is_relative_to(data_folder().absolute()):
+        return "; set GAGPO_DATA to a folder that you can write to"
+    return "; choose a folder that you can write to with --runs" if command == ["train"] else ""
 
 
 def _hint(option: str, parameters: Sequence[Any]) -> None:

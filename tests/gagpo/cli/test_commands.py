@@ -1,5 +1,6 @@
 """The command line as a user meets it: what works, and one clear line for what does not."""
 
+import errno
 import json
 import os
 import re
@@ -150,6 +151,19 @@ def test_wrong_use_is_one_clear_line(inside, arguments, said):
     done = inside(*arguments)
     assert done.returncode == 2, done.stdout + done.stderr
     assert said in done.stderr and "Traceback" not in done.stderr + done.stdout
+
+
+@pytest.mark.parametrize(
+    ("folder", "said"), [("runs/x", "with --runs"), ("data/alfworld", "set GAGPO_DATA to a folder")]
+)
+def test_a_folder_that_cannot_be_written_to_names_what_to_change(inside, corridor, tmp_path, monkeypatch, folder, said):
+    def refused(self):
+        raise PermissionError(errno.EROFS, "Read-only file system", str(tmp_path / folder))
+
+    monkeypatch.setenv("GAGPO_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(RunFolder, "write", refused)
+    done = inside("train", corridor(), "--runs", tmp_path / "runs", "-q")
+    assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1, done.stderr
 
 
 def test_interrupted_sft_says_how_to_continue(inside, corridor, tmp_path, monkeypatch):
