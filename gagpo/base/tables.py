@@ -26,6 +26,17 @@ def text_width(most: int = WIDTH) -> int:
     return max(NARROWEST, min(most, shutil.get_terminal_size((most, 24)).columns))
 
 
+def duration(seconds: float) -> str:
+    """Seconds for people.
+
+    >>> duration(119), duration(600), duration(9000)
+    ('119 s', '10 min', '2.5 h')
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
 def ascii_only(text: str) -> str:
     """``text`` on one line of printable ASCII, with all else as backslash escapes (it may come from a model).
 
