@@ -257,8 +257,8 @@ def test_arguments_of_a_recorded_config_are_not_warned_of(inside, tmp_path, recw
     config.write_text(
         "{name: x, model: m, environment: {id: gagpo/Math-v0, kwargs: {size: 20}}, algorithm: {preset: gagpo}}"
     )
-    words = ["eval", "random", "--like", config, "--split", "test", "-k", f"data={tmp_path}/problems.jsonl", "-q"]
-    assert inside(*words).returncode == 0 and not recwarn
+    words = ["eval", "random", "--like", config, "--split", "train", "-k", f"data={tmp_path}/problems.jsonl", "-q"]
+    assert inside(*words).returncode == 0 and not [one for one in recwarn if "no effect" in str(one.message)]
     assert inside(*words, "-k", "size=30").returncode == 0
     assert "size has no effect" in str(recwarn.pop(UserWarning).message)
 
@@ -345,7 +345,7 @@ def test_two_runs_are_one_table_with_a_paired_test(inside, finished, tmp_path):
     assert max(len(line) for line in done.stdout.splitlines() if not line.startswith("/")) <= 100
     done = inside("report", f"one={finished}", f"two={other}", "--latex")
     printed = [line for line in done.stdout.splitlines() if not line.startswith("/")]
-    assert (printed[0], printed[-1]) == (r"\begin{tabular}{lrrrrrr}", r"\end{tabular}"), done.stdout
+    assert printed[0].startswith(r"\begin{tabular}{lrrr") and printed[-1] == r"\end{tabular}", done.stdout
 
 
 WITHOUT_JSON = {"serve", "view"}
