@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.nearest import hint
-from gagpo.base.options import Options, by_name, problems
+from gagpo.base.options import Options, by_name, problems, sentence
 from gagpo.controllers import ControllerSettings
 from gagpo.credit import CREDITS, AnyCredit, CreditSettings
 from gagpo.credit.gagpo import Gagpo
@@ -230,7 +230,7 @@ def load(name: str, changes: Mapping[str, object] | None = None) -> Algorithm:
     try:
         return Algorithm.model_validate({**(changes or {}), "preset": name})
     except ValidationError as error:
-        lines = [f"algorithm.{place}: {message}" if place else message for place, message, _ in problems(error)]
+        lines = [sentence(f"algorithm.{place}", message) if place else message for place, message, _ in problems(error)]
         raise InvalidArgument("; ".join(lines)) from None
 
 

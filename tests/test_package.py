@@ -31,7 +31,7 @@ ORDER = (
     {"collecting"},
     {"imitation"},
     {"training", "sft"},
-    {"ray", "planning", "interop"},
+    {"planning", "interop"},
     {"cli"},
     {"__main__"},
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -83,13 +84,14 @@ def new(
 
     if name.endswith((".yaml", ".yml")):
         copy = new_config(folder / name, like)
-        say(f"{copy}\nnext: gagpo train {copy}")
+        say(f"{copy}\nnext: gagpo train {quote(str(copy))}")
         if as_json:
             print_json({"files": [str(copy)]})
         return
     env = f"{class_name(name)}-v0"
     made = new_environment(name, folder)
     say("\n".join(map(str, made)))
-    say(f"next: gagpo check {name}:{env}; gagpo sft {made[1]}; gagpo train {made[1]}")
+    there = "" if folder.resolve() == Path.cwd() else f"cd {quote(str(folder))}; "  # where Python finds the module
+    say(f"next: {there}gagpo check {name}:{env}; gagpo sft {made[1].name}; gagpo train {made[1].name}")
     if as_json:
         print_json({"files": [str(path) for path in made]})

@@ -16,7 +16,6 @@ from gagpo.settings.environment import ContextSettings, EnvironmentRow, Environm
 from gagpo.settings.rollout import EngineSettings, RolloutSettings
 from gagpo.settings.sft import SftSettings
 from gagpo.settings.training import (
-    ClusterSettings,
     EvaluationSettings,
     LoraSettings,
     OptimizerSettings,
@@ -73,7 +72,6 @@ class RunSettings(Options):
     lora: LoraSettings | None = Field(None, description="train an adapter; absent: all weights")
     training: TrainingSettings = TrainingSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
-    cluster: ClusterSettings = ClusterSettings()
     trackers: list[str] = Field(["tensorboard"], description="where metrics are logged besides the run's folder")
     sft: SftSettings | None = None
 

@@ -81,9 +81,9 @@ def test_critics_follow_the_credit():
     [
         ("gagpoo", {}, "no algorithm 'gagpoo'; nearest: gagpo"),
         ("zzz", {}, "known: gagpo, grpo"),
-        ("gagpo", {"gamma": 0.9}, "algorithm.gamma: Extra inputs"),
+        ("gagpo", {"gamma": 0.9}, "algorithm.gamma is unknown"),
         ("gagpo", {"credit": {"gama": 0.9}}, "algorithm.credit: credit gagpo has no option 'gama'; nearest: gamma"),
-        ("gagpo", {"credit": {"gamma": 1.1}}, "algorithm.credit: credit gagpo: gamma: .*less than or equal to 1"),
+        ("gagpo", {"credit": {"gamma": 1.1}}, "algorithm.credit: credit gagpo: gamma must be at most 1"),
         ("gagpo", {"credit": "gapo"}, "algorithm.credit: there is no credit 'gapo'; nearest: .*gagpo"),
         ("gagpo", {"gate": {"high": float("nan")}}, "algorithm.gate.clip.high"),
         ("gmpo", {"gate": "cispo"}, "does not support gate cispo, whose values are negative"),
