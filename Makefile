@@ -97,7 +97,7 @@ $(VENV)/.base: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.base
-	@$(PIP) -e '.[dev,web,data]' || { echo "make: installing the development packages failed (see above); check the network and run make again" >&2; exit 1; }
+	@$(PIP) -e '.[dev,data]' || { echo "make: installing the development packages failed (see above); check the network and run make again" >&2; exit 1; }
 	@touch $@
 
 # The site, strict: a page that is in no menu or a link that leads nowhere is an error.
