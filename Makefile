@@ -20,7 +20,7 @@ help:
 	@echo "make test-scale many processes against one, checkpoints between them, engines elsewhere"
 	@echo "make test-hard  kills, lost ranks, damages, mutations, hostile actions and queries for hours; SCALE=0.01 for minutes"
 	@echo "make test-vllm  vLLM's tests, in an environment of their own"
-	@echo "make test-interop  the doors to OpenEnv, Inspect, TRL, verl and verifiers"
+	@echo "make test-interop  the doors to OpenEnv, TRL and verl"
 	@echo "make budgets    lines, words, settings and commands next to their limits"
 	@echo "make bench      environment and credit benchmarks"
 
@@ -107,4 +107,4 @@ docs: $(VENV)/.dev
 	$(PY) -m pytest tests/test_site.py
 
 clean:
-	rm -rf $(VENV) .venv-interop .venv-verifiers .venv-verl .venv-vllm build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-interop .venv-verl .venv-vllm build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
