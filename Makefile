@@ -20,7 +20,7 @@ help:
 	@echo "make test-scale several processes against one, and checkpoints between them"
 	@echo "make test-hard  kills, lost ranks, damages, mutations, hostile actions and queries for hours; SCALE=0.01 for minutes"
 	@echo "make test-vllm  vLLM's tests, in an environment of their own"
-	@echo "make test-interop  the doors to OpenEnv, Inspect, TRL and verifiers"
+	@echo "make test-interop  the doors to OpenEnv and TRL"
 	@echo "make budgets    lines, words, settings and commands next to their limits"
 	@echo "make bench      environment and credit benchmarks"
 
@@ -96,7 +96,7 @@ $(VENV)/.base: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.base
-	@$(PIP) -e '.[dev,web,data]' || { echo "make: installing the development packages failed (see above); check the network and run make again" >&2; exit 1; }
+	@$(PIP) -e '.[dev,data]' || { echo "make: installing the development packages failed (see above); check the network and run make again" >&2; exit 1; }
 	@touch $@
 
 # The site, strict: a page that is in no menu or a link that leads nowhere is an error.
@@ -106,4 +106,4 @@ docs: $(VENV)/.dev
 	$(PY) -m pytest tests/test_site.py
 
 clean:
-	rm -rf $(VENV) .venv-interop .venv-verifiers .venv-vllm build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-interop .venv-vllm build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

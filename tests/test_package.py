@@ -29,7 +29,6 @@ ORDER = (
     {"eval"},
     {"learning"},
     {"collecting"},
-    {"imitation"},
     {"training", "sft"},
     {"planning", "interop"},
     {"cli"},

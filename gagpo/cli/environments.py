@@ -45,17 +45,11 @@ def serve(
     kwargs: Kwargs = None,
     host: Annotated[str, typer.Option(help="0.0.0.0 accepts connections from other machines.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any free one.")] = 8000,
-    browser: Annotated[bool, typer.Option("--browser", help="Serve WebShop as web pages for people instead.")] = False,
     workers: Annotated[int, typer.Option(min=0, help="Environment processes.")] = 2,
     sessions: Annotated[int, typer.Option(min=1, help="Limit of concurrent sessions.")] = 64,
     admissible: Annotated[bool, typer.Option(help="Send the admissible actions with each observation.")] = False,
 ) -> None:
     """Serve an environment over OpenEnv."""
-    if browser:
-        from gagpo.envs.webshop.web.site import serve_pages
-
-        serve_pages(env, values(kwargs), host=host, port=port)
-        return
     try:
         from gagpo.interop.openenv import serve as run
     except ImportError as error:

@@ -132,28 +132,6 @@ class RunSettings(Options):
             object.__setattr__(self, "optimizer", optimizer)
         return self
 
-    @property
-    def asks_expert(self) -> bool:
-        """Whether the algorithm needs the environment's expert."""
-        return self.algorithm.expert is not None
-
-    def built(self, environment: EnvironmentSettings) -> EnvironmentSettings:
-        """``environment`` with its expert if the algorithm needs it."""
-        if not self.asks_expert:
-            return environment
-        return environment.model_copy(update={"kwargs": {**environment.kwargs, "expert": True}})
-
-    @model_validator(mode="after")
-    def _one_expert(self) -> RunSettings:
-        for env in self.all_environments if self.asks_expert else ():
-            if env.environment.kwargs.get("expert", True) is not True:
-                place = f"environments.{env.name}" if env.name else "environment"
-                raise InvalidArgument(
-                    f"{place}.kwargs.expert={env.environment.kwargs['expert']} is not the expert that the algorithm "
-                    "learns from: remove it"
-                )
-        return self
-
     @field_validator("name")
     @classmethod
     def _safe_name(cls, name: str) -> str:

@@ -27,7 +27,6 @@ from gagpo.envs.pool import Pool
 from gagpo.eval.evaluate import choose_panel
 from gagpo.eval.results import EvalResult
 from gagpo.eval.runs import final_results
-from gagpo.imitation.imitation import require_expert
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import Checkpoint, CheckpointError, State
 from gagpo.runs.metrics import Metrics
@@ -71,8 +70,7 @@ class Trainer:
         self.folder, self.settings, self.quiet = folder, settings, quiet or not ranks.first
         torch.set_num_threads(ranks.threads(settings.threads))
         environments = {
-            env.name: make_env(env.environment.id, settings.built(env.environment).kwargs)
-            for env in settings.all_environments
+            env.name: make_env(env.environment.id, env.environment.kwargs) for env in settings.all_environments
         }
         tasks = {env.name: tasks_of(environments[env.name], env.environment.split) for env in settings.all_environments}
         self.panels = {
@@ -93,14 +91,13 @@ class Trainer:
 
         saved = self._last_checkpoint()
         require_trainable(settings)
-        require_expert(environments, settings)
         commit = ranks.of_first(lambda: folder.commit or commit_of(settings.model, settings.revision))
         policy = load_policy(settings, saved, commit)
         # Before the learner shards the policy.
         model = sampled_from(policy.model, ranks, settings.engine.dtype, needs_weights(settings))
         self.left = TimeLeft(settings)
         self.recorder = Recorder(folder, settings, policy.tokenizer, report, ranks)
-        self.learner = Learner(settings, policy, controllers, ranks, self.recorder, saved, environments)
+        self.learner = Learner(settings, policy, controllers, ranks, self.recorder, saved)
         self.sampler = Sampler(settings, environments, policy, model, rollout, ranks)
         if ranks.first:
             folder.pin(commit)

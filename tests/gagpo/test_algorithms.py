@@ -100,9 +100,8 @@ def test_critics_follow_the_credit():
         ("agpo_adaptive", {"gate": "none"}, "gate none lacks"),
         ("grpo", {"critic": {}}, "credit grpo does not use a critic"),
         ("ppo_token", {"critic": None}, "credit ppo_token requires a critic"),
-        ("grpo", {"credit_weight": 0.0}, "credit_weight=0 requires expert"),
         ("grpo", {"replay": {}, "credit": "ppo_token"}, "replay does not support a critic"),
-        ("grpo", {"expert": {"coefficient": 0}}, "greater than 0"),
+        ("grpo", {"replay": {"coefficient": 0}}, "greater than 0"),
         ("grpo", {"gate": "likelihood", "aggregation": "geometric"}, "does not support gate likelihood"),
     ],
 )
