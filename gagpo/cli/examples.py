@@ -1,10 +1,10 @@
-"""Two examples for the help of every command."""
+"""Examples for the help of every command."""
 
 from __future__ import annotations
 
 import typer
 
-EXAMPLES: dict[str, tuple[str, str]] = {
+EXAMPLES: dict[str, tuple[str, ...]] = {
     "train": ("gagpo train alfworld-first training.iterations=3", "gagpo train --resume runs/alfworld-first"),
     "sft": ("gagpo sft alfworld-small", "gagpo sft mine.yaml sft.steps=1200 --again"),
     "eval": (

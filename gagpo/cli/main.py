@@ -87,7 +87,7 @@ def _complain(error: Exception) -> int:
         if hasattr(error, "show"):
             from gagpo.base.options import in_words
 
-            error.message = in_words(error.message)
+            error.message = in_words(error.message)  # type: ignore[attr-defined]  # as click's errors have one
             error.show()
             context = getattr(error, "ctx", None)
             _hint(getattr(error, "option_name", ""), context.command.params if context else ())
