@@ -72,8 +72,8 @@ def require_model(model: str) -> None:
 
 
 def _near(folder: Path) -> str:
-    """The folders that are named alike, next to ``folder`` or below the working directory."""
-    place = folder.parent if folder.parent.is_dir() else Path()
+    """The folders that are named alike, below the innermost parent that exists."""
+    place = next(one for one in folder.parents if one.is_dir())
     known = [str(one) for pattern in ("*", "*/*") for one in place.glob(pattern) if one.is_dir()]
     near = nearest(str(folder), known, cutoff=0.7)
     return f"; nearest: {', '.join(near)}" if near else ""
