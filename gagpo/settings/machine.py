@@ -74,6 +74,7 @@ def require_model(model: str) -> None:
 def _near(folder: Path) -> str:
     """The folders that are named alike, below the innermost parent that exists."""
     place = next(one for one in folder.parents if one.is_dir())
-    known = [str(one) for pattern in ("*", "*/*") for one in place.glob(pattern) if one.is_dir()]
+    patterns = ("*",) if place == folder.parent else ("*", "*/*")
+    known = [str(one) for pattern in patterns for one in place.glob(pattern) if one.is_dir()]
     near = nearest(str(folder), known, cutoff=0.7)
     return f"; nearest: {', '.join(near)}" if near else ""
