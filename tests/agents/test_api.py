@@ -65,7 +65,7 @@ def test_retries_are_announced_once(caplog):
         client.submit(ASK, 0.0, 8).result(30)
         client.close()
     assert len(server.requests) > 2
-    (said,) = [record.getMessage() for record in caplog.records]
+    (said,) = [record.getMessage() for record in caplog.records if record.name == "gagpo"]
     assert "status 500" in said and "trying again, 49 times at most" in said
 
 
@@ -112,8 +112,6 @@ def test_errors_that_retries_cannot_fix_are_raised_at_once():
         with pytest.raises(ApiError, match="is OPENAI_API_KEY right"):
             client_of(server).submit(ASK, 0.0, 5).result()
         assert len(server.requests) == 1
-    with pytest.raises(ApiError, match="no answer in 2 tries"):
-        ApiClient(ApiSettings("m", "http://127.0.0.1:9/v1", attempts=2)).submit(ASK, 0.0, 5).result()
 
 
 def test_a_lost_server_stops_all_episodes():
