@@ -58,7 +58,7 @@ MISTAKES = {
     "a run to resume": (["train", "--resume", "none"], "none is not a run"),
     "no SFT": (["sft", "alfworld-qwen"], "has no section 'sft'"),
     "a run to evaluate": (["eval", "runs/none"], "there is no run or model runs/none"),
-    "a name to evaluate": (["eval", "none"], "none is no run here, so name the environment"),
+    "a name to evaluate": (["eval", "none"], "there is no run or model folder none"),
     "a folder to evaluate": (["eval", ".", "--env", "gagpo/Math-v0"], "neither a run (no config.yaml) nor a model"),
     "a hub name": (
         ["eval", "nobody/none", "--like", "alfworld-first"],
