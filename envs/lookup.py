@@ -34,14 +34,8 @@ def find_spec(env_id: str) -> EnvSpec:
     Raises:
         UnknownEnvironment: if the module or the id does not exist.
     """
-    if is_address(env_id):
-        return EnvSpec(
-            "gagpo/Remote-v0",
-            "gagpo.envs.remote.env:RemoteEnv",
-            order_enforce=False,
-            disable_env_checker=True,
-            kwargs={"url": env_id},
-        )
+    if env_id.startswith(("http://", "https://")):
+        return _with_seeds(EnvSpec("gagpo/OpenEnv-v0", "gagpo.envs.openenv:Session", kwargs={"url": env_id}))
     module, _, name = env_id.rpartition(":")
     try:
         if module == "textarena":
@@ -75,11 +69,6 @@ def _with_seeds(spec: EnvSpec) -> EnvSpec:
         disable_env_checker=True,
         kwargs={"spec": portable(spec), **limit},
     )
-
-
-def is_address(env_id: str) -> bool:
-    """Whether ``env_id`` is the address of an OpenEnv server."""
-    return env_id.startswith(("http://", "https://"))
 
 
 def with_split(env_id: str, kwargs: Mapping[str, Any], split: str | None) -> dict[str, Any]:

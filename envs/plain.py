@@ -136,6 +136,7 @@ class PlainEnv(TextEnv):
         outcome = self._outcome(observation, info)
         outcome.reward, outcome.terminated, outcome.truncated = float(reward), bool(terminated), bool(truncated)
         outcome.success = bool(info.get("success", terminated and outcome.reward > 0))
+        outcome.valid = bool(info.get("valid", True))
         return outcome
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from gagpo.base.progress import track
 from gagpo.envs import TextEnv
 from gagpo.envs.lookup import with_split
 from gagpo.envs.pool import Pool
-from gagpo.envs.remote.pool import open_pool
+from gagpo.envs.pool.opening import open_pool
 from gagpo.envs.tasks import TaskSet
 from gagpo.envs.tools import tools_of
 from gagpo.eval.journal import Journal

@@ -24,8 +24,8 @@ from pydantic import JsonValue
 from gagpo.agents.api.answer import Answer, Messages, Usage, answer_limit, read_answer
 from gagpo.agents.api.settings import ApiSettings
 from gagpo.base.errors import GagpoError, InvalidArgument
+from gagpo.base.exchange import ExchangeFailed, Reply, Unreachable, exchange, is_loopback, open_http
 from gagpo.base.tables import ascii_only
-from gagpo.envs.remote.exchange import ExchangeFailed, Reply, Unreachable, exchange, is_loopback, open_http
 
 LOG = logging.getLogger("gagpo")
 
