@@ -2,8 +2,8 @@
 
     gagpo view RUN && gagpo view runs && python benchmarks/screenshots.py RUN/view --runs runs/view
 
-Writes ``docs/images/view-*.png``, light, and ``view-*-dark.png``. The group shown is one in which about half of the tries
-succeed and GAGPO and GRPO disagree; the way there is the one from the curve: a point, a row, a turn.
+Writes ``docs/images/view-*.png``, light, and ``view-*-dark.png``. The group shown is one in which about half of the
+tries succeed and GAGPO and GRPO disagree; the way there is the one from the curve: a point, a row, a turn.
 """
 
 from __future__ import annotations
@@ -89,11 +89,13 @@ class Camera:
 
 
 def _smaller(path: Path) -> None:
-    """A picture of text and flat areas needs no more than 256 colours."""
+    """A picture of text and flat areas needs no more than 256 colours; rare ones such as that of a frame count."""
     from PIL import Image
 
     with Image.open(path) as image:
-        reduced = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+        reduced = image.convert("RGB").quantize(
+            256, method=Image.Quantize.MAXCOVERAGE, kmeans=5, dither=Image.Dither.NONE
+        )
     reduced.save(path, optimize=True)
 
 
