@@ -27,7 +27,7 @@ from gagpo.eval.viewer.index import (
     index,
     reading_order,
 )
-from gagpo.eval.viewer.opening import open_path
+from gagpo.eval.viewer.opening import home_of, open_path
 from gagpo.runs.reading import BadResult
 
 MARKER = ".gagpo-view"  # marks a folder that may be replaced
@@ -46,7 +46,7 @@ def export(paths: Sequence[Path], output: Path, problems: Sequence[str] = ()) ->
     """
     require_replaceable(output)
     opened = [open_path(path) for path in paths]
-    if not any(one.files for one in opened):
+    if not any(files for _, files in opened):
         raise BadResult(
             f"{paths[0]} holds no episodes to look at (no episodes/*.jsonl); train with "
             "training.keep_episodes=1, or wait for its first evaluation"
@@ -59,13 +59,13 @@ def export(paths: Sequence[Path], output: Path, problems: Sequence[str] = ()) ->
             if page.name.endswith((".html", ".css", ".js")):
                 (part / page.name).write_bytes(page.read_bytes())
         sources = []
-        for number, one in enumerate(opened):
-            recredit = for_run(one.folder)
-            sources += [_write_file(data, number, path, recredit) for path in one.files]
+        for number, (path, (_, files)) in enumerate(zip(paths, opened, strict=True)):
+            recredit = for_run(home_of(path))
+            sources += [_write_file(data, number, file, recredit) for file in files]
         if not any(source.groups for source in sources):
             raise BadResult(f"{paths[0]} holds no finished episode")
         sources.sort(key=reading_order)
-        _write_script(data / "index.js", "viewer.load", index([one.run for one in opened], sources, problems))
+        _write_script(data / "index.js", "viewer.load", index([run for run, _ in opened], sources, problems))
     return output / "index.html"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from gagpo.eval.episode_files import format_of
@@ -12,35 +11,26 @@ from gagpo.eval.runs import Evaluation, Run, load_run, read_label
 from gagpo.runs.reading import BadResult
 
 
-@dataclass(frozen=True)
-class Opened:
-    """A run folder or a file.
+def open_path(path: Path) -> tuple[Run, list[Path]]:
+    """A run folder, or a file as a run with the evaluation in it, and the files of its episodes.
 
-    run: the metrics and evaluations; of a file only the evaluation in it.
-    files: with episodes.
-    folder: of the run to which they belong.
+    Raises:
+        BadResult: it cannot be used.
     """
-
-    run: Run
-    files: list[Path]
-    folder: Path
-
-
-def open_path(path: Path) -> Opened:
-    """Read a run folder or a file; :class:`BadResult` if it cannot be used."""
     if not path.is_file():
-        run = load_run(path)
-        return Opened(run, sorted((path / "episodes").glob("*.jsonl")), path)
-    folder = path.absolute().parent.parent
-    evaluations: tuple[Evaluation, ...] = ()
-    files = [path]
-    if format_of(path) == "evaluation":
-        stage, split, iteration = read_label(path.stem)
-        result = EvalResult.load(path)
-        evaluations = (Evaluation(path.stem, stage or "after", split or result.panel.split, iteration, result),)
-        played = folder / "episodes" / f"{path.stem}.jsonl"  # of the same evaluation, in a run folder
-        files = [played] if played.is_file() else files
-    return Opened(Run(path, (), 0, evaluations), files, folder)
+        return load_run(path), sorted((path / "episodes").glob("*.jsonl"))
+    if format_of(path) != "evaluation":
+        return Run(path, (), 0, ()), [path]
+    stage, split, iteration = read_label(path.stem)
+    result = EvalResult.load(path)
+    evaluation = Evaluation(path.stem, stage or "after", split or result.panel.split, iteration, result)
+    played = home_of(path) / "episodes" / f"{path.stem}.jsonl"  # of the same evaluation, in a run folder
+    return Run(path, (), 0, (evaluation,)), [played if played.is_file() else path]
+
+
+def home_of(path: Path) -> Path:
+    """The run folder itself, or the one to which a file would belong."""
+    return path.absolute().parent.parent if path.is_file() else path
 
 
 def runs_in(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
