@@ -117,6 +117,10 @@ class LanguageAgent:
         turn.prompt_ids, turn.response_ids, turn.logprobs = request.prompt_ids, response.ids, response.logprobs
         return turn
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of tokens, with special tokens visible."""
+        return str(self.context.tokenizer.decode(ids))
+
     def forget(self, slot: int) -> None:
         self._used.pop(slot, None)
         self.engine.release(slot)

@@ -84,6 +84,17 @@ def test_the_conversation_grows_by_appending():
         assert len(two["messages"]) == len(one["messages"]) + 2
 
 
+@pytest.mark.parametrize("history", ["full", 1])
+def test_a_turn_keeps_the_messages_that_were_sent(history):
+    with serving(style="<action>{}</action>") as server:
+        _, (episode,) = play(server, 1, chat=ChatSettings(find_prompt("tags"), "Walk.", history=history))
+    assert len(episode.turns) == len(server.requests) > 1
+    for number, (turn, request) in enumerate(zip(episode.turns, server.requests, strict=True)):
+        new = request["messages"][-1:] if number and history == "full" else request["messages"]
+        assert turn.sent == "\n\n".join(f"[{one['role']}]\n{one['content']}" for one in new)
+    assert "Walk." in episode.turns[0].sent
+
+
 def test_reasoning_stays_in_the_episode_and_out_of_the_conversation():
     for options in ({"reasoning": "hm"}, {"style": "<think>hm</think>{}"}):
         with serving(**options) as server:
