@@ -93,9 +93,10 @@ class PlainEnv(TextEnv):
         self.splits = tuple(self._seeds)  # type: ignore[misc]
         super().__init__(split or self.splits[0], max_turns, expert, render_mode)
         self.name = str(json.loads(spec)["id"])
-        shown = {} if render_mode is None else {"render_mode": render_mode}
+        if render_mode is not None:
+            kwargs["render_mode"] = render_mode
         try:
-            self.env = gymnasium.make(EnvSpec.from_json(spec), disable_env_checker=True, **shown, **kwargs)
+            self.env = gymnasium.make(EnvSpec.from_json(spec), disable_env_checker=True, **kwargs)
         except TypeError as error:
             raise InvalidArgument(f"{self.name}: {str(error).partition(' was raised from')[0]}") from None
         modes = [mode for mode in self.env.metadata.get("render_modes") or () if mode == "ansi"]
@@ -165,7 +166,8 @@ def _own_names(env: object) -> Iterable[object]:
         return list(meanings())
     own = getattr(env, "action_names", None) or getattr(env, "actions", None)
     if isinstance(own, enum.EnumMeta):
-        return [one.name for one in sorted(own, key=lambda one: int(one.value))]
+        members: list[enum.Enum] = list(own)
+        return [one.name for one in sorted(members, key=lambda one: int(one.value))]
     named = isinstance(own, list | tuple) and all(isinstance(one, str) for one in own)
     return own if named and own is not None else []
 

@@ -142,7 +142,7 @@ def _among(ranks: Ranks) -> dict[str, Any]:
     return {"no_dist": True} if ranks.alone else {"process_group": ranks.group}
 
 
-def reason(error: Exception) -> str:
+def reason(error: BaseException) -> str:
     """The first failure in torch's error, on one line."""
     inner = next(iter(getattr(error, "failures", {}).values()), error)
     return " ".join(str(inner[0] if isinstance(inner, tuple) else inner).split())[:200] or type(error).__name__

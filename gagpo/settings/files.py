@@ -71,7 +71,7 @@ def load_stored(path: Path) -> RunSettings:
     values = read_mapping(path)
     algorithm = values.get("algorithm")
     credit = algorithm.get("credit") if isinstance(algorithm, dict) else None
-    if isinstance(credit, dict) and credit.get("name") not in CREDITS.ours:
+    if isinstance(algorithm, dict) and isinstance(credit, dict) and credit.get("name") not in CREDITS.ours:
         stored = CreditSettings(name=str(credit.get("name")))
         values["algorithm"] = {**algorithm, "preset": "", "credit": stored, "critic": None}
     return parse(values, str(path))
