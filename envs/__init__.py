@@ -2,7 +2,6 @@
 
 import gymnasium
 
-import gagpo.envs.shared_memory  # noqa: F401 (registers texts for asynchronous vector environments)
 from gagpo.envs.base import Outcome, Text, TextEnv
 from gagpo.envs.tasks import EmptySplit, Task, TaskSet, UnknownTask
 

@@ -54,7 +54,7 @@ def plan(
     if not verdicts:
         say(f"device {settings.device} was not found: give a GPU's memory, for example --gpu-memory 80")
     if as_json:
-        print_json({**made.record(), "gpus": [vars(verdict) for verdict in verdicts]})
+        print_json({**made.record(), "gpus": [{**vars(verdict), "fits": verdict.fits} for verdict in verdicts]})
     if verdicts and not any(verdict.fits for verdict in verdicts):
         raise typer.Exit(1)
 
