@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import queue
 import time
+from collections.abc import Callable
 from typing import Any, Literal
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import Kwargs
-from gagpo.envs.lookup import is_address
+from gagpo.envs.lookup import is_address, maker
 from gagpo.envs.pool import Event, Pool, WorkerPool
 from gagpo.envs.pool.slots import BasePool, Holder
 from gagpo.envs.remote.protocol import EpisodeFailed, Observed
@@ -92,8 +93,12 @@ def open_pool(
 ) -> Pool:
     """A pool for ``env_id``: sessions of a server if it is an address, else processes on this machine.
 
-    ``workers`` and ``memory_limit_mb`` have no effect on a server.
+    ``workers`` has no effect on a server, and on an environment that opens a pool of its own (``open_pool``);
+    ``memory_limit_mb`` has none on a server.
     """
     if is_address(env_id):
         return RemotePool(server_at(env_id, dict(env_kwargs or {})), **options)
+    own: Callable[..., Pool] | None = getattr(maker(env_id), "open_pool", None)
+    if own is not None:
+        return own(dict(env_kwargs or {}), memory_limit_mb, **options)
     return WorkerPool(env_id, env_kwargs, workers=workers, memory_limit_mb=memory_limit_mb, **options)

@@ -32,7 +32,7 @@ from gagpo.envs.pool import Event
 from gagpo.envs.pool.shared_pool import PoolClosed, SharedPool
 from gagpo.envs.tasks import Task, TaskSet
 from gagpo.interop.games import Kwargs, opened
-from gagpo.interop.limits import LimitBody, OwnPagesOnly
+from gagpo.base.limits import LimitBody, OwnPagesOnly
 
 Listing = dict[str, str | int]
 """A split or a task in a list."""

@@ -1,0 +1,103 @@
+"""Runs of programs that are under way, each in a process of the pool's fork server."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import secrets
+import socket
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from gymnasium.envs.registration import EnvSpec
+
+from gagpo.base.child import Pipe
+from gagpo.base.errors import InvalidArgument
+from gagpo.envs.pool.fork_server import ForkServer, ForkServerLost
+from gagpo.envs.pool.wire import TOKEN_BYTES, Inbox
+
+START_SECONDS, SEND_SECONDS = 120.0, 30.0
+
+
+class Ended(NamedTuple):
+    """How a run ended. failure: what went wrong, '' if nothing did."""
+
+    output: str
+    failure: str
+
+
+class Runs:
+    """Starts and ends runs, all but the first in the thread of ``loop``.
+
+    kwargs: of :class:`gagpo.envs.program.process.ProgramProcess`.
+    memory: megabytes that a run may allocate; None for no limit.
+
+    Raises: InvalidArgument if a function of the user cannot be imported.
+    """
+
+    def __init__(self, loop: AbstractEventLoop, kwargs: dict[str, Any], memory: int | None):
+        place = "gagpo.envs.program.process:ProgramProcess"
+        spec = EnvSpec("gagpo/ProgramProcess-v0", entry_point=place, order_enforce=False, disable_env_checker=True)
+        self._server, self._loop = ForkServer(spec, kwargs, memory), loop
+        self._numbers = itertools.count()
+        self._connections: dict[int, socket.socket] = {}
+        token = secrets.token_bytes(TOKEN_BYTES)
+        with self._server.fork(next(self._numbers), token) as first:
+            first.settimeout(START_SECONDS)
+            (failure,) = next(iter(Inbox(token).take(first.recv(1 << 16))), ("it does not start",))  # type: ignore[misc]
+        if isinstance(failure, str):
+            self.close()
+            raise InvalidArgument(f"gagpo/Program-v0: the agent or reward function cannot be imported: {failure}")
+
+    def start(self, order: dict[str, Any], ended: Callable[[Ended], None]) -> int:
+        """Begin a run and return its number; ``ended`` is called unless it is killed."""
+        number, inbox = next(self._numbers), Inbox(token := secrets.token_bytes(TOKEN_BYTES))
+        try:
+            connection = self._connections[number] = self._server.fork(number, token)
+            Pipe(connection).send([("reset", 0, json.dumps(order, ensure_ascii=False), None)], SEND_SECONDS)
+        except (ForkServerLost, OSError) as error:
+            self._loop.call_soon(ended, Ended("", f"it could not be started: {error}"))
+            return number
+
+        def read() -> None:
+            data = b""
+            with suppress(OSError):
+                data = connection.recv(1 << 20)
+            for message in inbox.take(data):
+                if isinstance(message, tuple) and len(message) == 2:  # the answer
+                    output, info = message
+                    self.kill(number)
+                    status, errors = info["status"], " ".join(info.get("errors", "").split())[-300:]
+                    ended(Ended(output, f"it ended with {_status(status)}: {errors}" if status else ""))
+                    return
+                if isinstance(message, tuple) and isinstance(message[0], str):
+                    self.kill(number)
+                    ended(Ended("", message[0]))
+                    return
+            if not data:
+                ended(Ended("", f"it ended with {self.kill(number)}"))
+
+        self._loop.add_reader(connection, read)
+        return number
+
+    def kill(self, number: int) -> str:
+        """End a run and everything it started, and describe how it ended; does nothing for one that has ended."""
+        if (connection := self._connections.pop(number, None)) is None:
+            return ""
+        self._loop.remove_reader(connection)
+        connection.close()
+        try:
+            return self._server.kill(number)
+        except ForkServerLost as error:
+            self._server.close()  # the next run starts another
+            return str(error)
+
+    def close(self) -> None:
+        """End all runs; idempotent."""
+        self._server.close()
+
+
+def _status(status: int) -> str:
+    return f"exit status {status}" if status > 0 else f"signal {-status}"
