@@ -131,5 +131,11 @@ class ProgramContext(Context):
             calls = [read_call(one) for one in self._form.find(text)]
         except CallError:
             return []
-        ids = [call_id(call.id, 1000 * number + place) for place, call in enumerate(calls)]
-        return [{"id": i, "name": call.name, "arguments": call.arguments} for i, call in zip(ids, calls, strict=True)]
+        return [
+            {
+                "id": call_id(call.id, 1000 * number + place),
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for place, call in enumerate(calls)
+        ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from gagpo.envs.program import openai
 from gagpo.envs.program.messages import ChatRequest, Completion, Json, Refused, events, objects
 
 _FINISH = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
@@ -18,7 +17,7 @@ def read(body: Json) -> ChatRequest:
     choice = body.get("tool_choice")
     said = [made for one in objects(body, "messages") for made in _messages(one)]
     tools = [{**one, "parameters": one.get("input_schema")} for one in objects(body, "tools")]
-    return openai.read(
+    return ChatRequest.of(
         {
             **body,
             "messages": [{"role": "system", "content": body.get("system")}, *said],
@@ -47,7 +46,8 @@ def answer(asked: ChatRequest, found: Sequence[Completion], name: str) -> Json:
     one = found[0]
     content: list[Json] = [{"type": "text", "text": one.content}] if one.content or not one.calls else []
     for call in one.calls:
-        content.append({"type": "tool_use", "id": call["id"], "name": call["name"], "input": call["arguments"]})
+        used = call["function"]
+        content.append({"type": "tool_use", "id": call["id"], "name": used["name"], "input": used["arguments"]})
     about = {"id": f"msg-{name}", "type": "message", "role": "assistant", "model": asked.model, "content": content}
     usage = {"input_tokens": one.usage[0], "output_tokens": one.usage[1]}
     return {**about, "stop_reason": _FINISH[one.finish], "stop_sequence": None, "usage": usage}

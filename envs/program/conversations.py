@@ -41,25 +41,29 @@ class Conversations:
         ``messages`` are those after the turn that it ``extends``. Answers of this episode among them name their
         ``turn``.
         """
-        said = [digest(one) for one in request.messages]
-        places = [hashlib.sha256(json.dumps(request.tools, sort_keys=True).encode()).digest()]
+        said = [digest(one) for one in request.conversation]
+        places = [hashlib.sha256(json.dumps(request.functions, sort_keys=True).encode()).digest()]
         for one in said:
             places.append(hashlib.sha256(places[-1] + one).digest())
         answered = {(turn.place, turn.said): number for number, turn in enumerate(self.turns)}
         known = {turn.place for turn in self.turns}
-        answers = [i for i, one in enumerate(request.messages) if one["role"] == "assistant"]
+        answers = [i for i, one in enumerate(request.conversation) if one["role"] == "assistant"]
         asked = [i for i in reversed(answers) if places[i] in known]
         begin, extends = next(
             ((i + 1, answered[key]) for i in asked if (key := (places[i], said[i])) in answered), (0, None)
         )
         self.rewritten += bool(asked) and begin <= asked[0]
         turns = {turn.said: number for number, turn in enumerate(self.turns)}
-        pairs = zip(request.messages[begin:], said[begin:], strict=True)
+        pairs = zip(request.conversation[begin:], said[begin:], strict=True)
         messages = [{**one, "turn": turns[mark]} if mark in turns else one for one, mark in pairs]
         self.turns.append(Asked(places[-1], messages, extends))
-        limits = {"max_tokens": request.max_tokens, "stop": list(request.stop), "logprobs": request.logprobs}
+        limits = {
+            "max_tokens": request.max_completion_tokens or request.max_tokens,
+            "stop": request.stop,
+            "logprobs": request.logprobs,
+        }
         about = {"number": len(self.turns) - 1, "extends": extends}
-        return {**about, "messages": messages, "tools": request.tools, **limits}
+        return {**about, "messages": messages, "tools": request.functions, **limits}
 
     def said(self, completion: Completion) -> None:
         """The answer to the last request."""

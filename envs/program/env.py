@@ -6,13 +6,14 @@ import shlex
 import shutil
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
-from gagpo.base.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument, MissingPackage
 from gagpo.envs.base import Kwargs, MarkovKey, Outcome, TextEnv
-from gagpo.envs.program.episodes import Limits
-from gagpo.envs.program.pool import ProgramPool
+from gagpo.envs.pool import Pool
+from gagpo.envs.program.limits import Limits
 from gagpo.envs.program.tasks import SPLITS, Row, read_tasks
 from gagpo.envs.tasks import Task, TaskSet
 
@@ -52,6 +53,8 @@ class ProgramEnv(TextEnv):
         **kwargs: Any,
     ):
         super().__init__(max_turns=max_turns, **kwargs)
+        if not (find_spec("uvicorn") and find_spec("starlette")):
+            raise MissingPackage("a program needs starlette and uvicorn: pip install 'gagpo[gateway]'")
         words = shlex.split(command) if isinstance(command, str) else list(command)
         if bool(words) == bool(agent):
             raise InvalidArgument("give either command='python my_agent.py' or agent='module:function'")
@@ -72,8 +75,10 @@ class ProgramEnv(TextEnv):
     @classmethod
     def open_pool(
         cls, kwargs: Kwargs, memory: int | None, step_deadline: float = 60.0, reset_deadline: float = 300.0
-    ) -> ProgramPool:
+    ) -> Pool:
         """A pool of programs for the environment with these arguments; see :func:`gagpo.envs.remote.pool.open_pool`."""
+        from gagpo.envs.program.pool import ProgramPool
+
         env = cls(**kwargs)
         limits = Limits(env.max_turns, env.tokens, env.seconds, reset_deadline, step_deadline)
         return ProgramPool(env.program, limits, env._find, env.memory or memory)

@@ -10,16 +10,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gagpo.base.errors import GagpoError
 from gagpo.envs.program.conversations import Conversations
+from gagpo.envs.program.limits import Limits
 from gagpo.envs.program.messages import ChatRequest, Completion, Json, Refused
 from gagpo.envs.program.runs import Ended, Runs
 from gagpo.envs.tasks import Task
 
 MOST_REWARD = 1e9
 NO_REWARD = (
-    'it ended without a reward: print {"reward": 1.0} as its last line, post it to $GAGPO_REWARD_URL, or set the '
-    "argument reward of the environment"
+    'the program ended without a reward: print {"reward": 1.0} as its last line, post it to $GAGPO_REWARD_URL, or set '
+    "the argument reward of the environment"
 )
 
 
@@ -34,46 +34,21 @@ class Observed(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """A program that ended without a result. counter: the pool's counter of such faults."""
+    """A program that ended without a result. counter: of the pool."""
 
     counter: str
     reason: str
 
 
 Outcome = Observed | Broken
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Limits of one episode.
-
-    turns: requests that are answered.
-    tokens: sampled tokens after which no request is answered.
-    seconds: for the program's own work, without waiting for answers.
-    first: seconds until its first request.
-    next: seconds between an answer and the next request.
-    """
-
-    turns: int
-    tokens: int
-    seconds: float
-    first: float
-    next: float
-
-
-class Asked(NamedTuple):
-    """A request that waits for its answer."""
-
-    request: ChatRequest
-    state: str
-    answer: Future[Completion]
+Asked = tuple[ChatRequest, str, Future[Completion]]  # a request, its state key and its answer
 
 
 @dataclass
 class Episode:
     """One run of the program. Everything happens in the thread of ``loop``.
 
-    task: what the program works on, with its ``row`` in the file.
+    row: the task's row in the file.
     judged: whether a reward function gives the reward.
     tell: takes an outcome, one for each reset and each answer.
     token: identifies the episode in its requests.
@@ -95,11 +70,11 @@ class Episode:
     _run: int = -1
     _waiting: deque[Asked] = field(default_factory=deque)
     _current: Asked | None = None
-    _asked: bool = True  # the pool waits for an outcome
+    _pending: bool = True  # the pool waits for an outcome
     _outcome: Outcome | None = None
     _over: str = ""  # why no request is accepted any more
     _truncated: str = ""  # the limit that ended it
-    _earned: float | None = None
+    _earned: float | None = None  # since the last observation; None if no reward was reported at all
     _tokens: int = 0
     _worked: float = 0.0
     _since: float = 0.0
@@ -110,24 +85,90 @@ class Episode:
         self._run = self.runs.start({"variables": dict(variables), "row": self.row}, self._ended)
         self._watch(self.limits.first)
 
-    # The program asks -------------------------------------------------------------------------------------------------
-
     def ask(self, request: ChatRequest, state: str) -> Future[Completion]:
         """Queue a request, which is answered in its turn. Raises: Refused after the end."""
-        self.require_running()
+        self._require_running()
         answer: Future[Completion] = self.loop.create_future()
-        self._waiting.append(Asked(request, state or request.messages[-1]["content"], answer))
+        self._waiting.append((request, state or request.messages[-1].content, answer))
         self._show()
         return answer
 
-    def require_running(self) -> None:
-        if self._over:
-            raise Refused(409, f"the episode of this key is over: {self._over}")
-
     def report(self, reward: Json) -> None:
         """Add a reward to the turn that was answered last. Raises: Refused for anything else."""
-        self.require_running()
+        self._require_running()
         self._add(reward)
+
+    def answer(self, completion: Completion) -> None:
+        """Answer the current request."""
+        asked, self._current, self._pending = self._current, None, True
+        self.talk.said(completion)
+        self._tokens += completion.usage[1]
+        if asked is None or asked[2].done():
+            self.unread += 1
+        else:
+            asked[2].set_result(completion)
+        if self._outcome is not None:
+            self._answer(self._outcome)
+        self._show()
+        if self._current is None and not self._over:
+            self._watch(self.limits.next)
+
+    def close(self) -> None:
+        """End the program; nothing is told any more."""
+        self._pending = False
+        self._kill("it was released")
+
+    # The end ----------------------------------------------------------------------------------------------------------
+
+    def _ended(self, ended: Ended) -> None:
+        """The program ended by itself."""
+        self._kill("its program has ended")
+        if ended.failure:
+            self._conclude(Broken("crashes", f"the program failed: {ended.failure}"))
+        elif not self.talk.turns:
+            self._conclude(Broken("errors", "the program ended without a request to $OPENAI_BASE_URL"))
+        else:
+            self._judge(ended.output)
+
+    def _truncate(self, limit: str) -> None:
+        self._truncated = limit
+        self._kill(limit)
+        self._judge("")
+
+    def _hang(self, reason: str) -> None:
+        self._kill("it hung")
+        self._conclude(Broken("hangs", reason))
+
+    def _judge(self, output: str) -> None:
+        """Ask the reward function, or conclude with what the program said."""
+        if not self.judged:
+            self._finish(Ended(output, ""))
+            return
+        order = {"variables": {}, "row": self.row, "transcript": self.talk.transcript}
+        self._run = self.runs.start(order, self._finish)
+        late = f"the reward function took more than {self.limits.next:g} s"
+        self._timer = self.loop.call_later(self.limits.next, self._hang, late)
+
+    def _finish(self, ended: Ended) -> None:
+        """Conclude with the reward in the last line of the output, or with what was posted before."""
+        self._unwatch()
+        last = next((line for line in reversed(ended.output.splitlines()) if line.strip()), "")
+        fault = f"the reward function failed: {ended.failure}" if ended.failure else ""
+        try:
+            found = json.loads(last) if last.lstrip().startswith("{") else None
+            if isinstance(found, dict) and "reward" in found:
+                self._add(found)
+        except (Refused, ValueError, RecursionError) as error:
+            fault = f"the program's last line {last[:80]!a} is no reward: {error}"
+        if not fault and self._earned is None and not self._truncated:
+            fault = NO_REWARD
+        if fault:
+            self._conclude(Broken("errors", fault))
+            return
+        reward, limit = self._earned or 0.0, {"limit": self._truncated} if self._truncated else {}
+        success = (reward > 0 if self.success is None else self.success) and not self._truncated
+        info = {**self._info, "success": success, "state": None, **limit}
+        self._conclude(Observed("", reward, not self._truncated, bool(self._truncated), info))
 
     def _add(self, found: Json) -> None:
         reward, success = found.get("reward"), found.get("success")
@@ -138,9 +179,25 @@ class Episode:
         self._earned = (self._earned or 0.0) + float(reward)
         self.success = self.success if success is None else success
 
+    def _kill(self, reason: str) -> None:
+        """End the program, accept no more requests, and refuse those that wait."""
+        self._unwatch()
+        self.runs.kill(self._run)
+        self._over = self._over or reason
+        for _, _, answer in (*self._waiting, *((self._current,) if self._current else ())):
+            if not answer.done():
+                answer.set_exception(Refused(409, f"the episode of this key is over: {self._over}"))
+        self._waiting.clear()
+
+    def _require_running(self) -> None:
+        if self._over:
+            raise Refused(409, f"the episode of this key is over: {self._over}")
+
+    # The pool ---------------------------------------------------------------------------------------------------------
+
     def _show(self) -> None:
-        """Show the next request to the pool, which waits for one."""
-        while self._waiting and self._waiting[0].answer.cancelled():  # its client hung up
+        """Show the next request to the pool, if it waits for one."""
+        while self._waiting and self._waiting[0][2].cancelled():  # its client hung up
             self._waiting.popleft()
         if self._current is not None or not self._waiting:
             return
@@ -148,104 +205,12 @@ class Episode:
             self._truncate(f"the limit is {self.limits.turns} requests and {self.limits.tokens} sampled tokens")
             return
         self._unwatch()
-        asked = self._current = self._waiting.popleft()
-        reward, begun = self._earned or 0.0, bool(self.talk.turns)
-        if begun and self._earned is not None:
-            self._earned = 0.0
-        shown = self.talk.show(asked.request)
-        info = {**self._info, "success": False, "state": asked.state, "request": shown}
-        self._answer(Observed(asked.request.observation, reward if begun else 0.0, False, False, info))
-
-    # The run answers --------------------------------------------------------------------------------------------------
-
-    def answer(self, completion: Completion) -> None:
-        """Answer the current request."""
-        asked, self._current, self._asked = self._current, None, True
-        self.talk.said(completion)
-        self._tokens += completion.usage[1]
-        if asked is None or asked.answer.done():
-            self.unread += 1
-        else:
-            asked.answer.set_result(completion)
-        if self._outcome is not None:
-            self._answer(self._outcome)
-        elif self._waiting:
-            self._show()
-        if self._asked and self._current is None and not self._over:
-            self._watch(self.limits.next)
-
-    def close(self) -> None:
-        """End the program; nothing is told any more."""
-        self._asked = False
-        self._end("it was released")
-        self.runs.kill(self._run)
-
-    # The end ----------------------------------------------------------------------------------------------------------
-
-    def _ended(self, ended: Ended) -> None:
-        """The program ended by itself."""
-        self._end("its program has ended")
-        if ended.failure:
-            self._conclude(Broken("crashes", f"the program failed: {ended.failure}"))
-        elif not self.talk.turns:
-            self._conclude(Broken("errors", "the program ended without a request to $OPENAI_BASE_URL"))
-        else:
-            self._judge(ended.output)
-
-    def _truncate(self, limit: str) -> None:
-        """End the program at a limit."""
-        self._truncated = limit
-        self._end(limit)
-        self.runs.kill(self._run)
-        self._judge("")
-
-    def _hang(self, seconds: float) -> None:
-        setting = "step" if self.talk.turns else "reset"
-        self._end("its program hung")
-        self.runs.kill(self._run)
-        reason = f"the program made no request for {seconds:g} s; raise rollout.{setting}_deadline if it needs longer"
-        self._conclude(Broken("hangs", reason))
-
-    def _judge(self, output: str) -> None:
-        """Ask the reward function, or conclude with what the program said."""
-        if not self.judged:
-            self._finish(Ended(output, ""))
-            return
-        order = {"variables": {}, "row": self.row, "transcript": self.talk.transcript}
-        self._run = self.runs.start(order, self._finish)
-        self._timer = self.loop.call_later(self.limits.next, self._hang, self.limits.next)
-
-    def _finish(self, ended: Ended) -> None:
-        """Conclude with the reward in the last line of the output, or with what was posted before."""
-        self._unwatch()
-        if ended.failure:
-            self._conclude(Broken("errors", f"the reward function failed: {ended.failure}"))
-            return
-        last = next((line for line in reversed(ended.output.splitlines()) if line.strip()), "")
-        try:
-            found = json.loads(last) if last.lstrip().startswith("{") else None
-            if isinstance(found, dict) and (self.judged or "reward" in found):
-                self._add(found)
-        except (GagpoError, ValueError, RecursionError) as error:
-            if self._earned is None:
-                self._conclude(Broken("errors", f"the program's last line is no reward: {last[:80]!a}: {error}"))
-                return
-        if self._earned is None and not self._truncated:
-            self._conclude(Broken("errors", f"the program failed: {NO_REWARD}"))
-            return
-        reward, limit = self._earned or 0.0, {"limit": self._truncated} if self._truncated else {}
-        success = (reward > 0 if self.success is None else self.success) and not self._truncated
-        info = {**self._info, "success": success, "state": None, **limit}
-        self._conclude(Observed("", reward, not self._truncated, bool(self._truncated), info))
-
-    def _end(self, reason: str) -> None:
-        """Accept no more requests, and refuse those that wait."""
-        self._unwatch()
-        self._over = self._over or reason
-        for asked in (*self._waiting, *((self._current,) if self._current else ())):
-            if not asked.answer.done():
-                asked.answer.set_exception(Refused(409, f"the episode of this key is over: {self._over}"))
-        self._waiting.clear()
+        request, state, _ = self._current = self._waiting.popleft()
+        reward = 0.0
+        if self.talk.turns and self._earned:  # what was earned before the first turn belongs to that one
+            reward, self._earned = self._earned, 0.0
+        info = {**self._info, "success": False, "state": state, "request": self.talk.show(request)}
+        self._answer(Observed(request.observation, reward, False, False, info))
 
     def _conclude(self, outcome: Outcome) -> None:
         self._outcome = outcome
@@ -253,9 +218,15 @@ class Episode:
 
     def _answer(self, outcome: Outcome) -> None:
         """Tell the pool, which waits after a reset and after each answer."""
-        if self._asked:
-            self._asked = False
+        if self._pending:
+            self._pending = False
             self.tell(outcome)
+
+    @property
+    def _info(self) -> Json:
+        about = {"task": self.task.id, "task_type": self.task.type, "split": self.task.split, "valid": True}
+        counts = {"turn": len(self.talk.turns), "rewritten": self.talk.rewritten, "unread": self.unread}
+        return {**about, **counts, "admissible_actions": None}
 
     # Deadlines --------------------------------------------------------------------------------------------------------
 
@@ -263,10 +234,12 @@ class Episode:
         """The program works: give it until its deadline."""
         self._unwatch()
         self._since, left = self.loop.time(), self.limits.seconds - self._worked
+        setting = "rollout.step_deadline" if self.talk.turns else "rollout.reset_deadline"
+        late = f"the program made no request for {seconds:g} s; raise {setting} if it needs longer"
         if left < seconds:
             self._timer = self.loop.call_later(max(0.0, left), self._truncate, f"{self.limits.seconds:g} s are used up")
         else:
-            self._timer = self.loop.call_later(seconds, self._hang, seconds)
+            self._timer = self.loop.call_later(seconds, self._hang, late)
 
     def _unwatch(self) -> None:
         """The program waits, or has ended."""
@@ -274,9 +247,3 @@ class Episode:
             self._timer.cancel()
             self._timer = None
             self._worked += self.loop.time() - self._since
-
-    @property
-    def _info(self) -> Json:
-        about = {"task": self.task.id, "task_type": self.task.type, "split": self.task.split, "valid": True}
-        counts = {"turn": len(self.talk.turns), "rewritten": self.talk.rewritten, "unread": self.unread}
-        return {**about, **counts, "admissible_actions": None}

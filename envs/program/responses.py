@@ -16,11 +16,11 @@ def read(body: Json) -> ChatRequest:
     given = body.get("input")
     items = [{"role": "user", "content": given}] if isinstance(given, str) else objects(body, "input")
     shape = body.get("text")
-    return openai.read(
+    return ChatRequest.of(
         {
             **body,
             "messages": [{"role": "system", "content": body.get("instructions")}, *_messages(items)],
-            "tools": [{"function": one if one.get("type") == "function" else None} for one in objects(body, "tools")],
+            "tools": [{"type": one.get("type"), "function": one} for one in objects(body, "tools")],
             "max_tokens": body.get("max_output_tokens"),
             "response_format": shape.get("format") if isinstance(shape, dict) else None,
         }
@@ -56,6 +56,8 @@ def answer(asked: ChatRequest, found: Sequence[Completion], name: str) -> Json:
     for call in openai.calls_of(one):
         about = {"id": f"fc-{name}-{call['id']}", "type": "function_call", "status": "completed"}
         output.append({**about, "call_id": call["id"], **call["function"]})
+    usage = {"input_tokens": one.usage[0], "output_tokens": one.usage[1], "total_tokens": sum(one.usage)}
+    details = {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
     return {
         "id": f"resp-{name}",
         "object": "response",
@@ -64,16 +66,7 @@ def answer(asked: ChatRequest, found: Sequence[Completion], name: str) -> Json:
         "status": status,
         "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
         "output": output,
-        "parallel_tool_calls": True,
-        "tool_choice": "auto",
-        "tools": [{"type": "function", "strict": False, **tool["function"]} for tool in asked.tools],
-        "usage": {
-            "input_tokens": one.usage[0],
-            "input_tokens_details": {"cached_tokens": 0},
-            "output_tokens": one.usage[1],
-            "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": sum(one.usage),
-        },
+        "usage": {**usage, **details},
     }
 
 
