@@ -89,6 +89,7 @@ class Episode:
         """Queue a request, which is answered in its turn. Raises: Refused after the end."""
         self._require_running()
         answer: Future[Completion] = self.loop.create_future()
+        answer.add_done_callback(lambda one: one.cancelled() or one.exception())  # the client may have hung up
         self._waiting.append((request, state or request.messages[-1].content, answer))
         self._show()
         return answer

@@ -21,7 +21,7 @@ from gagpo.envs.program.runs import Runs
 from gagpo.envs.program.server import Server
 from gagpo.envs.tasks import Task
 
-CLOSE_SECONDS = 5.0
+CLOSE_SECONDS, ANSWER_SECONDS = 5.0, 0.05
 
 
 class ProgramPool(BasePool):
@@ -63,7 +63,7 @@ class ProgramPool(BasePool):
         """End all programs and the server; idempotent."""
         super().close()
         if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._serving.cancel)
+            self._loop.call_soon_threadsafe(self._stop)
             self._thread.join(CLOSE_SECONDS)
         self._runs.close()
 
@@ -96,9 +96,17 @@ class ProgramPool(BasePool):
         self._serving = self._loop.create_task(self._server.serve())
         with contextlib.suppress(asyncio.CancelledError):
             self._loop.run_until_complete(self._serving)
+        left = asyncio.all_tasks(self._loop)
+        for task in left:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        self._loop.close()
+
+    def _stop(self) -> None:
+        """End the episodes, answer the requests that wait with that, and end the server."""
         for number in list(self._episodes):
             self._release(number)
-        self._loop.close()
+        self._loop.call_later(ANSWER_SECONDS, self._serving.cancel)
 
     def _obey(self, requests: Sequence[Request]) -> None:
         for operation, number, *arguments in requests:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib
 import inspect
 import json
@@ -15,6 +16,7 @@ from typing import IO, Any
 
 import gymnasium
 
+from gagpo.base import guard
 from gagpo.envs.base import Info
 from gagpo.envs.program.messages import Json
 
@@ -47,7 +49,9 @@ class ProgramProcess(gymnasium.Env[str, str]):
         if self.agent:
             return _reported(asyncio.run(_played(_function(self.agent), order["row"]))), {"status": 0}
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-            done = subprocess.run(self.command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, check=False)
+            streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": errors}
+            alive = functools.partial(guard.die_with_parent, os.getpid())
+            done = subprocess.run(self.command, **streams, preexec_fn=alive, check=False)
             return _tail(output), {"status": done.returncode, "errors": _tail(errors)}
 
 

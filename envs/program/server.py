@@ -107,16 +107,17 @@ class Server:
 
 async def _completions(episode: Episode, asked: ChatRequest, request: Request) -> list[Completion]:
     """The answers, a turn each; when the client hangs up, what is not sampled yet is withdrawn."""
-    whole = asyncio.gather(*(episode.ask(asked, request.headers.get("x-state", "")) for _ in range(asked.n)))
+    answers = [episode.ask(asked, request.headers.get("x-state", "")) for _ in range(asked.n)]
     gone = asyncio.ensure_future(_hung_up(request))
     try:
-        await asyncio.wait((whole, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not whole.done():
-            raise Refused(499, "the client hung up")
-        return list(whole.result())
+        for answer in answers:
+            await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                raise Refused(499, "the client hung up")
+        return [answer.result() for answer in answers]
     finally:
-        gone.cancel()
-        whole.cancel()
+        for future in (gone, *answers):
+            future.cancel()
 
 
 async def _hung_up(request: Request) -> None:

@@ -43,7 +43,7 @@ post("/reward", {"reward": 1})
 
 def test_a_python_agent_gets_a_client(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "played.py").write_text("""
+    (tmp_path / "own_agent.py").write_text("""
 async def play(task, client):
     said = await client.chat.completions.create(
         model="any", messages=[{"role": "user", "content": task["id"]}], extra_headers={"X-State": "s1"}
@@ -53,11 +53,11 @@ async def play(task, client):
 def sooner(task, transcript):
     return float(len(transcript)) if transcript[0]["answer"]["content"] == "2" else -1.0
 """)
-    with running(tmp_path, "", command="", agent="played:play") as pool:
+    with running(tmp_path, "", command="", agent="own_agent:play") as pool:
         first, end = play(pool, "0.75")
         assert (first.observation, first.info["state"]) == ("a", "s1")
         assert (end.reward, end.info["success"]) == (0.75, False)
-    with running(tmp_path, "", command="", agent="played:play", reward="played:sooner") as pool:
+    with running(tmp_path, "", command="", agent="own_agent:play", reward="own_agent:sooner") as pool:
         assert play(pool, "2")[-1].reward == 1.0 and play(pool, "3")[-1].reward == -1.0
     with pytest.raises(InvalidArgument, match="cannot be imported: ModuleNotFoundError"):
         running(tmp_path, "", command="", agent="missing:play").__enter__()
