@@ -59,7 +59,7 @@ class ProgramContext(Context):
         numbers: list[int] = [one["turn"] for one in request["messages"] if "turn" in one]
         found: list[Ids] = []
         if extends is None:
-            tools = {"tools": self._encoder.protect_all(request["tools"])} if request["tools"] else {}
+            tools = {"tools": self._encoder.protect_all(request["tools"])} if request["tools"] and self._form else {}
             pieces = self._pieces(self._rendered(messages, tools))
             found.append(self._encode(pieces[0]))
         else:
@@ -93,6 +93,7 @@ class ProgramContext(Context):
 
     @functools.cached_property
     def _form(self) -> CallFormat:
+        """The model's call format. Raises: InvalidArgument for a template without a place for tools."""
         return format_of(self._template, self._calls)
 
     def _read(self, request: Json, prompt_ids: Ids, response: Response) -> Turn:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import importlib
 import inspect
 import json
 import os
@@ -17,9 +16,11 @@ from typing import IO, Any
 import gymnasium
 
 from gagpo.base import guard
+from gagpo.base.registry import Registry
 from gagpo.envs.base import Info
 from gagpo.envs.program.messages import Json
 
+FUNCTIONS: Registry[Callable[..., Any]] = Registry("function", "gagpo.functions", {})
 MOST_OUTPUT = 64 << 10  # bytes of a program's output that are read, the last ones
 
 
@@ -57,13 +58,9 @@ class ProgramProcess(gymnasium.Env[str, str]):
 
 def _function(name: str) -> Callable[..., Any]:
     """The function ``module:name``; modules of the working directory are found last."""
-    module, _, attribute = name.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
-    found = getattr(importlib.import_module(module), attribute, None)
-    if not callable(found):
-        raise TypeError(f"{module} has no function {attribute!r}")
-    return found  # type: ignore[no-any-return]
+    return FUNCTIONS.find(name)
 
 
 async def _played(agent: Callable[..., Any], row: Json) -> object:

@@ -7,7 +7,7 @@ import json
 import secrets
 import socket
 from asyncio import AbstractEventLoop
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -49,7 +49,7 @@ class Runs:
             (failure,) = next(iter(Inbox(token).take(first.recv(1 << 16))), ("it does not start",))  # type: ignore[misc]
         if isinstance(failure, str):
             self.close()
-            raise InvalidArgument(f"gagpo/Program-v0: the agent or reward function cannot be imported: {failure}")
+            raise InvalidArgument(f"gagpo/Program-v0: {failure}")
 
     def start(self, order: dict[str, Any], ended: Callable[[Ended], None]) -> int:
         """Begin a run and return its number; ``ended`` is called unless it is killed."""
@@ -65,19 +65,10 @@ class Runs:
             data = b""
             with suppress(OSError):
                 data = connection.recv(1 << 20)
-            for message in inbox.take(data):
-                if isinstance(message, tuple) and len(message) == 2:  # the answer
-                    output, info = message
-                    self.kill(number)
-                    status, errors = info["status"], " ".join(info.get("errors", "").split())[-300:]
-                    ended(Ended(output, f"it ended with {_status(status)}: {errors}" if status else ""))
-                    return
-                if isinstance(message, tuple) and isinstance(message[0], str):
-                    self.kill(number)
-                    ended(Ended("", message[0]))
-                    return
-            if not data:
-                ended(Ended("", f"it ended with {self.kill(number)}"))
+            answers = [one for one in inbox.take(data) if isinstance(one, tuple) and not isinstance(one[0], int)]
+            if answers or not data:
+                how = self.kill(number)  # and what the program left behind
+                ended(_ended(*answers[0]) if answers else Ended("", f"it ended with {how}"))
 
         self._loop.add_reader(connection, read)
         return number
@@ -99,5 +90,10 @@ class Runs:
         self._server.close()
 
 
-def _status(status: int) -> str:
-    return f"exit status {status}" if status > 0 else f"signal {-status}"
+def _ended(text: str, info: Mapping[str, Any] | None = None) -> Ended:
+    """The answer of a run: its error alone, or its output with more about a command."""
+    if info is None:
+        return Ended("", text)
+    status, errors = info["status"], " ".join(info.get("errors", "").split())[-300:]
+    how = f"exit status {status}" if status > 0 else f"signal {-status}"
+    return Ended(text, f"it ended with {how}: {errors}" if status else "")

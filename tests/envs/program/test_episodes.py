@@ -59,7 +59,7 @@ def sooner(task, transcript):
         assert (end.reward, end.info["success"]) == (0.75, False)
     with running(tmp_path, "", command="", agent="own_agent:play", reward="own_agent:sooner") as pool:
         assert play(pool, "2")[-1].reward == 1.0 and play(pool, "3")[-1].reward == -1.0
-    with pytest.raises(InvalidArgument, match="cannot be imported: ModuleNotFoundError"):
+    with pytest.raises(InvalidArgument, match="there is no module"):
         running(tmp_path, "", command="", agent="missing:play").__enter__()
 
 
