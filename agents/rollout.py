@@ -231,8 +231,6 @@ class RolloutLoop:
             return
         state = self.states[slot]
         turn.observation, turn.state = state.observation, state.info.get("state")
-        expert = state.info.get("expert_action")
-        turn.expert = expert if isinstance(expert, str) else None
         state.episode.turns.append(turn)
         self._step(slot, turn.calls[0].action if turn.calls else turn.action)
 

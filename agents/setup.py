@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -25,8 +25,12 @@ if TYPE_CHECKING:
     import torch
 
 
-def make_env(env_id: str, kwargs: Mapping[str, Any] | None = None) -> gagpo.envs.TextEnv:
+def make_env(
+    env_id: str, kwargs: Mapping[str, Any] | None = None, given: Collection[str] | None = None
+) -> gagpo.envs.TextEnv:
     """Make the environment ``env_id`` in this process, with a warning for arguments without effect.
+
+    given: the arguments to warn of, those that the user named in this command; None for all.
 
     Raises: InvalidArgument for an unknown id, naming known ones, and for wrong arguments.
     """
@@ -36,6 +40,7 @@ def make_env(env_id: str, kwargs: Mapping[str, Any] | None = None) -> gagpo.envs
         raise InvalidArgument(f"environment {env_id}: {error}") from None
     env: gagpo.envs.TextEnv = made.unwrapped  # type: ignore[assignment]
     idle = sorted(getattr(env, "without_effect", lambda _: frozenset())(kwargs or {}) & (kwargs or {}).keys())
+    idle = [name for name in idle if given is None or name in given]
     if idle:
         warnings.warn(f"{env_id}: {', '.join(idle)} has no effect: the tasks are given, not generated", stacklevel=2)
     return env

@@ -1,8 +1,7 @@
-"""Measure the shop: text steps, catalogue sizes, memory per worker, and the site under load.
+"""Measure the shop: text steps, catalogue sizes, and memory per worker.
 
     python benchmarks/webshop.py steps                 # text steps/s on one core, 1,000 products
     python benchmarks/webshop.py sizes                 # build, open, memory at 100,000 products
-    python benchmarks/webshop.py load                  # 50 connections for 30 s on loopback; needs wrk
 
 Each prints one JSON object. ``--out FILE`` also writes it there.
 """
@@ -13,8 +12,6 @@ import argparse
 import json
 import os
 import random
-import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -135,67 +132,17 @@ def sizes(products: int = 100_000, workers: int = 2) -> dict[str, Any]:
     }
 
 
-def load(seconds: int = 30, connections: int = 50, products: int = 1_000) -> dict[str, Any]:
-    """Requests/s of the site over index, results, item and sub-pages, and the errors wrk counts (there should be none).
-
-    The site runs in this process, wrk in another; both are on this machine.
-    """
-    wrk = shutil.which("wrk")
-    if not wrk:
-        raise SystemExit("wrk is needed: apt-get install wrk")
-    from gagpo.envs.webshop.env import WebShopEnv
-    from gagpo.envs.webshop.render import address
-    from gagpo.envs.webshop.web.site import Site
-
-    env = WebShopEnv(products=products, expert=True, split="test")
-    paths = ["/", "/style.css"]
-    for task in env.tasks("test").ids[:200]:
-        _, info = env.reset(options={"task": task})
-        paths.append(address(env.shop, env.state))
-        while info["expert_action"]:
-            *_, info = env.step(info["expert_action"])
-            paths.append(address(env.shop, env.state))
-    with tempfile.TemporaryDirectory() as folder, Site(env.shop) as site:
-        script = Path(folder) / "paths.lua"
-        listed = ",\n".join(json.dumps(path) for path in paths)
-        script.write_text(
-            f"local paths = {{{listed}}}\nlocal n = 0\n"
-            "request = function() n = n % #paths + 1; return wrk.format('GET', paths[n]) end\n"
-            "done = function(summary, latency) io.write(string.format("
-            "'RESULT %d %d %d %d %d %d %.1f %.1f\\n', summary.requests, summary.errors.connect, summary.errors.read, "
-            "summary.errors.write, summary.errors.status, summary.errors.timeout, latency:percentile(50) / 1000, "
-            "latency:percentile(99) / 1000)) end\n"
-        )
-        command = [wrk, "-t2", f"-c{connections}", f"-d{seconds}s", "-s", str(script), site.address]
-        told = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 60, check=True).stdout
-    match = re.search(r"RESULT (.*)", told)
-    if not match:
-        raise SystemExit(f"wrk told nothing usable:\n{told}")
-    requests, *errors, median, slowest = match[1].split()
-    names = ("connect", "read", "write", "status", "timeout")
-    return {
-        "connections": connections,
-        "seconds": seconds,
-        "addresses": len(paths),
-        "requests": int(requests),
-        "requests_per_second": round(int(requests) / seconds),
-        "errors": {name: int(value) for name, value in zip(names, errors, strict=True)},
-        "median_ms": float(median),
-        "p99_ms": float(slowest),
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["steps", "sizes", "load"])
+    parser.add_argument("what", choices=["steps", "sizes"])
     parser.add_argument("--products", type=int, help="size of the generated catalogue")
-    parser.add_argument("--seconds", type=int, help="how long to measure (steps, load)")
+    parser.add_argument("--seconds", type=int, help="how long to measure (steps)")
     parser.add_argument("--out", type=Path, help="file for the result")
     given = parser.parse_args()
     options = {"products": given.products, "seconds": given.seconds}
-    allowed = {"steps": ("products", "seconds"), "sizes": ("products",), "load": ("products", "seconds")}
+    allowed = {"steps": ("products", "seconds"), "sizes": ("products",)}
     chosen = {name: options[name] for name in allowed[given.what] if options[name] is not None}
-    measures = {"steps": steps, "sizes": sizes, "load": load}
+    measures = {"steps": steps, "sizes": sizes}
     result = json.dumps({given.what: measures[given.what](**chosen)}, indent=1)
     print(result)
     if given.out:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -142,11 +142,11 @@ class ChosenPanel:
     tasks: TaskSet
 
     @classmethod
-    def of(cls, request: EvaluationRequest) -> ChosenPanel:
-        """GagpoError for an unknown environment or split, or a split without tasks."""
+    def of(cls, request: EvaluationRequest, given: Collection[str] | None = None) -> ChosenPanel:
+        """GagpoError for an unknown environment or split, or a split without tasks. given: as in :func:`make_env`."""
         environment = request.environment or ""
         kwargs = with_split(environment, request.kwargs or {}, request.split)
-        env = make_env(environment, kwargs)
+        env = make_env(environment, kwargs, given)
         tasks = choose_panel(tasks_of(env, request.split or env.splits[-1]), request.tasks)
         return cls(request, kwargs, env, tasks)
 

@@ -61,11 +61,12 @@ def measure(request: EvaluationRequest) -> EvaluationOutcome:
     if run is None and has_weights:
         require_model(request.model)
     like = settings_like(request.like)
+    given = request.kwargs or {}
     request = request.completed(run, like)
     find_spec(request.environment or "")
     if has_weights:
         require_device(_device(request, run))
-    panel = ChosenPanel.of(request)
+    panel = ChosenPanel.of(request, given)
     return _play_served(panel) if request.served else panel.play(_player(panel, run, which, like))
 
 
@@ -141,7 +142,7 @@ def _folder(request: EvaluationRequest, run: RunSettings | None, which: str | No
 
 def _require_expert(environment: str, kwargs: dict[str, object], task: str) -> None:
     """SettingsError unless the environment has an expert."""
-    env = make_env(environment, kwargs)
+    env = make_env(environment, kwargs, given=())
     try:
         _, info = env.reset(seed=0, options={"task": task})
     except Exception as error:  # an environment may fail in any way

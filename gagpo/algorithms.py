@@ -10,11 +10,10 @@ from pydantic import Field, ValidationError, model_validator
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.nearest import hint
-from gagpo.base.options import Options, by_name, problems
+from gagpo.base.options import Options, by_name, problems, sentence
 from gagpo.controllers import ControllerSettings
 from gagpo.credit import CREDITS, AnyCredit, CreditSettings
 from gagpo.credit.gagpo import Gagpo
-from gagpo.objectives.imitation import ExpertLoss, Replay
 from gagpo.objectives.options import (
     Cispo,
     Clip,
@@ -26,6 +25,7 @@ from gagpo.objectives.options import (
     ObjectiveSettings,
     Power,
 )
+from gagpo.objectives.replay import Replay
 
 Cells = dict[str, Any]
 """An algorithm as plain data, as in YAML."""
@@ -130,8 +130,6 @@ class Algorithm(ObjectiveSettings):
 
     preset: str = ""
     credit: AnyCredit = Field(default_factory=Gagpo)
-    credit_weight: float = Field(default=1.0, ge=0)
-    expert: ExpertLoss | None = None
     replay: Replay | None = None
     controllers: ControllerSettings = ControllerSettings()
     critic: CriticSettings | None = None
@@ -177,14 +175,12 @@ def impossibilities(algorithm: Algorithm) -> list[str]:
         algorithm.ratio == "token" or isinstance(gate, Cispo | Dppo | Likelihood)
     ):
         reasons.append("ratio_gradient=token requires ratio=action or ratio=sequence, and a gate with a ratio gradient")
-    reasons += _imitation_impossibilities(algorithm)
+    reasons += _replay_impossibilities(algorithm)
     return reasons + _controller_impossibilities(algorithm) + _critic_impossibilities(credit, algorithm.critic)
 
 
-def _imitation_impossibilities(algorithm: Algorithm) -> list[str]:
+def _replay_impossibilities(algorithm: Algorithm) -> list[str]:
     reasons = []
-    if algorithm.credit_weight == 0 and not algorithm.expert:
-        reasons.append("credit_weight=0 requires expert")
     if algorithm.critic is not None and algorithm.replay:
         reasons.append("replay does not support a critic: choose a credit without one")
     if algorithm.replay and (algorithm.controllers.apmpo or algorithm.controllers.agpo):
@@ -230,7 +226,7 @@ def load(name: str, changes: Mapping[str, object] | None = None) -> Algorithm:
     try:
         return Algorithm.model_validate({**(changes or {}), "preset": name})
     except ValidationError as error:
-        lines = [f"algorithm.{place}: {message}" if place else message for place, message, _ in problems(error)]
+        lines = [sentence(f"algorithm.{place}", message) if place else message for place, message, _ in problems(error)]
         raise InvalidArgument("; ".join(lines)) from None
 
 

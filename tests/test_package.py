@@ -29,9 +29,8 @@ ORDER = (
     {"eval"},
     {"learning"},
     {"collecting"},
-    {"imitation"},
     {"training", "sft"},
-    {"ray", "planning", "interop"},
+    {"planning", "interop"},
     {"cli"},
     {"__main__"},
 )

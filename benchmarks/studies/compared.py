@@ -89,7 +89,7 @@ STUDIES = {
         ],
     ),
     "algorithms": Study(FIRST, {name: preset(name) for name in ("gagpo", *OTHERS)}, common=FAST),
-    "taught": Study(  # every method after as many turns of the environment; a teacher's forward passes are not turns
+    "taught": Study(  # every method after as many turns of the environment
         FIRST,
         {
             "GAGPO": preset("gagpo"),
@@ -103,8 +103,6 @@ STUDIES = {
                 replay={},
                 controllers={"variance_filter": {"share": 0.75}},
             ),
-            "expert alone": cells(credit_weight=0.0, expert={}),
-            "GAGPO and expert": cells(expert={"coefficient": 0.5, "schedule": "linear"}),
         },
         common=SHORT,
     ),

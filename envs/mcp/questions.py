@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictFloat, Stric
 
 from gagpo.base import regular_file
 from gagpo.base.errors import InvalidArgument, first_line
+from gagpo.base.options import in_words, sentence
 from gagpo.envs.tasks import Task, TaskSet
 
 SPLITS = ("train", "test")
@@ -97,7 +98,8 @@ def _row(line: str, where: str) -> _Row:
         return _Row.model_validate(json.loads(line))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        raise InvalidArgument(f"{where}: key {'.'.join(map(str, first['loc']))!r:.80}: {first['msg']}") from None
+        key = ".".join(map(str, first["loc"]))
+        raise InvalidArgument(f"{where}: {sentence(f'key {key!r:.80}', in_words(first['msg']))}") from None
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"{where}: not a JSON object ({first_line(error)})") from None
 

@@ -1,7 +1,6 @@
 """The shop as a state machine: each state is a page, and each action leads from one state to another.
 
-The text environment and the site both show what :meth:`Shop.page` returns and both move by :meth:`Shop.click` and
-:meth:`Shop.search`, so they cannot differ. A state is a plain value that its address (``render.address``) holds whole.
+A state is a plain value that its address (``render.address``) holds whole.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ PARTS = ("Description", "Features", "Reviews")
 BACK, PREVIOUS, NEXT, BUY, SEARCH = "Back to Search", "< Prev", "Next >", "Buy Now", "Search"
 LONGEST_QUERY = 500
 LONGEST_EXACT_QUERY = 10_000
-LAST_PAGE = 999_999_999
 CACHED_PAGES = 1_024
 
 
@@ -60,13 +58,6 @@ class Piece(NamedTuple):
     group: str | None = None
 
 
-class PageSection(NamedTuple):
-    """Pieces that belong together; ``role`` decides their layout."""
-
-    role: str
-    pieces: tuple[Piece, ...]
-
-
 class Page(NamedTuple):
     """What a state shows, from top to bottom.
 
@@ -74,20 +65,13 @@ class Page(NamedTuple):
     """
 
     state: PageState
-    sections: tuple[PageSection, ...]
     pieces: tuple[Piece, ...]
     clickables: dict[str, int]
     has_search_bar: bool
 
 
-_CONTROLS = PageSection("controls", (Piece(BACK, "button"), Piece(PREVIOUS, "button")))
-_SEARCH = PageSection("search", (Piece(SEARCH, "search"),))
-_PARTS = PageSection("parts", tuple(Piece(part, "button") for part in PARTS))
-_BUY = PageSection("buy", (Piece(BUY, "button"),))
-
-
-class NoSuchPage(ValueError):
-    """A state that no sequence of actions leads to."""
+_CONTROLS = (Piece(BACK, "button"), Piece(PREVIOUS, "button"))
+_ITEM_BUTTONS = tuple(Piece(label, "button") for label in (*PARTS, BUY))
 
 
 def texts(*strings: str) -> tuple[Piece, ...]:
@@ -159,7 +143,7 @@ class Shop:
         """The goal of a task; raises UnknownTask."""
         self.page: Callable[[PageState], Page] = cached(self._page)
         """The page of a state."""
-        self._option_sections = cached(self._make_option_sections)
+        self._options = cached(self._make_options)
         self._card = functools.lru_cache(4 * CACHED_PAGES)(self._make_card)
 
     # Moving ---------------------------------------------------------------------------------------------------------
@@ -211,37 +195,10 @@ class Shop:
         names = self.store.product(state.product).options
         return state._replace(options=tuple((name, chosen[name]) for name in names if name in chosen))
 
-    def validate(self, state: PageState) -> PageState:
-        """Return ``state`` if actions lead to it; raises UnknownTask or NoSuchPage."""
-        self.goal(state.task)
-        if state.kind == INDEX:
-            good = state == PageState(state.task)
-        elif state.kind == RESULTS:
-            good = state == PageState(state.task, RESULTS, state.query, state.page) and self._has_results(state)
-        elif state.kind in (ITEM, PART):
-            good = self._has_results(state) and state.product in self._shown(state) and self._has_options(state)
-            item = state._replace(kind=ITEM, part="")
-            good = good and (state == item or self.click(item, state.part) == state)
-        else:
-            good = state == PageState(state.task, DONE, product=state.product, options=state.options)
-            good = good and 0 <= state.product < len(self.store) and self._has_options(state)
-        if not good:
-            raise NoSuchPage("no such page: the address was changed or is out of date")
-        return state
-
-    def _has_results(self, state: PageState) -> bool:
-        """Whether the state's query and results page exist. The pages after the last result are empty."""
-        return state.query == regular_query(state.query) and 1 <= state.page <= LAST_PAGE
-
     def _shown(self, state: PageState) -> tuple[int, ...]:
         """The products on the state's page of results."""
         first = (state.page - 1) * self.results_per_page
         return self.store.index.search(state.query)[first : first + self.results_per_page]
-
-    def _has_options(self, state: PageState) -> bool:
-        options = self.store.product(state.product).options
-        names = [name for name in options if name in dict(state.options)]
-        return names == [name for name, _ in state.options] and all(v and v in options[n] for n, v in state.options)
 
     # Showing --------------------------------------------------------------------------------------------------------
 
@@ -252,30 +209,30 @@ class Shop:
         return judge(goal, wanted, bought, self.store.price(state.product), dict(state.options))
 
     def _page(self, state: PageState) -> Page:
-        sections = tuple(self._sections(state))
-        pieces = tuple(piece for section in sections for piece in section.pieces)
-        return Page(state, sections, pieces, clickables(pieces), any(piece.kind == "search" for piece in pieces))
+        pieces = self._pieces(state)
+        return Page(state, pieces, clickables(pieces), any(piece.kind == "search" for piece in pieces))
 
-    def _sections(self, state: PageState) -> list[PageSection]:
+    def _pieces(self, state: PageState) -> tuple[Piece, ...]:
         if state.kind == DONE:
-            return [PageSection("done", self._thanks(state))]
-        # The first page of the published environment has one more space.
-        label = Piece("Instruction: " if state.kind == INDEX else "Instruction:")
-        instruction = PageSection("instruction", (label, *texts(self.goal(state.task).instruction)))
+            return self._thanks(state)
+        instruction = texts(self.goal(state.task).instruction)
         if state.kind == INDEX:
-            return [PageSection("brand", (Piece("WebShop"),)), instruction, _SEARCH]
+            # The first page of the published environment has one more space.
+            return (Piece("WebShop"), Piece("Instruction: "), *instruction, Piece(SEARCH, "search"))
+        head = (Piece("Instruction:"), *instruction)
         if state.kind == RESULTS:
-            return [instruction, *self._results(state)]
+            return (*head, *self._results(state))
         if state.kind == ITEM:
-            return [instruction, _CONTROLS, *self._item(state)]
+            return (*head, *_CONTROLS, *self._item(state))
+        return (*head, *_CONTROLS, *self._part(state))
+
+    def _part(self, state: PageState) -> tuple[Piece, ...]:
         product = self.store.product(state.product)
         if state.part == "description":
-            shown = texts(product.description)
-        elif state.part == "features":
-            shown = texts(*(f" {bullet}" for bullet in product.bullets))
-        else:
-            shown = ()
-        return [instruction, _CONTROLS, PageSection("part", shown)]
+            return texts(product.description)
+        if state.part == "features":
+            return texts(*(f" {bullet}" for bullet in product.bullets))
+        return ()
 
     def _thanks(self, state: PageState) -> tuple[Piece, ...]:
         score = str(self.verdict(state).reward)
@@ -294,35 +251,28 @@ class Shop:
             *(score, "Reward Details ", "None"),
         )
 
-    def _results(self, state: PageState) -> list[PageSection]:
+    def _results(self, state: PageState) -> list[Piece]:
         total = len(self.store.index.search(state.query))
-        controls = [Piece(BACK, "button"), Piece(f"Page {state.page} (Total results: {total})")]
+        pieces = [Piece(BACK, "button"), Piece(f"Page {state.page} (Total results: {total})")]
         if state.page > 1:
-            controls.append(Piece(PREVIOUS, "button"))
-        controls.append(Piece(NEXT, "button"))
-        cards = []
+            pieces.append(Piece(PREVIOUS, "button"))
+        pieces.append(Piece(NEXT, "button"))
         for number in self._shown(state):
-            card = self._card(number)
-            if number in state.seen:
-                card = PageSection(card.role, (card.pieces[0]._replace(kind="visited"), *card.pieces[1:]))
-            cards.append(card)
-        return [PageSection("controls", tuple(controls)), *cards]
+            product, *facts = self._card(number)
+            pieces += [product._replace(kind="visited") if number in state.seen else product, *facts]
+        return pieces
 
-    def _make_card(self, number: int) -> PageSection:
+    def _make_card(self, number: int) -> tuple[Piece, ...]:
         """A product in a list of results."""
         product = self.store.product(number)
-        return PageSection("card", (Piece(product.asin, "product"), *texts(product.title, product.price_tag)))
+        return (Piece(product.asin, "product"), *texts(product.title, product.price_tag))
 
-    def _item(self, state: PageState) -> list[PageSection]:
+    def _item(self, state: PageState) -> tuple[Piece, ...]:
         product = self.store.product(state.product)
-        sections = list(self._option_sections(state.product))
+        options = self._options(state.product)
         if state.options or self.exact:
-            sections = [
-                PageSection(role, tuple(p._replace(kind="chosen") if self._is_chosen(state, p) else p for p in pieces))
-                for role, pieces in sections
-            ]
-        facts = texts(product.title, f"Price: {product.price_tag}", "Rating: N.A.")
-        return [*sections, PageSection("facts", facts), _PARTS, _BUY]
+            options = tuple(p._replace(kind="chosen") if self._is_chosen(state, p) else p for p in options)
+        return (*options, *texts(product.title, f"Price: {product.price_tag}", "Rating: N.A."), *_ITEM_BUTTONS)
 
     def _is_chosen(self, state: PageState, piece: Piece) -> bool:
         """Whether an option is marked as clicked.
@@ -334,9 +284,9 @@ class Shop:
             return (piece.group, piece.text) in state.options
         return f'"{piece.text}"' in f"{'+'.join(state.query.split(' '))}/{state.page}/{json.dumps(dict(state.options))}"
 
-    def _make_option_sections(self, number: int) -> tuple[PageSection, ...]:
+    def _make_options(self, number: int) -> tuple[Piece, ...]:
         """The options of a product, none of them chosen."""
-        return tuple(
-            PageSection("options", (*texts(name), *(Piece(value, "option", name) for value in values if value)))
-            for name, values in self.store.product(number).options.items()
-        )
+        pieces: list[Piece] = []
+        for name, values in self.store.product(number).options.items():
+            pieces += [*texts(name), *(Piece(value, "option", name) for value in values if value)]
+        return tuple(pieces)

@@ -130,14 +130,6 @@ class Store:
             raise _unusable(self.folder, f"goals-{kind}.bin, row {number + 1}: ", error) from None
         return goal if self.exact else goal.tidy()
 
-    def place(self, task: str) -> tuple[str, str]:
-        """The kind and split of a task id; raises UnknownTask."""
-        kind = _kind_of(task)
-        for split in ("test", "validation", "train"):
-            if task in self.tasks(kind, split):
-                return kind, split
-        raise UnknownTask(f"{self.folder}: there is no goal {task[:40]!r}")
-
     def tasks(self, kind: str, split: str) -> TaskSet:
         """The tasks of one split and one kind of goals."""
         if (kind, split) not in self._tasks:

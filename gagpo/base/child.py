@@ -285,6 +285,13 @@ class Shared(Generic[T]):
             self.thing.close()
 
 
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port of this machine that is free at the moment, for a child to listen at."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
 class RestartBudget:
     """At most ``most`` restarts in any hour, so that a long run survives rare losses but not a broken child.
 
@@ -307,11 +314,6 @@ class RestartBudget:
             return False
         self._taken.append(now)
         return True
-
-    @property
-    def taken(self) -> int:
-        """Restarts in the hour before the last :meth:`take`."""
-        return len(self._taken)
 
 
 _CHILDREN: weakref.WeakSet[Child] = weakref.WeakSet()

@@ -24,6 +24,10 @@ class MissingPackage(GagpoError, ImportError):
     """An optional package is not installed; the message says how to install it."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, after a line has told the user how to continue."""
+
+
 def first_line(error: BaseException, most: int = 200) -> str:
     """The first non-empty line of ``error``, cut to ``most`` characters; its type if there is none."""
     lines = (line.strip() for line in str(error).splitlines())

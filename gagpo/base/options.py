@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
 
 from gagpo.base.nearest import hint
 
@@ -22,11 +24,55 @@ def by_name(value: object) -> object:
 
 UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 
+_WORDS = {
+    "Field required": "is missing",
+    "Extra inputs are not permitted": "is unknown",
+    "Unexpected keyword argument": "is unknown",
+    "Input should be": "must be",
+    "a valid integer": "an integer",
+    "a valid boolean": "true or false",
+    "a valid string": "text",
+    "a valid dictionary": "a mapping",
+    "a valid ": "a ",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+}
+"""pydantic's words, and the common ones."""
+
+
+def in_words(message: str) -> str:
+    """pydantic's message in common words.
+
+    >>> in_words("Input should be a valid integer, unable to parse string as an integer")
+    'must be an integer'
+    >>> in_words("Input should be greater than or equal to 1")
+    'must be at least 1'
+    """
+    if message.startswith("Value error, "):  # one of ours
+        return message.removeprefix("Value error, ")
+    message = re.sub("(, unable to | or instance of |, got a number ).*", "", message)
+    for theirs, common in _WORDS.items():
+        message = message.replace(theirs, common)
+    return message
+
+
+def complaint(error: ErrorDetails) -> str:
+    """What is wrong with a value, and the value unless the message names it."""
+    message, given = in_words(error["msg"]), error["input"]
+    told = "got " in message or (isinstance(given, str) and given and given in message)
+    plain = isinstance(given, str | int | float | None) and not told
+    return f"{message} (got {given!r:.80})" if plain else message
+
+
+def sentence(place: str, message: str) -> str:
+    """The message about the option at ``place``."""
+    return f"{place} {message}" if message.startswith(("must ", "is ")) else f"{place}: {message}"
+
 
 def problems(error: ValidationError) -> list[tuple[str, str, bool]]:
     """For each error: the dotted key, the message, and whether the key is unknown."""
     return [
-        (".".join(map(str, one["loc"])), one["msg"].removeprefix("Value error, "), one["type"] in UNKNOWN)
+        (".".join(map(str, one["loc"])), complaint(one), one["type"] in UNKNOWN)
         for one in error.errors(include_url=False)
     ]
 
@@ -37,5 +83,5 @@ def explain(error: ValidationError, known: Iterable[str], what: str) -> str:
     lines = []
     for option, message, unknown in problems(error):
         place = f"{what}: {option}" if option else what
-        lines.append(f"{what} has no option {option!r}; {hint(option, own)}" if unknown else f"{place}: {message}")
+        lines.append(f"{what} has no option {option!r}; {hint(option, own)}" if unknown else sentence(place, message))
     return "; ".join(lines)

@@ -4,64 +4,87 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn
+
+from gagpo.base.tables import duration
 
 PLAIN_EVERY = 15.0  # seconds between the lines of a pipe
+RECENT = 50  # calls of advance that the rate is taken from
+FEW = 5  # units before there is a rate
 
 
 class Meter:
-    """Shows how much of ``total`` is done: in ``bar``, or without one in plain lines."""
+    """Shows how much of ``total`` is done: in ``bar``, or without one in plain lines.
 
-    def __init__(self, label: str, total: int, unit: str, bar: Progress | None, every: float):
+    done: units that an interrupted run has done; they do not count for the rate.
+    bound: the work may end before ``total``.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        total: int,
+        unit: str,
+        bar: Progress | None,
+        every: float,
+        done: int = 0,
+        bound: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ):
         self.label, self.total, self.unit, self.bar, self.every = label, total, unit, bar, every
-        self.done = 0
-        self.begun = self.last = time.monotonic()
+        self.done = self.first = done
+        self.bound = "at most " if bound else ""
+        self._clock = clock
+        self.begun = self.last = clock()
+        self._recent = deque([(self.begun, done)], maxlen=RECENT)
         if bar is not None:
-            self.task = bar.add_task(label, total=total, rate="", note="")
+            self.task = bar.add_task(label, total=total, completed=done, state="")
 
     def advance(self, amount: int = 1, note: str = "") -> None:
         self.done += amount
-        now = time.monotonic()
+        now = self._clock()
+        self._recent.append((now, self.done))
         if self.bar is not None:
-            rate = f"{self._rate(now):.1f} {self.unit}/s"
-            self.bar.update(self.task, completed=self.done, rate=rate, note=note)
+            self.bar.update(self.task, completed=self.done, state=self.state(note))
         elif now - self.last >= self.every:
             self.last = now
             self.line(note)
 
     def line(self, note: str = "") -> None:
-        now = time.monotonic()
-        rate = self._rate(now)
-        left = (self.total - self.done) / rate if rate else float("inf")
-        tail = f", {left:.0f} s left" if self.done < self.total else f" in {now - self.begun:.0f} s"
-        line = f"{self.label}: {self.done}/{self.total} {self.unit}, {rate:.1f}/s{tail} {note}"
-        print(line.rstrip(), file=sys.stderr)
+        print(f"{self.label}: {self.state(note)}", file=sys.stderr)
 
-    def _rate(self, now: float) -> float:
-        return self.done / max(now - self.begun, 1e-9)
+    def state(self, note: str = "") -> str:
+        """What is done, how fast, and what is left."""
+        counted = f"{self.done:,} of {self.bound}{self.total:,} {self.unit}"
+        (before, done), (now, _) = self._recent[0], self._recent[-1]
+        rate = (self.done - done) / max(now - before, 1e-9)
+        if self.done == self.total:
+            counted += f" in {duration(now - self.begun)}"
+        elif rate and self.done - self.first >= FEW:
+            counted += f", {rate:.1f}/s, {self.bound}{duration((self.total - self.done) / rate)} left"
+        return f"{counted} {note}".rstrip()
 
 
 @contextmanager
-def track(label: str, total: int, unit: str = "", quiet: bool = False) -> Iterator[Meter]:
-    """Show the progress of ``total`` units of work on standard error; call ``advance`` as they are done."""
+def track(
+    label: str, total: int, unit: str = "", quiet: bool = False, done: int = 0, bound: bool = False
+) -> Iterator[Meter]:
+    """Show the progress of ``total`` units of work on standard error; call ``advance`` as they are done.
+
+    done, bound: see :class:`Meter`.
+    """
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
-        meter = Meter(label, total, unit, None, float("inf") if quiet else PLAIN_EVERY)
+        meter = Meter(label, total, unit, None, float("inf") if quiet else PLAIN_EVERY, done, bound)
         yield meter
         if not quiet and time.monotonic() - meter.begun > 2:
             meter.line()
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=None),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(compact=True),
-        TextColumn("{task.fields[note]}"),
-    )
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), TextColumn("{task.fields[state]}"))
     with Progress(*columns, console=console, transient=True, expand=True) as bar:
-        yield Meter(label, total, unit, bar, PLAIN_EVERY)
+        yield Meter(label, total, unit, bar, PLAIN_EVERY, done, bound)

@@ -13,12 +13,28 @@ if TYPE_CHECKING:
     import rich.table
 
 WIDTH, NARROWEST = 60, 30  # columns of text, also in a pipe and on a wide terminal; and the minimum
+_LATEX = str.maketrans(
+    {char: f"\\{char}" for char in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"<": r"\textless{}", ">": r"\textgreater{}", "±": r"$\pm$"}
+)
 CUT = 8  # least characters of a column of words
 
 
 def text_width(most: int = WIDTH) -> int:
     """Columns for text: ``most``, or the width of a narrower terminal."""
     return max(NARROWEST, min(most, shutil.get_terminal_size((most, 24)).columns))
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people.
+
+    >>> duration(119), duration(600), duration(9000)
+    ('119 s', '10 min', '2.5 h')
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def ascii_only(text: str) -> str:
@@ -90,6 +106,14 @@ class Table:
         cells = [[" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in (self.header, *self.rows)]
         header, *rows = [f"| {' | '.join(row)} |" for row in cells]
         return [header, "|" + "---|" * len(self.header), *rows]
+
+    def latex(self) -> list[str]:
+        """Lines of LaTeX for the package booktabs."""
+        columns = "".join("l" if number in self.words else "r" for number in range(len(self.header)))
+        cells = [[" ".join(cell.split()).translate(_LATEX) for cell in row] for row in (self.header, *self.rows)]
+        header, *rows = [" & ".join(row) + r" \\" for row in cells]
+        begin, end = rf"\begin{{tabular}}{{{columns}}}", r"\end{tabular}"
+        return [begin, r"\toprule", header, r"\midrule", *rows, r"\bottomrule", end]
 
     def __rich__(self) -> rich.table.Table:
         from rich.table import Table

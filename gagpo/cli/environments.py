@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -44,17 +45,11 @@ def serve(
     kwargs: Kwargs = None,
     host: Annotated[str, typer.Option(help="0.0.0.0 accepts connections from other machines.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any free one.")] = 8000,
-    browser: Annotated[bool, typer.Option("--browser", help="Serve WebShop as web pages for people instead.")] = False,
     workers: Annotated[int, typer.Option(min=0, help="Environment processes.")] = 2,
     sessions: Annotated[int, typer.Option(min=1, help="Limit of concurrent sessions.")] = 64,
     admissible: Annotated[bool, typer.Option(help="Send the admissible actions with each observation.")] = False,
 ) -> None:
     """Serve an environment over OpenEnv."""
-    if browser:
-        from gagpo.envs.webshop.web.site import serve_pages
-
-        serve_pages(env, values(kwargs), host=host, port=port)
-        return
     try:
         from gagpo.interop.openenv import serve as run
     except ImportError as error:
@@ -83,13 +78,14 @@ def new(
 
     if name.endswith((".yaml", ".yml")):
         copy = new_config(folder / name, like)
-        say(f"{copy}\nnext: gagpo train {copy}")
+        say(f"{copy}\nnext: gagpo train {quote(str(copy))}")
         if as_json:
             print_json({"files": [str(copy)]})
         return
     env = f"{class_name(name)}-v0"
     made = new_environment(name, folder)
     say("\n".join(map(str, made)))
-    say(f"next: gagpo check {name}:{env}; gagpo sft {made[1]}; gagpo train {made[1]}")
+    there = "" if folder.resolve() == Path.cwd() else f"cd {quote(str(folder))}; "  # where Python finds the module
+    say(f"next: {there}gagpo check {name}:{env}; gagpo sft {made[1].name}; gagpo train {made[1].name}")
     if as_json:
         print_json({"files": [str(path) for path in made]})

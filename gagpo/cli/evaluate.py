@@ -207,6 +207,7 @@ def report(
     ] = None,
     split: Annotated[str | None, typer.Option(help="Split to show; by default the first.")] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table in Markdown.")] = False,
+    latex: Annotated[bool, typer.Option("--latex", help="Print the table in LaTeX (booktabs).")] = False,
     curves: Annotated[
         Path | None, typer.Option(help="Draw the learning curves of all runs into this PNG, averaged over seeds.")
     ] = None,
@@ -227,10 +228,11 @@ def report(
     loaded = [run for group in groups.values() for run in group]
     pages = [str(write_report(run.folder)) for run in loaded]
     say(*pages)
-    if len(runs) > 1 or not folders or markdown:
+    if len(runs) > 1 or not folders or markdown or latex:
         study = study_of(groups, [Path(run) for run in runs if run not in folders], baseline, split)
-        say(*(study.table().markdown() if markdown else study.lines(text_width(most=100))))
-        if len(groups) == len(loaded) > 1 and not markdown:  # one seed each: pair by task
+        table = study.table()
+        say(*(table.latex() if latex else table.markdown() if markdown else study.lines(text_width(most=100))))
+        if len(groups) == len(loaded) > 1 and not markdown and not latex:  # one seed each: pair by task
             say("", *compare_files([run.folder for run in loaded], split).lines(text_width()))
     if curves:
         say(str(plot_curves(groups, curves, x, smooth)))

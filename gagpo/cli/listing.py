@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import astuple, dataclass
 from importlib import import_module
@@ -92,9 +93,11 @@ def everything(runs: Path = Path("runs"), models: Path = Path("data/models")) ->
     listed = [Listed("config", name, first_comment(path)) for name, path in shipped_configs().items()]
     listed += environments()
     listed += [Listed("algorithm", name) for name in sorted(PRESETS)]
-    for engine, package in (("transformers", "transformers"), ("vllm", "vllm"), ("openai:MODEL", "openai")):
+    for package in ("transformers", "vllm"):
         missing = "" if find_spec(package) else f"the package {package} is not installed"
-        listed.append(Listed("engine", engine, package=package, problem=missing))
+        listed.append(Listed("engine", package, package=package, problem=missing))
+    missing = "" if os.environ.get("OPENAI_API_KEY") else "needs OPENAI_API_KEY, or --base-url for another server"
+    listed.append(Listed("model", "openai:MODEL", "behind a server, for gagpo eval", "openai", missing))
     listed += _starters()
     listed += [Listed("model", name, _origin(name), one.package) for name, one in pretrained.MODELS.items()]
     for kind, folder, mark in (("model", models, "config.json"), ("run", runs, "config.yaml")):

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from gagpo.cli import environments, evaluate, examples, listing, models, planning, prompts, train, view
+from gagpo.cli.command import Command, Program
 
+READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 REPORT = "\ngagpo: this is a bug in gagpo. CONTRIBUTING.md says where to report it; send the lines above."
 
 app = typer.Typer(
     name="gagpo",
     help="Train language-model agents that act over many turns, evaluate them, and add environments.",
+    cls=Program,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -35,7 +40,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, metavar="", help="Print the version.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Train language-model agents that act over many turns, evaluate them, and add environments."""
@@ -44,6 +49,8 @@ def options(
 for commands in (train, evaluate, view, environments, planning, models, prompts, listing):
     commands.add_to(app)
 examples.add_to(app)
+for command in app.registered_commands:
+    command.cls = Command
 
 
 def main() -> None:
@@ -78,6 +85,9 @@ def _complain(error: Exception) -> int:
         return 130
     if hasattr(error, "exit_code"):  # typer's own: wrong arguments, or a requested exit
         if hasattr(error, "show"):
+            from gagpo.base.options import in_words
+
+            error.message = in_words(error.message)  # type: ignore[attr-defined]  # as click's errors have one
             error.show()
             context = getattr(error, "ctx", None)
             _hint(getattr(error, "option_name", ""), context.command.params if context else ())
@@ -85,12 +95,26 @@ def _complain(error: Exception) -> int:
     if isinstance(error, GagpoError) and error.reported:  # by another process of the same run
         return int(getattr(error, "status", 2))
     if isinstance(error, GagpoError | OSError) and not os.environ.get("GAGPO_DEBUG"):
-        print(f"gagpo: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"gagpo: {' '.join(str(error).split())}{_advice(error)}", file=sys.stderr)
         return 2
     traceback.print_exception(error)
     if not isinstance(error, GagpoError | OSError):
         print(REPORT, file=sys.stderr)
     return 1
+
+
+def _advice(error: Exception) -> str:
+    """What to set when a folder cannot be written to."""
+    if not isinstance(error, OSError) or error.errno not in READ_ONLY or error.filename is None:
+        return ""
+    from gagpo.base.folders import data_folder
+
+    command = sys.argv[1:2]
+    if command == ["sft"]:
+        return "; set model=... and GAGPO_DATA to folders that you can write to"
+    if Path(os.fsdecode(error.filename)).absolute().is_relative_to(data_folder().absolute()):
+        return "; set GAGPO_DATA to a folder that you can write to"
+    return "; choose a folder that you can write to with --runs" if command == ["train"] else ""
 
 
 def _hint(option: str, parameters: Sequence[Any]) -> None:

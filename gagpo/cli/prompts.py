@@ -81,7 +81,7 @@ def _preview(config: str, overrides: list[str], turns: int, name: str | None, an
     model = model_or_base(settings)
     require_model(model)
     tokenizer = load_tokenizer(model, settings.revision, trust_remote_code=settings.trust_remote_code)
-    kwargs = settings.built(chosen.environment).kwargs
+    kwargs = chosen.environment.kwargs
     env = make_env(chosen.environment.id, kwargs)
     if isinstance(env, TextEnv) and "expert" not in kwargs:  # an environment of another base may take no such argument
         env.close()

@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -35,9 +36,6 @@ def train(
     auto: Annotated[
         bool, typer.Option(help="Continue an interrupted run of this name; start a numbered one if it is finished.")
     ] = False,
-    ray: Annotated[
-        str | None, typer.Option(help="Train in the Ray cluster at this address; local starts one here.")
-    ] = None,
     kwargs: Kwargs = None,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -57,10 +55,6 @@ def train(
         raise SettingsError("name a settings file or a shipped config (`gagpo list` shows them), or --resume RUN")
     else:
         _make_missing_model(config, changes, quiet)
-    if ray is not None:
-        resumed = launch.resume_run(resume, changes) if resume is not None else None
-        _train_in_cluster(ray, resumed or launch.new_run(config or "", changes, runs, auto), as_json)
-        return
     with launch.open_run(config, changes, runs, resume, auto, quiet, as_json) as (folder, ranks):
         if ranks is None:  # child processes have trained
             return
@@ -87,7 +81,7 @@ def _make_missing_model(config: str, changes: list[str], quiet: bool) -> None:
     """Run SFT, in a process of its own, for a config that has a section ``sft`` and names a folder without a model."""
     from gagpo.agents.starters import is_starter
     from gagpo.base.interpreter import module_command
-    from gagpo.distributed.environment import started_as_rank
+    from gagpo.distributed.environment import PARENT, started_as_rank
     from gagpo.settings import load
 
     settings = load(config, changes)
@@ -96,7 +90,8 @@ def _make_missing_model(config: str, changes: list[str], quiet: bool) -> None:
         return
     say(f"{settings.model} does not exist: training it on demonstrations first, as `gagpo sft` does")
     words = ["sft", config, *changes, *(["-q"] if quiet else [])]
-    status = subprocess.run(module_command("gagpo", *words)).returncode
+    child = {**os.environ, PARENT: str(os.getpid())}  # this process tells how to continue
+    status = subprocess.run(module_command("gagpo", *words), env=child).returncode
     if status:
         raise typer.Exit(status)
 
@@ -106,39 +101,24 @@ def _extended(folder: RunFolder) -> str:
     done = folder.settings.training.iterations
     return (
         f"{folder.path} is finished: all {done} iterations are done. "
-        f"To extend it: gagpo train --resume {folder.path} training.iterations={2 * max(done, 1)}"
+        f"To extend it: gagpo train --resume {quote(str(folder.path))} training.iterations={2 * max(done, 1)}"
     )
-
-
-def _train_in_cluster(address: str, folder: RunFolder, as_json: bool) -> None:
-    """Train in a Ray cluster and print its messages here."""
-    from gagpo.ray.driver import train_on
-
-    say(f"run folder: {folder.path}")
-    try:
-        results = train_on(address, folder, say)
-    except KeyboardInterrupt:
-        if (folder.path / "config.yaml").exists():
-            say(f"interrupted; continue with: gagpo train --ray {address} --resume {folder.path}")
-        raise
-    _conclude(folder.path, results)
-    if as_json:
-        print_json({split: result.summary() for split, result in results.items()})
 
 
 def _conclude(run: Path, results: Mapping[str, EvalResult]) -> None:
     """Write the report of a finished run and print the comparison."""
+    from gagpo.base.errors import Interrupted
     from gagpo.eval.report.report import write_report
 
     try:
         page = write_report(run)
     except KeyboardInterrupt:
-        say(f"interrupted; training is finished, write the report with: gagpo report {run}")
-        raise
+        say(f"interrupted; training is finished, write the report with: gagpo report {quote(str(run))}")
+        raise Interrupted from None
     for split in results:
         if (run / "evals" / f"before-{split}.json").exists():
             say(_compared(run, split))
-    say(f"curves: {run / 'curves.png'}\nreport: {page}\nnext: gagpo view {run}")
+    say(f"curves: {run / 'curves.png'}\nreport: {page}\nnext: gagpo view {quote(str(run))}")
 
 
 def clock_time(seconds: float) -> str:
@@ -149,6 +129,7 @@ def clock_time(seconds: float) -> str:
 
 def _train(folder: RunFolder, ranks: Ranks, report: Report, quiet: bool) -> dict[str, EvalResult]:
     """Train to the end; only the first rank prints."""
+    from gagpo.base.errors import Interrupted
     from gagpo.training import trainer
 
     if ranks.first:
@@ -156,9 +137,11 @@ def _train(folder: RunFolder, ranks: Ranks, report: Report, quiet: bool) -> dict
     try:
         return trainer.train(folder, report=report, quiet=quiet, ranks=ranks)
     except KeyboardInterrupt:
-        if ranks.first and (folder.path / "config.yaml").exists():
-            say(f"interrupted; continue with: gagpo train --resume {folder.path}")
-        raise
+        if not (folder.path / "config.yaml").exists():
+            raise
+        if ranks.first:
+            say(f"interrupted; continue with: gagpo train --resume {quote(str(folder.path))}")
+        raise Interrupted from None
 
 
 def _compared(run: Path, split: str) -> str:

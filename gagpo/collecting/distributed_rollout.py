@@ -26,7 +26,7 @@ from gagpo.settings import RunSettings, SettingsError
 PLAYED = ("task", "task_type", "split", "group", "sample", "seed", "temperature", "success", "outcome", "restarts")
 EPISODE = (*PLAYED, "end_observation", "end_state", "info", "environment")
 ACTED = ("observation", "response", "action", "reward", "invalid", "cut")
-TURN = (*ACTED, "state", "trainable", "version", "expert", "calls")
+TURN = (*ACTED, "state", "trainable", "version", "calls")
 
 
 class Rollout(Protocol):

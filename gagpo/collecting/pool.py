@@ -19,10 +19,10 @@ def open_run_pool(settings: RunSettings) -> Pool:
 
 
 def _open_one(settings: RunSettings, env: RunEnvironment) -> Pool:
-    built, rolling = settings.built(env.environment), settings.rollout
+    rolling = settings.rollout
     return open_pool(
-        built.id,
-        built.kwargs,
+        env.environment.id,
+        env.environment.kwargs,
         workers=rolling.processes,
         step_deadline=rolling.step_deadline,
         reset_deadline=rolling.reset_deadline,

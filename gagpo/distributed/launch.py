@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from gagpo.base.child import free_port
+from gagpo.base.errors import Interrupted
 from gagpo.base.interpreter import module_command
 from gagpo.distributed.environment import LOST, PARENT, started_as_rank
 from gagpo.distributed.errors import RanksEnded
@@ -92,7 +93,7 @@ def _failure(first: int, children: Sequence[subprocess.Popen[bytes]]) -> BaseExc
     """The error for this process, from the ``first`` rank that failed."""
     status, who = children[first].returncode, f"rank {first} of {len(children)}"
     if status in INTERRUPTED:
-        return KeyboardInterrupt() if status == 130 else SystemExit(status)
+        return Interrupted() if status == 130 else SystemExit(status)
     if status < 0:
         killed = f"was killed by signal {-status} ({signal.Signals(-status).name}), and the others were ended"
         return RanksEnded(f"{who} {killed}: continue with gagpo train --resume RUN", 2, reported=False)
@@ -114,10 +115,3 @@ def _forwarding_signals(children: Sequence[subprocess.Popen[bytes]]) -> Iterator
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def free_port() -> int:
-    """A free port of this machine."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,8 +9,6 @@ from typing import Any, TypedDict
 
 import gymnasium
 
-from gagpo.agents.episodes import Turn
-from gagpo.agents.prompts import text_prompt
 from gagpo.agents.rollout import derive_seed
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import TextEnv
@@ -87,48 +84,6 @@ class TextGame:
     @property
     def instructions(self) -> str:
         return str(getattr(self.env.unwrapped, "instructions", ""))
-
-
-class Conversation:
-    """An episode as chat. The environment steps in a thread of its own.
-
-    prompt, history, admissible: as in a run's ``context``; with a window each user message stands alone. A response
-    without an action is an invalid turn with an empty action.
-    """
-
-    def __init__(self, game: TextGame, prompt: str = "tags", history: int | str = "full", admissible: bool = False):
-        self.game, self.history, self.admissible = game, history, admissible
-        self.prompt = text_prompt(prompt)
-        self.multiline = bool(getattr(game.env.unwrapped, "multiline", False))
-        self.turns: list[Turn] = []
-        self._observation = ""
-
-    async def start(self, task: str, seed: int) -> str:
-        """Start ``task``; return the first user message."""
-        self._observation = await asyncio.to_thread(self.game.start, task, seed)
-        return self._message()
-
-    async def answer(self, text: str, cut: bool = False) -> str | None:
-        """Do the action in the assistant's ``text``; return the next user message, None at the end.
-
-        cut: the text ended at the token limit.
-        """
-        action = self.prompt.read(text, self.multiline)
-        turn = Turn.of(text, action, cut=cut)
-        turn.observation = self._observation
-        self.turns.append(turn)
-        self._observation = await asyncio.to_thread(self.game.act, action or "")
-        turn.finish(self.game.last_reward, self.game.valid)
-        return None if self.game.done else self._message()
-
-    def _message(self) -> str:
-        actions = (self.game.info.get("admissible_actions") or ()) if self.admissible else ()
-        prompt, instructions, observation = self.prompt, self.game.instructions, self._observation
-        if self.history != "full":
-            return prompt.window_text(instructions, self.turns, observation, actions, int(self.history))
-        if self.turns:
-            return prompt.turn_text(instructions, self.turns, observation, actions)
-        return prompt.first_text(instructions, observation, actions)
 
 
 def rows(

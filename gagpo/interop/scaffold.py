@@ -41,7 +41,11 @@ def new_environment(name: str, folder: Path = Path()) -> list[Path]:
         InvalidArgument: the name is not a module name or is taken, or a file exists.
     """
     if not _NAME.fullmatch(name):
-        raise InvalidArgument(f"the name must be a module name: lowercase letters, digits and _, got {name!r}")
+        near = re.sub("[^a-z0-9]+", "_", name.lower()).strip("_")
+        advice = f", such as {near}" if _NAME.fullmatch(near) else ""
+        raise InvalidArgument(
+            f"the name must be a module name of lowercase letters, digits and _{advice} (got {name!r})"
+        )
     if taken := _taken_by(name, folder):
         raise InvalidArgument(f"{name} is {taken}: choose another name, such as {name[:35]}_env")
 

@@ -46,17 +46,6 @@ class Row:
         return self.ids[:-1]
 
 
-@dataclass(frozen=True)
-class Supervision:
-    """Rows of supervised learning.
-
-    The loss is ``coefficient`` times the mean of ``-log pi`` over the tokens of a mini-batch's part of ``rows``.
-    """
-
-    rows: list[Row]
-    coefficient: float = 1.0
-
-
 def build_rows(episodes: Sequence[Episode], trainable_only: bool = False) -> list[Row]:
     """Rows of the episodes' turns, in order.
 

@@ -24,7 +24,6 @@ class StepLog:
     losses: this rank's part of each step's loss.
     norms: of each step's gradient.
     sums, mismatch: sums of each micro-batch.
-    taught: supervised losses, nats per token.
     tokens: of all rows.
     read: tokens in this rank's forward passes.
     """
@@ -33,7 +32,6 @@ class StepLog:
     norms: list[float] = field(default_factory=list)
     sums: list[Metrics] = field(default_factory=list)
     mismatch: list[Metrics] = field(default_factory=list)
-    taught: list[float] = field(default_factory=list)
     tokens: int = 0
     read: int = 0
     started: float = field(default_factory=time.perf_counter)
@@ -46,10 +44,8 @@ class StepLog:
         metrics = summary(_of_all(self.sums, ranks))
         clipped = metrics.pop("clip", 0.0)  # soft gates do not clip
         mismatch = summary(_of_all(self.mismatch, ranks))
-        taught = {"expert_loss": float(np.mean(ranks.total(np.asarray(self.taught))))} if self.taught else {}
         return {
             **metrics,
-            **taught,
             "clip_fraction": clipped,
             **{name: mismatch.get(name, 0.0) for name in MISMATCH},
             "loss": float(np.mean(losses)),

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from gagpo.objectives.imitation import decay
+from gagpo.objectives.replay import decay
 from gagpo.settings import OptimizerSettings
 
 Group = dict[str, Any]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from gagpo.algorithms import Algorithm
 from gagpo.controllers.average import local
 from gagpo.credit import Credit
 from gagpo.distributed.ranks import Ranks
-from gagpo.learning.batch import Row, Supervision, mini_batches, normaliser_of
+from gagpo.learning.batch import Row, mini_batches, normaliser_of
 from gagpo.learning.forward import Critic, Networks, Scope
 from gagpo.learning.logprobs import Entropy
 from gagpo.learning.loss import OldLogprobs, micro_batch_loss, nonfinite_error, score, with_columns
@@ -34,15 +34,11 @@ class MiniBatch:
 
     micros: this rank's part, padding at the end; empty if no row has a gradient.
     normaliser, tokens: of all rows of all ranks, whether or not they are read.
-    taught: this rank's part of the supervised rows.
-    taught_tokens: response tokens of the supervised rows of all ranks.
     """
 
     micros: list[MicroBatch]
     normaliser: Normaliser
     tokens: int
-    taught: list[MicroBatch] = field(default_factory=list)
-    taught_tokens: int = 0
 
 
 class Updater:
@@ -89,7 +85,6 @@ class Updater:
         credit: Credit,
         rng: np.random.Generator,
         controls: Callable[[Tensor], Controls] | None = None,
-        supervision: Supervision | None = None,
     ) -> dict[str, float]:
         """Make ``epochs`` passes of ``minibatches`` optimiser steps each; return the metrics.
 
@@ -100,7 +95,6 @@ class Updater:
         A step whose loss or gradient is not finite is skipped: weights and optimiser stay unchanged.
 
         controls: returns what controllers set, from the task group of each token.
-        supervision: distributed over the mini-batches; its loss is added to theirs.
 
         Raises:
             NonFiniteLoss: at the ``max_skipped``-th skip in a row, or if a parameter is not finite after a step.
@@ -109,19 +103,18 @@ class Updater:
         self.skips.errors = []
         self.networks.train(True)
         try:
-            batches = self._mini_batches(rows, credit, rng, supervision)
+            batches = self._mini_batches(rows, credit, rng)
             with span("scoring"):
                 scored = self._score_before(batches, credit.tokens, log)
             for epoch in range(self.epochs):
                 self._log_ratio_K = np.zeros(credit.tokens)
                 if epoch:
-                    batches = self._mini_batches(rows, credit, rng, supervision)
+                    batches = self._mini_batches(rows, credit, rng)
                 for number, batch in enumerate(batches):
                     # Without a scoring pass, the first step taken is the one that reads the unchanged policy.
                     old = None if number == 0 and self._first_scores_itself else scored
                     batch.micros = [one if one.padding else with_columns(one, credit, old) for one in batch.micros]
-                    share = supervision.coefficient if supervision else 0.0
-                    self._train_on(batch, controls, log, old is None and not log.losses, share)
+                    self._train_on(batch, controls, log, old is None and not log.losses)
         except NonFiniteLoss as error:
             taken, advice = len(log.losses), "resume from the last checkpoint"
             if not isinstance(error, NonFiniteWeights):
@@ -133,18 +126,13 @@ class Updater:
         steps = {"updates": float(len(log.losses)), "skipped_steps": float(len(self.skips.errors))}
         return log.metrics(self.ranks) | steps
 
-    def _mini_batches(
-        self, rows: Sequence[Row], credit: Credit, rng: np.random.Generator, supervision: Supervision | None
-    ) -> list[MiniBatch]:
-        """The mini-batches of an epoch, each with its part of the supervised rows."""
+    def _mini_batches(self, rows: Sequence[Row], credit: Credit, rng: np.random.Generator) -> list[MiniBatch]:
+        """The mini-batches of an epoch."""
         made: list[MiniBatch] = []
         for part in mini_batches(rows, self.minibatches, rng):
             teaching = self._teaching(part, credit)
             micros = self._micros(teaching) if teaching else []
             made.append(MiniBatch(micros, normaliser_of(part), sum(row.length for row in part)))
-        taught = supervision.rows if supervision and supervision.coefficient > 0 else []
-        for batch, part in zip(made, mini_batches(taught, len(made), rng) if taught else (), strict=False):
-            batch.taught, batch.taught_tokens = self._micros(part), normaliser_of(part).tokens
         return made
 
     def _teaching(self, rows: Sequence[Row], credit: Credit) -> Sequence[Row]:
@@ -191,26 +179,20 @@ class Updater:
         controls: Callable[[Tensor], Controls] | None,
         log: StepLog,
         scores: bool,
-        supervised: float = 0.0,
     ) -> None:
-        """Take one optimiser step, unless no row has a gradient or it is not finite.
-
-        supervised: coefficient of the supervised rows' loss.
-        """
+        """Take one optimiser step, unless no row has a gradient or it is not finite."""
         log.tokens += batch.tokens
-        if not batch.micros and not batch.taught:  # Adam's momentum would move the weights
+        if not batch.micros:  # Adam's momentum would move the weights
             return
         try:
             loss, sums, mismatch = self._accumulate(batch, controls, scores)
-            taught = self._accumulate_supervised(batch, supervised)
             with span("optimiser"):
                 norm = self._step()
         except NonFiniteLoss as error:
             self._skip(error, batch)
             return
         self.skips.row = 0
-        log.losses.append(loss + supervised * taught)
-        log.taught += [taught] if batch.taught else []
+        log.losses.append(loss)
         log.norms.append(norm)
         log.sums += sums
         log.mismatch += mismatch
@@ -258,27 +240,6 @@ class Updater:
             sums.append(metrics)
         self._raise_together(error)
         return float(total), sums, mismatch
-
-    def _accumulate_supervised(self, batch: MiniBatch, coefficient: float) -> float:
-        """Accumulate the supervised rows' gradients; return this rank's part of their mean loss, nats per token."""
-        total = torch.zeros((), device=self.device)
-        error: NonFiniteLoss | None = None
-        for made in batch.taught:
-            micro = made.to(self.device)
-            with span("forward"):
-                logprob_K = self.networks.logprobs(micro)[0]
-            loss = -logprob_K.sum() / batch.taught_tokens
-            if micro.padding:
-                loss = 0.0 * loss
-            elif not torch.isfinite(loss):
-                error = error or NonFiniteLoss("the loss of the expert's actions is not finite", [])
-                if self.ranks.alone:
-                    break
-            self._backward(coefficient * loss)
-            total += loss.detach()
-        if batch.taught:
-            self._raise_together(error)
-        return float(total)
 
     def _backward(self, loss: Tensor) -> None:
         """Accumulate gradients. Ranks average them, but their losses are parts of a sum."""

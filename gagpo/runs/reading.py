@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from gagpo.base.errors import GagpoError, InvalidArgument
+from gagpo.base.options import in_words
 from gagpo.base.regular_file import read_bytes
 
 
@@ -35,7 +36,7 @@ def read_as(kind: type[T], text: str, name: str) -> T:
     ...     tasks: int
     >>> read_as(Panel, '{"tasks": "ten"}', "after.json")
     Traceback (most recent call last):
-    gagpo.runs.reading.BadResult: after.json: key 'tasks' must be a valid integer, got 'ten'
+    gagpo.runs.reading.BadResult: after.json: key 'tasks' must be an integer, got 'ten'
     """
     return validated(kind, parse(text, name), name)
 
@@ -99,5 +100,5 @@ def _complaint(error: ErrorDetails) -> str:
         return f"{where} is missing"
     if error["type"] == "unexpected_keyword_argument":
         return f"{where} is unknown"
-    wanted = error["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    wanted = in_words(error["msg"]).removeprefix("must be ")
     return f"{where} must be {wanted}, got {shortened(error['input'])}"

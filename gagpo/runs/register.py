@@ -156,13 +156,7 @@ SECTIONS = {
         Metric("value_explained", "share",
                "Variance of the targets that the values explain; below 0 is worse than a constant."),
     ),
-    "Imitation": (
-        Metric("expert_loss", "nats per token", "Mean of -log pi over the tokens of the expert's actions.", VIEWER,
-               "loss on the expert's actions"),
-        Metric("expert_agreement", "share",
-               "Turns in which the policy did what the expert would have done.", VIEWER, "agreement with the expert"),
-        Metric("expert_turns", "share", "Turns with an expert action to learn from."),
-        Metric("expert_coefficient", "ratio", "Factor of the loss on the expert's actions."),
+    "Replay": (
         Metric("replayed_episodes", "count", "Episodes of earlier iterations trained on again."),
         Metric("replay_coefficient", "ratio", "Factor of their advantages."),
     ),

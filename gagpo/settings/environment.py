@@ -14,7 +14,7 @@ from gagpo.agents.call_formats import find_format
 from gagpo.agents.prompts import Prompt, find_prompt
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.nearest import hint
-from gagpo.base.options import Options, problems
+from gagpo.base.options import Options, problems, sentence
 from gagpo.envs.tasks import in_environment
 from gagpo.settings.training import EvaluationSettings
 
@@ -109,7 +109,7 @@ def _part_of(section: type[Options], given: Mapping[str, Any], names: Sequence[s
         checked = section.model_validate(dict(given))
     except ValidationError as error:
         faults = [
-            f"unknown key {place!r}; {hint(place, names)}" if unknown else f"{place}: {message}"
+            f"unknown key {place!r}; {hint(place, names)}" if unknown else sentence(place, message)
             for place, message, unknown in problems(error)
         ]
         raise InvalidArgument("; ".join(faults)) from None

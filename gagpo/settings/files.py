@@ -11,6 +11,7 @@ from pydantic_core import ErrorDetails
 
 from gagpo.base.core_schema import NotYaml, parse_yaml, write_yaml
 from gagpo.base.nearest import hint
+from gagpo.base.options import complaint, sentence
 from gagpo.settings import keys
 from gagpo.settings.run import RunSettings, SettingsError
 
@@ -136,11 +137,7 @@ def _explain(item: ErrorDetails, where: str, overrides: Sequence[str]) -> str:
         return f"{where}: key {key!r} belongs to another choice than the one in {key.rpartition('.')[0]!r}"
     if item["type"] == "missing":
         return f"{where}: key {key!r} is missing"
-    message = item["msg"].removeprefix("Value error, ")
-    given = item["input"]
-    told = ", got " in message or (isinstance(given, str) and given and given in message)
-    plain = isinstance(given, str | int | float | None) and not told
-    return f"{where}: {key or 'settings'}: {message}" + (f", got {item['input']!r:.80}" if location and plain else "")
+    return f"{where}: {sentence(key or 'settings', complaint(item))}"
 
 
 def _origin(key: str, where: str, overrides: Sequence[str]) -> str:

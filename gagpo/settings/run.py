@@ -16,7 +16,6 @@ from gagpo.settings.environment import ContextSettings, EnvironmentRow, Environm
 from gagpo.settings.rollout import EngineSettings, RolloutSettings
 from gagpo.settings.sft import SftSettings
 from gagpo.settings.training import (
-    ClusterSettings,
     EvaluationSettings,
     LoraSettings,
     OptimizerSettings,
@@ -73,7 +72,6 @@ class RunSettings(Options):
     lora: LoraSettings | None = Field(None, description="train an adapter; absent: all weights")
     training: TrainingSettings = TrainingSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
-    cluster: ClusterSettings = ClusterSettings()
     trackers: list[str] = Field(["tensorboard"], description="where metrics are logged besides the run's folder")
     sft: SftSettings | None = None
 
@@ -132,28 +130,6 @@ class RunSettings(Options):
         if self.lora is not None and "learning_rate" not in self.optimizer.model_fields_set:
             optimizer = self.optimizer.model_copy(update={"learning_rate": LORA_RATE})
             object.__setattr__(self, "optimizer", optimizer)
-        return self
-
-    @property
-    def asks_expert(self) -> bool:
-        """Whether the algorithm needs the environment's expert."""
-        return self.algorithm.expert is not None
-
-    def built(self, environment: EnvironmentSettings) -> EnvironmentSettings:
-        """``environment`` with its expert if the algorithm needs it."""
-        if not self.asks_expert:
-            return environment
-        return environment.model_copy(update={"kwargs": {**environment.kwargs, "expert": True}})
-
-    @model_validator(mode="after")
-    def _one_expert(self) -> RunSettings:
-        for env in self.all_environments if self.asks_expert else ():
-            if env.environment.kwargs.get("expert", True) is not True:
-                place = f"environments.{env.name}" if env.name else "environment"
-                raise InvalidArgument(
-                    f"{place}.kwargs.expert={env.environment.kwargs['expert']} is not the expert that the algorithm "
-                    "learns from: remove it"
-                )
         return self
 
     @field_validator("name")

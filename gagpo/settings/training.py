@@ -1,4 +1,4 @@
-"""How the model is trained and measured: optimiser, adapter, updates, processes, cluster and evaluations."""
+"""How the model is trained and measured: optimiser, adapter, updates, processes and evaluations."""
 
 from __future__ import annotations
 
@@ -90,14 +90,6 @@ class RanksSettings(Options):
     """Several processes that train one model; see docs/scale.md."""
 
     deadline: float = Field(60.0, ge=1, description="seconds without a heartbeat after which a process is lost")
-
-
-class ClusterSettings(Options):
-    """Resources of a run with ``gagpo train --ray``; they do not affect learning."""
-
-    cpus: float = Field(1.0, ge=0, description="cores of each rank")
-    restarts: int = Field(10, ge=0, description="most restarts of the ranks in an hour")
-    start_deadline: float = Field(600.0, gt=0, description="seconds to wait for resources in the cluster")
 
 
 class EvaluationSettings(Options):

@@ -69,11 +69,10 @@ def fit(
     model.train()
     supply = itertools.islice(_endless(rows, np.random.default_rng([sft.seed, 1])), len(losses) * sft.batch, None)
     saved, most = time.monotonic(), sft.steps or MOST_STEPS
-    with track("SFT", most, "steps", quiet) as meter:
-        for _ in losses:
-            meter.advance()
+    may_end = sft.steps is None and panel is not None
+    with track("SFT", most, "steps", quiet, done=len(losses), bound=may_end) as meter:
         for step in range(len(losses), most):
-            if sft.steps is None and panel is not None and panel.enough:
+            if may_end and panel is not None and panel.enough:
                 break
             # Gradients of the next episodes, and a step.
             batch = [row.row(bool(sft.observations)) for row in itertools.islice(supply, sft.batch)]

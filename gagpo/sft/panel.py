@@ -79,12 +79,14 @@ class Expected:
     shown: float | None
     imitable: bool = True
 
-    @property
-    def goal(self) -> float:
-        """Two thirds of the way from chance to the demonstrations; a quarter where these were lucky or are unknown."""
-        if self.shown is None:
-            return self.chance + (1 - self.chance) / 4
-        return self.chance + (2 / 3 if self.imitable else 1 / 4) * (self.shown - self.chance)
+    def goal(self, chosen: bool) -> float:
+        """What RL can begin with: two thirds of the way from chance to the demonstrations.
+
+        A quarter where the demonstrations were lucky or are unknown, and where the number of steps is ``chosen``,
+        since whoever chooses it decides how much is left to RL.
+        """
+        way = 1 / 4 if chosen or self.shown is None or not self.imitable else 2 / 3
+        return self.chance + way * ((1.0 if self.shown is None else self.shown) - self.chance)
 
     @property
     def words(self) -> str:
@@ -145,16 +147,16 @@ class Panel:
         limit, sft = self.settings.rollout.max_tokens, sft_of(self.settings)
         more = "raise sft.steps" if sft.steps else f"set sft.steps above {MOST_STEPS}"
         larger = "choose a larger sft.base" if sft.base else "raise sft.model.width"
+        goal = self.expected.goal(sft.steps is not None)
         cut, invalid, success = (percent(x) for x in (measure.cut, measure.invalid, measure.success))
         found = []
         if measure.cut > CUT:
             found.append(f"{cut} of the responses are cut at rollout.max_tokens={limit}: raise it")
-        if measure.invalid >= INVALID and measure.success < max(0.5, self.expected.goal):
+        if measure.invalid >= INVALID and measure.success < max(0.5, goal):
             found.append(f"{invalid} of the turns are invalid: {more}, then raise sft.episodes")
-        if measure.success < self.expected.goal:
+        if measure.success < goal:
             found.append(
-                f"it wins {success}, and should win {percent(self.expected.goal)} after these demonstrations: {more}, "
-                f"then {larger}"
+                f"it wins {success}, and should win {percent(goal)} after these demonstrations: {more}, then {larger}"
             )
         if not found and measure.contrast < CONTRAST and measure.success < 0.5:
             found.append(

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gagpo.base.tables import WIDTH, text_width
+from gagpo.base.tables import WIDTH, duration, text_width
 from gagpo.eval.results import EvalResult
 from gagpo.runs.metrics import Metrics
 from gagpo.runs.register import environments_of, of_environment
@@ -42,9 +42,10 @@ def fitted(parts: Sequence[str], width: int) -> str:
 
 @dataclass(frozen=True)
 class IterationFinished:
-    """An iteration has been collected, trained on and logged."""
+    """An iteration has been collected, trained on and logged. left: estimated seconds to the end of the run."""
 
     metrics: Metrics
+    left: float = 0.0
 
     def __str__(self) -> str:
         m = self.metrics
@@ -53,6 +54,8 @@ class IterationFinished:
             f"turns {m['mean_turns']:4.1f}",
             f"invalid {100 * m['invalid_rate']:4.1f} %",
         ]
+        if self.left:
+            parts.append(f"{duration(self.left)} left")
         if m.get("updates") == 0:
             parts.append("nothing to learn from")
         parts += [form.format(m[name]).replace("%", " %") for name, form in _OF_UPDATE.items() if name in m]

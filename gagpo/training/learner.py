@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,6 @@ from gagpo.credit.turns.grouping import group_mean
 from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.sharding import shard
 from gagpo.distributed.states import names_of
-from gagpo.envs.base import TextEnv
-from gagpo.imitation.imitation import Imitation, LearningBatch
 from gagpo.learning.batch import Row, build_rows
 from gagpo.learning.forward import Critic, autocast
 from gagpo.learning.optimizer import make_optimizer, parameter_groups, rate_scale
@@ -37,6 +35,7 @@ from gagpo.training.annotations import annotate
 from gagpo.training.events import Warned
 from gagpo.training.policy import TrainedPolicy
 from gagpo.training.recorder import Recorder, checkpoint_bytes
+from gagpo.training.replay import LearningBatch, ReplayBuffer
 
 
 class Learner:
@@ -44,7 +43,6 @@ class Learner:
 
     recorder: saves the episodes that made a loss NaN.
     saved: the checkpoint to resume from; ``policy`` already has its weights.
-    environments: one of each, by name.
     """
 
     def __init__(
@@ -55,7 +53,6 @@ class Learner:
         ranks: Ranks,
         recorder: Recorder,
         saved: Checkpoint | None = None,
-        environments: Mapping[str, TextEnv] | None = None,
     ):
         self.settings, self.policy, self.controllers, self.ranks = settings, policy, controllers, ranks
         self.recorder = recorder
@@ -87,9 +84,9 @@ class Learner:
             max_skipped=training.max_skipped,
             ranks=ranks,
         )
-        self.imitation = Imitation(settings, policy.tokenizer, environments or {})
-        if saved and self.imitation.replay is not None:
-            saved.load_replay(self.imitation.replay.restore)
+        self.replay = ReplayBuffer(self.algorithm.replay) if self.algorithm.replay else None
+        if saved and self.replay is not None:
+            saved.load_replay(self.replay.restore)
         if saved:
             saved.load_optimizer(self.optimizer, names_of(self.model, self.critic), ranks)
         self.average = AveragedWeights(policy.trained(), policy.average) if training.average else None
@@ -128,11 +125,14 @@ class Learner:
         episodes = collected.episodes
         turns, rows = self._turns(episodes), build_rows(episodes)
         credit = self._credit(episodes, turns, rows)
-        batch = self.imitation.extended(episodes, rows, credit, iteration)
+        batch = LearningBatch(episodes, rows, credit)
+        if self.replay is not None:
+            batch = self.replay.extended(episodes, rows, credit, iteration)
         learned = self._optimise(batch, rows, credit, iteration)
         self._observe(rows, credit.tokens, learned)
 
-        self.imitation.remember(episodes, turns, credit, iteration)
+        if self.replay is not None:
+            self.replay.remember(episodes, turns, credit, iteration)
         ratio_K = self.updater.ratio_K[: credit.tokens]
         annotate(collected.played, episodes, turns, credit, self.settings.algorithm.credit, ratio_K)
         return {**credit.stats, **self._by_environment(episodes, turns, credit), **batch.stats, **learned}
@@ -162,7 +162,7 @@ class Learner:
         before = self.updater.weights() if self.controllers.bounds_steps else []
         rng = np.random.default_rng([settings.seed, iteration])
         try:
-            learned = self.updater.update(batch.rows, batch.credit, rng, self.controllers.controls, batch.supervision)
+            learned = self.updater.update(batch.rows, batch.credit, rng, self.controllers.controls)
         except NonFiniteLoss as error:
             path = self._save_offenders(iteration, batch.episodes)
             raise NonFiniteLoss(f"iteration {iteration + 1}: {error}; see {path}", error.turns) from None
@@ -253,8 +253,8 @@ class Learner:
         sampled: by its collector.
         """
         more: dict[str, Any] = {"sampled": sampled}
-        if self.imitation.replay is not None and self.ranks.first:
-            more["replay"] = self.imitation.replay.state()
+        if self.replay is not None and self.ranks.first:
+            more["replay"] = self.replay.state()
         if self.average:
             with self.average.applied():
                 more["average"] = copied(self.model, self.policy.base, self.ranks)

@@ -74,8 +74,11 @@ class Recorder:
         if self._report and self.ranks.first:
             self._report(event)
 
-    def iteration(self, metrics: Metrics, played: Sequence[Episode]) -> None:
-        """Record an iteration; raises the error of a checkpoint that failed in the background."""
+    def iteration(self, metrics: Metrics, played: Sequence[Episode], left: float) -> None:
+        """Record an iteration; raises the error of a checkpoint that failed in the background.
+
+        left: estimated seconds to the end of the run.
+        """
         if self.ranks.first:
             number, every = int(metrics["iteration"]), self.settings.training.keep_episodes
             if every and (number == 1 or number % every == 0):
@@ -83,7 +86,7 @@ class Recorder:
             self.folder.log(metrics)
             self.rows.append(metrics)
             self._trackers.log(metrics, number)
-            self.report(IterationFinished(metrics))
+            self.report(IterationFinished(metrics, left))
             self._report_health()
         self.saver.check()
 

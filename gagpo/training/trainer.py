@@ -27,7 +27,6 @@ from gagpo.envs.pool import Pool
 from gagpo.eval.evaluate import choose_panel
 from gagpo.eval.results import EvalResult
 from gagpo.eval.runs import final_results
-from gagpo.imitation.imitation import require_expert
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import Checkpoint, CheckpointError, State
 from gagpo.runs.metrics import Metrics
@@ -38,6 +37,7 @@ from gagpo.training.metrics import rollout_metrics
 from gagpo.training.policy import load_policy, require_trainable
 from gagpo.training.recorder import Recorder
 from gagpo.training.sampler import Sampler, needs_weights
+from gagpo.training.time_left import TimeLeft
 
 INTERRUPTED_SECONDS = 10.0
 """Longest wait of an interrupted run for episodes that are sampled ahead; later they are sampled again."""
@@ -70,8 +70,7 @@ class Trainer:
         self.folder, self.settings, self.quiet = folder, settings, quiet or not ranks.first
         torch.set_num_threads(ranks.threads(settings.threads))
         environments = {
-            env.name: make_env(env.environment.id, settings.built(env.environment).kwargs)
-            for env in settings.all_environments
+            env.name: make_env(env.environment.id, env.environment.kwargs) for env in settings.all_environments
         }
         tasks = {env.name: tasks_of(environments[env.name], env.environment.split) for env in settings.all_environments}
         self.panels = {
@@ -92,13 +91,13 @@ class Trainer:
 
         saved = self._last_checkpoint()
         require_trainable(settings)
-        require_expert(environments, settings)
         commit = ranks.of_first(lambda: folder.commit or commit_of(settings.model, settings.revision))
         policy = load_policy(settings, saved, commit)
         # Before the learner shards the policy.
         model = sampled_from(policy.model, ranks, settings.engine.dtype, needs_weights(settings))
+        self.left = TimeLeft(settings)
         self.recorder = Recorder(folder, settings, policy.tokenizer, report, ranks)
-        self.learner = Learner(settings, policy, controllers, ranks, self.recorder, saved, environments)
+        self.learner = Learner(settings, policy, controllers, ranks, self.recorder, saved)
         self.sampler = Sampler(settings, environments, policy, model, rollout, ranks)
         if ranks.first:
             folder.pin(commit)
@@ -148,7 +147,8 @@ class Trainer:
                 with span("credit and batches"):
                     metrics = self._learn(collected, pool, begun)
                 with span("writing"):
-                    self.recorder.iteration(metrics, collected.played)
+                    left = self.left.seconds(self.iteration, self.turns_total)
+                    self.recorder.iteration(metrics, collected.played, left)
                 self._consistent = self._state()
             if measured.every and self.iteration % measured.every == 0 and not self.done:
                 self._evaluate(pool, f"iteration-{self.iteration:04d}")
@@ -170,6 +170,7 @@ class Trainer:
         self.iteration += 1
         self.turns_total += len(turns)
         self.tokens_total += tokens
+        self.left.iteration(now - begun, len(turns))
         return {
             "iteration": self.iteration,
             **rollout_metrics(collected.played),
@@ -191,12 +192,16 @@ class Trainer:
         """Evaluate every panel that has no result of this stage yet."""
         settings = self.settings
         name = settings.model if stage == "before" else f"{settings.name}, iteration {self.iteration}"
+        begun, played = time.perf_counter(), False
         for panel_name, (env, panel) in self.panels.items():
             label = f"{stage}-{panel_name}"
             if not self.recorder.has_measured(label):
+                played = True
                 with self.collector.paused(self.sampler.engine):
                     result, episodes = self.sampler.evaluate(pool, env, panel, name, self.quiet)
                 self.recorder.evaluation(label, result, episodes)
+        if played:
+            self.left.evaluation(time.perf_counter() - begun)
 
     def _evaluate_average(self, pool: Pool) -> None:
         """Evaluate the averaged weights at the end of the run; the engine keeps them."""

@@ -26,7 +26,7 @@ def test_python_takes_the_requests_own_arguments_and_all_are_described():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"tries": 0}, "key 'tries' must be greater than or equal to 1, got 0"),
+        ({"tries": 0}, "key 'tries' must be at least 1, got 0"),
         ({"splitt": "test"}, "key 'splitt' is unknown"),
         ({"context": {"history": "some"}}, "history must be full or a number of turns, got 'some'"),
         ({"context": {"prompt": "fancy"}}, "unknown prompt 'fancy'; choose one of plain, tags"),

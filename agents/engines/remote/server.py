@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING
 import httpx2
 
 from gagpo.agents.engines.ranks import Rank, visible_gpu
-from gagpo.agents.engines.remote.transfer import BACKEND, free_port
+from gagpo.agents.engines.remote.transfer import BACKEND
 from gagpo.agents.model import ModelError
 from gagpo.agents.precision import dtype_of
 from gagpo.agents.shape import key_value_shape
-from gagpo.base.child import Child, RestartBudget
+from gagpo.base.child import Child, RestartBudget, free_port
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.interpreter import command, module_path
 from gagpo.base.tables import ascii_only

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import socket
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -88,10 +87,3 @@ def _parts(tensors: Iterable[NamedTensor], dtype: torch.dtype) -> Iterator[dict[
             part, held = {}, 0
     if part:
         yield part
-
-
-def free_port(host: str) -> int:
-    """A port that is free at the moment."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])

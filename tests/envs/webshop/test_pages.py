@@ -4,7 +4,7 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -17,13 +17,12 @@ from gagpo.envs.webshop.pages import (
     LONGEST_QUERY,
     PART,
     RESULTS,
-    NoSuchPage,
     Piece,
     Shop,
     clickables,
     regular_query,
 )
-from gagpo.envs.webshop.render import address, html, state_at
+from gagpo.envs.webshop.render import address
 from tests.envs.webshop.shelf import build, generated_store, options, row
 
 
@@ -148,60 +147,10 @@ def test_results_per_page_can_be_chosen(shop):
         Shop(shop.store, results_per_page=0)
 
 
-@pytest.mark.parametrize(
-    ("kind", "query"),
-    [
-        ("results", "q=shirt&page=0"),
-        ("results", "q=shirt&page=-1"),
-        ("results", "q=shirt&page=1e9"),
-        ("results", "q=shirt&page=" + "9" * 5_000),
-        ("item", ""),
-        ("item", "q=shirt&page=1&asin=NONE"),
-        ("item", "q=zebra&page=1&asin=B00"),  # not among the results
-        ("item", "q=SHIRT&page=1&asin=B00"),  # not as the shop writes it
-        ("item", "q=number+0&page=1&asin=B00&option.color=purple"),
-        ("item", "q=number+0&page=1&asin=B00&option.price=0"),
-        ("item", "q=number+0&page=1&asin=B00&option.size=s&option.color=red"),  # another order
-        ("secrets", "q=number+0&page=1&asin=B00"),
-        ("../item", "q=number+0&page=1&asin=B00"),
-        ("", "q=number+0&page=1&asin=B00"),
-        ("done", ""),
-        ("done", "asin=B00&option.color=purple"),
-        ("results", "&".join("a=1" for _ in range(101))),
-    ],
-)
-def test_addresses_that_no_clicking_leads_to_are_refused(shop, kind, query):
-    with pytest.raises(NoSuchPage):
-        state_at(shop, "B00-s0", kind, query)
-
-
 def test_unknown_tasks_are_refused(shop):
     for task in ("", "B99-s0", "../B00-s0", "B00-s0 "):
         with pytest.raises(UnknownTask):
-            state_at(shop, task, INDEX, "")
-        with pytest.raises(UnknownTask):
             shop.start(task)
-
-
-@settings(deadline=None, max_examples=200)
-@given(
-    st.sampled_from([INDEX, RESULTS, ITEM, PART, DONE, "description", "x"]),
-    st.lists(
-        st.tuples(
-            st.sampled_from(["q", "page", "asin", "option.color", "option.size", "x"]),
-            st.sampled_from(["shirt", "1", "2", "B00", "red", "s", "%00", "%zz", "é", ""]),
-        ),
-        max_size=6,
-    ),
-)
-def test_any_address_is_a_reachable_page_or_refused(shop, kind, fields):
-    query = "&".join(f"{name}={value}" for name, value in fields)
-    try:
-        state = state_at(shop, "B00-s0", kind, query)
-    except NoSuchPage:
-        return
-    assert shop.validate(state) == state
-    assert shop.page(state).pieces
 
 
 class Shopper(RuleBasedStateMachine):
@@ -212,6 +161,7 @@ class Shopper(RuleBasedStateMachine):
         self.shop = Shop(generated_store(), results_per_page=7)
         self.task = self.shop.store.tasks("synthetic", "test").ids[0]
         self.state = self.shop.start(self.task)
+        self.addresses = {}
 
     @rule(words=st.sampled_from(["red shirt", "usb cable", "gluten free", "zebra", "  Coffee "]) | st.text(max_size=30))
     def search(self, words):
@@ -240,23 +190,19 @@ class Shopper(RuleBasedStateMachine):
     @invariant()
     def the_address_says_it_all(self):
         here = address(self.shop, self.state)
-        path, _, query = here.partition("?")
-        kind = path.split("/")[3] if path.count("/") > 2 else INDEX
-        assert state_at(self.shop, self.task, kind, query) == self.state
+        assert self.addresses.setdefault(here, self.state) == self.state
         assert here.isascii() and " " not in here
 
     @invariant()
     def a_page_depends_on_the_state_alone(self):
         fresh = Shop(self.shop.store, results_per_page=7)
         assert fresh.page(self.state) == self.shop.page(self.state)
-        assert html(fresh, fresh.page(self.state)) == html(self.shop, self.shop.page(self.state))
 
     @invariant()
     def every_label_leads_somewhere(self):
         page = self.shop.page(self.state)
         for label in page.clickables:
-            state = self.shop.click(self.state, label)
-            assert self.shop.validate(state) == state
+            assert self.shop.page(self.shop.click(self.state, label)).pieces
         assert not page.clickables or "back to search" in page.clickables
         assert page.has_search_bar == (self.state.kind == INDEX)
 
@@ -270,7 +216,7 @@ def wander(shop, task, seed, steps=60):
     rng, state, pages = random.Random(seed), shop.start(task), []
     for _ in range(steps):
         page = shop.page(state)
-        pages.append((state, page, html(shop, page)))
+        pages.append((state, page))
         choices = [label for label in page.clickables if label != "buy now"]
         words = rng.choice(["red shirt", "usb cable", "free shampoo", "coffee", "for women", "metal", "tea"])
         state = shop.click(state, rng.choice(choices)) if choices and rng.random() < 0.8 else shop.search(state, words)

@@ -39,6 +39,19 @@ def test_a_bar_or_a_line_break_in_a_cell_stays_in_it():
     assert Table(["a"], [["b\nc"]]).markdown()[-1] == "| b c |"
 
 
+def test_latex_escapes_what_it_would_obey():
+    shown = Table(["", "after %"], [["a_b & c\\", "72.2 ± 5.2"]]).latex()
+    assert shown == [
+        r"\begin{tabular}{lr}",
+        r"\toprule",
+        r" & after \% \\",
+        r"\midrule",
+        r"a\_b \& c\textbackslash{} & 72.2 $\pm$ 5.2 \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+
+
 def test_rich_shows_cells_as_they_are_with_a_line_above_the_sum():
     console = Console(width=60, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(Table(["k", "v"], [["[red]", "1"], ["all", "1"]], title="t", total=True, styles={"all": "bold"}))

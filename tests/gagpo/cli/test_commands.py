@@ -1,6 +1,8 @@
 """The command line as a user meets it: what works, and one clear line for what does not."""
 
+import errno
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -139,7 +141,7 @@ WRONG = {  # more mistakes are in test_startup
     "no model": (["eval", "/nowhere/model", "--env", CORRIDOR], "the folder does not exist"),
     "an unknown command": (["trian"], "trian"),
     "an unknown prompt": (["eval", "random", "--env", CORRIDOR, "--prompt", "fancy"], "unknown prompt 'fancy'"),
-    "no tasks": (["eval", "random", "--env", CORRIDOR, "--tasks", "0"], "greater than or equal to 1"),
+    "no tasks": (["eval", "random", "--env", CORRIDOR, "--tasks", "0"], "must be at least 1"),
     "an unknown history": (["eval", "random", "--env", CORRIDOR, "--history", "some"], "history"),
 }
 
@@ -149,6 +151,41 @@ def test_wrong_use_is_one_clear_line(inside, arguments, said):
     done = inside(*arguments)
     assert done.returncode == 2, done.stdout + done.stderr
     assert said in done.stderr and "Traceback" not in done.stderr + done.stdout
+
+
+@pytest.mark.parametrize(
+    ("folder", "said"), [("runs/x", "with --runs"), ("data/alfworld", "set GAGPO_DATA to a folder")]
+)
+def test_a_folder_that_cannot_be_written_to_names_what_to_change(inside, corridor, tmp_path, monkeypatch, folder, said):
+    def refused(self):
+        raise PermissionError(errno.EROFS, "Read-only file system", str(tmp_path / folder))
+
+    monkeypatch.setenv("GAGPO_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(RunFolder, "write", refused)
+    done = inside("train", corridor(), "--runs", tmp_path / "runs", "-q")
+    assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
+def test_interrupted_sft_says_how_to_continue(inside, corridor, tmp_path, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gagpo.sft.run.sft", interrupted)
+    config = corridor(model=str(tmp_path / "made model"))
+    done = inside("sft", config, "-q")
+    assert done.returncode == 130 and done.stdout == f"interrupted; continue with: gagpo sft {config} -q\n"
+    monkeypatch.setenv("RANK", "1")
+    assert inside("sft", config, "-q").stdout == ""
+
+
+def test_ctrl_c_during_the_imports_is_one_line(tmp_path):
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt")
+    done = subprocess.run(
+        [sys.executable, "-m", "gagpo", "list"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[3]}"},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (130, "interrupted before the command began\n", "")
 
 
 def test_an_interrupted_report_is_no_lost_run(inside, corridor, tmp_path, monkeypatch):
@@ -212,6 +249,18 @@ def test_random_plays_the_panel_of_a_run_and_folders_compare_with_files(inside, 
     )
     done = inside("compare", chance, finished, "--split", "moon")
     assert done.returncode == 2 and "evaluated on: test" in done.stderr
+
+
+def test_arguments_of_a_recorded_config_are_not_warned_of(inside, tmp_path, recwarn):
+    (tmp_path / "problems.jsonl").write_text('{"problem": "What is 1 + 1?", "answer": "2"}')
+    config = tmp_path / "recorded.yaml"
+    config.write_text(
+        "{name: x, model: m, environment: {id: gagpo/Math-v0, kwargs: {size: 20}}, algorithm: {preset: gagpo}}"
+    )
+    words = ["eval", "random", "--like", config, "--split", "train", "-k", f"data={tmp_path}/problems.jsonl", "-q"]
+    assert inside(*words).returncode == 0 and not [one for one in recwarn if "no effect" in str(one.message)]
+    assert inside(*words, "-k", "size=30").returncode == 0
+    assert "size has no effect" in str(recwarn.pop(UserWarning).message)
 
 
 def test_an_evaluation_that_was_cut_off_goes_on(inside, finished, tmp_path, monkeypatch):
@@ -294,6 +343,9 @@ def test_two_runs_are_one_table_with_a_paired_test(inside, finished, tmp_path):
     (head,) = [line for line in done.stdout.splitlines() if "after %" in line]
     assert "difference" in head and "McNemar" in done.stdout
     assert max(len(line) for line in done.stdout.splitlines() if not line.startswith("/")) <= 100
+    done = inside("report", f"one={finished}", f"two={other}", "--latex")
+    printed = [line for line in done.stdout.splitlines() if not line.startswith("/")]
+    assert printed[0].startswith(r"\begin{tabular}{lrrr") and printed[-1] == r"\end{tabular}", done.stdout
 
 
 WITHOUT_JSON = {"serve", "view"}

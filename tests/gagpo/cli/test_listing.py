@@ -41,3 +41,14 @@ def test_in_a_pipe_every_line_is_one_thing_with_tabs_between_its_facts(capsys, t
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(everything(tmp_path, tmp_path)) and {line.count("\t") for line in lines} == {4}
     assert "environment\tgagpo/Math-v0\t\tgagpo\t" in lines
+
+
+def test_a_model_behind_a_server_needs_a_key(monkeypatch, tmp_path):
+    def found():
+        (one,) = [one for one in everything(tmp_path, tmp_path) if one.name == "openai:MODEL"]
+        return one
+
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    assert found().kind == "model" and "OPENAI_API_KEY" in found().problem
+    monkeypatch.setenv("OPENAI_API_KEY", "key")
+    assert found().problem == ""

@@ -61,6 +61,7 @@ MISTAKES = {
     "a report": (["report", "none"], "none: not a run folder"),
     "a view": (["view", "none"], "none: not a run folder"),
     "an environment to check": (["check", "gagpo/No-v0"], "known here: gagpo/ALFWorld-v0"),
+    "a number": (["eval", "random", "--tasks", "x"], "'--tasks': must be an integer"),
     "an option": (["train", "--iterations", "3"], "training.iterations=3"),
 }
 

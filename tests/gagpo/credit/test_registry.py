@@ -105,7 +105,7 @@ def test_a_credit_of_an_installed_package_is_found_by_entry_point(elsewhere, off
         ("numpy:ndarray", "numpy:ndarray is not a credit: derive the class from gagpo.credit.CreditSettings"),
         ({"lam": 0.5}, "a credit is a name, or options with a name among them; known: gagpo"),
         ({"name": "gigpo", "gama": 0.5}, "credit gigpo has no option 'gama'; nearest: gamma"),
-        ({"name": "gigpo", "norm": "median"}, "credit gigpo: norm: Input should be 'mean_std' or 'mean'"),
+        ({"name": "gigpo", "norm": "median"}, "credit gigpo: norm must be 'mean_std' or 'mean'"),
         (7, "a credit is a name"),
     ],
 )

@@ -12,7 +12,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from gagpo.distributed.launch import free_port
+from gagpo.base.child import free_port
 from gagpo.learning import logprobs, optimizer
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.run_folder import RunFolder

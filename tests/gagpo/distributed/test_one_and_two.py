@@ -26,13 +26,7 @@ CASES = {
         "algorithm": {"preset": "gspo", "correction": {"name": "icepop"}, **NO_KL},
         "training": {"epochs": 5, "minibatches": 1, "microbatch_tokens": 300, "gradient_checkpointing": True},
     },
-    "taught": {
-        "algorithm": {
-            "preset": "dr_grpo",
-            "expert": {"coefficient": 0.3, "schedule": "linear"},
-            "replay": {"rise": 0},
-        }
-    },
+    "replay": {"algorithm": {"preset": "dr_grpo", "replay": {"rise": 0}}},
     "chunks and decay": {
         "algorithm": {"preset": "gagpo", **NO_KL},
         "optimizer": {"learning_rate": 1e-3, "weight_decay": 0.1},
@@ -40,7 +34,7 @@ CASES = {
     },
 }
 CHUNK = 4096  # logits, about a dozen tokens: the output layer is computed again in the backward pass
-QUICK = ("lora", "a step taken back", "taught")
+QUICK = ("lora", "a step taken back", "replay")
 CASES["activations computed twice"] = {
     "algorithm": CASES["ppo by tokens"]["algorithm"],
     "training": {"gradient_checkpointing": True},

@@ -7,12 +7,8 @@ import gymnasium
 import pytest
 
 pytest.importorskip("openenv")
-pytest.importorskip("inspect_ai")
 pytest.importorskip("trl")
 
-import inspect_ai
-from inspect_ai.log._samples import sample_active  # two tasks may begin with the same words
-from inspect_ai.model import ModelOutput, ModelUsage, get_model
 from openenv import GenericEnvClient
 
 from benchmarks.serve import start, stop
@@ -101,29 +97,3 @@ def test_through_trl(env):
         seen = [environment.reset(**row), *(environment.act(action=action) for action in actions)]
         assert seen == [text for text, _ in answers]
         assert environment.get_reward() == pytest.approx(sum(reward for _, reward in answers))
-
-
-def test_through_inspect(env, tmp_path):
-    from gagpo.interop.inspect_ai import env as inspect_env
-
-    env_id, kwargs, split, played = env
-    scripted = {row["task"]: actions for row, actions, *_ in played}
-
-    def say(messages, tools, choice, config):
-        turn = sum(one.role == "user" for one in messages) - 1
-        said = ModelOutput.from_content("mockllm", scripted[sample_active().sample.id][turn] or " ")
-        said.usage = ModelUsage()  # else it counts with a tokenizer that it would download
-        return said
-
-    (log,) = inspect_ai.eval(
-        inspect_env(env_id, split=split, tasks=COUNT, prompt="whole", **kwargs),
-        model=get_model("mockllm/model", custom_outputs=say), log_dir=str(tmp_path), display="none", max_samples=4,
-    )  # fmt: skip
-    assert log.status == "success", log.error
-    samples = {sample.id: sample for sample in log.samples}
-    assert len(samples) == COUNT
-    for row, _, answers, success in played:
-        facts = samples[row["task"]].metadata
-        assert [reward for _, reward in answers[1:]] == facts["rewards"]
-        assert [text for text, _ in answers[:-1]] == facts["observations"] and facts["success"] == success
-    assert log.eval.metadata["split_hash"]

@@ -1,6 +1,7 @@
 """A new environment is complete as it is written."""
 
 import runpy
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -39,19 +40,47 @@ def test_a_new_env_keeps_its_promises(tmp_path, monkeypatch):
     runpy.run_path(str(files[2]))["test_moon_base_keeps_its_promises"]()
 
 
+def next_steps(tmp_path, *folder):
+    """The files of ``gagpo new moon_base`` are written; the commands that it prints."""
+    made = run(tmp_path, "-m", "gagpo", "new", "moon_base", *folder)
+    assert made.returncode == 0, made.stderr
+    return made.stdout.splitlines()[-1].removeprefix("next: ").split("; ")
+
+
+SHORTER = " sft.episodes=60 sft.steps=20 training.iterations=1 evaluation.tries=1 -q"
+
+
+def shell(folder, commands):
+    """Run commands as a user pastes them."""
+    gagpo = f'gagpo() {{ {shlex.quote(sys.executable)} -P -m gagpo "$@"; }}'
+    lines = [line + SHORTER * line.startswith(("gagpo sft", "gagpo train")) for line in commands]
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1", "HOME": str(folder)}
+    return subprocess.run(
+        ["bash", "-ec", "\n".join([gagpo, *lines])],
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=480,
+    )  # fmt: skip
+
+
+def test_the_first_command_that_a_new_env_prints_works_in_a_folder_with_a_space(tmp_path):
+    steps = next_steps(tmp_path, "--folder", "my folder")
+    assert steps[0] == "cd 'my folder'" and len(steps) == 4
+    done = shell(tmp_path, steps[:2])
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert next_steps(tmp_path)[0] == "gagpo check moon_base:MoonBase-v0"
+
+
 @pytest.mark.slow
-def test_a_new_env_can_be_trained_in_as_it_is(tmp_path):
-    new_environment("moon_base", tmp_path)
-    for command in ("sft", "train"):
-        done = run(tmp_path, "-m", "gagpo", command, "moon_base.yaml", "-q", "training.iterations=2")
-        assert done.returncode == 0, done.stderr[-3000:]
-    assert (tmp_path / "runs/moon_base/report.html").is_file()
+def test_every_command_that_a_new_env_prints_works(tmp_path):
+    done = shell(tmp_path, next_steps(tmp_path, "--folder", "my folder"))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (tmp_path / "my folder/runs/moon_base/report.html").is_file()
 
 
 def test_what_makes_no_sense_is_refused(tmp_path):
-    for name in ("Moon", "moon base", "../x", "", "1st"):
-        with pytest.raises(InvalidArgument, match="must be a module name"):
+    for name, near in (("Moon", "moon"), ("my-world", "my_world"), ("../x", "x"), ("", None), ("1st", None)):
+        with pytest.raises(InvalidArgument, match="must be a module name") as caught:
             new_environment(name, tmp_path)
+        assert (f", such as {near} (got" if near else "and _ (got") in str(caught.value)
     new_environment("moon", tmp_path)
     before = (tmp_path / "moon.py").read_text()
     (tmp_path / "moon.yaml").unlink()

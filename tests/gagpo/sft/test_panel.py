@@ -52,8 +52,16 @@ def test_every_fault_names_the_setting_to_change(corridor, measure, said):
 
 
 def test_the_best_random_episodes_promise_less_than_an_expert():
-    assert Expected(0.2, 1.0, imitable=False).goal == pytest.approx(0.4)
-    assert Expected(0.2, 0.5).goal == pytest.approx(0.4)
+    assert Expected(0.2, 1.0, imitable=False).goal(chosen=False) == pytest.approx(0.4)
+    assert Expected(0.2, 0.5).goal(chosen=False) == pytest.approx(0.4)
+
+
+def test_whoever_chooses_few_steps_leaves_the_rest_to_rl(corridor):
+    few = panel_of(load(corridor(), ["sft.steps=12"]), chance=0.02, shown=1.0)
+    few.measures = [Measure(12, 0.32, 0.03, 0.0, 0.6)]
+    assert few.verdict().startswith("ready for RL"), few.verdict()
+    few.measures = [Measure(12, 0.2, 0.03, 0.0, 0.6)]
+    assert "should win 26 %" in few.verdict()
 
 
 def test_demonstrations_count_on_the_panels_own_tasks_which_may_be_harder(corridor, monkeypatch):

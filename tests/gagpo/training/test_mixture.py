@@ -150,7 +150,7 @@ def row_of(**changes):
 
 
 HOSTILE = {
-    "not a list": (5, "environments: Input should be a valid list"),
+    "not a list": (5, "environments must be a list"),
     "no rows": ([], "key 'environment' is missing: give one environment there, or several in environments"),
     "a row that is none": ([ENVIRONMENTS_TRIED[0], 7], r"environments\.1: "),
     "a slip": ([ENVIRONMENTS_TRIED[0], row_of(name="b", wieght=2)], r"unknown key 'environments\.1\.wieght'"),

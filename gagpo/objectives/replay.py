@@ -1,4 +1,4 @@
-"""Losses next to the credit: the environment's expert and replay of good episodes."""
+"""Options of the replay of good episodes, and how coefficients change over a run."""
 
 from __future__ import annotations
 
@@ -22,23 +22,6 @@ def decay(schedule: Schedule, done: float) -> float:
     if schedule == "constant":
         return 1.0
     return 1.0 - done if schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
-
-
-class ExpertLoss(Options):
-    """DAgger as a loss: cross-entropy to the expert's actions in the states that the policy visits (arXiv 1011.0686).
-
-    ``-coefficient * mean log pi(expert's action | the policy's prompt)``, over the tokens of a mini-batch's actions.
-
-    coefficient: in the first iteration.
-    schedule: its decay to 0 after the last one.
-    """
-
-    coefficient: float = Field(default=1.0, gt=0)
-    schedule: Schedule = "constant"
-
-    def at(self, iteration: int, iterations: int) -> float:
-        """The coefficient in ``iteration``, from 0, of ``iterations``."""
-        return self.coefficient * decay(self.schedule, iteration / max(1, iterations))
 
 
 class Replay(Options):

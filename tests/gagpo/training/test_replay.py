@@ -7,13 +7,13 @@ import pytest
 
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.credit import Credit
-from gagpo.imitation.imitation import ReplayBuffer, joined
 from gagpo.learning.batch import build_rows
-from gagpo.objectives.imitation import ExpertLoss, Replay, decay
+from gagpo.objectives.replay import Replay, decay
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import CheckpointError
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
+from gagpo.training.replay import ReplayBuffer, joined
 from gagpo.training.trainer import Trainer, train
 
 
@@ -51,8 +51,7 @@ def test_returns_are_compared_with_the_median_of_group_means():
 
 
 def test_coefficients_follow_their_schedules():
-    falling = ExpertLoss(coefficient=0.4, schedule="linear")
-    assert [falling.at(i, 4) for i in range(5)] == pytest.approx([0.4, 0.3, 0.2, 0.1, 0.0])
+    assert [decay("linear", i / 4) for i in range(6)] == pytest.approx([1.0, 0.75, 0.5, 0.25, 0.0, 0.0])
     assert decay("cosine", 0.0) == decay("constant", 1.0) == 1.0 and decay("cosine", 1.0) == pytest.approx(0.0)
     replay = Replay(coefficient=2.0, rise=4)
     assert [replay.at(i) for i in range(6)] == pytest.approx(
@@ -123,7 +122,7 @@ def test_a_replayed_episode_that_is_not_finite_is_skipped_and_kept(corridor, tmp
     config = corridor(algorithm=SPEAR, training=training, evaluation={"splits": []})
     folder = RunFolder.create(tmp_path / "run", load(config))
     trainer = Trainer(folder, quiet=True)
-    buffer = trainer.learner.imitation.replay
+    buffer = trainer.learner.replay
     chosen = buffer.chosen
 
     def poisoned():

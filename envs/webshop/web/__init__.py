@@ -1,1 +1,0 @@
-"""The shop as a web site, and the environment that plays it in a real browser."""

@@ -1,1 +1,0 @@
-"""Learning from the environment's expert and from the policy's own good episodes."""
