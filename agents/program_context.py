@@ -20,7 +20,6 @@ from gagpo.agents.engines.base import Response
 from gagpo.agents.episodes import Turn
 from gagpo.agents.prompts import Message, Prompt
 from gagpo.agents.toolbox import format_of
-from gagpo.base.errors import InvalidArgument
 from gagpo.envs.program.messages import Completion, Json
 from gagpo.envs.tools import CallError, read_call
 
@@ -31,13 +30,9 @@ class ProgramContext(Context):
     """A :class:`Context` for ``gagpo/Program-v0``, whose programs word their prompts and read the responses themselves.
 
     calls: the model's call format; ``auto`` detects it from the template.
-
-    Raises: InvalidArgument for a prompt, since it would have no effect.
     """
 
     def __init__(self, tokenizer: Any, prompt: Prompt, template: Mapping[str, Any] | None = None, calls: str = "auto"):
-        if prompt.name != "plain":
-            raise InvalidArgument("context.prompt has no effect on programs, which word their prompts: leave it out")
         super().__init__(tokenizer, prompt, template=template)
         self._calls = calls
         self._secret = secrets.token_hex(8)

@@ -81,6 +81,9 @@ def make_context(
     wording = find_prompt(prompt) if isinstance(prompt, str) else prompt
     instructions, multiline = getattr(env, "instructions", ""), bool(getattr(env, "multiline", False))
     if isinstance(env, ProgramEnv):
+        if (wording.name, history, admissible) != ("plain", "full", False):
+            names = "context.prompt, context.history and context.admissible"
+            raise InvalidArgument(f"{names} have no effect on programs, which word their prompts: leave them out")
         return ProgramContext(tokenizer, wording, template, calls)
     return Context(
         tokenizer, wording, instructions, history, admissible, template, tools_of(env), calls, multiline=multiline

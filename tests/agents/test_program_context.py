@@ -8,6 +8,7 @@ import pytest
 from gagpo.agents.engines.base import Response
 from gagpo.agents.program_context import ProgramContext
 from gagpo.agents.prompts import find_prompt
+from gagpo.agents.setup import make_context, make_env
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.program.conversations import Conversations
 from gagpo.envs.program.messages import ChatRequest, Completion
@@ -117,6 +118,9 @@ def test_tools_and_calls_go_through_the_models_template(small, family):  # noqa:
     assert damaged.finish == "stop" and not damaged.calls and damaged.content
 
 
-def test_a_prompt_of_the_settings_is_refused(tiny):
-    with pytest.raises(InvalidArgument, match=r"context.prompt has no effect on programs"):
-        ProgramContext(tiny[1], find_prompt("tags"))
+@pytest.mark.parametrize("context", [{"prompt": "tags"}, {"history": 2}, {"admissible": True}])
+def test_settings_of_prompts_are_refused(tiny, tmp_path, context):
+    (tmp_path / "tasks.jsonl").write_text('{"id": "a"}')
+    env = make_env("gagpo/Program-v0", {"command": "true", "tasks": tmp_path / "tasks.jsonl"})
+    with pytest.raises(InvalidArgument, match="have no effect on programs"):
+        make_context(tiny[1], env, **context)
