@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 from gagpo.base.errors import InvalidArgument, MissingPackage
 from gagpo.envs.base import Kwargs, MarkovKey, Outcome, TextEnv
 from gagpo.envs.pool import Pool
-from gagpo.envs.program.limits import Limits
-from gagpo.envs.program.tasks import SPLITS, Row, read_tasks
+from gagpo.envs.program.episodes import Limits
+from gagpo.envs.program.messages import Json
+from gagpo.envs.program.tasks import SPLITS, read_tasks
 from gagpo.envs.tasks import Task, TaskSet
 
 
@@ -91,6 +92,6 @@ class ProgramEnv(TextEnv):
     def begin(self, task: Task) -> Outcome:
         raise InvalidArgument("a program needs a model that it asks: use gagpo train or gagpo eval")
 
-    def _find(self, name: str) -> tuple[Task, Row]:
+    def _find(self, name: str) -> tuple[Task, Json]:
         split = next((one for one in SPLITS if name in self._tasks[one]), self.split)
         return self._tasks[split][name], self._rows[name]

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gagpo.envs.program.conversations import Conversations
-from gagpo.envs.program.limits import Limits
 from gagpo.envs.program.messages import ChatRequest, Completion, Json, Refused
 from gagpo.envs.program.runs import Ended, Runs
 from gagpo.envs.tasks import Task
@@ -42,6 +41,24 @@ class Broken(NamedTuple):
 
 Outcome = Observed | Broken
 Asked = tuple[ChatRequest, str, Future[Completion]]  # a request, its state key and its answer
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of one episode.
+
+    turns: requests that are answered.
+    tokens: sampled tokens after which no request is answered.
+    seconds: for the program's own work, without waiting for answers.
+    first: seconds until its first request.
+    next: seconds between an answer and the next request.
+    """
+
+    turns: int
+    tokens: int
+    seconds: float
+    first: float
+    next: float
 
 
 @dataclass
@@ -87,17 +104,12 @@ class Episode:
 
     def ask(self, request: ChatRequest, state: str) -> Future[Completion]:
         """Queue a request, which is answered in its turn. Raises: Refused after the end."""
-        self._require_running()
+        self.require_running()
         answer: Future[Completion] = self.loop.create_future()
         answer.add_done_callback(lambda one: one.cancelled() or one.exception())  # the client may have hung up
         self._waiting.append((request, state or request.messages[-1].content, answer))
         self._show()
         return answer
-
-    def report(self, reward: Json) -> None:
-        """Add a reward to the turn that was answered last. Raises: Refused for anything else."""
-        self._require_running()
-        self._add(reward)
 
     def answer(self, completion: Completion) -> None:
         """Answer the current request."""
@@ -109,7 +121,7 @@ class Episode:
         else:
             asked[2].set_result(completion)
         if self._outcome is not None:
-            self._answer(self._outcome)
+            self._conclude(self._outcome)
         self._show()
         if self._current is None and not self._over:
             self._watch(self.limits.next)
@@ -118,8 +130,6 @@ class Episode:
         """End the program; nothing is told any more."""
         self._pending = False
         self._kill("it was released")
-
-    # The end ----------------------------------------------------------------------------------------------------------
 
     def _ended(self, ended: Ended) -> None:
         """The program ended by itself."""
@@ -158,7 +168,7 @@ class Episode:
         try:
             found = json.loads(last) if last.lstrip().startswith("{") else None
             if isinstance(found, dict) and "reward" in found:
-                self._add(found)
+                self.report(found)
         except (Refused, ValueError, RecursionError) as error:
             fault = f"the program's last line {last[:80]!a} is no reward: {error}"
         if not fault and self._earned is None and not self._truncated:
@@ -171,7 +181,8 @@ class Episode:
         info = {**self._info, "success": success, "state": None, **limit}
         self._conclude(Observed("", reward, not self._truncated, bool(self._truncated), info))
 
-    def _add(self, found: Json) -> None:
+    def report(self, found: Json) -> None:
+        """Add a reward to the turn that was answered last. Raises: Refused for anything else."""
         reward, success = found.get("reward"), found.get("success")
         if isinstance(reward, bool) or not isinstance(reward, int | float) or not abs(reward) <= MOST_REWARD:
             raise Refused(400, f"reward must be a number of at most {MOST_REWARD:g}, got {reward!a:.40}")
@@ -190,11 +201,9 @@ class Episode:
                 answer.set_exception(Refused(409, f"the episode of this key is over: {self._over}"))
         self._waiting.clear()
 
-    def _require_running(self) -> None:
+    def require_running(self) -> None:
         if self._over:
             raise Refused(409, f"the episode of this key is over: {self._over}")
-
-    # The pool ---------------------------------------------------------------------------------------------------------
 
     def _show(self) -> None:
         """Show the next request to the pool, if it waits for one."""
@@ -211,14 +220,14 @@ class Episode:
         if self.talk.turns and self._earned:  # what was earned before the first turn belongs to that one
             reward, self._earned = self._earned, 0.0
         info = {**self._info, "success": False, "state": state, "request": self.talk.show(request)}
-        self._answer(Observed(request.observation, reward, False, False, info))
+        self._tell(Observed(request.observation, reward, False, False, info))
 
     def _conclude(self, outcome: Outcome) -> None:
+        """The episode ends, as soon as the pool waits: after a reset and after each answer."""
         self._outcome = outcome
-        self._answer(outcome)
+        self._tell(outcome)
 
-    def _answer(self, outcome: Outcome) -> None:
-        """Tell the pool, which waits after a reset and after each answer."""
+    def _tell(self, outcome: Outcome) -> None:
         if self._pending:
             self._pending = False
             self.tell(outcome)
@@ -228,8 +237,6 @@ class Episode:
         about = {"task": self.task.id, "task_type": self.task.type, "split": self.task.split, "valid": True}
         counts = {"turn": len(self.talk.turns), "rewritten": self.talk.rewritten, "unread": self.unread}
         return {**about, **counts, "admissible_actions": None}
-
-    # Deadlines --------------------------------------------------------------------------------------------------------
 
     def _watch(self, seconds: float) -> None:
         """The program works: give it until its deadline."""

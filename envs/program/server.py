@@ -101,7 +101,9 @@ class Server:
         return JSONResponse({"object": "list", "data": [_MODEL], "has_more": False})
 
     async def _reward(self, episode: Episode, request: Request) -> Response:
-        episode.report(await _body(request))
+        body = await _body(request)
+        episode.require_running()
+        episode.report(body)
         return JSONResponse({})
 
 
