@@ -218,21 +218,18 @@ class Context:
     def _render(self, text: str) -> str:
         """The conversation up to the user message ``text``, after the prompt's system message and examples."""
         tools = {"tools": self._encoder.protect_all(self.toolbox.specs)} if self.toolbox else {}
-        chat = [*self._opening(), {"role": "user", "content": text}]
+        return self._whole([*self._opening(), {"role": "user", "content": text}], tools)
+
+    def _whole(self, chat: Sequence[Message], options: Mapping[str, Any]) -> str:
+        """A conversation; a template without the system's role gets its text with the first user message."""
         try:
-            return self._template(chat, **tools)
+            return self._template(chat, **options)
         except TemplateFailed:
             if chat[0]["role"] != "system":
                 raise
-        return self._template(self._folded(chat), **tools)
-
-    @staticmethod
-    def _folded(chat: Sequence[Message]) -> list[Message]:
-        """A conversation with the system message in the first user message, for a template without the role."""
-        if chat[0]["role"] != "system":
-            return list(chat)
         system, first, *more = chat
-        return [{"role": "user", "content": f"{system['content']}\n\n{first['content']}"}, *more]
+        folded = {"role": "user", "content": f"{system['content']}\n\n{first['content']}"}
+        return self._template([folded, *more], **options)
 
     def _opening(self) -> list[Message]:
         """The messages before the first user message; an example's thoughts stay those of the model."""

@@ -55,7 +55,7 @@ class ProgramContext(Context):
         found: list[Ids] = []
         if extends is None:
             tools = {"tools": self._encoder.protect_all(request["tools"])} if request["tools"] and self._form else {}
-            pieces = self._pieces(self._rendered(messages, tools))
+            pieces = self._pieces(self._whole(messages, tools))
             found.append(self._encode(pieces[0]))
         else:
             chat = [{"role": "user", "content": "?"}, self._shown({"role": "assistant", "turn": extends}), *messages]
@@ -79,12 +79,6 @@ class ProgramContext(Context):
     def _pieces(self, rendered: str) -> list[str]:
         """Text, the number of an answer, text, ..."""
         return re.split(f"\u241e{self._secret}([0-9]+)\u241e", rendered)
-
-    def _rendered(self, messages: Sequence[Message], options: Mapping[str, Any]) -> str:
-        try:
-            return self._template(messages, **options)
-        except TemplateFailed:
-            return self._template(self._folded(messages), **options)
 
     @functools.cached_property
     def _form(self) -> CallFormat:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from gagpo.envs.program.messages import ChatRequest, Completion, Json, Refused, events, objects
+from gagpo.envs.program.messages import ChatRequest, Completion, Json, RequestRefused, events, objects
 
 _FINISH = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
 def read(body: Json) -> ChatRequest:
-    """The request in the JSON of a client. Raises: Refused."""
+    """The request in the JSON of a client. Raises: RequestRefused."""
     if isinstance(thinking := body.get("thinking"), dict) and thinking.get("type") == "enabled":
-        raise Refused(400, "thinking is not supported: whether a model thinks is a matter of its chat template")
+        raise RequestRefused(400, "thinking is not supported: whether a model thinks is a matter of its chat template")
     choice = body.get("tool_choice")
     said = [made for one in objects(body, "messages") for made in _messages(one)]
     tools = [{**one, "parameters": one.get("input_schema")} for one in objects(body, "tools")]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gagpo.envs.program.conversations import Conversations
-from gagpo.envs.program.messages import ChatRequest, Completion, Json, Refused
+from gagpo.envs.program.messages import ChatRequest, Completion, Json, RequestRefused
 from gagpo.envs.program.runs import Ended, Runs
 from gagpo.envs.tasks import Task
 
@@ -22,7 +22,7 @@ NO_REWARD = (
 )
 
 
-class Observed(NamedTuple):
+class Shown(NamedTuple):
     """A request as the observation of the next turn, or the end of the episode. reward: since the last one."""
 
     text: str
@@ -32,14 +32,14 @@ class Observed(NamedTuple):
     info: Json
 
 
-class Broken(NamedTuple):
+class ProgramFault(NamedTuple):
     """A program that ended without a result. counter: of the pool."""
 
     counter: str
     reason: str
 
 
-Outcome = Observed | Broken
+Outcome = Shown | ProgramFault
 Asked = tuple[ChatRequest, str, Future[Completion]]  # a request, its state key and its answer
 
 
@@ -103,7 +103,7 @@ class Episode:
         self._watch(self.limits.first)
 
     def ask(self, request: ChatRequest, state: str) -> Future[Completion]:
-        """Queue a request, which is answered in its turn. Raises: Refused after the end."""
+        """Queue a request, which is answered in its turn. Raises: RequestRefused after the end."""
         self.require_running()
         answer: Future[Completion] = self.loop.create_future()
         answer.add_done_callback(lambda one: one.cancelled() or one.exception())  # the client may have hung up
@@ -135,9 +135,9 @@ class Episode:
         """The program ended by itself."""
         self._kill("its program has ended")
         if ended.failure:
-            self._conclude(Broken("crashes", f"the program failed: {ended.failure}"))
+            self._conclude(ProgramFault("crashes", f"the program failed: {ended.failure}"))
         elif not self.talk.turns:
-            self._conclude(Broken("errors", "the program ended without a request to $OPENAI_BASE_URL"))
+            self._conclude(ProgramFault("errors", "the program ended without a request to $OPENAI_BASE_URL"))
         else:
             self._judge(ended.output)
 
@@ -148,7 +148,7 @@ class Episode:
 
     def _hang(self, reason: str) -> None:
         self._kill("it hung")
-        self._conclude(Broken("hangs", reason))
+        self._conclude(ProgramFault("hangs", reason))
 
     def _judge(self, output: str) -> None:
         """Ask the reward function, or conclude with what the program said."""
@@ -169,25 +169,25 @@ class Episode:
             found = json.loads(last) if last.lstrip().startswith("{") else None
             if isinstance(found, dict) and "reward" in found:
                 self.report(found)
-        except (Refused, ValueError, RecursionError) as error:
+        except (RequestRefused, ValueError, RecursionError) as error:
             fault = f"the program's last line {last[:80]!a} is no reward: {error}"
         if not fault and self._earned is None and not self._truncated:
             fault = NO_REWARD
         if fault:
-            self._conclude(Broken("errors", fault))
+            self._conclude(ProgramFault("errors", fault))
             return
         reward, limit = self._earned or 0.0, {"limit": self._truncated} if self._truncated else {}
         success = (reward > 0 if self.success is None else self.success) and not self._truncated
         info = {**self._info, "success": success, "state": None, **limit}
-        self._conclude(Observed("", reward, not self._truncated, bool(self._truncated), info))
+        self._conclude(Shown("", reward, not self._truncated, bool(self._truncated), info))
 
     def report(self, found: Json) -> None:
-        """Add a reward to the turn that was answered last. Raises: Refused for anything else."""
+        """Add a reward to the turn that was answered last. Raises: RequestRefused for anything else."""
         reward, success = found.get("reward"), found.get("success")
         if isinstance(reward, bool) or not isinstance(reward, int | float) or not abs(reward) <= MOST_REWARD:
-            raise Refused(400, f"reward must be a number of at most {MOST_REWARD:g}, got {reward!a:.40}")
+            raise RequestRefused(400, f"reward must be a number of at most {MOST_REWARD:g}, got {reward!a:.40}")
         if success is not None and not isinstance(success, bool):
-            raise Refused(400, f"success must be true or false, got {success!a:.40}")
+            raise RequestRefused(400, f"success must be true or false, got {success!a:.40}")
         self._earned = (self._earned or 0.0) + float(reward)
         self.success = self.success if success is None else success
 
@@ -198,12 +198,12 @@ class Episode:
         self._over = self._over or reason
         for _, _, answer in (*self._waiting, *((self._current,) if self._current else ())):
             if not answer.done():
-                answer.set_exception(Refused(409, f"the episode of this key is over: {self._over}"))
+                answer.set_exception(RequestRefused(409, f"the episode of this key is over: {self._over}"))
         self._waiting.clear()
 
     def require_running(self) -> None:
         if self._over:
-            raise Refused(409, f"the episode of this key is over: {self._over}")
+            raise RequestRefused(409, f"the episode of this key is over: {self._over}")
 
     def _show(self) -> None:
         """Show the next request to the pool, if it waits for one."""
@@ -220,7 +220,7 @@ class Episode:
         if self.talk.turns and self._earned:  # what was earned before the first turn belongs to that one
             reward, self._earned = self._earned, 0.0
         info = {**self._info, "success": False, "state": state, "request": self.talk.show(request)}
-        self._tell(Observed(request.observation, reward, False, False, info))
+        self._tell(Shown(request.observation, reward, False, False, info))
 
     def _conclude(self, outcome: Outcome) -> None:
         """The episode ends, as soon as the pool waits: after a reset and after each answer."""

@@ -20,7 +20,7 @@ _IDLE = {"top_p": 1, "top_k": -1, "min_p": 0, "presence_penalty": 0, "frequency_
 _IDLE_OBJECTS: Json = {"logit_bias": {}, "top_logprobs": 0, "response_format": {"type": "text"}}
 
 
-class Refused(GagpoError):
+class RequestRefused(GagpoError):
     """A request that gets no answer. status: of HTTP."""
 
     def __init__(self, status: int, reason: str):
@@ -98,23 +98,21 @@ class ChatRequest(BaseModel):
 
     @classmethod
     def of(cls, body: Json) -> ChatRequest:
-        """The request in the JSON of a client. Raises: Refused."""
+        """The request in the JSON of a client. Raises: RequestRefused."""
         for name, idle in {**_IDLE, **_IDLE_OBJECTS}.items():
             if body.get(name) not in (None, idle):
                 reason = "responses are sampled from the model's own distribution, which training needs"
-                raise Refused(400, f"{name}={body[name]!a:.40} is not supported: {reason}; leave it out")
+                raise RequestRefused(400, f"{name}={body[name]!a:.40} is not supported: {reason}; leave it out")
         try:
             request = cls.model_validate(_given(body))
-        except (ValidationError, RecursionError) as error:
-            first = (
-                error.errors(include_url=False, include_input=False)[0] if isinstance(error, ValidationError) else {}
-            )
-            place = ".".join(map(str, first.get("loc", ("body",))))
-            raise Refused(
-                400, f"{place:.80}: {first.get('msg', 'nested too deeply')}; only text is supported"
-            ) from None
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(map(str, first["loc"]))
+            raise RequestRefused(400, f"{place:.80}: {first['msg']}; only text is supported") from None
         if not request.messages or request.messages[-1].role == "assistant":
-            raise Refused(400, "messages: the last must come from the user or a tool; an answer cannot be continued")
+            raise RequestRefused(
+                400, "messages: the last must come from the user or a tool; an answer cannot be continued"
+            )
         return request
 
     @functools.cached_property
@@ -186,10 +184,10 @@ def digest(message: Message) -> bytes:
 
 
 def objects(body: Json, key: str) -> list[Json]:
-    """The objects listed at ``key``. Raises: Refused."""
+    """The objects listed at ``key``. Raises: RequestRefused."""
     value = body.get(key) or []
     if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
-        raise Refused(400, f"{key} must be a list of objects")
+        raise RequestRefused(400, f"{key} must be a list of objects")
     return value
 
 

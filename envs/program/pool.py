@@ -10,15 +10,15 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
+from gagpo.base.errors import GagpoError
 from gagpo.envs.pool.slots import BasePool, Event, Holder
 from gagpo.envs.pool.wire import Request
-from gagpo.envs.program.episodes import Broken, Episode, Limits, Outcome
+from gagpo.envs.program.episodes import Episode, Limits, Outcome, ProgramFault
 from gagpo.envs.program.messages import Completion, Json
 from gagpo.envs.program.runs import Runs
-from gagpo.envs.program.server import Server
+from gagpo.envs.program.server import GatewayServer
 from gagpo.envs.tasks import Task
 
 CLOSE_SECONDS, ANSWER_SECONDS = 5.0, 0.05
@@ -49,7 +49,7 @@ class ProgramPool(BasePool):
         self._limits, self._find, self._judged = limits, find, bool(program["reward"])
         self._episodes: dict[int, Episode] = {}  # by the number of the assignment
         self._loop = asyncio.new_event_loop()
-        self._server = Server()
+        self._server = GatewayServer()
         self._runs = Runs(self._loop, program, memory)
         self._thread = threading.Thread(target=self._serve, name="gateway", daemon=True)
         self._thread.start()
@@ -81,7 +81,7 @@ class ProgramPool(BasePool):
     def _take(self, number: int, outcome: Outcome) -> None:
         if (assignment := self._place.held.get(number)) is None:
             return  # the slot has moved on
-        if isinstance(outcome, Broken):
+        if isinstance(outcome, ProgramFault):
             counters = self.counters
             setattr(counters, outcome.counter, getattr(counters, outcome.counter) + 1)
             assignment.charges += 1
@@ -118,14 +118,18 @@ class ProgramPool(BasePool):
                 self._begin(number, *arguments)
 
     def _begin(self, number: int, name: str, seed: int | None) -> None:
-        tell = partial(self._tell, number)
-        episode = Episode(*self._find(name), self._judged, self._limits, self._loop, self._runs, tell)
+        def tell(outcome: Outcome) -> None:
+            self._answers.put((number, outcome))
+
+        try:
+            found = self._find(name)
+        except GagpoError as error:  # an unknown task
+            tell(ProgramFault("errors", str(error)))
+            return
+        episode = Episode(*found, self._judged, self._limits, self._loop, self._runs, tell)
         self._episodes[number] = episode
         about = {"GAGPO_TASK": json.dumps(episode.row, ensure_ascii=False), "GAGPO_SEED": str(seed or 0)}
         episode.start(self._server.admit(episode) | about)
-
-    def _tell(self, number: int, outcome: Outcome) -> None:
-        self._answers.put((number, outcome))
 
     def _release(self, number: int) -> None:
         if (episode := self._episodes.pop(number, None)) is not None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import IO, Any
 
 import gymnasium
@@ -50,10 +51,10 @@ class ProgramProcess(gymnasium.Env[str, str]):
         if self.agent:
             return _reported(asyncio.run(_played(_function(self.agent), order["row"]))), {"status": 0}
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-            streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": errors}
             alive = functools.partial(guard.die_with_parent, os.getpid())
-            done = subprocess.run(self.command, **streams, preexec_fn=alive, check=False)
-            return _tail(output), {"status": done.returncode, "errors": _tail(errors)}
+            nothing = subprocess.DEVNULL
+            child = subprocess.Popen(self.command, stdin=nothing, stdout=output, stderr=errors, preexec_fn=alive)
+            return _tail(output, child), {"status": child.wait(), "errors": _tail(errors, child)}
 
 
 def _function(name: str) -> Callable[..., Any]:
@@ -64,15 +65,16 @@ def _function(name: str) -> Callable[..., Any]:
 
 
 async def _warmed() -> None:
-    """Have one answer that never leaves this process: in its first call a client makes 30 ms of classes."""
+    """Have a client answered here, and refused by the network: in its first calls it imports 144 modules."""
     import httpx2
-    from openai import AsyncOpenAI
+    from openai import APIConnectionError, AsyncOpenAI
 
     said = {"choices": [{"index": 0, "message": {"role": "assistant", "content": ""}, "finish_reason": "stop"}]}
-    network = httpx2.MockTransport(lambda request: httpx2.Response(200, json=said))
-    plain = httpx2.AsyncClient(transport=network)
-    async with AsyncOpenAI(base_url="http://127.0.0.1", api_key="none", http_client=plain) as client:
-        await client.chat.completions.create(model="none", messages=[{"role": "user", "content": ""}])
+    here = httpx2.MockTransport(lambda request: httpx2.Response(200, json=said))
+    for plain in (httpx2.AsyncClient(transport=here), httpx2.AsyncClient(verify=False)):
+        async with AsyncOpenAI(base_url="http://127.0.0.1:9", api_key="-", http_client=plain, max_retries=0) as client:
+            with suppress(APIConnectionError):
+                await client.chat.completions.create(model="-", messages=[{"role": "user", "content": ""}])
 
 
 async def _played(agent: Callable[..., Any], row: Json) -> object:
@@ -90,6 +92,8 @@ def _reported(result: object) -> str:
     return json.dumps(result if isinstance(result, dict) else {"reward": result})
 
 
-def _tail(file: IO[bytes]) -> str:
+def _tail(file: IO[bytes], child: subprocess.Popen[bytes]) -> str:
+    """The end of what a child wrote, once it has ended."""
+    child.wait()
     file.seek(max(0, file.seek(0, os.SEEK_END) - MOST_OUTPUT))
     return file.read().decode("utf-8", "replace")

@@ -6,13 +6,13 @@ import time
 from collections.abc import Sequence
 
 from gagpo.envs.program import openai
-from gagpo.envs.program.messages import ChatRequest, Completion, Json, Refused, events, objects
+from gagpo.envs.program.messages import ChatRequest, Completion, Json, RequestRefused, events, objects
 
 
 def read(body: Json) -> ChatRequest:
-    """The request in the JSON of a client. Raises: Refused."""
+    """The request in the JSON of a client. Raises: RequestRefused."""
     if body.get("previous_response_id") or body.get("conversation"):
-        raise Refused(400, "previous_response_id is not supported: send the whole conversation as input")
+        raise RequestRefused(400, "previous_response_id is not supported: send the whole conversation as input")
     given = body.get("input")
     items = [{"role": "user", "content": given}] if isinstance(given, str) else objects(body, "input")
     shape = body.get("text")
@@ -41,7 +41,7 @@ def _messages(items: Sequence[Json]) -> list[Json]:
         elif kind == "message":
             found.append({"role": item.get("role"), "content": item.get("content")})
         elif kind != "reasoning":
-            raise Refused(400, f"input: items of type {kind!a:.40} are not supported")
+            raise RequestRefused(400, f"input: items of type {kind!a:.40} are not supported")
     return found
 
 
@@ -74,6 +74,7 @@ def stream(asked: ChatRequest, found: Sequence[Completion], name: str) -> str:
     """The answer as server-sent events."""
     whole = answer(asked, found, name)
     begun = {**whole, "status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
+    empty: Json
     listed: list[tuple[str, Json]] = [("response.created", {"response": begun})]
     for index, item in enumerate(whole["output"]):
         at = {"item_id": item["id"], "output_index": index}

@@ -22,7 +22,7 @@ from gagpo.base.limits import LimitBody, OwnPagesOnly
 from gagpo.base.origin import LOOPBACK
 from gagpo.envs.program import anthropic, openai, responses
 from gagpo.envs.program.episodes import Episode
-from gagpo.envs.program.messages import ChatRequest, Completion, Json, Refused
+from gagpo.envs.program.messages import ChatRequest, Completion, Json, RequestRefused
 
 PROTOCOLS = {"chat/completions": openai, "responses": responses, "messages": anthropic}
 LARGEST = 16 << 20  # bytes of a request
@@ -30,7 +30,7 @@ _REMEMBERED = 10_000  # keys of ended episodes
 _MODEL = {"id": "gagpo", "object": "model", "created": 0, "owned_by": "gagpo", "type": "model"}
 
 
-class Server:
+class GatewayServer:
     """Answers the requests of episodes, by their keys. All but the first runs in the thread of a loop."""
 
     def __init__(self) -> None:
@@ -61,8 +61,10 @@ class Server:
         routes.append(Route("/reward", self._route(self._reward), methods=["POST"]))
         routes.append(Route("/v1/models", self._route(self._models)))
         safe = [Middleware(OwnPagesOnly, hosts=LOOPBACK), Middleware(LimitBody, max_bytes=LARGEST)]
-        quiet = {"log_level": "error", "access_log": False, "lifespan": "off", "ws": "none"}
-        config = uvicorn.Config(Starlette(routes=routes, middleware=safe), timeout_keep_alive=60, **quiet)
+        app = Starlette(routes=routes, middleware=safe)
+        config = uvicorn.Config(
+            app, log_level="error", access_log=False, lifespan="off", ws="none", timeout_keep_alive=60
+        )
         with self._listener:
             await uvicorn.Server(config).serve(sockets=[self._listener])
 
@@ -74,10 +76,11 @@ class Server:
         async def handled(request: Request) -> Response:
             try:
                 return await answer(self._episode(request), request)
-            except Refused as error:
-                kind = "authentication_error" if error.status == 401 else "invalid_request_error"
+            except (RequestRefused, RecursionError) as error:  # the latter for a body that is nested too deeply
+                status = error.status if isinstance(error, RequestRefused) else 400
+                kind = "authentication_error" if status == 401 else "invalid_request_error"
                 said = {"message": str(error), "type": kind, "param": None, "code": None}
-                return JSONResponse({"type": "error", "error": said}, error.status, {"x-should-retry": "false"})
+                return JSONResponse({"type": "error", "error": said}, status, {"x-should-retry": "false"})
 
         return handled
 
@@ -85,9 +88,11 @@ class Server:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         token = token if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
         if token in self._over:
-            raise Refused(409, "the episode of this key is over")
+            raise RequestRefused(409, "the episode of this key is over")
         if token not in self._episodes:
-            raise Refused(401, "no episode has this key: send the $OPENAI_API_KEY that the program was started with")
+            raise RequestRefused(
+                401, "no episode has this key: send the $OPENAI_API_KEY that the program was started with"
+            )
         return self._episodes[token]
 
     async def _chat(self, protocol: ModuleType, episode: Episode, request: Request) -> Response:
@@ -115,7 +120,7 @@ async def _completions(episode: Episode, asked: ChatRequest, request: Request) -
         for answer in answers:
             await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
-                raise Refused(499, "the client hung up")
+                raise RequestRefused(499, "the client hung up")
         return [answer.result() for answer in answers]
     finally:
         for future in (gone, *answers):
@@ -128,14 +133,14 @@ async def _hung_up(request: Request) -> None:
 
 
 async def _body(request: Request) -> Json:
-    """The JSON object of a request. Raises: Refused."""
+    """The JSON object of a request. Raises: RequestRefused."""
     raw = await request.body()
     try:
         body = json.loads(raw)
         if b"\\ud" in raw.lower():
             json.dumps(body, ensure_ascii=False).encode()  # half of a surrogate pair cannot become tokens
     except (ValueError, RecursionError) as error:
-        raise Refused(400, f"the body is not JSON: {str(error)[:100]!a}") from None
+        raise RequestRefused(400, f"the body is not JSON: {str(error)[:100]!a}") from None
     if not isinstance(body, dict):
-        raise Refused(400, "the body must be a JSON object")
+        raise RequestRefused(400, "the body must be a JSON object")
     return body

@@ -18,7 +18,7 @@ SPLITS = ("train", "test")
 MOST_TEXT = 100_000  # characters of a row: an environment variable holds it
 
 
-class _Row(BaseModel):
+class _TaskRow(BaseModel):
     id: str = Field(min_length=1, max_length=200)
     split: Literal["train", "test"] | None = None
     type: str = Field("", max_length=200)
@@ -40,7 +40,7 @@ def read_tasks(path: str | Path) -> tuple[dict[str, TaskSet], dict[str, Json]]:
             if not line.strip():
                 continue
             where = f"tasks {path}, line {number}"
-            row, found = _Row.model_validate_json(line), json.loads(line)
+            row, found = _TaskRow.model_validate_json(line), json.loads(line)
             if row.id in rows or len(line) > MOST_TEXT:
                 fault = (
                     f"another row has the id {row.id!r}" if row.id in rows else f"longer than {MOST_TEXT} characters"

@@ -43,6 +43,11 @@ def test_a_program_that_fails_starts_over_and_is_then_given_up(tmp_path, source,
         assert getattr(pool.counters, counter) == 2
 
 
+def test_an_unknown_task_is_given_up(tmp_path):
+    with running(tmp_path, "") as pool:
+        assert "has no task 'b'" in play(pool, "ok", task="b")[-1].error
+
+
 @pytest.mark.parametrize("source", ["time.sleep(1000)", "chat(user('one'))\ntime.sleep(1000)"])
 def test_a_program_that_hangs_is_killed_at_its_deadline(tmp_path, source):
     with running(tmp_path, source, deadline=2.0) as pool:
