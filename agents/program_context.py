@@ -90,21 +90,18 @@ class ProgramContext(Context):
         ids, text, stopped = self._cut(response, request["stop"])
         content, calls = text, list[Json]()
         if request["tools"]:
-            raw = str(self.tokenizer.decode(self._body(ids), skip_special_tokens=False))
+            body = ids[:-1] if len(ids) and int(ids[-1]) in self._ends else ids
+            raw = str(self.tokenizer.decode(body, skip_special_tokens=False))
             calls = self._called(raw, request["number"])
             content = raw.partition(self._form.mark)[0] if calls and self._form.mark in raw else "" if calls else text
         finish = "length" if not (response.stopped or stopped) else "tool_calls" if calls else "stop"
         logprobs = response.logprobs[: len(ids)]
-        listed = [(self.tokenizer.decode([one]), float(p)) for one, p in zip(ids, logprobs, strict=True)]
-        usage = (len(prompt_ids), len(ids))
-        completion = Completion(content, calls, finish, usage, listed if request["logprobs"] else ())
+        tokens = zip(ids, logprobs, strict=True) if request["logprobs"] else ()
+        listed = [(self.tokenizer.decode([one]), float(p)) for one, p in tokens]
+        completion = Completion(content, calls, finish, (len(prompt_ids), len(ids)), listed)
         turn = Turn.of(self._decode(ids), completion.action, finish == "length")
         turn.prompt_ids, turn.response_ids, turn.logprobs = prompt_ids, ids, logprobs
         return turn
-
-    def _body(self, ids: Ids) -> Ids:
-        """A response without its end token."""
-        return ids[:-1] if len(ids) and int(ids[-1]) in self._ends else ids
 
     def _cut(self, response: Response, stop: Sequence[str]) -> tuple[Ids, str, bool]:
         """The response up to the token that completes a stop string, and its text before that string."""
@@ -121,11 +118,6 @@ class ProgramContext(Context):
             calls = [read_call(one) for one in self._form.find(text)]
         except CallError:
             return []
-        return [
-            {
-                "id": call_id(call.id, 1000 * number + place),
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for place, call in enumerate(calls)
-        ]
+        ids = [call_id(call.id, (1000 * number + place) % 100_000) for place, call in enumerate(calls)]
+        functions = [{"name": call.name, "arguments": call.arguments} for call in calls]
+        return [{"id": i, "type": "function", "function": f} for i, f in zip(ids, functions, strict=True)]
