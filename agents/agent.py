@@ -120,6 +120,10 @@ class LanguageAgent:
     def _turn(self, request: Request, response: Response) -> Turn:
         return self._asked[request.session].read(response)
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of tokens, with special tokens visible."""
+        return str(self.context.tokenizer.decode(ids))
+
     def forget(self, slot: int) -> None:
         self._asked.pop(slot, None)
         self.engine.release(slot)

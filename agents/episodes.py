@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -15,9 +15,9 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.envs.tools import separate
 
 Ids = np.ndarray  # int32[...], token ids
-Decode = Callable[[int], str]  # the text of one token
+Decode = Callable[[Sequence[int]], str]  # the text of tokens, with special tokens visible
 Invalid = Literal["", "not parsed", "cut off", "refused"]
-MOST_READ = 200  # newly read tokens written per turn
+MOST_SENT = 2000  # new tokens of a prompt that are written as text, except in the first turn
 MOST_REFUSAL = 300  # characters written of the environment's answer to a refused action
 _OF_EPISODE = ("task", "task_type", "split", "group", "sample", "seed", "temperature", "success", "outcome")
 _OF_TURN = ("observation", "response", "action", "reward", "valid", "state")
@@ -56,6 +56,8 @@ class Turn:
     state: state key before the action; None if the environment has none.
     trainable: False for a deliberate mistake of an expert, which must not be imitated.
     prompt_ids: int32, all tokens that the engine read.
+    sent: the prompt as text, in later turns of a conversation only what is new in it: with special tokens, or the
+        messages to a model behind a server. '' if it was not noted.
     response_ids: int32, the sampled tokens, including the end token.
     logprobs: float32, of each response token under the distribution it was sampled from.
     version: number of updates of the weights that sampled it; None if sampling waits for every update.
@@ -75,6 +77,7 @@ class Turn:
     state: str | None = None
     trainable: bool = True
     prompt_ids: Ids = field(default_factory=lambda: np.zeros(0, np.int32))
+    sent: str = ""
     response_ids: Ids = field(default_factory=lambda: np.zeros(0, np.int32))
     logprobs: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
     version: int | None = None
@@ -169,18 +172,34 @@ class Episode:
         """Sum of the turns' rewards, penalties excluded."""
         return float(sum(turn.reward for turn in self.turns))
 
+    def note_sent(self, decode: Decode) -> None:
+        """Set ``sent`` of every turn from its prompt's tokens."""
+        for turn, text in zip(self.turns, self._prompts(decode), strict=True):
+            turn.sent = text
+
+    def _prompts(self, decode: Decode) -> Iterator[str]:
+        """``sent`` of each turn, else the new tokens of its prompt as text; later turns the last ``MOST_SENT``."""
+        before = np.zeros(0, np.int32)
+        for turn in self.turns:
+            known = len(before) if np.array_equal(turn.prompt_ids[: len(before)], before) else 0
+            new = turn.prompt_ids[known:]
+            kept = new[-MOST_SENT:] if len(before) else new
+            yield turn.sent or "… " * (len(kept) < len(new)) + decode(kept.tolist())
+            before = np.concatenate([turn.prompt_ids, turn.response_ids])
+
     def record(self, tokens: bool = False, decode: Decode | None = None) -> dict[str, Any]:
         """The episode as JSON-ready values.
 
         tokens: include ids and log-probabilities.
-        decode: returns the text of one id; if given, turns list their newly read tokens (the last ``MOST_READ``) and
-            their response token by token with log-probabilities.
+        decode: if given, turns have their prompt as text and their response token by token with log-probabilities.
         """
         turns = []
-        read = np.zeros(0, np.int32)
+        prompts = [turn.sent for turn in self.turns] if decode is None else self._prompts(decode)
         answers = [*(turn.observation for turn in self.turns[1:]), self.end_observation]
-        for turn, answer in zip(self.turns, answers, strict=False):
+        for turn, answer, prompt in zip(self.turns, answers, prompts, strict=False):
             row: dict[str, object] = {name: getattr(turn, name) for name in _OF_TURN}
+            if prompt:
+                row["sent"] = prompt
             if turn.invalid:
                 row["invalid"] = turn.invalid
             if turn.invalid == "refused" and answer is not None:
@@ -198,8 +217,7 @@ class Episode:
                 row["response_ids"] = turn.response_ids.tolist()
                 row["logprobs"] = [float(x) for x in turn.logprobs]
             if decode is not None and len(turn.response_ids):
-                row["tokens"] = _tokens(turn, read, decode)
-                read = np.concatenate([turn.prompt_ids, turn.response_ids])
+                row["tokens"] = _tokens(turn, decode)
             turns.append(row)
         return {
             **{name: getattr(self, name) for name in _OF_EPISODE},
@@ -231,8 +249,8 @@ def _turn(row: object) -> Turn:
         raise InvalidArgument("not an object")
     values = _checked(row, _OF_TURN)
     valid = values.pop("valid")
-    given = _checked({"cut": False, "invalid": None, **row}, ("cut", "invalid"))
-    turn = Turn(**values, cut=given["cut"])
+    given = _checked({"cut": False, "invalid": None, "sent": "", **row}, ("cut", "invalid", "sent"))
+    turn = Turn(**values, cut=given["cut"], sent=given["sent"])
     turn.calls = [_call(one) for one in _checked({"calls": [], **row}, ("calls",))["calls"]]
     turn.invalid = given["invalid"] or ""
     if turn.valid != valid:
@@ -278,7 +296,7 @@ def _is_number(value: object) -> bool:
 
 
 _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # by key: what it must be, and the check
-    **dict.fromkeys(("task", "task_type", "split", "observation", "response", "action"), ("a text", _is_text)),
+    **dict.fromkeys(("task", "task_type", "split", "observation", "response", "action", "sent"), ("a text", _is_text)),
     **dict.fromkeys(("group", "sample", "seed", "restarts"), ("a whole number of at least 0", _is_count)),
     **dict.fromkeys(("success", "valid", "cut"), ("true or false", lambda x: isinstance(x, bool))),
     **dict.fromkeys(
@@ -296,15 +314,10 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # by key: what it must
 }
 
 
-def _tokens(turn: Turn, before: Ids, decode: Decode) -> dict[str, object]:
-    """One turn token by token. before: all tokens read and sampled earlier."""
-    known = len(before) if np.array_equal(turn.prompt_ids[: len(before)], before) else 0
-    new = turn.prompt_ids[known:]
-    row: dict[str, object] = {
-        "prompt": len(turn.prompt_ids),
-        "read": [decode(int(x)) for x in new[-MOST_READ:]],
-        "text": [decode(int(x)) for x in turn.response_ids],
-    }
+def _tokens(turn: Turn, decode: Decode) -> dict[str, object]:
+    """The response of a turn token by token, and the length of its prompt."""
+    text = [decode([token]) for token in turn.response_ids.tolist()]
+    row: dict[str, object] = {"prompt": len(turn.prompt_ids), "text": text}
     for name, column in (("logprob", turn.logprobs), ("ratio", turn.ratios), ("advantage", turn.advantages)):
         if len(column) == len(turn.response_ids):
             row[name] = [round(float(x), 4) for x in column]

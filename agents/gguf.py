@@ -17,11 +17,16 @@ class ConversionError(GagpoError, ValueError):
     """A GGUF file cannot be converted."""
 
 
-def require_convertible(path: Path) -> None:
-    """Raise ConversionError if a package is missing, or ``path`` is no GGUF file."""
+def require_packages() -> None:
+    """Raise ConversionError if a package is missing."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         raise ConversionError(f"GGUF files require {' and '.join(missing)}: pip install 'gagpo[gguf]'")
+
+
+def require_convertible(path: Path) -> None:
+    """Raise ConversionError if a package is missing, or ``path`` is no GGUF file."""
+    require_packages()
     try:
         with path.open("rb") as file:
             begin = file.read(len(MAGIC))

@@ -17,6 +17,7 @@ from gagpo.agents.precision import bound_kernels, dtype_of
 from gagpo.agents.pretrained import folder_of
 from gagpo.base import manifest
 from gagpo.base.errors import GagpoError
+from gagpo.base.hub import why_unavailable
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
@@ -34,6 +35,7 @@ def load_tokenizer(name: str, revision: str | None = None, *, trust_remote_code:
     from transformers import AutoTokenizer
 
     name = folder_of(name)
+    _require_available(name, "tokenizer", revision)
     path = Path(name)
     if path.is_dir() and not any((path / f).exists() for f in ("tokenizer.json", "tokenizer.model", "vocab.json")):
         raise ModelError(f"model folder {name} has no tokenizer (tokenizer.json); save one there with save_pretrained")
@@ -72,6 +74,7 @@ def load_model(
 
     bound_kernels()
     name = folder_of(name)
+    _require_available(name, "model", revision)
     path = Path(name)
     if adapters.is_adapter(path):
         base, of_base = adapters.base_of(path)
@@ -97,6 +100,7 @@ def load_model(
                 trust_remote_code=trust_remote_code,
                 revision=revision or "main",
                 output_loading_info=True,
+                ignore_mismatched_sizes=True,  # refused below, by name
             )
         )
     except Exception as error:  # a config.json with values of the wrong type fails anywhere in transformers
@@ -152,6 +156,7 @@ def commit_of(name: str, revision: str | None = None) -> str | None:
     from transformers.utils.hub import cached_file, extract_commit_hash
 
     name = folder_of(name)
+    _require_available(name, "model", revision)
     if not Path(name).is_dir():
         try:
             return extract_commit_hash(cached_file(name, "config.json", revision=revision or "main"), None)
@@ -236,6 +241,12 @@ def save(
     logging.disable_progress_bar()  # one bar per checkpoint would hide the run's output
     model.save_pretrained(folder, state_dict=tensors)  # type: ignore[operator]
     tokenizer.save_pretrained(str(folder))
+
+
+def _require_available(name: str, what: str, revision: str | None) -> None:
+    """Raise ModelError at once for a hub name that is not cached, if the hub cannot be reached."""
+    if reason := why_unavailable(name, revision):
+        raise ModelError(f"cannot load the {what} of {name!r}: {reason}; or name a folder that exists")
 
 
 def _advice(name: str, what: str, error: Exception) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 import filelock
 
 from gagpo.agents import starters
-from gagpo.agents.gguf import convert, require_convertible
+from gagpo.agents.gguf import convert, require_convertible, require_packages
 from gagpo.base import durable, manifest
 from gagpo.base.errors import GagpoError
 from gagpo.base.folders import data_folder
@@ -93,6 +93,7 @@ def get(name: str) -> Path:
     folder = place_of(name)
     if (folder / manifest.NAME).is_file():
         return folder
+    require_packages()
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
         with filelock.FileLock(folder.with_name(f".{name}.lock"), timeout=LOCK_SECONDS):

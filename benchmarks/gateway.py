@@ -25,7 +25,7 @@ from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import language_agent, make_env
 from gagpo.base.tables import Table
 from gagpo.envs import Outcome, Task, TaskSet, TextEnv
-from gagpo.envs.remote.pool import open_pool
+from gagpo.envs.pool.opening import open_pool
 from gagpo.sft.small_model import ModelShape, build
 
 ROUNDS = 3

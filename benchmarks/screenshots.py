@@ -2,8 +2,8 @@
 
     gagpo view RUN && gagpo view runs && python benchmarks/screenshots.py RUN/view --runs runs/view
 
-Writes ``docs/images/view-*.png``. The group shown is one in which about half of the tries succeed and GAGPO and GRPO
-disagree; the way there is the one from the curve: a point, a row, a turn.
+Writes ``docs/images/view-*.png``, light, and ``view-*-dark.png``. The group shown is one in which about half of the
+tries succeed and GAGPO and GRPO disagree; the way there is the one from the curve: a point, a row, a turn.
 """
 
 from __future__ import annotations
@@ -25,17 +25,27 @@ const score = (g) => groups.differ[g] - 2 * Math.abs(groups.wins[g] / groups.siz
 const best = fit.sort((a, b) => score(b) - score(a))[0];
 return [viewer.groupLink(best), best];
 """
+BEFORE_AND_AFTER = """
+return viewer.data.tasks.findIndex((_, t) => {
+  const stages = new Set();
+  viewer.data.groups.task.forEach((x, g) => { if (x === t) stages.add(viewer.group(g).source.stage); });
+  return stages.has('before') && stages.has('after');
+});
+"""
 
 
 class Camera:
-    def __init__(self, browser: Any, out: Path):
+    """Takes pictures of pages in light or dark colours."""
+
+    def __init__(self, browser: Any, out: Path, scheme: str):
         self.browser, self.out = browser, out
+        self.suffix = "-dark" if scheme == "dark" else ""
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
 
     def show(self, address: str, height: int = 860) -> None:
         size = {"width": 1280, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        scheme = {"name": "prefers-color-scheme", "value": "light"}
-        self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
         self.browser.execute_script("location.hash = arguments[0]", address)
         for _ in range(1500):
             if self.browser.execute_script("return document.documentElement.dataset.ready") == address:
@@ -44,18 +54,48 @@ class Camera:
         time.sleep(0.3)
 
     def take(self, name: str) -> None:
-        path = self.out / f"view-{name}.png"
+        path = self.out / f"view-{name}{self.suffix}.png"
         self.browser.save_screenshot(str(path))
         _smaller(path)
         print(path)
 
+    def take_run(self, view: Path) -> None:
+        """One run: its curves, a group, a turn, and a task before and after training."""
+        self.browser.get((view.resolve() / "index.html").as_uri())
+        self.show("#/", 760)
+        self.take("overview")
+        group, number = self.browser.execute_script(CHOOSE)
+        assert number >= 0
+        self.show(group, 1000)
+        self.take("group")
+        turn = self.browser.execute_script("return document.querySelector('td.differs a').getAttribute('href')")
+        self.show(turn, 860)
+        self.browser.execute_script("document.querySelector('.turn-card.chosen details').open = true")
+        self.take("episode")
+        task = self.browser.execute_script(BEFORE_AND_AFTER)
+        if task >= 0:
+            self.show(f"#/task/{task}", 860)
+            link = self.browser.execute_script("return document.querySelector('a.button').getAttribute('href')")
+            self.show(link, 860)
+            self.take("before-after")
+
+    def take_runs(self, view: Path) -> None:
+        """Several runs: their table, and the first two side by side."""
+        self.browser.get((view.resolve() / "index.html").as_uri())
+        self.show("#/runs", 480)
+        self.take("runs")
+        self.show("#/runs/0/1", 860)
+        self.take("two-runs")
+
 
 def _smaller(path: Path) -> None:
-    """A picture of text and flat areas needs no more than 256 colours."""
+    """A picture of text and flat areas needs no more than 256 colours; rare ones such as that of a frame count."""
     from PIL import Image
 
     with Image.open(path) as image:
-        reduced = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+        reduced = image.convert("RGB").quantize(
+            256, method=Image.Quantize.MAXCOVERAGE, kmeans=5, dither=Image.Dither.NONE
+        )
     reduced.save(path, optimize=True)
 
 
@@ -69,33 +109,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as profile:
         browser = chromium(profile)
         try:
-            browser.get((arguments.view.resolve() / "index.html").as_uri())
-            camera = Camera(browser, arguments.out)
-            camera.show("#/", 760)
-            camera.take("overview")
-            group, number = browser.execute_script(CHOOSE)
-            camera.show(group, 1000)
-            camera.take("group")
-            turn = browser.execute_script("return document.querySelector('td.differs a').getAttribute('href')")
-            camera.show(turn, 860)
-            camera.take("episode")
-            task = browser.execute_script(
-                "return viewer.data.tasks.findIndex((_, t) => { const s = new Set(); "
-                "viewer.data.groups.task.forEach((x, g) => { if (x === t) s.add(viewer.group(g).source.stage); }); "
-                "return s.has('before') && s.has('after'); })"
-            )
-            if task >= 0:
-                camera.show(f"#/task/{task}", 860)
-                link = browser.execute_script("return document.querySelector('a.button').getAttribute('href')")
-                camera.show(link, 860)
-                camera.take("before-after")
-            assert number >= 0
-            if arguments.runs:
-                browser.get((arguments.runs.resolve() / "index.html").as_uri())
-                camera.show("#/runs", 480)
-                camera.take("runs")
-                camera.show("#/runs/0/1", 860)
-                camera.take("two-runs")
+            for scheme in ("light", "dark"):
+                camera = Camera(browser, arguments.out, scheme)
+                camera.take_run(arguments.view)
+                if arguments.runs:
+                    camera.take_runs(arguments.runs)
         finally:
             browser.quit()
 

@@ -78,6 +78,7 @@ class Outcome:
     state: key of the exact state (equal keys, equal futures), or None if unknown.
     admissible_actions: all valid actions, or None where they cannot be listed.
     extras: further entries for ``info``.
+    truncated: the episode is cut short, by another limit than ``max_turns``.
     """
 
     observation: str
@@ -88,6 +89,7 @@ class Outcome:
     state: str | None = None
     admissible_actions: list[str] | None = None
     extras: Info = field(default_factory=dict)
+    truncated: bool = False
 
 
 class TextEnv(gymnasium.Env[str, str]):
@@ -222,7 +224,7 @@ class TextEnv(gymnasium.Env[str, str]):
             raise TypeError(f"an action is a string, got {type(action).__name__}")
         self.turn += 1
         outcome = self.act(action)
-        truncated = not outcome.terminated and self.turn >= self.max_turns
+        truncated = not outcome.terminated and (outcome.truncated or self.turn >= self.max_turns)
         self._over = outcome.terminated or truncated
         self._observation = outcome.observation
         return outcome.observation, float(outcome.reward), outcome.terminated, truncated, self._info(outcome)

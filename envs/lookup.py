@@ -1,17 +1,15 @@
 """Find environments by id, here and in other processes.
 
-``module:Name-v0`` imports the module first. It may lie in the working directory, which is searched last, so a file
-there never replaces a library. An installed package registers ids as entry points of ``gagpo.environments``
-(``"Guess-v0" = "guess"``). ``http://HOST:PORT`` is an environment on an OpenEnv server.
+``module:Name-v0`` imports the module first, which may lie in the working directory. An installed package registers ids
+as entry points of ``gagpo.environments`` (``"Guess-v0" = "guess"``). ``http://HOST:PORT`` is an environment on an
+OpenEnv server, and ``textarena:NAME`` a game of TextArena. An environment without tasks is wrapped, see
+:mod:`gagpo.envs.plain`.
 """
 
 from __future__ import annotations
 
 import copy
-import importlib
 import inspect
-import os
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -19,7 +17,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from gagpo.base.errors import GagpoError, InvalidArgument
-from gagpo.base.registry import Registry
+from gagpo.base.registry import Registry, import_from_here
 from gagpo.envs.base import Info, Kwargs, MarkovKey
 
 ENVIRONMENTS: Registry[EnvSpec] = Registry("environment", "gagpo.environments", {})
@@ -36,23 +34,24 @@ def find_spec(env_id: str) -> EnvSpec:
     Raises:
         UnknownEnvironment: if the module or the id does not exist.
     """
-    if is_address(env_id):
-        return EnvSpec(
-            "gagpo/Remote-v0",
-            "gagpo.envs.remote.env:RemoteEnv",
-            order_enforce=False,
-            disable_env_checker=True,
-            kwargs={"url": env_id},
-        )
+    if env_id.startswith(("http://", "https://")):
+        return _with_seeds(EnvSpec("gagpo/OpenEnv-v0", "gagpo.envs.openenv:Session", kwargs={"url": env_id}))
     module, _, name = env_id.rpartition(":")
     try:
+        if module == "textarena":
+            import_from_here(module)
+            return _with_seeds(EnvSpec(f"textarena/{name}", "gagpo.envs.textarena:Game", kwargs={"game": name}))
         if module:
-            _import(module)
+            import_from_here(module)
         elif name not in gymnasium.registry and (offer := ENVIRONMENTS.offered().get(name)):
-            _import(offer.module)
-        return gymnasium.spec(name)
+            import_from_here(offer.module)
+        spec = gymnasium.spec(name)
+        creator = None if name.startswith("gagpo/") else _creator(spec)
+        return _with_seeds(spec) if isinstance(creator, type) and not hasattr(creator, "tasks") else spec
     except ModuleNotFoundError as error:
-        raise UnknownEnvironment(f"environment {env_id!r}: {error}; is its folder on PYTHONPATH?") from None
+        raise UnknownEnvironment(
+            f"environment {env_id!r}: {error}; is its folder on PYTHONPATH? If it is a package, install it"
+        ) from None
     except gymnasium.error.Error as error:
         ours = [name for name in gymnasium.registry if name.startswith("gagpo/")]
         known = ", ".join(sorted([*ours, *ENVIRONMENTS.offered()]))
@@ -60,9 +59,16 @@ def find_spec(env_id: str) -> EnvSpec:
         raise UnknownEnvironment(f"environment {env_id!r}: {' '.join(str(error).split())[:200]} ({advice})") from None
 
 
-def is_address(env_id: str) -> bool:
-    """Whether ``env_id`` is the address of an OpenEnv server."""
-    return env_id.startswith(("http://", "https://"))
+def _with_seeds(spec: EnvSpec) -> EnvSpec:
+    """The registration of an environment without tasks, wrapped so that its seeds are tasks."""
+    limit = {} if spec.max_episode_steps is None else {"max_turns": spec.max_episode_steps}
+    return EnvSpec(
+        "gagpo/Plain-v0",
+        "gagpo.envs.plain:PlainEnv",
+        order_enforce=False,
+        disable_env_checker=True,
+        kwargs={"spec": portable(spec), **limit},
+    )
 
 
 def with_split(env_id: str, kwargs: Mapping[str, Any], split: str | None) -> dict[str, Any]:
@@ -152,17 +158,3 @@ def portable(spec: EnvSpec) -> str:
         spec.entry_point = f"{module}:{name}"
     spec.vector_entry_point = None
     return spec.to_json()
-
-
-def _import(module: str) -> None:
-    """Import ``module``; if it is not found, append the working directory to ``sys.path`` and try again."""
-    try:
-        importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        here = os.getcwd()
-        missing_itself = error.name is not None and f"{module}.".startswith(f"{error.name}.")
-        if not missing_itself or here in sys.path:
-            raise
-        sys.path.append(here)
-        importlib.invalidate_caches()
-        importlib.import_module(module)

@@ -1,19 +1,28 @@
-"""Episode files as report, viewer and terminal show them, with every line checked."""
+"""Episodes as report and viewer show them, from episode files, journals and results, with every line checked."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
 from gagpo.agents.episodes import Invalid
-from gagpo.runs.reading import BadResult, Document, read_as
+from gagpo.eval.journal import read_journal
+from gagpo.eval.results import EvalResult
+from gagpo.runs.reading import BadResult, Document, read_as, validated
+
+HEAD = re.compile(rb'\s*{\s*"format":\s*"gagpo (evaluation|journal) ')
+MOST_BROKEN = 20  # lines read of a file that begins with no episode
 
 
 class TokensRecord(Document):
-    """A turn token by token: tokens read, tokens of the response, and numbers per response token."""
+    """A turn token by token: the length of its prompt, tokens of the response, and numbers per response token.
+
+    read: the last new tokens of the prompt, in files of older versions.
+    """
 
     prompt: int = 0
     read: list[str] = Field(default_factory=list)
@@ -48,6 +57,7 @@ class TurnRecord(Document):
 
     observation: str
     response: str
+    sent: str = ""
     action: str = ""
     reward: Sized = 0.0
     valid: bool = True
@@ -62,7 +72,10 @@ class TurnRecord(Document):
 
 
 class EpisodeRecord(Document):
-    """One episode; see :class:`gagpo.agents.episodes.Episode`."""
+    """One episode; see :class:`gagpo.agents.episodes.Episode`.
+
+    length: number of turns; they are missing in an evaluation's result.
+    """
 
     task: str
     task_type: str = ""
@@ -77,6 +90,12 @@ class EpisodeRecord(Document):
     kept: bool | None = None
     info: Annotated[dict[str, Any], AfterValidator(_writable)] = Field(default_factory=dict)
     turns: list[TurnRecord]
+    length: int = 0
+
+    @property
+    def played(self) -> int:
+        """The number of turns."""
+        return len(self.turns) or self.length
 
     @property
     def kind(self) -> str:
@@ -93,8 +112,13 @@ def read_episode_file(path: Path) -> tuple[list[EpisodeRecord], list[str]]:
     """The episodes of a file, and an error for each line that is not an episode, such as a torn last line.
 
     Raises:
-        BadResult: the file cannot be read, or none of its lines is an episode.
+        GagpoError: the file cannot be read, or holds no episode, journal or result.
     """
+    kind = format_of(path)
+    if kind == "journal":
+        return [validated(EpisodeRecord, one.record(), str(path)) for one in read_journal(path)[1]], []
+    if kind == "evaluation":
+        return _tries(EvalResult.load(path), str(path)), []
     episodes: list[EpisodeRecord] = []
     problems: list[str] = []
     try:
@@ -106,8 +130,31 @@ def read_episode_file(path: Path) -> tuple[list[EpisodeRecord], list[str]]:
                     episodes.append(read_as(EpisodeRecord, line, f"{path.name}, line {number}"))
                 except BadResult as error:
                     problems.append(str(error))
+                if not episodes and len(problems) == MOST_BROKEN:
+                    break
     except OSError as error:
         raise BadResult(f"{path}: cannot be read ({error.strerror})") from None
     if problems and not episodes:
         raise BadResult(f"{path} holds no episodes of this project: {problems[0]}")
     return episodes, problems
+
+
+def format_of(path: Path) -> str:
+    """``evaluation``, ``journal``, or '' for any other file, by its first key."""
+    try:
+        with path.open("rb") as file:
+            head = HEAD.match(file.read(80))
+    except OSError as error:
+        raise BadResult(f"{path}: cannot be read ({error.strerror})") from None
+    return head[1].decode() if head else ""
+
+
+def _tries(result: EvalResult, name: str) -> list[EpisodeRecord]:
+    """The tries of a result as episodes without turns; a task is a group."""
+    found = []
+    for group, task in enumerate(result.tasks):
+        for sample, one in enumerate(task.tries):
+            facts = {"task": task.task, "task_type": task.task_type, "group": group, "sample": sample, "turns": []}
+            facts |= {"success": one.success, "outcome": one.outcome, "reward": one.reward, "length": one.turns}
+            found.append(validated(EpisodeRecord, facts, name))
+    return found

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gagpo.agents.agent import Agent
-from gagpo.agents.episodes import Episode, write_episodes
+from gagpo.agents.episodes import Decode, Episode, write_episodes
 from gagpo.agents.rollout import Clock, group_jobs, rollout
 from gagpo.agents.setup import make_env, tasks_of
 from gagpo.base import durable
@@ -17,7 +17,7 @@ from gagpo.base.progress import track
 from gagpo.envs import TextEnv
 from gagpo.envs.lookup import with_split
 from gagpo.envs.pool import Pool
-from gagpo.envs.remote.pool import open_pool
+from gagpo.envs.pool.opening import open_pool
 from gagpo.envs.tasks import TaskSet
 from gagpo.envs.tools import tools_of
 from gagpo.eval.journal import Journal
@@ -69,6 +69,7 @@ def evaluate(
     """
     tasks.require()
     conditions = dict(getattr(agent, "conditions", {}))
+    decode: Decode | None = getattr(agent, "decode", None)  # of an agent that reads tokens
     with in_one_line():
         panel = Panel(environment, tasks.split, tasks.hash, len(tasks), tries, dict(kwargs), seed, conditions)
     jobs = group_jobs(tasks.ids, tries, PANEL_SEED + seed, f"panel {tasks.split}")
@@ -79,6 +80,8 @@ def evaluate(
             meter.advance()
 
         def finished(episode: Episode) -> None:
+            if decode is not None:
+                episode.note_sent(decode)
             if journal:
                 journal.append(episode)
             meter.advance()

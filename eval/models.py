@@ -97,7 +97,7 @@ def _run_of(model: str) -> tuple[RunSettings | None, str | None]:
     if is_starter(model):
         return load(find(model).settings), None
     path, which = named(Path(model))
-    return (RunFolder.open(path).settings, which) if (path / "config.yaml").is_file() else (None, None)
+    return (RunFolder.open(path).stored_settings(), which) if (path / "config.yaml").is_file() else (None, None)
 
 
 def _device(request: EvaluationRequest, run: RunSettings | None) -> str:

@@ -153,4 +153,4 @@ def settings_like(like: str | Path | None) -> RunSettings | None:
     if like is None:
         return None
     folder = Path(like)
-    return RunFolder.open(folder).settings if (folder / "config.yaml").is_file() else load(like)
+    return RunFolder.open(folder).stored_settings() if (folder / "config.yaml").is_file() else load(like)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from gagpo import algorithms
 from gagpo.base.core_schema import parse_yaml
 from gagpo.base.errors import InvalidArgument
 from gagpo.eval.results import EvalResult
@@ -75,14 +76,21 @@ class Run:
 
     @property
     def algorithm(self) -> str:
-        """The name of its algorithm or credit; empty if unknown."""
+        """The name of its algorithm or credit, with the settings that differ from the preset; empty if unknown."""
         names = ("algorithm", "algorithm.preset", "algorithm.credit.name", "algorithm.credit")
-        return next((self.settings[name] for name in names if name in self.settings), "")
+        name = next((self.settings[name] for name in names if name in self.settings), "")
+        return ", ".join([name, *_changes(name, self.settings)])
 
     @property
     def envs(self) -> list[str]:
         """The names of its environments if it has several."""
         return environments_of(dict.fromkeys(key for row in self.metrics for key in row))
+
+    @property
+    def environment(self) -> str:
+        """The id of its environment, or the names of several; empty if unknown."""
+        measured = [one.result.panel.environment for one in self.evaluations]
+        return self.settings.get("environment.id", "") or " + ".join(self.envs) or next(iter(measured), "")
 
     def series(self, key: str, x: str = "iteration") -> tuple[list[float], list[float]]:
         """``(x, y)`` of every iteration that has both, x strictly rising."""
@@ -206,6 +214,19 @@ def _flat(value: object, name: str) -> Iterator[tuple[str, str]]:
             yield from _flat(inner, f"{name}.{key}" if name else str(key))
     else:
         yield name, str(value)[:LONGEST]
+
+
+def _changes(preset: str, settings: dict[str, str]) -> list[str]:
+    """The cells of an algorithm that differ from its preset, such as ``credit.lam=0.5``."""
+    if preset not in algorithms.PRESETS:
+        return []
+    usual = dict(_flat(algorithms.load(preset).model_dump(mode="json"), "algorithm"))
+    changed = [name for name, value in settings.items() if name.startswith("algorithm.") and usual.get(name) != value]
+    others = [name.removesuffix("name") for name in changed if name.endswith(".name")]  # their options are new too
+    shown = [name for name in changed if name.endswith(".name") or not name.startswith(tuple(others))]
+    cells = {name.removeprefix("algorithm.").removesuffix(".name"): settings[name] for name in shown}
+    credit_first = sorted(cells, key=lambda cell: not cell.startswith("credit"))
+    return [f"{cell}={cells[cell]}" for cell in credit_first if cell != "correction"]
 
 
 def trailing_mean(values: Sequence[float], window: int) -> list[float]:

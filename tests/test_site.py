@@ -32,29 +32,50 @@ def test_every_page_is_built_and_requests_nothing_from_a_server(site):
     assert asked == []
 
 
-@pytest.mark.browser
-@pytest.mark.skipif(not (shutil.which("chromium") and shutil.which("chromedriver")), reason="Chromium is not installed")
-def test_search_works_in_pages_opened_from_disk(site, tmp_path):
+@pytest.fixture
+def browser(tmp_path):
+    """Headless Chromium that reaches no server."""
+    if not (shutil.which("chromium") and shutil.which("chromedriver")):
+        pytest.skip("Chromium is not installed")
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
-    from selenium.webdriver.common.by import By
-    from selenium.webdriver.support.wait import WebDriverWait
 
     options = webdriver.ChromeOptions()
     flags = "headless=new no-sandbox disable-gpu disable-quic no-first-run window-size=1280,900"
     for flag in (*flags.split(), f"user-data-dir={tmp_path / 'profile'}", "host-resolver-rules=MAP * ~NOTFOUND"):
         options.add_argument(f"--{flag}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    browser = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
     try:
-        browser.get((site / "index.html").as_uri())
-        browser.find_element(By.CLASS_NAME, "md-search__input").send_keys("zero_groups")
-        found = WebDriverWait(browser, 60).until(
-            lambda one: [
-                link.get_attribute("href") for link in one.find_elements(By.CLASS_NAME, "md-search-result__link")
-            ]
-        )
-        assert any("/viewer.html" in link for link in found)
-        assert browser.get_log("browser") == []
+        yield driver
     finally:
-        browser.quit()
+        driver.quit()
+
+
+@pytest.mark.browser
+def test_search_works_in_pages_opened_from_disk(site, browser):
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    browser.get((site / "index.html").as_uri())
+    browser.find_element(By.CLASS_NAME, "md-search__input").send_keys("zero_groups")
+    found = WebDriverWait(browser, 60).until(
+        lambda one: [link.get_attribute("href") for link in one.find_elements(By.CLASS_NAME, "md-search-result__link")]
+    )
+    assert any("/viewer.html" in link for link in found)
+    assert browser.get_log("browser") == []
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pictures_have_the_colours_of_the_site(site, browser, scheme):
+    feature = {"name": "prefers-color-scheme", "value": scheme}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+    browser.get((site / "viewer.html").as_uri())
+    shown = browser.execute_script(
+        "return [...document.querySelectorAll('article img')].filter((one) => one.offsetWidth).map((one) => one.src)"
+    )
+    assert len(shown) == 6 and all(source.endswith(f"#only-{scheme}") for source in shown)
+    browser.get((site / "index.html").as_uri())
+    plot = "return getComputedStyle(document.querySelector('article img')).filter"
+    assert ("invert" in browser.execute_script(plot)) == (scheme == "dark")

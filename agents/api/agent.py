@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import queue
 from collections import deque
 from collections.abc import Sequence
@@ -102,8 +103,11 @@ class ApiAgent:
                 state, conversation = self._sent.pop(future)
                 if self._asked.get(state.slot) is state:
                     del self._asked[state.slot]
+                    sent = self._sent_text(state, conversation)
                     try:
-                        found.append((state.slot, self._turn(state, conversation, future.result())))
+                        turn = self._turn(state, conversation, future.result())
+                        turn.sent = sent
+                        found.append((state.slot, turn))
                     except ContextFull:
                         found.append((state.slot, None))
                     except Exception as error:
@@ -143,6 +147,14 @@ class ApiAgent:
             )
             self._sent[future] = state, conversation
             future.add_done_callback(self._answered.put)
+
+    def _sent_text(self, state: EpisodeState, conversation: list[Message]) -> str:
+        """The messages of a request as text, without those of the episode's earlier requests; first the tools."""
+        first = self.chat.history != "full" or not state.episode.turns
+        known = 0 if first else len(self._conversations.get(state.slot, ()))
+        tools = [json.dumps(spec, ensure_ascii=False) for spec in self.toolbox.specs] if self.toolbox and first else []
+        messages = [f"[{one['role']}]\n{one['content']}" for one in conversation[known:]]
+        return "\n\n".join(["\n".join(["[tools]", *tools]), *messages] if tools else messages)
 
     def _turn(self, state: EpisodeState, conversation: list[Message], answer: Answer) -> Turn:
         """The turn of an answer; adds the answer to the conversation."""

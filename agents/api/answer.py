@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from gagpo.envs.remote.exchange import ExchangeFailed
+from gagpo.base.exchange import ExchangeFailed
 
 ANSWER_BYTES = 1 << 20  # most bytes of an answer without the model's text
 TOKEN_BYTES = 512  # most bytes of a token in JSON

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -23,7 +24,10 @@ from pydantic import JsonValue
 from gagpo.agents.api.answer import Answer, Messages, Usage, answer_limit, read_answer
 from gagpo.agents.api.settings import ApiSettings
 from gagpo.base.errors import GagpoError, InvalidArgument
-from gagpo.envs.remote.exchange import ExchangeFailed, Reply, exchange, is_loopback, open_http
+from gagpo.base.exchange import ExchangeFailed, Reply, Unreachable, exchange, is_loopback, open_http
+from gagpo.base.tables import ascii_only
+
+LOG = logging.getLogger("gagpo")
 
 _TOO_LONG = ("context_length", "context length", "maximum context", "too many tokens", "prompt is too long")
 _ADVICE = {
@@ -80,6 +84,8 @@ class ApiClient:
         self.record: Callable[[Usage], object] = lambda change: None
         self._lock = threading.Lock()
         self._closed = False
+        self._reached = False  # by some attempt
+        self._failing = False  # a warning was logged since the last answer
         self._sending: set[asyncio.Task[Any] | None] = set()
         self._openai = openai.AsyncOpenAI(
             api_key=_key(settings),
@@ -167,7 +173,10 @@ class ApiClient:
     # Called by the transport, in the event loop ----------------------------------------------------------------------
 
     async def attempt(self, http: httpx2.AsyncClient, request: httpx2.Request) -> Reply:
-        """Send a request and record its cost. Raises: _Stopped if no more are sent; ExchangeFailed."""
+        """Send a request and record its cost. Raises: _Stopped if no more are sent; ExchangeFailed.
+
+        A server that was never reached is given up at once. Other failures are retried, with one warning.
+        """
         question, settings, task = _asked.get(), self.settings, asyncio.current_task()
         if settings.limit_cost is not None and self.spent.cost >= settings.limit_cost:
             raise _Stopped(ApiError(f"${self.spent.cost:.2f} is spent, the limit is ${settings.limit_cost:.2f}"))
@@ -185,10 +194,26 @@ class ApiClient:
                 most=answer_limit(question.max_tokens),
                 headers={"authorization": request.headers["authorization"]},
             )
+            self._reached = True
             self._read(question, reply)
+        except ExchangeFailed as error:
+            if isinstance(error, Unreachable) and not self._reached:
+                raise _Stopped(ApiError(f"{error}; is it running, and is --base-url right?")) from None
+            self._warn(str(error))
+            raise
         finally:
             self._sending.discard(task)
+        if reply.status >= 500 or reply.status in (408, 409, 429):
+            self._warn(f"{settings.url}: status {reply.status}: {reply.said}")
+        else:
+            self._failing = False
         return reply
+
+    def _warn(self, reason: str) -> None:
+        """Log the first failure of an outage."""
+        if not self._failing and self.settings.attempts > 1:
+            self._failing = True
+            LOG.warning("%s; trying again, %d times at most", ascii_only(reason), self.settings.attempts - 1)
 
     def _read(self, question: _Question, reply: Reply) -> None:
         if reply.status != 200:

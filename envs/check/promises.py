@@ -34,6 +34,7 @@ from gagpo.envs.check.subject import (
     walk,
 )
 from gagpo.envs.check.tool_calls import tool_calls
+from gagpo.envs.plain import NOT_GUARANTEED, PlainEnv
 from gagpo.envs.pool import WorkerPool
 from gagpo.envs.pool.wire import describe
 from gagpo.envs.tasks import TaskSet
@@ -69,7 +70,8 @@ def _construction(subject: Subject) -> str:
     with closing(subject.make()) as env:
         has_tasks = callable(getattr(env.unwrapped, "tasks", None))
         require(has_tasks, "it has no method tasks(split), which training and evaluation need: see gagpo.envs.TextEnv")
-        return f"{type(env.unwrapped).__name__} built in {time.perf_counter() - begin:.2f} s"
+        caveat = f"; {NOT_GUARANTEED}" if isinstance(env.unwrapped, PlainEnv) else ""
+        return f"{type(env.unwrapped).__name__} built in {time.perf_counter() - begin:.2f} s{caveat}"
 
 
 def _gymnasium(subject: Subject) -> str:

@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
@@ -22,8 +22,6 @@ from gagpo.envs.tasks import Task, TaskSet
 
 if TYPE_CHECKING:
     from gagpo.envs.math.sources import LoadedProblems
-
-Feedback = Literal["none", "wrong"]
 
 _GENERATED = frozenset({"families", "levels", "size", "test_size"})  # arguments that only concern generated problems
 _OPEN, _CLOSE = "<calc>", "</calc>"
@@ -46,8 +44,6 @@ class MathEnv(TextEnv):
     attempts: wrong answers after which the episode ends.
     tools: offer the calculator. Without it every turn is an attempt; with it a turn without call and answer only costs
         the turn. ``attempts=1, tools=False`` is the single-turn setting.
-    feedback: after a wrong answer: ``wrong``, or ``none`` (only the attempts left).
-    extraction: methods to find answers (:mod:`gagpo.envs.math.verify.extract`).
 
     ``info`` also holds ``verdict`` (of the last attempt), ``answer`` (canonical, for voting), ``attempts_left`` and
     ``calls``.
@@ -72,13 +68,9 @@ class MathEnv(TextEnv):
         on_bad_row: Literal["refuse", "skip"] = "refuse",
         attempts: int = 3,
         tools: bool = True,
-        feedback: Feedback = "wrong",
-        extraction: Sequence[str] = ("boxed", "hashes", "phrase"),
     ):
         if attempts < 1:
             raise InvalidArgument(f"attempts must be at least 1, got {attempts}")
-        if feedback not in get_args(Feedback):
-            raise InvalidArgument(f"unknown feedback {feedback!r}; choose from {', '.join(get_args(Feedback))}")
         if size < 0 or test_size < 0:
             raise InvalidArgument(f"size and test_size must not be negative, got {size} and {test_size}")
         if max_turns is None:
@@ -89,8 +81,8 @@ class MathEnv(TextEnv):
         self.levels = problems.check_levels(levels)
         self.size, self.test_size = size, test_size
         self.on_bad_row = on_bad_row
-        self.attempts, self.with_tools, self.feedback = attempts, tools, feedback
-        self.verifier = Verifier(extraction)
+        self.attempts, self.with_tools = attempts, tools
+        self.verifier = Verifier()
         self.problem: Problem | None = None
         self._wrong: list[str] = []
         self._results: set[str] = set()
@@ -164,10 +156,9 @@ class MathEnv(TextEnv):
             return self._outcome("Right.", reward=1.0, terminated=True, success=True)
         self._wrong.append(verdict.canonical)
         comment = "No answer found." if verdict.reason == "no_answer" else "Wrong."
-        comment = "" if self.feedback == "none" else comment
         if self._left <= 0:
             return self._outcome(comment, terminated=True, valid=valid)
-        return self._outcome(f"{comment} Attempts left: {self._left}.".lstrip(), valid=valid)
+        return self._outcome(f"{comment} Attempts left: {self._left}.", valid=valid)
 
     @property
     def _left(self) -> int:

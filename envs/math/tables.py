@@ -5,14 +5,12 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-import os
-import socket
-import urllib.parse
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from gagpo.base.errors import GagpoError
+from gagpo.base.hub import reachable
 
 MAX_LINE = 10_000_000
 """Longest line of a JSONL file, in characters."""
@@ -108,7 +106,7 @@ def hub_tables(path: str, config: str | None) -> Mapping[str, Any]:
     was_offline, verbosity = datasets.config.HF_HUB_OFFLINE, datasets.logging.get_verbosity()
     # The cache first: no waiting for the network, and the same rows as last time.
     for offline in (True, False):
-        if not offline and (was_offline or not _reachable(datasets.config.HF_ENDPOINT)):
+        if not offline and (was_offline or not reachable(datasets.config.HF_ENDPOINT)):
             reason = "offline mode is set" if was_offline else f"no connection to {datasets.config.HF_ENDPOINT}"
             break
         datasets.config.HF_HUB_OFFLINE = offline
@@ -125,15 +123,3 @@ def hub_tables(path: str, config: str | None) -> Mapping[str, Any]:
         f"data set {path} is not on this machine and could not be downloaded ({reason}); with a network connection, "
         f'run: python -c "from datasets import load_dataset; load_dataset({arguments})"'
     )
-
-
-def _reachable(endpoint: str) -> bool:
-    """Whether a host accepts a connection within three seconds; assumed behind a proxy."""
-    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
-        return True
-    address = urllib.parse.urlsplit(endpoint)
-    try:
-        socket.create_connection((address.hostname or "", address.port or 443), timeout=3).close()
-    except OSError:
-        return False
-    return True

@@ -77,7 +77,7 @@ class ProgramEnv(TextEnv):
     def open_pool(
         cls, kwargs: Kwargs, memory: int | None, step_deadline: float = 60.0, reset_deadline: float = 300.0
     ) -> Pool:
-        """A pool of programs for the environment with these arguments; see :func:`gagpo.envs.remote.pool.open_pool`."""
+        """The pool of programs that :func:`gagpo.envs.pool.opening.open_pool` opens."""
         from gagpo.envs.program.pool import ProgramPool
 
         env = cls(**kwargs)

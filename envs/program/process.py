@@ -8,7 +8,6 @@ import inspect
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -39,7 +38,7 @@ class ProgramProcess(gymnasium.Env[str, str]):
     def preload(command: Sequence[str], agent: str, reward: str) -> None:
         """Import once what all runs need."""
         for name in filter(None, (agent, reward)):
-            _function(name)
+            FUNCTIONS.find(name)
         if agent:
             asyncio.run(_warmed())
 
@@ -47,21 +46,14 @@ class ProgramProcess(gymnasium.Env[str, str]):
         order: Json = json.loads((options or {})["task"])
         os.environ.update(order["variables"])
         if "transcript" in order:
-            return _reported(_function(self.judge)(order["row"], order["transcript"])), {"status": 0}
+            return _reported(FUNCTIONS.find(self.judge)(order["row"], order["transcript"])), {"status": 0}
         if self.agent:
-            return _reported(asyncio.run(_played(_function(self.agent), order["row"]))), {"status": 0}
+            return _reported(asyncio.run(_played(FUNCTIONS.find(self.agent), order["row"]))), {"status": 0}
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
             alive = functools.partial(guard.die_with_parent, os.getpid())
             nothing = subprocess.DEVNULL
             child = subprocess.Popen(self.command, stdin=nothing, stdout=output, stderr=errors, preexec_fn=alive)
             return _tail(output, child), {"status": child.wait(), "errors": _tail(errors, child)}
-
-
-def _function(name: str) -> Callable[..., Any]:
-    """The function ``module:name``; modules of the working directory are found last."""
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
-    return FUNCTIONS.find(name)
 
 
 async def _warmed() -> None:

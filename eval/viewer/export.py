@@ -6,21 +6,20 @@ Pages opened from disk may load scripts but not data, so every data file is a sc
 from __future__ import annotations
 
 import json
-import math
 import re
 import zlib
 from collections.abc import Iterator, Sequence
 from importlib import resources
-from itertools import pairwise
 from pathlib import Path
+
+import numpy as np
 
 from gagpo.base import durable
 from gagpo.eval.episode_files import EpisodeRecord, read_episode_file
-from gagpo.eval.runs import load_run
 from gagpo.eval.viewer.credit import EpisodeCredit, Recredit, for_run
 from gagpo.eval.viewer.index import (
-    DEAD_ZONE,
     FORMAT,
+    LARGE,
     EpisodeEntry,
     EpisodeFile,
     GroupEntry,
@@ -28,6 +27,7 @@ from gagpo.eval.viewer.index import (
     index,
     reading_order,
 )
+from gagpo.eval.viewer.opening import home_of, open_path
 from gagpo.runs.reading import BadResult
 
 MARKER = ".gagpo-view"  # marks a folder that may be replaced
@@ -35,20 +35,20 @@ SHARD = 600_000  # characters of one shard, about
 OUTCOMES = ("terminated", "truncated", "failed")
 
 
-def export(runs: Sequence[Path], output: Path, problems: Sequence[str] = ()) -> Path:
+def export(paths: Sequence[Path], output: Path, problems: Sequence[str] = ()) -> Path:
     """Write the folder whole or not at all, replacing one written before; return the page to open.
 
+    paths: run folders, and files of episodes or results.
     problems: further read errors to show.
 
     Raises:
-        BadResult: a folder is not a run, no run has episodes, or ``output`` holds other files.
+        BadResult: a folder is not a run, there are no episodes, or ``output`` holds other files.
     """
     require_replaceable(output)
-    loaded = [load_run(folder) for folder in runs]
-    files = [sorted((run.folder / "episodes").glob("*.jsonl")) for run in loaded]
-    if not any(files):
+    opened = [open_path(path) for path in paths]
+    if not any(files for _, files in opened):
         raise BadResult(
-            f"{runs[0]} holds no episodes to look at (no episodes/*.jsonl); train with "
+            f"{paths[0]} holds no episodes to look at (no episodes/*.jsonl); train with "
             "training.keep_episodes=1, or wait for its first evaluation"
         )
     with durable.replacing_folder(output.resolve(), flushed=False) as part:
@@ -59,11 +59,13 @@ def export(runs: Sequence[Path], output: Path, problems: Sequence[str] = ()) -> 
             if page.name.endswith((".html", ".css", ".js")):
                 (part / page.name).write_bytes(page.read_bytes())
         sources = []
-        for number, (run, paths) in enumerate(zip(loaded, files, strict=True)):
-            recredit = for_run(run.folder)
-            sources += [_write_file(data, number, path, recredit) for path in paths]
+        for number, (path, (_, files)) in enumerate(zip(paths, opened, strict=True)):
+            recredit = for_run(home_of(path))
+            sources += [_write_file(data, number, file, recredit) for file in files]
+        if not any(source.groups for source in sources):
+            raise BadResult(f"{paths[0]} holds no finished episode")
         sources.sort(key=reading_order)
-        _write_script(data / "index.js", "viewer.load", index(loaded, sources, problems))
+        _write_script(data / "index.js", "viewer.load", index([run for run, _ in opened], sources, problems))
     return output / "index.html"
 
 
@@ -77,10 +79,10 @@ def _write_file(data: Path, run: int, path: Path, recredit: Recredit) -> Episode
     size = 0
     for group in groups:
         credit = [next(credited) for _ in group]
-        differ = [_differences(one) if len(group) > 1 else [] for one in credit]
+        differ = _disagreements(credit)
         record: dict[str, object] = {"episodes": [_shown(*of) for of in zip(group, credit, differ, strict=True)]}
         source.groups.append(_entry(group, differ, len(source.shards), len(shard)))
-        source.episodes += [EpisodeEntry(_flags(one), round(one.reward, 6), len(one.turns)) for one in group]
+        source.episodes += [EpisodeEntry(_flags(one), round(one.reward, 6), one.played) for one in group]
         shard.append(record)
         size += len(json.dumps(record))
         if size > SHARD:
@@ -129,20 +131,20 @@ def _credited(recredit: Recredit, episodes: Sequence[EpisodeRecord]) -> Iterator
 
 
 def _entry(group: Sequence[EpisodeRecord], differ: Sequence[list[bool]], shard: int, place: int) -> GroupEntry:
-    turns = sum(len(one.turns) for one in group) / len(group)
+    turns = sum(one.played for one in group) / len(group)
     wins, compared = sum(one.won for one in group), sum(map(len, differ))
     share = sum(map(sum, differ)) / compared if compared else 0.0
     return GroupEntry(group[0].task, group[0].kind, len(group), wins, round(turns, 2), round(share, 4), shard, place)
 
 
-def _differences(credit: EpisodeCredit | None) -> list[bool]:
-    """Whether a turn's advantages under the two algorithms differ in sign (positive, near zero, negative)."""
-    rows = list(credit.advantages.values()) if credit else []
-    return [_sign(a) != _sign(b) for first, second in pairwise(rows) for a, b in zip(first, second, strict=True)]
-
-
-def _sign(value: float) -> int:
-    return 0 if abs(value) < DEAD_ZONE else int(math.copysign(1, value))
+def _disagreements(group: Sequence[EpisodeCredit | None]) -> list[list[bool]]:
+    """Of every turn of a group, whether the two algorithms give it large advantages of opposite signs."""
+    rows = [np.array([*one.advantages.values()]) if one else np.zeros((2, 0)) for one in group]
+    everything = np.concatenate(rows, axis=1)
+    if len(group) < 2 or not everything.size:
+        return [[] for _ in group]
+    least = LARGE * everything.std(axis=1, keepdims=True)
+    return [((abs(row) > least).all(axis=0) & (row[0] * row[1] < 0)).tolist() for row in rows]
 
 
 def _flags(one: EpisodeRecord) -> int:

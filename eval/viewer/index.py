@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 
 from gagpo.eval.health import sentences
-from gagpo.eval.runs import Evaluation, Run, load_run, read_label
+from gagpo.eval.runs import Evaluation, Run, read_label
 from gagpo.eval.statistics import Interval, mean_over_seeds
-from gagpo.runs.reading import BadResult
 from gagpo.runs.register import Display, shown_in
 
 FORMAT = "gagpo view 2"
-DEAD_ZONE = 0.1  # advantages nearer to zero have no sign
+DEAD_ZONE = 0.1  # advantages nearer to zero have no colour
+LARGE = 0.5  # standard deviations of a group; two credits disagree where both have larger advantages of opposite signs
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,7 @@ class GroupEntry:
     """One group in the index.
 
     turns: mean number of turns.
-    differ: share of turns whose credit has different signs under the two algorithms.
+    differ: share of turns on which the two algorithms disagree.
     shard: number of its shard.
     place: its index within the shard.
     """
@@ -92,6 +91,7 @@ def index(runs: Sequence[Run], sources: Sequence[EpisodeFile], problems: Sequenc
     return {
         "format": FORMAT,
         "dead_zone": DEAD_ZONE,
+        "large": LARGE,
         "runs": [_run(run) for run in runs],
         "experiments": experiments(runs),
         "settings": settings_that_differ(settings),
@@ -143,40 +143,6 @@ def _evaluation(one: Evaluation) -> dict[str, object]:
     }
 
 
-def runs_in(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """The run folders among ``folders`` or directly inside them, and errors of those that cannot be read.
-
-    Raises:
-        BadResult: a folder neither is a run nor holds one.
-    """
-    found: list[Path] = []
-    problems: list[str] = []
-    for folder in folders:
-        if not folder.is_dir():
-            raise BadResult(f"{folder}: not a run folder (no such folder)")
-        if is_run(folder):
-            found.append(folder)
-            continue
-        inside = sorted(one for one in folder.iterdir() if not one.name.startswith(".") and is_run(one))
-        if not inside:
-            raise BadResult(f"{folder}: neither a run folder nor a folder of runs (no metrics.jsonl, no evals/*.json)")
-        for one in inside:
-            try:
-                load_run(one)
-            except BadResult as error:
-                problems.append(str(error))
-            else:
-                found.append(one)
-    if not found:
-        raise BadResult(f"none of the runs can be read: {problems[0]}")
-    return found, problems
-
-
-def is_run(folder: Path) -> bool:
-    """Whether a folder has metrics or an evaluation."""
-    return (folder / "metrics.jsonl").exists() or any((folder / "evals").glob("*.json"))
-
-
 def experiments(runs: Sequence[Run]) -> list[dict[str, object]]:
     """Table rows of runs, grouped by :attr:`gagpo.eval.runs.Run.label`, so that seeds of one method share a row.
 
@@ -194,7 +160,7 @@ def experiments(runs: Sequence[Run]) -> list[dict[str, object]]:
             {
                 "name": label if len(group) > 1 else group[0].name,
                 "runs": numbers,
-                "environment": group[0].settings.get("environment.id", "") or " + ".join(group[0].envs),
+                "environment": group[0].environment,
                 "seeds": [run.settings.get("seed", "") for run in group],
                 "success": {split: _interval(ends).record() for split, ends in success.items()},
             }

@@ -5,14 +5,18 @@ Another package offers one in its metadata:
     [project.entry-points."gagpo.engines"]
     mine = "my_package.my_engine:MyEngine"
 
-A module is imported only when its object is used, so a missing library affects no other object.
+A module is imported only when its object is used, so a missing library affects no other object. It may lie in the
+working directory, which is searched last, so a file there never replaces a library.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
 from typing import Any, Generic, TypeVar, cast
 
 from pydantic import ValidationError
@@ -23,6 +27,20 @@ from gagpo.base.options import Options, by_name, explain
 
 Found = TypeVar("Found")
 Made = TypeVar("Made", bound=Options)
+
+
+def import_from_here(module: str) -> ModuleType:
+    """Import ``module``; if it is not found, append the working directory to ``sys.path`` and try again."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        here = os.getcwd()
+        missing_itself = error.name is not None and f"{module}.".startswith(f"{error.name}.")
+        if not missing_itself or here in sys.path:
+            raise
+        sys.path.append(here)
+        importlib.invalidate_caches()
+        return importlib.import_module(module)
 
 
 class Registry(Generic[Found]):
@@ -87,7 +105,7 @@ class Registry(Generic[Found]):
         offer = None if name in self.ours else self.offered().get(name)
         what = f"{self.kind} {name}" + (f" of the package {offer.dist.name}" if offer and offer.dist else "")
         try:
-            found: Any = importlib.import_module(module)
+            found: Any = import_from_here(module)
         except Exception as error:  # other people's code may raise anything
             missing = (error.name if isinstance(error, ModuleNotFoundError) else "") or ""
             package = missing.partition(".")[0]

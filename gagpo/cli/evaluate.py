@@ -115,6 +115,8 @@ def evaluate(
     records = {name: _shown(outcome, name) for name, outcome in outcomes.items()}
     if len(records) > 1:
         records |= _shown_together({name: outcome.result for name, outcome in outcomes.items()})
+    if written := [file_of_environment(path, name) for path in (out, episodes) if path for name in outcomes]:
+        say(*(f"wrote {path}" for path in written))
     if as_json:
         print_json(records.get("", records))
 

@@ -1,10 +1,10 @@
-"""Examples for the help of every command."""
+"""Two examples for the help of every command."""
 
 from __future__ import annotations
 
 import typer
 
-EXAMPLES: dict[str, tuple[str, ...]] = {
+EXAMPLES: dict[str, tuple[str, str]] = {
     "train": ("gagpo train alfworld-first training.iterations=3", "gagpo train --resume runs/alfworld-first"),
     "sft": ("gagpo sft alfworld-small", "gagpo sft mine.yaml sft.steps=1200 --again"),
     "eval": (
@@ -22,7 +22,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "doctor": ("gagpo doctor", "gagpo doctor --device cuda --processes 8 --engine vllm --dtype bfloat16"),
     "profile": ("gagpo profile alfworld-first", "gagpo profile mine.yaml training.precision=bfloat16 --iterations 5"),
     "export": ("gagpo export runs/alfworld-first@best model", "gagpo export episodes.jsonl talk.jsonl"),
-    "serve": ("gagpo serve gagpo/ALFWorld-v0 --port 8000",),
+    "serve": ("gagpo serve gagpo/ALFWorld-v0 --port 8000", "gagpo serve gagpo/WebShop-v0 -k products=200"),
     "models": ("gagpo models get smollm2-135m", "gagpo models get other-model.Q8_0.gguf --to models/other"),
     "new": ("gagpo new mine.yaml --like alfworld-small", "gagpo new walk"),
     "list": ("gagpo list", "gagpo list --runs elsewhere/runs --json"),

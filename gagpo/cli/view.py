@@ -1,4 +1,4 @@
-"""The command ``view``: runs in the browser."""
+"""The command ``view``: runs and episodes in the browser."""
 
 from __future__ import annotations
 
@@ -16,20 +16,26 @@ def add_to(app: typer.Typer) -> None:
 
 
 def view(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or a folder of runs.")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder to write; RUN/view by default.")] = None,
+    paths: Annotated[
+        list[Path], typer.Argument(help="Run folders, a folder of runs, or files: episodes, results, journals.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder to write; RUN/view or FILE-view by default.")
+    ] = None,
     opened: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
-    """Write pages with every episode of runs: groups, turns, credit. They open from disk.
+    """Write pages with every episode of runs or files: groups, turns, credit. They open from disk.
 
     With several runs, the first page is a table of them, and any two can be compared.
     """
     from gagpo.eval.viewer.export import export
-    from gagpo.eval.viewer.index import runs_in
+    from gagpo.eval.viewer.opening import runs_in
 
-    found, problems = runs_in(runs)
-    page = export(found, out or runs[0] / "view", problems)
-    say(f"open {page}")
+    found, problems = runs_in(paths)
+    first = paths[0]
+    beside = first.with_name(f"{first.stem}-view") if first.is_file() else first / "view"
+    page = export(found, out or beside, problems)
+    say(f"wrote {page.parent}; open {page}")
     if opened:
         import webbrowser
 

@@ -25,7 +25,7 @@ from gagpo.settings import RunSettings, SettingsError
 
 PLAYED = ("task", "task_type", "split", "group", "sample", "seed", "temperature", "success", "outcome", "restarts")
 EPISODE = (*PLAYED, "end_observation", "end_state", "info", "environment")
-ACTED = ("observation", "response", "action", "reward", "invalid", "cut")
+ACTED = ("observation", "response", "action", "reward", "invalid", "cut", "sent")
 TURN = (*ACTED, "state", "trainable", "version", "calls")
 
 

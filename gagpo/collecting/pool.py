@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 from gagpo.envs.pool import Pool
 from gagpo.envs.pool.mixed import MixedPool
-from gagpo.envs.remote.pool import open_pool
+from gagpo.envs.pool.opening import open_pool
 from gagpo.settings import RunEnvironment, RunSettings
 
 

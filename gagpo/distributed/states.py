@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -124,10 +125,16 @@ def write(tensors: dict[str, Tensor], folder: Path, ranks: Ranks) -> None:
 
 
 def read(tensors: dict[str, Tensor], folder: Path, ranks: Ranks) -> None:
-    """Fill ``tensors``, whole or sharded, from the files of ``folder``; StateError if one is missing."""
+    """Fill ``tensors``, whole or sharded, from the files of ``folder``; StateError for a missing or other tensor."""
+    there = stored(folder)
+    for name, tensor in tensors.items():
+        if name not in there:
+            raise StateError(f"{folder} has no tensor {name!r}")
+        if (size := there[name].size) != tensor.shape:
+            raise StateError(f"{folder}: tensor {name!r} has shape {tuple(size)}, not {tuple(tensor.shape)}")
     try:
         load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), **_among(ranks))
-    except Exception as error:  # torch raises whatever the damaged bytes lead to
+    except (Exception, CheckpointException) as error:  # torch raises whatever the damaged bytes lead to
         raise StateError(f"{folder} cannot be read: {reason(error)}") from None
 
 
@@ -135,7 +142,7 @@ def _among(ranks: Ranks) -> dict[str, Any]:
     return {"no_dist": True} if ranks.alone else {"process_group": ranks.group}
 
 
-def reason(error: Exception) -> str:
+def reason(error: BaseException) -> str:
     """The first failure in torch's error, on one line."""
     inner = next(iter(getattr(error, "failures", {}).values()), error)
     return " ".join(str(inner[0] if isinstance(inner, tuple) else inner).split())[:200] or type(error).__name__

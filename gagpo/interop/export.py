@@ -35,7 +35,7 @@ def export(source: Path, out: Path) -> int:
     if not solved:
         raise InvalidArgument(f"{source} holds no successful episode")
     place = source.resolve().parents[1]
-    settings = RunFolder.open(place).settings if (place / "config.yaml").is_file() else None
+    settings = RunFolder.open(place).stored_settings() if (place / "config.yaml").is_file() else None
     rows = [{"messages": conversation(episode, *_wording(settings, episode.environment or ""))} for episode in solved]
     durable.write_text(out, "".join(json.dumps(row) + "\n" for row in rows))
     return len(rows)

@@ -46,13 +46,11 @@ class Row:
         return self.ids[:-1]
 
 
-def build_rows(episodes: Sequence[Episode], trainable_only: bool = False) -> list[Row]:
+def build_rows(episodes: Sequence[Episode]) -> list[Row]:
     """Rows of the episodes' turns, in order.
 
     A turn continues the row if its prompt extends the previous prompt and response token for token; otherwise it begins
     a new row. So an append-only conversation is one row, and a windowed history is a row per turn.
-
-    trainable_only: read the responses of turns that are not trainable, but do not train on them.
     """
     rows: list[Row] = []
     turn_number = token_number = 0
@@ -68,7 +66,7 @@ def build_rows(episodes: Sequence[Episode], trainable_only: bool = False) -> lis
             ids = np.concatenate([turn.prompt_ids, turn.response_ids])
 
             # Turns and tokens are counted whether or not they are trained.
-            if count and (turn.trainable or not trainable_only):
+            if count:
                 offset_K = np.arange(count)
                 logprob_K = turn.logprobs if len(turn.logprobs) == count else np.zeros(count, np.float32)
                 columns.append((first + offset_K, np.full(count, turn_number), token_number + offset_K, logprob_K))

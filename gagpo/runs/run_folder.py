@@ -19,7 +19,7 @@ from gagpo.agents.episodes import Decode, Episode, write_episodes
 from gagpo.base import durable
 from gagpo.base.regular_file import read_bytes
 from gagpo.runs.metrics import Metrics, metric_row, metric_rows, read_metrics
-from gagpo.settings import RunSettings, SettingsError, TrainingSettings, dump, load
+from gagpo.settings import RunSettings, SettingsError, TrainingSettings, dump, load, load_stored
 
 LOG = logging.getLogger("gagpo")
 
@@ -108,6 +108,10 @@ class RunFolder:
         if self._settings is None:
             self._settings = load(self.path / "config.yaml")
         return self._settings
+
+    def stored_settings(self) -> RunSettings:
+        """The settings to evaluate or export the run with, which import no credit of other code."""
+        return load_stored(self.path / "config.yaml")
 
     @property
     def commit(self) -> str | None:

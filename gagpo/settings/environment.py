@@ -15,6 +15,7 @@ from gagpo.agents.prompts import Prompt, find_prompt
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.nearest import hint
 from gagpo.base.options import Options, problems, sentence
+from gagpo.envs.plain import seed_ranges
 from gagpo.envs.tasks import in_environment
 from gagpo.settings.training import EvaluationSettings
 
@@ -66,14 +67,32 @@ Calls = Annotated[str, AfterValidator(_known_calls)]
 """The format of tool calls."""
 
 
+def _seeds(tasks: dict[str, str]) -> dict[str, str]:
+    seed_ranges(tasks)
+    return tasks
+
+
 class EnvironmentSettings(Options):
     """The environment of a run."""
 
     id: str = Field(
-        description="a registered id, module:Name-v0 of a file in the working directory, or http://HOST:PORT"
+        description="a registered id, module:Name-v0 of a file in the working directory, textarena:NAME, or "
+        "http://HOST:PORT"
     )
     split: str = Field("train", description="the split that is trained on")
     kwargs: Kwargs = Field({}, description="arguments of the environment's constructor")
+    tasks: Annotated[dict[str, str], AfterValidator(_seeds)] = Field(
+        {},
+        description="of an environment without tasks: the seeds of each split, {train: 0-999, test: 1000-1099}; passed "
+        "on as kwargs.tasks",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_tasks(cls, values: object) -> object:
+        if not isinstance(values, dict) or not values.get("tasks"):
+            return values
+        return {**values, "kwargs": {**(values.get("kwargs") or {}), "tasks": values["tasks"]}}
 
 
 class ContextSettings(Options):
@@ -124,16 +143,13 @@ def _evaluation(given: dict[str, Any]) -> dict[str, Any]:
     return _part_of(EvaluationSettings, given, ["splits", "tries", "tasks"])
 
 
-class EnvironmentRow(Options):
+class EnvironmentRow(EnvironmentSettings):
     """One of several environments that a run trains on together; by default with the run's own settings."""
 
     name: str = Field(
         pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,39}$", description="in metrics, panels and tasks: letters, digits, - and _"
     )
     weight: float = Field(1.0, ge=1e-6, le=1e6, description="share of the task groups, relative to other environments")
-    id: str = Field(description="a registered id, or module:Name-v0 of a file in the working directory")
-    split: str = Field("train", description="the split that is trained on")
-    kwargs: Kwargs = Field({}, description="arguments of the environment's constructor")
     context: Annotated[dict[str, Any], AfterValidator(_context)] = Field(
         {}, description="keys of `context` that differ from the run's"
     )

@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 from gagpo.base.core_schema import NotYaml, parse_yaml, write_yaml
 from gagpo.base.nearest import hint
 from gagpo.base.options import complaint, sentence
+from gagpo.credit import CREDITS, CreditSettings
 from gagpo.settings import keys
 from gagpo.settings.run import RunSettings, SettingsError
 
@@ -63,6 +64,17 @@ def load(config: str | Path, overrides: Sequence[str] = ()) -> RunSettings:
         SettingsError: the file is not YAML, a key is unknown or a value is wrong.
     """
     return parse(read_mapping(find_config(config)), str(config), overrides)
+
+
+def load_stored(path: Path) -> RunSettings:
+    """The settings of a run, to evaluate or export it: its credit is not imported, unless it is one of this package."""
+    values = read_mapping(path)
+    algorithm = values.get("algorithm")
+    credit = algorithm.get("credit") if isinstance(algorithm, dict) else None
+    if isinstance(algorithm, dict) and isinstance(credit, dict) and credit.get("name") not in CREDITS.ours:
+        stored = CreditSettings(name=str(credit.get("name")))
+        values["algorithm"] = {**algorithm, "preset": "", "credit": stored, "critic": None}
+    return parse(values, str(path))
 
 
 def parse(values: Mapping[str, object], where: str, overrides: Sequence[str] = ()) -> RunSettings:

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import os
-import re
 from importlib.metadata import version
 from pathlib import Path
 
+from gagpo.agents.engines.ranks import require_vllm
+from gagpo.agents.engines.registry import SERVERS
 from gagpo.agents.pretrained import folder_of
+from gagpo.base.hub import NAME, why_unavailable
+from gagpo.base.nearest import nearest
+from gagpo.envs.lookup import find_spec
 from gagpo.settings.run import RunSettings, SettingsError
+from gagpo.trackers import require_trackers
 
 
 def require_machine(settings: RunSettings) -> None:
-    """Raise SettingsError if this machine lacks the device or the threads."""
+    """Raise GagpoError if this machine lacks the device, the threads or a package that the run needs."""
     require_threads(settings.threads)
     require_device(settings.device)
+    for env in settings.all_environments:
+        find_spec(env.environment.id)
+    require_trackers(settings.trackers)
+    if settings.engine.name in SERVERS and not settings.engine.options.get("urls"):
+        require_vllm()
 
 
 def require_device(name: str) -> None:
@@ -52,7 +62,19 @@ def require_model(model: str) -> None:
             raise SettingsError(f"{model} is neither a run (no config.yaml) nor a model folder (no config.json)")
     elif folder.exists():
         raise SettingsError(f"{model} is a file: name the folder of a run or of a model")
-    elif ours or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", model):
+    elif ours or not NAME.fullmatch(model):
         raise SettingsError(
-            f"there is no run or model {model}: the folder does not exist (`gagpo list` shows those that exist)"
+            f"there is no run or model {model}: the folder does not exist{_near(folder)} (`gagpo list` shows those "
+            "that exist)"
         )
+    elif reason := why_unavailable(model):
+        raise SettingsError(f"there is no run or model folder {model}{_near(folder)}; as a hub name, {reason}")
+
+
+def _near(folder: Path) -> str:
+    """The folders that are named alike, below the innermost parent that exists."""
+    place = next(one for one in folder.parents if one.is_dir())
+    patterns = ("*",) if place == folder.parent else ("*", "*/*")
+    known = [str(one) for pattern in patterns for one in place.glob(pattern) if one.is_dir()]
+    near = nearest(str(folder), known, cutoff=0.7)
+    return f"; nearest: {', '.join(near)}" if near else ""

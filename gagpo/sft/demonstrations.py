@@ -20,7 +20,7 @@ from gagpo.agents.toolbox import Phrasing, Toolbox
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.progress import track
 from gagpo.envs.base import Kwargs, TextEnv
-from gagpo.envs.remote.pool import open_pool
+from gagpo.envs.pool.opening import open_pool
 from gagpo.envs.tools import tools_of
 from gagpo.settings import RunSettings, SftSettings
 

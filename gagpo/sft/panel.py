@@ -15,7 +15,7 @@ from gagpo.agents.episodes import Episode
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import language_agent, make_engine, tasks_of
 from gagpo.base.errors import GagpoError
-from gagpo.envs.remote.pool import open_pool
+from gagpo.envs.pool.opening import open_pool
 from gagpo.eval.evaluate import choose_panel
 from gagpo.settings import RunSettings, SftSettings
 from gagpo.sft.demonstrations import environment_of, sft_of, success_of

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
+from gagpo.base.errors import MissingPackage
 from gagpo.base.registry import Registry
 from gagpo.trackers.base import Settings, Tracker, Trackers
 
-__all__ = ["TRACKERS", "Tracker", "Trackers", "tracking"]
+__all__ = ["TRACKERS", "Tracker", "Trackers", "require_trackers", "tracking"]
 
 TRACKERS: Registry[Callable[[], Tracker]] = Registry(
     "tracker",
@@ -19,6 +21,15 @@ TRACKERS: Registry[Callable[[], Tracker]] = Registry(
         "wandb": "gagpo.trackers.wandb:Wandb",
     },
 )
+
+
+def require_trackers(names: Sequence[str]) -> None:
+    """Raise GagpoError unless the trackers called ``names`` can be imported; this package's own are not imported."""
+    for name in names:
+        if name not in TRACKERS.ours:
+            TRACKERS.find(name)
+        elif find_spec(name) is None:  # each is called as its package
+            raise MissingPackage(f"tracker {name} needs the package {name}: pip install {name}, or set trackers=[]")
 
 
 @contextmanager

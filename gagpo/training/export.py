@@ -40,7 +40,7 @@ def export(source: str, out: Path, adapter: bool = False, trust_remote_code: boo
         CheckpointError: the checkpoint is damaged.
     """
     run, which = named(Path(source))
-    settings = RunFolder.open(run).settings
+    settings = RunFolder.open(run).stored_settings()
     if out.exists():
         raise SettingsError(f"{out} exists; choose a folder that does not exist")
     from gagpo.agents.engines import adapters  # torch: slow to import
@@ -79,7 +79,7 @@ def _name_base_absolutely(config: Path) -> None:
 def model_card(run: Path, saved: Checkpoint, adapter: bool = False) -> str:
     """Markdown: results before training and of this checkpoint, settings, versions."""
     folder = RunFolder.open(run)
-    settings = folder.settings
+    settings = folder.stored_settings()
     envs = ", ".join(f"`{one.environment.id}` (split `{one.environment.split}`)" for one in settings.all_environments)
     algorithm = Run(run, (), 0, ()).algorithm or "an algorithm of its own"
     versions = {name: value for name, value in folder.versions().items() if name not in ("machine", "cores")}

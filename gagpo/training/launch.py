@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gagpo.envs.lookup import find_spec
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import RunSettings, SettingsError, load, machine
 from gagpo.settings.derived import with_derived
@@ -71,8 +70,6 @@ def open_run(
         return resume_run(resume, overrides) if resume else new_run(config or "", overrides, runs, auto)
 
     machine.require_machine(settings)
-    for env in settings.all_environments:
-        find_spec(env.environment.id)
     if launch.starts_ranks(settings.processes):
         from gagpo.collecting.distributed_rollout import require_fitting
 

@@ -52,7 +52,7 @@ class Recorder:
         self.folder, self.settings, self.ranks = folder, settings, ranks
         self.rows: list[Metrics] = []
         self._checkpoints = folder.path / "checkpoints"
-        self._decode = lambda token: str(tokenizer.decode(token))
+        self._decode = lambda ids: str(tokenizer.decode(ids))
         self.saver = Saver(self._checkpoints, tokenizer, ranks)
         self._report = report
         self._trackers = Trackers({})
@@ -101,9 +101,9 @@ class Recorder:
     def save_offenders(self, iteration: int, episodes: Sequence[Episode]) -> Path:
         """Write the episodes that made the loss of ``iteration`` NaN, with their tokens; returns the file."""
         label = f"nonfinite-{iteration:04d}"
-        return (
-            self.folder.save_episodes(label, episodes, tokens=True) if self.ranks.first else self.folder.episodes(label)
-        )
+        if self.ranks.first:
+            self.folder.save_episodes(label, episodes, tokens=True, decode=self._decode)
+        return self.folder.episodes(label)
 
     def evaluation(self, label: str, result: EvalResult, episodes: Sequence[Episode]) -> None:
         """Record an evaluation."""

@@ -51,6 +51,24 @@ def test_a_server_that_fails_in_every_way_costs_time_only():
     assert (spent.prompt, spent.completion, spent.cached) == tuple(n * answered for n in (10, 2, 4))
 
 
+def test_a_server_that_was_never_reached_is_given_up_at_the_first_refusal():
+    client = ApiClient(ApiSettings("m", "http://127.0.0.1:9/v1"))
+    with pytest.raises(ApiError, match=r"http://127.0.0.1:9/.* cannot be reached: .*is --base-url right\?"):
+        client.submit(ASK, 0.0, 8).result(30)
+    assert client.spent.requests == 1
+    client.close()
+
+
+def test_retries_are_announced_once(caplog):
+    with serving(faults=("error",), rate=0.9) as server:
+        client = client_of(server, attempts=50)
+        client.submit(ASK, 0.0, 8).result(30)
+        client.close()
+    assert len(server.requests) > 2
+    (said,) = [record.getMessage() for record in caplog.records if record.name == "gagpo"]
+    assert "status 500" in said and "trying again, 49 times at most" in said
+
+
 def test_episodes_go_on_while_others_wait():
     with serving(delay=0.05) as server:
         _, episodes = play(server, count=8, concurrency=8)
@@ -64,6 +82,17 @@ def test_the_conversation_grows_by_appending():
     for one, two in zip(server.requests, server.requests[1:], strict=False):
         assert two["messages"][: len(one["messages"])] == one["messages"]
         assert len(two["messages"]) == len(one["messages"]) + 2
+
+
+@pytest.mark.parametrize("history", ["full", 1])
+def test_a_turn_keeps_the_messages_that_were_sent(history):
+    with serving(style="<action>{}</action>") as server:
+        _, (episode,) = play(server, 1, chat=ChatSettings(find_prompt("tags"), "Walk.", history=history))
+    assert len(episode.turns) == len(server.requests) > 1
+    for number, (turn, request) in enumerate(zip(episode.turns, server.requests, strict=True)):
+        new = request["messages"][-1:] if number and history == "full" else request["messages"]
+        assert turn.sent == "\n\n".join(f"[{one['role']}]\n{one['content']}" for one in new)
+    assert "Walk." in episode.turns[0].sent
 
 
 def test_reasoning_stays_in_the_episode_and_out_of_the_conversation():
@@ -94,8 +123,6 @@ def test_errors_that_retries_cannot_fix_are_raised_at_once():
         with pytest.raises(ApiError, match="is OPENAI_API_KEY right"):
             client_of(server).submit(ASK, 0.0, 5).result()
         assert len(server.requests) == 1
-    with pytest.raises(ApiError, match="no answer in 2 tries"):
-        ApiClient(ApiSettings("m", "http://127.0.0.1:9/v1", attempts=2)).submit(ASK, 0.0, 5).result()
 
 
 def test_a_lost_server_stops_all_episodes():

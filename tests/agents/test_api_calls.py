@@ -54,6 +54,9 @@ def test_calls_are_made_in_order_and_answered_by_their_ids():
     assert [turn.invalid for turn in episode.turns] == ["not parsed", "", "not parsed", ""]
     assert [turn.action for turn in episode.turns] == ["left", "left", "", "left"]
     assert episode.turns[0].response.startswith("I go.\n<tool_call>")
+    assert episode.turns[0].sent.startswith('[tools]\n{"type": "function"') and "\n\n[user]\n" in episode.turns[0].sent
+    assert [turn.sent.count("[tools]") for turn in episode.turns] == [1, 0, 0, 0]
+    assert episode.turns[1].sent.count("[tool]") == 2
     first, second, third, fourth = (messages for messages, _ in asked)
     assert second[: len(first)] == first and third[: len(second)] == second and fourth[: len(third)] == third
     shown = second[len(first) :]

@@ -63,7 +63,9 @@ def test_a_missing_folder_and_a_hub_name_without_network_are_named(tmp_path, mon
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ModelError, match="the folder does not exist"):
         load_tokenizer(str(tmp_path / "nowhere"))
-    with pytest.raises(ModelError, match="cached or can be downloaded"):
+    with pytest.raises(
+        ModelError, match=r"no-such-model.: it is not in the cache, and the hub cannot be reached \(offline"
+    ):
         load_model("nobody/no-such-model")
 
 
@@ -97,7 +99,7 @@ def test_tensors_that_do_not_belong_are_refused_by_name(folder):
 
 def test_tensors_of_another_shape_are_refused(folder):
     rewrite(folder, lambda tensors: tensors.update({MLP: torch.zeros(3, 32)}))
-    with pytest.raises(ModelError, match=r"cannot load the model|has shape"):
+    with pytest.raises(ModelError, match=rf"tensor .{MLP}. has shape \(3, 32\), its config says"):
         load_model(str(folder))
 
 

@@ -40,6 +40,8 @@ def test_an_episode_comes_back_as_it_was():
     back = Episode.from_record(json.loads(json.dumps(one.record())))
     assert (back.end_observation, back.end_state, back.kept) == ("The attic.", "a", False)
     assert "end_state" not in Episode("t").record()
+    one.turns[0].sent = "<|user|>see"
+    assert Episode.from_record(one.record()).turns[0].sent == "<|user|>see"
     one.turns[0].response_ids, one.turns[0].logprobs = np.array([1, 2], np.int32), np.array([-0.5, -1], np.float32)
     assert Episode.from_record(one.record(tokens=True)).record(tokens=True) == one.record(tokens=True)
 

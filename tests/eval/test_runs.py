@@ -11,6 +11,10 @@ from gagpo.eval.runs import group_runs, load_run, trailing_mean
 from gagpo.runs.metrics import metric_rows, read_metrics
 from gagpo.runs.reading import BadResult
 from gagpo.runs.run_folder import RunFolder
+from gagpo.settings import dump
+from gagpo.settings.files import parse
+
+GRPO_CREDIT = "gagpo, credit=grpo, kl.coefficient=0.0"
 
 
 def lines(path, *rows):
@@ -111,3 +115,26 @@ def test_a_device_in_the_place_of_the_metrics_is_refused(tmp_path):
     (tmp_path / "metrics.jsonl").symlink_to("/dev/null")
     with pytest.raises(BadResult, match=r"metrics\.jsonl: cannot be read \(not a regular file\)"):
         load_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["algorithm=gagpo"], "gagpo"),
+        (["algorithm.preset=gagpo", "algorithm.credit.lam=0.5"], "gagpo, credit.lam=0.5"),
+        (["algorithm.preset=gagpo", "algorithm.kl.coefficient=0", "algorithm.credit=grpo"], GRPO_CREDIT),
+        (["algorithm.preset=gigpo", "algorithm.gate=sapo"], "gigpo, gate=sapo"),
+    ],
+)
+def test_an_algorithm_is_named_with_what_differs_from_its_preset(tmp_path, overrides, told):
+    values = {"name": "run", "environment": {"id": "gagpo/Math-v0"}, "model": "starter:maths"}
+    settings = parse(values, "test", overrides)
+    (tmp_path / "config.yaml").write_text(dump(settings))
+    lines(tmp_path / "metrics.jsonl", {"iteration": 1})
+    assert load_run(tmp_path).algorithm == told
+
+
+def test_a_credit_of_ones_own_is_named_without_importing_it(tmp_path):
+    (tmp_path / "config.yaml").write_text("algorithm: {preset: gagpo, credit: {name: 'loo:LooState', weight: 2}}\n")
+    lines(tmp_path / "metrics.jsonl", {"iteration": 1})
+    assert load_run(tmp_path).algorithm == "gagpo, credit=loo:LooState"

@@ -20,7 +20,7 @@ from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.pretrained import FetchError
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import make_context, make_engine, make_env
-from gagpo.envs.remote.pool import open_pool
+from gagpo.envs.pool.opening import open_pool
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
 from gagpo.sft.run import sft

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gagpo.agents.engines.base import Request, Response, Sampling
 from gagpo.base.errors import GagpoError, InvalidArgument
-from gagpo.envs.remote.exchange import DeadlinePassed, ExchangeFailed, OversizedReply, Reply, exchange, open_http
+from gagpo.base.exchange import DeadlinePassed, ExchangeFailed, OversizedReply, Reply, exchange, open_http
 
 TEMPERATURES = (0.01, 2.0)  # what vLLM accepts besides 0; it silently raises lower ones
 CONTROL_BYTES = 1 << 20  # most bytes of an answer without tokens

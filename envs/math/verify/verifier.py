@@ -7,14 +7,13 @@ Numbers, choices, words and lists of them are compared in this process, formulas
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from gagpo.base.errors import GagpoError
 from gagpo.envs.math.verify.answers import Answer, Choice, canonical
 from gagpo.envs.math.verify.compare import NeedsAlgebra, Reason, needs_algebra, same
-from gagpo.envs.math.verify.extract import METHODS, Extraction, check_methods, extract
+from gagpo.envs.math.verify.extract import Extraction, extract
 from gagpo.envs.math.verify.pool import VERIFIERS
 from gagpo.envs.math.verify.reading import Unreadable, read
 
@@ -61,7 +60,6 @@ def read_gold(gold: str) -> Answer:
 class Verifier:
     r"""Judges the final answers of responses.
 
-    methods: how answers are found, see :mod:`gagpo.envs.math.verify.extract`.
     pool: compares formulas; by default the shared pool of this process.
 
     >>> verifier = Verifier()
@@ -71,8 +69,7 @@ class Verifier:
     ('mismatch', 'no_answer')
     """
 
-    def __init__(self, methods: Sequence[str] = METHODS, pool: Comparer | None = None) -> None:
-        self.methods = check_methods(methods)
+    def __init__(self, pool: Comparer | None = None) -> None:
         self._pool = pool
         self._shares = False
 
@@ -90,7 +87,7 @@ class Verifier:
 
     def extract(self, gold: str, response: str) -> Extraction | None:
         """The final answer of ``response`` to the question whose gold answer is ``gold``, or None."""
-        return extract(response, self.methods, choices=isinstance(read_gold(gold), Choice))
+        return extract(response, choices=isinstance(read_gold(gold), Choice))
 
     def verify(self, gold: str, response: str) -> Verdict:
         """Judge the final answer of ``response``; raises :class:`GoldError`."""

@@ -47,6 +47,12 @@
     h("select", { name, onchange: (event) => changed({ [name]: event.target.value }) },
       options.map(([value, text]) => h("option", { value, selected: (query[name] ?? "") === value }, text))));
 
+  // A choice among names; none where all rows have the same.
+  viewer.pickName = (query, name, label, any, names, changed) => {
+    const known = names.filter(Boolean);
+    return known.length > 1 || query[name] ? viewer.pick(query, name, label, [["", any], ...known.map((one) => [one, viewer.short(one, 50)])], changed) : null;
+  };
+
   viewer.search = (query, name, label, hint, changed) => {
     let timer = 0;
     return h("label", null, label, h("input", {
@@ -60,11 +66,11 @@
     const pick = (name, label, options) => viewer.pick(query, name, label, options, changed);
     const labels = [...new Map(sources.map((one) => [one.label, one.stage === "train" ? `training, iteration ${one.iteration}` : viewer.visible(one.label)]))];
     return [viewer.search(query, "task", "Task", "part of a task's name", changed),
-      pick("type", "Type", [["", "any type"], ...types.map((one) => [one, viewer.short(one || "(none)", 50)])]),
+      viewer.pickName(query, "type", "Type", "any type", types, changed),
       pick("outcome", "Outcome", levels),
       runs.length > 1 && pick("run", "Run", [["", "any run"], ...runs.map((one, i) => [String(i), viewer.visible(one.name)])]),
       pick("source", "Iteration", [["", "any"], ...labels]),
-      pick("credit", "Credit", [["", "any"], ["differs", "GAGPO and GRPO differ in sign"]])];
+      pick("credit", "Credit", [["", "any"], ["differs", "GAGPO and GRPO disagree"]])];
   };
 
   // columns(state): [key, name, cell(row), value(row) to sort by]. standard: the default order, by a value (largest first)
@@ -93,7 +99,7 @@
 
     function draw() {
       const rows = found.slice(page * PAGE, (page + 1) * PAGE);
-      body.replaceChildren(...rows.map((row) => h("tr", null, columns.map(([, , cell], i) => h(i ? "td" : "th", i ? null : { scope: "row" }, cell(row))))));
+      body.replaceChildren(...rows.map((row) => h("tr", null, columns.map(([, label, cell], i) => h(i ? "td" : "th", i ? { "data-label": label } : { scope: "row" }, h("div", null, cell(row)))))));
       const last = Math.max(1, Math.ceil(found.length / PAGE));
       status.textContent = `${viewer.times(found.length, counted(state))}${last > 1 ? `, page ${page + 1} of ${last}` : ""}${state.sort ? "" : `; ${standard.words}`}`;
       const turn = (by, label, off) => h("button", { type: "button", disabled: off, onclick: () => { page += by; draw(); table.scrollIntoView(); } }, label);
@@ -128,7 +134,7 @@
   const dispute = (g) => of("differ")(g) + (of("wins")(g) > 0 && of("wins")(g) < of("size")(g) ? (viewer.data.sources[when(g)].stage === "train" ? 4 : 2) : 0);
   viewer.groups = (query) => viewer.table("Groups", query, {
     form: filters(LEVELS), find: viewer.matchingGroups, columns: () => GROUPS, noun: "group",
-    standard: { value: dispute, words: "training groups with mixed outcomes first, by the share of turns in which GAGPO and GRPO differ" },
+    standard: { value: dispute, words: "training groups with mixed outcomes first, by the share of turns in which GAGPO and GRPO disagree" },
   });
 
   const owner = (e) => viewer.data.owner[e];

@@ -12,16 +12,22 @@
     const tokens = turn.tokens;
     const [, size, label, way] = STRIPS[kind];
     const numbers = tokens[kind] || (kind === "advantage" && advantage !== undefined ? tokens.text.map(() => advantage) : null);
-    const skipped = tokens.prompt - tokens.read.length;
     const token = (text, number, dim) => {
       const shown = viewer.visible(text).replace(/\n/g, "⏎").replace(/ /g, "·") || "∅";
       if (dim || !Number.isFinite(number)) return h("span", { class: "token dim" }, shown);
       return h("span", { class: `token ${way(number)}`, "--size": size(number), title: label(number) }, shown);
     };
     return h("div", { class: "strip", role: "group", "aria-label": `Tokens by ${STRIPS[kind][0]}` },
-      skipped > 0 && h("span", { class: "token dim" }, `… ${viewer.times(skipped, "earlier token")}`),
-      tokens.read.map((text) => token(text, NaN, true)),
       tokens.text.map((text, i) => token(text, numbers?.[i], masked)));
+  }
+
+  viewer.noTurns = () => h("p", { class: "soft" }, "No turns are recorded here. An evaluation writes them with --episodes FILE.");
+
+  // The whole prompt of the first turn; of later turns what is new in it.
+  function sent(turn, t) {
+    const text = turn.sent || turn.tokens?.read?.join("");
+    const length = turn.tokens?.prompt ? `, ${viewer.times(turn.tokens.prompt, "token")}` : "";
+    return text ? h("details", { class: "sent" }, h("summary", null, t ? `Sent to the model: new in this turn${length && `, prompt of${length.slice(1)}`}` : `Sent to the model: the whole prompt${length}`), viewer.passage(text, `Prompt of turn ${t + 1}`)) : null;
   }
 
   function invalid(turn) {
@@ -53,6 +59,7 @@
         (turn.value ?? episode.values?.[t]) !== undefined && h("span", { class: "chip plain" }, h("small", null, "value"), viewer.number(turn.value ?? episode.values[t])),
         turn.reward ? h("span", { class: "chip plain" }, h("small", null, "reward"), viewer.number(turn.reward)) : null,
         turn.valid === false && h("span", { class: "bad" }, invalid(turn))),
+      sent(turn, t),
       h("div", { class: "who" }, "environment"), h("div", { class: "environment" }, viewer.passage(turn.observation, `Observation of turn ${t + 1}`)),
       h("div", { class: "who" }, "model"), h("div", { class: "agent" }, viewer.passage(turn.response, `Response of turn ${t + 1}`)),
       calls(turn, t),
@@ -64,10 +71,10 @@
     const { source } = viewer.group(g);
     const verdict = h("b", { class: episode.success && episode.outcome !== "failed" ? "good" : "bad" }, episode.success && episode.outcome !== "failed" ? "success" : "no success");
     return [
-      h("p", null, verdict, ` · ${viewer.times(episode.turns.length, "turn")} · reward ${viewer.number(episode.reward)} · ${viewer.visible(episode.outcome)}`,
+      h("p", null, verdict, ` · ${viewer.times(episode.turns.length || episode.length, "turn")} · reward ${viewer.number(episode.reward)} · ${viewer.visible(episode.outcome)}`,
         episode.temperature !== undefined && ` · temperature ${viewer.number(episode.temperature)}`, ` · ${viewer.sourceName(source)}`,
         episode.kept === false && h("b", { class: "bad" }, " · left out of training")),
-      episode.turns.map((_, t) => turnCard(g, e, episode, t, kind, siblings)),
+      episode.turns.length ? episode.turns.map((_, t) => turnCard(g, e, episode, t, kind, siblings)) : viewer.noTurns(),
     ];
   }
 

@@ -2,7 +2,7 @@
 // The states of a group as a graph: where its episodes diverge and meet, and which transitions lead to success.
 (() => {
   const { h, s } = viewer;
-  const MARGIN = 34, LABEL = 10.5, LONGEST = 190; // of a label, in pixels
+  const MARGIN = 34, LANE = 16, LABEL = 10.5, LONGEST = 190; // of a label, in pixels
 
   // Nodes are states; a chain that all its episodes pass through is one node. Edges hold the episodes that took them.
   viewer.stateGraph = (episodes) => {
@@ -75,25 +75,70 @@
   function layout({ nodes, edges }) {
     const depths = [...new Set(nodes.filter((one) => !isEnd(one)).map((one) => one.depth))].sort((a, b) => a - b);
     const layers = depths.map((depth) => nodes.filter((one) => !isEnd(one) && one.depth === depth));
-    layers.push(nodes.filter(isEnd).sort((a) => (a.key === "won" ? -1 : 1)));
-    layers.forEach((layer, i) => layer.forEach((one) => { one.layer = i; }));
-    layers[0].forEach((one, i) => { one.row = i; });
-    const centre = (layer) => layer.forEach((one, i) => { one.row = i - (layer.length - 1) / 2; });
-    layers.forEach(centre);
+    layers.push(nodes.filter(isEnd));
+    layers.forEach((layer, i) => layer.forEach((one) => Object.assign(one, { layer: i, left: new Set(), right: new Set(), passed: [] })));
+    addStops(edges, layers);
+    const number = (layer) => layer.forEach((one, i) => { one.row = i - (layer.length - 1) / 2; });
+    layers.forEach(number);
     for (let sweep = 0; sweep < 6; sweep += 1) {
-      const order = sweep % 2 ? [...layers].reverse() : layers;
-      for (const layer of order) {
+      for (const layer of sweep % 2 ? [...layers].reverse() : layers) {
         for (const one of layer) {
-          const near = (sweep % 2 ? [...one.out.values()].map((way) => way.to) : [...one.in.values()].map((way) => way.from)).filter((other) => other.layer !== one.layer);
+          const near = [...(sweep % 2 ? one.right : one.left)];
           one.pull = near.length ? near.reduce((sum, other) => sum + other.row, 0) / near.length : one.row;
           if (isEnd(one)) one.pull = one.key === "won" ? -1 : 1;
           one.pull -= 0.6 * (one.share - 0.5); // successful states move up
         }
         layer.sort((a, b) => a.pull - b.pull);
-        centre(layer);
+        number(layer);
       }
     }
+    setHeights(layers);
     return layers;
+  }
+
+  // An edge over several layers has a stop in each layer between, which all edges to the same state share.
+  function addStops(edges, layers) {
+    for (const edge of edges) {
+      const { from, to } = edge;
+      edge.way = [from];
+      for (let i = from.layer + 1; i < to.layer; i += 1) {
+        if (!to.passed[i]) {
+          to.passed[i] = { layer: i, stop: true, share: to.share, left: new Set(), right: new Set() };
+          layers[i].push(to.passed[i]);
+        }
+        edge.way.push(to.passed[i]);
+      }
+      edge.way.push(to);
+      if (to.layer > from.layer) edge.way.slice(1).forEach((one, i) => { one.left.add(edge.way[i]); edge.way[i].right.add(one); });
+    }
+  }
+
+  const room = (one) => (one.stop ? 9 : radius(one) + 19); // above and below
+
+  // Each state and stop is as near to the height of its neighbours as the order of its layer allows.
+  function setHeights(layers) {
+    for (const layer of layers) {
+      layer.forEach((one, i) => { one.offset = i ? layer[i - 1].offset + room(layer[i - 1]) + room(one) : 0; });
+      for (const one of layer) one.y = one.offset - layer.at(-1).offset / 2;
+    }
+    for (let sweep = 0; sweep < 8; sweep += 1) {
+      for (const layer of sweep % 2 ? [...layers].reverse() : layers) {
+        const pools = []; // neighbours that push each other and move together
+        for (const one of layer) {
+          const near = [...(sweep % 2 ? one.right : one.left)];
+          const wish = near.length ? near.reduce((sum, other) => sum + other.y, 0) / near.length : one.y;
+          let pool = { sum: wish - one.offset, all: [one] };
+          while (pools.length && pools.at(-1).sum / pools.at(-1).all.length > pool.sum / pool.all.length) {
+            const last = pools.pop();
+            pool = { sum: last.sum + pool.sum, all: [...last.all, ...pool.all] };
+          }
+          pools.push(pool);
+        }
+        for (const { sum, all } of pools) for (const one of all) one.y = one.offset + sum / all.length;
+      }
+    }
+    const top = Math.min(...layers.flat().map((one) => one.y - room(one)));
+    for (const one of layers.flat()) one.y += MARGIN / 2 - top;
   }
 
   const radius = (node) => (isEnd(node) ? 15 : 7 + 2.2 * Math.sqrt(node.tries.size));
@@ -101,30 +146,31 @@
   const below = (node) => (node.states.length > 1 ? `+${viewer.times(node.states.length - 1, "turn")}` : "");
   const above = (node) => (node.loops > 0 ? `↻ ${node.loops}` : "");
 
-  // Columns are far enough apart for a label between them.
+  // A column begins with the labels of its states and ends with a lane for edges that lead back. Within it edges are
+  // horizontal, between columns they bend, so that no edge crosses a label.
   function place({ nodes, edges }) {
     const layers = layout({ nodes, edges });
     for (const node of nodes) {
       node.half = Math.max(radius(node), viewer.textWidth(below(node), 10) / 2, viewer.textWidth(above(node), 10) / 2);
-      const ways = [...node.in.values()].filter((way) => way.to.layer > way.from.layer);
+      const ways = edges.filter((way) => way.to === node && way.from.layer < node.layer);
       // Each state shows the label of its main incoming edge; the other labels appear on hover.
       [node.main] = ways.sort((a, b) => (b.mark === "best") - (a.mark === "best") || b.tries.size - a.tries.size);
       if (node.main) [node.label, node.labelled] = fitted(node.main);
     }
-    let x = MARGIN;
-    layers.forEach((layer, i) => {
-      const half = Math.max(...layer.map((one) => one.half));
-      const before = Math.max(60, ...layer.map((one) => (one.main ? one.labelled + radius(one) + 12 : 0)), half + 6);
-      x += i ? before : half;
-      for (const one of layer) one.x = x;
-      x += half + 6; // the column's right edge
-    });
-    const rows = nodes.map((one) => one.row);
-    const top = Math.min(...rows), bottom = Math.max(...rows);
-    const high = Math.max(56, 2 * Math.max(...nodes.map(radius)) + 34);
-    for (const one of nodes) one.y = MARGIN + 14 + (one.row - top) * high;
-    const back = edges.some((edge) => edge.to.layer <= edge.from.layer);
-    return { width: Math.ceil(x + MARGIN - 6), height: 2 * MARGIN + 28 + (bottom - top) * high + (back ? 40 : 0) };
+    let x = MARGIN / 2;
+    for (const layer of layers) {
+      const states = layer.filter((one) => !one.stop);
+      const half = Math.max(...states.map((one) => one.half));
+      const centre = x + Math.max(half, ...states.map((one) => (one.main ? one.labelled + radius(one) + 12 : 0)));
+      const end = centre + half + LANE;
+      for (const one of layer) Object.assign(one, { x: centre, begin: x, end });
+      const steep = Math.max(0, ...layer.flatMap((one) => [...one.right].map((other) => Math.abs(other.y - one.y))));
+      x = end + Math.min(90, Math.max(24, 0.4 * steep));
+    }
+    const bottom = Math.max(...layers.flat().map((one) => one.y + room(one))) + 6;
+    const targets = [...new Set(edges.filter(isBack).filter((edge) => edge.to.layer < edge.from.layer).map((edge) => edge.to))];
+    targets.forEach((one, i) => { one.floor = bottom + 8 * i; });
+    return { width: Math.ceil(layers.at(-1)[0].end), height: Math.ceil(bottom + 8 * targets.length) };
   }
 
   // The label of an edge, cut to fit, and its width.
@@ -139,14 +185,32 @@
     }
   }
 
-  function path(edge, floor) {
+  const thickness = (edge) => (isBack(edge) ? 1.6 : 1.4 + 1.9 * Math.sqrt(edge.tries.size));
+  const isBack = (edge) => edge.to.layer <= edge.from.layer;
+
+  // Straight lines between points with rounded corners.
+  function rounded(points) {
+    const toward = ([x, y], [a, b]) => {
+      const far = Math.hypot(a - x, b - y) || 1, step = Math.min(8, far / 2);
+      return `${x + ((a - x) * step) / far},${y + ((b - y) * step) / far}`;
+    };
+    return points.map((point, i) => {
+      if (i === 0) return `M${point}`;
+      return i === points.length - 1 ? `L${point}` : `L${toward(point, points[i - 1])} Q${point} ${toward(point, points[i + 1])}`;
+    }).join(" ");
+  }
+
+  function path(edge) {
     const { from, to } = edge;
-    if (to.layer > from.layer) {
-      const bend = (to.x - from.x) / 2;
-      return `M${from.x},${from.y} C${from.x + bend},${from.y} ${to.x - bend},${to.y} ${to.x},${to.y}`;
+    if (isBack(edge)) {
+      const [down, up] = [from, to].map((one) => one.end - LANE / 2);
+      const turns = to.layer === from.layer ? [[down, from.y], [down, to.y]] : [[down, from.y], [down, to.floor], [up, to.floor], [up, to.y]];
+      return rounded([[from.x, from.y], ...turns, [to.x, to.y]]);
     }
-    const deep = Math.min(floor, Math.max(from.y, to.y) + 46);
-    return `M${from.x},${from.y} C${from.x + 40},${deep} ${to.x - 40},${deep} ${to.x},${to.y}`;
+    return edge.way.slice(1).reduce((drawn, one, i) => {
+      const before = edge.way[i], middle = (before.end + one.begin) / 2;
+      return `${drawn} H${before.end} C${middle},${before.y} ${middle},${one.y} ${one.begin},${one.y}`;
+    }, `M${from.x},${from.y}`) + ` H${to.x}`;
   }
 
   viewer.drawGraph = (episodes, choose) => {
@@ -160,11 +224,11 @@
       const [action] = [...edge.actions].sort((a, b) => b[1] - a[1])[0];
       const count = edge.tries.size, wins = Math.round(edge.share * count);
       const others = edge.actions.size > 1 ? ` and ${edge.actions.size - 1} other` : "";
-      marks.append(s("path", { class: `way share${viewer.bucket(edge.share)} ${edge.mark || ""} ${edge.to.layer > edge.from.layer ? "" : "back"}`, d: path(edge, size.height - 8), "stroke-width": (1.4 + 1.9 * Math.sqrt(count)).toFixed(1) },
+      marks.append(s("path", { class: `way share${viewer.bucket(edge.share)} ${edge.mark || ""} ${isBack(edge) ? "back" : ""}`, d: path(edge), "stroke-width": thickness(edge).toFixed(1) },
         s("title", null, `${viewer.visible(action)}${others}: ${wins} of ${count} succeed`)));
     }
     for (const node of graph.nodes) {
-      if (node.main) labels.append(s("text", { class: `label ${node.main.mark || ""}`, x: node.x - radius(node) - 7, y: node.y - 6, "text-anchor": "end" }, node.label));
+      if (node.main) labels.append(s("text", { class: `label ${node.main.mark || ""}`, x: node.x - radius(node) - 7, y: node.y - 5 - thickness(node.main) / 2, "text-anchor": "end" }, node.label));
     }
     for (const node of graph.nodes) {
       const value = node.values.length ? node.values.reduce((a, b) => a + b, 0) / node.values.length : NaN;
@@ -191,8 +255,17 @@
     drawn.append(marks, dots, names, labels);
     return h("figure", null,
       h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Graph of the group's states" }, drawn),
-      h("figcaption", null, "Circles are states, with the number of episodes that reached them. Arrows point from left to right. ",
-        h("span", { class: "scale" }, "none succeed", [0, 1, 2, 3, 4].map((i) => h("i", { class: `key share${i}` })), "all succeed"),
-        " ★ marks the better choice where episodes diverge. Click a circle to highlight its turns below."));
+      h("figcaption", null, h("ul", { class: "legend" }, legend(graph).map((one) => h("li", null, one)))));
   };
+
+  // What the marks of a graph mean, only those that it has.
+  const legend = ({ nodes, edges }) => [
+    "Circles: states, with the number of episodes that reached them. Click one to highlight its turns below.",
+    ["Lines from left to right: actions. ", h("span", { class: "scale" }, "none succeed", [0, 1, 2, 3, 4].map((i) => h("i", { class: `key share${i}` })), "all succeed")],
+    "2/8: of 8 episodes that took the action, 2 succeed.",
+    edges.some((edge) => edge.mark) && "★: the better choice where episodes diverge.",
+    edges.some(isBack) && "Dotted lines: back to an earlier state.",
+    nodes.some(above) && "↻ 12: 12 turns that did not leave the state.",
+    nodes.some(below) && "+6 turns: the circle stands for a chain of states, 6 turns longer.",
+  ].filter(Boolean);
 })();

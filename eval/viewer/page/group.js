@@ -14,6 +14,7 @@
   // The advantage of turn t under one credit; undefined if it has none.
   viewer.advantage = (episode, t, name) => (name === "recorded" ? episode.turns[t].advantage : episode.credit?.[name]?.[t]);
 
+  // Whether the two credits disagree about a turn.
   viewer.differs = (episode, t) => Boolean(episode.differs?.[t]);
 
   viewer.chip = (value, label) => h("span", { class: `chip ${["down", "", "up"][sign(value) + 1] ?? ""}`, "--size": Math.min(1, Math.abs(value) / 2) || 0 },
@@ -64,12 +65,12 @@
         h("h1", null, viewer.short(group.task, 120)),
         h("p", { class: "soft" }, [viewer.short(group.type, 60), viewer.sourceName(group.source), `${group.wins} of ${group.size} succeed`].filter(Boolean).join(" · "),
           " · ", h("a", { href: viewer.link(["task", viewer.data.groups.task[g]]) }, "all episodes of this task")),
-        h("details", { class: "goal" }, h("summary", null, "Text of the task"), viewer.passage(goal, "First observation")),
-        h("h2", null, "States"), graph,
+        goal && h("details", { class: "goal" }, h("summary", null, "Text of the task"), viewer.passage(goal, "First observation")),
+        graph ? [h("h2", null, "States"), graph] : viewer.noTurns(),
         h("h2", null, "Episodes side by side"),
         names.length ? viewer.choice("Credit", names.map((one) => [one, viewer.creditLabel(one)]), name, (value) => { name = value; draw(); }) : null,
         both ? h("p", { class: "differ-note" }, h("i", { class: "key outlined" }),
-          ` GAGPO and GRPO differ in sign in ${count} of ${viewer.times(turns, "turn")}. Values within ${viewer.data.dead_zone} of zero have no sign.`) : null,
+          ` GAGPO and GRPO disagree in ${count} of ${viewer.times(turns, "turn")}: one is above average, the other below, and both differ from it by more than ${viewer.data.large} standard deviations of the group. Values within ${viewer.data.dead_zone} of zero have no colour.`) : null,
         box,
       ],
     };
@@ -112,7 +113,7 @@
         before !== undefined && after !== undefined ? h("p", null, h("a", { class: "button", href: viewer.compareLink([before, 0], [after, 0]) }, "Before and after training")) : null,
         compare,
         h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Episodes of the task" },
-          h("table", null, h("thead", null, h("tr", null, ["", "episode", "from", "outcome", "turns"].map((one) => h("th", { scope: "col" }, one || h("span", { class: "hidden" }, "select"))))), h("tbody", null, rows)))],
+          h("table", { class: "tries" }, h("thead", null, h("tr", null, ["", "episode", "from", "outcome", "turns"].map((one) => h("th", { scope: "col" }, one || h("span", { class: "hidden" }, "select"))))), h("tbody", null, rows)))],
     };
   };
   viewer.compareLink = ([g, e], [other, o]) => {

@@ -15,9 +15,9 @@
   function headline(run) {
     return Object.keys(run.results).map((split) => {
       const { before, last, average } = viewer.ends(run, split) ?? {};
-      if (!before || last.stage !== "after") return null;
-      return [h("p", { class: "headline" }, `${viewer.visible(split)}: ${viewer.percent(before.success.value)} before, `,
-        h("b", null, viewer.percent(last.success.value)), ` after training ${viewer.range(last.success)}`),
+      if (last?.stage !== "after") return null;
+      return [h("p", { class: "headline" }, `${viewer.visible(split)}: `, before && `${viewer.percent(before.success.value)} before, `,
+        h("b", null, viewer.percent(last.success.value)), before && " after training", ` ${viewer.range(last.success)}`),
       average && h("p", { class: "soft" }, `averaged weights: ${viewer.percent(average.success.value)} ${viewer.range(average.success)}`)];
     });
   }
@@ -40,6 +40,7 @@
         href: (x) => (written.has(labels.get(x)) ? viewer.link(["groups"], { run: number, source: labels.get(x) }) : null),
       });
     }
+    if (series.every((one) => one.x.length < 2)) return null;
     const environments = run.environments.map((environment) => ({ name: viewer.visible(environment), x: at, y: run.metrics[`success_rate/${environment}`] }));
     return [viewer.chart("success; click a point to see its groups", series, { share: true, height: 300 }),
       environments.length ? viewer.chart("success in training, by environment", environments, { share: true, height: 300 }) : null];

@@ -68,7 +68,7 @@
       ["name", "Run", (row) => [row.numbers.length === 1 && choose(row), " ", name(row)], (row) => row.name],
       ["success", "Success", (row) => [interval(found(row, state)), averaged(row, state) && h("small", { class: "soft average" }, `averaged weights: ${viewer.percent(averaged(row, state).value)}`)], (row) => found(row, state)?.value ?? -1],
       ["curve", "In training", (row) => viewer.sparkline(mean(row), `success in training, last ${viewer.percent(mean(row).at(-1))}`), (row) => mean(row).at(-1) ?? -1],
-      ["algorithm", "Algorithm", (row) => viewer.short(algorithm(row), 40), algorithm],
+      ["algorithm", "Algorithm", (row) => viewer.short(algorithm(row), 60), algorithm],
       ["environment", "Environment", (row) => viewer.short(row.environment, 50), (row) => row.environment],
       ["seeds", "Seeds", (row) => viewer.short(row.seeds.join(", "), 30), (row) => row.seeds.length * 1e6 + (Number(row.seeds[0]) || 0)],
       ["iterations", "Iterations", iterations, iterations],
@@ -81,8 +81,8 @@
     const form = (state, changed) => [
       viewer.search(state, "name", "Run", "part of a run's name", changed),
       viewer.pick(state, "rows", "Rows", [["", "one per run"], ["seeds", "one per method"]], changed),
-      viewer.pick(state, "environment", "Environment", [["", "any environment"], ...environments.map((one) => [one, viewer.short(one || "(none)", 50)])], changed),
-      viewer.pick(state, "algorithm", "Algorithm", [["", "any algorithm"], ...algorithms.map((one) => [one, viewer.short(one || "(none)", 50)])], changed),
+      viewer.pickName(state, "environment", "Environment", "any environment", environments, changed),
+      viewer.pickName(state, "algorithm", "Algorithm", "any algorithm", algorithms, changed),
       splits.length > 1 && viewer.pick(state, "split", "Success on", [["", "each run's first split"], ...splits.map((one) => [one, viewer.visible(one)])], changed),
     ];
     const table = viewer.table("Runs", query, { form, find, columns, noun: "run", counted: (state) => (state.rows === "seeds" ? "method" : "run"), standard: { value: (row) => found(row, {})?.value ?? -1, words: "highest success first" } });

@@ -84,7 +84,7 @@
     const run = data.runs.length > 1 ? `${viewer.visible(data.runs[source.run].name)}: ` : "";
     if (source.stage === "train") return `${run}training, iteration ${source.iteration}`;
     if (source.stage === "other") return run + viewer.visible(source.label);
-    const at = source.stage === "iteration" ? `at iteration ${source.iteration}` : `${source.stage} training`;
+    const at = { iteration: `at iteration ${source.iteration}`, average: "averaged weights" }[source.stage] ?? `${source.stage} training`;
     return `${run}${viewer.visible(source.split)}, ${at}`;
   };
 })();

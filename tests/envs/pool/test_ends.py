@@ -14,7 +14,7 @@ import psutil
 import pytest
 from gymnasium.envs.registration import EnvSpec
 
-from gagpo.envs import Text
+from gagpo.envs import Text, TextEnv
 from gagpo.envs.base import Info
 from gagpo.envs.pool import WorkerPool, slots
 from tests.envs.pool.faulty import FAULTY, PATIENCE, answers, gone, start, until, worker_of
@@ -46,6 +46,7 @@ class Endless(gymnasium.Env[str, str]):
     """An environment that ends no episode."""
 
     observation_space = action_space = Text()
+    tasks = TextEnv.tasks
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[str, Info]:
         return "", {}

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("uvicorn")
 
-from gagpo.envs.remote.pool import open_pool
+from gagpo.envs.pool.opening import open_pool
 
 PATIENCE = 60.0
 CHAT = "/v1/chat/completions"

@@ -11,7 +11,7 @@ from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import language_agent, make_env
-from gagpo.envs.remote.pool import open_pool
+from gagpo.envs.pool.opening import open_pool
 from gagpo.eval.results import EvalResult
 from gagpo.training.launch import train
 from tests.commands.pages import ROOT, blocks

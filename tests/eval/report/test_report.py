@@ -77,7 +77,8 @@ def test_everything_of_the_run_is_on_the_page(tmp_path, make_run):
         "Nothing happens.",
     ):
         assert part in page.text, part
-    assert page.tags.count("details") == 8
+    assert page.tags.count("details") == 9  # eight episodes, and the table of all numbers
+    assert "<details><summary>All numbers</summary>" in (folder / "report.html").read_text()
     assert (folder / "curves.png").stat().st_size > 10_000
     assert not list(folder.glob("*.part"))
 

@@ -34,22 +34,20 @@ def write_groups(folder: Path, iterations: int = 3, groups: int = 4, tries: int 
 
 def record(task, group, sample, kind, text, trained=True):
     left = sample % 2 == 0
-    won = left and group % 3 != 2 and (group, sample) != (1, 2)  # that one goes the good way and fails all the same
+    disputed = (group, sample) == (1, 2)  # goes the good way at a high reward and fails all the same
+    won = left and group % 3 != 2 and not disputed
     turns = []
     path = [("start", "look"), ("door", "left" if left else "right"), ("hall" if left else "cellar", "wait")]
     for number, (saw, did) in enumerate(path):
         turn = {"observation": saw + text, "response": f"{did}{text}", "action": did + text, "reward": 0.0}
         if trained:
-            tokens = {
-                "prompt": 9,
-                "read": ["a ", text],
-                "text": [did, "</s>"],
-                "logprob": [-0.5, -2],
-                "ratio": [1, 1.2],
-            }
+            tokens = {"prompt": 9, "text": [did, "</s>"], "logprob": [-0.5, -2], "ratio": [1, 1.2]}
+            turn["sent"] = f"<|user|>{saw}{text}<|assistant|>"
             turn |= {"advantage": 0.5 - number, "value": 0.25, "group_state": number, "tokens": tokens}
         turns.append(turn)
     turns[-1]["reward"] = float(won)
+    if disputed:
+        turns[0]["reward"], turns[1]["reward"] = -1.0, 1.0
     kept = {"kept": group != 3} if trained else {}
     outcome = "terminated" if won else "truncated"
     facts = {"task": task, "task_type": kind, "group": group, "sample": int(sample), "success": won}

@@ -2,15 +2,20 @@
 
 import json
 import os
+import shutil
+from statistics import pstdev
 
 import pytest
 import yaml
 
+from gagpo.agents.episodes import episodes_in
 from gagpo.eval.episode_files import read_episode_file
+from gagpo.eval.journal import Journal
+from gagpo.eval.results import EvalResult
 from gagpo.eval.runs import load_run
 from gagpo.eval.viewer.credit import Recredit, for_run
 from gagpo.eval.viewer.export import export
-from gagpo.eval.viewer.index import runs_in
+from gagpo.eval.viewer.opening import runs_in
 from gagpo.runs.reading import BadResult
 
 
@@ -174,12 +179,15 @@ def test_single_tries_are_in_no_dispute_and_the_list_counts_what_the_frames_show
         episodes = shard[groups["place"][g]]["episodes"]
         framed = [differs for one in episodes for differs in one["differs"]]
         assert groups["differ"][g] == round(sum(framed) / len(framed) if framed else 0, 4)
+        large = {
+            name: index["large"] * pstdev(a for one in episodes for a in one["credit"][name])
+            for name in ("gagpo", "grpo")
+        }
         for one in episodes:
-            for t, differs in enumerate(one["differs"]):
-                signs = [
-                    0 if abs(row[t]) < index["dead_zone"] else row[t] / abs(row[t]) for row in one["credit"].values()
-                ]
-                assert differs == (signs[0] != signs[1])
+            gagpo, grpo = one["credit"]["gagpo"], one["credit"]["grpo"]
+            for a, b, differs in zip(gagpo, grpo, one["differs"], strict=False):  # none in a single try
+                assert differs == (a * b < 0 and abs(a) > large["gagpo"] and abs(b) > large["grpo"])
+    assert max(groups["differ"]) == round(1 / 12, 4)  # of the group in dispute one turn, not all those near zero
 
 
 def settings(run, **values):
@@ -237,3 +245,70 @@ def test_settings_that_make_no_sense_cost_nothing_but_themselves(tmp_path, make_
     export([run, make_groups(tmp_path / "two", iterations=1)], tmp_path / "out")
     (index,) = read(tmp_path / "out" / "data" / "index.js")
     assert len(index["experiments"]) == 2
+
+
+@pytest.fixture
+def played(tmp_path, make_run):
+    """A run whose evaluation is also a file of its own, away from any run."""
+    run = make_run(tmp_path / "run")
+    (tmp_path / "away").mkdir()
+    for kind, suffix in (("evals", "json"), ("episodes", "jsonl")):
+        shutil.copy(run / kind / f"after-valid_unseen.{suffix}", tmp_path / "away" / f"mine.{suffix}")
+    with Journal(tmp_path / "away", {"model": "openai:m"}) as journal:
+        for episode in episodes_in(tmp_path / "away" / "mine.jsonl"):
+            episode.turns[0].sent = "[user]\nGo."
+            journal.append(episode)
+    return tmp_path
+
+
+def written(out):
+    """The index and the episodes of a folder of the viewer."""
+    (index,) = read(out / "data" / "index.js")
+    shards = [read(out / "data" / name)[1] for source in index["sources"] for name in source["shards"]]
+    return index, [episode for shard in shards for group in shard for episode in group["episodes"]]
+
+
+def test_a_file_of_episodes_needs_no_run(played):
+    export([played / "away" / "mine.jsonl"], played / "out")
+    index, episodes = written(played / "out")
+    assert [one["name"] for one in index["runs"]] == ["mine.jsonl"] and index["runs"][0]["results"] == {}
+    assert len(episodes) == 60 and all(len(one["turns"]) == 3 for one in episodes)
+
+
+def test_a_journal_is_shown_with_the_messages_that_were_sent(played):
+    (journal,) = (played / "away").glob("openai-m-*.jsonl")
+    export([journal], played / "out")
+    index, episodes = written(played / "out")
+    assert len(episodes) == 60 and sum(index["groups"]["wins"]) == sum(one["success"] for one in episodes)
+    assert {one["turns"][0]["sent"] for one in episodes} == {"[user]\nGo."}
+
+
+def test_a_result_is_shown_with_its_interval_and_tries_and_in_a_run_with_its_turns(played):
+    result = EvalResult.load(played / "away" / "mine.json")
+    export([played / "away" / "mine.json"], played / "out")
+    index, episodes = written(played / "out")
+    (run,) = index["runs"]
+    assert run["results"]["valid_unseen"]["trained"][-1]["success"] == result.success.record()
+    assert index["experiments"][0]["environment"] == "gagpo/ALFWorld-v0"
+    assert sum(index["groups"]["wins"]) == result.successes and index["episodes"]["turns"] == [3] * 60
+    assert all(one["turns"] == [] and "credit" not in one for one in episodes)
+    export([played / "run" / "evals" / "after-valid_unseen.json"], played / "out")
+    assert all(len(one["turns"]) == 3 for one in written(played / "out")[1])
+
+
+def test_several_files_are_compared_like_runs(played):
+    files = [played / "away" / "mine.jsonl", played / "away" / "mine.json", played / "run"]
+    export(files, played / "out")
+    index, _ = written(played / "out")
+    assert [one["name"] for one in index["runs"]] == ["mine.jsonl", "mine.json", "run"]
+
+
+def test_new_tokens_of_older_files_are_the_prompt(tmp_path, make_groups):
+    run = make_groups(tmp_path / "run", iterations=1)
+    path = run / "episodes" / "train-0001.jsonl"
+    first = json.loads(path.read_text().splitlines()[0])
+    del first["turns"][0]["sent"]
+    first["turns"][0]["tokens"]["read"] = ["<|user|>", "start"]
+    path.write_text(json.dumps(first) + "\n")
+    export([path], tmp_path / "out")
+    assert written(tmp_path / "out")[1][0]["turns"][0]["tokens"]["read"] == ["<|user|>", "start"]

@@ -80,7 +80,7 @@ def test_three_clicks_lead_from_the_curve_to_a_turn_in_dispute(tmp_path, make_gr
     assert "★" in pages.js("return document.querySelector('svg.graph').textContent")
     pages.click("td.differs a", "#/episode/")
     assert pages.js("return document.querySelector('.turn-card.chosen').classList.contains('differs')")
-    assert pages.js("return document.querySelectorAll('.token.dim').length") > 0
+    assert pages.js("return document.querySelectorAll('.token').length") > 0
     assert pages.errors() == []
 
 
@@ -136,7 +136,7 @@ def test_filters_sorting_and_keys(tmp_path, make_groups, browser):
         "return [{task: 'task 1'}, {type: 'kind 0'}, {outcome: 'none'}, {iteration: '2'}, {credit: 'differs'}, {}]"
         ".map((query) => viewer.matchingGroups(query).length)"
     )
-    assert found == [5, 6, 5, 4, 9, 16]
+    assert found == [5, 6, 5, 4, 3, 16]
     assert pages.js("return viewer.matchingEpisodes({outcome: 'success', stage: 'train'}).length") == 3 * 5
     pages.press("/")
     assert pages.js("return document.activeElement.id") == "filter"
@@ -178,7 +178,7 @@ def test_the_list_begins_with_what_is_disputed_in_training(tmp_path, make_groups
     assert "mixed outcomes first" not in pages.text
 
 
-def test_the_frames_are_what_the_words_beside_them_say(tmp_path, make_groups, browser):
+def test_frames_are_few_and_the_words_beside_them_count_and_explain_them(tmp_path, make_groups, browser):
     pages = Pages(browser, export([make_groups(tmp_path / "run")], tmp_path / "out").as_uri())
     seen = 0
     for group in range(4):
@@ -186,13 +186,70 @@ def test_the_frames_are_what_the_words_beside_them_say(tmp_path, make_groups, br
         shown = {}
         for name in ("gagpo", "grpo"):
             pages.js("document.querySelector(`input[value='${arguments[0]}']`).click()", name)
-            shown[name] = pages.js("return [...document.querySelectorAll('td.turn')].map((one) => one.dataset.sign)")
+            shown[name] = pages.js("return [...document.querySelectorAll('td.turn')].map((one) => +one.dataset.sign)")
         frames = pages.js("return [...document.querySelectorAll('td.turn')].map((one) => one.matches('.differs'))")
-        assert frames == [a != b for a, b in zip(shown["gagpo"], shown["grpo"], strict=True)]
-        said = f"differ in sign in {sum(frames)} of {len(frames)} turns. Values within 0.1 of zero have no sign."
-        assert said in pages.text
+        opposite = [a * b < 0 for a, b in zip(shown["gagpo"], shown["grpo"], strict=True)]
+        assert all(sign for frame, sign in zip(frames, opposite, strict=True) if frame)
+        assert f"GAGPO and GRPO disagree in {sum(frames)} of {len(frames)} turns: one is above average" in pages.text
+        assert "more than 0.5 standard deviations of the group" in pages.text
         seen += sum(frames)
-    assert seen > 0
+    assert seen == 1
+
+
+def test_what_the_model_was_sent_is_folded_and_one_click_away(tmp_path, make_groups, browser, hostile):
+    run = make_groups(tmp_path / "run", iterations=1, text=hostile)
+    path = run / "episodes" / "train-0001.jsonl"
+    first, *rest = (json.loads(line) for line in path.read_text().splitlines())
+    del first["turns"][1]["sent"]
+    first["turns"][1]["tokens"]["read"] = ["<|user|>", "older file"]
+    del first["turns"][2]["sent"]
+    path.write_text("".join(json.dumps(one) + "\n" for one in (first, *rest)))
+    pages = Pages(browser, export([path], tmp_path / "out").as_uri())
+    pages.go("#/episode/0/train-0001/0/0")
+    assert "whole prompt, 9 tokens" in pages.text and "<|user|>" not in pages.text
+    pages.js("document.querySelectorAll('.sent summary').forEach((one) => one.click())")
+    assert "<|user|>start<script>document.title" in pages.text and "<|user|>older file" in pages.text
+    assert pages.js("return document.querySelectorAll('.sent').length") == 2
+    assert browser.title != "taken" and pages.errors() == []
+
+
+def test_a_result_has_pages_without_turns(tmp_path, make_run, browser):
+    result = make_run(tmp_path / "run") / "evals" / "after-valid_unseen.json"
+    path = result.rename(tmp_path / "mine.json")
+    pages = Pages(browser, export([path], tmp_path / "out").as_uri())
+    assert "mine.json" in pages.text and "valid_unseen:" in pages.text
+    pages.go("#/group/0/mine/0")
+    assert "No turns are recorded here" in pages.text
+    pages.go("#/episode/0/mine/0/0")
+    assert "3 turns" in pages.text and "No turns are recorded here" in pages.text
+    assert pages.errors() == []
+
+
+def test_on_a_phone_rows_are_cards_and_show_every_column(tmp_path, make_groups, make_run, browser):
+    runs = [make_groups(tmp_path / "groups"), make_run(tmp_path / "walk-seed1", average=True)]
+    pages = Pages(browser, export(runs, tmp_path / "out").as_uri())
+    metrics = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    for address, columns in (("#/", 7), ("#/groups", 6), ("#/episodes", 6)):
+        pages.go(address)
+        cells = pages.js(
+            "return [...document.querySelector('.rows tbody tr').children].map((one) => { const box = "
+            "one.getBoundingClientRect(); return [box.left >= 0 && box.right <= innerWidth && box.height > 0, "
+            "getComputedStyle(one, '::before').content]; })"
+        )
+        assert len(cells) == columns and all(visible for visible, _ in cells), address
+        assert all(name not in ('""', "none") for _, name in cells[1:]), "each value has the name of its column"
+        assert pages.js("const box = document.querySelector('.wide'); return box.scrollWidth <= box.clientWidth + 1")
+
+
+def test_filters_offer_no_empty_name_and_no_choice_of_one(tmp_path, make_groups, browser):
+    runs = [make_groups(tmp_path / name) for name in ("one", "two")]  # neither environment nor algorithm is known
+    pages = Pages(browser, export(runs, tmp_path / "out").as_uri())
+    assert "(none)" not in pages.text
+    chosen = "return [...document.querySelectorAll('.filters select')].map((one) => one.selectedOptions[0].textContent)"
+    assert pages.js(chosen) == ["one per run"]
+    pages.go("#/groups")
+    assert pages.js(chosen) == ["any type", "any outcome", "any run", "any", "any"] and "(none)" not in pages.text
 
 
 OVERLAPS = """
@@ -217,6 +274,28 @@ return [boxes.length, found];
 """
 
 
+CROSSED = """
+const drawn = document.querySelector('svg.graph');
+const frame = drawn.getBoundingClientRect();
+const found = [];
+for (const label of drawn.querySelectorAll('.label')) {
+  const { left, right, top, bottom } = label.getBoundingClientRect();
+  for (const path of drawn.querySelectorAll('.way')) {
+    const half = path.getAttribute('stroke-width') / 2;
+    for (let at = 0; at < path.getTotalLength(); at += 2) {
+      const point = path.getPointAtLength(at);
+      const [x, y] = [point.x + frame.left, point.y + frame.top];
+      if (x > left && x < right && y + half > top + 1 && y - half < bottom - 1) {
+        found.push([label.textContent, path.textContent]);
+        break;
+      }
+    }
+  }
+}
+return found;
+"""
+
+
 @pytest.mark.parametrize(
     "word",
     ["take the remote control 1 from coffeetable 1", "W" * 60, "\u56f3" * 40, "go"],
@@ -235,7 +314,9 @@ def test_labels_of_the_graph_neither_overlap_nor_leave_it(tmp_path, browser, wor
             *[(f"room {ways[0]}", "wait")] * 12,
             (f"room {ways[0]}", f"{word} {ways[1]}"),
         ]
-        path += [("hall", f"{word} {ways[1]} {ways[2]}"), (f"end {ways[1]}{ways[2]}", word), ("last", word)]
+        path += [("hall", f"{word} {ways[1]} {ways[2]}"), (f"end {ways[1]}{ways[2]}", word)]
+        path += [("start", word), ("hall", word)] * (ways[2] == 1)  # back to earlier states
+        path += [("last", word)]
         turns = [{"observation": saw, "response": did, "action": did} for saw, did in path]
         won = sample % 3 == 0
         facts = {"task": "a", "group": 0, "sample": sample, "success": won, "reward": float(won)}
@@ -245,6 +326,17 @@ def test_labels_of_the_graph_neither_overlap_nor_leave_it(tmp_path, browser, wor
     pages.go("#/group/0/train-0001/0")
     count, found = pages.js(OVERLAPS)
     assert count > 20 and found == []
+    assert pages.js(CROSSED) == []
+    legend = pages.js("return document.querySelector('figcaption').innerText")
+    assert "Dotted lines: back to an earlier state" in legend and "turns that did not leave the state" in legend
+
+
+def test_the_legend_of_a_graph_explains_the_marks_that_it_has(tmp_path, make_groups, browser):
+    pages = Pages(browser, export([make_groups(tmp_path / "run")], tmp_path / "out").as_uri())
+    pages.go("#/group/0/train-0001/0")
+    legend = pages.js("return document.querySelector('figcaption').innerText")
+    assert "★: the better choice" in legend and "a chain of states" in legend
+    assert "Dotted" not in legend and "did not leave" not in legend
 
 
 @pytest.mark.parametrize("width", [390, 1280])

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
@@ -42,6 +43,13 @@ MISTAKES = {
     "a device that is not here": (["train", "alfworld-first", "device=cuda"], "device 'cuda' cannot be used here"),
     "an environment": (["train", "alfworld-first", "environment.id=gagpo/No-v0"], "known here: gagpo/ALFWorld-v0"),
     "a tracker": (["train", "alfworld-first", "trackers=[wandbb]"], "nearest: wandb"),
+    "a tracker's package": (["train", "alfworld-first", "trackers=[wandb]"], "tracker wandb needs the package wandb"),
+    "an engine's package": (["train", "alfworld-first", "engine=vllm"], "vLLM, which is not installed"),
+    "an environment's package": (
+        ["train", "alfworld-first", "environment.id=nowhere:X-v0"],
+        "If it is a package, install it",
+    ),
+    "a tracker of SFT": (["sft", "alfworld-smollm2", "trackers=[wandb]"], "needs the package wandb"),
     "a window": (["train", "alfworld-first", "context.history=-5"], "history must be full or a number of turns"),
     "samples": (["train", "alfworld-first", "rollout.samples=1e8"], "held in memory until the update"),
     "threads": (["train", "alfworld-first", "threads=1024"], "threads=1024 is more than"),
@@ -50,8 +58,12 @@ MISTAKES = {
     "a run to resume": (["train", "--resume", "none"], "none is not a run"),
     "no SFT": (["sft", "alfworld-qwen"], "has no section 'sft'"),
     "a run to evaluate": (["eval", "runs/none"], "there is no run or model runs/none"),
-    "a name to evaluate": (["eval", "none"], "none is no run here, so name the environment"),
+    "a name to evaluate": (["eval", "none"], "there is no run or model folder none"),
     "a folder to evaluate": (["eval", ".", "--env", "gagpo/Math-v0"], "neither a run (no config.yaml) nor a model"),
+    "a hub name": (
+        ["eval", "nobody/none", "--like", "alfworld-first"],
+        "it is not in the cache, and the hub cannot be",
+    ),
     "a device of eval": (["eval", "starter:alfworld", "--device", "cuda"], "'cuda' cannot be used here"),
     "a split": (["eval", "random", "--env", "gagpo/Math-v0", "--split", "moon"], "no split 'moon'"),
     "an export": (["export", "none", "out"], "there is no file none"),
@@ -92,6 +104,8 @@ def answered(tmp_path_factory):
 def test_a_mistake_is_answered_before_anything_is_imported_or_made(answered, words, said):
     if "cuda" in " ".join(words) and pytest.importorskip("torch").cuda.is_available():
         pytest.skip("this machine has one")
+    if any(find_spec(name) for name in ("wandb", "vllm") if name in " ".join(words)):
+        pytest.skip("the package is installed here")
     status, modules, printed, made = answered[tuple(words)]
     assert status == 2 and said in " ".join(printed.split()), printed
     assert not modules & HEAVY

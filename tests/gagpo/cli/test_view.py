@@ -23,7 +23,7 @@ def test_view_writes_next_to_the_run(inside, tmp_path):
     write_run(tmp_path / "run")
     for _ in range(2):  # written again
         done = inside("view", "run")
-        assert done.returncode == 0 and done.stdout == "open run/view/index.html\n"
+        assert done.returncode == 0 and done.stdout == "wrote run/view; open run/view/index.html\n"
         assert (tmp_path / "run" / "view" / "index.html").is_file()
 
 
@@ -31,7 +31,7 @@ def test_a_folder_of_runs_is_shown_as_one_and_another_folder_is_left_alone(insid
     for name in ("one", "two"):
         write_run(tmp_path / "runs" / name)
     done = inside("view", "runs")
-    assert done.returncode == 0 and done.stdout == "open runs/view/index.html\n"
+    assert done.returncode == 0 and done.stdout == "wrote runs/view; open runs/view/index.html\n"
     assert inside("view", "runs/").returncode == 0  # its own folder in it is no run
     (tmp_path / "site" / "data").mkdir(parents=True)
     (tmp_path / "site" / "data" / "index.js").write_text("mine")
@@ -40,10 +40,22 @@ def test_a_folder_of_runs_is_shown_as_one_and_another_folder_is_left_alone(insid
     assert [path.name for path in (tmp_path / "site").rglob("*.*")] == ["index.js"]
 
 
+def test_view_opens_a_file_and_writes_next_to_it(inside, tmp_path):
+    episodes = write_run(tmp_path / "run") / "episodes" / "train-0001.jsonl"
+    episodes.rename(tmp_path / "mine.jsonl")
+    done = inside("view", "mine.jsonl")
+    assert done.returncode == 0 and done.stdout == "wrote mine-view; open mine-view/index.html\n"
+    assert (tmp_path / "mine-view" / "index.html").is_file()
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("view", "nowhere"), "nowhere: not a run folder (no such folder)"),
+        (("view", "nowhere"), "nowhere: no such run folder or file"),
+        (("view", "foreign/metrics.jsonl"), "foreign/metrics.jsonl holds no episodes of this project: metrics.jsonl, "),
+        (("view", "picture.png"), "picture.png holds no episodes of this project: picture.png, line 1: not JSON"),
+        (("view", "nothing.jsonl"), "nothing.jsonl holds no finished episode"),
+        (("view", "broken.json"), "broken.json: key 'summary' is missing"),
         (("view", "foreign"), "train-0001.jsonl holds no episodes of this project"),
         (("view", "empty"), "empty: neither a run folder nor a folder of runs (no metrics.jsonl, no evals/*.json)"),
     ],
@@ -52,7 +64,10 @@ def test_wrong_input_is_one_line(inside, tmp_path, arguments, told):
     write_run(tmp_path / "foreign")
     (tmp_path / "foreign" / "episodes" / "train-0001.jsonl").write_text('{"messages": []}\n')
     (tmp_path / "empty").mkdir()
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n" * 100_000)
+    (tmp_path / "nothing.jsonl").write_text("")
+    (tmp_path / "broken.json").write_text('{\n "format": "gagpo evaluation 1"\n}')
     done = inside(*arguments)
     assert done.returncode == 2 and done.stdout == ""
     assert told in done.stderr and done.stderr.count("\n") == 1
-    assert not (tmp_path / "nowhere").exists()
+    assert not (tmp_path / "nowhere").exists() and not list(tmp_path.glob("*-view"))

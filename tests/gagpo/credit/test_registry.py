@@ -5,21 +5,25 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 
+from gagpo.agents.engines.registry import ENGINES
 from gagpo.algorithms import Algorithm, load
 from gagpo.base.errors import GagpoError
 from gagpo.credit import CREDITS, CreditSettings, Turns, advantages, register
 from gagpo.settings import SettingsError, parse
+from gagpo.trackers import TRACKERS
 
 HALF = '''
 """Half of what an episode was paid, as its credit."""
 import numpy as np
 from pydantic import Field
 
+from gagpo.agents.engines.registry import ENGINES
 from gagpo.credit import CreditSettings, Turns, register
 
 
@@ -60,6 +64,18 @@ def test_a_credit_of_another_file_is_found_by_module_and_class(elsewhere):
     assert run.algorithm.credit.share == 0.5
 
 
+def test_a_file_in_the_working_directory_is_found(tmp_path, monkeypatch):
+    """As an environment's is, for every kind of object."""
+    (tmp_path / "credit_from_here.py").write_text(HALF.replace("@register", ""))
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place])
+    monkeypatch.chdir(tmp_path)
+    assert load("grpo", {"credit": "credit_from_here:Half"}).credit.share == 0.5
+    (tmp_path / "tracker_from_here.py").write_text("class Mine: pass")
+    assert TRACKERS.find("tracker_from_here:Mine").__name__ == "Mine"
+    (tmp_path / "engine_from_here.py").write_text("class Mine: pass")
+    assert ENGINES.find("engine_from_here:Mine").__name__ == "Mine"
+
+
 def test_a_registered_credit_is_found_by_name(elsewhere):
     with pytest.raises(ValueError, match="there is no credit 'half'"):
         CREDITS.find("half")
@@ -71,13 +87,14 @@ def test_a_registered_credit_is_found_by_name(elsewhere):
 
 
 def test_the_example_of_the_documentation_works():
+    """Its turns are worth the return after them, less the mean return of other turns in the same state."""
     page = (Path(__file__).parents[3] / "docs" / "algorithms.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```python credit\n(.*?)```", page, re.DOTALL)
-    exec(compile(example, "algorithms.md", "exec"), {"__name__": "example"})
-    try:
-        assert advantages(TURNS, load("grpo", {"credit": "half"}).credit).advantage_N.tolist() == [5, 5, 0]
-    finally:
-        CREDITS.remove("half")
+    module: dict[str, Any] = {"__name__": "example"}
+    exec(compile(example, "algorithms.md", "exec"), module)
+    turns = Turns([0, 1, 0, 0, 5], [0, 0, 1, 1, 2], [7, 7, 8], state_N=[3, 4, 3, 3, 3])
+    found = module["LooState"](gamma=0.5).advantage(turns)
+    assert found.tolist() == [0.5, 0, -0.25, -0.25, 0]  # of returns 0.5, 1, 0, 0 in one task and 5 in another
 
 
 def test_a_credit_of_an_installed_package_is_found_by_entry_point(elsewhere, offer):

@@ -13,7 +13,7 @@ from gagpo.agents.episodes import Episode, Turn
 from gagpo.collecting.distributed_rollout import packed, unpacked
 from gagpo.distributed.background import Background, Overdue
 from gagpo.distributed.ranks import Ranks
-from gagpo.distributed.states import StateError, fill_optimizer, names_of, optimizer_tensors, write
+from gagpo.distributed.states import StateError, fill_optimizer, names_of, optimizer_tensors, read, write
 from gagpo.learning.batch import Row
 from gagpo.learning.packing import Packing, rank_batches, shard_rows
 from gagpo.objectives.layout import Normaliser
@@ -143,6 +143,18 @@ def fitted():
     return model, optimizer
 
 
+def test_a_tensor_of_another_shape_or_none_is_named(tmp_path):
+    """A critic's, for instance, whose folder was copied from another run."""
+    write({"head": torch.zeros(3, 4)}, tmp_path, Ranks())
+    for wrong, words in (("head", r"tensor 'head' has shape \(3, 4\), not \(2, 4\)"), ("tail", "no tensor 'tail'")):
+        with pytest.raises(StateError, match=words):
+            read({wrong: torch.zeros(2, 4)}, tmp_path, Ranks())
+    (path,) = tmp_path.glob("*.safetensors")
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(StateError, match="cannot be read"):
+        read({"head": torch.zeros(3, 4)}, tmp_path, Ranks())
+
+
 def test_an_optimiser_is_filled_from_names(tmp_path):
     model, optimizer = fitted()
     optimizer.param_groups[0]["lr"] = 0.025
@@ -153,6 +165,9 @@ def test_an_optimiser_is_filled_from_names(tmp_path):
     assert fresh.param_groups[0]["lr"] == 0.025
     for one, two in zip(model.parameters(), other.parameters(), strict=True):
         assert all(torch.equal(optimizer.state[one][key], fresh.state[two][key]) for key in optimizer.state[one])
+    other = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Linear(5, 2))
+    with pytest.raises(StateError, match=r"tensor '1.weight.exp_avg' has shape \(1, 5\), not \(2, 5\)"):
+        fill_optimizer(torch.optim.AdamW(other.parameters()), names_of(other, None), tmp_path / "states", Ranks())
     smaller = torch.nn.Linear(3, 5)
     with pytest.raises(StateError, match="belongs to no parameter of this run"):
         fill_optimizer(torch.optim.AdamW(smaller.parameters()), names_of(smaller, None), tmp_path / "states", Ranks())

@@ -239,28 +239,9 @@ def test_experts_are_not_served():
         OpenEnvEnvironment(CORRIDOR, {"expert": True})
 
 
-def test_a_seed_decides_which_task_a_server_is_asked_for(url):
-    from gagpo.envs.remote.env import RemoteEnv
-
-    env = RemoteEnv(url)
-    try:
-        env.reset(seed=99)
-        starts = []
-        for seed in (0, 1, 2, 3, 0, 1, 2, 3):
-            observation, info = env.reset(seed=seed)
-            starts.append((observation, info["task"]))
-    finally:
-        env.close()
-    assert starts[:4] == starts[4:] and len({task for _, task in starts}) > 1
-
-
 def test_a_server_is_held_to_the_promises_of_an_environment(url):
     from gagpo.envs.check.check import check
-    from gagpo.envs.remote.env import RemoteEnv
-    from gagpo.envs.remote.protocol import ServerFailed
 
     findings = {finding.name: finding for finding in check(url, episodes=3)}
     assert not [finding for finding in findings.values() if not finding.ok]
-    assert findings["exact task"].judged and findings["garbage actions"].judged
-    with pytest.raises(ServerFailed, match=r"127\.0\.0\.1:9"):
-        RemoteEnv("http://127.0.0.1:9")
+    assert findings["garbage actions"].judged

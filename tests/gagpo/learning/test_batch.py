@@ -52,13 +52,6 @@ def test_a_row_breaks_where_a_token_differs():
     assert [row.ids.tolist() for row in build_rows([episode])] == [[1, 2, 3, 4, 5], [1, 99, 3, 4, 5, 6, 7]]
 
 
-def test_turns_that_are_not_trainable_are_read_but_not_trained():
-    episode = conversation(([1], [2]), ([3], [4]))
-    episode.turns[0].trainable = False
-    (row,) = build_rows([episode], trainable_only=True)
-    assert row.ids.tolist() == [1, 2, 3, 4] and row.place_K.tolist() == [3] and row.turn_K.tolist() == [1]
-
-
 def test_groups_are_numbered_in_order_and_empty_episodes_leave_no_row():
     rows = build_rows([conversation(([1], [2]), group=7), Episode("t", group=9), conversation(([1], [3]), group=4)])
     assert [row.group for row in rows] == [1, 0]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gagpo.agents.episodes import Episode, Turn, read_episodes
+from gagpo.agents.episodes import MOST_SENT, Episode, Turn, read_episodes
 from gagpo.credit import advantages, turns_for
 from gagpo.credit.episode import Grpo
 from gagpo.credit.gagpo import Gagpo
@@ -52,14 +52,28 @@ def test_a_critics_value_is_that_of_the_first_token():
     assert [turn.value for episode in trained for turn in episode.turns] == [0, 2, 4, 6, 8, 10]
 
 
-def test_a_record_says_token_by_token_what_was_read_and_answered():
+def spelled(ids):
+    return "".join(f"<{one}>" for one in ids)
+
+
+def test_a_record_says_what_was_read_and_token_by_token_what_was_answered():
     first = Turn("o", "ab", "ab", prompt_ids=np.array([1, 2]), response_ids=np.array([3, 4]), logprobs=np.zeros(2))
     second = Turn("p", "c", "c", prompt_ids=np.array([1, 2, 3, 4, 5]), response_ids=np.array([6]))
     window = Turn("q", "d", "d", prompt_ids=np.array([9, 2]), response_ids=np.array([6]))
-    turns = Episode("t", turns=[first, second, window]).record(decode=str)["turns"]
-    assert [turn["tokens"]["read"] for turn in turns] == [["1", "2"], ["5"], ["9", "2"]]
-    assert turns[0]["tokens"] == {"prompt": 2, "read": ["1", "2"], "text": ["3", "4"], "logprob": [0.0, 0.0]}
+    turns = Episode("t", turns=[first, second, window]).record(decode=spelled)["turns"]
+    assert [turn["sent"] for turn in turns] == ["<1><2>", "<5>", "<9><2>"]
+    assert turns[0]["tokens"] == {"prompt": 2, "text": ["<3>", "<4>"], "logprob": [0.0, 0.0]}
     assert "logprob" not in turns[1]["tokens"]
+
+
+def test_the_first_prompt_is_written_whole_and_a_long_later_one_says_that_it_is_cut():
+    ids = np.arange(MOST_SENT + 5)
+    turns = [Turn("o", "a", "a", prompt_ids=ids), Turn("p", "b", "b", prompt_ids=ids[::-1].copy())]
+    episode = Episode("t", turns=turns)
+    episode.note_sent(spelled)
+    assert turns[0].sent == spelled(ids)
+    assert turns[1].sent == "… " + spelled(range(MOST_SENT - 1, -1, -1))
+    assert [turn["sent"] for turn in episode.record()["turns"]] == [turn.sent for turn in turns]
 
 
 def test_a_run_keeps_advantages_values_states_and_tokens(tmp_path, corridor):
@@ -71,6 +85,7 @@ def test_a_run_keeps_advantages_values_states_and_tokens(tmp_path, corridor):
         assert {"advantage", "value", "group_state"} <= set(turn)
         tokens = turn["tokens"]
         assert len(tokens["text"]) == len(tokens["logprob"]) == len(tokens["ratio"]) > 0
+        assert turn["observation"] in turn["sent"]
     first = {}
     for record in records:  # equal observations of a task are one state, and have one value
         for turn in record["turns"]:
@@ -78,3 +93,5 @@ def test_a_run_keeps_advantages_values_states_and_tokens(tmp_path, corridor):
             assert first.setdefault(key, turn["group_state"]) == turn["group_state"]
     before = next(read_episodes(folder.path / "episodes" / "before-test.jsonl"))
     assert "kept" not in before and "advantage" not in before["turns"][0]
+    assert all(turn["observation"] in turn["sent"] for turn in before["turns"])
+    assert "<|" in before["turns"][0]["sent"], "the special tokens of the template are visible"

@@ -1,6 +1,7 @@
 """An exported model loads elsewhere, plays the same, and has a card with its results."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,25 @@ def test_it_loads_with_transformers_and_plays_the_same_greedily(made, tmp_path):
     choices = {**panel, "temperature": 0.0, "max_tokens": 3, "context": {"history": 0}, "workers": 0, "quiet": True}
     results = [evaluate(str(model), **choices).tasks for model in (made, out)]
     assert results[0] == results[1]
+
+
+def test_a_run_whose_credit_is_missing_is_evaluated_exported_and_read(made, tmp_path):
+    """Only training needs the file of the credit, and only training runs it."""
+    from gagpo.eval.compare import compare_files
+    from gagpo.eval.report.report import write_report
+
+    run = tmp_path / "run"
+    shutil.copytree(made, run)
+    values = yaml.safe_load((run / "config.yaml").read_text())
+    values["algorithm"] |= {"credit": {"name": "nowhere_at_all:LooState", "share": 0.5}, "critic": {}}
+    (run / "config.yaml").write_text(yaml.safe_dump(values))
+    assert "nowhere_at_all:LooState" in (export(str(run), tmp_path / "out") / CARD).read_text()
+    assert evaluate(str(run), tasks=1, workers=0, quiet=True).failed == 0
+    assert evaluate("random", like=run, tasks=1, workers=0, quiet=True).failed == 0
+    compare_files([run, made], "test")
+    assert write_report(run).exists()
+    with pytest.raises(SettingsError, match="credit nowhere_at_all:LooState: there is no module 'nowhere_at_all'"):
+        _ = RunFolder.open(run).settings
 
 
 def test_the_card_says_what_it_is_worth_and_on_what(made, tmp_path):

@@ -25,6 +25,10 @@ class ExchangeFailed(GagpoError):
     """No answer, or an invalid one."""
 
 
+class Unreachable(ExchangeFailed):
+    """No connection could be made."""
+
+
 class DeadlinePassed(ExchangeFailed):
     """The answer was not complete in time."""
 
@@ -113,5 +117,7 @@ async def exchange(
                 return Reply(response.status_code, dict(response.headers), bytes(held))
     except TimeoutError:
         raise DeadlinePassed(f"{url} did not answer within {deadline:g} s") from None
+    except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+        raise Unreachable(f"{url} cannot be reached: {first_line(error)}") from None
     except (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, OSError, ValueError) as error:
         raise ExchangeFailed(f"{url} cannot be reached: {first_line(error)}") from None

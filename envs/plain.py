@@ -1,0 +1,218 @@
+"""Play any other ``gymnasium.Env``: its seeds are tasks, its numbered actions have names, its observations are written.
+
+Used for every registered environment whose class has no method ``tasks``; see :func:`gagpo.envs.lookup.find_spec`.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
+
+from gagpo.base.errors import InvalidArgument
+from gagpo.envs.base import Info, Outcome, Text, TextEnv
+from gagpo.envs.tasks import Task, TaskSet
+
+SEEDS = {"train": "0-999", "test": "1000-1099"}
+"""The tasks where none are given."""
+
+MOST_SEEDS = 100_000  # of a split
+MOST_NUMBERS = 1000  # of an observation
+MOST_TURNS = 1000  # of an environment that declares no limit
+
+NOT_GUARANTEED = (
+    "its tasks are seeds: a seed need not fix everything, states are unknown, there is no expert, and an episode "
+    "succeeds if it ends by itself with a positive reward (or with success in info)"
+)
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def seed_ranges(tasks: Mapping[str, object]) -> dict[str, range]:
+    """The seeds of each split, from inclusive ranges.
+
+    >>> seed_ranges({"train": "0-999"})
+    {'train': range(0, 1000)}
+
+    Raises:
+        InvalidArgument: a value is not a range, or two splits share a seed.
+    """
+    found: dict[str, range] = {}
+    for split, written in tasks.items():
+        match = re.fullmatch(r"(\d{1,10})-(\d{1,10})", str(written))
+        seeds = range(int(match[1]), int(match[2]) + 1) if match else range(0)
+        if not 0 < len(seeds) <= MOST_SEEDS:
+            raise InvalidArgument(
+                f"tasks.{split} must be a range of at most {MOST_SEEDS} seeds, such as 0-999, got {written!r:.40}"
+            )
+        for other, known in found.items():
+            if max(seeds[0], known[0]) <= min(seeds[-1], known[-1]):
+                raise InvalidArgument(f"tasks.{split} ({written}) and tasks.{other} share seeds: separate them")
+        found[split] = seeds
+    return found
+
+
+class PlainEnv(TextEnv):
+    """A ``gymnasium.Env`` without tasks.
+
+    A text action is passed on. A numbered action is chosen by its name; another text is an invalid turn and does not
+    reach the environment. With ``render_mode="ansi"`` the observation is what the environment renders.
+
+    spec: the registration, as JSON.
+    tasks: the seeds of each split as inclusive ranges, by default :data:`SEEDS`.
+    actions: the names of numbered actions, in order, by default the environment's own; or texts for random play.
+    kwargs: arguments of the environment.
+
+    Raises:
+        InvalidArgument: actions without names, or a space that cannot be written as text.
+    """
+
+    splits: ClassVar[tuple[str, ...]] = ()  # an instance's are those of its tasks
+    immaterial = TextEnv.immaterial | {"tasks"}  # the hash of the tasks covers them
+
+    def __init__(
+        self,
+        spec: str,
+        tasks: Mapping[str, str] | None = None,
+        actions: Sequence[str] | None = None,
+        split: str | None = None,
+        max_turns: int = MOST_TURNS,
+        expert: bool | str = False,
+        render_mode: str | None = None,
+        **kwargs: Any,
+    ):
+        self._seeds = seed_ranges(tasks or SEEDS)
+        self._tasks: dict[str, TaskSet] = {}
+        self.splits = tuple(self._seeds)  # type: ignore[misc]
+        super().__init__(split or self.splits[0], max_turns, expert, render_mode)
+        self.name = str(json.loads(spec)["id"])
+        if render_mode is not None:
+            kwargs["render_mode"] = render_mode
+        try:
+            self.env = gymnasium.make(EnvSpec.from_json(spec), disable_env_checker=True, **kwargs)
+        except TypeError as error:
+            raise InvalidArgument(f"{self.name}: {str(error).partition(' was raised from')[0]}") from None
+        modes = [mode for mode in self.env.metadata.get("render_modes") or () if mode == "ansi"]
+        if render_mode and not modes:
+            raise InvalidArgument(f"{self.name} cannot be rendered as text: remove environment.kwargs.render_mode")
+        self.metadata = {"render_modes": modes}
+        self._names = [" ".join(str(name).split()) for name in actions or _own_names(self.env.unwrapped)]
+        self._numbered = not isinstance(self.env.action_space, spaces.Text | Text)
+        if not self._numbered:
+            self.action_space = self.env.action_space
+        else:
+            self._require_names()
+            self.instructions = f"The actions are: {', '.join(self._names)}."  # type: ignore[misc]
+        if render_mode is None:
+            _require_writable(self.env.observation_space, f"{self.name}: the observation")
+
+    def tasks(self, split: str) -> TaskSet:
+        if split not in self._tasks:
+            named = ((f"{split}-{seed:07d}", seed) for seed in self._seeds[split])
+            found = [Task(name, split, digest=f"{self.name} {seed}", source=str(seed)) for name, seed in named]
+            self._tasks[split] = TaskSet(split, found)
+        return self._tasks[split]
+
+    def begin(self, task: Task) -> Outcome:
+        observation, info = self.env.reset(seed=int(task.source))
+        return self._outcome(observation, info)
+
+    def act(self, action: str) -> Outcome:
+        move: Any = action.encode(errors="replace").decode()  # an environment may echo a lone surrogate
+        if self._numbered:
+            known = {name.casefold(): number for number, name in enumerate(self._names)}
+            number = known.get(" ".join(action.split()).casefold())
+            if number is None:
+                said = f"There is no such action. {self.instructions}"
+                return Outcome(said, valid=False, admissible_actions=self._names)
+            move = int(self.env.action_space.start) + number  # type: ignore[attr-defined]
+        observation, reward, terminated, truncated, info = self.env.step(move)
+        outcome = self._outcome(observation, info)
+        outcome.reward, outcome.terminated, outcome.truncated = float(reward), bool(terminated), bool(truncated)
+        outcome.success = bool(info.get("success", terminated and outcome.reward > 0))
+        outcome.valid = bool(info.get("valid", True))
+        return outcome
+
+    def close(self) -> None:
+        self.env.close()
+
+    def _outcome(self, observation: object, info: Info) -> Outcome:
+        seen = _COLOUR.sub("", str(self.env.render())) if self.render_mode else written(observation)
+        return Outcome(seen, admissible_actions=self._names or info.get("admissible_actions"))
+
+    def _require_names(self) -> None:
+        """InvalidArgument unless the actions are numbered and each has a name of its own."""
+        space, names = self.env.action_space, self._names
+        if not isinstance(space, spaces.Discrete):
+            raise InvalidArgument(f"{self.name}: actions of {space!s:.80} are not supported, only Text and Discrete")
+        if len(names) != space.n or len({name.casefold() for name in names}) != len(names):
+            found = f"{len(names)} names are given" if names else "it does not name them"
+            raise InvalidArgument(
+                f"{self.name} has {space.n} numbered actions, and {found}: set environment.kwargs.actions to a list of "
+                f"{space.n} different names, in their order (or -k 'actions=[left, ...]')"
+            )
+
+
+def _own_names(env: object) -> Iterable[object]:
+    """An environment's names of its numbered actions; empty without any."""
+    if callable(meanings := getattr(env, "get_action_meanings", None)):
+        return list(meanings())
+    own = getattr(env, "action_names", None) or getattr(env, "actions", None)
+    if isinstance(own, enum.EnumMeta):
+        members: list[enum.Enum] = list(own)
+        return [one.name for one in sorted(members, key=lambda one: int(one.value))]
+    named = isinstance(own, list | tuple) and all(isinstance(one, str) for one in own)
+    return own if named and own is not None else []
+
+
+def _require_writable(space: gymnasium.Space[Any], place: str) -> None:
+    """InvalidArgument for observations that are too large for a text, such as images, or of an unknown kind."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        for name, part in space.items() if isinstance(space, spaces.Dict) else enumerate(space):
+            _require_writable(part, f"{place} {name!r}")
+    elif isinstance(space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete):
+        if np.prod(space.shape) > MOST_NUMBERS or len(space.shape) > len(_SEPARATORS[-1]):
+            raise InvalidArgument(
+                f"{place} is an array of {space.shape}, too large for a text: wrap the environment, or set "
+                "environment.kwargs.render_mode=ansi if it can render as text"
+            )
+    elif isinstance(space, spaces.Sequence | spaces.Graph | spaces.OneOf):
+        raise InvalidArgument(f"{place} is a {type(space).__name__}, which is not supported: wrap the environment")
+
+
+_SEPARATORS = ("", " ", "\n ", "\n ,")
+"""Between the parts of an array, from the outermost to the innermost, by its number of dimensions."""
+
+
+def written(observation: object) -> str:
+    """An observation as text: texts first, then numbers and arrays, one line per row, the cells of a grid as ``2,5,0``.
+
+    >>> print(written({"view": np.array([[1, 0], [2, 5]]), "mission": "go to the door"}))
+    mission: go to the door
+    view:
+    1 0
+    2 5
+    """
+    if isinstance(observation, str):
+        return observation
+    if isinstance(observation, Mapping):
+        parts = sorted(observation.items(), key=lambda part: not isinstance(part[1], str))
+        texts = {name: written(part) for name, part in parts}
+        return "\n".join(f"{name}:{chr(10) if chr(10) in text else ' '}{text}" for name, text in texts.items())
+    if isinstance(observation, tuple):
+        return " ".join(written(part) for part in observation)
+    array = np.asarray(observation)
+    return _rows(array, _SEPARATORS[array.ndim])
+
+
+def _rows(array: np.ndarray[Any, Any], separators: str) -> str:
+    if not separators:
+        return f"{array.item():.4g}" if array.dtype.kind == "f" else str(array.item())
+    return separators[0].join(_rows(part, separators[1:]) for part in array)

@@ -1,1 +1,0 @@
-"""Environments on OpenEnv servers: tasks over HTTP, episodes over WebSockets."""

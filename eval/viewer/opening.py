@@ -1,0 +1,67 @@
+"""Find what ``gagpo view`` shows: run folders, folders of runs, and single files of episodes or results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from gagpo.eval.episode_files import format_of
+from gagpo.eval.results import EvalResult
+from gagpo.eval.runs import Evaluation, Run, load_run, read_label
+from gagpo.runs.reading import BadResult
+
+
+def open_path(path: Path) -> tuple[Run, list[Path]]:
+    """A run folder, or a file as a run with the evaluation in it, and the files of its episodes.
+
+    Raises:
+        BadResult: it cannot be used.
+    """
+    if not path.is_file():
+        return load_run(path), sorted((path / "episodes").glob("*.jsonl"))
+    if format_of(path) != "evaluation":
+        return Run(path, (), 0, ()), [path]
+    stage, split, iteration = read_label(path.stem)
+    result = EvalResult.load(path)
+    evaluation = Evaluation(path.stem, stage or "after", split or result.panel.split, iteration, result)
+    played = home_of(path) / "episodes" / f"{path.stem}.jsonl"  # of the same evaluation, in a run folder
+    return Run(path, (), 0, (evaluation,)), [played if played.is_file() else path]
+
+
+def home_of(path: Path) -> Path:
+    """The run folder itself, or the one to which a file would belong."""
+    return path.absolute().parent.parent if path.is_file() else path
+
+
+def runs_in(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """The files and run folders among ``paths`` or directly inside them, and errors of runs that cannot be read.
+
+    Raises:
+        BadResult: a path does not exist, or a folder neither is a run nor holds one.
+    """
+    found: list[Path] = []
+    problems: list[str] = []
+    for folder in paths:
+        if not folder.exists():
+            raise BadResult(f"{folder}: no such run folder or file")
+        if folder.is_file() or is_run(folder):
+            found.append(folder)
+            continue
+        inside = sorted(one for one in folder.iterdir() if not one.name.startswith(".") and is_run(one))
+        if not inside:
+            raise BadResult(f"{folder}: neither a run folder nor a folder of runs (no metrics.jsonl, no evals/*.json)")
+        for one in inside:
+            try:
+                load_run(one)
+            except BadResult as error:
+                problems.append(str(error))
+            else:
+                found.append(one)
+    if not found:
+        raise BadResult(f"none of the runs can be read: {problems[0]}")
+    return found, problems
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder has metrics or an evaluation."""
+    return (folder / "metrics.jsonl").exists() or any((folder / "evals").glob("*.json"))

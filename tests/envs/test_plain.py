@@ -1,0 +1,283 @@
+"""Environments that know nothing of gagpo are checked, played and configured through their seeds."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from gagpo.agents.setup import make_env
+from gagpo.base.errors import InvalidArgument
+from gagpo.envs.base import TextEnv
+from gagpo.envs.check.check import check
+from gagpo.envs.plain import seed_ranges, written
+from gagpo.envs.pool import WorkerPool
+from gagpo.eval.models import evaluate
+from gagpo.settings import parse
+
+
+class Moves(enum.IntEnum):
+    left = 0
+    right = 1
+
+
+class NumberedEnv(gymnasium.Env[dict[str, Any], int]):
+    """Walk right to the wall, with numbers as actions and a grid as an observation."""
+
+    actions = Moves
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi", "rgb_array"]}
+
+    def __init__(self, size: int = 3, outcome: str = "", render_mode: str | None = None):
+        self.size, self.outcome, self.render_mode = size, outcome, render_mode
+        self.action_space = spaces.Discrete(2)
+        grid = spaces.Box(0, 1, (1, 8), np.uint8)
+        self.observation_space = spaces.Dict({"grid": grid, "mission": spaces.Text(50)})
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.place = int(self.np_random.integers(self.size))
+        return self._seen(), {}
+
+    def step(self, action: int) -> Any:
+        assert action in self.action_space
+        self.place += 2 * action - 1
+        there = self.place >= self.size
+        info = {"success": False} if self.outcome == "unsolved" else {}
+        return (
+            self._seen(),
+            float(there),
+            there and self.outcome != "cut",
+            self.outcome == "cut" or self.place < -5,
+            info,
+        )
+
+    def render(self) -> Any:
+        return f"\x1b[41mx\x1b[0m at {self.place}"
+
+    def _seen(self) -> dict[str, Any]:
+        grid = np.zeros((1, 8), np.uint8)
+        grid[0, max(0, self.place)] = 1
+        return {"grid": grid, "mission": "go right"}
+
+
+class UnnamedEnv(NumberedEnv):
+    actions = None
+
+
+class MeaningfulEnv(UnnamedEnv):
+    def get_action_meanings(self) -> list[str]:
+        return ["BACK", "FORTH"]
+
+
+class SteeredEnv(UnnamedEnv):
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = spaces.Box(-1, 1, (2,))
+
+
+class FilmedEnv(NumberedEnv):
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"]}
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__(render_mode=render_mode)
+        self.observation_space = spaces.Box(0, 255, (64, 64, 3), np.uint8)
+
+
+class EchoEnv(gymnasium.Env[str, str]):
+    """Say what the environment said first."""
+
+    def __init__(self) -> None:
+        self.observation_space = self.action_space = spaces.Text(100)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.word = str(self.np_random.integers(1000))
+        return self.word, {}
+
+    def step(self, action: str) -> Any:
+        return action, float(action == self.word), True, False, {}
+
+
+for kind in (NumberedEnv, UnnamedEnv, MeaningfulEnv, SteeredEnv, FilmedEnv, EchoEnv):
+    gymnasium.register(f"gagpo-test/{kind.__name__}-v0", f"{__name__}:{kind.__name__}", max_episode_steps=20)
+
+
+def made(name: str, **kwargs: Any) -> TextEnv:
+    return make_env(f"gagpo-test/{name}-v0", kwargs)
+
+
+def test_seeds_are_the_tasks() -> None:
+    env = made("EchoEnv", tasks={"train": "0-9", "rest": "20-21"})
+    assert env.splits == ("train", "rest")
+    assert env.tasks("rest").ids == ["rest-0000020", "rest-0000021"]
+    words = {task: env.reset(seed=1, options={"task": task})[0] for task in env.tasks("train").ids}
+    assert len(set(words.values())) > 5
+    assert words["train-0000003"] == env.reset(seed=2, options={"task": "train-0000003"})[0]
+    other = made("NumberedEnv", tasks={"train": "0-9", "rest": "20-21"})
+    assert env.tasks("rest").hash != other.tasks("rest").hash
+    assert env.tasks("rest").hash == made("EchoEnv", tasks={"rest": "20-21"}).tasks("rest").hash
+    assert made("EchoEnv").splits == ("train", "test")  # by default
+
+
+@pytest.mark.parametrize(
+    ("tasks", "words"),
+    [
+        ({"train": "many"}, "tasks.train must be a range of at most 100000 seeds, such as 0-999, got 'many'"),
+        ({"train": "9-0"}, "tasks.train must be a range"),
+        ({"train": "0-999999"}, "tasks.train must be a range"),
+        ({"train": "0-9", "test": "9-12"}, r"tasks.test \(9-12\) and tasks.train share seeds"),
+    ],
+)
+def test_wrong_ranges_of_seeds(tasks: dict[str, str], words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        seed_ranges(tasks)
+
+
+def test_a_numbered_action_is_chosen_by_its_name() -> None:
+    env = made("NumberedEnv", size=2)
+    text, info = env.reset(options={"task": "train-0000000"})
+    assert text.startswith("mission: go right\ngrid: ")
+    assert info["admissible_actions"] == ["left", "right"]
+    assert env.instructions == "The actions are: left, right."
+    text, reward, over, _, info = env.step("jump")
+    assert (text, reward, over, info["valid"]) == (f"There is no such action. {env.instructions}", 0, False, False)
+    while not over:
+        _, reward, over, _, info = env.step(" Right\n")
+    assert (reward, info["success"], info["valid"]) == (1, True, True)
+    assert made("MeaningfulEnv").reset()[1]["admissible_actions"] == ["BACK", "FORTH"]
+    assert made("UnnamedEnv", actions=["a b", "c"]).reset()[1]["admissible_actions"] == ["a b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "words"),
+    [
+        ("UnnamedEnv", {}, r"2 numbered actions, and it does not name them: set environment.kwargs.actions to a list"),
+        ("UnnamedEnv", {"actions": ["a"]}, "and 1 names are given"),
+        ("UnnamedEnv", {"actions": ["a", "A"]}, "2 different names"),
+        ("NumberedEnv", {"sise": 2}, "NumberedEnv-v0: .*unexpected keyword argument 'sise'$"),
+        ("SteeredEnv", {}, "actions of Box.* are not supported, only Text and Discrete"),
+        ("FilmedEnv", {}, r"the observation is an array of \(64, 64, 3\), too large for a text"),
+        ("FilmedEnv", {"render_mode": "ansi"}, "cannot be rendered as text: remove environment.kwargs.render_mode"),
+    ],
+)
+def test_spaces_that_cannot_be_played_are_refused(name: str, kwargs: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        made(name, **kwargs)
+
+
+@pytest.mark.parametrize(("outcome", "success"), [("", True), ("unsolved", False), ("cut", False)])
+def test_success_is_a_positive_reward_at_the_end_unless_info_says_otherwise(outcome: str, success: bool) -> None:
+    env = made("NumberedEnv", size=1, outcome=outcome)
+    env.reset(seed=0)
+    _, reward, terminated, truncated, info = env.step("right")
+    assert (reward, terminated, truncated) == (1, outcome != "cut", outcome == "cut")
+    assert info["success"] is success
+
+
+def test_the_environments_own_limit_of_turns_counts() -> None:
+    env = made("NumberedEnv", size=8)
+    env.reset(seed=0)
+    assert any(env.step(action)[3] for action in ["left", "right"] * 10)
+    assert env.turn == 20
+
+
+def test_a_rendering_replaces_the_observation() -> None:
+    env = made("NumberedEnv", render_mode="ansi")
+    env.reset(options={"task": "train-0000000"})
+    assert env.step("right")[0].startswith("x at ")
+
+
+@pytest.mark.parametrize(
+    ("observation", "text"),
+    [
+        (7, "7"),
+        (np.float32(0.123456), "0.1235"),
+        ((3, 10, True), "3 10 True"),
+        (np.array([1, 2]), "1 2"),
+        (np.array([[[1, 2], [3, 4]], [[5, 6], [7, 8]]]), "1,2 3,4\n5,6 7,8"),
+        ({"b": np.eye(2, dtype=int), "a": "text", "c": {"d": 1}}, "a: text\nb:\n1 0\n0 1\nc: d: 1"),
+    ],
+)
+def test_observations_are_written(observation: object, text: str) -> None:
+    assert written(observation) == text
+
+
+@pytest.mark.parametrize("name", ["NumberedEnv", "EchoEnv"])
+def test_the_check_passes_and_says_what_is_not_guaranteed(name: str) -> None:
+    findings = {one.name: one for one in check(f"gagpo-test/{name}-v0", {"tasks": {"train": "0-49", "test": "50-59"}})}
+    wrong = [one for one in findings.values() if not one.ok and one.name != "chance"]
+    assert wrong == []
+    assert "its tasks are seeds" in findings["construction"].detail
+    assert "there is no expert" in findings["construction"].detail
+    assert not findings["equal states"].judged
+
+
+def test_a_file_in_the_working_directory_is_played_in_other_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Path(__file__).read_text().partition("\ndef made(")[0].replace("gagpo-test/", "Brought-")
+    (tmp_path / "brought.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    with WorkerPool("brought:Brought-NumberedEnv-v0", {"size": 2}, workers=1) as pool:
+        pool.reset(0, "train-0000003", seed=5)
+        (event,) = pool.wait()
+    assert event.kind == "reset", event.error
+    assert event.observation.startswith("mission: go right")
+
+
+CONFIG = """
+name: numbered
+model: starter:alfworld
+environment: {id: gagpo-test/NumberedEnv-v0, tasks: {train: 0-49, test: 50-59}, kwargs: {size: 2}}
+algorithm: gagpo
+evaluation: {splits: [test]}
+"""
+
+
+def test_a_config_names_the_seeds_and_an_evaluation_takes_them(tmp_path: Path) -> None:
+    (tmp_path / "numbered.yaml").write_text(CONFIG)
+    result = evaluate("random", like=tmp_path / "numbered.yaml", workers=0, quiet=True)
+    assert (result.panel.split, result.panel.tasks, result.failed) == ("test", 10, 0)
+    assert result.successes > 0
+    some: dict[str, Any] = {"environment": "gagpo-test/NumberedEnv-v0", "split": "train", "tasks": 5}
+    again = evaluate("random", **some, workers=0, quiet=True)
+    assert again.panel.tasks == 5
+
+
+def test_the_seeds_of_a_config() -> None:
+    from yaml import safe_load
+
+    values = safe_load(CONFIG)
+    settings = parse(values, "numbered.yaml", ["environment.tasks.test=60-69"])
+    assert settings.environment is not None
+    assert settings.environment.kwargs == {"size": 2, "tasks": {"train": "0-49", "test": "60-69"}}
+    assert parse(settings.model_dump(mode="json"), "the run", []) == settings
+    with pytest.raises(ValueError, match=r"environment\.tasks.*share seeds"):
+        parse(values, "numbered.yaml", ["environment.tasks.test=0-9"])
+
+
+def test_an_environment_of_gymnasium_itself() -> None:
+    kwargs = {"actions": ["left", "down", "right", "up"], "is_slippery": False, "render_mode": "ansi"}
+    env = make_env("FrozenLake-v1", kwargs)
+    env.reset(seed=0)
+    for action in ["down", "down", "right", "right", "down", "right"]:
+        text, reward, _, _, info = env.step(action)
+    assert text.endswith("HFFG\n")
+    assert (reward, info["success"]) == (1, True)
+
+
+@pytest.mark.interop
+def test_babyai_is_played_by_configuration_alone() -> None:
+    pytest.importorskip("minigrid", reason="the package minigrid is not installed")
+    env = make_env("minigrid:BabyAI-GoToRedBallGrey-v0")
+    text, info = env.reset(options={"task": "train-0000003"})
+    assert text.startswith("mission: go to the red ball\nimage:\n")
+    assert text.count("2,5,0") >= 7  # a grey wall
+    assert info["admissible_actions"] == ["left", "right", "forward", "pickup", "drop", "toggle", "done"]
+    result = evaluate("random", environment="minigrid:BabyAI-GoToRedBallGrey-v0", tasks=20, workers=0, quiet=True)
+    assert result.failed == 0
