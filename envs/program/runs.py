@@ -46,7 +46,8 @@ class Runs:
         token = secrets.token_bytes(TOKEN_BYTES)
         with self._server.fork(next(self._numbers), token) as first:
             first.settimeout(START_SECONDS)
-            (failure,) = next(iter(Inbox(token).take(first.recv(1 << 16))), ("it does not start",))  # type: ignore[misc]
+            said = Inbox(token).take(first.recv(1 << 16))  # its process, or an error
+        failure = said[0][0] if said and isinstance(said[0], tuple) else "the program's process does not start"
         if isinstance(failure, str):
             self.close()
             raise InvalidArgument(f"gagpo/Program-v0: {failure}")

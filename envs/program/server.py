@@ -123,8 +123,9 @@ async def _completions(episode: Episode, asked: ChatRequest, request: Request) -
                 raise RequestRefused(499, "the client hung up")
         return [answer.result() for answer in answers]
     finally:
-        for future in (gone, *answers):
-            future.cancel()
+        gone.cancel()
+        for answer in answers:
+            answer.cancel()
 
 
 async def _hung_up(request: Request) -> None:
