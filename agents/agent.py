@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from pydantic import JsonValue
 
-from gagpo.agents.context import Context
+from gagpo.agents.context import Context, Prompting
 from gagpo.agents.engines.base import Engine, Request, Response, Sampling, require_stop
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.base.errors import InvalidArgument
@@ -71,7 +71,7 @@ class LanguageAgent:
         self._default = ChatFormat(context, sampling.max_tokens)
         for one in (context, *(chat.context for chat in self.formats.values())):
             require_stop(engine, one.stop)
-        self._used: dict[int, ChatFormat] = {}  # by slot: the format of its last request
+        self._asked: dict[int, Prompting] = {}  # by slot: its last request
 
     @property
     def conditions(self) -> dict[str, JsonValue]:
@@ -102,27 +102,30 @@ class LanguageAgent:
         """The request for a state's response; None where prompt and response exceed the context."""
         turns = state.episode.turns
         chat = self.formats[split_task(state.episode.task)[0]] if self.formats else self._default
-        self._used[state.slot] = chat
-        prompt_ids = chat.context.prompt(turns, state.observation, state.info.get("admissible_actions"))
-        if len(prompt_ids) + chat.max_tokens > self.engine.max_length:
+        asked = chat.context.ask(turns, state.observation, state.info)
+        if asked is None:
+            return None
+        self._asked[state.slot] = asked
+        max_tokens = min(chat.max_tokens, asked.max_tokens or chat.max_tokens)
+        if len(asked.prompt_ids) + max_tokens > self.engine.max_length:
             return None
         if state.episode.temperature is None:
             state.episode.temperature = self.sampling.temperature
         seed = state.episode.seed << 16 | len(turns)
-        max_tokens = chat.max_tokens if self.formats else None
-        return Request(state.slot, prompt_ids, seed, state.episode.temperature, max_tokens, chat.context.stop)
+        limit = None if max_tokens == self.sampling.max_tokens else max_tokens
+        # An engine that does not take stop strings samples on; what comes after one is then cut off.
+        stop = asked.stop if getattr(self.engine, "takes_stop", False) else ()
+        return Request(state.slot, asked.prompt_ids, seed, state.episode.temperature, limit, stop)
 
     def _turn(self, request: Request, response: Response) -> Turn:
-        turn = self._used[request.session].context.turn(response.ids, cut=not response.stopped)
-        turn.prompt_ids, turn.response_ids, turn.logprobs = request.prompt_ids, response.ids, response.logprobs
-        return turn
+        return self._asked[request.session].read(response)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of tokens, with special tokens visible."""
         return str(self.context.tokenizer.decode(ids))
 
     def forget(self, slot: int) -> None:
-        self._used.pop(slot, None)
+        self._asked.pop(slot, None)
         self.engine.release(slot)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from gagpo.agents import chat_template
 from gagpo.agents.call_formats import MARKS
 from gagpo.agents.chat_template import DATE, TemplateFailed
 from gagpo.agents.encoding import THOUGHT, TextEncoder
-from gagpo.agents.engines.base import stop_tokens
+from gagpo.agents.engines.base import Response, stop_tokens
 from gagpo.agents.episodes import Ids, Turn
 from gagpo.agents.prompts import Message, Prompt
 from gagpo.agents.toolbox import Phrasing, Toolbox, answer_messages, format_of
@@ -20,6 +20,21 @@ from gagpo.envs.tools import Tool
 
 _MARK = "\u241e"  # stands for a message while the chat template is probed; no template alters it
 _LATER = "\u241f"  # stands for the message after it
+
+
+class Prompting(NamedTuple):
+    """What an agent asks an engine.
+
+    prompt_ids: int32, the prompt.
+    stop: strings that end the response.
+    max_tokens: most tokens of the response, below the run's own limit; None for that one.
+    read: gives the turn of the response, without its observation.
+    """
+
+    prompt_ids: Ids
+    stop: tuple[str, ...]
+    max_tokens: int | None
+    read: Callable[[Response], Turn]
 
 
 class Context:
@@ -95,6 +110,17 @@ class Context:
             "admissible": self.admissible,
             "template": {"date": DATE, **self.template},
         }
+
+    def ask(self, turns: Sequence[Turn], observation: str, info: Mapping[str, Any]) -> Prompting | None:
+        """What is asked after ``turns``; None if nothing can be, so that the episode ends. info: of the environment."""
+        prompt_ids = self.prompt(turns, observation, info.get("admissible_actions"))
+
+        def read(response: Response) -> Turn:
+            turn = self.turn(response.ids, cut=not response.stopped)
+            turn.prompt_ids, turn.response_ids, turn.logprobs = prompt_ids, response.ids, response.logprobs
+            return turn
+
+        return Prompting(prompt_ids, self.stop, None, read)
 
     def prompt(self, turns: Sequence[Turn], observation: str, actions: Sequence[str] | None = None) -> np.ndarray:
         """Token ids (int32) of the prompt that shows ``observation`` after ``turns``."""
@@ -192,15 +218,18 @@ class Context:
     def _render(self, text: str) -> str:
         """The conversation up to the user message ``text``, after the prompt's system message and examples."""
         tools = {"tools": self._encoder.protect_all(self.toolbox.specs)} if self.toolbox else {}
-        chat = [*self._opening(), {"role": "user", "content": text}]
+        return self._whole([*self._opening(), {"role": "user", "content": text}], tools)
+
+    def _whole(self, chat: Sequence[Message], options: Mapping[str, Any]) -> str:
+        """A conversation; a template without the system's role gets its text with the first user message."""
         try:
-            return self._template(chat, **tools)
+            return self._template(chat, **options)
         except TemplateFailed:
             if chat[0]["role"] != "system":
                 raise
-        system, first, *more = chat  # a template without the role gets its text with the first user message
+        system, first, *more = chat
         folded = {"role": "user", "content": f"{system['content']}\n\n{first['content']}"}
-        return self._template([folded, *more], **tools)
+        return self._template([folded, *more], **options)
 
     def _opening(self) -> list[Message]:
         """The messages before the first user message; an example's thoughts stay those of the model."""

@@ -14,9 +14,11 @@ from gagpo.agents.agent import LanguageAgent
 from gagpo.agents.context import Context
 from gagpo.agents.engines.base import Engine, Sampling
 from gagpo.agents.engines.registry import ENGINES
+from gagpo.agents.program_context import ProgramContext
 from gagpo.agents.prompts import Prompt, find_prompt
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.lookup import find_spec
+from gagpo.envs.program.env import ProgramEnv
 from gagpo.envs.tools import tools_of
 
 if TYPE_CHECKING:
@@ -78,6 +80,11 @@ def make_context(
     """How a model is prompted in ``env``: with its instructions and tools. prompt: one, a shipped name or a file."""
     wording = find_prompt(prompt) if isinstance(prompt, str) else prompt
     instructions, multiline = getattr(env, "instructions", ""), bool(getattr(env, "multiline", False))
+    if isinstance(env, ProgramEnv):
+        if (wording.name, history, admissible) != ("plain", "full", False):
+            names = "context.prompt, context.history and context.admissible"
+            raise InvalidArgument(f"{names} have no effect on programs, which word their prompts: leave them out")
+        return ProgramContext(tokenizer, wording, template, calls)
     return Context(
         tokenizer, wording, instructions, history, admissible, template, tools_of(env), calls, multiline=multiline
     )

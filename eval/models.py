@@ -19,8 +19,10 @@ from gagpo.agents.engines.base import Sampling
 from gagpo.agents.pretrained import folder_of
 from gagpo.agents.setup import language_agent, make_engine, make_env
 from gagpo.agents.starters import find, is_starter
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.lookup import find_spec
 from gagpo.envs.pool.wire import describe
+from gagpo.envs.program.env import ProgramEnv
 from gagpo.envs.tools import tools_of
 from gagpo.eval.evaluate import ChosenPanel, EvaluationOutcome, Player
 from gagpo.eval.journal import Journal, weights_identity
@@ -175,6 +177,8 @@ def _language_agent(
 def _play_served(panel: ChosenPanel) -> EvaluationOutcome:
     """Evaluate ``openai:NAME`` at ``request.server``, by default OpenAI's own."""
     request = panel.request
+    if isinstance(panel.env, ProgramEnv):
+        raise InvalidArgument(f"{request.environment} needs a model whose tokens gagpo samples, not one at a server")
     api, context = request.server or ApiSettings(request.model.removeprefix(PREFIX)), request.context
     chat = ChatSettings(
         context.prompt,

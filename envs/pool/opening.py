@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 from gagpo.envs.base import Kwargs
+from gagpo.envs.lookup import maker
 from gagpo.envs.pool.pool import WorkerPool
 from gagpo.envs.pool.slots import Pool
 
@@ -17,5 +19,8 @@ def open_pool(
     memory_limit_mb: int | None = None,
     **options: Any,
 ) -> Pool:
-    """Processes on this machine that step ``env_id``."""
+    """Processes on this machine that step ``env_id``, or the pool of its class's ``open_pool``, which needs none."""
+    own: Callable[..., Pool] | None = getattr(maker(env_id), "open_pool", None)
+    if own is not None:
+        return own(env_kwargs or {}, memory_limit_mb, **options)
     return WorkerPool(env_id, env_kwargs, workers=workers, memory_limit_mb=memory_limit_mb, **options)

@@ -27,12 +27,12 @@ from pydantic import Field, field_validator
 from pydantic_core import PydanticSerializationError
 
 from gagpo.base.errors import InvalidArgument
+from gagpo.base.limits import LimitBody, OwnPagesOnly
 from gagpo.base.origin import LOOPBACK
 from gagpo.envs.pool import Event
 from gagpo.envs.pool.shared_pool import PoolClosed, SharedPool
 from gagpo.envs.tasks import Task, TaskSet
 from gagpo.interop.games import Kwargs, opened
-from gagpo.interop.limits import LimitBody, OwnPagesOnly
 
 Listing = dict[str, str | int]
 """A split or a task in a list."""

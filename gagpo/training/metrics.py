@@ -26,6 +26,7 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
 
 def _of(episodes: Sequence[Episode]) -> dict[str, float]:
     turns = [turn for episode in episodes for turn in episode.turns]
+    rewritten = [episode.info["rewritten"] for episode in episodes if "rewritten" in episode.info]
     return {
         "success_rate": float(np.mean([episode.success for episode in episodes])),
         "reward_mean": float(np.mean([episode.reward for episode in episodes])),
@@ -37,4 +38,5 @@ def _of(episodes: Sequence[Episode]) -> dict[str, float]:
         "answer_task_information": answer_task_information([(e.task, t.action) for e in episodes for t in e.turns]),
         "failed_episodes": float(sum(episode.outcome == "failed" for episode in episodes)),
         "restarted_episodes": float(sum(episode.restarts > 0 for episode in episodes)),
+        **({"rewritten_answers": float(sum(rewritten))} if rewritten else {}),
     }

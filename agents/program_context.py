@@ -1,0 +1,123 @@
+"""The prompts of programs: the messages that they send, with their answers as the tokens that were sampled."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gagpo.agents import chat_template
+from gagpo.agents.call_formats import CallFormat, call_id
+from gagpo.agents.chat_template import TemplateFailed
+from gagpo.agents.context import Context, Prompting
+from gagpo.agents.encoding import Ids
+from gagpo.agents.engines.base import Response
+from gagpo.agents.episodes import Turn
+from gagpo.agents.prompts import Message, Prompt
+from gagpo.agents.toolbox import format_of
+from gagpo.envs.program.messages import Completion, Json
+from gagpo.envs.tools import CallError, read_call
+
+LOG = logging.getLogger("gagpo")
+
+
+class ProgramContext(Context):
+    """A :class:`Context` for ``gagpo/Program-v0``, whose programs word their prompts and read the responses themselves.
+
+    calls: the model's call format; ``auto`` detects it from the template.
+    """
+
+    def __init__(self, tokenizer: Any, prompt: Prompt, template: Mapping[str, Any] | None = None, calls: str = "auto"):
+        super().__init__(tokenizer, prompt, template=template)
+        self._calls = calls
+        self._secret = secrets.token_hex(8)
+
+    def ask(self, turns: Sequence[Turn], observation: str, info: Mapping[str, Any]) -> Prompting | None:
+        request: Json = info["request"]
+        try:
+            prompt_ids = self._conversation(turns, request)
+        except TemplateFailed as error:
+            LOG.warning("an episode ends because its program's messages cannot be rendered: %s", error)
+            return None
+        read = functools.partial(self._read, request, prompt_ids)
+        return Prompting(prompt_ids, tuple(request["stop"]), request["max_tokens"], read)
+
+    def _conversation(self, turns: Sequence[Turn], request: Json) -> Ids:
+        """The prompt: the tokens of the turn that the messages extend, if there is one, and the messages."""
+        extends: int | None = request["extends"]
+        messages = [self._shown(one) for one in request["messages"]]
+        numbers: list[int] = [one["turn"] for one in request["messages"] if "turn" in one]
+        found: list[Ids] = []
+        if extends is None:
+            tools = {"tools": self._encoder.protect_all(request["tools"])} if request["tools"] and self._form else {}
+            pieces = self._pieces(self._whole(messages, tools))
+            found.append(self._encode(pieces[0]))
+        else:
+            chat = [{"role": "user", "content": "?"}, self._shown({"role": "assistant", "turn": extends}), *messages]
+            pieces = self._pieces(self._template(chat))
+            numbers.insert(0, extends)
+            found.append(turns[extends].prompt_ids)
+        if list(map(int, pieces[1::2])) != numbers:
+            raise TemplateFailed(chat_template.fault(self.tokenizer, "does not show every answer of the model"))
+        for number, after in zip(numbers, pieces[2::2], strict=True):
+            said_ids, text = self._join(turns[number].response_ids, after)
+            found += [said_ids, self._encode(text)]
+        return np.concatenate(found)
+
+    def _shown(self, message: Message) -> Message:
+        """A message for the template: a mark in place of an answer, and otherwise data."""
+        if "turn" in message:
+            return {"role": "assistant", "content": f"\u241e{self._secret}{message['turn']}\u241e"}
+        role = {"role": message["role"]}
+        return role | {key: self._encoder.protect_all(value) for key, value in message.items() if key != "role"}
+
+    def _pieces(self, rendered: str) -> list[str]:
+        """Text, the number of an answer, text, ..."""
+        return re.split(f"\u241e{self._secret}([0-9]+)\u241e", rendered)
+
+    @functools.cached_property
+    def _form(self) -> CallFormat:
+        """The model's call format. Raises: InvalidArgument for a template without a place for tools."""
+        return format_of(self._template, self._calls)
+
+    def _read(self, request: Json, prompt_ids: Ids, response: Response) -> Turn:
+        """The turn of a response; its action is the answer that the program gets."""
+        ids, text, stopped = self._cut(response, request["stop"])
+        content, calls = text, list[Json]()
+        if request["tools"]:
+            body = ids[:-1] if len(ids) and int(ids[-1]) in self._ends else ids
+            raw = str(self.tokenizer.decode(body, skip_special_tokens=False))
+            calls = self._called(raw, request["number"])
+            content = raw.partition(self._form.mark)[0] if calls and self._form.mark in raw else "" if calls else text
+        finish = "length" if not (response.stopped or stopped) else "tool_calls" if calls else "stop"
+        logprobs = response.logprobs[: len(ids)]
+        tokens = zip(ids, logprobs, strict=True) if request["logprobs"] else ()
+        listed = [(self.tokenizer.decode([one]), float(p)) for one, p in tokens]
+        completion = Completion(content, calls, finish, (len(prompt_ids), len(ids)), listed)
+        turn = Turn.of(self._decode(ids), completion.action, finish == "length")
+        turn.prompt_ids, turn.response_ids, turn.logprobs = prompt_ids, ids, logprobs
+        return turn
+
+    def _cut(self, response: Response, stop: Sequence[str]) -> tuple[Ids, str, bool]:
+        """The response up to the token that completes a stop string, and its text before that string."""
+        ids, text = response.ids, self._decode(response.ids)
+        if not any(one in text for one in stop):
+            return ids, text, False
+        count = next(n for n in range(1, len(ids) + 1) if any(one in self._decode(ids[:n]) for one in stop))
+        text = self._decode(ids[:count])
+        return ids[:count], text[: min(text.index(one) for one in stop if one in text)], True
+
+    def _called(self, text: str, number: int) -> list[Json]:
+        """The tool calls in a response; none if one of them is damaged, so that the program gets the text."""
+        try:
+            calls = [read_call(one) for one in self._form.find(text)]
+        except CallError:
+            return []
+        ids = [call_id(call.id, (1000 * number + place) % 100_000) for place, call in enumerate(calls)]
+        functions = [{"name": call.name, "arguments": call.arguments} for call in calls]
+        return [{"id": i, "type": "function", "function": f} for i, f in zip(ids, functions, strict=True)]

@@ -1,0 +1,97 @@
+"""``gagpo/Program-v0``: an agent program that asks a language model over HTTP."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar
+
+from gagpo.base.errors import InvalidArgument, MissingPackage
+from gagpo.envs.base import Kwargs, MarkovKey, Outcome, TextEnv
+from gagpo.envs.pool import Pool
+from gagpo.envs.program.episodes import Limits
+from gagpo.envs.program.messages import Json
+from gagpo.envs.program.tasks import SPLITS, read_tasks
+from gagpo.envs.tasks import Task, TaskSet
+
+
+class ProgramEnv(TextEnv):
+    """Runs a program for each task, and shows each of its requests to a model.
+
+    The program finds the address of the model in ``OPENAI_BASE_URL`` and ``ANTHROPIC_BASE_URL``, and its task in
+    ``GAGPO_TASK``. It ends the episode by ending itself.
+
+    command: the program and its arguments, as a list or one line; ``python`` is this interpreter.
+    agent: instead of a command, ``module:function``: ``async def play(task, client) -> reward``.
+    tasks: a JSONL file; see :func:`gagpo.envs.program.tasks.read_tasks`.
+    reward: ``module:function``: ``def reward(task, transcript)``, which returns the reward at the end of the program.
+        By default the program reports it.
+    max_turns: requests that are answered.
+    tokens: sampled tokens after which no request is answered.
+    seconds: for the program's own work in an episode, without waiting for answers.
+    memory: megabytes that the program and each process it starts may allocate; None for no limit.
+    """
+
+    splits = SPLITS
+    markov_key: ClassVar[MarkovKey | None] = "state"
+    immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial | {"memory", "seconds"}
+    choosing: ClassVar[frozenset[str]] = frozenset({"tasks"})
+
+    def __init__(
+        self,
+        tasks: str | Path,
+        command: str | Sequence[str] = "",
+        agent: str = "",
+        reward: str = "",
+        max_turns: int = 50,
+        tokens: int = 1_000_000,
+        seconds: float = 600.0,
+        memory: int | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(max_turns=max_turns, **kwargs)
+        if not (find_spec("uvicorn") and find_spec("starlette")):
+            raise MissingPackage("a program needs starlette and uvicorn: pip install 'gagpo[gateway]'")
+        words = shlex.split(command) if isinstance(command, str) else list(command)
+        if bool(words) == bool(agent):
+            raise InvalidArgument("give either command='python my_agent.py' or agent='module:function'")
+        for name, value in (("agent", agent), ("reward", reward)):
+            if value and not all(value.partition(":")[::2]):
+                raise InvalidArgument(f"{name} must be written module:function, got {value!r:.80}")
+        if words and words[0] == "python":
+            words[0] = sys.executable
+        if words and shutil.which(words[0]) is None:
+            raise InvalidArgument(f"command: there is no program {words[0]!r:.80} here")
+        for name, limit in (("tokens", tokens), ("seconds", seconds), ("memory", memory)):
+            if limit is not None and not 0 < limit < 2**31:
+                raise InvalidArgument(f"{name} must be above 0, got {limit!r:.40}")
+        self.program = {"command": words, "agent": agent, "reward": reward}
+        self.memory, self.tokens, self.seconds = memory, tokens, seconds
+        self._tasks, self._rows = read_tasks(tasks)
+
+    @classmethod
+    def open_pool(
+        cls, kwargs: Kwargs, memory: int | None, step_deadline: float = 60.0, reset_deadline: float = 300.0
+    ) -> Pool:
+        """The pool of programs that :func:`gagpo.envs.pool.opening.open_pool` opens."""
+        from gagpo.envs.program.pool import ProgramPool
+
+        env = cls(**kwargs)
+        limits = Limits(env.max_turns, env.tokens, env.seconds, reset_deadline, step_deadline)
+        return ProgramPool(env.program, limits, env._find, env.memory or memory)
+
+    def tasks(self, split: str) -> TaskSet:
+        if split not in self._tasks:
+            raise InvalidArgument(f"no split {split!r}; choose from {', '.join(SPLITS)}")
+        return self._tasks[split]
+
+    def begin(self, task: Task) -> Outcome:
+        raise InvalidArgument("a program needs a model that it asks: use gagpo train or gagpo eval")
+
+    def _find(self, name: str) -> tuple[Task, Json]:
+        split = next((one for one in SPLITS if name in self._tasks[one]), self.split)
+        return self._tasks[split][name], self._rows[name]

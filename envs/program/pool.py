@@ -1,0 +1,137 @@
+"""Programs as a pool: every request of a program is an observation, and the response is its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gagpo.base.errors import GagpoError
+from gagpo.envs.pool.slots import BasePool, Event, Holder
+from gagpo.envs.pool.wire import Request
+from gagpo.envs.program.episodes import Episode, Limits, Outcome, ProgramFault
+from gagpo.envs.program.messages import Completion, Json
+from gagpo.envs.program.runs import Runs
+from gagpo.envs.program.server import GatewayServer
+from gagpo.envs.tasks import Task
+
+CLOSE_SECONDS, ANSWER_SECONDS = 5.0, 0.05
+
+
+class ProgramPool(BasePool):
+    """Runs one program for each episode, and a server for all in a thread. For one thread only.
+
+    An episode is given up when its program crashed, hung or ended without a reward more than ``max_restarts`` times.
+    Actions are those of :class:`gagpo.envs.program.messages.Completion`; other text is the content of an answer.
+
+    program: arguments of :class:`gagpo.envs.program.process.ProgramProcess`.
+    find: gives the task and the row of an id.
+    memory: megabytes that a program may allocate; None for no limit.
+    """
+
+    def __init__(
+        self,
+        program: dict[str, Any],
+        limits: Limits,
+        find: Callable[[str], tuple[Task, Json]],
+        memory: int | None = None,
+        max_restarts: int = 1,
+    ):
+        self._place = Holder()
+        super().__init__([self._place], max_restarts)
+        self._answers: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
+        self._limits, self._find, self._judged = limits, find, bool(program["reward"])
+        self._episodes: dict[int, Episode] = {}  # by the number of the assignment
+        self._loop = asyncio.new_event_loop()
+        self._server = GatewayServer()
+        self._runs = Runs(self._loop, program, memory)
+        self._thread = threading.Thread(target=self._serve, name="gateway", daemon=True)
+        self._thread.start()
+
+    def flush(self) -> None:
+        if self._place.outbox:
+            self._loop.call_soon_threadsafe(self._obey, list(self._place.outbox))
+            self._place.outbox.clear()
+
+    def close(self) -> None:
+        """End all programs and the server; idempotent."""
+        super().close()
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop)
+            self._thread.join(CLOSE_SECONDS)
+        self._runs.close()
+
+    def _declares_limit(self) -> bool:
+        return True
+
+    def _collect(self, end: float, block: bool) -> None:
+        with contextlib.suppress(queue.Empty):
+            # Waiting without a timeout is safe: every program has a deadline.
+            patience = None if end == math.inf else max(0.0, end - time.monotonic())
+            self._take(*self._answers.get(block, patience))
+            while True:
+                self._take(*self._answers.get_nowait())
+
+    def _take(self, number: int, outcome: Outcome) -> None:
+        if (assignment := self._place.held.get(number)) is None:
+            return  # the slot has moved on
+        if isinstance(outcome, ProgramFault):
+            counters = self.counters
+            setattr(counters, outcome.counter, getattr(counters, outcome.counter) + 1)
+            assignment.charges += 1
+            self._start_over(assignment, outcome.reason)
+        else:
+            self._deliver(assignment, Event(assignment.slot, assignment.pending, *outcome))
+
+    # In the thread of the server --------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._serving = self._loop.create_task(self._server.serve())
+        with contextlib.suppress(asyncio.CancelledError):
+            self._loop.run_until_complete(self._serving)
+        left = asyncio.all_tasks(self._loop)
+        for task in left:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        self._loop.close()
+
+    def _stop(self) -> None:
+        """End the episodes, answer the requests that wait with that, and end the server."""
+        for number in list(self._episodes):
+            self._release(number)
+        self._loop.call_later(ANSWER_SECONDS, self._serving.cancel)
+
+    def _obey(self, requests: Sequence[Request]) -> None:
+        for operation, number, *arguments in requests:
+            if operation == "step":
+                self._episodes[number].answer(Completion.of(arguments[0]))
+                continue
+            self._release(number)  # at a reset, it starts over
+            if operation == "reset":
+                self._begin(number, *arguments)
+
+    def _begin(self, number: int, name: str, seed: int | None) -> None:
+        def tell(outcome: Outcome) -> None:
+            self._answers.put((number, outcome))
+
+        try:
+            found = self._find(name)
+        except GagpoError as error:  # an unknown task
+            tell(ProgramFault("errors", str(error)))
+            return
+        episode = Episode(*found, self._judged, self._limits, self._loop, self._runs, tell)
+        self._episodes[number] = episode
+        about = {"GAGPO_TASK": json.dumps(episode.row, ensure_ascii=False), "GAGPO_SEED": str(seed or 0)}
+        episode.start(self._server.admit(episode) | about)
+
+    def _release(self, number: int) -> None:
+        if (episode := self._episodes.pop(number, None)) is not None:
+            self._server.dismiss(episode)
+            episode.close()

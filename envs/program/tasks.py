@@ -1,0 +1,63 @@
+"""Tasks of a program from a JSONL file: one JSON object per line, which the program gets as it stands."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, Field, ValidationError
+
+from gagpo.base import regular_file
+from gagpo.base.errors import InvalidArgument, first_line
+from gagpo.envs.program.messages import Json
+from gagpo.envs.tasks import Task, TaskSet
+
+SPLITS = ("train", "test")
+MOST_TEXT = 100_000  # characters of a row: an environment variable holds it
+
+
+class _TaskRow(BaseModel):
+    id: str = Field(min_length=1, max_length=200)
+    split: Literal["train", "test"] | None = None
+    type: str = Field("", max_length=200)
+
+
+def read_tasks(path: str | Path) -> tuple[dict[str, TaskSet], dict[str, Json]]:
+    """Tasks by split and rows by task id.
+
+    A row has an ``id``, and optionally a ``type`` and a ``split``. By default a fifth of the ids is ``test``: those
+    whose SHA-256 is divisible by 5.
+
+    Raises: InvalidArgument naming the file and the line of an invalid row.
+    """
+    tasks: dict[str, list[Task]] = {split: [] for split in SPLITS}
+    rows: dict[str, Json] = {}
+    where = f"tasks {path}"
+    try:
+        for number, line in enumerate(regular_file.read_bytes(Path(path)).decode().splitlines(), 1):
+            if not line.strip():
+                continue
+            where = f"tasks {path}, line {number}"
+            row, found = _TaskRow.model_validate_json(line), json.loads(line)
+            if row.id in rows or len(line) > MOST_TEXT:
+                fault = (
+                    f"another row has the id {row.id!r}" if row.id in rows else f"longer than {MOST_TEXT} characters"
+                )
+                raise InvalidArgument(f"{where}: {fault}")
+            chance = int(hashlib.sha256(row.id.encode()).hexdigest(), 16)
+            split = row.split or ("test" if chance % 5 == 0 else "train")
+            digest = hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:16]
+            tasks[split].append(Task(row.id, split, row.type, digest))
+            rows[row.id] = found
+    except InvalidArgument:
+        raise
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        key = ".".join(map(str, first["loc"])) or "row"
+        raise InvalidArgument(f"{where}: {key}: {first['msg']}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise InvalidArgument(f"{where}: cannot be read ({first_line(error)})") from None
+    advice = f"{path} has no such row: add rows, or give them a split"
+    return {split: TaskSet(split, listed, advice) for split, listed in tasks.items()}, rows

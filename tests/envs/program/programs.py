@@ -1,0 +1,81 @@
+"""Programs that tests start, and the HTTP that they are asked in."""
+
+import http.client
+import json
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import pytest
+
+pytest.importorskip("uvicorn")
+
+from gagpo.envs.pool.opening import open_pool
+
+PATIENCE = 60.0
+CHAT = "/v1/chat/completions"
+TALK = """
+import json, os, sys, time, urllib.request
+
+def post(place, body, key=os.environ["OPENAI_API_KEY"], **headers):
+    address = os.environ["ANTHROPIC_BASE_URL"] + place
+    headers = {"Authorization": "Bearer " + key, "Content-Type": "application/json", **headers}
+    return json.load(urllib.request.urlopen(urllib.request.Request(address, json.dumps(body).encode(), headers)))
+
+def chat(*messages, **more):
+    said = post("/v1/chat/completions", {"messages": list(messages), **more})
+    return said["choices"][0]["message"]["content"]
+
+def user(text):
+    return {"role": "user", "content": text}
+
+def answer(text):
+    return {"role": "assistant", "content": text}
+
+TASK = json.loads(os.environ["GAGPO_TASK"])
+"""
+
+
+@contextmanager
+def running(folder, source, rows=("a",), deadline=PATIENCE, **kwargs):
+    """A pool for the program ``source``, which may use what ``TALK`` defines."""
+    (folder / "program.py").write_text(TALK + source)
+    (folder / "tasks.jsonl").write_text("".join(json.dumps({"id": one, "split": "train"}) + "\n" for one in rows))
+    kwargs = {"command": f"python {folder}/program.py", "tasks": str(folder / "tasks.jsonl"), **kwargs}
+    with open_pool("gagpo/Program-v0", kwargs, step_deadline=deadline, reset_deadline=deadline) as pool:
+        yield pool
+
+
+def wait(pool):
+    """The next event."""
+    (event,) = pool.wait(PATIENCE)
+    return event
+
+
+def play(pool, *answers, task="a", slot=0):
+    """The events of an episode in which the model says ``answers``, the last one again and again."""
+    pool.reset(slot, task, 7)
+    events, said = [wait(pool)], list(answers)
+    while events[-1].kind != "failed" and not (events[-1].terminated or events[-1].truncated):
+        pool.step(slot, said.pop(0) if len(said) > 1 else said[0])
+        events.append(wait(pool))
+    return events
+
+
+def key_of(pool):
+    """The key of the only episode under way."""
+    (episode,) = pool._episodes.values()
+    return episode.token
+
+
+def ask(pool, place=CHAT, body=None, key="", method="POST", raw=None):
+    """Status and JSON of a request from outside of the program."""
+    connection = http.client.HTTPConnection(urlsplit(pool._server.address).netloc, timeout=PATIENCE)
+    try:
+        content = json.dumps(body).encode() if raw is None else raw
+        connection.request(
+            method, place, content, {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+        )
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read() or b"null")
+    finally:
+        connection.close()

@@ -1,0 +1,68 @@
+"""An agent program plays the same episodes as gagpo's own loop, and learns."""
+
+import json
+
+import pytest
+
+pytest.importorskip("uvicorn")
+
+from gagpo.agents.engines.base import Sampling
+from gagpo.agents.engines.transformers import TransformersEngine
+from gagpo.agents.model import load_model, load_tokenizer
+from gagpo.agents.rollout import group_jobs, rollout
+from gagpo.agents.setup import language_agent, make_env
+from gagpo.envs.pool.opening import open_pool
+from gagpo.eval.results import EvalResult
+from gagpo.training.launch import train
+from tests.commands.pages import ROOT, blocks
+
+PAGE = {block.file: block.text for block in blocks(ROOT / "docs" / "train-your-agent.md") if block.file}
+FEW = {"train": 1, "valid_seen": 1, "valid_unseen": 12}
+
+
+@pytest.fixture
+def rooms(tmp_path, monkeypatch):
+    """Writes the page's agent for some games, with their tasks; gives the arguments of both environments."""
+
+    def write(counts):
+        monkeypatch.chdir(tmp_path)
+        own = {"size": "small", "max_turns": 15, "counts": counts}
+        (tmp_path / "player.py").write_text(PAGE["player.py"].replace("counts=COUNTS", f"counts={counts}"))
+        env = make_env("gagpo/ALFWorld-v0", own)
+        rows = [("train", id) for id in env.tasks("train").ids] + [("test", id) for id in env.tasks("valid_unseen").ids]
+        lines = (json.dumps({"id": id, "split": split}) + "\n" for split, id in rows)
+        (tmp_path / "tasks.jsonl").write_text("".join(lines))
+        return own, {"agent": "player:play", "tasks": "tasks.jsonl"}
+
+    return write
+
+
+def sampled(turn):
+    return turn.prompt_ids.tolist(), turn.response_ids.tolist(), turn.logprobs.tobytes(), turn.state, turn.reward
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_program_plays_the_episodes_of_our_own_loop_token_for_token(rooms, temperature):
+    model, tokenizer = load_model("starter:alfworld"), load_tokenizer("starter:alfworld")
+    played = []
+    for name, kwargs in zip(("gagpo/ALFWorld-v0", "gagpo/Program-v0"), rooms(FEW), strict=True):
+        env = make_env(name, kwargs)
+        agent = language_agent(TransformersEngine(model, tokenizer), env, Sampling(temperature, 8))
+        tasks = env.tasks(env.splits[-1]).ids
+        with open_pool(name, kwargs, workers=1) as pool:
+            played.append(rollout(agent, pool, group_jobs(tasks, 2, seed=3))[0])
+    ours, theirs = (
+        [(e.task, e.success, e.reward, e.info.get("rewritten", 0), *(map(sampled, e.turns))) for e in episodes]
+        for episodes in played
+    )
+    assert ours == theirs and len(ours) == 24
+    assert any(episode.success for episode in played[1])
+
+
+@pytest.mark.slow
+def test_training_a_program_raises_its_success(rooms, tmp_path):
+    rooms({"train": 600, "valid_seen": 1, "valid_unseen": 72})
+    (tmp_path / "player.yaml").write_text(PAGE["player.yaml"])
+    run = train("player.yaml", quiet=True)
+    before, after = (EvalResult.load(run.folder / f"evals/{name}-test.json") for name in ("before", "after"))
+    assert after.success.value >= before.success.value + 0.15

@@ -1,0 +1,65 @@
+"""Programs that ask the gateway through Anthropic's client and through a framework."""
+
+import pytest
+
+pytest.importorskip("anthropic")
+pytest.importorskip("smolagents")
+
+from gagpo.envs.program.messages import Completion
+from tests.envs.program.programs import play, running
+
+pytestmark = pytest.mark.interop
+
+ANTHROPIC = """
+from anthropic import Anthropic
+client, tool = Anthropic(), {"name": "price", "input_schema": {"type": "object", "properties": {}}}
+talk = [user("What does the lamp cost?")]
+first = client.messages.create(model="any", max_tokens=9, messages=talk, tools=[tool])
+used = first.content[0]
+talk += [{"role": "assistant", "content": first.content}]
+talk += [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": used.id, "content": "5"}]}]
+with client.messages.stream(model="any", max_tokens=9, messages=talk, tools=[tool]) as stream:
+    said = "".join(stream.text_stream)
+print(json.dumps({"reward": float((used.input, said) == ({"item": "lamp"}, "5"))}))
+"""
+SMOLAGENTS = '''
+from smolagents import OpenAIServerModel, ToolCallingAgent, tool
+
+@tool
+def price(item: str) -> int:
+    """What it costs.
+
+    Args:
+        item: the thing
+    """
+    return 5
+
+place, key = os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"]
+agent = ToolCallingAgent(tools=[price], model=OpenAIServerModel(model_id="any", api_base=place, api_key=key))
+said = agent.run("What does the lamp cost?", max_steps=3)
+print(json.dumps({"reward": float(str(said) == "5")}))
+'''
+
+
+def call(name, **arguments):
+    function = {"name": name, "arguments": arguments}
+    return Completion(
+        "", [{"id": f"call{name[:5]:x<5}", "type": "function", "function": function}], "tool_calls"
+    ).action
+
+
+@pytest.mark.parametrize(
+    ("source", "actions"),
+    [
+        (ANTHROPIC, [call("price", item="lamp"), Completion("5").action]),
+        (SMOLAGENTS, [call("price", item="lamp"), call("final_answer", answer="5")]),
+    ],
+    ids=["anthropic", "smolagents"],
+)
+def test_a_program_with_tools_is_played_to_its_end(tmp_path, source, actions):
+    with running(tmp_path, source) as pool:
+        first, *_, last, end = events = play(pool, *actions)
+        assert end.kind == "step" and end.reward == 1.0, end
+        assert "price" in {one["function"]["name"] for one in first.info["request"]["tools"]}
+        assert [event.kind for event in events] == ["reset", "step", "step"]
+        assert "5" in last.observation
