@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, fields
 
 from gagpo.eval.health import sentences
 from gagpo.eval.runs import Evaluation, Run, read_label
-from gagpo.eval.statistics import Interval, mean_over_seeds
 from gagpo.runs.register import Display, shown_in
 
 FORMAT = "gagpo view 2"
@@ -93,7 +92,6 @@ def index(runs: Sequence[Run], sources: Sequence[EpisodeFile], problems: Sequenc
         "dead_zone": DEAD_ZONE,
         "large": LARGE,
         "runs": [_run(run) for run in runs],
-        "experiments": experiments(runs),
         "settings": settings_that_differ(settings),
         "curves": [
             {"name": metric.name, "caption": metric.caption, "share": metric.share}
@@ -117,6 +115,8 @@ def _run(run: Run) -> dict[str, object]:
     return {
         "name": run.name,
         "algorithm": run.algorithm,
+        "environment": run.environment,
+        "seed": run.settings.get("seed", ""),
         "environments": run.envs,
         "metrics": {key: [row.get(key) for row in run.metrics] for key in keys},
         "notes": sentences(run.metrics),
@@ -141,37 +141,6 @@ def _evaluation(one: Evaluation) -> dict[str, object]:
         "panel": one.result.panel.split_hash,
         "success": one.result.success.record(),
     }
-
-
-def experiments(runs: Sequence[Run]) -> list[dict[str, object]]:
-    """Table rows of runs, grouped by :attr:`gagpo.eval.runs.Run.label`, so that seeds of one method share a row.
-
-    ``success`` holds the rate by split, with an interval over tasks for one run, over seeds for several.
-    """
-    together: dict[str, list[int]] = {}
-    for number, run in enumerate(runs):
-        together.setdefault(run.label, []).append(number)
-    rows: list[dict[str, object]] = []
-    for label, numbers in together.items():
-        group = [runs[n] for n in numbers]
-        splits = dict.fromkeys(split for run in group for split in run.splits())
-        success = {split: [one for run in group if (one := run.last(split))] for split in splits}
-        rows.append(
-            {
-                "name": label if len(group) > 1 else group[0].name,
-                "runs": numbers,
-                "environment": group[0].environment,
-                "seeds": [run.settings.get("seed", "") for run in group],
-                "success": {split: _interval(ends).record() for split, ends in success.items()},
-            }
-        )
-    return rows
-
-
-def _interval(ends: Sequence[Evaluation]) -> Interval:
-    if len(ends) == 1:
-        return ends[0].result.success
-    return mean_over_seeds([one.result.success.value for one in ends])
 
 
 def settings_that_differ(settings: Sequence[dict[str, str]]) -> dict[str, list[str | None]]:

@@ -34,10 +34,6 @@ from gagpo.envs.pool.shared_pool import PoolClosed, SharedPool
 from gagpo.envs.tasks import Task, TaskSet
 from gagpo.interop.games import Kwargs, opened
 
-Listing = dict[str, str | int]
-"""A split or a task in a list."""
-
-LISTED = 1000  # most tasks in one answer
 LARGEST = 1 << 20  # bytes of a message
 IDLE_SECONDS = 600.0  # after which an unused session ends
 
@@ -118,7 +114,7 @@ def short_name(env_id: str) -> str:
 
 
 class ServedEnvironment(Environment[TextAction, TextObservation, State]):
-    """One session: a slot in the shared pool. Also lists the tasks (OpenEnv's ``TaskProvider``)."""
+    """One session: a slot in the shared pool."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
@@ -175,34 +171,6 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
     def get_metadata(self) -> EnvironmentMetadata:
         return EnvironmentMetadata(name=self.env.name, description=self.env.description, version="1")
 
-    # TaskProvider -----------------------------------------------------------------------------------------------------
-
-    def list_splits(self) -> list[Listing]:
-        """Name, kind, number of tasks and hash of every split; equal hashes mean equal tasks."""
-        return [
-            {"name": name, "type": _kind(name), "tasks": len(tasks), "hash": tasks.hash}
-            for name, tasks in self.env.tasks.items()
-        ]
-
-    def list_tasks(self, split: str) -> list[Listing]:
-        return self.get_task_range(split, 0, LISTED)
-
-    def num_tasks(self, split: str) -> int:
-        return len(self.env.of(split))
-
-    def get_task(self, split: str, index: int) -> Listing:
-        tasks = self.env.of(split)
-        if not 0 <= index < len(tasks):
-            raise IndexError(index)
-        return _described(tasks[tasks.ids[index]], index)
-
-    def get_task_range(self, split: str, start: int | None = None, stop: int | None = None) -> list[Listing]:
-        tasks = self.env.of(split)
-        ids = tasks.ids
-        return [_described(tasks[ids[i]], i) for i in range(len(tasks))[start:stop][:LISTED]]
-
-    # ------------------------------------------------------------------------------------------------------------------
-
     def _choose(self, tasks: TaskSet, seed: int | None, index: int | None, task: str | None) -> Task:
         if not len(tasks):
             raise ActionRefused(404, f"split {tasks.split!r} is empty")
@@ -243,15 +211,6 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
         if not self.env.admissible:
             return shown
         return TextAndActions(**vars(shown), admissible_actions=info.get("admissible_actions"))
-
-
-def _kind(split: str) -> str:
-    """The kind of a split, one of OpenEnv's three."""
-    return "train" if split == "train" else "test" if split.startswith("test") else "validation"
-
-
-def _described(task: Task, index: int) -> Listing:
-    return {"id": task.id, "index": index, "split": task.split, "type": task.type, "digest": task.digest}
 
 
 async def _explain(request: Request, error: Exception) -> JSONResponse:

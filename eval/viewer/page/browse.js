@@ -75,7 +75,7 @@
 
   // columns(state): [key, name, cell(row), value(row) to sort by]. standard: the default order, by a value (largest first)
   // and in words. The table redraws itself; the filters keep their focus.
-  viewer.table = (title, query, { form, find, columns: columnsOf, noun, counted = () => noun, standard }) => {
+  viewer.table = (title, query, { form, find, columns: columnsOf, noun, standard }) => {
     const state = { ...query };
     const status = h("p", { class: "soft", role: "status" });
     const body = h("tbody");
@@ -101,7 +101,7 @@
       const rows = found.slice(page * PAGE, (page + 1) * PAGE);
       body.replaceChildren(...rows.map((row) => h("tr", null, columns.map(([, label, cell], i) => h(i ? "td" : "th", i ? { "data-label": label } : { scope: "row" }, h("div", null, cell(row)))))));
       const last = Math.max(1, Math.ceil(found.length / PAGE));
-      status.textContent = `${viewer.times(found.length, counted(state))}${last > 1 ? `, page ${page + 1} of ${last}` : ""}${state.sort ? "" : `; ${standard.words}`}`;
+      status.textContent = `${viewer.times(found.length, noun)}${last > 1 ? `, page ${page + 1} of ${last}` : ""}${state.sort ? "" : `; ${standard.words}`}`;
       const turn = (by, label, off) => h("button", { type: "button", disabled: off, onclick: () => { page += by; draw(); table.scrollIntoView(); } }, label);
       more.replaceChildren(...(last > 1 ? [turn(-1, "Previous page", page === 0), turn(1, "Next page", page >= last - 1)] : []));
     }

@@ -1,31 +1,19 @@
 "use strict";
-// The runs of a folder as a table, one row per run or per method with its seeds; and a comparison of two runs.
+// The runs of a folder as a table; and a comparison of two runs.
 (() => {
   const { h } = viewer;
 
-  const runRow = (number) => {
-    const { runs, experiments } = viewer.data;
-    const of = experiments.find((one) => one.runs.includes(number));
-    const run = runs[number];
+  const rowOf = (run, number) => {
     const [success, average] = ["last", "average"].map((end) => Object.fromEntries(
       Object.keys(run.results).map((split) => [split, viewer.ends(run, split)?.[end]?.success])));
-    return { name: run.name, numbers: [number], environment: of.environment, seeds: [of.seeds[of.runs.indexOf(number)]], success, average };
+    const { name, algorithm, environment, seed } = run;
+    return { number, name, algorithm, environment, seed, success, average, curve: run.metrics.success_rate || [], iterations: run.metrics.iteration?.at(-1) ?? 0 };
   };
-  const seedsRow = (one) => ({ name: one.name, numbers: one.runs, environment: one.environment, seeds: one.seeds, success: one.success });
 
   // The success on the chosen split, by default on the row's first.
   const measured = (row, query) => query.split || Object.keys(row.success).find((split) => row.success[split]);
   const found = (row, query) => row.success[measured(row, query)];
-  const averaged = (row, query) => row.average?.[measured(row, query)];
-  const algorithm = (row) => viewer.data.runs[row.numbers[0]].algorithm;
-  const iterations = (row) => Math.max(0, ...row.numbers.map((n) => viewer.data.runs[n].metrics.iteration?.at(-1) ?? 0));
-  const mean = (row) => {
-    const curves = row.numbers.map((n) => viewer.data.runs[n].metrics.success_rate || []);
-    return Array.from({ length: Math.max(0, ...curves.map((one) => one.length)) }, (_, i) => {
-      const there = curves.map((one) => one[i]).filter(Number.isFinite);
-      return there.length ? there.reduce((a, b) => a + b, 0) / there.length : NaN;
-    });
-  };
+  const averaged = (row, query) => row.average[measured(row, query)];
 
   function interval(success, colour = "c0") {
     if (!success) return "-";
@@ -36,11 +24,10 @@
   }
 
   viewer.runs = (query) => {
-    const { runs, experiments, sources, groups } = viewer.data;
-    const single = runs.map((_, n) => runRow(n));
-    const together = experiments.map(seedsRow);
-    const splits = [...new Set(single.flatMap((row) => Object.keys(row.success)))];
-    const environments = [...new Set(together.map((row) => row.environment))];
+    const { runs, sources, groups } = viewer.data;
+    const rows = runs.map(rowOf);
+    const splits = [...new Set(rows.flatMap((row) => Object.keys(row.success)))];
+    const environments = [...new Set(runs.map((run) => run.environment))];
     const algorithms = [...new Set(runs.map((run) => run.algorithm))];
     const chosen = [];
     const offer = h("p", { role: "status", class: "offer" });
@@ -49,7 +36,7 @@
       : h("span", { class: "soft" }, "Select two runs to compare them."));
     offered();
     const choose = (row) => {
-      const number = row.numbers[0];
+      const { number } = row;
       const box = h("input", {
         type: "checkbox", "aria-label": `Select ${viewer.short(row.name, 60)}`, "data-run": number, checked: chosen.includes(number),
         onchange: () => {
@@ -62,30 +49,28 @@
       });
       return box;
     };
-    const name = (row) => (row.numbers.length === 1 ? h("a", { href: viewer.link(["run", row.numbers[0]]) }, viewer.short(row.name, 60))
-      : [viewer.short(row.name, 60), " ", row.numbers.map((n, i) => h("a", { class: "seed", href: viewer.link(["run", n]), title: viewer.visible(runs[n].name) }, `${row.seeds[i] || "?"}`))]);
+    const name = (row) => h("a", { href: viewer.link(["run", row.number]) }, viewer.short(row.name, 60));
     const columns = (state) => [
-      ["name", "Run", (row) => [row.numbers.length === 1 && choose(row), " ", name(row)], (row) => row.name],
+      ["name", "Run", (row) => [choose(row), " ", name(row)], (row) => row.name],
       ["success", "Success", (row) => [interval(found(row, state)), averaged(row, state) && h("small", { class: "soft average" }, `averaged weights: ${viewer.percent(averaged(row, state).value)}`)], (row) => found(row, state)?.value ?? -1],
-      ["curve", "In training", (row) => viewer.sparkline(mean(row), `success in training, last ${viewer.percent(mean(row).at(-1))}`), (row) => mean(row).at(-1) ?? -1],
-      ["algorithm", "Algorithm", (row) => viewer.short(algorithm(row), 60), algorithm],
+      ["curve", "In training", (row) => viewer.sparkline(row.curve, `success in training, last ${viewer.percent(row.curve.at(-1))}`), (row) => row.curve.at(-1) ?? -1],
+      ["algorithm", "Algorithm", (row) => viewer.short(row.algorithm, 60), (row) => row.algorithm],
       ["environment", "Environment", (row) => viewer.short(row.environment, 50), (row) => row.environment],
-      ["seeds", "Seeds", (row) => viewer.short(row.seeds.join(", "), 30), (row) => row.seeds.length * 1e6 + (Number(row.seeds[0]) || 0)],
-      ["iterations", "Iterations", iterations, iterations],
+      ["seed", "Seed", (row) => viewer.short(row.seed, 30), (row) => Number(row.seed) || 0],
+      ["iterations", "Iterations", (row) => row.iterations, (row) => row.iterations],
     ];
     const find = (state) => {
       const wanted = (state.name || "").toLowerCase();
-      return (state.rows === "seeds" ? together : single).filter((row) => (!wanted || row.name.toLowerCase().includes(wanted)) &&
-        (!state.environment || row.environment === state.environment) && (!state.algorithm || algorithm(row) === state.algorithm) && (!state.split || row.success[state.split]));
+      return rows.filter((row) => (!wanted || row.name.toLowerCase().includes(wanted)) &&
+        (!state.environment || row.environment === state.environment) && (!state.algorithm || row.algorithm === state.algorithm) && (!state.split || row.success[state.split]));
     };
     const form = (state, changed) => [
       viewer.search(state, "name", "Run", "part of a run's name", changed),
-      viewer.pick(state, "rows", "Rows", [["", "one per run"], ["seeds", "one per method"]], changed),
       viewer.pickName(state, "environment", "Environment", "any environment", environments, changed),
       viewer.pickName(state, "algorithm", "Algorithm", "any algorithm", algorithms, changed),
       splits.length > 1 && viewer.pick(state, "split", "Success on", [["", "each run's first split"], ...splits.map((one) => [one, viewer.visible(one)])], changed),
     ];
-    const table = viewer.table("Runs", query, { form, find, columns, noun: "run", counted: (state) => (state.rows === "seeds" ? "method" : "run"), standard: { value: (row) => found(row, {})?.value ?? -1, words: "highest success first" } });
+    const table = viewer.table("Runs", query, { form, find, columns, noun: "run", standard: { value: (row) => found(row, {})?.value ?? -1, words: "highest success first" } });
     const played = groups.size.length ? h("p", null, h("a", { href: viewer.link(["groups"]) }, `All ${viewer.times(groups.size.length, "group")}`), ` in ${viewer.times(sources.length, "episode file")}.`) : null;
     table.page.splice(3, 0, offer);
     return { ...table, title: viewer.times(runs.length, "run"), trail: [], page: [...table.page, played, viewer.problems()] };

@@ -81,18 +81,6 @@ def test_the_same_texts_as_in_process(url):
             assert (result.observation["text"], result.reward) == (observation, reward)
 
 
-def test_tasks_are_listed_with_their_hash(url):
-    env = CorridorEnv()
-    with urllib.request.urlopen(f"{url}/corridor/splits") as answer:
-        splits = json.load(answer)
-    assert [(split["name"], split["hash"]) for split in splits] == [(s, env.tasks(s).hash) for s in env.splits]
-    assert post(url, "/corridor/num_tasks", b'{"split": "test"}') == (200, {"num_tasks": 4})
-    status, found = post(url, "/corridor/task", b'{"split": "test", "index": 1}')
-    assert (status, found["task"]["id"]) == (200, env.tasks("test").ids[1])
-    assert post(url, "/corridor/task", b'{"split": "test", "index": 99}')[0] == 400
-    assert post(url, "/corridor/num_tasks", b'{"split": "nowhere"}')[0] == 404
-
-
 @pytest.mark.parametrize("sent, kept", [(15, "15"), ("15", "15"), (True, "true"), ("\ud800", "?"), ([1], "[1]")])
 def test_an_answer_stays_text(sent, kept):
     action = TextAction.model_validate({"action": sent})
