@@ -21,4 +21,4 @@ def test_arguments_without_effect_are_warned_of(tmp_path: Path) -> None:
         warnings.simplefilter("error")
         make_env("gagpo/Math-v0", {"data": str(path), "max_turns": 3})
         make_env("gagpo/Math-v0", {"size": 20, "levels": [1]})
-        make_env("CartPole-v1")
+        make_env("CartPole-v1", {"actions": ["left", "right"]})

@@ -57,6 +57,6 @@ def test_an_environment_that_leaks_is_named(leak: str, words: str) -> None:
     assert words in finding.detail
 
 
-def test_an_environment_without_tasks_fails() -> None:
+def test_an_environment_with_unnamed_actions_fails() -> None:
     (finding,) = check("CartPole-v1", episodes=1)
-    assert not finding.ok and "no method tasks(split)" in finding.detail
+    assert not finding.ok and "set environment.kwargs.actions" in finding.detail

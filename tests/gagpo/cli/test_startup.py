@@ -71,7 +71,7 @@ MISTAKES = {
     "an engine": (["doctor", "--engine", "none"], "there is no engine 'none'"),
     "a comparison": (["compare", "none", "none2"], "none: cannot be read"),
     "a report": (["report", "none"], "none: not a run folder"),
-    "a view": (["view", "none"], "none: not a run folder"),
+    "a view": (["view", "none"], "none: no such run folder or file"),
     "an environment to check": (["check", "gagpo/No-v0"], "known here: gagpo/ALFWorld-v0"),
     "a number": (["eval", "random", "--tasks", "x"], "'--tasks': must be an integer"),
     "an option": (["train", "--iterations", "3"], "training.iterations=3"),

@@ -280,7 +280,7 @@ def test_defaults_and_the_rate_of_an_adapter(corridor):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rank": 0}, r"lora\.rank: .*got 0"),
+        ({"rank": 0}, r"lora\.rank must be at least 1 \(got 0\)"),
         ({"alpha": 0}, r"lora\.alpha"),
         ({"ranks": 3}, r"'lora\.ranks'; the nearest valid key is 'lora\.rank'"),
         ({"targets": ["q_proj", "c_attn"]}, r"lora\.targets: .*no linear layer 'c_attn'.* down_proj"),

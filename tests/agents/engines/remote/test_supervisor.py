@@ -13,6 +13,7 @@ import pytest
 from gagpo.agents.engines.remote import server as server_file
 from gagpo.agents.engines.remote.server import Server, ServerPlan, arguments, environment, last_error_line
 from gagpo.agents.model import ModelError
+from gagpo.base.errors import MissingPackage
 
 STUBBORN = """
 import os, signal, subprocess, sys, time
@@ -33,8 +34,8 @@ time.sleep(1000)
 
 def stubborn(folder):
     """A started mock server that ignores SIGTERM, with a child in another session."""
-    found = server_file.importlib.util.find_spec
-    server_file.importlib.util.find_spec = lambda name: found("json" if name == "vllm" else name)
+    required = server_file.require_vllm
+    server_file.require_vllm = lambda: None
     server_file.arguments = lambda plan: []
     real = server_file.Child
     words = [sys.executable, "-c", STUBBORN.format(place=str(folder / "pids"))]
@@ -44,7 +45,7 @@ def stubborn(folder):
         server.start()
     finally:
         server_file.Child = real
-        server_file.importlib.util.find_spec = found
+        server_file.require_vllm = required
         server_file.arguments = arguments
     return server
 
@@ -118,8 +119,8 @@ def test_the_last_error_of_a_log_is_found(tmp_path):
 
 
 def test_a_missing_vllm_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(server_file.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ModelError, match=r"pip install 'gagpo\[vllm\]'.*or name servers elsewhere"):
+    monkeypatch.setattr("gagpo.agents.engines.ranks.find_spec", lambda name: None)
+    with pytest.raises(MissingPackage, match=r"pip install 'gagpo\[vllm\]'.*or name servers elsewhere"):
         Server(ServerPlan("folder"), tmp_path / "log")
 
 
