@@ -34,6 +34,7 @@ FIRST = "configs/alfworld-first.yaml"
 SHORT = ["training.turns=6000", "training.iterations=20", "evaluation.tries=2", "evaluation.every=0"]
 FAST = [*SHORT, "optimizer.learning_rate=1e-3"]
 SHOP = "configs/webshop-first.yaml"
+SMOLLM2 = ["training.iterations=60", "training.microbatch_tokens=2048", "evaluation.every=0"]
 
 TURN_LEVEL = {
     "gagpo": preset("gagpo"),
@@ -55,15 +56,17 @@ STUDIES = {
             *("evaluation.every=0", "optimizer.schedule=constant"),
         ],
     ),
-    "smollm2": Study(  # a pretrained chat model; `gagpo sft alfworld-smollm2` first makes what all runs start from
+    "smollm2-alfworld": Study(  # a pretrained chat model; run `gagpo sft alfworld-smollm2` first
         "configs/alfworld-smollm2.yaml",
         {name: preset(name) for name in ("gagpo", "grpo")},
-        common=[
-            "training.turns=16000",
-            "training.iterations=40",
-            "evaluation.every=0",
-            "training.microbatch_tokens=2048",
-        ],
+        common=[*SMOLLM2, "training.turns=16000", "evaluation.tries=2"],
+    ),
+    "smollm2-maths": Study(  # run `gagpo sft maths-smollm2` first
+        "configs/maths-smollm2.yaml",
+        {name: preset(name) for name in ("gagpo", "grpo")},
+        split="test",
+        chosen_on="validation",
+        common=[*SMOLLM2, "training.turns=8000"],
     ),
     "credits-shop": Study(
         SHOP,
