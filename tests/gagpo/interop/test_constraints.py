@@ -1,4 +1,4 @@
-"""`pip install -c constraints.txt '.[openenv]'` has a solution."""
+"""`pip install -c constraints.txt '.[gateway]'` has a solution."""
 
 import subprocess
 import sys
@@ -22,6 +22,6 @@ def test_pips_own_resolver_finds_a_solution(tmp_path):
     )
     if reached.returncode:
         pytest.skip("no index of packages can be reached from here")
-    wanted = [*pip, "install", "--dry-run", "-q", "-c", str(ROOT / "constraints.txt"), f"{ROOT}[openenv]"]
+    wanted = [*pip, "install", "--dry-run", "-q", "-c", str(ROOT / "constraints.txt"), f"{ROOT}[gateway]"]
     found = subprocess.run(wanted, capture_output=True, text=True, timeout=SECONDS)
     assert found.returncode == 0, found.stderr[-2000:]
