@@ -55,3 +55,7 @@ def test_every_value_of_the_published_setting_names_its_source():
     without = [line for line in values if "# [" not in line and line.split(":")[0].strip() not in free]
     assert without == []
     assert yaml.safe_load("\n".join(lines))["algorithm"]["credit"]["key"] == "observation"
+
+
+def test_the_recipe_for_24_gb_samples_with_vllm_by_one_override():
+    assert load("alfworld-24gb", ["engine.name=vllm"]).engine.dtype == "bfloat16"
