@@ -1,4 +1,4 @@
-"""A session of an OpenEnv server (https://pypi.org/project/openenv) as a ``gymnasium.Env``: ``http://HOST:PORT``."""
+"""A session of an OpenEnv server as a ``gymnasium.Env``: ``http://HOST:PORT``."""
 
 from __future__ import annotations
 

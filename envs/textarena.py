@@ -1,4 +1,4 @@
-"""A single-player game of TextArena (https://pypi.org/project/textarena) as a ``gymnasium.Env``: ``textarena:NAME``."""
+"""A single-player game of TextArena as a ``gymnasium.Env``: ``textarena:NAME``."""
 
 from __future__ import annotations
 
