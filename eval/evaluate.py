@@ -75,9 +75,8 @@ def evaluate(
     jobs = group_jobs(tasks.ids, tries, PANEL_SEED + seed, f"panel {tasks.split}")
     played = dict(journal.episodes) if journal else {}
     missing = [job for job in jobs if (job.task, job.sample) not in played]
-    with track(f"evaluating on {tasks.split}", len(jobs), "episodes", quiet) as meter:
-        for _ in range(len(jobs) - len(missing)):
-            meter.advance()
+    done = len(jobs) - len(missing)
+    with track(f"evaluating on {tasks.split}", len(jobs), "episodes", quiet, done) as meter:
 
         def finished(episode: Episode) -> None:
             if decode is not None:

@@ -92,9 +92,7 @@ def written(location: Sequence[int | str]) -> list[int | str]:
 
 def problems(error: ValidationError) -> list[tuple[str, str, bool]]:
     """For each wrong value: the dotted key, the message, and whether the key is unknown."""
-    return [
-        (place, complaint(*found), found[0]["type"] in UNKNOWN) for place, found in by_place(error).items()
-    ]
+    return [(place, complaint(*found), found[0]["type"] in UNKNOWN) for place, found in by_place(error).items()]
 
 
 def explain(error: ValidationError, known: Iterable[str], what: str) -> str:

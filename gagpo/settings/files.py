@@ -107,6 +107,8 @@ def _apply(values: dict[str, object], override: str) -> None:
     *path, last = key.split(".")
     section: Any = values
     for depth, name in enumerate(path):
+        if [name, *path[depth + 1 :], last][:2] == ["kwargs", "tasks"] and section.get("tasks"):
+            continue  # an environment's `tasks` are passed on as kwargs.tasks
         place = _place(section, name, override)
         inner = section[place] if isinstance(section, list) else section.get(place)
         if isinstance(inner, str) and path[0] == "algorithm":  # a name is short for options with that name

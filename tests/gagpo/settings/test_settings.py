@@ -52,7 +52,10 @@ def test_resolved_settings_are_read_back_as_they_were(config, tmp_path):
         (["rollout"], "looks like section.key=value"),
         (["rollout.workers=many"], "many': rollout.workers must be 'auto' or an integer (got 'many')"),
         (["context.prompt.action=[1]"], "[1]': context.prompt.action must be text or a mapping"),
-        (["lora.targets=[[1]]"], "lora.targets must be text; override 'lora.targets=[[1]]': lora.targets.0 must be text"),
+        (
+            ["lora.targets=[[1]]"],
+            "lora.targets must be text; override 'lora.targets=[[1]]': lora.targets.0 must be text",
+        ),
         (["context.template.date=[1]"], "[1]': context.template.date must be text or an integer or a number or true"),
         (["name.first=3"], "holds a single value"),
         (["rollout.tasks=[1"], "not YAML"),
