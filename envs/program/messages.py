@@ -159,6 +159,12 @@ class Completion:
     logprobs: Sequence[tuple[str, float]] = ()
 
     @property
+    def text(self) -> str:
+        """The content and the calls, one per line: equal for equal answers."""
+        calls = (json.dumps(call["function"], ensure_ascii=False) for call in self.calls)
+        return "\n".join(filter(None, (self.content, *calls)))
+
+    @property
     def action(self) -> str:
         """The answer as an action of a pool."""
         return json.dumps({name: value for name, value in asdict(self).items() if value}, ensure_ascii=False)

@@ -40,7 +40,14 @@ def rooms(tmp_path, monkeypatch):
 
 
 def sampled(turn):
-    return turn.prompt_ids.tolist(), turn.response_ids.tolist(), turn.logprobs.tobytes(), turn.state, turn.reward
+    return (
+        turn.prompt_ids.tolist(),
+        turn.response_ids.tolist(),
+        turn.logprobs.tobytes(),
+        turn.state,
+        turn.action,
+        turn.reward,
+    )
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -40,6 +40,7 @@ said = agent.run("What does the lamp cost?", max_steps=3)
 print(json.dumps({"reward": float(str(said) == "5")}))
 '''
 OPENAI_AGENTS = """
+sys.path[:] = [one for one in sys.path if not os.path.isdir(f"{one}/agents/engines")]  # ours has the same name
 from agents import Agent, Runner, function_tool, set_tracing_disabled
 
 @function_tool
