@@ -100,12 +100,8 @@ class ProgramContext(Context):
         listed = [(self.tokenizer.decode([one]), float(p)) for one, p in tokens]
         completion = Completion(content, calls, finish, (len(prompt_ids), len(ids)), listed)
         turn = Turn.of(self._decode(ids), completion.text, finish == "length")
-        turn.completion, turn.prompt_ids, turn.response_ids, turn.logprobs = (
-            completion.action,
-            prompt_ids,
-            ids,
-            logprobs,
-        )
+        turn.completion = completion.action
+        turn.prompt_ids, turn.response_ids, turn.logprobs = prompt_ids, ids, logprobs
         return turn
 
     def _cut(self, response: Response, stop: Sequence[str]) -> tuple[Ids, str, bool]:

@@ -39,8 +39,6 @@ _WORDS = {
 }
 """pydantic's words, and the common ones."""
 
-_PLAIN = ("str", "int", "float", "bool", "date")
-
 
 def in_words(message: str) -> str:
     """pydantic's message in common words.
@@ -81,12 +79,8 @@ def by_place(error: ValidationError, place: Callable[[Sequence[str]], str] = "."
 
 
 def written(location: Sequence[int | str]) -> list[int | str]:
-    """A location without the names that pydantic adds for types that it tries in turn.
-
-    >>> written(("lora", "targets", "list[str]", 0))
-    ['lora', 'targets', 0]
-    """
-    named = location[:-1] if len(location) > 1 and location[-1] in _PLAIN else location
+    """A location without the names that pydantic adds for types that it tries in turn, such as ``list[str]``."""
+    named = location[:-1] if location[1:] and location[-1] in ("str", "int", "float", "bool", "date") else location
     return [part for part in named if not re.fullmatch(r"(literal|list|dict)\[.*\]", str(part))]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -86,13 +85,8 @@ def parse(values: Mapping[str, object], where: str, overrides: Sequence[str] = (
     try:
         return RunSettings.model_validate(changed)
     except ValidationError as error:
-        found = list(by_place(error, partial(keys.place, RunSettings)).items())[:5]
+        found = list(by_place(error, lambda location: keys.place(RunSettings, location)).items())[:5]
         raise SettingsError("; ".join(_explain(*one, where, overrides) for one in found)) from None
-
-
-def with_overrides(settings: RunSettings, overrides: Sequence[str]) -> RunSettings:
-    """The settings with ``section.key=value`` overrides applied."""
-    return parse(settings.model_dump(mode="json"), "the settings", overrides)
 
 
 def dump(settings: RunSettings) -> str:

@@ -54,14 +54,13 @@ const viewer = {};
   };
 
   // A tool call as name(argument: value, ...). Any other action is returned unchanged.
-  const callOfLine = (line) => {
+  viewer.callText = (action) => action.split("\n").map((line) => {
     try {
       const { name, arguments: given } = JSON.parse(line);
       if (typeof name !== "string" || typeof given !== "object" || given === null) return line;
       return `${name}(${Object.entries(given).map(([key, value]) => `${key}: ${JSON.stringify(value)}`).join(", ")})`;
     } catch { return line; }
-  };
-  viewer.callText = (action) => action.split("\n").map(callOfLine).join("\n");
+  }).join("\n");
 
   viewer.percent = (share) => (Number.isFinite(share) ? `${(100 * share).toFixed(1)} %` : "-");
   viewer.number = (value, digits = 3) => {

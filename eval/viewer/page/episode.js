@@ -72,8 +72,7 @@
     const verdict = h("b", { class: episode.success && episode.outcome !== "failed" ? "good" : "bad" }, episode.success && episode.outcome !== "failed" ? "success" : "no success");
     return [
       h("p", null, verdict, ` · ${viewer.times(episode.turns.length || episode.length, "turn")} · reward ${viewer.number(episode.reward)} · ${viewer.visible(episode.outcome)}`,
-        episode.temperature !== undefined && ` · temperature ${viewer.number(episode.temperature)}`, ` · ${viewer.sourceName(source)}`,
-        episode.info?.rewritten ? ` · ${viewer.times(episode.info.rewritten, "answer")} sent back altered` : null,
+        episode.temperature !== undefined && ` · temperature ${viewer.number(episode.temperature)}`, ` · ${viewer.sourceName(source)}`, episode.info?.rewritten ? ` · ${viewer.times(episode.info.rewritten, "answer")} sent back altered` : null,
         episode.kept === false && h("b", { class: "bad" }, " · left out of training")),
       episode.turns.length ? episode.turns.map((_, t) => turnCard(g, e, episode, t, kind, siblings)) : viewer.noTurns(),
     ];
