@@ -1,6 +1,7 @@
 """Runs whose episodes are programs: sampled ahead, on two ranks, by vLLM servers, and killed in mid iteration."""
 
 import json
+import os
 
 import numpy as np
 import psutil
@@ -63,7 +64,8 @@ def test_a_run_killed_in_mid_iteration_ends_bit_equal_and_leaves_no_program(walk
     killed = killed_and_resumed(config, tmp_path / "runs", 1)
     require_equal(killed, whole)
     assert all(row["success_rate"] > 0 and row["updates"] for row in whole.metrics())
-    assert not [one for one in psutil.process_iter(["cwd"]) if one.info["cwd"] == str(tmp_path) and one.pid != 1]
+    here = {one.pid for one in psutil.process_iter(["cwd"]) if one.info["cwd"] == str(tmp_path)}
+    assert here <= {os.getpid()}
 
 
 @pytest.mark.parametrize("lockstep", [True, False])
@@ -72,7 +74,7 @@ def test_programs_are_sampled_ahead(walking, tmp_path, lockstep):
     whole = run(config, tmp_path / "whole")
     rows = whole.metrics()
     assert [row["iteration"] for row in rows] == [1, 2, 3] and rows[-1]["staleness_max"] == 1
-    assert all(np.isfinite(row["loss"]) and row["restarts"] == 0 for row in rows)
+    assert all(np.isfinite(row["loss"]) and row["restarted_episodes"] == 0 for row in rows)
     part = RunFolder.open(killed_after(1, whole, tmp_path))
     train(part, quiet=True)
     if lockstep:
@@ -88,12 +90,11 @@ def test_two_ranks_have_a_gateway_each_and_do_what_one_does(walking, tmp_path):
     require_same_run(one, two)
 
 
-def test_a_vllm_server_answers_programs_as_the_engine_in_this_process(walking, warm_model, tmp_path):
+def test_a_vllm_server_answers_programs(walking, warm_model, tmp_path):
     with serving(load_model(warm_model), load_tokenizer(warm_model)) as (fake,):
-        here = run(walking(training={"iterations": 1}), tmp_path / "here")
         engine = {"name": "vllm", "options": {"urls": [fake.url], "silence": 60.0}}
-        there = run(walking(training={"iterations": 1}, engine=engine), tmp_path / "there")
-        assert fake.asked
-    names = ("success_rate", "mean_turns", "invalid_rate")
-    rows = [[folder.metrics()[0][name] for name in names] for folder in (here, there)]
-    assert rows[0] == rows[1] and there.metrics()[0]["engine_gap"] < 1e-4
+        config = walking(training={"iterations": 2}, engine=engine, evaluation={"splits": []})
+        rows = run(config, tmp_path / "run").metrics()
+        assert len(fake.asked) == rows[-1]["turns_total"]
+    assert [row["iteration"] for row in rows] == [1, 2] and all(row["engine_gap"] < 1e-4 for row in rows)
+    assert all(row["updates"] and row["success_rate"] > 0 for row in rows)
