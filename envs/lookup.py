@@ -44,7 +44,7 @@ def find_spec(env_id: str) -> EnvSpec:
         own = getattr(import_from_here(module), name, None) if module else None
         if not module and name not in gymnasium.registry and (offer := ENVIRONMENTS.offered().get(name)):
             import_from_here(offer.module)
-        spec = EnvSpec(name, own) if isinstance(own, type) and issubclass(own, gymnasium.Env) else gymnasium.spec(name)
+        spec = EnvSpec(name, own) if gymnasium.Env in getattr(own, "__mro__", ()) else gymnasium.spec(name)
         creator = None if name.startswith("gagpo/") else _creator(spec)
         return _with_seeds(spec) if isinstance(creator, type) and not hasattr(creator, "tasks") else spec
     except ModuleNotFoundError as error:

@@ -90,7 +90,7 @@ def test_every_file_module_and_link_of_a_page_exists(path):
         assert [name for name in named_files(text) if not list(ROOT.glob(name))] == []
         assert [module for module in named_modules(text) if not exists(module)] == []
     pictures = re.findall(r'\b(?:src|srcset)="([^"]+)"', text)
-    assert path.name != "README.md" or pictures == [
+    assert path != ROOT / "README.md" or pictures == [
         f"docs/images/{name}{dark}.png" for name in PLOTS for dark in ("-dark", "")
     ]
     for link in [*pictures, *re.findall(r"\]\((?!https?:|mailto:)([^)\s]+)", text)]:

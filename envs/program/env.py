@@ -36,7 +36,7 @@ class ProgramEnv(TextEnv):
     memory: megabytes that the program and each process it starts may allocate; None for no limit.
     """
 
-    splits = SPLITS
+    splits: ClassVar[tuple[str, ...]] = SPLITS
     markov_key: ClassVar[MarkovKey | None] = "state"
     immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial | {"memory", "seconds"}
     choosing: ClassVar[frozenset[str]] = frozenset({"tasks"})

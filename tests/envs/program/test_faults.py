@@ -134,7 +134,7 @@ def test_broken_requests_are_refused_with_a_reason(tmp_path):
             ({"top_logprobs": 3}, "top_logprobs"),
             ({"response_format": {"type": "json_object"}}, "response_format"),
             ({"max_tokens": 0}, "max_tokens"),
-            ({"n": -1}, "n: Input"),
+            ({"n": -1}, "n must be"),
             ({"stop": 5}, "stop: Input"),
             ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
         ):

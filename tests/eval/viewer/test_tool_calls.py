@@ -32,6 +32,6 @@ def test_a_tool_call_and_its_answer_can_be_read(tmp_path, make_groups, browser):
     assert "action wait" in cards[2]
     pages.go(pages.js("return viewer.episodeLink(arguments[0], 1)", group))
     assert "1 answer sent back altered" in pages.text and "program" in pages.text and "environment" not in pages.text
-    assert 'action I look.\nsearch(words: ["<b>mug","red"], most: 3)' in pages.text
+    assert 'action I look. search(words: ["<b>mug","red"], most: 3)' in pages.text
     pages.go(pages.js("return viewer.groupLink(arguments[0])", group))
     assert 'search(words: ["<b>mug","red"]' in pages.text and pages.errors() == []

@@ -95,6 +95,6 @@ def test_a_vllm_server_answers_programs(walking, warm_model, tmp_path):
         engine = {"name": "vllm", "options": {"urls": [fake.url], "silence": 60.0}}
         config = walking(training={"iterations": 2}, engine=engine, evaluation={"splits": []})
         rows = run(config, tmp_path / "run").metrics()
-        assert len(fake.asked) == rows[-1]["turns_total"]
+        assert len(fake.asked) >= rows[-1]["turns_total"]  # and the checks of its weights
     assert [row["iteration"] for row in rows] == [1, 2] and all(row["engine_gap"] < 1e-4 for row in rows)
     assert all(row["updates"] and row["success_rate"] > 0 for row in rows)
