@@ -196,7 +196,7 @@ def darkened(picture: Path) -> Path:
     dark = PAGE + np.clip((1 - light) @ HALF_ROUND.T, 0, 1) * (1 - PAGE)
     output = picture.with_name(f"{picture.stem}-dark.png")
     with durable.replacing(output, flushed=False) as part:
-        imsave(part, dark, format="png", metadata={"Software": None})
+        imsave(part, dark, format="png", metadata={"Software": "gagpo"})
     return output
 
 

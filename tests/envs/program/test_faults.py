@@ -135,7 +135,7 @@ def test_broken_requests_are_refused_with_a_reason(tmp_path):
             ({"response_format": {"type": "json_object"}}, "response_format"),
             ({"max_tokens": 0}, "max_tokens"),
             ({"n": -1}, "n must be"),
-            ({"stop": 5}, "stop: Input"),
+            ({"stop": 5}, "stop must be"),
             ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
         ):
             status, body = ask(pool, body={**SAID, **change}, key=key)
