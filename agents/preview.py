@@ -8,11 +8,21 @@ from typing import Any
 
 from gagpo.agents.context import Context
 from gagpo.agents.episodes import Turn
+from gagpo.agents.setup import make_env
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import TextEnv
 from gagpo.envs.pool.wire import describe
 
 FIXED = "look"  # the answer where nothing else is known
+
+
+def make_with_expert(env_id: str, kwargs: Mapping[str, Any]) -> TextEnv:
+    """The environment, with its expert if it has one."""
+    env = make_env(env_id, kwargs)
+    if isinstance(env, TextEnv) and "expert" not in kwargs:  # an environment of another base may take no such argument
+        env.close()
+        env = make_env(env_id, {**kwargs, "expert": True})
+    return env
 
 
 def preview(env: TextEnv, context: Context, task: str, answer: str | None = None) -> Iterator[tuple[Turn, str]]:

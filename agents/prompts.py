@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import re
@@ -13,7 +12,7 @@ from typing import Annotated, Any, Literal, Protocol
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from gagpo.agents import parsing, templates
-from gagpo.base.core_schema import NotYaml, parse_yaml
+from gagpo.base.core_schema import read_mapping
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.options import Options, explain
 
@@ -187,28 +186,15 @@ def find_prompt(name: str) -> Prompt:
     """
     known = shipped_prompts()
     if name in known:
-        return _shipped(known[name])
+        return _read(known[name])
     path = Path(name)
     if not path.is_file():
         raise InvalidArgument(f"unknown prompt {name!r:.80}; choose one of {', '.join(known)}, or a YAML file")
     return _read(path)
 
 
-@functools.cache
-def _shipped(path: Path) -> Prompt:
-    return _read(path)
-
-
 def _read(path: Path) -> Prompt:
-    try:
-        values = parse_yaml(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidArgument(f"{path} cannot be read: {error.strerror}") from None
-    except (NotYaml, UnicodeDecodeError) as error:
-        raise InvalidArgument(f"{path} is not a YAML file: {error}") from None
-    if not isinstance(values, dict):
-        raise InvalidArgument(f"{path} must hold keys and values: {', '.join(Prompt.model_fields)}")
-    return prompt_of({"name": path.stem, **values}, str(path))
+    return prompt_of({"name": path.stem, **read_mapping(path)}, str(path))
 
 
 def prompt_of(values: Mapping[str, object], where: str) -> Prompt:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from pydantic import Field
 
+from gagpo.base.core_schema import read_mapping
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.options import Options
 from gagpo.envs.base import Kwargs
 from gagpo.settings import RunSettings, load
-from gagpo.settings.files import read_mapping
 from gagpo.sft.demonstrations import sft_of
 from gagpo.sft.small_model import ModelShape
 

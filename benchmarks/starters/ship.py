@@ -20,11 +20,10 @@ from gagpo.agents.model import load_model, load_tokenizer, save
 from gagpo.agents.setup import make_env
 from gagpo.agents.starters import FORMAT, MANIFEST, SETTINGS
 from gagpo.base import durable
-from gagpo.base.core_schema import write_yaml
+from gagpo.base.core_schema import read_mapping, write_yaml
 from gagpo.base.errors import GagpoError
 from gagpo.eval.results import EvalResult
 from gagpo.settings.derived import RECIPE
-from gagpo.settings.files import read_mapping
 
 MOST_BYTES = 12 * 2**20
 

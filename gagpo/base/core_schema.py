@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import re
+from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.constructor import DuplicateKeyError, SafeConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.representer import SafeRepresenter
+
+from gagpo.base.errors import GagpoError, InvalidArgument
 
 _MOST_VALUES = 100_000  # with aliases written out
 
@@ -50,6 +53,21 @@ def write_yaml(values: object) -> str:
     stream = io.StringIO()
     yaml.dump(values, stream)
     return stream.getvalue().removesuffix("...\n")
+
+
+def read_mapping(path: Path, error: type[GagpoError] = InvalidArgument) -> dict[str, object]:
+    """The keys and values of a YAML file; ``error`` with its path if it cannot be read or holds something else."""
+    try:
+        values = parse_yaml(path.read_text(encoding="utf-8"))
+    except OSError as caught:
+        raise error(f"{path} cannot be read: {caught.strerror}") from None
+    except (NotYaml, UnicodeDecodeError) as caught:
+        raise error(f"{path} is not a YAML file: {caught}") from None
+    if not isinstance(values, dict):
+        raise error(f"{path} must hold keys and values, got {type(values).__name__}")
+    if odd := [key for key in values if not isinstance(key, str)]:
+        raise error(f"{path}: the key {odd[0]!s:.40} is not text; quote it")
+    return values
 
 
 class _Constructor(SafeConstructor):

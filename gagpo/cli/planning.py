@@ -36,14 +36,14 @@ def plan(
 
     settings = load(config, overrides or [])
     from gagpo.planning.fitting import judge, memory_here  # torch: slow to import, so settings are checked first
-    from gagpo.planning.plan import DEFAULT_GUESS, measured_guess, shape_of
+    from gagpo.planning.plan import guess_of, measured_guess, shape_of
     from gagpo.planning.plan import plan as make_plan
     from gagpo.runs.run_folder import RunFolder
 
-    guess = DEFAULT_GUESS if run is None else measured_guess(RunFolder.open(run).metrics())
+    shape = shape_of(settings)
+    guess = guess_of(settings) if run is None else measured_guess(RunFolder.open(run).metrics())
     here = memory_here(settings.device)
     memories = gpu_memory or ([here] if here else [])
-    shape = shape_of(settings)
     made = make_plan(settings, guess, shape, memories[0] if memories else None)
     verdicts = [judge(settings, guess, memory, shape) for memory in memories]
     print_table(_table(settings.model, made))

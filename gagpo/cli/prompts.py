@@ -69,9 +69,8 @@ def prompts(
 def _preview(config: str, overrides: list[str], turns: int, name: str | None, answer: str | None) -> list[object]:
     """Print what a model reads and writes in the first training task; returns the turns as JSON-ready values."""
     from gagpo.agents.model import load_tokenizer
-    from gagpo.agents.preview import preview
-    from gagpo.agents.setup import make_context, make_env, tasks_of
-    from gagpo.envs.base import TextEnv
+    from gagpo.agents.preview import make_with_expert, preview
+    from gagpo.agents.setup import make_context, tasks_of
     from gagpo.settings import load
     from gagpo.settings.derived import model_or_base
     from gagpo.settings.machine import require_model
@@ -81,11 +80,7 @@ def _preview(config: str, overrides: list[str], turns: int, name: str | None, an
     model = model_or_base(settings)
     require_model(model)
     tokenizer = load_tokenizer(model, settings.revision, trust_remote_code=settings.trust_remote_code)
-    kwargs = chosen.environment.kwargs
-    env = make_env(chosen.environment.id, kwargs)
-    if isinstance(env, TextEnv) and "expert" not in kwargs:  # an environment of another base may take no such argument
-        env.close()
-        env = make_env(chosen.environment.id, {**kwargs, "expert": True})
+    env = make_with_expert(chosen.environment.id, chosen.environment.kwargs)
     try:
         context = make_context(tokenizer, env, **dict(chosen.context))
         task = tasks_of(env, chosen.environment.split).require().ids[0]

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gagpo.agents import pretrained
-from gagpo.agents.model import ModelError
+from gagpo.agents.model import ModelError, load_tokenizer
+from gagpo.agents.preview import make_with_expert, preview
+from gagpo.agents.setup import make_context, tasks_of
 from gagpo.agents.shape import Shape, sizes
-from gagpo.base.errors import InvalidArgument, first_line
+from gagpo.base.errors import GagpoError, InvalidArgument, first_line
 from gagpo.planning.memory import MOMENTS, Part, adapter, engine_parts, peak, state_parts, update_parts
-from gagpo.settings import EnvironmentSettings, RunSettings
+from gagpo.settings import EnvironmentSettings, RunEnvironment, RunSettings
 from gagpo.settings.derived import model_or_base
 from gagpo.sft.small_model import config, shape_for
 
@@ -68,6 +71,26 @@ def row_tokens(settings: RunSettings, prompt: int, turns: float, response: float
     history = settings.context.history
     shown = turns if history == "full" else min(turns, 1 + int(history))
     return int(min(context, prompt * shown + response * (shown - 1) + settings.longest_response))
+
+
+def guess_of(settings: RunSettings) -> Guess:
+    """Tokens of a turn in an expert's episode of each environment; the default guess if none can be played here."""
+    model = pretrained.folder_of(model_or_base(settings))
+    if Path(model).is_dir():
+        with suppress(GagpoError):  # no tokenizer, or not the environment's data
+            tokenizer = load_tokenizer(model)
+            return Guess(prompt=max(_turn_tokens(one, tokenizer) for one in settings.all_environments))
+    return DEFAULT_GUESS
+
+
+def _turn_tokens(env: RunEnvironment, tokenizer: Any) -> int:
+    with closing(make_with_expert(env.environment.id, env.environment.kwargs)) as made:
+        context = make_context(tokenizer, made, **dict(env.context))
+        task = tasks_of(made, env.environment.split).require().ids[0]
+        *before, last = [turn for turn, _ in preview(made, context, task)]
+    shown = len(before) if context.history == "full" else min(len(before), int(context.history))
+    spoken = sum(len(turn.response_ids) for turn in before[len(before) - shown :])
+    return -(-(len(last.prompt_ids) - spoken) // (shown + 1))
 
 
 def measured_guess(rows: Sequence[Mapping[str, float]]) -> Guess:

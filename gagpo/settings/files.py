@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from gagpo.base.core_schema import NotYaml, parse_yaml, write_yaml
+from gagpo.base.core_schema import NotYaml, parse_yaml, read_mapping, write_yaml
 from gagpo.base.nearest import hint
 from gagpo.base.options import by_place, complaint, sentence
 from gagpo.credit import CREDITS, CreditSettings
@@ -40,21 +40,6 @@ def find_config(config: str | Path) -> Path:
     )
 
 
-def read_mapping(path: Path) -> dict[str, object]:
-    """The keys and values of a YAML file."""
-    try:
-        values = parse_yaml(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror}") from None
-    except (NotYaml, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path} is not a YAML file: {error}") from None
-    if not isinstance(values, dict):
-        raise SettingsError(f"{path} must hold keys and values, got {type(values).__name__}")
-    if odd := [key for key in values if not isinstance(key, str)]:
-        raise SettingsError(f"{path}: the key {odd[0]!s:.40} is not text; quote it")
-    return values
-
-
 def load(config: str | Path, overrides: Sequence[str] = ()) -> RunSettings:
     """Read a YAML file and apply ``section.key=value`` overrides, whose values are YAML.
 
@@ -63,12 +48,12 @@ def load(config: str | Path, overrides: Sequence[str] = ()) -> RunSettings:
     Raises:
         SettingsError: the file is not YAML, a key is unknown or a value is wrong.
     """
-    return parse(read_mapping(find_config(config)), str(config), overrides)
+    return parse(read_mapping(find_config(config), SettingsError), str(config), overrides)
 
 
 def load_stored(path: Path) -> RunSettings:
     """The settings of a run, to evaluate or export it: its credit is not imported, unless it is one of this package."""
-    values = read_mapping(path)
+    values = read_mapping(path, SettingsError)
     algorithm = values.get("algorithm")
     credit = algorithm.get("credit") if isinstance(algorithm, dict) else None
     if isinstance(algorithm, dict) and isinstance(credit, dict) and credit.get("name") not in CREDITS.ours:

@@ -104,16 +104,15 @@ def test_a_host_with_few_resources_gets_advice(machine, monkeypatch, tmp_path):
     machine.ranks = Ranks(0, 2, 0, 2)
     found = doctor.check_host(machine)
     assert found.verdict == "warning" and "0.5 GB of memory free, 1 cores" in found.summary
-    words = ("container's memory limit", "--shm-size", "ulimit -n", "1 of 64 cores are available", "no AVX2")
+    words = ("container's memory limit", "--shm-size", "ulimit -n", "1 of 64 cores are available")
     assert all(word in found.advice for word in words)
 
 
-def test_a_small_or_slow_disk_gets_advice(machine, monkeypatch, tmp_path):
+def test_a_small_disk_gets_advice(machine, monkeypatch, tmp_path):
     machine.runs = tmp_path / "not" / "yet"
     monkeypatch.setattr(doctor, "DISK_GB", 1e9)
-    monkeypatch.setattr(doctor, "DISK_MB_PER_SECOND", 1e9)
     found = doctor.check_disk(machine)
-    assert "a larger disk" in found.advice and "a faster disk" in found.advice and not list(tmp_path.glob(".gagpo*"))
+    assert "a larger disk" in found.advice
 
 
 def test_a_check_that_raises_has_failed_and_the_next_one_runs(machine):

@@ -18,7 +18,7 @@ from gagpo.agents.shape import sizes
 from gagpo.planning.fitting import judge
 from gagpo.planning.memory import GB, update_parts
 from gagpo.planning.memory import peak as peak_of
-from gagpo.planning.plan import Guess, measured_guess, plan, shape_of
+from gagpo.planning.plan import DEFAULT_GUESS, Guess, guess_of, measured_guess, plan, shape_of
 from gagpo.settings import load
 from gagpo.sft.small_model import create, train_tokenizer
 from tests.gagpo.distributed.conftest import start_ranks
@@ -229,3 +229,14 @@ def test_the_command_prints_parts_and_advice(big, capsys):
     printed = capsys.readouterr().out
     assert "80 GB: fits" in printed and "24 GB: does not fit" in printed
     assert json.loads(printed.splitlines()[-1])["gpus"][0]["fits"]
+
+
+@pytest.mark.parametrize(("history", "least", "most"), [("full", 20, 40), (0, 50, 100)])
+def test_tokens_of_a_turn_are_those_of_an_experts_episode(history, least, most):
+    """A starter's own words and small rooms: a few tokens a turn, and whole windows where nothing is remembered."""
+    settings = load("alfworld-first", [f"context.history={history}"])
+    assert least < guess_of(settings).prompt < most
+
+
+def test_what_cannot_be_played_here_is_guessed(big):
+    assert guess_of(big) == DEFAULT_GUESS
