@@ -194,18 +194,6 @@ def find_prompt(name: str) -> Prompt:
     return _read(path)
 
 
-def text_prompt(name: str) -> Prompt:
-    """As :func:`find_prompt`, without tool calls, examples and stop strings, which other suites do not take."""
-    prompt = find_prompt(name)
-    if prompt.calls or prompt.examples or prompt.stop:
-        known = [one for one in shipped_prompts() if not find_prompt(one).calls and not find_prompt(one).examples]
-        raise InvalidArgument(
-            f"prompt {name!r:.80} has tool calls, examples or stop strings, which only gagpo's own agents take; "
-            f"choose one of {', '.join(known)}"
-        )
-    return prompt
-
-
 @functools.cache
 def _shipped(path: Path) -> Prompt:
     return _read(path)

@@ -16,7 +16,7 @@ from gagpo.agents.context import Context
 from gagpo.agents.engines.base import Response, Sampling
 from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.episodes import Episode, Turn, read_episodes, write_episodes
-from gagpo.agents.prompts import find_prompt, text_prompt
+from gagpo.agents.prompts import find_prompt
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import language_agent, make_env
 from gagpo.base.errors import InvalidArgument
@@ -275,11 +275,6 @@ def test_an_episode_restarts_if_its_environment_breaks_between_two_calls(small, 
         (episode,), _ = rollout(agent, pool, group_jobs(["quiet"], 1, seed=0))
     assert episode.success and episode.restarts == 1
     assert [[c.action for c in t.calls] for t in episode.turns] == [["walk", "crash", "walk"], ["end"]]
-
-
-def test_text_prompts_exclude_tools():
-    with pytest.raises(InvalidArgument, match=r"prompt 'tools' has tool calls.*choose one of plain, tags, whole$"):
-        text_prompt("tools")
 
 
 def test_a_special_token_may_begin_a_call(small):

@@ -29,6 +29,8 @@ class Expert:
 
     introduction: the first observation.
     admissible: the admissible commands, if the agent sees them.
+    mixed: whether an object to be treated may lie in the target's type of receptacle; else an orderly expert looks
+        there last.
 
     >>> expert = Expert("Looking around, you see a desk 1, and a shelf 1. Your task is to: put some pen on shelf.")
     >>> expert.next_action()
@@ -36,7 +38,12 @@ class Expert:
     """
 
     def __init__(
-        self, introduction: str, admissible: Sequence[str] | None = None, hasty: bool = False, orderly: bool = False
+        self,
+        introduction: str,
+        admissible: Sequence[str] | None = None,
+        hasty: bool = False,
+        orderly: bool = False,
+        mixed: bool = False,
     ):
         self.memory = Memory(introduction)
         self.goal = read_goal(self.memory.task, {kind_of(name) for name in self.memory.receptacles})
@@ -45,6 +52,7 @@ class Expert:
         self._tried = ""  # a command to put something down that was not answered yet
         self._hasty = hasty
         self._orderly = orderly
+        self._mixed = mixed
         self.finished = False  # a hasty expert believes that the task is solved
 
     @property
@@ -59,6 +67,8 @@ class Expert:
             self._old_verb = not self._old_verb
         elif observation != NOTHING_HAPPENS and action.startswith(("move ", "put ")):
             self._old_verb = action.startswith("put ")
+        elif observation.startswith("You arrive at loc "):  # the wording of older games
+            self._old_verb = True
         self._tried = ""
         self.memory.learn(action, observation, admissible)
         if self._hasty and observation != NOTHING_HAPPENS and self.goal is not None:
@@ -173,7 +183,8 @@ class Expert:
             return "look"
         odds = odds or {}
         if self._orderly:
-            last = next(iter(odds), "")
+            treated = self._mixed and self.goal is not None and self.goal.operation in _TOOLS
+            last = "" if treated else next(iter(odds), "")
             place = min(unseen, key=lambda name: _rank(kind, kind_of(name), last))
         else:
             place = max(unseen, key=lambda name: odds.get(kind_of(name), 1.0) * self._promise(kind, name))

@@ -18,7 +18,8 @@ TASK_TYPES = (
     "pick_cool_then_place_in_recep",
     "pick_two_obj_and_place",
 )
-SIZES = ("small", "full", "varied", "alfred")
+ALFRED = ("alfred", "alfred2")  # sizes furnished like released games
+SIZES = ("small", "full", "varied", *ALFRED)
 
 # The appliance of a task type.
 TOOL_OF_TASK = {

@@ -13,13 +13,17 @@ from typing import Literal, get_args
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.alfworld.games.draws import Draws
 
-Verb = Literal["move", "put", "both"]
+Verb = Literal["move", "put", "both", "released"]
 Texts = Literal["template", "human", "both"]
 
 
 @dataclass(frozen=True)
 class Phrasing:
-    """The wording of a set of games. ``both`` alternates the verb with each index, the texts with every second one."""
+    """The wording of a set of games.
+
+    ``both`` alternates the verb with each index, the texts with every second one. ``released`` alternates between the
+    wordings of releases since 0.4 and before.
+    """
 
     verb: Verb = "move"
     texts: Texts = "template"
@@ -43,7 +47,7 @@ class Phrasing:
 
     def puts(self, index: int) -> bool:
         """Whether game ``index`` says "put O in/on R"."""
-        return self.verb == "put" or (self.verb == "both" and index % 2 == 1)
+        return self.verb == "put" or (self.verb != "move" and index % 2 == 1)
 
     def human(self, index: int) -> bool:
         """Whether game ``index`` has a task text as people write it."""
@@ -53,8 +57,13 @@ class Phrasing:
 DEFAULT = Phrasing()
 
 
-def with_put(grammar: str) -> str:
-    """The text grammar in the wording of releases before 0.4."""
+def with_put(grammar: str, located: bool = False) -> str:
+    """The text grammar with "put O in/on R".
+
+    located: "You arrive at loc 12." instead of the receptacle's name, as all releases before 0.4 say.
+    """
+    if located:
+        grammar = grammar.replace("You arrive at {r.name}.", "You arrive at {lend.name}.")
     grammar = grammar.replace('"move {o} to {r}"', '"put {o} in/on {r}"')
     grammar = grammar.replace("You move the {o.name} to the {r.name}.", "You put the {o.name} in/on the {r.name}.")
     return re.sub(r"move \(object\) to \(receptacle\): +", "put (object) in/on (receptacle):  ", grammar)

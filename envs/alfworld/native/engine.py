@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import functools
 from pathlib import Path
 
 from gagpo.envs.alfworld.engine import NOTHING_HAPPENS, BrokenGame, Scene, read_game
@@ -39,8 +39,7 @@ class Games:
     """A cache of ``keep`` compiled games, least recently used dropped first. A changed file is compiled again."""
 
     def __init__(self, keep: int = 512):
-        self._keep = keep
-        self._positions: OrderedDict[tuple[str, int, int], Position] = OrderedDict()
+        self._compiled = functools.lru_cache(keep)(_position)
 
     def start(self, path: Path) -> Position:
         """The start of the game in ``path``; raises :class:`BrokenGame`."""
@@ -48,20 +47,15 @@ class Games:
             stat = path.stat()
         except OSError as error:
             raise BrokenGame(f"{path}: cannot be read ({error.strerror})") from None
-        name = (str(path), stat.st_mtime_ns, stat.st_size)
-        position = self._positions.get(name)
-        if position is None:
-            data = read_game(path)
-            try:
-                position = Position(compile_game(data["pddl_domain"], data["grammar"], data["pddl_problem"]))
-            except GameError as error:
-                raise BrokenGame(f"{path}: {error}") from None
-            self._positions[name] = position
-            while len(self._positions) > self._keep:
-                self._positions.popitem(last=False)
-        else:
-            self._positions.move_to_end(name)
-        return position
+        return self._compiled(path, stat.st_mtime_ns, stat.st_size)
+
+
+def _position(path: Path, *_version: int) -> Position:
+    data = read_game(path)
+    try:
+        return Position(compile_game(data["pddl_domain"], data["grammar"], data["pddl_problem"]))
+    except GameError as error:
+        raise BrokenGame(f"{path}: {error}") from None
 
 
 SHARED = Games()  # of all engines in this process
