@@ -29,8 +29,7 @@ class Expert:
 
     introduction: the first observation.
     admissible: the admissible commands, if the agent sees them.
-    mixed: whether an object to be treated may lie in the target's type of receptacle; else an orderly expert looks
-        there last.
+    mixed: objects to be treated may lie in the target's type of receptacle, where an orderly expert else looks last.
 
     >>> expert = Expert("Looking around, you see a desk 1, and a shelf 1. Your task is to: put some pen on shelf.")
     >>> expert.next_action()

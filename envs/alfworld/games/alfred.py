@@ -9,6 +9,8 @@ free point of a receptacle that can hold it, so large surfaces hold most objects
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -84,9 +86,4 @@ def place(draws: Draws, types: Sequence[str], held: Counter[int], size: str) -> 
     if size == "alfred2":
         free = [12 * weight if kind == "StoveBurner" else weight for kind, weight in zip(types, free, strict=True)]
     weights = free if any(free) else [1] * len(types)
-    point = draws.below(sum(weights))
-    for number, weight in enumerate(weights):
-        point -= weight
-        if point < 0:
-            return number
-    raise AssertionError("unreachable")
+    return bisect.bisect_right(list(itertools.accumulate(weights)), draws.below(sum(weights)))

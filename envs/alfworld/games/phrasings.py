@@ -21,8 +21,7 @@ Texts = Literal["template", "human", "both"]
 class Phrasing:
     """The wording of a set of games.
 
-    ``both`` alternates the verb with each index, the texts with every second one. ``released`` alternates between the
-    wordings of releases since 0.4 and before.
+    ``both`` and ``released`` alternate the verb with each index, ``both`` the texts with every second one.
     """
 
     verb: Verb = "move"
@@ -58,10 +57,7 @@ DEFAULT = Phrasing()
 
 
 def with_put(grammar: str, located: bool = False) -> str:
-    """The text grammar with "put O in/on R".
-
-    located: "You arrive at loc 12." instead of the receptacle's name, as all releases before 0.4 say.
-    """
+    """The text grammar with "put O in/on R"; if ``located``, "You arrive at loc 12." as in releases before 0.4."""
     if located:
         grammar = grammar.replace("You arrive at {r.name}.", "You arrive at {lend.name}.")
     grammar = grammar.replace('"move {o} to {r}"', '"put {o} in/on {r}"')

@@ -213,11 +213,7 @@ def _at_home(
 def _as_in_alfred(
     source: Shipped, draws: Draws, layout: RoomLayout, size: str, task_type: str, goal: tuple[str, str, str]
 ) -> list[Thing]:
-    """Objects as in released games. No wanted object lies in its appliance or, for tasks without one, in its target.
-
-    With size ``alfred2``, objects of half of the tasks for two lie together, wanted objects of a quarter of the
-    treatments lie in receptacles of the target's type alone, and pots, pans and kettles often stand on burners.
-    """
+    """Objects as in released games. No wanted object lies in its appliance or, for tasks without one, in its target."""
     wanted, target, toggle = goal
     two = task_type == "pick_two_obj_and_place"
     near = size == "alfred2" and draws.chance(1, 2 if two else 4)

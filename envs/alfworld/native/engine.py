@@ -88,13 +88,14 @@ class NativeEngine:
 
     def step(self, command: str) -> Scene:
         """Carry out ``command``; one that is not admissible changes nothing."""
-        game = self._playing()
+        if self._game is None:
+            raise RuntimeError("no game is loaded: call reset() first")
         operator = self._applicable.get(command.strip())
         if operator is None:
             text = NOTHING_HAPPENS
         else:
             try:
-                text = self._carry_out(game, operator)
+                text = self._carry_out(self._game, operator)
             except GameError as error:
                 raise BrokenGame(f"{self._path}: command {command.strip()!r}: {error}") from None
         return self._scene(text)
@@ -105,11 +106,6 @@ class NativeEngine:
     def _scene(self, text: str) -> Scene:
         won = self._won
         return Scene(text, self._commands.copy(), won, won, int(won), f"{self._key:032x}")
-
-    def _playing(self) -> GroundGame:
-        if self._game is None:
-            raise RuntimeError("no game is loaded: call reset() first")
-        return self._game
 
     def _carry_out(self, game: GroundGame, operator: Operator) -> str:
         game.static.refill()
