@@ -1,6 +1,7 @@
 """Training tokens per second beside a bare forward and backward pass of the same model on the same rows.
 
     python benchmarks/training.py [--config configs/alfworld-small.yaml] [--rounds 5] [--minibatches 1]
+    python benchmarks/training.py --config configs/alfworld-smollm2.yaml --model data/models/smollm2-135m --episodes 8
 
 Both read the rows without padding. The bare pass finds its micro-batches made and takes the mean log-probability of the
 responses as its loss; training makes the micro-batches, measures entropy, computes the algorithm's loss and metrics,
@@ -21,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from gagpo.agents.model import load_model
 from gagpo.credit import Credit
 from gagpo.learning.batch import Row
 from gagpo.learning.forward import autocast
@@ -58,14 +60,19 @@ def make_rows(count: int, vocabulary: int, rng: np.random.Generator) -> list[Row
     return rows
 
 
-def measure(settings: RunSettings, episodes: int, rounds: int, minibatches: int | None = None) -> dict[str, float]:
+def new_model(settings: RunSettings) -> torch.nn.Module:
+    """A small model of random weights."""
+    shape = shape_for(settings.sft.model) if settings.sft else ModelShape()
+    return create(shape, train_tokenizer(["take mug 1 from shelf 2"] * 9, 300), seed=0)
+
+
+def measure(
+    settings: RunSettings, model: torch.nn.Module, episodes: int, rounds: int, minibatches: int | None = None
+) -> dict[str, float]:
     """Median tokens per second of either, and their ratio round by round."""
     torch.set_num_threads(settings.threads or torch.get_num_threads())
-    shape = shape_for(settings.sft.model) if settings.sft else ModelShape()
-    tokenizer = train_tokenizer(["take mug 1 from shelf 2"] * 9, 300)
-    model = create(shape, tokenizer, seed=0)
     rng = np.random.default_rng(0)
-    rows = make_rows(episodes, len(tokenizer), rng)
+    rows = make_rows(episodes, model.get_input_embeddings().num_embeddings, rng)
     training = settings.training
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
     plain, scoring = (
@@ -121,12 +128,15 @@ def _seconds(work: Callable[[], None]) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measure training beside a bare forward and backward pass.")
     parser.add_argument("--config", type=Path, default=Path("configs/alfworld-small.yaml"))
+    parser.add_argument("--model", help="a model folder; by default a small model of random weights")
     parser.add_argument("--episodes", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--minibatches", type=int, help="optimiser steps of an update; the config's by default")
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     options = parser.parse_args()
-    result = measure(load(options.config), options.episodes, options.rounds, options.minibatches)
+    settings = load(options.config)
+    model = load_model(options.model) if options.model else new_model(settings)
+    result = measure(settings, model, options.episodes, options.rounds, options.minibatches)
     print("\n".join(f"{key:24} {value:>12,}" for key, value in result.items()))
     print(f"target: at least {TARGET} of the bare rate, {'met' if result['ratio'] >= TARGET else 'missed'}")
     if options.json:

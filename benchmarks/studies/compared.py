@@ -66,7 +66,7 @@ STUDIES = {
         {name: preset(name) for name in ("gagpo", "grpo")},
         split="test",
         chosen_on="validation",
-        common=[*SMOLLM2, "training.turns=8000"],
+        common=[*SMOLLM2, "training.turns=16000"],
     ),
     "credits-shop": Study(
         SHOP,

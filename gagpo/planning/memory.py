@@ -143,13 +143,25 @@ def engine_parts(settings: RunSettings, shape: Shape, row: int, gigabytes: float
         parts.append(Part("engine weights", size * shape.parameters, held, f"a copy in {engine.dtype}"))
     if rolling.ahead:
         parts.append(Part("weights on their way", 4 * shape.parameters, PHASES, "a copy, until the engine has them"))
-    sessions = min(rolling.concurrency, -(-rolling.tasks // ranks) * rolling.samples)
+    sessions = most_sessions(settings)
     capacity = -(-(row + 1) // 128) * 128
     note = f"{sessions} sessions of {capacity} tokens, {engine.dtype}"
     parts.append(Part("KV cache", token * sessions * capacity, held, note))
     sampled = sessions * shape.vocabulary * (24 + (size if size < 4 else 0))
     parts.append(Part("sampling", sampled, ("sampling",), "logits, probabilities and their sums, 24 bytes a word"))
     return parts
+
+
+def most_sessions(settings: RunSettings) -> int:
+    """Most simultaneous episodes of one rank, in training or evaluation."""
+    rolling, ranks = settings.rollout, settings.processes
+    sizes = [-(-rolling.tasks // ranks) * rolling.samples]
+    for env in settings.all_environments:
+        for split in env.evaluation.splits:
+            tasks = env.evaluation.tasks or env.environment.kwargs.get("counts", {}).get(split)
+            # Of other splits only the environment knows the size, and a plan builds none.
+            sizes.append(-(-tasks // ranks) * env.evaluation.tries if tasks else rolling.concurrency)
+    return min(rolling.concurrency, max(sizes))
 
 
 def _sending(settings: RunSettings, largest: int) -> list[Part]:

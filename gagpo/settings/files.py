@@ -119,9 +119,13 @@ def _apply(values: dict[str, object], override: str) -> None:
         section[place] = section = inner.copy()  # the caller's values stay unchanged
     last = _place(section, last, override)
     try:
-        section[last] = parse_yaml(text)
+        value = parse_yaml(text)
     except NotYaml as error:
         raise SettingsError(f"override {override!r:.80}: the value is not YAML ({error}); quote it") from None
+    held = section.get(last) if key == "engine" and isinstance(value, str) else None
+    if isinstance(held, dict):  # another engine samples in the same precision; options are the engine's own
+        value = {**{name: one for name, one in held.items() if name != "options"}, "name": value}
+    section[last] = value
 
 
 def _place(section: dict[str, object] | list[object], name: str, override: str) -> Any:

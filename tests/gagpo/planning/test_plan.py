@@ -75,13 +75,28 @@ def test_the_planned_cache_is_what_the_engine_reserves(corridor):
     model = create(SIZES["middle"], tokenizer, 0).eval()
     folder = corridor().parent / "shape"
     model.config.save_pretrained(folder)
-    settings = load(corridor(model=str(folder), rollout={"max_tokens": 8}))
+    settings = load(corridor(model=str(folder), rollout={"max_tokens": 8}, evaluation={"splits": []}))
     made = plan(settings, Guess(prompt=150))
     engine = TransformersEngine(model, tokenizer)
     requests = [Request(i, np.full(150, 7, np.int32), i) for i in range(24)]
     engine.generate(requests, Sampling(1.0, 8))
     held = sum(store.nbytes for store in (*engine._cache.key, *engine._cache.value))
     assert {part.name: part.bytes for part in made.parts}["KV cache"] == held
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "sessions"),
+    [
+        ({"splits": []}, 128),
+        ({"tasks": 60, "tries": 3}, 180),
+        ({"tasks": 60, "tries": 9}, 256),
+        ({"splits": ["train"]}, 256),
+    ],
+)
+def test_the_sessions_of_an_evaluation_are_planned(big, evaluation, sessions):
+    settings = with_overrides(big, [f"evaluation={json.dumps(evaluation)}"])
+    cache = next(part for part in plan(settings).parts if part.name == "KV cache")
+    assert cache.note.startswith(f"{sessions} sessions")
 
 
 @pytest.fixture
@@ -92,7 +107,7 @@ def big(corridor, tmp_path):
         intermediate_size=8960, vocab_size=151936, tie_word_embeddings=True, max_position_embeddings=32768,
     )  # fmt: skip
     shape.save_pretrained(tmp_path / "qwen")
-    return load("alfworld-qwen", [f"model={tmp_path / 'qwen'}"])
+    return load("alfworld-qwen", [f"model={tmp_path / 'qwen'}", "evaluation.splits=[]"])
 
 
 def test_a_real_model_is_planned_from_its_config_alone(big):
@@ -115,7 +130,7 @@ def test_a_real_model_is_planned_from_its_config_alone(big):
     ],
 )
 def test_what_does_not_fit_names_settings_of_the_largest_phase(big, changes, gigabytes, said):
-    verdict = judge(load("alfworld-qwen", [f"model={big.model}", *changes]), Guess(), gigabytes)
+    verdict = judge(with_overrides(big, changes), Guess(), gigabytes)
     assert re.search(said, verdict.advice), verdict.advice
     assert verdict.fits == (verdict.needed <= verdict.available) == verdict.advice.startswith("fits")
 

@@ -58,4 +58,4 @@ def test_every_value_of_the_published_setting_names_its_source():
 
 
 def test_the_recipe_for_24_gb_samples_with_vllm_by_one_override():
-    assert load("alfworld-24gb", ["engine.name=vllm"]).engine.dtype == "bfloat16"
+    assert load("alfworld-24gb", ["engine=vllm"]).engine.dtype == "bfloat16"
