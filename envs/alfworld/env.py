@@ -28,8 +28,8 @@ class ALFWorldEnv(TextEnv):
     The expert of ``expert=True`` knows only what the agent was shown.
 
     size: generated rooms: ``small`` (6-9 receptacles), ``full`` (20-48), ``varied`` (3-48; in a third of the games
-        objects lie in unusual places), ``alfred`` (furniture and objects as in released games) or ``alfred2`` (the
-        same, with more pairs, pans on burners, and objects to be treated that lie in their target).
+        objects lie in unusual places), ``alfred`` (furniture and objects as in released games) or ``alfred2`` (more
+        of what is hard there: pairs, pans on burners, objects in their target that are to be treated).
     games: a folder with one folder of games per split, ``official`` for ``$ALFWORLD_DATA/json_2.1.1``, or None to
         generate them (once, into ``$GAGPO_DATA/alfworld``) from ``seed`` with ``counts`` games per split.
     task_types: the types to play, all six by default.
@@ -113,8 +113,8 @@ class ALFWorldEnv(TextEnv):
         scene = self._engine.reset(Path(task.source))
         if self.with_expert:
             orderly = self.phrasing.verb != "move"
-            mixed = self.games is not None or self.size not in ("small", "full")
-            self._expert = Expert(scene.observation, self._shown(scene), self.hasty, orderly, mixed)
+            self._expert = Expert(scene.observation, self._shown(scene), self.hasty, orderly)
+            self._expert.mixed = self.games is not None or self.size not in ("small", "full")
         self._goal = scene.observation.rpartition("Your task is to: ")[2].strip()
         return self._outcome(scene, scene.observation.removeprefix(BANNER))
 

@@ -29,7 +29,6 @@ class Expert:
 
     introduction: the first observation.
     admissible: the admissible commands, if the agent sees them.
-    mixed: objects to be treated may lie in the target's type of receptacle, where an orderly expert else looks last.
 
     >>> expert = Expert("Looking around, you see a desk 1, and a shelf 1. Your task is to: put some pen on shelf.")
     >>> expert.next_action()
@@ -37,21 +36,16 @@ class Expert:
     """
 
     def __init__(
-        self,
-        introduction: str,
-        admissible: Sequence[str] | None = None,
-        hasty: bool = False,
-        orderly: bool = False,
-        mixed: bool = False,
+        self, introduction: str, admissible: Sequence[str] | None = None, hasty: bool = False, orderly: bool = False
     ):
         self.memory = Memory(introduction)
         self.goal = read_goal(self.memory.task, {kind_of(name) for name in self.memory.receptacles})
         self._admissible = None if admissible is None else set(admissible)
-        self._old_verb = False  # older games: "put mug 1 in/on shelf 1"
+        self._old_verb = False  # games before 0.4: "put mug 1 in/on shelf 1", and "You arrive at loc 12."
         self._tried = ""  # a command to put something down that was not answered yet
         self._hasty = hasty
         self._orderly = orderly
-        self._mixed = mixed
+        self.mixed = False  # treated objects may lie in the target's type; else an orderly search ends there
         self.finished = False  # a hasty expert believes that the task is solved
 
     @property
@@ -66,8 +60,7 @@ class Expert:
             self._old_verb = not self._old_verb
         elif observation != NOTHING_HAPPENS and action.startswith(("move ", "put ")):
             self._old_verb = action.startswith("put ")
-        elif observation.startswith("You arrive at loc "):  # the wording of older games
-            self._old_verb = True
+        self._old_verb |= observation.startswith("You arrive at loc ")
         self._tried = ""
         self.memory.learn(action, observation, admissible)
         if self._hasty and observation != NOTHING_HAPPENS and self.goal is not None:
@@ -182,7 +175,7 @@ class Expert:
             return "look"
         odds = odds or {}
         if self._orderly:
-            treated = self._mixed and self.goal is not None and self.goal.operation in _TOOLS
+            treated = self.mixed and self.goal is not None and self.goal.operation in _TOOLS
             last = "" if treated else next(iter(odds), "")
             place = min(unseen, key=lambda name: _rank(kind, kind_of(name), last))
         else:

@@ -29,8 +29,7 @@ def render(source: Shipped, problem: Scenario, trial: str, puts: bool = False, l
     """The files of ``problem``.
 
     trial: name of the folder below the goal's (letters, digits, underscores).
-    puts: "put O in/on R" instead of "move O to R".
-    located: with ``puts``, "You arrive at loc 12." instead of the receptacle's name.
+    puts: "put O in/on R" instead of "move O to R"; with ``located`` also "You arrive at loc 12." instead of "at R".
     """
     plan = walkthrough(source, problem)
     grammar = source.grammar

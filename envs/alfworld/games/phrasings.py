@@ -19,10 +19,7 @@ Texts = Literal["template", "human", "both"]
 
 @dataclass(frozen=True)
 class Phrasing:
-    """The wording of a set of games.
-
-    ``both`` and ``released`` alternate the verb with each index, ``both`` the texts with every second one.
-    """
+    """The wording of a set of games: the verb alternates with each index, ``both`` texts with every second one."""
 
     verb: Verb = "move"
     texts: Texts = "template"
@@ -133,7 +130,8 @@ def human_text(draws: Draws, task_type: str, wanted: str, target: str, toggle: s
     thing, place, lamp = (_spoken(name, apart) for name in (wanted, target, toggle))
     article = draws.choose(("the", "some", "an" if thing[0] in "aeiou" else "a"))
     text = draws.choose(HUMAN_TEXTS[task_type])
-    return text.format(a=article, obj=thing, objs=_plural(thing), recep=place, toggle=lamp)
+    several = thing + ("es" if thing.endswith(("s", "x", "ch", "sh", "to")) else "s")
+    return text.format(a=article, obj=thing, objs=several, recep=place, toggle=lamp)
 
 
 def _spoken(name: str, apart: bool) -> str:
@@ -143,7 +141,3 @@ def _spoken(name: str, apart: bool) -> str:
         apart = apart or not words
         return "".join(words).lower() + ("" if apart else "basin")
     return (" " if apart else "").join(words).lower()
-
-
-def _plural(thing: str) -> str:
-    return thing + ("es" if thing.endswith(("s", "x", "ch", "sh", "to")) else "s")

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from gagpo.envs.alfworld.games import alfred
 from gagpo.envs.alfworld.games.catalogue import (
-    ALFRED,
     ROOMS,
     SCENES_PER_ROOM,
     TOOL_OF_TASK,
@@ -104,7 +103,7 @@ def _furnish(draws: Draws, size: str, scene: int, room: Room) -> RoomLayout:
         types = [*room.always, *draws.shuffled(room.sometimes)[: count - len(room.always)]]
     elif size == "varied":
         types = _varied(draws, room)
-    elif size in ALFRED:
+    elif size.startswith("alfred"):
         types = alfred.furniture(draws, room)
     else:
         types = [kind for kind, (least, most) in room.ranges.items() for _ in range(draws.between(least, most))]
@@ -175,7 +174,7 @@ def pose(source: Shipped, seed: int, size: str, split: str, task_type: str, inde
     wanted, target, toggle = draws.choose(_goals(source, layout, size, task_type))
     things = (
         _as_in_alfred(source, draws, layout, size, task_type, (wanted, target, toggle))
-        if size in ALFRED
+        if size.startswith("alfred")
         else _at_home(source, draws, layout, size, task_type, (wanted, target, toggle))
     )
     phrasing = draws.choose(source.goals[task_type][1])

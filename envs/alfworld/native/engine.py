@@ -39,7 +39,7 @@ class Games:
     """A cache of ``keep`` compiled games, least recently used dropped first. A changed file is compiled again."""
 
     def __init__(self, keep: int = 512):
-        self._compiled = functools.lru_cache(keep)(_position)
+        self._compiled = functools.lru_cache(keep)(self._compile)
 
     def start(self, path: Path) -> Position:
         """The start of the game in ``path``; raises :class:`BrokenGame`."""
@@ -49,13 +49,13 @@ class Games:
             raise BrokenGame(f"{path}: cannot be read ({error.strerror})") from None
         return self._compiled(path, stat.st_mtime_ns, stat.st_size)
 
-
-def _position(path: Path, *_version: int) -> Position:
-    data = read_game(path)
-    try:
-        return Position(compile_game(data["pddl_domain"], data["grammar"], data["pddl_problem"]))
-    except GameError as error:
-        raise BrokenGame(f"{path}: {error}") from None
+    @staticmethod
+    def _compile(path: Path, *_version: int) -> Position:
+        data = read_game(path)
+        try:
+            return Position(compile_game(data["pddl_domain"], data["grammar"], data["pddl_problem"]))
+        except GameError as error:
+            raise BrokenGame(f"{path}: {error}") from None
 
 
 SHARED = Games()  # of all engines in this process
