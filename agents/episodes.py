@@ -66,6 +66,7 @@ class Turn:
     ratios: float32, trained policy over sampler, for each response token at the last update; empty before.
     advantages: float32, one per response token if credit differs between them, else empty.
     calls: the tool calls of the response, in order.
+    completion: what the pool of a program gets: the action with ids, token counts and log-probabilities; else ''.
     """
 
     observation: str
@@ -87,6 +88,7 @@ class Turn:
     ratios: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
     advantages: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
     calls: list[Call] = field(default_factory=list)
+    completion: str = ""
 
     @classmethod
     def of(cls, response: str, action: str | None, cut: bool = False) -> Turn:

@@ -86,7 +86,7 @@ class ProgramContext(Context):
         return format_of(self._template, self._calls)
 
     def _read(self, request: Json, prompt_ids: Ids, response: Response) -> Turn:
-        """The turn of a response; its action is the answer that the program gets."""
+        """The turn of a response."""
         ids, text, stopped = self._cut(response, request["stop"])
         content, calls = text, list[Json]()
         if request["tools"]:
@@ -99,7 +99,8 @@ class ProgramContext(Context):
         tokens = zip(ids, logprobs, strict=True) if request["logprobs"] else ()
         listed = [(self.tokenizer.decode([one]), float(p)) for one, p in tokens]
         completion = Completion(content, calls, finish, (len(prompt_ids), len(ids)), listed)
-        turn = Turn.of(self._decode(ids), completion.action, finish == "length")
+        turn = Turn.of(self._decode(ids), completion.text, finish == "length")
+        turn.completion = completion.action
         turn.prompt_ids, turn.response_ids, turn.logprobs = prompt_ids, ids, logprobs
         return turn
 

@@ -232,7 +232,7 @@ class RolloutLoop:
         state = self.states[slot]
         turn.observation, turn.state = state.observation, state.info.get("state")
         state.episode.turns.append(turn)
-        self._step(slot, turn.calls[0].action if turn.calls else turn.action)
+        self._step(slot, turn.completion or (turn.calls[0].action if turn.calls else turn.action))
 
     def _step(self, slot: int, action: str) -> None:
         self.pool.step(slot, action)

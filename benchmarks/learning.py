@@ -32,6 +32,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+from matplotlib.image import imread, imsave
+
+from gagpo.base import durable
 from gagpo.eval.curves import (
     COLOURS,
     GREY,
@@ -54,6 +58,9 @@ from benchmarks.studies.compared import STUDIES, Study
 
 MOST_IN_ONE = 6  # methods in one picture
 ACROSS = 5  # small pictures side by side
+PAGE = np.array([13, 17, 23]) / 255  # the background of a dark page
+HALF_ROUND = np.array([[-0.574, 1.430, 0.144], [0.426, 0.430, 0.144], [0.426, 1.430, -0.856]])
+"""Turns colours to the opposite hue, as ``hue-rotate(180deg)`` of CSS does."""
 
 
 def folder_of(runs: Path, study: str, label: str, seed: int) -> Path:
@@ -183,6 +190,16 @@ def plot_each(groups: Mapping[str, Sequence[Run]], output: Path, x: str, smooth:
     return write_png(figure, output)
 
 
+def darkened(picture: Path) -> Path:
+    """Write the picture for a dark page beside it: light and dark exchanged, hues kept."""
+    light = imread(picture)[..., :3]
+    dark = PAGE + np.clip((1 - light) @ HALF_ROUND.T, 0, 1) * (1 - PAGE)
+    output = picture.with_name(f"{picture.stem}-dark.png")
+    with durable.replacing(output, flushed=False) as part:
+        imsave(part, dark, format="png", metadata={"Software": "gagpo"})
+    return output
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", choices=STUDIES)
@@ -235,7 +252,7 @@ def main() -> None:
     draw = plot_curves if len(trained) <= MOST_IN_ONE else plot_each
     plot = draw(trained, arguments.out / f"{results}.png", x="turns", smooth=3)
     print("\n".join([*table.notes(), "", *table.table().markdown()]))
-    print(f"raw numbers: {raw}\nplot: {plot}")
+    print(f"raw numbers: {raw}\nplot: {plot}, {darkened(plot)}")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,8 @@ def hostile_delays(workers: int, count: int = 40) -> dict[str, dict[str, float]]
     delays = {}
     numbers = itertools.count(1)
     with VerifyPool(workers) as pool:
-        pool.compare_many([(f"y + {n}", f"{n} + y") for n in range(workers)])
+        with ThreadPoolExecutor(workers) as threads:  # starts every process
+            list(threads.map(lambda n: pool.compare(f"y + {n}", f"{n} + y"), range(workers)))
         for name, prediction in HOSTILE.items():
             times = []
             for hostile in (None, prediction):

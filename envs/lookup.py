@@ -1,9 +1,9 @@
 """Find environments by id, here and in other processes.
 
-``module:Name-v0`` imports the module first, which may lie in the working directory. An installed package registers ids
-as entry points of ``gagpo.environments`` (``"Guess-v0" = "guess"``). ``http://HOST:PORT`` is an environment on an
-OpenEnv server, and ``textarena:NAME`` a game of TextArena. An environment without tasks is wrapped, see
-:mod:`gagpo.envs.plain`.
+``module:Name-v0`` imports the module first, which may lie in the working directory; ``module:Class`` needs no
+registration. An installed package registers ids as entry points of ``gagpo.environments`` (``"Guess-v0" = "guess"``).
+``http://HOST:PORT`` is an environment on an OpenEnv server, and ``textarena:NAME`` a game of TextArena. An environment
+without tasks is wrapped, see :mod:`gagpo.envs.plain`.
 """
 
 from __future__ import annotations
@@ -41,11 +41,10 @@ def find_spec(env_id: str) -> EnvSpec:
         if module == "textarena":
             import_from_here(module)
             return _with_seeds(EnvSpec(f"textarena/{name}", "gagpo.envs.textarena:Game", kwargs={"game": name}))
-        if module:
-            import_from_here(module)
-        elif name not in gymnasium.registry and (offer := ENVIRONMENTS.offered().get(name)):
+        own = getattr(import_from_here(module), name, None) if module else None
+        if not module and name not in gymnasium.registry and (offer := ENVIRONMENTS.offered().get(name)):
             import_from_here(offer.module)
-        spec = gymnasium.spec(name)
+        spec = EnvSpec(name, own) if gymnasium.Env in getattr(own, "__mro__", ()) else gymnasium.spec(name)
         creator = None if name.startswith("gagpo/") else _creator(spec)
         return _with_seeds(spec) if isinstance(creator, type) and not hasattr(creator, "tasks") else spec
     except ModuleNotFoundError as error:
@@ -67,7 +66,7 @@ def _with_seeds(spec: EnvSpec) -> EnvSpec:
         "gagpo.envs.plain:PlainEnv",
         order_enforce=False,
         disable_env_checker=True,
-        kwargs={"spec": portable(spec), **limit},
+        kwargs={"spec": spec, **limit},
     )
 
 
@@ -156,5 +155,6 @@ def portable(spec: EnvSpec) -> str:
                 "move it to the top level of a module, or use workers=0"
             )
         spec.entry_point = f"{module}:{name}"
+    spec.kwargs = {name: portable(one) if isinstance(one, EnvSpec) else one for name, one in spec.kwargs.items()}
     spec.vector_entry_point = None
     return spec.to_json()

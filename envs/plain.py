@@ -6,7 +6,6 @@ Used for every registered environment whose class has no method ``tasks``; see :
 from __future__ import annotations
 
 import enum
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -65,7 +64,7 @@ class PlainEnv(TextEnv):
     A text action is passed on. A numbered action is chosen by its name; another text is an invalid turn and does not
     reach the environment. With ``render_mode="ansi"`` the observation is what the environment renders.
 
-    spec: the registration, as JSON.
+    spec: the registration, in another process as JSON.
     tasks: the seeds of each split as inclusive ranges, by default :data:`SEEDS`.
     actions: the names of numbered actions, in order, by default the environment's own; or texts for random play.
     kwargs: arguments of the environment.
@@ -79,7 +78,7 @@ class PlainEnv(TextEnv):
 
     def __init__(
         self,
-        spec: str,
+        spec: EnvSpec | str,
         tasks: Mapping[str, str] | None = None,
         actions: Sequence[str] | None = None,
         split: str | None = None,
@@ -92,11 +91,12 @@ class PlainEnv(TextEnv):
         self._tasks: dict[str, TaskSet] = {}
         self.splits = tuple(self._seeds)  # type: ignore[misc]
         super().__init__(split or self.splits[0], max_turns, expert, render_mode)
-        self.name = str(json.loads(spec)["id"])
+        registration = EnvSpec.from_json(spec) if isinstance(spec, str) else spec
+        self.name = registration.id
         if render_mode is not None:
             kwargs["render_mode"] = render_mode
         try:
-            self.env = gymnasium.make(EnvSpec.from_json(spec), disable_env_checker=True, **kwargs)
+            self.env = gymnasium.make(registration, disable_env_checker=True, **kwargs)
         except TypeError as error:
             raise InvalidArgument(f"{self.name}: {str(error).partition(' was raised from')[0]}") from None
         modes = [mode for mode in self.env.metadata.get("render_modes") or () if mode == "ansi"]

@@ -75,9 +75,7 @@ def evaluate(
     jobs = group_jobs(tasks.ids, tries, PANEL_SEED + seed, f"panel {tasks.split}")
     played = dict(journal.episodes) if journal else {}
     missing = [job for job in jobs if (job.task, job.sample) not in played]
-    with track(f"evaluating on {tasks.split}", len(jobs), "episodes", quiet) as meter:
-        for _ in range(len(jobs) - len(missing)):
-            meter.advance()
+    with track(f"evaluating on {tasks.split}", len(jobs), "episodes", quiet, len(jobs) - len(missing)) as meter:
 
         def finished(episode: Episode) -> None:
             if decode is not None:

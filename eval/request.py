@@ -111,7 +111,7 @@ class EvaluationRequest:
             named = "" if self.model in WEIGHTLESS else f"{self.model} is no run here, so "
             raise SettingsError(f"{named}name the environment with --env, or a run to take it from with --like")
         usual: dict[str, object] = {
-            "split": next(iter(panel.evaluation.splits), None) if panel else None,
+            "split": next(iter(panel.evaluation.splits), None) if panel and env and env.id == environment else None,
             "tasks": like.evaluation.tasks if like else None,
             "temperature": panel.evaluation.temperature if panel else TEMPERATURE,
             "max_tokens": prompts.rollout.max_tokens if prompts else MAX_TOKENS,

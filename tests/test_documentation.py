@@ -23,6 +23,7 @@ PAGES = [*TOP, *sorted(DOCS.glob("*.md")), *sorted(LAB.glob("*.md"))]
 FOLDERS = ("envs", "agents", "eval", "gagpo", "tests", "docs", "lab", "configs", "benchmarks", "constraints")
 ENTRY_POINTS = {"gagpo.environments", "gagpo.engines", "gagpo.credits", "gagpo.trackers"}
 LOG = LAB / "log.md"  # describes the code at its date
+PLOTS = ("credits-three", "smollm2-maths", "view-group")  # README shows them in the colours of the reader's page
 
 
 def read(path):
@@ -88,7 +89,11 @@ def test_every_file_module_and_link_of_a_page_exists(path):
     if path != LOG:
         assert [name for name in named_files(text) if not list(ROOT.glob(name))] == []
         assert [module for module in named_modules(text) if not exists(module)] == []
-    for link in re.findall(r"\]\((?!https?:|mailto:)([^)\s]+)", text):
+    pictures = re.findall(r'\b(?:src|srcset)="([^"]+)"', text)
+    assert path != ROOT / "README.md" or pictures == [
+        f"docs/images/{name}{dark}.png" for name in PLOTS for dark in ("-dark", "")
+    ]
+    for link in [*pictures, *re.findall(r"\]\((?!https?:|mailto:)([^)\s]+)", text)]:
         name, _, anchor = link.partition("#")
         target = path.parent / name if name else path
         assert target.exists(), link

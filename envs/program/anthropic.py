@@ -17,15 +17,14 @@ def read(body: Json) -> ChatRequest:
     choice = body.get("tool_choice")
     said = [made for one in objects(body, "messages") for made in _messages(one)]
     tools = [{**one, "parameters": one.get("input_schema")} for one in objects(body, "tools")]
-    return ChatRequest.of(
-        {
-            **body,
-            "messages": [{"role": "system", "content": body.get("system")}, *said],
-            "tools": [{"function": one} for one in tools],
-            "tool_choice": choice.get("type") if isinstance(choice, dict) else None,
-            "stop": body.get("stop_sequences"),
-        }
-    )
+    asked = {
+        **body,
+        "messages": [{"role": "system", "content": body.get("system")}, *said],
+        "tools": [{"function": one} for one in tools],
+        "tool_choice": choice.get("type") if isinstance(choice, dict) else None,
+        "stop": body.get("stop_sequences"),
+    }
+    return ChatRequest.of(asked)
 
 
 def _messages(given: Json) -> list[Json]:

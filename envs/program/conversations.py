@@ -57,11 +57,8 @@ class Conversations:
         pairs = zip(request.conversation[begin:], said[begin:], strict=True)
         messages = [{**one, "turn": turns[mark]} if mark in turns else one for one, mark in pairs]
         self.turns.append(Asked(places[-1], messages, extends))
-        limits = {
-            "max_tokens": request.max_completion_tokens or request.max_tokens,
-            "stop": request.stop,
-            "logprobs": request.logprobs,
-        }
+        most = request.max_completion_tokens or request.max_tokens
+        limits = {"max_tokens": most, "stop": request.stop, "logprobs": request.logprobs}
         about = {"number": len(self.turns) - 1, "extends": extends}
         return {**about, "messages": messages, "tools": request.functions, **limits}
 

@@ -36,7 +36,7 @@ class ProgramEnv(TextEnv):
     memory: megabytes that the program and each process it starts may allocate; None for no limit.
     """
 
-    splits = SPLITS
+    splits: ClassVar[tuple[str, ...]] = SPLITS
     markov_key: ClassVar[MarkovKey | None] = "state"
     immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial | {"memory", "seconds"}
     choosing: ClassVar[frozenset[str]] = frozenset({"tasks"})
@@ -72,6 +72,8 @@ class ProgramEnv(TextEnv):
         self.program = {"command": words, "agent": agent, "reward": reward}
         self.memory, self.tokens, self.seconds = memory, tokens, seconds
         self._tasks, self._rows = read_tasks(tasks)
+        # The last one is evaluated by default.
+        self.splits = tuple(sorted(SPLITS, key=lambda split: len(self._tasks[split]) > 0))  # type: ignore[misc]
 
     @classmethod
     def open_pool(

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from gagpo.base.errors import GagpoError
+from gagpo.base.options import problems, sentence
 
 Json = dict[str, Any]  # a JSON object
 Message = dict[str, Any]  # as chat templates take it: role, content, tool_calls, tool_call_id
@@ -106,13 +107,10 @@ class ChatRequest(BaseModel):
         try:
             request = cls.model_validate(_given(body))
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            place = ".".join(map(str, first["loc"]))
-            raise RequestRefused(400, f"{place:.80}: {first['msg']}; only text is supported") from None
+            place, message, _ = problems(error)[0]
+            raise RequestRefused(400, f"{sentence(place, message):.200}; only text is supported") from None
         if not request.messages or request.messages[-1].role == "assistant":
-            raise RequestRefused(
-                400, "messages: the last must come from the user or a tool; an answer cannot be continued"
-            )
+            raise RequestRefused(400, "messages: the last must come from the user or a tool, not from the model")
         return request
 
     @functools.cached_property
@@ -157,6 +155,12 @@ class Completion:
     finish: str = "stop"
     usage: Sequence[int] = (0, 0)
     logprobs: Sequence[tuple[str, float]] = ()
+
+    @property
+    def text(self) -> str:
+        """The content and the calls, one per line: equal for equal answers."""
+        calls = (json.dumps(call["function"], ensure_ascii=False) for call in self.calls)
+        return "\n".join(filter(None, (self.content, *calls)))
 
     @property
     def action(self) -> str:

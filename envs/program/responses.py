@@ -16,15 +16,14 @@ def read(body: Json) -> ChatRequest:
     given = body.get("input")
     items = [{"role": "user", "content": given}] if isinstance(given, str) else objects(body, "input")
     shape = body.get("text")
-    return ChatRequest.of(
-        {
-            **body,
-            "messages": [{"role": "system", "content": body.get("instructions")}, *_messages(items)],
-            "tools": [{"type": one.get("type"), "function": one} for one in objects(body, "tools")],
-            "max_tokens": body.get("max_output_tokens"),
-            "response_format": shape.get("format") if isinstance(shape, dict) else None,
-        }
-    )
+    asked = {
+        **body,
+        "messages": [{"role": "system", "content": body.get("instructions")}, *_messages(items)],
+        "tools": [{"type": one.get("type"), "function": one} for one in objects(body, "tools")],
+        "max_tokens": body.get("max_output_tokens"),
+        "response_format": shape.get("format") if isinstance(shape, dict) else None,
+    }
+    return ChatRequest.of(asked)
 
 
 def _messages(items: Sequence[Json]) -> list[Json]:

@@ -90,9 +90,7 @@ class GatewayServer:
         if token in self._over:
             raise RequestRefused(409, "the episode of this key is over")
         if token not in self._episodes:
-            raise RequestRefused(
-                401, "no episode has this key: send the $OPENAI_API_KEY that the program was started with"
-            )
+            raise RequestRefused(401, "no episode has this key: send the $OPENAI_API_KEY that the program finds")
         return self._episodes[token]
 
     async def _chat(self, protocol: ModuleType, episode: Episode, request: Request) -> Response:

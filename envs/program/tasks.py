@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from gagpo.base import regular_file
 from gagpo.base.errors import InvalidArgument, first_line
+from gagpo.base.options import problems, sentence
 from gagpo.envs.program.messages import Json
 from gagpo.envs.tasks import Task, TaskSet
 
@@ -41,11 +42,10 @@ def read_tasks(path: str | Path) -> tuple[dict[str, TaskSet], dict[str, Json]]:
                 continue
             where = f"tasks {path}, line {number}"
             row, found = _TaskRow.model_validate_json(line), json.loads(line)
-            if row.id in rows or len(line) > MOST_TEXT:
-                fault = (
-                    f"another row has the id {row.id!r}" if row.id in rows else f"longer than {MOST_TEXT} characters"
-                )
-                raise InvalidArgument(f"{where}: {fault}")
+            if row.id in rows:
+                raise InvalidArgument(f"{where}: another row has the id {row.id!r}")
+            if len(line) > MOST_TEXT:
+                raise InvalidArgument(f"{where}: longer than {MOST_TEXT} characters")
             chance = int(hashlib.sha256(row.id.encode()).hexdigest(), 16)
             split = row.split or ("test" if chance % 5 == 0 else "train")
             digest = hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:16]
@@ -54,9 +54,8 @@ def read_tasks(path: str | Path) -> tuple[dict[str, TaskSet], dict[str, Json]]:
     except InvalidArgument:
         raise
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        key = ".".join(map(str, first["loc"])) or "row"
-        raise InvalidArgument(f"{where}: {key}: {first['msg']}") from None
+        key, message, _ = problems(error)[0]
+        raise InvalidArgument(f"{where}: {sentence(key or 'row', message)}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidArgument(f"{where}: cannot be read ({first_line(error)})") from None
     advice = f"{path} has no such row: add rows, or give them a split"

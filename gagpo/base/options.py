@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
@@ -56,9 +56,10 @@ def in_words(message: str) -> str:
     return message
 
 
-def complaint(error: ErrorDetails) -> str:
-    """What is wrong with a value, and the value unless the message names it."""
-    message, given = in_words(error["msg"]), error["input"]
+def complaint(error: ErrorDetails, *others: ErrorDetails) -> str:
+    """What is wrong with a value, and the value unless the message names it. others: of its other possible types."""
+    further = [in_words(other["msg"]).removeprefix("must be ") for other in others]
+    message, given = " or ".join([in_words(error["msg"]), *further]), error["input"]
     told = "got " in message or (isinstance(given, str) and given and given in message)
     plain = isinstance(given, str | int | float | None) and not told
     return f"{message} (got {given!r:.80})" if plain else message
@@ -69,12 +70,23 @@ def sentence(place: str, message: str) -> str:
     return f"{place} {message}" if message.startswith(("must ", "is ")) else f"{place}: {message}"
 
 
+def by_place(error: ValidationError, place: Callable[[Sequence[str]], str] = ".".join) -> dict[str, list[ErrorDetails]]:
+    """The errors by dotted key; a value of several possible types has one for each. place: the key of a location."""
+    found: dict[str, list[ErrorDetails]] = {}
+    for one in error.errors(include_url=False):
+        found.setdefault(place([str(part) for part in written(one["loc"])]), []).append(one)
+    return found
+
+
+def written(location: Sequence[int | str]) -> list[int | str]:
+    """A location without the names that pydantic adds for types that it tries in turn, such as ``list[str]``."""
+    named = location[:-1] if location[1:] and location[-1] in ("str", "int", "float", "bool", "date") else location
+    return [part for part in named if not re.fullmatch(r"(literal|list|dict)\[.*\]", str(part))]
+
+
 def problems(error: ValidationError) -> list[tuple[str, str, bool]]:
-    """For each error: the dotted key, the message, and whether the key is unknown."""
-    return [
-        (".".join(map(str, one["loc"])), complaint(one), one["type"] in UNKNOWN)
-        for one in error.errors(include_url=False)
-    ]
+    """For each wrong value: the dotted key, the message, and whether the key is unknown."""
+    return [(place, complaint(*found), found[0]["type"] in UNKNOWN) for place, found in by_place(error).items()]
 
 
 def explain(error: ValidationError, known: Iterable[str], what: str) -> str:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from gagpo.base.errors import GagpoError, InvalidArgument
-from gagpo.base.options import in_words
+from gagpo.base.options import in_words, written
 from gagpo.base.regular_file import read_bytes
 
 
@@ -84,7 +84,7 @@ def read_text(path: Path) -> str:
 
 def key_path(location: tuple[int | str, ...]) -> str:
     """``("tasks", 0, "tries")`` as ``tasks[0].tries``."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).removeprefix(".")
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in written(location)).removeprefix(".")
 
 
 def shortened(value: object, most: int = 60) -> str:

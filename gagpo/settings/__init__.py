@@ -1,7 +1,7 @@
 """The settings of a run: their keys and types, how they are read from a file, and errors for wrong ones."""
 
 from gagpo.settings.environment import ContextSettings, EnvironmentSettings, RunEnvironment
-from gagpo.settings.files import dump, find_config, load, load_stored, parse, shipped_configs, with_overrides
+from gagpo.settings.files import dump, find_config, load, load_stored, parse, shipped_configs
 from gagpo.settings.rollout import EngineSettings, RolloutSettings
 from gagpo.settings.run import RunSettings, SettingsError
 from gagpo.settings.sft import SftModelSettings, SftSettings
@@ -26,5 +26,4 @@ __all__ = [
     "load_stored",
     "parse",
     "shipped_configs",
-    "with_overrides",
 ]

@@ -76,8 +76,8 @@ class EnvironmentSettings(Options):
     """The environment of a run."""
 
     id: str = Field(
-        description="a registered id, module:Name-v0 of a file in the working directory, textarena:NAME, or "
-        "http://HOST:PORT"
+        description="a registered id, module:Name-v0 or module:Class of a file in the working directory, "
+        "textarena:NAME, or http://HOST:PORT"
     )
     split: str = Field("train", description="the split that is trained on")
     kwargs: Kwargs = Field({}, description="arguments of the environment's constructor")

@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 
 from gagpo.base.core_schema import NotYaml, parse_yaml, write_yaml
 from gagpo.base.nearest import hint
-from gagpo.base.options import complaint, sentence
+from gagpo.base.options import by_place, complaint, sentence
 from gagpo.credit import CREDITS, CreditSettings
 from gagpo.settings import keys
 from gagpo.settings.run import RunSettings, SettingsError
@@ -85,12 +85,8 @@ def parse(values: Mapping[str, object], where: str, overrides: Sequence[str] = (
     try:
         return RunSettings.model_validate(changed)
     except ValidationError as error:
-        raise SettingsError("; ".join(_explain(item, where, overrides) for item in error.errors()[:5])) from None
-
-
-def with_overrides(settings: RunSettings, overrides: Sequence[str]) -> RunSettings:
-    """The settings with ``section.key=value`` overrides applied."""
-    return parse(settings.model_dump(mode="json"), "the settings", overrides)
+        found = list(by_place(error, lambda location: keys.place(RunSettings, location)).items())[:5]
+        raise SettingsError("; ".join(_explain(*one, where, overrides) for one in found)) from None
 
 
 def dump(settings: RunSettings) -> str:
@@ -105,6 +101,8 @@ def _apply(values: dict[str, object], override: str) -> None:
     *path, last = key.split(".")
     section: Any = values
     for depth, name in enumerate(path):
+        if [name, *path[depth + 1 :], last][:2] == ["kwargs", "tasks"] and section.get("tasks"):
+            continue  # an environment's `tasks` are passed on as kwargs.tasks
         place = _place(section, name, override)
         inner = section[place] if isinstance(section, list) else section.get(place)
         if isinstance(inner, str) and path[0] == "algorithm":  # a name is short for options with that name
@@ -140,20 +138,18 @@ def _place(section: dict[str, object] | list[object], name: str, override: str) 
     return named[0] if named else number
 
 
-def _explain(item: ErrorDetails, where: str, overrides: Sequence[str]) -> str:
-    location = [str(part) for part in item["loc"]]
-    key = keys.place(RunSettings, location)
-    where = _origin(key, where, overrides)
-    if item["type"] == "extra_forbidden":
+def _explain(key: str, found: Sequence[ErrorDetails], where: str, overrides: Sequence[str]) -> str:
+    where, kind = _origin(key, where, overrides), found[0]["type"]
+    if kind == "extra_forbidden":
         if (near := keys.nearest_key(RunSettings, key)) != key:
             return f"{where}: unknown key {key!r}; the nearest valid key is {near!r}"
-        if "." in location[-1]:
+        if "." in str(found[0]["loc"][-1]):
             written = ": {".join(key.split(".")) + ": ..." + "}" * key.count(".")
             return f"{where}: key {key!r} must be written in sections: {written}"
         return f"{where}: key {key!r} belongs to another choice than the one in {key.rpartition('.')[0]!r}"
-    if item["type"] == "missing":
+    if kind == "missing":
         return f"{where}: key {key!r} is missing"
-    return f"{where}: {sentence(key or 'settings', complaint(item))}"
+    return f"{where}: {sentence(key or 'settings', complaint(*found))}"
 
 
 def _origin(key: str, where: str, overrides: Sequence[str]) -> str:

@@ -122,7 +122,7 @@ class Panel:
     def measure(self, model: torch.nn.Module, step: int) -> None:
         """Play ``model`` after ``step`` steps; report and keep the result."""
         settings = self.settings
-        engine = make_engine("transformers", model.eval(), self.tokenizer)
+        engine = make_engine("transformers", model.eval(), self.tokenizer, dtype=settings.engine.dtype)
         agent = language_agent(engine, self.env, settings.rollout.sampling, **dict(settings.context))
         measure = Measure.of(step, play_panel(settings, agent, TRIES))
         self.measures.append(measure)
@@ -189,12 +189,14 @@ class Panel:
 
 
 def play_panel(settings: RunSettings, agent: Agent, tries: int, expert: str | bool = False) -> list[Episode]:
-    """The episodes of ``agent`` on the panel's tasks, with the panel's own seeds."""
+    """The episodes of ``agent`` on the panel's tasks, with the panel's own seeds; no more at once than in training."""
     environment = settings.only_environment.environment
     jobs = group_jobs(panel_tasks(settings), tries, sft_of(settings).seed, "warm start panel")
     kwargs = {**environment.kwargs, "split": environment.split, **({"expert": expert} if expert else {})}
-    with open_pool(environment.id, kwargs, workers=settings.rollout.workers) as pool:
-        return rollout(agent, pool, jobs, concurrency=settings.rollout.concurrency)[0]
+    rolling = settings.rollout
+    most = min(rolling.concurrency, rolling.tasks * rolling.samples)
+    with open_pool(environment.id, kwargs, workers=rolling.workers) as pool:
+        return rollout(agent, pool, jobs, concurrency=most)[0]
 
 
 def panel_tasks(settings: RunSettings) -> list[str]:

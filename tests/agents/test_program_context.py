@@ -42,7 +42,7 @@ class Talk:
     def answer(self, asked, ids, stopped=True):
         turn = asked.read(Response(np.asarray(ids, np.int32), np.zeros(len(ids), np.float32), stopped))
         self.turns.append(turn)
-        said = Completion.of(turn.action)
+        said = Completion.of(turn.completion)
         self.found.said(said)
         return said
 

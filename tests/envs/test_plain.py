@@ -217,17 +217,27 @@ def test_the_check_passes_and_says_what_is_not_guaranteed(name: str) -> None:
     assert not findings["equal states"].judged
 
 
+@pytest.mark.parametrize("name", ["Brought-NumberedEnv-v0", "NumberedEnv"])
 def test_a_file_in_the_working_directory_is_played_in_other_processes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     source = Path(__file__).read_text().partition("\ndef made(")[0].replace("gagpo-test/", "Brought-")
     (tmp_path / "brought.py").write_text(source)
     monkeypatch.chdir(tmp_path)
-    with WorkerPool("brought:Brought-NumberedEnv-v0", {"size": 2}, workers=1) as pool:
+    with WorkerPool(f"brought:{name}", {"size": 2}, workers=1) as pool:
         pool.reset(0, "train-0000003", seed=5)
         (event,) = pool.wait()
     assert event.kind == "reset", event.error
     assert event.observation.startswith("mission: go right")
+
+
+def test_a_class_of_the_main_program_is_played_in_its_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EchoEnv, "__module__", "__main__")
+    monkeypatch.setitem(gymnasium.registry, "Main-v0", gymnasium.envs.registration.EnvSpec("Main-v0", EchoEnv))
+    for env in ("Main-v0", "tests.envs.test_plain:EchoEnv"):
+        assert evaluate("random", environment=env, tasks=3, workers=0, quiet=True).failed == 0
+        with pytest.raises(InvalidArgument, match=r"which other processes cannot import; .* or use workers=0"):
+            WorkerPool(env, workers=1)
 
 
 CONFIG = """
@@ -257,6 +267,9 @@ def test_the_seeds_of_a_config() -> None:
     assert settings.environment is not None
     assert settings.environment.kwargs == {"size": 2, "tasks": {"train": "0-49", "test": "60-69"}}
     assert parse(settings.model_dump(mode="json"), "the run", []) == settings
+    for changes in (["environment.kwargs.tasks={test: 60-69}"], ["environment.kwargs.tasks.test=60-69"]):
+        given = parse(values, "numbered.yaml", changes).environment
+        assert given is not None and given.kwargs["tasks"]["test"] == given.tasks["test"] == "60-69"
     with pytest.raises(ValueError, match=r"environment\.tasks.*share seeds"):
         parse(values, "numbered.yaml", ["environment.tasks.test=0-9"])
 

@@ -1,6 +1,7 @@
 """The request: named once, refused in one line, completed from a run or config, and all of it in a journal's key."""
 
 import inspect
+from contextlib import contextmanager
 
 import pytest
 import yaml
@@ -9,6 +10,7 @@ import gagpo
 from gagpo.agents.api.settings import ApiSettings
 from gagpo.agents.prompts import find_prompt
 from gagpo.base.errors import InvalidArgument
+from gagpo.base.progress import track
 from gagpo.eval.models import evaluate
 from gagpo.eval.request import EvaluationRequest, settings_like
 from gagpo.settings import SettingsError
@@ -51,7 +53,7 @@ def test_what_is_not_given_comes_from_like_and_what_is_given_stays(tmp_path):
     assert (completed.temperature, completed.max_tokens) == (like.evaluation.temperature, like.rollout.max_tokens)
     assert completed.kwargs == {**like.environment.kwargs, "max_turns": 9}
     other = EvaluationRequest("random", like=path, environment="gagpo/Math-v0").completed(None, like)
-    assert other.kwargs == {}  # arguments of another environment
+    assert (other.kwargs, other.split) == ({}, None)  # those of another environment
     with pytest.raises(SettingsError, match="name the environment with --env"):
         EvaluationRequest("random").completed(None, None)
 
@@ -62,6 +64,21 @@ def test_a_run_that_measures_no_split_is_played_on_the_environments_last_one(tmp
     assert EvaluationRequest("random", like=path).completed(None, settings_like(path)).split is None
     result = evaluate("random", like=path, workers=0, quiet=True)
     assert result.panel.split == "test"
+
+
+def test_episodes_of_an_interrupted_evaluation_do_not_count_for_the_rate(tmp_path, monkeypatch):
+    meters = []
+
+    @contextmanager
+    def watched(*arguments, **options):
+        with track(*arguments, **options) as meter:
+            meters.append((meter, meter.done))
+            yield meter
+
+    monkeypatch.setattr("gagpo.eval.evaluate.track", watched)
+    for _ in range(2):
+        evaluate("random", environment=ENVIRONMENT, workers=0, quiet=True, journals=tmp_path)
+    assert [(done, meter.first, meter.done) for meter, done in meters] == [(0, 0, 4), (4, 4, 4)]
 
 
 def test_models_in_this_process_and_at_a_server_have_their_own_defaults():

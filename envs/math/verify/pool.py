@@ -11,8 +11,7 @@ import queue
 import signal
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import cast
 
@@ -79,11 +78,6 @@ class VerifyPool:
             if len(self._known) > _CACHED:
                 self._known.popitem(last=False)
         return reason
-
-    def compare_many(self, pairs: Sequence[tuple[str, str]]) -> list[Reason]:
-        """Verdicts of (gold, prediction) pairs, in order, computed by all workers in parallel."""
-        with ThreadPoolExecutor(self.workers) as threads:
-            return list(threads.map(lambda pair: self.compare(*pair), pairs))
 
     def _decide(self, request: tuple[str, str, float]) -> Reason | None:
         """The verdict, or None if two attempts ended without an answer although CPU time was left."""

@@ -54,13 +54,13 @@ const viewer = {};
   };
 
   // A tool call as name(argument: value, ...). Any other action is returned unchanged.
-  viewer.callText = (action) => {
+  viewer.callText = (action) => action.split("\n").map((line) => {
     try {
-      const { name, arguments: given } = JSON.parse(action);
-      if (typeof name !== "string" || typeof given !== "object" || given === null) return action;
+      const { name, arguments: given } = JSON.parse(line);
+      if (typeof name !== "string" || typeof given !== "object" || given === null) return line;
       return `${name}(${Object.entries(given).map(([key, value]) => `${key}: ${JSON.stringify(value)}`).join(", ")})`;
-    } catch { return action; }
-  };
+    } catch { return line; }
+  }).join("\n");
 
   viewer.percent = (share) => (Number.isFinite(share) ? `${(100 * share).toFixed(1)} %` : "-");
   viewer.number = (value, digits = 3) => {

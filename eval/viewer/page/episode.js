@@ -37,7 +37,7 @@
 
   // The tool calls of a turn, each with its error or answer.
   function calls(turn, t) {
-    if (!turn.calls?.length) return h("div", { class: "who" }, turn.action ? ["action ", h("code", null, viewer.short(turn.action, 400))] : "no action found");
+    if (!turn.calls?.length) return h("div", { class: "who" }, turn.action ? ["action ", h("code", null, viewer.short(viewer.callText(turn.action), 400))] : "no action found");
     return turn.calls.map((call, i) => [
       h("div", { class: "who" }, turn.calls.length > 1 ? `call ${i + 1} of ${turn.calls.length} ` : "call ",
         call.action ? h("code", null, viewer.short(viewer.callText(call.action), 400)) : null, call.error ? h("span", { class: "bad" }, viewer.short(call.error, 400)) : null),
@@ -60,7 +60,7 @@
         turn.reward ? h("span", { class: "chip plain" }, h("small", null, "reward"), viewer.number(turn.reward)) : null,
         turn.valid === false && h("span", { class: "bad" }, invalid(turn))),
       sent(turn, t),
-      h("div", { class: "who" }, "environment"), h("div", { class: "environment" }, viewer.passage(turn.observation, `Observation of turn ${t + 1}`)),
+      h("div", { class: "who" }, episode.info?.rewritten === undefined ? "environment" : "program"), h("div", { class: "environment" }, viewer.passage(turn.observation, `Observation of turn ${t + 1}`)),
       h("div", { class: "who" }, "model"), h("div", { class: "agent" }, viewer.passage(turn.response, `Response of turn ${t + 1}`)),
       calls(turn, t),
       turn.tokens?.text.length ? strip(turn, kind, advantage, episode.kept === false) : null,
@@ -72,7 +72,7 @@
     const verdict = h("b", { class: episode.success && episode.outcome !== "failed" ? "good" : "bad" }, episode.success && episode.outcome !== "failed" ? "success" : "no success");
     return [
       h("p", null, verdict, ` · ${viewer.times(episode.turns.length || episode.length, "turn")} · reward ${viewer.number(episode.reward)} · ${viewer.visible(episode.outcome)}`,
-        episode.temperature !== undefined && ` · temperature ${viewer.number(episode.temperature)}`, ` · ${viewer.sourceName(source)}`,
+        episode.temperature !== undefined && ` · temperature ${viewer.number(episode.temperature)}`, ` · ${viewer.sourceName(source)}`, episode.info?.rewritten ? ` · ${viewer.times(episode.info.rewritten, "answer")} sent back altered` : null,
         episode.kept === false && h("b", { class: "bad" }, " · left out of training")),
       episode.turns.length ? episode.turns.map((_, t) => turnCard(g, e, episode, t, kind, siblings)) : viewer.noTurns(),
     ];

@@ -126,7 +126,7 @@ def test_broken_requests_are_refused_with_a_reason(tmp_path):
             ({"messages": []}, "the last must come from the user"),
             ({"messages": [{"role": "judge", "content": "x"}]}, "messages.0.role"),
             ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content"),
-            ({"messages": "text"}, "messages: Input should be a valid list"),
+            ({"messages": "text"}, "messages must be a list"),
             ({"top_p": 0.9}, "top_p=0.9 is not supported"),
             ({"top_k": 5}, "top_k"),
             ({"frequency_penalty": 0.5}, "frequency_penalty"),
@@ -134,8 +134,8 @@ def test_broken_requests_are_refused_with_a_reason(tmp_path):
             ({"top_logprobs": 3}, "top_logprobs"),
             ({"response_format": {"type": "json_object"}}, "response_format"),
             ({"max_tokens": 0}, "max_tokens"),
-            ({"n": -1}, "n: Input"),
-            ({"stop": 5}, "stop: Input"),
+            ({"n": -1}, "n must be"),
+            ({"stop": 5}, "stop must be"),
             ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
         ):
             status, body = ask(pool, body={**SAID, **change}, key=key)

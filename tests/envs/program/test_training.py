@@ -11,7 +11,9 @@ from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import language_agent, make_env
+from gagpo.base.errors import GagpoError
 from gagpo.envs.pool.opening import open_pool
+from gagpo.eval.models import evaluate
 from gagpo.eval.results import EvalResult
 from gagpo.training.launch import train
 from tests.commands.pages import ROOT, blocks
@@ -38,7 +40,14 @@ def rooms(tmp_path, monkeypatch):
 
 
 def sampled(turn):
-    return turn.prompt_ids.tolist(), turn.response_ids.tolist(), turn.logprobs.tobytes(), turn.state, turn.reward
+    return (
+        turn.prompt_ids.tolist(),
+        turn.response_ids.tolist(),
+        turn.logprobs.tobytes(),
+        turn.state,
+        turn.action,
+        turn.reward,
+    )
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -57,6 +66,17 @@ def test_a_program_plays_the_episodes_of_our_own_loop_token_for_token(rooms, tem
     )
     assert ours == theirs and len(ours) == 24
     assert any(episode.success for episode in played[1])
+
+
+def test_an_evaluation_plays_the_last_split_that_has_tasks(rooms, tmp_path):
+    kwargs = rooms({"train": 2, "valid_seen": 1, "valid_unseen": 2})[1]
+    asked = {"environment": "gagpo/Program-v0", "kwargs": kwargs, "max_tokens": 8, "quiet": True}
+    assert evaluate("starter:alfworld", **asked).panel.split == "test"
+    rows = [row for row in (tmp_path / "tasks.jsonl").read_text().splitlines() if "train" in row]
+    (tmp_path / "tasks.jsonl").write_text("\n".join(rows))
+    assert evaluate("starter:alfworld", **asked).panel.split == "train"
+    with pytest.raises(GagpoError, match=r"'test' is empty. tasks.jsonl has no such row: add rows"):
+        evaluate("starter:alfworld", split="test", **asked)
 
 
 @pytest.mark.slow

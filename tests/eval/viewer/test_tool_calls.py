@@ -1,4 +1,4 @@
-"""Tool calls on the page of an episode: what was asked, what was wrong with it, and what it was answered."""
+"""Tool calls on the page of an episode: what was asked, what was wrong with it, and what it was answered; programs."""
 
 import json
 
@@ -17,6 +17,8 @@ def test_a_tool_call_and_its_answer_can_be_read(tmp_path, make_groups, browser):
         {"error": "Error: there is no tool 'fly'.", "answer": "No."},
     ]
     first["turns"][1] |= {"action": "left", "calls": two, "valid": False, "invalid": "not parsed"}
+    rest[0]["info"] = {"rewritten": 1, "unread": 0}
+    rest[0]["turns"][0]["action"] = f"I look.\n{call}"
     path.write_text("".join(json.dumps(one) + "\n" for one in (first, *rest)))
     pages = Pages(browser, export([run], tmp_path / "out").as_uri())
     of_task = "return viewer.data.groups.task.findIndex((task, g) => viewer.data.tasks[task] === 'task 0' && "
@@ -28,5 +30,8 @@ def test_a_tool_call_and_its_answer_can_be_read(tmp_path, make_groups, browser):
         words in cards[1] for words in ("call 1 of 2", "left", "A door <i>.</i>", "there is no tool 'fly'.", "No.")
     )
     assert "action wait" in cards[2]
+    pages.go(pages.js("return viewer.episodeLink(arguments[0], 1)", group))
+    assert "1 answer sent back altered" in pages.text and "program" in pages.text and "environment" not in pages.text
+    assert 'action I look. search(words: ["<b>mug","red"], most: 3)' in pages.text
     pages.go(pages.js("return viewer.groupLink(arguments[0])", group))
     assert 'search(words: ["<b>mug","red"]' in pages.text and pages.errors() == []

@@ -1,4 +1,4 @@
-"""Programs that ask the gateway through Anthropic's client and through a framework."""
+"""Programs that ask the gateway through Anthropic's client and through frameworks."""
 
 import pytest
 
@@ -39,6 +39,19 @@ agent = ToolCallingAgent(tools=[price], model=OpenAIServerModel(model_id="any", 
 said = agent.run("What does the lamp cost?", max_steps=3)
 print(json.dumps({"reward": float(str(said) == "5")}))
 '''
+OPENAI_AGENTS = """
+sys.path[:] = [one for one in sys.path if not os.path.isdir(f"{one}/agents/engines")]  # ours has the same name
+from agents import Agent, Runner, function_tool, set_tracing_disabled
+
+@function_tool
+def price(item: str) -> int:
+    return 5
+
+set_tracing_disabled(True)
+agent = Agent("seller", instructions="Be brief.", tools=[price], model="any")
+said = Runner.run_sync(agent, "What does the lamp cost?").final_output
+print(json.dumps({"reward": float(said == "5")}))
+"""
 
 
 def call(name, **arguments):
@@ -53,8 +66,9 @@ def call(name, **arguments):
     [
         (ANTHROPIC, [call("price", item="lamp"), Completion("5").action]),
         (SMOLAGENTS, [call("price", item="lamp"), call("final_answer", answer="5")]),
+        (OPENAI_AGENTS, [call("price", item="lamp"), Completion("5").action]),
     ],
-    ids=["anthropic", "smolagents"],
+    ids=["anthropic", "smolagents", "openai-agents"],
 )
 def test_a_program_with_tools_is_played_to_its_end(tmp_path, source, actions):
     with running(tmp_path, source) as pool:

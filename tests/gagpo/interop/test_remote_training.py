@@ -11,11 +11,17 @@ pytest.importorskip("openenv")
 from typer.testing import CliRunner
 
 from benchmarks.serve import start, stop
+from gagpo.agents.engines.base import Sampling
+from gagpo.agents.engines.transformers import TransformersEngine
+from gagpo.agents.model import load_model, load_tokenizer
+from gagpo.agents.rollout import group_jobs, rollout
+from gagpo.agents.setup import language_agent, make_env
 from gagpo.base.errors import GagpoError
 from gagpo.cli.main import app
 from gagpo.envs.lookup import find_spec
 from gagpo.envs.openenv import ServerFailed, Session
 from gagpo.envs.pool.opening import open_pool
+from tests.commands.pages import ROOT, blocks
 
 pytestmark = pytest.mark.interop
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
@@ -66,6 +72,29 @@ def test_an_evaluation_names_a_server(url):
     result = CliRunner().invoke(app, ["eval", "random", "--env", url, "--split", "test", "--tasks", "3", "--json"])
     assert result.exit_code == 0, result.output
     assert 0 <= json.loads(result.stdout.splitlines()[-1])["success_rate"] <= 1 and "test" in result.output
+
+
+def test_a_program_plays_a_served_environment_and_gets_its_reward(tmp_path, monkeypatch):
+    """The agent of the page, over HTTP to its model and to ALFWorld: the episodes of our own loop in this process."""
+    monkeypatch.chdir(tmp_path)
+    (page,) = (one.text for one in blocks(ROOT / "docs" / "train-your-agent.md") if one.file == "distant.py")
+    (tmp_path / "distant.py").write_text(page)
+    here = {"size": "small", "max_turns": 15, "counts": {"train": 1, "valid_seen": 1, "valid_unseen": 6}}
+    tasks = make_env("gagpo/ALFWorld-v0", here).tasks("valid_unseen").ids
+    server, url = start("gagpo/ALFWorld-v0", json.dumps({"kwargs": here, "port": 0, "workers": 1}))
+    try:
+        rows = [{"id": one, "split": "test", "games": "valid_unseen", "server": url} for one in tasks]
+        (tmp_path / "tasks.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        model, tokenizer = load_model("starter:alfworld"), load_tokenizer("starter:alfworld")
+        there, played = {"agent": "distant:play", "tasks": "tasks.jsonl"}, []
+        for name, kwargs in (("gagpo/ALFWorld-v0", here), ("gagpo/Program-v0", there)):
+            agent = language_agent(TransformersEngine(model, tokenizer), make_env(name, kwargs), Sampling(1.0, 8))
+            with open_pool(name, kwargs, workers=1) as pool:
+                episodes, _ = rollout(agent, pool, group_jobs(tasks, 2, seed=3))
+            played.append([(e.task, e.success, e.reward, [turn.response for turn in e.turns]) for e in episodes])
+    finally:
+        stop(server)
+    assert played[0] == played[1] and {reward for _, _, reward, _ in played[1]} == {0.0, 1.0}
 
 
 def test_a_server_that_is_not_there_is_said_within_seconds():

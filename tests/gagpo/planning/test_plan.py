@@ -19,10 +19,11 @@ from gagpo.planning.fitting import judge
 from gagpo.planning.memory import GB, update_parts
 from gagpo.planning.memory import peak as peak_of
 from gagpo.planning.plan import Guess, measured_guess, plan, shape_of
-from gagpo.settings import load, with_overrides
+from gagpo.settings import load
 from gagpo.sft.small_model import create, train_tokenizer
 from tests.gagpo.distributed.conftest import start_ranks
 from tests.gagpo.planning.peaks import PROMPT, RESPONSE, ROWS, SIZES, Case, measured, model_of
+from tests.gagpo.planning.test_recipes import with_overrides
 
 TOLERANCE = 0.15  # of the measured peak, either way
 PASSES = [(False, "float32"), (True, "float32"), (False, "bfloat16"), (True, "bfloat16")]

@@ -10,7 +10,7 @@ from transformers import Qwen2Config
 from gagpo.collecting.distributed_rollout import require_fitting
 from gagpo.planning.fitting import judge
 from gagpo.planning.plan import Guess
-from gagpo.settings import load, with_overrides
+from gagpo.settings import load, parse
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 RECIPES = {"alfworld-24gb": 24, "alfworld-80gb": 80, "alfworld-8x80gb": 80}
@@ -24,6 +24,10 @@ SHAPES = {
         intermediate_size=18944, vocab_size=152064, tie_word_embeddings=False, max_position_embeddings=32768,
     ),
 }  # fmt: skip
+
+
+def with_overrides(settings, overrides):
+    return parse(settings.model_dump(mode="json"), "the settings", overrides)
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -50,6 +50,13 @@ def test_resolved_settings_are_read_back_as_they_were(config, tmp_path):
         (["algorithm=gagop"], "nearest: gagpo"),
         (["algorithm.lmbda=1"], "unknown key 'algorithm.lmbda'"),
         (["rollout"], "looks like section.key=value"),
+        (["rollout.workers=many"], "many': rollout.workers must be 'auto' or an integer (got 'many')"),
+        (["context.prompt.action=[1]"], "[1]': context.prompt.action must be text or a mapping"),
+        (
+            ["lora.targets=[[1]]"],
+            "lora.targets must be text; override 'lora.targets=[[1]]': lora.targets.0 must be text",
+        ),
+        (["context.template.date=[1]"], "[1]': context.template.date must be text or an integer or a number or true"),
         (["name.first=3"], "holds a single value"),
         (["rollout.tasks=[1"], "not YAML"),
         (["name=../up"], "one plain folder name"),

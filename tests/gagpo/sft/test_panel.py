@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from gagpo.agents.episodes import Episode, Turn
-from gagpo.agents.model import load_model
+from gagpo.agents.model import load_model, load_tokenizer
+from gagpo.agents.rollout import rollout
 from gagpo.settings import load
 from gagpo.sft import fit as supervised
 from gagpo.sft import panel as panels
@@ -142,3 +143,18 @@ def test_interrupted_training_with_a_panel_ends_in_the_same_weights(corridor, tm
     weights, others = load_model(str(straight)).state_dict(), load_model(str(resumed)).state_dict()
     assert all(torch.equal(weights[name], others[name]) for name in weights)
     assert (straight / "sft.json").read_text() == (resumed / "sft.json").read_text()
+
+
+def test_the_panel_needs_no_more_memory_than_sampling_in_training(corridor, monkeypatch):
+    """As many episodes at once, in the same precision: what a plan counts."""
+    settings = load(corridor(), ["rollout.tasks=2", "rollout.samples=3", "engine.dtype=bfloat16"])
+    seen = []
+
+    def watched(agent, pool, jobs, concurrency):
+        seen.append((concurrency, next(agent.engine.model.parameters()).dtype))
+        return rollout(agent, pool, jobs, concurrency=concurrency)
+
+    monkeypatch.setattr(panels, "rollout", watched)
+    panel = Panel(settings, load_tokenizer(settings.model), Expected(0.1, 0.5))
+    panel.measure(load_model(settings.model), 1)
+    assert seen == [(6, torch.bfloat16)]

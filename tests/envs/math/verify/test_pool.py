@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
@@ -15,6 +16,13 @@ import pytest
 from gagpo.base.child import Child, ChildFailed, ChildLate
 from gagpo.envs.math.verify.pool import VerifyPool
 from gagpo.envs.math.verify.verifier import Verifier
+
+
+def compared(pool, pairs):
+    """Verdicts of (gold, prediction) pairs, by all workers in parallel."""
+    with ThreadPoolExecutor(pool.workers) as threads:
+        return list(threads.map(lambda pair: pool.compare(*pair), pairs))
+
 
 REASONS = {"match", "mismatch", "no_answer", "unparsable", "timeout"}
 
@@ -78,7 +86,7 @@ def test_hostile_answers_do_not_delay_the_others():
     """With two workers, the others are compared while one hostile answer uses up its time."""
     finished = []
     with VerifyPool(workers=2, seconds=0.5, deadline=10.0) as pool:
-        pool.compare_many([("x + 1", "1 + x"), ("x + 2", "2 + x")])
+        compared(pool, [("x + 1", "1 + x"), ("x + 2", "2 + x")])
 
         def ask(name, gold, prediction):
             pool.compare(gold, prediction)
@@ -140,7 +148,7 @@ def test_a_comparison_that_missed_its_deadline_is_repeated_alone(monkeypatch):
         return "match" if again else None
 
     monkeypatch.setattr(pool, "_ask", ask)
-    assert pool.compare_many([(f"x + {i}", f"{i} + x") for i in range(12)]) == ["match"] * 12
+    assert compared(pool, [(f"x + {i}", f"{i} + x") for i in range(12)]) == ["match"] * 12
     assert set(asked.values()) == {2}
 
 
@@ -175,7 +183,7 @@ def test_verdicts_do_not_depend_on_order_or_concurrency():
     for workers, seed in ((1, 0), (2, 1)):
         order = random.Random(seed).sample(range(len(SYMBOLIC)), len(SYMBOLIC))
         with VerifyPool(workers, seconds=0.3, deadline=20.0) as pool:
-            reasons = pool.compare_many([SYMBOLIC[i] for i in order])
+            reasons = compared(pool, [SYMBOLIC[i] for i in order])
         runs.append(dict(zip(order, reasons, strict=True)))
     expected, other = runs
     assert other == expected
@@ -184,7 +192,7 @@ def test_verdicts_do_not_depend_on_order_or_concurrency():
 
 def test_close_ends_every_process_and_the_pool_can_be_used_again():
     pool = VerifyPool(workers=2)
-    pool.compare_many([("x + 1", "1 + x"), ("x + 2", "2 + x")])
+    compared(pool, [("x + 1", "1 + x"), ("x + 2", "2 + x")])
     running = pool.processes
     assert running and all(psutil.pid_exists(pid) for pid in running)
     pool.close()
