@@ -68,6 +68,7 @@ PANELS: dict[str, dict[str, PanelPlan]] = {
         "full-human-0.4": _house("full", "both", 0.4, texts="human"),
         "alfred-both-0.4": _house("alfred", "both", 0.4),
         "alfred-human-0.4": _house("alfred", "both", 0.4, texts="human"),
+        "alfred-released-0.4": _house("alfred", "released", 0.4),
     },
     "alfworld-choice": {  # what a model is chosen on
         f"{name}seen-both-0.4": _house(size, "both", 0.4, "valid_seen", 4, texts=texts)

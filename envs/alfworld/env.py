@@ -28,11 +28,13 @@ class ALFWorldEnv(TextEnv):
     The expert of ``expert=True`` knows only what the agent was shown.
 
     size: generated rooms: ``small`` (6-9 receptacles), ``full`` (20-48), ``varied`` (3-48; in a third of the games
-        objects lie in unusual places) or ``alfred`` (furniture and objects as in released games).
+        objects lie in unusual places), ``alfred`` (furniture and objects as in released games) or ``alfred2`` (more
+        of what is hard there: pairs, pans on burners, objects in their target that are to be treated).
     games: a folder with one folder of games per split, ``official`` for ``$ALFWORLD_DATA/json_2.1.1``, or None to
         generate them (once, into ``$GAGPO_DATA/alfworld``) from ``seed`` with ``counts`` games per split.
     task_types: the types to play, all six by default.
     verb: command of generated games: ``move`` ("move O to R"), ``put`` ("put O in/on R") or ``both``, game by game.
+        ``released`` is ``both``, and games with ``put`` say "You arrive at loc 12", as released ones before 0.4 do.
         The agent cannot see which one a game uses. Unless it is ``move``, the expert gets no list of admissible
         commands, discovers the verb by trying, and searches in a fixed order that can be imitated.
     texts: task texts of generated games: ``template``, ``human`` (everyday sentences) or ``both``.
@@ -71,8 +73,7 @@ class ALFWorldEnv(TextEnv):
         self.phrasing = Phrasing(verb, texts)  # type: ignore[arg-type]  # checked there
         if verb != "move":
             put = "put OBJECT in/on RECEPTACLE"
-            both = f"move OBJECT to RECEPTACLE (or {put})"
-            wording = put if verb == "put" else both
+            wording = put if verb == "put" else f"move OBJECT to RECEPTACLE (or {put})"
             self.instructions = self.instructions.replace("move OBJECT to RECEPTACLE", wording)  # type: ignore[misc]
         self.games = official_root() if games == "official" else None if games is None else Path(games)
         list_jobs(size, self.counts, self.task_types)  # checks the arguments
@@ -113,6 +114,7 @@ class ALFWorldEnv(TextEnv):
         if self.with_expert:
             orderly = self.phrasing.verb != "move"
             self._expert = Expert(scene.observation, self._shown(scene), self.hasty, orderly)
+            self._expert.mixed = self.games is not None or self.size not in ("small", "full")
         self._goal = scene.observation.rpartition("Your task is to: ")[2].strip()
         return self._outcome(scene, scene.observation.removeprefix(BANNER))
 

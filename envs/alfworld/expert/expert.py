@@ -41,10 +41,11 @@ class Expert:
         self.memory = Memory(introduction)
         self.goal = read_goal(self.memory.task, {kind_of(name) for name in self.memory.receptacles})
         self._admissible = None if admissible is None else set(admissible)
-        self._old_verb = False  # older games: "put mug 1 in/on shelf 1"
+        self._old_verb = False  # games before 0.4: "put mug 1 in/on shelf 1", and "You arrive at loc 12."
         self._tried = ""  # a command to put something down that was not answered yet
         self._hasty = hasty
         self._orderly = orderly
+        self.mixed = False  # treated objects may lie in the target's type; else an orderly search ends there
         self.finished = False  # a hasty expert believes that the task is solved
 
     @property
@@ -59,6 +60,7 @@ class Expert:
             self._old_verb = not self._old_verb
         elif observation != NOTHING_HAPPENS and action.startswith(("move ", "put ")):
             self._old_verb = action.startswith("put ")
+        self._old_verb |= observation.startswith("You arrive at loc ")
         self._tried = ""
         self.memory.learn(action, observation, admissible)
         if self._hasty and observation != NOTHING_HAPPENS and self.goal is not None:
@@ -173,7 +175,8 @@ class Expert:
             return "look"
         odds = odds or {}
         if self._orderly:
-            last = next(iter(odds), "")
+            treated = self.mixed and self.goal is not None and self.goal.operation in _TOOLS
+            last = "" if treated else next(iter(odds), "")
             place = min(unseen, key=lambda name: _rank(kind, kind_of(name), last))
         else:
             place = max(unseen, key=lambda name: odds.get(kind_of(name), 1.0) * self._promise(kind, name))

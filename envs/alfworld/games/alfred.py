@@ -9,6 +9,8 @@ free point of a receptacle that can hold it, so large surfaces hold most objects
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -74,16 +76,14 @@ def things(draws: Draws, room: Room, wanted: str, two: bool) -> list[str]:
     return found
 
 
-def place(draws: Draws, types: Sequence[str], held: Counter[int]) -> int:
+def place(draws: Draws, types: Sequence[str], held: Counter[int], size: str) -> int:
     """The index of the receptacle (in ``types``) for the next object; a full one only if all are full.
 
     held: index -> number of objects in it.
+    size: of the room. With ``alfred2`` a free burner weighs as much as a table.
     """
     free = [max(0, ROOM_FOR.get(kind, 1) - held[number]) for number, kind in enumerate(types)]
+    if size == "alfred2":
+        free = [12 * weight if kind == "StoveBurner" else weight for kind, weight in zip(types, free, strict=True)]
     weights = free if any(free) else [1] * len(types)
-    point = draws.below(sum(weights))
-    for number, weight in enumerate(weights):
-        point -= weight
-        if point < 0:
-            return number
-    raise AssertionError("unreachable")
+    return bisect.bisect_right(list(itertools.accumulate(weights)), draws.below(sum(weights)))

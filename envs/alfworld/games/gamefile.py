@@ -25,16 +25,16 @@ class GameFiles:
     plan: tuple[str, ...]
 
 
-def render(source: Shipped, problem: Scenario, trial: str, puts: bool = False) -> GameFiles:
+def render(source: Shipped, problem: Scenario, trial: str, puts: bool = False, located: bool = False) -> GameFiles:
     """The files of ``problem``.
 
     trial: name of the folder below the goal's (letters, digits, underscores).
-    puts: "put O in/on R" instead of "move O to R".
+    puts: "put O in/on R" instead of "move O to R"; with ``located`` also "You arrive at loc 12." instead of "at R".
     """
     plan = walkthrough(source, problem)
     grammar = source.grammar
     if puts:
-        plan, grammar = plan_with_put(plan), with_put(grammar)
+        plan, grammar = plan_with_put(plan), with_put(grammar, located)
     game = {
         "pddl_domain": source.domain,
         "grammar": grammar.replace(UNKNOWN_GOAL, problem.text),

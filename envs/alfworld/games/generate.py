@@ -156,7 +156,8 @@ def files_of(size: str, seed: int, job: Job, phrasing: Phrasing = DEFAULT) -> Ga
         draws = Draws("text", size, seed, split, task_type, index)
         text = human_text(draws, task_type, problem.wanted, problem.target, problem.toggle)
         problem = replace(problem, text=text)
-    return render(source, problem, f"trial_{size}_s{seed}_{split}_{index:05d}", phrasing.puts(index))
+    trial = f"trial_{size}_s{seed}_{split}_{index:05d}"
+    return render(source, problem, trial, phrasing.puts(index), located=phrasing.verb == "released")
 
 
 def _make(root: Path, size: str, render_job: Callable[[Job], GameFiles], jobs: list[Job]) -> list[MadeGame]:

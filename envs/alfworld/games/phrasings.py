@@ -13,13 +13,13 @@ from typing import Literal, get_args
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.alfworld.games.draws import Draws
 
-Verb = Literal["move", "put", "both"]
+Verb = Literal["move", "put", "both", "released"]
 Texts = Literal["template", "human", "both"]
 
 
 @dataclass(frozen=True)
 class Phrasing:
-    """The wording of a set of games. ``both`` alternates the verb with each index, the texts with every second one."""
+    """The wording of a set of games: the verb alternates with each index, ``both`` texts with every second one."""
 
     verb: Verb = "move"
     texts: Texts = "template"
@@ -43,7 +43,7 @@ class Phrasing:
 
     def puts(self, index: int) -> bool:
         """Whether game ``index`` says "put O in/on R"."""
-        return self.verb == "put" or (self.verb == "both" and index % 2 == 1)
+        return self.verb == "put" or (self.verb != "move" and index % 2 == 1)
 
     def human(self, index: int) -> bool:
         """Whether game ``index`` has a task text as people write it."""
@@ -53,8 +53,10 @@ class Phrasing:
 DEFAULT = Phrasing()
 
 
-def with_put(grammar: str) -> str:
-    """The text grammar in the wording of releases before 0.4."""
+def with_put(grammar: str, located: bool = False) -> str:
+    """The text grammar with "put O in/on R"; if ``located``, "You arrive at loc 12." as in releases before 0.4."""
+    if located:
+        grammar = grammar.replace("You arrive at {r.name}.", "You arrive at {lend.name}.")
     grammar = grammar.replace('"move {o} to {r}"', '"put {o} in/on {r}"')
     grammar = grammar.replace("You move the {o.name} to the {r.name}.", "You put the {o.name} in/on the {r.name}.")
     return re.sub(r"move \(object\) to \(receptacle\): +", "put (object) in/on (receptacle):  ", grammar)
@@ -128,7 +130,8 @@ def human_text(draws: Draws, task_type: str, wanted: str, target: str, toggle: s
     thing, place, lamp = (_spoken(name, apart) for name in (wanted, target, toggle))
     article = draws.choose(("the", "some", "an" if thing[0] in "aeiou" else "a"))
     text = draws.choose(HUMAN_TEXTS[task_type])
-    return text.format(a=article, obj=thing, objs=_plural(thing), recep=place, toggle=lamp)
+    several = thing + ("es" if thing.endswith(("s", "x", "ch", "sh", "to")) else "s")
+    return text.format(a=article, obj=thing, objs=several, recep=place, toggle=lamp)
 
 
 def _spoken(name: str, apart: bool) -> str:
@@ -138,7 +141,3 @@ def _spoken(name: str, apart: bool) -> str:
         apart = apart or not words
         return "".join(words).lower() + ("" if apart else "basin")
     return (" " if apart else "").join(words).lower()
-
-
-def _plural(thing: str) -> str:
-    return thing + ("es" if thing.endswith(("s", "x", "ch", "sh", "to")) else "s")

@@ -103,7 +103,7 @@ def _furnish(draws: Draws, size: str, scene: int, room: Room) -> RoomLayout:
         types = [*room.always, *draws.shuffled(room.sometimes)[: count - len(room.always)]]
     elif size == "varied":
         types = _varied(draws, room)
-    elif size == "alfred":
+    elif size.startswith("alfred"):
         types = alfred.furniture(draws, room)
     else:
         types = [kind for kind, (least, most) in room.ranges.items() for _ in range(draws.between(least, most))]
@@ -173,8 +173,8 @@ def pose(source: Shipped, seed: int, size: str, split: str, task_type: str, inde
     draws = Draws("problem", size, seed, split, task_type, index)
     wanted, target, toggle = draws.choose(_goals(source, layout, size, task_type))
     things = (
-        _as_in_alfred(source, draws, layout, task_type, (wanted, target, toggle))
-        if size == "alfred"
+        _as_in_alfred(source, draws, layout, size, task_type, (wanted, target, toggle))
+        if size.startswith("alfred")
         else _at_home(source, draws, layout, size, task_type, (wanted, target, toggle))
     )
     phrasing = draws.choose(source.goals[task_type][1])
@@ -210,22 +210,27 @@ def _at_home(
 
 
 def _as_in_alfred(
-    source: Shipped, draws: Draws, layout: RoomLayout, task_type: str, goal: tuple[str, str, str]
+    source: Shipped, draws: Draws, layout: RoomLayout, size: str, task_type: str, goal: tuple[str, str, str]
 ) -> list[Thing]:
     """Objects as in released games. No wanted object lies in its appliance or, for tasks without one, in its target."""
     wanted, target, toggle = goal
+    two = task_type == "pick_two_obj_and_place"
+    near = size == "alfred2" and draws.chance(1, 2 if two else 4)
     kept_out = TOOL_OF_TASK.get(task_type, target)
     lamps = [toggle] if toggle else [kind for kind in layout.room.lamps if draws.chance(1, 3)]
-    kinds = alfred.things(draws, layout.room, wanted, task_type == "pick_two_obj_and_place")
+    kinds = alfred.things(draws, layout.room, wanted, two)
     taken: set[str] = set()
     held: Counter[int] = Counter()
     things = []
     for kind in [*kinds, *lamps]:
         places = _places(source, layout, kind, barred=kept_out if kind == wanted else "")
+        if near and kind == wanted:
+            found = {thing.place for thing in things}  # wanted objects come first
+            places = [place for place in places if (place.id in found if two else place.type == target)] or places
         if places:
             numbers = [layout.receptacles.index(place) for place in places]
             among = Counter({k: held[number] for k, number in enumerate(numbers)})
-            chosen = alfred.place(draws, [place.type for place in places], among)
+            chosen = alfred.place(draws, [place.type for place in places], among, size)
             held[numbers[chosen]] += 1
             things.append(Thing(_identify(draws, kind, taken), kind, places[chosen].id))
     return things

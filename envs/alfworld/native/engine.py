@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import functools
 from pathlib import Path
 
 from gagpo.envs.alfworld.engine import NOTHING_HAPPENS, BrokenGame, Scene, read_game
@@ -39,8 +39,7 @@ class Games:
     """A cache of ``keep`` compiled games, least recently used dropped first. A changed file is compiled again."""
 
     def __init__(self, keep: int = 512):
-        self._keep = keep
-        self._positions: OrderedDict[tuple[str, int, int], Position] = OrderedDict()
+        self._compiled = functools.lru_cache(keep)(self._compile)
 
     def start(self, path: Path) -> Position:
         """The start of the game in ``path``; raises :class:`BrokenGame`."""
@@ -48,20 +47,15 @@ class Games:
             stat = path.stat()
         except OSError as error:
             raise BrokenGame(f"{path}: cannot be read ({error.strerror})") from None
-        name = (str(path), stat.st_mtime_ns, stat.st_size)
-        position = self._positions.get(name)
-        if position is None:
-            data = read_game(path)
-            try:
-                position = Position(compile_game(data["pddl_domain"], data["grammar"], data["pddl_problem"]))
-            except GameError as error:
-                raise BrokenGame(f"{path}: {error}") from None
-            self._positions[name] = position
-            while len(self._positions) > self._keep:
-                self._positions.popitem(last=False)
-        else:
-            self._positions.move_to_end(name)
-        return position
+        return self._compiled(path, stat.st_mtime_ns, stat.st_size)
+
+    @staticmethod
+    def _compile(path: Path, *_version: int) -> Position:
+        data = read_game(path)
+        try:
+            return Position(compile_game(data["pddl_domain"], data["grammar"], data["pddl_problem"]))
+        except GameError as error:
+            raise BrokenGame(f"{path}: {error}") from None
 
 
 SHARED = Games()  # of all engines in this process
@@ -94,13 +88,14 @@ class NativeEngine:
 
     def step(self, command: str) -> Scene:
         """Carry out ``command``; one that is not admissible changes nothing."""
-        game = self._playing()
+        if self._game is None:
+            raise RuntimeError("no game is loaded: call reset() first")
         operator = self._applicable.get(command.strip())
         if operator is None:
             text = NOTHING_HAPPENS
         else:
             try:
-                text = self._carry_out(game, operator)
+                text = self._carry_out(self._game, operator)
             except GameError as error:
                 raise BrokenGame(f"{self._path}: command {command.strip()!r}: {error}") from None
         return self._scene(text)
@@ -111,11 +106,6 @@ class NativeEngine:
     def _scene(self, text: str) -> Scene:
         won = self._won
         return Scene(text, self._commands.copy(), won, won, int(won), f"{self._key:032x}")
-
-    def _playing(self) -> GroundGame:
-        if self._game is None:
-            raise RuntimeError("no game is loaded: call reset() first")
-        return self._game
 
     def _carry_out(self, game: GroundGame, operator: Operator) -> str:
         game.static.refill()

@@ -233,6 +233,14 @@ def test_remembers_what_it_read() -> None:
     assert (memory.where("mug 2"), memory.holding, memory.seen("mug")) == ("drawer 1", "", ["mug 2"])
 
 
+@pytest.mark.parametrize(("mixed", "first"), [(True, "countertop 1"), (False, "sinkbasin 1")])
+def test_an_orderly_expert_looks_where_a_treated_object_goes_if_one_may_lie_there(mixed: bool, first: str) -> None:
+    text = "you see a countertop 1, a shelf 1, a sinkbasin 1. Your task is to: put a clean mug in countertop."
+    expert, plain = Expert(text, orderly=True), Expert(text.replace(" clean", ""), orderly=True)
+    expert.mixed = plain.mixed = mixed
+    assert expert.next_action() == f"go to {first}" and plain.next_action() == "go to sinkbasin 1"
+
+
 def test_an_orderly_expert_searches_kind_by_kind_and_as_listed():
     places = ["cabinet 2", "cabinet 1", "countertop 2", "countertop 1", "desk 1", "shelf 1", "sofa 1"]
     expert = Expert(f"you see a {', a '.join(places)}. Your task is to: put a mug in sofa.", orderly=True)

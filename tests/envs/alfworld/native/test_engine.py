@@ -109,8 +109,10 @@ def test_one_engine_plays_many_games_in_turn_and_drops_the_oldest(tmp_path):
     for _ in range(2):
         for number, game in enumerate(games):
             assert engine.reset(game).observation.endswith(f"Your task is to: tidy up {number}.")
-    assert len(engine.games._positions) == 2
-    assert len({id(position.game.logic) for position in engine.games._positions.values()}) == 1
+    kept = [engine.games.start(game) for game in games[2:]]
+    assert [engine.games.start(game) is position for game, position in zip(games[2:], kept, strict=True)] == [True] * 2
+    assert len({id(position.game.logic) for position in kept}) == 1
+    assert engine.games.start(games[0]) is not engine.games.start(games[1]) and engine.games.start(games[2]) != kept[0]
 
 
 def test_a_changed_file_is_read_again(den):
