@@ -221,7 +221,7 @@ def _as_in_alfred(
     kinds = alfred.things(draws, layout.room, wanted, two)
     taken: set[str] = set()
     held: Counter[int] = Counter()
-    things = []
+    things: list[Thing] = []
     for kind in [*kinds, *lamps]:
         places = _places(source, layout, kind, barred=kept_out if kind == wanted else "")
         if near and kind == wanted:
