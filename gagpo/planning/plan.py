@@ -18,7 +18,7 @@ from gagpo.agents.preview import make_with_expert, preview
 from gagpo.agents.setup import make_context, tasks_of
 from gagpo.agents.shape import Shape, sizes
 from gagpo.base.errors import GagpoError, InvalidArgument, first_line
-from gagpo.planning.memory import MOMENTS, Part, adapter, engine_parts, peak, state_parts, update_parts
+from gagpo.planning.memory import MOMENTS, PHASES, Part, adapter, engine_parts, peak, state_parts, update_parts
 from gagpo.settings import EnvironmentSettings, RunEnvironment, RunSettings
 from gagpo.settings.derived import model_or_base
 from gagpo.sft.small_model import config, shape_for
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 
+PROGRAM = 6e8  # bytes
 MEASURED = ("mean_turns", "response_tokens", "tokens_per_second")
 GUESSED_TURNS, GUESSED_RESPONSE = 0.5, 0.25  # typical turns and response tokens, as shares of their limits
 
@@ -175,7 +176,6 @@ def plan(
 ) -> MemoryPlan:
     """Predict a run. gigabytes: memory of the GPU, of which vLLM takes a share."""
     shape = shape or shape_of(settings)
-    turns = most_turns(settings)
     rollout = settings.rollout
     usual_turns, usual_response = guess.usual(settings)
     row = row_tokens(settings, guess.prompt, usual_turns, usual_response, shape.context)
@@ -183,24 +183,23 @@ def plan(
     dynamic = settings.algorithm.controllers.dynamic_sampling
     rounds = dynamic.rounds if dynamic else 1
     sampled = episodes * usual_turns * usual_response
-    windowed = settings.context.history != "full"
     tokens = {
-        "most": float(episodes * rounds * turns * rollout.max_tokens),
+        "most": float(episodes * rounds * most_turns(settings) * rollout.max_tokens),
         "guess": sampled,
-        "trained_on": episodes * row * (usual_turns if windowed else 1.0),
+        "trained_on": episodes * row * (1.0 if settings.context.history == "full" else usual_turns),
         "row": float(row),
     }
     rate = guess.tokens_per_second
     hours = sampled * settings.training.iterations / rate / 3600 if rate else None
     trained = adapter(settings, shape) or shape.parameters
-    states = (4 + MOMENTS) * trained
-    if settings.training.average:
-        states += 4 * trained
+    states = (4 + MOMENTS + 4 * settings.training.average) * trained
     keep, best = settings.training.keep, float(settings.training.best is not None)
     disk = {"checkpoint": float(states), "keep": float(keep), "best": best, "most": states * (keep + 1 + best)}
     parts = [
         *state_parts(settings, shape),
         *engine_parts(settings, shape, row, gigabytes),
         *update_parts(settings, shape, row, guess.prompt, usual_turns),
+        Part("checkpoint", states, PHASES, "a copy, written while the run goes on", host=settings.device != "cpu"),
+        Part("program", PROGRAM, PHASES, "Python and its libraries", host=settings.device != "cpu"),
     ]
     return MemoryPlan(shape, parts, tokens, hours, disk)
