@@ -68,6 +68,13 @@ STUDIES = {
         chosen_on="validation",
         common=[*SMOLLM2, "training.turns=16000"],
     ),
+    "smollm2-webshop": Study(  # run `gagpo sft webshop-smollm2` first
+        "configs/webshop-smollm2.yaml",
+        {name: preset(name) for name in ("gagpo", "grpo")},
+        split="test",
+        chosen_on="validation",
+        common=[*SMOLLM2, "training.turns=4000"],
+    ),
     "credits-shop": Study(
         SHOP,
         TURN_LEVEL,
