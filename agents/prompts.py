@@ -194,7 +194,8 @@ def find_prompt(name: str) -> Prompt:
 
 
 def _read(path: Path) -> Prompt:
-    return prompt_of({"name": path.stem, **read_mapping(path)}, str(path))
+    values = read_mapping(path, keys=", ".join(Prompt.model_fields))
+    return prompt_of({"name": path.stem, **values}, str(path))
 
 
 def prompt_of(values: Mapping[str, object], where: str) -> Prompt:

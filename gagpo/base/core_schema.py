@@ -55,8 +55,8 @@ def write_yaml(values: object) -> str:
     return stream.getvalue().removesuffix("...\n")
 
 
-def read_mapping(path: Path, error: type[GagpoError] = InvalidArgument) -> dict[str, object]:
-    """The keys and values of a YAML file; ``error`` with its path if it cannot be read or holds something else."""
+def read_mapping(path: Path, error: type[GagpoError] = InvalidArgument, keys: str = "") -> dict[str, object]:
+    """The keys and values of a YAML file; ``error`` with its path if it cannot be read or does not hold ``keys``."""
     try:
         values = parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as caught:
@@ -64,7 +64,7 @@ def read_mapping(path: Path, error: type[GagpoError] = InvalidArgument) -> dict[
     except (NotYaml, UnicodeDecodeError) as caught:
         raise error(f"{path} is not a YAML file: {caught}") from None
     if not isinstance(values, dict):
-        raise error(f"{path} must hold keys and values, got {type(values).__name__}")
+        raise error(f"{path} must hold keys and values{keys and ': '}{keys}, got {type(values).__name__}")
     if odd := [key for key in values if not isinstance(key, str)]:
         raise error(f"{path}: the key {odd[0]!s:.40} is not text; quote it")
     return values

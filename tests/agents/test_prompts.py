@@ -83,7 +83,7 @@ WRONG = {
     "examples: [{role: user, content: a}]": "must alternate, and end with assistant",
     "examples: [{role: system, content: a}]": "examples.0.role must be 'user' or 'assistant'",
     "stop: ['']": "stop.0: String should have at least 1 character",
-    "- a": "must hold keys and values, got list",
+    "- a": "must hold keys and values: name, system, first",
     "a: b: c": "is not a YAML file: line 1",
 }
 
