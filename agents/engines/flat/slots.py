@@ -38,14 +38,17 @@ class SlotCache:
         return torch.zeros(slots, self.heads, capacity, self.head_size, dtype=self.dtype, device=self.device)
 
     def reserve(self, slots: int, capacity: int) -> None:
-        """Grow to ``slots`` sequences of ``capacity`` tokens; the contents stay."""
+        """Hold ``slots`` sequences of ``capacity`` tokens; the contents of the first ``slots`` stay.
+
+        Others go when it grows: the longest conversations are often the last, and would each take room for all.
+        """
         if slots <= self.slots and capacity <= self.capacity:
             return
-        slots, capacity = max(slots, self.slots), max(-(-capacity // ROUND) * ROUND, self.capacity)
+        kept, capacity = min(slots, self.slots), max(-(-capacity // ROUND) * ROUND, self.capacity)
         for store in (self.key, self.value):  # layer by layer, so that old and new are never both held whole
             for layer, old in enumerate(store):
                 new = self._empty(slots, capacity)
-                new[: self.slots, :, : self.capacity] = old[: self.slots, :, : self.capacity]
+                new[:kept, :, : self.capacity] = old[:kept]
                 store[layer] = new
         self.slots, self.capacity = slots, capacity
 

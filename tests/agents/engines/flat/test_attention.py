@@ -107,6 +107,18 @@ def test_growing_and_copying_keep_the_contents():
     assert torch.equal(cache.key[0][0, 0, :10], torch.arange(40.0).reshape(10, 4))
 
 
+def test_growing_drops_the_slots_that_are_no_longer_used():
+    """One long conversation is left of a hundred: it does not take memory for a hundred long ones."""
+    cache = SlotCache(1, 1, 4, torch.float32, "cpu")
+    cache.reserve(100, 10)
+    cache.key[0][0, :, :10] = torch.arange(40.0).reshape(1, 10, 4)
+    cache.reserve(1, 500)
+    assert cache.key[0].shape[0] == cache.slots == 1
+    assert torch.equal(cache.key[0][0, 0, :10], torch.arange(40.0).reshape(10, 4))
+    cache.reserve(3, 20)
+    assert cache.key[0].shape[0] == 3 and cache.capacity >= 500
+
+
 def test_calling_the_model_without_a_layout_is_refused(tiny):
     model, _ = tiny
     with pytest.raises(ValueError, match=r"attention\.forward"):
