@@ -75,6 +75,13 @@ STUDIES = {
         chosen_on="validation",
         common=[*SMOLLM2, "training.turns=4000"],
     ),
+    "smollm2-sql": Study(  # run `gagpo sft sql-smollm2` first
+        "configs/sql-smollm2.yaml",
+        {name: preset(name) for name in ("gagpo", "grpo")},
+        split="unseen",
+        chosen_on="validation",
+        common=[*SMOLLM2, "training.turns=9000"],
+    ),
     "credits-shop": Study(
         SHOP,
         TURN_LEVEL,
