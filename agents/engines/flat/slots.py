@@ -38,10 +38,7 @@ class SlotCache:
         return torch.zeros(slots, self.heads, capacity, self.head_size, dtype=self.dtype, device=self.device)
 
     def reserve(self, slots: int, capacity: int) -> None:
-        """Hold ``slots`` sequences of ``capacity`` tokens; the contents of the first ``slots`` stay.
-
-        Others go when it grows: the longest conversations are often the last, and would each take room for all.
-        """
+        """Hold ``slots`` sequences of ``capacity`` tokens; the contents of the first ``slots`` stay, others may go."""
         if slots <= self.slots and capacity <= self.capacity:
             return
         kept, capacity = min(slots, self.slots), max(-(-capacity // ROUND) * ROUND, self.capacity)
