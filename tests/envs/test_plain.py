@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -224,6 +225,7 @@ def test_a_file_in_the_working_directory_is_played_in_other_processes(
     source = Path(__file__).read_text().partition("\ndef made(")[0].replace("gagpo-test/", "Brought-")
     (tmp_path / "brought.py").write_text(source)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "brought", raising=False)  # of the other parameter's folder
     with WorkerPool(f"brought:{name}", {"size": 2}, workers=1) as pool:
         pool.reset(0, "train-0000003", seed=5)
         (event,) = pool.wait()
