@@ -29,12 +29,18 @@ def cells(**changes: object) -> list[str]:
     return [f"algorithm={json.dumps({'preset': 'gagpo', 'kl': {'coefficient': 0.0}, **changes})}"]
 
 
+def pretrained(task: str, turns: int, split: str = "test", chosen_on: str = "validation", *more: str) -> Study:
+    """GAGPO and GRPO with a pretrained chat model; run ``gagpo sft TASK-smollm2`` first. turns: of each run."""
+    common = ["training.iterations=60", "training.microbatch_tokens=2048", "evaluation.every=0"]
+    variants = {name: preset(name, *more) for name in ("gagpo", "grpo")}
+    return Study(f"configs/{task}-smollm2.yaml", variants, split, chosen_on, [*common, f"training.turns={turns}"])
+
+
 # Small rooms, from the model that comes with the package; a run takes a minute on one core.
 FIRST = "configs/alfworld-first.yaml"
 SHORT = ["training.turns=6000", "training.iterations=20", "evaluation.tries=2", "evaluation.every=0"]
 FAST = [*SHORT, "optimizer.learning_rate=1e-3"]
 SHOP = "configs/webshop-first.yaml"
-SMOLLM2 = ["training.iterations=60", "training.microbatch_tokens=2048", "evaluation.every=0"]
 
 TURN_LEVEL = {
     "gagpo": preset("gagpo"),
@@ -56,32 +62,10 @@ STUDIES = {
             *("evaluation.every=0", "optimizer.schedule=constant"),
         ],
     ),
-    "smollm2-alfworld": Study(  # a pretrained chat model; run `gagpo sft alfworld-smollm2` first
-        "configs/alfworld-smollm2.yaml",
-        {name: preset(name) for name in ("gagpo", "grpo")},
-        common=[*SMOLLM2, "training.turns=16000", "evaluation.tries=2"],
-    ),
-    "smollm2-maths": Study(  # run `gagpo sft maths-smollm2` first
-        "configs/maths-smollm2.yaml",
-        {name: preset(name) for name in ("gagpo", "grpo")},
-        split="test",
-        chosen_on="validation",
-        common=[*SMOLLM2, "training.turns=16000"],
-    ),
-    "smollm2-webshop": Study(  # run `gagpo sft webshop-smollm2` first
-        "configs/webshop-smollm2.yaml",
-        {name: preset(name) for name in ("gagpo", "grpo")},
-        split="test",
-        chosen_on="validation",
-        common=[*SMOLLM2, "training.turns=4000"],
-    ),
-    "smollm2-sql": Study(  # run `gagpo sft sql-smollm2` first
-        "configs/sql-smollm2.yaml",
-        {name: preset(name) for name in ("gagpo", "grpo")},
-        split="unseen",
-        chosen_on="validation",
-        common=[*SMOLLM2, "training.turns=9000"],
-    ),
+    "smollm2-alfworld": pretrained("alfworld", 22000, "valid_unseen", "valid_seen", "algorithm.correction=none"),
+    "smollm2-maths": pretrained("maths", 16000),
+    "smollm2-webshop": pretrained("webshop", 4000),
+    "smollm2-sql": pretrained("sql", 9000, "unseen"),
     "credits-shop": Study(
         SHOP,
         TURN_LEVEL,
