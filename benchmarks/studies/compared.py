@@ -30,9 +30,13 @@ def cells(**changes: object) -> list[str]:
 
 
 def pretrained(task: str, turns: int, split: str = "test", chosen_on: str = "validation", *more: str) -> Study:
-    """GAGPO and GRPO with a pretrained chat model; run ``gagpo sft TASK-smollm2`` first. turns: of each run."""
+    """A pretrained chat model with GAGPO and GRPO; run ``gagpo sft TASK-smollm2`` first. turns: of each run.
+
+    The adapter learns at ten times the rate of the weights.
+    """
     common = ["training.iterations=60", "training.microbatch_tokens=2048", "evaluation.every=0"]
     variants = {name: preset(name, *more) for name in ("gagpo", "grpo")}
+    variants["gagpo, LoRA"] = preset("gagpo", *more, "lora={rank: 32}", "optimizer.learning_rate=3e-4")
     return Study(f"configs/{task}-smollm2.yaml", variants, split, chosen_on, [*common, f"training.turns={turns}"])
 
 

@@ -169,9 +169,9 @@ def pose(source: Shipped, seed: int, size: str, split: str, task_type: str, inde
     room if the training split is at least as large. With size ``varied``, objects of every third problem lie in unusual
     places, and an object to be cleaned, heated or cooled may lie in its target, as in released games.
     """
-    layout = furnish(seed, size, _scene_of(seed, size, split, task_type, index))
+    layout, goals = _room(source, seed, size, split, task_type, index)
     draws = Draws("problem", size, seed, split, task_type, index)
-    wanted, target, toggle = draws.choose(_goals(source, layout, size, task_type))
+    wanted, target, toggle = draws.choose(goals)
     things = (
         _as_in_alfred(source, draws, layout, size, task_type, (wanted, target, toggle))
         if size.startswith("alfred")
@@ -236,12 +236,20 @@ def _as_in_alfred(
     return things
 
 
-def _scene_of(seed: int, size: str, split: str, task_type: str, index: int) -> int:
+def _room(
+    source: Shipped, seed: int, size: str, split: str, task_type: str, index: int
+) -> tuple[RoomLayout, list[tuple[str, str, str]]]:
+    """A problem's room and its goals; a room without one, such as a bedroom with no place for a lamp, is redrawn."""
     unseen = split == "valid_unseen"
     draws = Draws("scene", size, seed, "unseen" if unseen else "train", task_type, index)
-    room = draws.choose([room for room in ROOMS.values() if task_type in room.tasks])
+    rooms = [room for room in ROOMS.values() if task_type in room.tasks]
     first, last = (0, UNSEEN_PER_ROOM - 1) if unseen else (UNSEEN_PER_ROOM, SCENES_PER_ROOM - 1)
-    return room.first_scene + draws.between(first, last)
+    goals: list[tuple[str, str, str]] = []
+    while not goals:
+        room = draws.choose(rooms)
+        layout = furnish(seed, size, room.first_scene + draws.between(first, last))
+        goals = _goals(source, layout, size, task_type)
+    return layout, goals
 
 
 def _goals(source: Shipped, layout: RoomLayout, size: str, task_type: str) -> list[tuple[str, str, str]]:
