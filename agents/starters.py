@@ -1,27 +1,34 @@
 """Models that come with the package: ``starter:NAME`` wherever a model is named.
 
 A starter is a Hugging Face folder with half-precision weights and two more files: ``recipe.yaml``, the settings it was
-made with, and ``manifest.json``, its results, the commands that made it, and the SHA-256 of every other file.
+made with, and ``manifest.json``, its results, the commands that made it, and the SHA-256 of every other file. Large
+files are packed as ``FILE.xz``, and unpacked to ``$GAGPO_DATA/models`` when the starter is first used.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import lzma
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gagpo.base import manifest
+import filelock
+
+from gagpo.base import durable, manifest
 from gagpo.base.errors import InvalidArgument
+from gagpo.base.folders import data_folder
 
 PREFIX = "starter:"
 FORMAT = "gagpo starter 1"
-MANIFEST, SETTINGS = manifest.NAME, "recipe.yaml"
+MANIFEST, SETTINGS, PACKED = manifest.NAME, "recipe.yaml", ".xz"
+LOCK_SECONDS = 60.0  # another process may be unpacking the same starter, which takes a second
 
 
 @dataclass(frozen=True)
 class Starter:
-    """folder: what transformers loads. manifest: contents of ``manifest.json``."""
+    """folder: its packed files. manifest: contents of ``manifest.json``."""
 
     name: str
     folder: Path
@@ -54,8 +61,8 @@ def is_starter(model: str) -> bool:
 
 
 def folder_of(model: str) -> str:
-    """The verified folder of ``starter:NAME``; any other name as it is. Raises: InvalidArgument."""
-    return str(find(model).folder) if is_starter(model) else model
+    """The Hugging Face folder of ``starter:NAME``, verified; any other name as it is. Raises: InvalidArgument."""
+    return str(_unpacked(find(model))) if is_starter(model) else model
 
 
 def find(model: str) -> Starter:
@@ -87,3 +94,29 @@ def read(folder: Path) -> Starter:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidArgument(f"{path} cannot be read ({error}); install the package again") from None
     return Starter(folder.name, folder, found)
+
+
+def _unpacked(starter: Starter) -> Path:
+    """The starter's files, each unpacked, in a folder whose name has their hash; made if it is missing or damaged."""
+    version = hashlib.sha256(json.dumps(starter.manifest["files"]).encode()).hexdigest()[:8]
+    folder = data_folder() / "models" / f"starter-{starter.name}-{version}"
+    if _is_whole(folder):
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with filelock.FileLock(folder.with_name(f".{folder.name}.lock"), timeout=LOCK_SECONDS):
+        if not _is_whole(folder):
+            with durable.replacing_folder(folder) as made:
+                for name in starter.manifest["files"]:
+                    data = (starter.folder / name).read_bytes()
+                    packed = name.endswith(PACKED)
+                    (made / name.removesuffix(PACKED)).write_bytes(lzma.decompress(data) if packed else data)
+                manifest.write(made)
+    return folder
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        manifest.verify(folder)
+    except manifest.ManifestError:
+        return False
+    return True

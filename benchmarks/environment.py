@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import psutil
 from gymnasium.envs.registration import EnvSpec
 
 from gagpo.base.errors import InvalidArgument
-from gagpo.base.guard import processor_seconds
 from gagpo.base.tables import Table, text_width
 from gagpo.envs.base import Kwargs
 from gagpo.envs.check.fresh_process import call
@@ -280,7 +280,8 @@ class _PoolWalk:
         return steps / elapsed, processor / steps, (processor + self._workers_seconds() - theirs) / steps
 
     def _workers_seconds(self) -> float:
-        return sum(map(processor_seconds, self._pool.processes))
+        times = [psutil.Process(process).cpu_times() for process in self._pool.processes]
+        return sum(one.user + one.system for one in times)
 
     def _all(self) -> list[Event]:
         return self._pool.wait(at_least=self._slots)

@@ -14,14 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StrictBool,
-    StrictStr,
-)
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StrictBool, StrictStr
 from pydantic.dataclasses import dataclass
 
 from gagpo.agents.episodes import Episode

@@ -151,11 +151,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def cluster_bootstrap(
-    numerators: Sequence[float],
-    denominators: Sequence[float],
-    level: float = 0.95,
-    samples: int = 2000,
-    seed: int = 0,
+    numerators: Sequence[float], denominators: Sequence[float], level: float = 0.95, samples: int = 2000, seed: int = 0
 ) -> Interval:
     """Bootstrap percentile interval of ``sum(numerators) / sum(denominators)`` over tasks (Efron 1979).
 

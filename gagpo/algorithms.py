@@ -72,12 +72,7 @@ PRESETS: dict[str, Cells] = {
         controllers={"apmpo": {}},
     ),
     "agpo_adaptive": _row(
-        "agpo_adaptive",
-        "token",
-        CLIP,
-        "sequence_mean",
-        kl={"coefficient": 0.03},
-        controllers={"agpo": {}},
+        "agpo_adaptive", "token", CLIP, "sequence_mean", kl={"coefficient": 0.03}, controllers={"agpo": {}}
     ),
     "agpo_asymmetric": _row("agpo_asymmetric", "token", CLIP, "sequence_mean"),
     "rloo": _row("rloo", "token", CLIP, "token_mean", kl=KL),

@@ -65,13 +65,7 @@ class ParityCheck:
         it once in an update.
     """
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        dtype: str,
-        max_length: int,
-        read: PolicyReader | None = None,
-    ):
+    def __init__(self, model: torch.nn.Module, dtype: str, max_length: int, read: PolicyReader | None = None):
         self.model, self.read = model, read
         self.dtype = dtype
         own = next(model.parameters())

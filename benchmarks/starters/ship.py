@@ -2,6 +2,8 @@
 
     python -m benchmarks.starters.ship data/starters/alfworld-1 alfworld --recipe benchmarks/starters/alfworld.yaml \\
         --result data/panels/alfworld-small-move-0.4.json
+    python -m benchmarks.starters.ship runs/h/checkpoints/iteration-000040/average alfworld-household --bits 6 \\
+        --recipe benchmarks/starters/alfworld-household.yaml
 """
 
 from __future__ import annotations
@@ -9,12 +11,13 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import lzma
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 
-from benchmarks.starters.recipe import Recipe, load_recipe
+from benchmarks.starters.recipe import load_recipe
 from gagpo.agents import starters
 from gagpo.agents.model import load_model, load_tokenizer, save
 from gagpo.agents.setup import make_env
@@ -23,9 +26,12 @@ from gagpo.base import durable
 from gagpo.base.core_schema import read_mapping, write_yaml
 from gagpo.base.errors import GagpoError
 from gagpo.eval.results import EvalResult
+from gagpo.settings import load
 from gagpo.settings.derived import RECIPE
 
-MOST_BYTES = 12 * 2**20
+MOST_BYTES = 8 * 10**6
+LARGE = ("model.safetensors", "tokenizer.json")
+PACKING = [{"id": lzma.FILTER_LZMA2, "preset": 9, "lc": 0, "lp": 1, "pb": 1}]  # for numbers of two bytes
 
 
 class TooLarge(GagpoError, ValueError):
@@ -41,8 +47,9 @@ def ship(
     losses: Mapping[str, object] | None = None,
     root: Path | None = None,
     earlier: Sequence[Path] = (),
+    bits: int | None = None,
 ) -> Path:
-    """Write the starter ``name`` from the folder ``model``, in half precision.
+    """Write the starter ``name`` from the folder ``model``, in half precision, packed.
 
     recipe: file of its last stage.
     results: files of ``gagpo eval --out``.
@@ -50,34 +57,33 @@ def ship(
     losses: by file name of a recipe, its ``overrides`` and the ``losses`` that they give.
     root: folder of all starters; absent for that of the package.
     earlier: files of the stages before, whose tasks it has seen as well.
+    bits: of a weight; see :func:`round_rows`. Absent for all of half precision.
 
     Returns: the starter's folder.
 
     Raises:
         TooLarge: the model takes too many bytes.
     """
-    last = load_recipe(recipe)
-    settings = last.settings
+    settings = load(recipe)
     root = root or starters.root()
     target = root / name
     with durable.replacing_folder(target) as fresh:
         network, tokenizer = load_model(model), load_tokenizer(model)
         parameters = sum(parameter.numel() for parameter in network.parameters())
+        if bits is not None:
+            round_rows(network, bits)
         save(network.to(torch.float16), tokenizer, fresh)
         (fresh / SETTINGS).write_text(_settings(recipe), encoding="utf-8")
         (fresh / RECIPE).unlink(missing_ok=True)
+        pack(fresh)
         files = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(fresh.iterdir())}
         manifest = {
             "format": FORMAT,
             "name": name,
-            "environment": settings.only_environment.environment.id,
+            "environment": settings.all_environments[0].environment.id,
             "parameters": parameters,
             "files": files,
-            "data": {
-                name: digest
-                for stage in (*map(load_recipe, earlier), last)
-                for name, digest in data_hashes(stage).items()
-            },
+            "data": {name: digest for path in (*earlier, recipe) for name, digest in data_hashes(path).items()},
             "results": {path.stem: _short(path) for path in results},
             "commands": list(commands),
             "first_losses": losses or {},
@@ -85,14 +91,37 @@ def ship(
         (fresh / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
         size = sum(path.stat().st_size for path in fresh.iterdir())
         if size > MOST_BYTES:
-            raise TooLarge(f"{model} would take {size / 2**20:.1f} MiB; a starter may have {MOST_BYTES / 2**20:.0f}")
+            raise TooLarge(f"{model} would take {size / 1e6:.1f} MB; a starter may have {MOST_BYTES / 1e6:.0f}")
     return target
 
 
-def data_hashes(recipe: Recipe) -> dict[str, str]:
-    """The hash of the training tasks of every variant of the environment that the recipe plays."""
-    hashes, chosen = {}, recipe.settings.only_environment.environment
-    for kwargs in recipe.variants:
+@torch.no_grad()
+def round_rows(network: torch.nn.Module, bits: int) -> None:
+    """Round the weights of every matrix, in place, to signed numbers of ``bits`` bits times its row's power of two."""
+    most = 2 ** (bits - 1) - 1
+    for weights in network.parameters():
+        if weights.dim() > 1:
+            largest = weights.abs().amax(-1, keepdim=True).clamp(min=1e-12)
+            unit = torch.exp2(torch.ceil(torch.log2(largest / most)))
+            weights.copy_(torch.round(weights / unit) * unit)
+
+
+def pack(folder: Path) -> None:
+    """Replace the large files of ``folder`` by packed ones, which unpack to the same bytes."""
+    for name in LARGE:
+        packed = lzma.compress((folder / name).read_bytes(), filters=PACKING)
+        (folder / f"{name}{starters.PACKED}").write_bytes(packed)
+        (folder / name).unlink()
+
+
+def data_hashes(recipe: Path) -> dict[str, str]:
+    """The hash of the training tasks of every variant of the environment that a stage plays."""
+    settings, hashes = load(recipe), {}
+    if settings.sft is None:
+        played = [(env.environment, env.environment.kwargs) for env in settings.all_environments]
+    else:
+        played = [(settings.only_environment.environment, kwargs) for kwargs in load_recipe(recipe).variants]
+    for chosen, kwargs in played:
         env = make_env(chosen.id, kwargs)
         hashes[json.dumps(env.material(kwargs), sort_keys=True)] = env.tasks(chosen.split).hash
         env.close()
@@ -100,9 +129,12 @@ def data_hashes(recipe: Recipe) -> dict[str, str]:
 
 
 def _settings(recipe: Path) -> str:
-    """The settings of a recipe without those of SFT, which only this folder's code can follow."""
+    """The settings of a recipe, of several environments the first, without SFT, which only this folder can follow."""
     values = read_mapping(recipe)
-    values.pop("sft")
+    values.pop("sft", None)
+    if "environments" in values:
+        first, *_ = values.pop("environments")
+        values["environment"] = {key: value for key, value in first.items() if key not in ("name", "weight")}
     return write_yaml(values)
 
 
@@ -129,9 +161,11 @@ def main() -> None:
     parser.add_argument("--command", action="append", default=[])
     parser.add_argument("--earlier", type=Path, action="append", default=[], help="recipe of a stage before")
     parser.add_argument("--losses", type=Path, help="JSON: file name of a recipe -> {overrides, losses}")
+    parser.add_argument("--bits", type=int, help="of a weight; absent: 16")
     given = parser.parse_args()
     losses = json.loads(given.losses.read_text(encoding="utf-8")) if given.losses else None
-    print(ship(given.model, given.name, given.recipe, given.result, given.command, losses, earlier=given.earlier))
+    explained = (given.recipe, given.result, given.command, losses)
+    print(ship(given.model, given.name, *explained, earlier=given.earlier, bits=given.bits))
 
 
 if __name__ == "__main__":

@@ -83,11 +83,7 @@ class WorkerPool(BasePool):
             raise InvalidArgument(f"deadlines must be positive seconds, got {step_deadline} and {reset_deadline}")
         if memory_limit_mb is not None and memory_limit_mb < 1:
             raise InvalidArgument(f"memory_limit_mb must be at least 1, got {memory_limit_mb}")
-        self._deadlines = {
-            "step": step_deadline,
-            "reset": reset_deadline,
-            "start": max(reset_deadline, START_SECONDS),
-        }
+        self._deadlines = {"step": step_deadline, "reset": reset_deadline, "start": max(reset_deadline, START_SECONDS)}
         self._failed_starts = 0  # in a row
         self._start_error = ""
         self._started = False  # some worker has built its environment

@@ -146,11 +146,7 @@ def _close(env: gymnasium.Env) -> None:
 
 
 def serve(
-    pipe: Pipe,
-    make: Callable[[], gymnasium.Env],
-    token: bytes,
-    failure: str = "",
-    memory_limit_mb: int | None = None,
+    pipe: Pipe, make: Callable[[], gymnasium.Env], token: bytes, failure: str = "", memory_limit_mb: int | None = None
 ) -> None:
     """Answer requests until the pool closes the ``pipe``; every answer carries the ``token``.
 

@@ -64,15 +64,6 @@ def resident_memory(process: int) -> int:
     return total
 
 
-def processor_seconds(process: int) -> float:
-    """CPU seconds that ``process`` has used; 0 if the system does not report it."""
-    try:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def children(process: int) -> list[int]:
     """The ids of the child processes of ``process``, including zombies."""
     found: list[int] = []

@@ -20,8 +20,7 @@ def add_to(app: typer.Typer) -> None:
 
 def check(
     env: Annotated[
-        str,
-        typer.Argument(help="Environment id (gagpo/ALFWorld-v0, module:Name-v0), or the URL of an OpenEnv server."),
+        str, typer.Argument(help="Environment id (gagpo/ALFWorld-v0, module:Name-v0), or the URL of an OpenEnv server.")
     ],
     kwargs: Kwargs = None,
     episodes: Annotated[int, typer.Option(min=1, help="Tasks played in each check.")] = 8,
@@ -56,15 +55,7 @@ def serve(
         from gagpo.base.errors import MissingPackage
 
         raise MissingPackage(f"gagpo serve needs OpenEnv ({error}); install the extra openenv") from None
-    run(
-        env,
-        values(kwargs),
-        host=host,
-        port=port,
-        workers=workers,
-        max_sessions=sessions,
-        admissible=admissible,
-    )
+    run(env, values(kwargs), host=host, port=port, workers=workers, max_sessions=sessions, admissible=admissible)
 
 
 def new(

@@ -7,18 +7,12 @@ import typer
 EXAMPLES: dict[str, tuple[str, str]] = {
     "train": ("gagpo train alfworld-first training.iterations=3", "gagpo train --resume runs/alfworld-first"),
     "sft": ("gagpo sft alfworld-small", "gagpo sft mine.yaml sft.steps=1200 --again"),
-    "eval": (
-        "gagpo eval runs/alfworld-first --split valid_seen --out after.json",
-        "gagpo eval random --like runs/alfworld-first --out chance.json",
-    ),
+    "eval": ("gagpo eval runs/alfworld-first --out after.json", "gagpo eval random --like runs/alfworld-first"),
     "compare": ("gagpo compare chance.json after.json", "gagpo compare runs/a runs/b --json"),
     "report": ("gagpo report runs/alfworld-first", "gagpo report GAGPO=runs/a GRPO=runs/b --curves both.png --x turns"),
     "view": ("gagpo view runs/alfworld-first --open", "gagpo view runs --out pages"),
     "check": ("gagpo check gagpo/ALFWorld-v0 -k size=small", "gagpo check walk:Walk-v0 --json"),
-    "plan": (
-        "gagpo plan alfworld-qwen --gpu-memory 80",
-        "gagpo plan alfworld-first rollout.tasks=32 --run runs/alfworld-first",
-    ),
+    "plan": ("gagpo plan alfworld-qwen --gpu-memory 80", "gagpo plan alfworld-first --run runs/alfworld-first"),
     "doctor": ("gagpo doctor", "gagpo doctor --device cuda --processes 8 --engine vllm --dtype bfloat16"),
     "profile": ("gagpo profile alfworld-first", "gagpo profile mine.yaml training.precision=bfloat16 --iterations 5"),
     "export": ("gagpo export runs/alfworld-first@best model", "gagpo export episodes.jsonl talk.jsonl"),

@@ -68,11 +68,7 @@ def _table(model: str, made: MemoryPlan) -> Table:
     title = f"{model}: {made.shape.parameters / 1e6:,.1f} M parameters"
     header = ["part", *(f"{phase}, GB" for phase in PHASES), "what"]
     rows = [
-        [
-            part.name,
-            *(f"{part.bytes / GB:.{digits}f}" if phase in part.phases else "" for phase in PHASES),
-            part.note,
-        ]
+        [part.name, *(f"{part.bytes / GB:.{digits}f}" if phase in part.phases else "" for phase in PHASES), part.note]
         for part in on_device
     ]
     sums = [sum(part.bytes for part in on_device if phase in part.phases) for phase in PHASES]

@@ -176,7 +176,4 @@ class AheadCollector(Collector):
 def staleness(episodes: Sequence[Episode], iteration: int) -> dict[str, float]:
     """Updates between the weights of each turn and ``iteration``, as metrics."""
     behind = [iteration - turn.version for episode in episodes for turn in episode.turns if turn.version is not None]
-    return {
-        "staleness_mean": float(np.mean(behind)) if behind else 0.0,
-        "staleness_max": float(max(behind, default=0)),
-    }
+    return {"staleness_mean": float(np.mean(behind)) if behind else 0.0, "staleness_max": float(max(behind, default=0))}

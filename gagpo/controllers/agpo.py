@@ -11,7 +11,6 @@ from pydantic import Field
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.options import Options
-from gagpo.controllers.votes import vote_entropy
 from gagpo.credit.turns import Turns
 from gagpo.credit.turns.grouping import group_std
 
@@ -156,6 +155,16 @@ class AgpoController:
     def load_state_dict(self, state: State) -> None:
         by_task = {task: Statistics(*numbers) for task, numbers in state["by_task"].items()}
         self.state = AgpoState(**{**state, "by_task": by_task})
+
+
+def vote_entropy(vote_E: np.ndarray, group_E: np.ndarray, groups: int) -> np.ndarray:
+    """Entropy of each group's votes, nats, float64[groups]."""
+    vote_E = np.unique(vote_E, return_inverse=True)[1]
+    kinds = int(vote_E.max()) + 1
+    cell_C, votes_C = np.unique(group_E * kinds + vote_E, return_counts=True)
+    cell_group_C = cell_C // kinds
+    share_C = votes_C / np.bincount(group_E, minlength=groups)[cell_group_C]
+    return np.bincount(cell_group_C, -share_C * np.log(share_C), groups) + 0.0
 
 
 def agpo_radius(found: Statistics, entropy_share: float, kl: float) -> float:

@@ -48,11 +48,7 @@ class Scope(torch.nn.Module):
 
 
 def shard(
-    model: torch.nn.Module,
-    ranks: Ranks,
-    precision: str,
-    device: str = "cpu",
-    head: torch.nn.Module | None = None,
+    model: torch.nn.Module, ranks: Ranks, precision: str, device: str = "cpu", head: torch.nn.Module | None = None
 ) -> None:
     """Shard ``model`` in place over all ranks, and the critic's ``head`` that reads its hidden states.
 

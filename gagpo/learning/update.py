@@ -174,11 +174,7 @@ class Updater:
     # A step -----------------------------------------------------------------------------------------------------------
 
     def _train_on(
-        self,
-        batch: MiniBatch,
-        controls: Callable[[Tensor], Controls] | None,
-        log: StepLog,
-        scores: bool,
+        self, batch: MiniBatch, controls: Callable[[Tensor], Controls] | None, log: StepLog, scores: bool
     ) -> None:
         """Take one optimiser step, unless no row has a gradient or it is not finite."""
         log.tokens += batch.tokens

@@ -87,10 +87,7 @@ class RolloutSettings(Options):
 class EngineSettings(Options):
     """The engine that samples responses; a name is short for ``{name: ...}``."""
 
-    name: str = Field(
-        "transformers",
-        description="transformers, vllm, the name of an installed plugin, or module:Name",
-    )
+    name: str = Field("transformers", description="transformers, vllm, the name of an installed plugin, or module:Name")
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="of sampling and of the reference policy")
     memory: float | None = Field(
         None, gt=0, lt=1, description="share of the device's memory for an engine that allocates its own"

@@ -15,13 +15,7 @@ from gagpo.envs.tasks import split_task
 from gagpo.settings.environment import ContextSettings, EnvironmentRow, EnvironmentSettings, RunEnvironment, fault_of
 from gagpo.settings.rollout import EngineSettings, RolloutSettings
 from gagpo.settings.sft import SftSettings
-from gagpo.settings.training import (
-    EvaluationSettings,
-    LoraSettings,
-    OptimizerSettings,
-    RanksSettings,
-    TrainingSettings,
-)
+from gagpo.settings.training import EvaluationSettings, LoraSettings, OptimizerSettings, RanksSettings, TrainingSettings
 from gagpo.trackers import TRACKERS
 
 DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu")

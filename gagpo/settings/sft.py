@@ -19,8 +19,7 @@ class SftModelSettings(Options):
     )
     vocabulary: int | None = Field(None, ge=300, description="most tokens of the tokenizer")
     numbers: Literal["words", "digits", "names"] = Field(
-        "words",
-        description="tokens of numbers: like words, one per digit, or one with the preceding name (mug 1)",
+        "words", description="tokens of numbers: like words, one per digit, or one with the preceding name (mug 1)"
     )
     marks: list[str] = Field([], description="texts that are one token each, such as ' [SEP] '")
 

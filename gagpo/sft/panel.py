@@ -99,11 +99,7 @@ class Panel:
     """Plays a model on the same training tasks with the same seeds each time, and keeps the ``measures``."""
 
     def __init__(
-        self,
-        settings: RunSettings,
-        tokenizer: PreTrainedTokenizerBase,
-        expected: Expected,
-        say: Say = lambda _: None,
+        self, settings: RunSettings, tokenizer: PreTrainedTokenizerBase, expected: Expected, say: Say = lambda _: None
     ):
         self.settings, self.tokenizer, self.expected, self.say = settings, tokenizer, expected, say
         self.env = environment_of(settings)

@@ -22,14 +22,7 @@ from gagpo.base import durable
 from gagpo.base.errors import InvalidArgument
 from gagpo.settings import RunSettings, SettingsError
 from gagpo.settings.derived import RECIPE, Derived, applied, recipe, refuse_other
-from gagpo.sft.demonstrations import (
-    Demonstrations,
-    demonstrations,
-    environment_of,
-    of_file,
-    phrasing_of,
-    sft_of,
-)
+from gagpo.sft.demonstrations import Demonstrations, demonstrations, environment_of, of_file, phrasing_of, sft_of
 from gagpo.sft.derived import Lengths, derived_shape, rate_of, resolved, vocabulary_of, words
 from gagpo.sft.fit import fit
 from gagpo.sft.messages import read_messages, rows_of

@@ -16,10 +16,7 @@ __all__ = ["TRACKERS", "Tracker", "Trackers", "require_trackers", "tracking"]
 TRACKERS: Registry[Callable[[], Tracker]] = Registry(
     "tracker",
     "gagpo.trackers",
-    {
-        "tensorboard": "gagpo.trackers.tensorboard:TensorBoard",
-        "wandb": "gagpo.trackers.wandb:Wandb",
-    },
+    {"tensorboard": "gagpo.trackers.tensorboard:TensorBoard", "wandb": "gagpo.trackers.wandb:Wandb"},
 )
 
 

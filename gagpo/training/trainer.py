@@ -56,11 +56,7 @@ class Trainer:
     """
 
     def __init__(
-        self,
-        folder: RunFolder,
-        report: Report | None = None,
-        quiet: bool = False,
-        ranks: Ranks | None = None,
+        self, folder: RunFolder, report: Report | None = None, quiet: bool = False, ranks: Ranks | None = None
     ):
         self.ranks = ranks = ranks or Ranks()
         settings = folder.settings
@@ -251,10 +247,7 @@ class Trainer:
 
 
 def train(
-    folder: RunFolder,
-    report: Report | None = None,
-    quiet: bool = False,
-    ranks: Ranks | None = None,
+    folder: RunFolder, report: Report | None = None, quiet: bool = False, ranks: Ranks | None = None
 ) -> dict[str, EvalResult]:
     """Run or resume the run in ``folder``; returns its final evaluations by panel.
 

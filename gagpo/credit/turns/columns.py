@@ -131,10 +131,7 @@ class Turns:
 
     @classmethod
     def from_episodes(
-        cls,
-        episodes: Sequence[Episode],
-        key: StateKey = "observation",
-        penalty: float | Sequence[float] = 0.0,
+        cls, episodes: Sequence[Episode], key: StateKey = "observation", penalty: float | Sequence[float] = 0.0
     ) -> Turns:
         """The columns of ``episodes``. In single-turn episodes the action (the extracted answer) is the vote.
 

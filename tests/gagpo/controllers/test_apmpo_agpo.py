@@ -10,8 +10,7 @@ from pydantic import ValidationError
 
 from gagpo.algorithms import load
 from gagpo.controllers import Agpo, Apmpo, Controllers, ControllerSettings
-from gagpo.controllers.agpo import Statistics, agpo_radius
-from gagpo.controllers.votes import vote_entropy
+from gagpo.controllers.agpo import Statistics, agpo_radius, vote_entropy
 from gagpo.credit import Turns, advantages
 
 

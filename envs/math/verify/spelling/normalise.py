@@ -71,10 +71,7 @@ _REWRITINGS = table(
     (r"\\not\s*=", r"\\ne "),
     (r"\{([^{}]*)\\over(?![a-zA-Z])([^{}]*)\}", r"\\frac{\1}{\2}"),
     (r"\\(?:mathrm|text)(?:\s*\{\s*([ei])\s*\}|\s+([ei])(?![a-zA-Z]))|\\([ij])math(?![a-zA-Z])", r"\1\2\3"),
-    (
-        r"\\(?:operatorname\*?|mathrm|text)\s*\{\s*((?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|ln|log|exp|gcd)\s*\}",
-        r"\\\1 ",
-    ),
+    (r"\\(?:operatorname\*?|mathrm|text)\s*\{\s*((?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|ln|log|exp|gcd)\s*\}", r"\\\1 "),
     (r"\\(?:text|mathrm|mbox)\s*\{\s*(,?)\s*(and|or)\s*,?\s*\}", r"\1 \2 "),
     (r"\{([^{}]*)\\choose(?![a-zA-Z])([^{}]*)\}", r"\\binom{\1}{\2}"),
     (
