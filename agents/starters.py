@@ -2,7 +2,7 @@
 
 A starter is a Hugging Face folder with half-precision weights and two more files: ``recipe.yaml``, the settings it was
 made with, and ``manifest.json``, its results, the commands that made it, and the SHA-256 of every other file. Large
-files are packed as ``FILE.xz``, and unpacked to ``$GAGPO_DATA/models`` when the starter is first used.
+files are packed as ``FILE.xz``, and unpacked to ``$GAGPO_DATA/unpacked`` when the starter is first used.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def read(folder: Path) -> Starter:
 def _unpacked(starter: Starter) -> Path:
     """The starter's files, each unpacked, in a folder whose name has their hash; made if it is missing or damaged."""
     version = hashlib.sha256(json.dumps(starter.manifest["files"]).encode()).hexdigest()[:8]
-    folder = data_folder() / "models" / f"starter-{starter.name}-{version}"
+    folder = data_folder() / "unpacked" / f"{starter.name}-{version}"
     if _is_whole(folder):
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)

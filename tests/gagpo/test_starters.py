@@ -31,6 +31,7 @@ def own(corridor, warm_model, tmp_path, monkeypatch):
     """A starter of one's own, called ``walker``, in a root of its own; gives its folder."""
     root = tmp_path / "starters"
     monkeypatch.setattr(starters, "root", lambda: root)
+    monkeypatch.setenv("GAGPO_DATA", str(tmp_path / "data"))
     result = tmp_path / "first.json"
     measure("random", environment=CORRIDOR, kwargs={"max_turns": 16}, split="test", quiet=True).save(result)
     return ship(warm_model, "walker", corridor(), [result], ["gagpo sft corridor.yaml"], FIRST)
