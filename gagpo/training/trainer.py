@@ -14,6 +14,7 @@ from gagpo.agents.episodes import Episode
 from gagpo.agents.model import commit_of
 from gagpo.agents.setup import make_env, tasks_of
 from gagpo.base.errors import GagpoError
+from gagpo.base.memory import release_freed
 from gagpo.collecting.ahead import AheadCollector
 from gagpo.collecting.collector import Collection, Collector
 from gagpo.collecting.distributed_rollout import require_fitting, rollout_of
@@ -137,11 +138,13 @@ class Trainer:
             begun = time.perf_counter()
             with span("collecting"):
                 collected = self.collector.collect(self.sampler.agent(), pool, self.iteration)
+            release_freed()
             require_turns(collected.played, self.iteration + 1)
             with self.interruptions.deferred():
                 self._consistent = None  # a second Ctrl-C is raised at once, and half an update must not be saved
                 with span("credit and batches"):
                     metrics = self._learn(collected, pool, begun)
+                release_freed()
                 with span("writing"):
                     left = self.left.seconds(self.iteration, self.turns_total)
                     self.recorder.iteration(metrics, collected.played, left)
@@ -196,6 +199,7 @@ class Trainer:
                 with self.collector.paused(self.sampler.engine):
                     result, episodes = self.sampler.evaluate(pool, env, panel, name, self.quiet)
                 self.recorder.evaluation(label, result, episodes)
+        release_freed()
         if played:
             self.left.evaluation(time.perf_counter() - begun)
 
