@@ -217,7 +217,9 @@ def main() -> None:
     arguments = parser.parse_intermixed_args()
     study = STUDIES[arguments.study]
     if unknown := {*(arguments.only or ()), *arguments.without} - study.variants.keys():
-        parser.error(f"{arguments.study} has no variant {min(unknown)!r}; choose from {', '.join(map(repr, study.variants))}")
+        parser.error(
+            f"{arguments.study} has no variant {min(unknown)!r}; choose from {', '.join(map(repr, study.variants))}"
+        )
     wanted = [label for label in arguments.only or study.variants if label not in arguments.without]
     study = replace(study, variants={label: study.variants[label] for label in wanted})
     results = arguments.study
