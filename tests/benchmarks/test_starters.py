@@ -79,7 +79,7 @@ def test_a_recipe_that_cannot_be_played_is_refused(corridor, warm_model, monkeyp
 
 def test_what_is_too_large_is_not_shipped(corridor, warm_model, tmp_path, monkeypatch):
     monkeypatch.setattr("benchmarks.starters.ship.MOST_BYTES", 1000)
-    with pytest.raises(TooLarge, match=r"would take 0\.\d MiB"):
+    with pytest.raises(TooLarge, match=r"would take 0\.\d MB"):
         ship(warm_model, "walker", corridor(), root=tmp_path / "starters")
     assert list((tmp_path / "starters").iterdir()) == []
 

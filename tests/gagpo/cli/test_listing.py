@@ -33,7 +33,7 @@ def test_everything_at_hand_is_listed(tmp_path):
     assert kinds == {"config", "environment", "algorithm", "engine", "model"}
     assert {"gagpo", "grpo"} <= {one.name for one in listed if one.kind == "algorithm"}
     (starter,) = [one for one in listed if one.name == "starter:alfworld"]
-    assert re.match(r"2\.46 M parameters, 4\.9 MiB; .* \d+\.\d \[\d+\.\d, \d+\.\d\] %$", starter.about)
+    assert re.match(r"2\.46 M parameters, 3\.9 MiB; .* \d+\.\d \[\d+\.\d, \d+\.\d\] %$", starter.about)
 
 
 def test_in_a_pipe_every_line_is_one_thing_with_tabs_between_its_facts(capsys, tmp_path):
