@@ -11,6 +11,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+import transformers
 import yaml
 
 from gagpo.agents import pretrained
@@ -159,7 +160,7 @@ def test_an_exported_adapter_is_read_by_peft_from_elsewhere(config, tmp_path, mo
     merged = export(str(folder.path), tmp_path / "merged")
     monkeypatch.chdir("/")
     theirs = peft.AutoPeftModelForCausalLM.from_pretrained(adapter).merge_and_unload()
-    ours = load_model(str(merged))
+    ours = transformers.AutoModelForCausalLM.from_pretrained(merged)
     ids = torch.arange(1000, 1040)[None]
     with torch.inference_mode():
         assert torch.allclose(theirs(ids).logits, ours(ids).logits, atol=1e-3)
