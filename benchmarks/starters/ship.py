@@ -2,8 +2,8 @@
 
     python -m benchmarks.starters.ship data/starters/alfworld-1 alfworld --recipe benchmarks/starters/alfworld.yaml \\
         --result data/panels/alfworld-small-move-0.4.json
-    python -m benchmarks.starters.ship runs/h/checkpoints/iteration-000040/average alfworld-household --bits 6 \\
-        --recipe benchmarks/starters/alfworld-household.yaml
+    python -m benchmarks.starters.ship runs/starter-alfworld-household/checkpoints/iteration-000040/model \\
+        alfworld-household --bits 7 --recipe benchmarks/starters/alfworld-household.yaml
 """
 
 from __future__ import annotations

@@ -201,8 +201,7 @@ def test_alfred2_has_more_pairs_objects_in_their_target_and_pans_on_burners() ->
 
 
 def test_a_room_in_which_the_task_is_impossible_is_drawn_again() -> None:
-    """The first room drawn for this one is a bedroom with a bed, drawers and a bin: no lamp can stand there."""
-    problem = pose(shipped(), 71, "alfred2", "train", "look_at_obj_in_light", 96)
+    problem = pose(shipped(), 71, "alfred2", "train", "look_at_obj_in_light", 96)  # drawn first: no place for a lamp
     assert problem.toggle in {thing.type for thing in problem.things}
 
 
