@@ -11,6 +11,7 @@ from gagpo.base.errors import GagpoError
 
 MAGIC = b"GGUF"
 PACKAGES = ("gguf", "accelerate")
+TOKENS = {"eos_token": "eos", "pad_token": "padding"}  # attributes of a tokenizer, and their names in a file
 
 
 class ConversionError(GagpoError, ValueError):
@@ -59,6 +60,7 @@ def convert(path: Path, folder: Path) -> None:
         raise ConversionError(f"{path} cannot be converted: {reason}") from error
     if tokenizer.chat_template is None:
         raise ConversionError(f"{path} has no chat template: convert the instruction-tuned version of the model")
+    _set_tokens(tokenizer, path)
     config = read.config
     del config.quantization_config  # with it, transformers refuses to save
     model = type(read)(config)
@@ -66,3 +68,14 @@ def convert(path: Path, folder: Path) -> None:
     model.generation_config = read.generation_config
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+def _set_tokens(tokenizer: Any, path: Path) -> None:
+    """Give the tokenizer the end and the padding of the file; transformers 5.17 ends a turn with its first token."""
+    from gguf import GGUFReader
+
+    fields = GGUFReader(path).fields
+    for attribute, name in TOKENS.items():
+        field = fields.get(f"tokenizer.ggml.{name}_token_id")
+        if field is not None:
+            setattr(tokenizer, attribute, tokenizer.convert_ids_to_tokens(int(field.contents())))

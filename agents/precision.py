@@ -33,10 +33,14 @@ def dtype_of(name: str) -> Any:
 def bound_kernels() -> None:
     """Limit the compiled kernels that torch and oneDNN keep; the default of 1,024 takes more than a gigabyte.
 
-    Call it before the first computation in half precision. Variables that are set already stay.
+    On a GPU, leave out cuDNN's attention, which compiles a kernel for every length that a row grows to. Call it before
+    the first computation in half precision. Variables that are set already stay.
     """
+    import torch
+
     for name, count in KERNELS.items():
         os.environ.setdefault(name, count)
+    torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def name_of(dtype: Any) -> str:

@@ -67,6 +67,15 @@ STUDIES = {
         ],
     ),
     "smollm2-alfworld": pretrained("alfworld", 22000, "valid_unseen", "valid_seen", "algorithm.correction=none"),
+    "smollm2-alfworld-gpu": Study(  # larger groups of tasks, at a rate that falls; add sft.steps=200 to `gagpo sft`
+        "configs/alfworld-smollm2.yaml",
+        {name: preset(name, "algorithm.correction=none") for name in ("gagpo", "grpo")},
+        common=[
+            *("device=cuda", "rollout.tasks=32", "training.microbatch_tokens=8192", "training.iterations=28"),
+            *("training.turns=100000", "training.save_every=28", "evaluation.every=0"),
+            *("optimizer.learning_rate=6e-5", "optimizer.schedule=linear"),
+        ],
+    ),
     "smollm2-maths": pretrained("maths", 16000),
     "smollm2-webshop": pretrained("webshop", 4000),
     "smollm2-sql": pretrained("sql", 9000, "unseen"),

@@ -7,6 +7,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 from gagpo.agents import pretrained
 from gagpo.agents.gguf import ConversionError
@@ -125,6 +126,22 @@ def test_a_file_of_the_users_own_is_converted(tmp_path):
     assert load_tokenizer(str(folder)).encode("ab") == load_tokenizer(str(folder)).encode("ab")
     with pytest.raises(FetchError, match="exists already"):
         pretrained.convert_file(tmp_path / "mine.gguf", folder)
+
+
+def test_a_turn_ends_with_the_files_own_token_under_every_transformers(tmp_path, monkeypatch):
+    read = AutoTokenizer.from_pretrained
+
+    def of_5_17(*given, **more):
+        tokenizer = read(*given, **more)
+        tokenizer.eos_token, tokenizer.pad_token = "<|im_start|>", None
+        return tokenizer
+
+    write_gguf(tmp_path / "mine.gguf")
+    with monkeypatch.context() as older:
+        older.setattr(AutoTokenizer, "from_pretrained", of_5_17)
+        folder = pretrained.convert_file(tmp_path / "mine.gguf", tmp_path / "mine")
+    tokenizer = load_tokenizer(str(folder))
+    assert (tokenizer.eos_token, tokenizer.pad_token) == ("<|im_end|>", "<|im_end|>")
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,12 @@ def test_rounded_sizes_need_less_than_half_of_the_kernels():
     assert rounded < exact / 2
 
 
+def test_attention_that_compiles_a_kernel_for_every_length_is_off():
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    bound_kernels()
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
 def test_what_the_user_has_set_is_left(monkeypatch):
     monkeypatch.setenv("LRU_CACHE_CAPACITY", "7")
     monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)
