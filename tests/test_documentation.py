@@ -23,7 +23,7 @@ PAGES = [*TOP, *sorted(DOCS.glob("*.md")), *sorted(LAB.glob("*.md"))]
 FOLDERS = ("envs", "agents", "eval", "gagpo", "tests", "docs", "lab", "configs", "benchmarks", "constraints")
 ENTRY_POINTS = {"gagpo.environments", "gagpo.engines", "gagpo.credits", "gagpo.trackers"}
 LOG = LAB / "log.md"  # describes the code at its date
-PLOTS = ("credits-three", "smollm2-maths", "view-group")  # README shows them in the colours of the reader's page
+PLOTS = ("credits-three", "smollm2-alfworld", "view-group")  # README shows them in the colours of the reader's page
 
 
 def read(path):
