@@ -73,7 +73,8 @@ def test_programs_are_sampled_ahead(walking, tmp_path, lockstep):
     config = walking(rollout={"ahead": 1, "lockstep": lockstep, "workers": 1})
     whole = run(config, tmp_path / "whole")
     rows = whole.metrics()
-    assert [row["iteration"] for row in rows] == [1, 2, 3] and rows[-1]["staleness_max"] == 1
+    assert [row["iteration"] for row in rows] == [1, 2, 3]
+    assert rows[-1]["staleness_max"] == 1 or not lockstep  # without it, a slow program begins after the update
     assert all(np.isfinite(row["loss"]) and row["restarted_episodes"] == 0 for row in rows)
     part = RunFolder.open(killed_after(1, whole, tmp_path))
     train(part, quiet=True)
