@@ -13,8 +13,6 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import filelock
-
 from gagpo.agents import starters
 from gagpo.agents.gguf import convert, require_convertible, require_packages
 from gagpo.base import durable, manifest
@@ -95,12 +93,9 @@ def get(name: str) -> Path:
         return folder
     require_packages()
     folder.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with filelock.FileLock(folder.with_name(f".{name}.lock"), timeout=LOCK_SECONDS):
-            if not (folder / manifest.NAME).is_file():
-                _make(MODELS[name], folder)
-    except filelock.Timeout:
-        raise FetchError(f"another process has been fetching {name} for {LOCK_SECONDS / 3600:.0f} h: end it") from None
+    with durable.alone(folder, LOCK_SECONDS, "fetching"):
+        if not (folder / manifest.NAME).is_file():
+            _make(MODELS[name], folder)
     return folder
 
 

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import filelock
-
 from gagpo.base import durable, manifest
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.folders import data_folder
@@ -103,7 +101,7 @@ def _unpacked(starter: Starter) -> Path:
     if _is_whole(folder):
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with filelock.FileLock(folder.with_name(f".{folder.name}.lock"), timeout=LOCK_SECONDS):
+    with durable.alone(folder, LOCK_SECONDS, "unpacking"):
         if not _is_whole(folder):
             with durable.replacing_folder(folder) as made:
                 for name in starter.manifest["files"]:

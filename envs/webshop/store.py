@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock
 
 from gagpo.base import durable
 from gagpo.base.errors import GagpoError
@@ -182,7 +181,7 @@ def build_once(folder: Path, build: Callable[[Path], None]) -> Path:
     """
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{folder}.lock", LOCK_TIMEOUT):
+        with durable.alone(folder, LOCK_TIMEOUT, "building"):
             if not folder.is_dir():
                 with durable.replacing_folder(folder) as unfinished:
                     build(unfinished)
