@@ -11,7 +11,7 @@ from gagpo.agents import chat_template
 from gagpo.agents.call_formats import MARKS
 from gagpo.agents.chat_template import DATE, TemplateFailed
 from gagpo.agents.encoding import THOUGHT, TextEncoder
-from gagpo.agents.engines.base import Response, stop_tokens
+from gagpo.agents.engines.base import Response, end_of_response, stop_tokens
 from gagpo.agents.episodes import Ids, Turn
 from gagpo.agents.prompts import Message, Prompt
 from gagpo.agents.toolbox import Phrasing, Toolbox, answer_messages, format_of
@@ -80,7 +80,7 @@ class Context:
         self.multiline = multiline
         self.template = dict(template or {})
         self._variables = chat_template.variables(template or {})
-        self._ends = set(stop_tokens(tokenizer))
+        self._ends, self._end = set(stop_tokens(tokenizer)), end_of_response(tokenizer)
         self._special = tuple(name for name in tokenizer.get_added_vocab() if name.strip())
         self._encoder = TextEncoder(tokenizer)
         ids = {tokenizer.convert_tokens_to_ids(name): name for name in THOUGHT if name in self._encoder.control}
@@ -174,7 +174,7 @@ class Context:
         """
         marks = (*THOUGHT, *(MARKS if self.toolbox else ()))
         ids = self._encode(self._encoder.protect(text, marks))
-        return np.append(ids, np.int32(self.tokenizer.eos_token_id)) if ended and not text.endswith(self.stop) else ids
+        return np.append(ids, np.int32(self._end)) if ended and not text.endswith(self.stop) else ids
 
     def _continuation(self, shown: Sequence[Message]) -> str:
         """What the template puts between a response and the next one, including the messages ``shown``.

@@ -214,6 +214,12 @@ def stop_tokens(tokenizer: Any, model: torch.nn.Module | None = None) -> list[in
     return sorted(stop for stop in stops if stop is not None)
 
 
+def end_of_response(tokenizer: Any) -> int:
+    """The token that ends a demonstrated response: the one of the chat template, else the tokenizer's end token."""
+    ended = turn_end(tokenizer)
+    return int(tokenizer.eos_token_id if ended is None else ended)
+
+
 _PROBE = "\u241e"  # stands for an assistant's message; no template alters it
 
 

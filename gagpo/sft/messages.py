@@ -16,6 +16,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from gagpo.agents.encoding import THOUGHT, TextEncoder
+from gagpo.agents.engines.base import end_of_response
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.base.errors import InvalidArgument
 
@@ -119,7 +120,8 @@ def _episode(messages: Sequence[Message], tools: list[Any] | None, encoder: Text
                 f"messages[{place}]: the chat template does not continue its own prompt for an answer, so it cannot "
                 "be told which tokens to imitate"
             )
-        text, ended = _split_end(whole[len(prompt) :], str(tokenizer.eos_token))
+        end = tokenizer.convert_ids_to_tokens(end_of_response(tokenizer))
+        text, ended = _split_end(whole[len(prompt) :], str(end))
         if prompt.startswith(before):
             prompt_ids = np.concatenate([before_ids, encoder.encode(prompt[len(before) :])])
         else:

@@ -146,6 +146,16 @@ def test_the_date_is_fixed_and_variables_reach_the_template(tokenizer):
         Context(tokenizer, find_prompt("plain"), template={"date": "today"})
 
 
+def test_a_demonstration_ends_as_the_template_ends_a_message(tokenizer):
+    """Gemma's tokenizer ends with ``<eos>``, its template with ``<end_of_turn>``."""
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|eot|>"]})
+    tokenizer.chat_template = tokenizer.chat_template.replace("<|end|>", "<|eot|>\n")
+    context = Context(tokenizer, find_prompt("plain"))
+    (turn,) = played(context, ("You stand at 3.", "left"))
+    assert tokenizer.decode(turn.response_ids) == "left<|eot|>"
+    assert "left<|eot|>\n" in tokenizer.decode(context.prompt([turn], "You stand at 2."))
+
+
 def test_stop_tokens_include_the_end_of_turn_of_the_template(tokenizer):
     from gagpo.agents.engines.base import stop_tokens
 

@@ -53,6 +53,10 @@ def test_a_conversation_is_one_row_and_its_answers_are_imitated(stored, tiny):
     assert tokenizer.decode(row.ids) == whole.removesuffix("\n")
     imitated = tokenizer.decode(row.ids[row.kind_L == RESPONSE])
     assert imitated == 2 * f"right{tokenizer.eos_token}"
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|eot|>"]})
+    tokenizer.chat_template = tokenizer.chat_template.replace("<|end|>", "<|eot|>\n")
+    (row,) = labelled_rows(*read_messages(stored(TALK), tokenizer, 10))
+    assert tokenizer.decode(row.ids[row.kind_L == RESPONSE]) == 2 * "right<|eot|>"
 
 
 def test_tool_calls_are_written_as_the_template_writes_them(stored, tiny):
