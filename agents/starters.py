@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gagpo.base import durable, manifest
+from gagpo.base import durable, lock, manifest
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.folders import data_folder
 
@@ -101,7 +101,7 @@ def _unpacked(starter: Starter) -> Path:
     if _is_whole(folder):
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with durable.alone(folder, LOCK_SECONDS, "unpacking"):
+    with lock.alone(folder.with_name(f".{folder.name}.lock"), LOCK_SECONDS, f"unpacking {folder}"):
         if not _is_whole(folder):
             with durable.replacing_folder(folder) as made:
                 for name in starter.manifest["files"]:

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from gagpo.base import durable
+from gagpo.base import durable, lock
 from gagpo.base.errors import GagpoError
 from gagpo.envs.tasks import Task, TaskSet, UnknownTask
 from gagpo.envs.webshop.catalogue import Product, Sources, read_annotations, read_humans, read_products
@@ -181,7 +181,7 @@ def build_once(folder: Path, build: Callable[[Path], None]) -> Path:
     """
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with durable.alone(folder, LOCK_TIMEOUT, "building"):
+        with lock.alone(Path(f"{folder}.lock"), LOCK_TIMEOUT, f"building {folder}"):
             if not folder.is_dir():
                 with durable.replacing_folder(folder) as unfinished:
                     build(unfinished)

@@ -9,25 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
-
-@contextmanager
-def alone(place: Path, seconds: float, doing: str) -> Iterator[None]:
-    """Let one process at a time work on ``place``; the system releases the lock of a killed process.
-
-    Raises: TimeoutError if another process has been ``doing`` it for ``seconds``.
-    """
-    lock = FileLock(place.with_name(f".{place.name}.lock"), seconds)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise TimeoutError(f"another process has been {doing} {place} for {seconds:g} s: end it") from None
-    try:
-        yield
-    finally:
-        lock.release()
-
 
 @contextmanager
 def replacing(path: Path, flushed: bool = True) -> Iterator[Path]:

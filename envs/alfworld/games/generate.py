@@ -14,14 +14,11 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
-from gagpo.base import durable
+from gagpo.base import durable, lock
 from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.base.folders import data_folder
 from gagpo.envs.alfworld.games.catalogue import SIZES, TASK_TYPES
@@ -86,26 +83,13 @@ def generate(
     made = _Index(root, size, seed, phrasing).lookup(jobs)
     if made is None:
         root.mkdir(parents=True, exist_ok=True)
-        with _lock(root, patience):
+        with lock.alone(root / ".lock", patience, f"making ALFWorld games in {root}"):
             index = _Index(root, size, seed, phrasing)
             made = index.lookup(jobs)
             if made is None:
                 made = _make(root, size, functools.partial(files_of, size, seed, phrasing=phrasing), jobs)
                 index.store(made)
     return {split: [game for game in made if game.split == split] for split in splits}
-
-
-def _lock(root: Path, patience: float) -> AbstractContextManager[object]:
-    """Let one process at a time make games under ``root``; the system releases the lock of a killed process."""
-    lock = FileLock(root / ".lock")
-    try:
-        return lock.acquire(blocking=False)
-    except Timeout:
-        log.warning("waiting for another process that makes ALFWorld games in %s", root)
-    try:
-        return lock.acquire(patience)
-    except Timeout:
-        raise TimeoutError(f"{root}: another process has been making games here for {patience:g} s") from None
 
 
 Job = tuple[str, str, int]  # split, task type, index
