@@ -67,7 +67,7 @@ STUDIES = {
         ],
     ),
     "smollm2-alfworld": pretrained("alfworld", 22000, "valid_unseen", "valid_seen", "algorithm.correction=none"),
-    "smollm2-alfworld-gpu": Study(  # larger groups of tasks, at a rate that falls
+    "smollm2-alfworld-gpu": Study(  # more tasks an iteration, at a higher rate that falls
         "configs/alfworld-smollm2.yaml",
         {name: preset(name, "algorithm.correction=none") for name in ("gagpo", "grpo")},
         common=[
