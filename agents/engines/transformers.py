@@ -13,7 +13,8 @@ import torch
 
 from gagpo.agents.engines.adapters import merge
 from gagpo.agents.engines.base import Finished, ModelEngine, NamedTensor, Request, Response, Sampling
-from gagpo.agents.engines.flat.attention import forward
+from gagpo.agents.engines.flat.attention import forward, is_flat
+from gagpo.agents.engines.flat.graphs import RecordedSteps
 from gagpo.agents.engines.flat.slots import SlotCache
 from gagpo.agents.engines.spans import span
 from gagpo.agents.engines.weights import copy_tensors
@@ -21,6 +22,7 @@ from gagpo.agents.precision import dtype_of
 from gagpo.base.errors import InvalidArgument
 
 PREFILL_TOKENS = 8192  # most padded prompt tokens of one forward pass
+READING = 4  # decoding steps that take as long as reading prompts, where steps are recorded
 
 
 class DecodingRow:
@@ -52,7 +54,8 @@ class TransformersEngine(ModelEngine):
 
     Of a prompt, only what differs from the session's cached tokens is read. Live sessions fill the first slots of the
     cache, so a call for most of them reads the cache in place; a call for few gathers their slots. New requests join
-    those under way at the next token.
+    those under way at the next token; on a GPU, where decoding steps are recorded and reading is not, once those that
+    wait have lost as many tokens as reading costs.
 
     dtype: what is sampled in (``float32`` or ``bfloat16``); that of the model if None.
     own: always sample from a copy, so that the model can be trained meanwhile.
@@ -75,14 +78,19 @@ class TransformersEngine(ModelEngine):
         self.shares_weights = wanted == weight.dtype and not own
         if not self.shares_weights:
             self.model = merge(copy.deepcopy(model)).to(wanted).requires_grad_(False)
+        self._recorded = weight.is_cuda and is_flat(model)  # whether decoding steps are
+        self._steps = RecordedSteps(self.model)
         self._new: list[DecodingRow] = []  # submitted, not read yet
+        self._lost = 0  # tokens that they could have decoded
         self._rows: list[DecodingRow] = []  # being decoded
         self._finished: list[Finished] = []
         self._asleep: dict[torch.UntypedStorage, int] = {}  # of the engine's own weights: their bytes
         self._forget()
 
     def _forget(self) -> None:
+        """Drop what the sessions have read, with the memory that held it."""
         self._cache = SlotCache.of(self.model)
+        self._steps.clear()
         self._slot: dict[int, int] = {}
         self._session: list[int] = []  # by slot
         self._cached: list[np.ndarray] = []  # by slot: the tokens it holds, without those of a response under way
@@ -179,7 +187,10 @@ class TransformersEngine(ModelEngine):
             if self._rows:
                 with span("decoding"):
                     self._take(self._rows, self._advance())
-            new, self._new = self._new, []
+            self._lost += len(self._new)
+            if self._recorded and self._rows and self._lost < READING * len(self._rows):
+                return
+            new, self._new, self._lost = self._new, [], 0
             if new:
                 self._rows = [*self._rows, *new]
                 with span("reading"):
@@ -293,14 +304,20 @@ class TransformersEngine(ModelEngine):
         slot_B = np.asarray([self._slot[row.request.session] for row in rows])
         position_B = np.asarray([row.read for row in rows])
         token_B = np.asarray([row.ids[row.count - 1] for row in rows])
-        first = int(slot_B.max()) + 1
-        if 3 * len(slot_B) < first:
+        first = len(self._cached) if self._recorded else int(slot_B.max()) + 1
+        if 3 * len(slot_B) < first and not self._recorded:
             self._cache.plan(slot_B, position_B, np.ones(len(slot_B), np.int64))
             return self._forward(token_B, np.arange(len(slot_B)))
         # Cheaper than gathering: read all first slots, idle ones with a token after what they hold.
         token_S = np.zeros(first, np.int64)
         position_S = np.asarray([len(cached) for cached in self._cached[:first]])
         token_S[slot_B], position_S[slot_B] = token_B, position_B
+        if self._recorded:
+            try:
+                logits_SV = self._steps(self._cache, token_S, position_S)
+                return logits_SV[torch.as_tensor(slot_B, device=self.device)].float()
+            except RuntimeError:  # the model's code waits for the GPU: nothing was recorded
+                self._recorded = False
         self._cache.plan(np.arange(first), position_S, np.ones(first, np.int64))
         return self._forward(token_S, slot_B)
 

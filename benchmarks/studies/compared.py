@@ -71,8 +71,8 @@ STUDIES = {
         "configs/alfworld-smollm2.yaml",
         {name: preset(name, "algorithm.correction=none") for name in ("gagpo", "grpo")},
         common=[
-            *("device=cuda", "rollout.tasks=32", "training.microbatch_tokens=8192", "training.iterations=28"),
-            *("training.turns=100000", "training.save_every=28", "evaluation.every=0"),
+            *("device=cuda", "rollout.tasks=32", "training.microbatch_tokens=8192", "training.iterations=32"),
+            *("training.turns=150000", "training.save_every=32", "evaluation.every=0"),
             *("optimizer.learning_rate=6e-5", "optimizer.schedule=linear"),
         ],
     ),
@@ -232,13 +232,23 @@ STUDIES |= {
 }
 
 BY_SUCCESS = ["reward=success", "invalid_penalty=0.1"]
-FALLING = ["training.iterations=80", "optimizer.schedule=linear"]
+FALL = "optimizer.schedule=linear"
+FALLING = ["training.iterations=80", FALL]
 
 # A strong player in rooms as released games have them, which it was not made for, by reinforcement alone.
 STUDIES |= {
     "lift-household": Study(
         "benchmarks/starters/alfworld-alfred.yaml",
         {"GAGPO": preset("gagpo"), "GAGPO, refusals free": preset("gagpo", "invalid_penalty=0")},
+    ),
+    "household-recipes": Study(  # a weak player in rooms as released games have them; as many episodes each
+        "benchmarks/starters/alfworld-weak.yaml",
+        {
+            "constant rate": preset("gagpo"),
+            "falling rate": preset("gagpo", FALL),
+            "falling, groups of 16": preset("gagpo", FALL, "rollout={tasks: 8, samples: 16}"),
+            "falling, replay": [*cells(replay={"rise": 0}), FALL],
+        },
     ),
     "lift-catalogue": Study(  # 20,000 products, from short SFT on an expert that goes back
         "benchmarks/starters/webshop-browser.yaml",
@@ -262,13 +272,13 @@ STUDIES |= {
     ),
     "lift-corrected": Study(  # the same pages, from a browser that was corrected where it asked for what is not there
         "benchmarks/starters/webshop-browser-corrected.yaml",
-        {"GAGPO": preset("gagpo", "optimizer.schedule=linear")},
+        {"GAGPO": preset("gagpo", FALL)},
         split="test",
         chosen_on="validation",
     ),
     "lift-again": Study(  # the same pages, from that browser once it was corrected itself
         "benchmarks/starters/webshop-browser-again.yaml",
-        {"GAGPO": preset("gagpo", "optimizer.schedule=linear")},
+        {"GAGPO": preset("gagpo", FALL)},
         split="test",
         chosen_on="validation",
     ),

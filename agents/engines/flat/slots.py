@@ -72,18 +72,28 @@ class SlotCache:
         self._shape = (rows, longest_new, longest)
         self._decode = longest_new == 1
         self._padded_T = as_index(row_T * longest_new + offset_T)
-        query_position_BL = start_B[:, None] + np.minimum(np.arange(longest_new)[None, :], new_B[:, None] - 1)
-        self._query_position_BL = query_position_BL
+        last_B1 = new_B[:, None] - 1
+        self._query_position_BL = as_index(start_B[:, None] + np.minimum(np.arange(longest_new)[None, :], last_B1))
         self._visible_B1LL: dict[int | None, Tensor] = {}
+
+    def plan_step(self, position_S: Tensor, keys: int) -> None:
+        """Let the next forward pass append one token to each of the first slots and read ``keys`` tokens of each.
+
+        position_S: where the tokens go, below ``keys``; on the cache's device, so that a recorded pass reads it anew.
+        """
+        slots = len(position_S)
+        self.position_T, self._slot_T = position_S, torch.arange(slots, device=self.device)
+        self._slot_B, self._shape, self._decode = None, (slots, 1, keys), True
+        self._query_position_BL, self._visible_B1LL = position_S[:, None], {}
 
     def _visible(self, window: int | None) -> Tensor:
         if window not in self._visible_B1LL:
-            key_position_L = np.arange(self._shape[2])[None, None, :]
+            key_position_L = torch.arange(self._shape[2], device=self.device)
             query_position_BL1 = self._query_position_BL[:, :, None]
             seen_BLL = key_position_L <= query_position_BL1
             if window is not None:
                 seen_BLL &= key_position_L > query_position_BL1 - window
-            self._visible_B1LL[window] = torch.as_tensor(seen_BLL, device=self.device)[:, None]
+            self._visible_B1LL[window] = seen_BLL[:, None]
         return self._visible_B1LL[window]
 
     def attend(

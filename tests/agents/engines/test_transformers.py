@@ -25,9 +25,12 @@ def prompts(rng, count, vocabulary, longest=40):
     return {i: rng.integers(300, vocabulary, rng.integers(2, longest)).astype(np.int32) for i in range(count)}
 
 
-def test_logprobs_equal_the_models_over_many_turns(tiny):
+@pytest.mark.parametrize("recorded", [False, True])
+def test_logprobs_equal_the_models_over_many_turns(tiny, recorded):
+    """recorded: the padded steps of a GPU, for which new requests wait; on a CPU they are computed every time."""
     model, tokenizer = tiny
     engine = TransformersEngine(model, tokenizer)
+    engine._recorded = recorded
     engine.stops = np.arange(0, 60)  # stops often, so responses have many lengths
     rng = np.random.default_rng(0)
     contexts = prompts(rng, 12, model.config.vocab_size)
