@@ -8,7 +8,7 @@ in which every answer is taken for one of the admissible commands, so that a mod
 other. One turn: 128 answers of up to 64 tokens. Many turns: 16 episodes of 15 answers of up to 8 tokens; TRL plays them
 through its ``environment_factory``, and the tool call that it looks for in an answer is put there. Both begin in turn,
 and the first iteration of each is left out. With ``--model`` a pretrained model takes the place of a small one of
-random weights, and one turn is 32 answers. Needs TRL (``pip install 'gagpo[interop]'``).
+random weights; one turn is 32 answers, and many turns are 4 episodes. Needs TRL (``pip install 'gagpo[interop]'``).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Work:
 
 
 WORKS = {1: Work(1, 16, 64), 15: Work(15, 2, 8)}
-PRETRAINED_WORKS = {1: Work(1, 4, 64), 15: Work(15, 2, 8)}
+PRETRAINED_WORKS = {1: Work(1, 4, 64), 15: Work(15, 1, 8, samples=4)}
 
 
 def prepare(folder: Path, pretrained: str | None) -> str:
@@ -148,13 +148,14 @@ def theirs(model: str, work: Work, iterations: int, folder: Path) -> list[float]
             moments.append(time.process_time())
 
     episodes = work.tasks * work.samples
+    batch = min(ROWS, episodes)
     trainer = GRPOTrainer(
         AutoModelForCausalLM.from_pretrained(model),
         args=GRPOConfig(
             output_dir=str(folder),
             max_steps=iterations,
-            per_device_train_batch_size=ROWS,
-            gradient_accumulation_steps=episodes // ROWS,
+            per_device_train_batch_size=batch,
+            gradient_accumulation_steps=episodes // batch,
             num_generations=work.samples,
             max_completion_length=work.tokens if work.turns == 1 else 3000,
             max_tool_calling_iterations=work.turns - 1,

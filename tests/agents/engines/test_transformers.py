@@ -51,6 +51,21 @@ def test_logprobs_equal_the_models_over_many_turns(tiny, recorded):
     assert len(lengths) > 3
 
 
+def test_a_model_that_cannot_be_recorded_samples_without(tiny, monkeypatch):
+    model, tokenizer = tiny
+    requests = [Request(s, ids, s) for s, ids in prompts(np.random.default_rng(5), 4, model.config.vocab_size).items()]
+    expected = TransformersEngine(model, tokenizer).generate(requests, Sampling(max_tokens=6))
+    engine = TransformersEngine(model, tokenizer)
+    engine._recorded = True
+
+    def waits(*_):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(engine._steps, "_compute", waits)
+    for out, one in zip(engine.generate(requests, Sampling(max_tokens=6)), expected, strict=True):
+        assert out.ids.tolist() == one.ids.tolist()
+
+
 def test_a_response_does_not_depend_on_the_batch(tiny):
     model, tokenizer = tiny
     contexts = prompts(np.random.default_rng(1), 9, model.config.vocab_size)
