@@ -143,7 +143,7 @@ def learner(recipe: Recipe, kwargs: Kwargs) -> CorrectedAgent:
         settings.rollout.sampling,
         **dict(settings.context),
     )
-    return CorrectedAgent(agent, extras.takeover, extras.takeover_refused)
+    return CorrectedAgent(agent, extras.takeover, extras.takeover_refused, extras.takeover_repeated)
 
 
 def first_losses(path: Path, overrides: Sequence[str], folder: Path) -> list[float]:

@@ -34,6 +34,9 @@ class Extras(Options):
     )
     takeover: float = Field(0.15, ge=0, le=1, description="probability that the expert takes over after a valid turn")
     takeover_refused: float = Field(0.35, ge=0, le=1, description="the same after a turn without effect")
+    takeover_repeated: float | None = Field(
+        None, ge=0, le=1, description="the same after a valid move made before in the episode; as takeover by default"
+    )
     read_strays: bool = Field(True, description="stray moves are predicted like observations; false: not at all")
     stubborn: float = Field(
         0.0, ge=0, le=1, description="probability that a slip without effect is followed by another"

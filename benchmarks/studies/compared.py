@@ -246,6 +246,7 @@ STUDIES |= {
         {
             "constant rate": preset("gagpo"),
             "falling rate": preset("gagpo", FALL),
+            "falling, sampled at .4": preset("gagpo", FALL, "rollout.temperature=0.4"),
             "falling, groups of 16": preset("gagpo", FALL, "rollout={tasks: 8, samples: 16}"),
             "falling, replay": [*cells(replay={"rise": 0}), FALL],
         },

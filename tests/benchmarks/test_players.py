@@ -70,6 +70,11 @@ def test_without_failures_it_takes_over_as_often_as_asked():
     assert 0.19 < begun / who.count("L") < 0.31
 
 
+def test_it_takes_over_after_a_move_that_the_learner_made_before():
+    who = play(CorrectedAgent(Learner(), takeover=0.0, repeated=1.0), 1, valid=lambda number: True)
+    assert who.startswith("LLE") and "LL" not in who[1:]
+
+
 def test_the_experts_moves_carry_the_tokens_that_later_prompts_are_built_on():
     agent = CorrectedAgent(Learner(), takeover=1.0)
     episode = Episode("t", turns=[Turn("", "mine", "mine", trainable=False)])
