@@ -42,8 +42,9 @@ class CorrectedAgent:
     """A learner that an expert corrects (as in DAgger, Ross et al. 2011): it plays, and the expert takes over at times.
 
     With probability ``refused`` after a move of the learner that had no effect, ``repeated`` after one that it made
-    before in the episode, and ``takeover`` after any other, the expert makes the next one to four moves. Only those are trainable: they show what to do in the states that the
-    learner reaches. An expert that came after every refusal would never show how to recover from a second one.
+    before in the episode, and ``takeover`` after any other, the expert makes the next one to four moves. Only those are
+    trainable: they show what to do in the states that the learner reaches. An expert that came after every refusal
+    would never show how to recover from a second one.
     """
 
     def __init__(
