@@ -25,7 +25,6 @@ from gagpo.objectives.options import (
     ObjectiveSettings,
     Power,
 )
-from gagpo.objectives.replay import Replay
 
 Cells = dict[str, Any]
 """An algorithm as plain data, as in YAML."""
@@ -125,7 +124,6 @@ class Algorithm(ObjectiveSettings):
 
     preset: str = ""
     credit: AnyCredit = Field(default_factory=Gagpo)
-    replay: Replay | None = None
     controllers: ControllerSettings = ControllerSettings()
     critic: CriticSettings | None = None
 
@@ -170,17 +168,7 @@ def impossibilities(algorithm: Algorithm) -> list[str]:
         algorithm.ratio == "token" or isinstance(gate, Cispo | Dppo | Likelihood)
     ):
         reasons.append("ratio_gradient=token requires ratio=action or ratio=sequence, and a gate with a ratio gradient")
-    reasons += _replay_impossibilities(algorithm)
     return reasons + _controller_impossibilities(algorithm) + _critic_impossibilities(credit, algorithm.critic)
-
-
-def _replay_impossibilities(algorithm: Algorithm) -> list[str]:
-    reasons = []
-    if algorithm.critic is not None and algorithm.replay:
-        reasons.append("replay does not support a critic: choose a credit without one")
-    if algorithm.replay and (algorithm.controllers.apmpo or algorithm.controllers.agpo):
-        reasons.append("replay cannot be combined with controllers.apmpo or controllers.agpo")
-    return reasons
 
 
 def _controller_impossibilities(algorithm: Algorithm) -> list[str]:

@@ -111,12 +111,6 @@ STUDIES = {
             **{name: preset(name) for name in NEWER},
             "GRPO, IcePop": cells(preset="grpo", correction={"name": "icepop", "low": 0.5, "high": 5.0}),
             "GRPO, variance filter": cells(preset="grpo", controllers={"variance_filter": {"share": 0.9}}),
-            "SPEAR": cells(
-                preset="dr_grpo",
-                gate={"high": 0.28},
-                replay={},
-                controllers={"variance_filter": {"share": 0.75}},
-            ),
         },
         common=SHORT,
     ),
@@ -248,7 +242,6 @@ STUDIES |= {
             "falling rate": preset("gagpo", FALL),
             "falling, sampled at .4": preset("gagpo", FALL, "rollout.temperature=0.4"),
             "falling, groups of 16": preset("gagpo", FALL, "rollout={tasks: 8, samples: 16}"),
-            "falling, replay": [*cells(replay={"rise": 0}), FALL],
         },
     ),
     "lift-catalogue": Study(  # 20,000 products, from short SFT on an expert that goes back

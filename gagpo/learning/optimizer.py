@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 
-from gagpo.objectives.replay import decay
 from gagpo.settings import OptimizerSettings
 
 Group = dict[str, Any]
@@ -46,4 +46,7 @@ def rate_scale(settings: OptimizerSettings, iteration: int, iterations: int) -> 
     """Factor of the learning rate in ``iteration`` (from 0) of ``iterations``: linear warm-up, then the schedule."""
     if iteration < settings.warmup:
         return min(1.0, (iteration + 1) / settings.warmup)
-    return decay(settings.schedule, (iteration - settings.warmup) / max(1, iterations - settings.warmup))
+    done = (iteration - settings.warmup) / max(1, iterations - settings.warmup)
+    if settings.schedule == "constant":
+        return 1.0
+    return 1.0 - done if settings.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 NAME = re.compile(r"iteration-(\d{6})")
-REPLAY, SAMPLED = "replay.npz", "sampled.npz"
+SAMPLED = "sampled.npz"
 
 WEIGHTS, AVERAGE = "model", "average"
 """The folders of a checkpoint that hold weights, each usable wherever a model is."""
@@ -91,10 +91,6 @@ class Checkpoint:
         """Fill the optimiser, sharded or not, whatever the number of ranks that wrote the file."""
         self._loaded("optimizer", lambda path: states.fill_optimizer(optimizer, names, path, ranks or Ranks()))
 
-    def load_replay(self, restore: Callable[[bytes], None]) -> None:
-        """Pass the replay buffer to ``restore``."""
-        self._loaded(REPLAY, lambda path: restore(path.read_bytes()))
-
     def load_sampled(self, restore: Callable[[bytes], None]) -> None:
         """Pass the groups that were sampled ahead and not trained on to ``restore``, if there are any."""
         if (self.path / SAMPLED).exists():
@@ -126,7 +122,7 @@ class Snapshot:
     tensors: of the model or the adapter, unsharded, on the first rank.
     optimizer, critic: this rank's parts, by name.
     average: like ``tensors``, None without an average.
-    replay, sampled: the replay buffer and the episodes sampled ahead, None without any.
+    sampled: the episodes sampled ahead, None without any.
     """
 
     model: torch.nn.Module
@@ -136,7 +132,6 @@ class Snapshot:
     critic: dict[str, torch.Tensor]
     state: State
     average: dict[str, torch.Tensor] | None = None
-    replay: bytes | None = None
     sampled: bytes | None = None
 
     @classmethod
@@ -245,9 +240,8 @@ def _write_rest(temporary: Path, taken: Snapshot, tokenizer: PreTrainedTokenizer
         else:
             adapters.save(taken.model, taken.base, temporary / name, tensors)
             tokenizer.save_pretrained(temporary / name)
-    for name, data in ((REPLAY, taken.replay), (SAMPLED, taken.sampled)):
-        if data is not None:
-            (temporary / name).write_bytes(data)
+    if taken.sampled is not None:
+        (temporary / SAMPLED).write_bytes(taken.sampled)
     (temporary / "state.json").write_text(json.dumps(taken.state, indent=1) + "\n", encoding="utf-8")
     manifest.write(temporary)
     for path in [*temporary.rglob("*"), temporary]:

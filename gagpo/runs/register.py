@@ -156,10 +156,6 @@ SECTIONS = {
         Metric("value_explained", "share",
                "Variance of the targets that the values explain; below 0 is worse than a constant."),
     ),
-    "Replay": (
-        Metric("replayed_episodes", "count", "Episodes of earlier iterations trained on again."),
-        Metric("replay_coefficient", "ratio", "Factor of their advantages."),
-    ),
     "Controllers": (
         Metric("apmpo_exponent", "exponent", "APMPO's exponent."),
         Metric("apmpo_radius", "ratio", "APMPO's upper clip radius."),

@@ -35,7 +35,6 @@ from gagpo.training.annotations import annotate
 from gagpo.training.events import Warned
 from gagpo.training.policy import TrainedPolicy
 from gagpo.training.recorder import Recorder, checkpoint_bytes
-from gagpo.training.replay import LearningBatch, ReplayBuffer
 
 
 class Learner:
@@ -84,9 +83,6 @@ class Learner:
             max_skipped=training.max_skipped,
             ranks=ranks,
         )
-        self.replay = ReplayBuffer(self.algorithm.replay) if self.algorithm.replay else None
-        if saved and self.replay is not None:
-            saved.load_replay(self.replay.restore)
         if saved:
             saved.load_optimizer(self.optimizer, names_of(self.model, self.critic), ranks)
         self.average = AveragedWeights(policy.trained(), policy.average) if training.average else None
@@ -125,17 +121,10 @@ class Learner:
         episodes = collected.episodes
         turns, rows = self._turns(episodes), build_rows(episodes)
         credit = self._credit(episodes, turns, rows)
-        batch = LearningBatch(episodes, rows, credit)
-        if self.replay is not None:
-            batch = self.replay.extended(episodes, rows, credit, iteration)
-        learned = self._optimise(batch, rows, credit, iteration)
+        learned = self._optimise(episodes, rows, credit, iteration)
         self._observe(rows, credit.tokens, learned)
-
-        if self.replay is not None:
-            self.replay.remember(episodes, turns, credit, iteration)
-        ratio_K = self.updater.ratio_K[: credit.tokens]
-        annotate(collected.played, episodes, turns, credit, self.settings.algorithm.credit, ratio_K)
-        return {**credit.stats, **self._by_environment(episodes, turns, credit), **batch.stats, **learned}
+        annotate(collected.played, episodes, turns, credit, self.settings.algorithm.credit, self.updater.ratio_K)
+        return {**credit.stats, **self._by_environment(episodes, turns, credit), **learned}
 
     def _turns(self, episodes: Sequence[Episode]) -> Turns:
         """The turns as columns, with rewards as settings and controllers shape them."""
@@ -153,8 +142,8 @@ class Learner:
         value_K = self.updater.values(rows, tokens)
         return advantages(self._measured(turns, rows), self.settings.algorithm.credit, value_K)
 
-    def _optimise(self, batch: LearningBatch, rows: Sequence[Row], credit: Credit, iteration: int) -> Metrics:
-        """Take the optimiser steps. rows, credit: of the iteration's own episodes, for the trust region."""
+    def _optimise(self, episodes: Sequence[Episode], rows: Sequence[Row], credit: Credit, iteration: int) -> Metrics:
+        """Take the optimiser steps."""
         settings = self.settings
         scheduled = rate_scale(settings.optimizer, iteration, settings.training.iterations)
         for group, highest in zip(self.optimizer.param_groups, self.rates, strict=True):
@@ -162,12 +151,12 @@ class Learner:
         before = self.updater.weights() if self.controllers.bounds_steps else []
         rng = np.random.default_rng([settings.seed, iteration])
         try:
-            learned = self.updater.update(batch.rows, batch.credit, rng, self.controllers.controls)
+            learned = self.updater.update(rows, credit, rng, self.controllers.controls)
         except NonFiniteLoss as error:
-            path = self._save_offenders(iteration, batch.episodes)
+            path = self._save_offenders(iteration, episodes)
             raise NonFiniteLoss(f"iteration {iteration + 1}: {error}; see {path}", error.turns) from None
         if self.updater.skips.errors:
-            path = self._save_offenders(iteration, batch.episodes)
+            path = self._save_offenders(iteration, episodes)
             self.recorder.report(Warned(f"{self.updater.skips.errors[0]}: the step was skipped; see {path}"))
         self._bound_step(before, rows, credit.tokens, learned)
         return learned
@@ -178,7 +167,7 @@ class Learner:
         if not steps or not self.controllers.bounds_steps:
             self.controllers.skip()
             return
-        seen = divergence(np.log(self.updater.ratio_K[:tokens])) if steps > 1 else None
+        seen = divergence(np.log(self.updater.ratio_K)) if steps > 1 else None
         gap = learned.get("mismatch_kl", 0.0)  # between sampler and trainer before any step
         self.controllers.bound_step(
             seen,
@@ -253,8 +242,6 @@ class Learner:
         sampled: by its collector.
         """
         more: dict[str, Any] = {"sampled": sampled}
-        if self.replay is not None and self.ranks.first:
-            more["replay"] = self.replay.state()
         if self.average:
             with self.average.applied():
                 more["average"] = copied(self.model, self.policy.base, self.ranks)

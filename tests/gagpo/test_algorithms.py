@@ -100,8 +100,6 @@ def test_critics_follow_the_credit():
         ("agpo_adaptive", {"gate": "none"}, "gate none lacks"),
         ("grpo", {"critic": {}}, "credit grpo does not use a critic"),
         ("ppo_token", {"critic": None}, "credit ppo_token requires a critic"),
-        ("grpo", {"replay": {}, "credit": "ppo_token"}, "replay does not support a critic"),
-        ("grpo", {"replay": {"coefficient": 0}}, "greater than 0"),
         ("grpo", {"gate": "likelihood", "aggregation": "geometric"}, "does not support gate likelihood"),
     ],
 )

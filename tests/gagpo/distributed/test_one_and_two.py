@@ -26,7 +26,6 @@ CASES = {
         "algorithm": {"preset": "gspo", "correction": {"name": "icepop"}, **NO_KL},
         "training": {"epochs": 5, "minibatches": 1, "microbatch_tokens": 300, "gradient_checkpointing": True},
     },
-    "replay": {"algorithm": {"preset": "dr_grpo", "replay": {"rise": 0}}},
     "chunks and decay": {
         "algorithm": {"preset": "gagpo", **NO_KL},
         "optimizer": {"learning_rate": 1e-3, "weight_decay": 0.1},
@@ -34,7 +33,7 @@ CASES = {
     },
 }
 CHUNK = 4096  # logits, about a dozen tokens: the output layer is computed again in the backward pass
-QUICK = ("lora", "a step taken back", "replay")
+QUICK = ("lora", "a step taken back")
 CASES["activations computed twice"] = {
     "algorithm": CASES["ppo by tokens"]["algorithm"],
     "training": {"gradient_checkpointing": True},
