@@ -50,13 +50,17 @@ def test_windows_caps_and_sinks_are_part_of_flat_attention(name):
             torch.testing.assert_close(mine, model(row[None]).logits[0], atol=1e-3, rtol=1e-3)
 
 
+@pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("name", ["Gemma 2", "gpt-oss", "Mistral with a window", "LFM2", "Mamba 2", "Bloom", "Llama 4"])
-def test_sampled_logprobs_equal_those_of_the_trainer(name, tiny_tokenizer):
-    """Sampled log-probabilities equal those of the trainer's pass, over responses longer than any window."""
+def test_sampled_logprobs_equal_those_of_the_trainer(name, recorded, tiny_tokenizer):
+    """Sampled log-probabilities equal those of the trainer's pass, over responses longer than any window.
+
+    recorded: with the padded steps of a GPU, on the flat path.
+    """
     model = tiny(BY_NAME[name])
     choose_path(name, model)
     engine = transformers_engine(model, tiny_tokenizer)
-    engine.stops = np.array([7])
+    engine.stops, engine._recorded = np.array([7]), recorded and is_flat(model)
     assert isinstance(engine, GeneralEngine) != is_flat(model)
     rng = np.random.default_rng(0)
     prompts = [rng.integers(3, 120, n).astype(np.int32) for n in (4, 4, 9)]
