@@ -316,8 +316,8 @@ class TransformersEngine(ModelEngine):
             try:
                 logits_SV = self._steps(self._cache, token_S, position_S)
                 return logits_SV[torch.as_tensor(slot_B, device=self.device)].float()
-            except RuntimeError:  # the model's code waits for the GPU: nothing was recorded
-                self._recorded = False
+            except RuntimeError:  # the model's code waits for the GPU, or memory is short: nothing was recorded
+                self._recorded, self._steps = False, RecordedSteps(self.model)
         self._cache.plan(np.arange(first), position_S, np.ones(first, np.int64))
         return self._forward(token_S, slot_B)
 

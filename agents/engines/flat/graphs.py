@@ -55,7 +55,7 @@ class RecordedSteps:
     def __call__(self, cache: SlotCache, token_S: np.ndarray, position_S: np.ndarray) -> Tensor:
         """Logits ``(S, V)`` after one more token of each of the first slots; they change with the next call.
 
-        Raises: RuntimeError if the model's forward pass cannot be recorded, since it waits for the GPU.
+        Raises: RuntimeError if the model's forward pass cannot be recorded: it waits for the GPU, or memory is short.
         """
         if self._store is not cache.key[0]:  # the cache is another one, or has grown
             self.clear(cache.key[0])
