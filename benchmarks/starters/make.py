@@ -136,7 +136,8 @@ def learner(recipe: Recipe, kwargs: Kwargs) -> CorrectedAgent:
     settings, extras, base = recipe.settings, recipe.extras, sft_of(recipe.settings).base
     assert base is not None  # the recipe sees to it
     sampler = settings.engine
-    engine = make_engine(sampler.name, load_model(base), load_tokenizer(base), **sampler.arguments())
+    model = load_model(base, device=settings.device)
+    engine = make_engine(sampler.name, model, load_tokenizer(base), **sampler.arguments())
     agent = language_agent(
         engine,
         make_env(settings.only_environment.environment.id, kwargs),

@@ -242,6 +242,7 @@ STUDIES |= {
             "falling rate": preset("gagpo", FALL),
             "falling, sampled at .4": preset("gagpo", FALL, "rollout.temperature=0.4"),
             "falling, groups of 16": preset("gagpo", FALL, "rollout={tasks: 8, samples: 16}"),
+            "falling, twice as long": preset("gagpo", FALL, "training.iterations=60"),
         },
     ),
     "lift-catalogue": Study(  # 20,000 products, from short SFT on an expert that goes back
