@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import sys
+from contextlib import nullcontext, redirect_stderr
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -46,15 +48,15 @@ def convert(path: Path, folder: Path) -> None:
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
 
     require_convertible(path)
-    if not sys.stderr.isatty():
-        logging.disable_progress_bar()
     where: dict[str, Any] = {"gguf_file": path.name, "local_files_only": True}
+    # transformers draws its bars wherever standard error goes
+    bars = nullcontext() if sys.stderr.isatty() else redirect_stderr(io.StringIO())
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path.parent, **where)
-        read = AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.float32, **where)
+        with bars:
+            tokenizer = AutoTokenizer.from_pretrained(path.parent, **where)
+            read = AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.float32, **where)
     except Exception as error:  # damaged files fail anywhere in gguf and transformers
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise ConversionError(f"{path} cannot be converted: {reason}") from error

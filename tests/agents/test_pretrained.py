@@ -10,7 +10,7 @@ import torch
 from transformers import AutoTokenizer
 
 from gagpo.agents import pretrained
-from gagpo.agents.gguf import ConversionError
+from gagpo.agents.gguf import ConversionError, convert
 from gagpo.agents.model import ModelError, load_model, load_tokenizer
 from gagpo.agents.pretrained import FetchError, Pretrained
 from gagpo.base import manifest
@@ -126,6 +126,12 @@ def test_a_file_of_the_users_own_is_converted(tmp_path):
     assert load_tokenizer(str(folder)).encode("ab") == load_tokenizer(str(folder)).encode("ab")
     with pytest.raises(FetchError, match="exists already"):
         pretrained.convert_file(tmp_path / "mine.gguf", folder)
+
+
+def test_no_bars_are_drawn_in_a_pipe(tmp_path, capsys):
+    write_gguf(tmp_path / "mine.gguf")
+    convert(tmp_path / "mine.gguf", tmp_path / "made")
+    assert "%" not in capsys.readouterr().err
 
 
 def test_a_turn_ends_with_the_files_own_token_under_every_transformers(tmp_path, monkeypatch):
