@@ -46,30 +46,34 @@ def convert(path: Path, folder: Path) -> None:
 
     Raises: ConversionError for a missing package, a damaged file and a family that transformers does not convert.
     """
+    require_convertible(path)
+    # transformers draws its bars wherever standard error goes
+    with nullcontext() if sys.stderr.isatty() else redirect_stderr(io.StringIO()):
+        tokenizer, read = _read(path)
+        if tokenizer.chat_template is None:
+            raise ConversionError(f"{path} has no chat template: convert the instruction-tuned version of the model")
+        _set_tokens(tokenizer, path)
+        config = read.config
+        del config.quantization_config  # with it, transformers refuses to save
+        model = type(read)(config)
+        model.load_state_dict(read.state_dict())
+        model.generation_config = read.generation_config
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+
+def _read(path: Path) -> tuple[Any, Any]:
+    """The tokenizer and the model of a GGUF file. Raises: ConversionError for a damaged file."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    require_convertible(path)
     where: dict[str, Any] = {"gguf_file": path.name, "local_files_only": True}
-    # transformers draws its bars wherever standard error goes
-    bars = nullcontext() if sys.stderr.isatty() else redirect_stderr(io.StringIO())
     try:
-        with bars:
-            tokenizer = AutoTokenizer.from_pretrained(path.parent, **where)
-            read = AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.float32, **where)
+        tokenizer = AutoTokenizer.from_pretrained(path.parent, **where)
+        return tokenizer, AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.float32, **where)
     except Exception as error:  # damaged files fail anywhere in gguf and transformers
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise ConversionError(f"{path} cannot be converted: {reason}") from error
-    if tokenizer.chat_template is None:
-        raise ConversionError(f"{path} has no chat template: convert the instruction-tuned version of the model")
-    _set_tokens(tokenizer, path)
-    config = read.config
-    del config.quantization_config  # with it, transformers refuses to save
-    model = type(read)(config)
-    model.load_state_dict(read.state_dict())
-    model.generation_config = read.generation_config
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
 
 
 def _set_tokens(tokenizer: Any, path: Path) -> None:
