@@ -16,7 +16,7 @@ import gymnasium
 import numpy as np
 from gymnasium.error import ResetNeeded
 
-from gagpo.base.errors import InvalidArgument
+from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.envs.tasks import Task, TaskSet
 from gagpo.envs.tools import Tool
 
@@ -239,10 +239,17 @@ class TextEnv(gymnasium.Env[str, str]):
             raise InvalidArgument(f"unknown reset option {sorted(options)[0]!r}; known options: task, split")
         if task_id is None:
             return self.tasks(split).draw(self.np_random)
+        unavailable: GagpoError | None = None
         for name in dict.fromkeys((split, *self.splits)):
-            tasks = self.tasks(name)
+            try:
+                tasks = self.tasks(name)
+            except GagpoError as error:  # a split whose files are missing hides no task of another one
+                unavailable = unavailable or error
+                continue
             if task_id in tasks:
                 return tasks[task_id]
+        if unavailable is not None:
+            raise unavailable
         return self.tasks(split)[task_id]  # raises UnknownTask with advice
 
     def _info(self, outcome: Outcome) -> Info:

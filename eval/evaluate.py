@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,6 +90,18 @@ def evaluate(
     return EvalResult.from_episodes(episodes, panel, model, temperature), episodes
 
 
+def first_failure(episodes: Sequence[Episode]) -> str:
+    """The error of the first failed episode; empty if none failed."""
+    return next((str(one.info.get("error", "")) for one in episodes if one.outcome == "failed"), "")
+
+
+def require_played(result: EvalResult, episodes: Sequence[Episode], what: str) -> None:
+    """Raise GagpoError if every episode failed in its environment. what: begins the message."""
+    if result.failed == result.episodes:
+        count = f"all {result.episodes} episodes" if result.episodes > 1 else "the only episode"
+        raise GagpoError(f"{what}: {count} failed in the environment: {first_failure(episodes)}")
+
+
 @dataclass(frozen=True)
 class Player:
     """An agent and how to play a panel with it.
@@ -130,7 +142,7 @@ class EvaluationOutcome:
     @property
     def failure(self) -> str:
         """The error of the first failed episode; empty if none failed."""
-        return next((str(one.info.get("error", "")) for one in self.episodes if one.outcome == "failed"), "")
+        return first_failure(self.episodes)
 
 
 @dataclass(frozen=True)
@@ -191,9 +203,7 @@ class ChosenPanel:
             with durable.replacing(request.episodes) as temporary:
                 write_episodes(temporary, episodes)
         outcome = EvaluationOutcome(result, episodes, journal.path if journal else None)
-        if result.failed == result.episodes:
-            if outcome.journal:
-                outcome.journal.unlink()
-            count = f"all {result.episodes} episodes" if result.episodes > 1 else "the only episode"
-            raise GagpoError(f"{request.environment}: {count} failed in the environment: {outcome.failure}")
+        if result.failed == result.episodes and outcome.journal:
+            outcome.journal.unlink()
+        require_played(result, episodes, request.environment or "")
         return outcome

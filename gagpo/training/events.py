@@ -85,14 +85,22 @@ class Warned:
 
 @dataclass(frozen=True)
 class EvaluationFinished:
-    """A panel has been evaluated. label: stage and split, the name of its file in ``evals/``."""
+    """A panel has been evaluated.
+
+    label: stage and split, the name of its file in ``evals/``.
+    failure: the error of the first episode that failed in its environment; empty if none did.
+    """
 
     label: str
     result: EvalResult
+    failure: str = ""
 
     def __str__(self) -> str:
         rate = self.result.success
-        return f"{self.label}: success {100 * rate.value:.1f} % [{100 * rate.low:.1f}, {100 * rate.high:.1f}]"
+        line = f"{self.label}: success {100 * rate.value:.1f} % [{100 * rate.low:.1f}, {100 * rate.high:.1f}]"
+        if self.failure:
+            line += f"\n      {self.result.failed} of {self.result.episodes} episodes failed, the first: {self.failure}"
+        return line
 
 
 Event = IterationFinished | Warned | EvaluationFinished

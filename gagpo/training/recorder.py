@@ -17,6 +17,7 @@ import torch
 
 from gagpo.agents.episodes import Episode
 from gagpo.distributed.ranks import Ranks
+from gagpo.eval.evaluate import first_failure
 from gagpo.eval.health import health_line
 from gagpo.eval.results import EvalResult
 from gagpo.learning.optimizer import moment_bytes
@@ -110,7 +111,7 @@ class Recorder:
         if self.ranks.first:
             self.folder.save_episodes(label, episodes)
             result.save(self.folder.evaluation(label))
-        self.report(EvaluationFinished(label, result))
+        self.report(EvaluationFinished(label, result, first_failure(episodes)))
 
     def has_measured(self, label: str) -> bool:
         """Whether there is a result of this evaluation already."""

@@ -25,7 +25,7 @@ from gagpo.distributed.interrupt import Interruptions
 from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.sharding import sampled_from
 from gagpo.envs.pool import Pool
-from gagpo.eval.evaluate import choose_panel
+from gagpo.eval.evaluate import choose_panel, require_played
 from gagpo.eval.results import EvalResult
 from gagpo.eval.runs import final_results
 from gagpo.runs import checkpoint as checkpoints
@@ -198,6 +198,7 @@ class Trainer:
                 played = True
                 with self.collector.paused(self.sampler.engine):
                     result, episodes = self.sampler.evaluate(pool, env, panel, name, self.quiet)
+                require_played(result, episodes, label)
                 self.recorder.evaluation(label, result, episodes)
         release_freed()
         if played:

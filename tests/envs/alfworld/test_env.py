@@ -15,6 +15,7 @@ import gagpo.envs  # noqa: F401 (registers the environments)
 from gagpo.envs.alfworld.engine import BrokenGame
 from gagpo.envs.alfworld.env import ALFWorldEnv
 from gagpo.envs.alfworld.games.catalogue import TASK_TYPES
+from gagpo.envs.alfworld.games.folder import NoGames
 from gagpo.envs.alfworld.games.generate import default_root, generate
 from gagpo.envs.tasks import EmptySplit, UnknownTask
 
@@ -176,6 +177,16 @@ def test_games_of_some_types_from_a_folder(data: Path) -> None:
     )
     with pytest.raises(EmptySplit):
         make(games=default_root("small", 0), task_types=[TASK_TYPES[5]], split="valid_seen").reset(seed=0)
+
+
+def test_a_folder_without_one_split_plays_the_others(data: Path, tmp_path: Path) -> None:
+    for split in ("train", "valid_unseen"):
+        (tmp_path / split).symlink_to(default_root("small", 0) / split)
+    env = make(games=tmp_path)
+    unseen = env.tasks("valid_unseen").ids[0]
+    assert env.reset(options={"task": unseen})[1]["split"] == "valid_unseen"
+    with pytest.raises(NoGames, match="valid_seen"):
+        env.reset(options={"task": "nowhere"})
 
 
 def test_released_games_are_played_through_the_same_class(

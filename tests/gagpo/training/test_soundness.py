@@ -15,6 +15,7 @@ import torch
 
 from gagpo.agents.model import ModelError, load_model
 from gagpo.base import durable, manifest
+from gagpo.base.errors import GagpoError
 from gagpo.distributed.interrupt import Interruptions
 from gagpo.eval.results import EvalResult
 from gagpo.runs import checkpoint as checkpoints
@@ -190,6 +191,12 @@ def test_an_iteration_in_which_every_episode_fails_stops_the_run_with_the_reason
     config = corridor(environment=broken, evaluation={"splits": ["test"], "before": False})
     with pytest.raises(NothingToLearn, match="broken on purpose"):
         trained(config, tmp_path / "run")
+
+
+def test_an_evaluation_in_which_every_episode_fails_stops_the_run_with_the_reason(corridor, tmp_path):
+    broken = {"id": "tests.envs.faulty:gagpo-test/Broken-v0", "kwargs": {}}
+    with pytest.raises(GagpoError, match=r"before-train: all 8 .* failed in the environment: .*broken on purpose"):
+        trained(corridor(environment=broken, evaluation={"splits": ["train"]}), tmp_path / "run")
 
 
 def test_prompts_that_never_fit_stop_the_run(corridor, tmp_path):
