@@ -22,12 +22,12 @@ from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 
-from benchmarks.alfworld.textworld import TextWorldEngine
 from benchmarks.alfworld.variants import VARIANTS, write_variant
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.alfworld.engine import Scene, read_game
 from gagpo.envs.alfworld.games.generate import generate
 from gagpo.envs.alfworld.native.engine import NativeEngine
+from gagpo.envs.alfworld.reference.engine import TextWorldEngine
 
 WALKS = ("expert", "random", "busy", "mixed", "garbage")
 GARBAGE = (

@@ -21,10 +21,10 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from benchmarks.alfworld.textworld import TextWorldEngine
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.alfworld.games.generate import generate
 from gagpo.envs.alfworld.native.engine import NativeEngine
+from gagpo.envs.alfworld.reference.engine import TextWorldEngine
 
 ENGINES = ("native", "textworld", "textworld-memoised")
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Required, TypedDict, cast
+from typing import Protocol, Required, TypedDict, cast
 
 from gagpo.base.errors import GagpoError
 
@@ -34,6 +34,19 @@ class Scene:
     done: bool = False
     score: int = 0
     state: str | None = None
+
+
+class Engine(Protocol):
+    """What plays one ``game.tw-pddl`` file at a time."""
+
+    def reset(self, game: Path) -> Scene:
+        """Start ``game``; raises :class:`BrokenGame`."""
+
+    def step(self, command: str) -> Scene:
+        """Carry out ``command``; one that is not admissible changes nothing. RuntimeError before the first reset."""
+
+    def close(self) -> None:
+        """Forget the game."""
 
 
 _FIELDS = ("pddl_domain", "grammar", "pddl_problem")

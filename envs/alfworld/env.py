@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from gagpo.base.errors import InvalidArgument
-from gagpo.envs.alfworld.engine import NOTHING_HAPPENS, Scene
+from gagpo.envs.alfworld.engine import NOTHING_HAPPENS, Engine, Scene
 from gagpo.envs.alfworld.expert.expert import Expert
 from gagpo.envs.alfworld.games.catalogue import TASK_TYPES
 from gagpo.envs.alfworld.games.folder import find_games, official_root
@@ -19,6 +19,7 @@ from gagpo.envs.base import Kwargs, MarkovKey, Outcome, TextEnv
 from gagpo.envs.tasks import Task, TaskSet
 
 _GENERATED = frozenset({"size", "seed", "counts", "texts"})  # arguments that apply to generated games only
+ENGINES = ("native", "textworld")
 BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
 
 
@@ -38,8 +39,11 @@ class ALFWorldEnv(TextEnv):
         The agent cannot see which one a game uses. Unless it is ``move``, the expert gets no list of admissible
         commands, discovers the verb by trying, and searches in a fixed order that can be imitated.
     texts: task texts of generated games: ``template``, ``human`` (everyday sentences) or ``both``.
+    engine: ``native``, or ``textworld``: the engine that the alfworld package uses, a thousand times slower, with the
+        same texts. It requires Python 3.12 or older.
     """
 
+    immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial | {"engine"}
     splits: ClassVar[tuple[str, ...]] = SPLITS
     choosing: ClassVar[frozenset[str]] = _GENERATED | {"games", "task_types", "verb"}
     has_hasty: ClassVar[bool] = True
@@ -64,6 +68,7 @@ class ALFWorldEnv(TextEnv):
         task_types: Collection[str] | None = None,
         verb: str = "move",
         texts: str = "template",
+        engine: str = "native",
     ):
         super().__init__(split, max_turns, expert, render_mode)
         self.size = size
@@ -77,7 +82,7 @@ class ALFWorldEnv(TextEnv):
             self.instructions = self.instructions.replace("move OBJECT to RECEPTACLE", wording)  # type: ignore[misc]
         self.games = official_root() if games == "official" else None if games is None else Path(games)
         list_jobs(size, self.counts, self.task_types)  # checks the arguments
-        self._engine = NativeEngine()
+        self._engine = _engine(engine)
         self._task_sets: dict[str, TaskSet] = {}
         self._expert: Expert | None = None
         self._goal = ""
@@ -85,7 +90,7 @@ class ALFWorldEnv(TextEnv):
 
     @classmethod
     def cheap(cls, kwargs: Kwargs) -> bool:
-        return True
+        return kwargs.get("engine", "native") == "native"
 
     @classmethod
     def without_effect(cls, kwargs: Kwargs) -> frozenset[str]:
@@ -147,3 +152,13 @@ class ALFWorldEnv(TextEnv):
             admissible_actions=scene.admissible_commands,
             extras={"goal": self._goal},
         )
+
+
+def _engine(name: str) -> Engine:
+    if name not in ENGINES:
+        raise InvalidArgument(f"unknown engine {name!r}; choose {' or '.join(ENGINES)}")
+    if name == "native":
+        return NativeEngine()
+    from gagpo.envs.alfworld.reference.engine import TextWorldEngine  # imports textworld, which takes a second
+
+    return TextWorldEngine()

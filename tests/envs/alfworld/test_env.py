@@ -225,3 +225,30 @@ def test_bad_settings_are_errors_with_advice(
     monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
     with pytest.raises(ValueError, match=message):
         make(**options)
+
+
+def test_an_unknown_engine_is_an_error_that_names_the_engines() -> None:
+    with pytest.raises(ValueError, match="unknown engine 'java'; choose native or textworld"):
+        make(engine="java")
+
+
+@pytest.mark.textworld
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="textworld breaks on 3.13")
+def test_the_packages_own_engine_gives_the_same_episode(env: ALFWorldEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ALFWORLD_DATA", raising=False)
+    reference = make(expert=True, engine="textworld")
+    task = next(iter(env.tasks("valid_unseen")))
+    options = {"task": task.id}
+    (text, info), (reference_text, reference_info) = env.reset(options=options), reference.reset(options=options)
+    over = False
+    while not over:
+        for key in ("goal", "admissible_actions", "expert_action", "success", "valid"):
+            assert info[key] == reference_info[key]
+        assert text == reference_text
+        action = info["expert_action"]
+        text, reward, over, _, info = env.step(action)
+        reference_text, reference_reward, reference_over, _, reference_info = reference.step(action)
+        assert (reward, over) == (reference_reward, reference_over)
+    assert info["success"] and reference_info["success"] and "ALFWORLD_DATA" not in os.environ
+    assert ALFWorldEnv.material({"engine": "textworld"}) == ALFWorldEnv.material({})
+    reference.close()

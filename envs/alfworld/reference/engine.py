@@ -1,15 +1,17 @@
-"""The reference engine: textworld's, as alfworld uses it. Imported only when asked for.
+"""The reference engine: textworld's, with the names that the alfworld package gives to objects.
 
-It is slow (about 23 steps a second) because it translates PDDL and parses text templates again and again;
-``memoise=True`` spares it that, which changes no text and makes it some ten times faster.
+It makes about 23 steps a second, because textworld translates PDDL and parses text templates again and again.
+``memoise=True`` caches both, which changes no text and makes it about ten times faster.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
+import os
 import re
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -21,28 +23,51 @@ from textworld.envs.pddl import PddlEnv, textgen
 from textworld.envs.pddl import logic as pddl_logic
 from textworld.logic import Proposition
 
-from benchmarks.alfworld.memoise import memoised_textworld
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.alfworld.engine import BrokenGame, Scene, read_game
-from gagpo.envs.alfworld.games.scenes import spoken_names
 from gagpo.envs.alfworld.games.shipped import shipped
+from gagpo.envs.alfworld.reference.memoise import memoised_textworld
+
+
+def _import_demangler() -> type:
+    """The class with which the alfworld package names objects.
+
+    The import makes a folder at ``$ALFWORLD_DATA`` and sets the variable; a user's own value and home stay as they are.
+    """
+    before = os.environ.get("ALFWORLD_DATA")
+    with tempfile.TemporaryDirectory() as scratch:
+        os.environ["ALFWORLD_DATA"] = scratch
+        try:
+            from alfworld.agents.utils.misc import Demangler
+        finally:
+            if before is None:
+                del os.environ["ALFWORLD_DATA"]
+            else:
+                os.environ["ALFWORLD_DATA"] = before
+    return Demangler
+
+
+_Demangler = _import_demangler()
 
 # Bookkeeping of the domain that no rule and no goal ever reads.
 _BOOKKEEPING = ("checked", "examined", "wasinreceptacle")
 _TASK = re.compile(r"Your task is to: ([^\"{}#\[\]|\\]*)\.")
 
 
-if sys.version_info >= (3, 13):  # its text generator changes locals(), which PEP 667 made a copy
-    raise InvalidArgument("TextWorld needs Python 3.12 or older: its text generator breaks on 3.13")
-
-
 class TextWorldEngine:
-    """textworld with the methods of the native engine. Use one object for many games: each leaks ~1 MB.
+    """textworld with the methods of the native engine. Use one object for many games: each leaks about 1 MB.
 
-    memoise: let textworld remember translated problems and parsed templates, and spare it deep copies.
+    Not for threads: the translator replaces ``sys.argv`` and standard output of the process for a moment.
+
+    memoise: let textworld cache translated problems and parsed templates, and avoid its deep copies.
+
+    Raises:
+        InvalidArgument: on Python 3.13 and later, where textworld's text generator breaks.
     """
 
     def __init__(self, memoise: bool = True):
+        if sys.version_info >= (3, 13):  # the generator changes locals(), which PEP 667 made a copy
+            raise InvalidArgument("engine textworld requires Python 3.12 or older: textworld breaks on 3.13")
         self._memoise = memoise
         self._env = PddlEnv(textworld.EnvInfos(won=True, admissible_commands=True))
         self._digest = ""
@@ -58,9 +83,10 @@ class TextWorldEngine:
                     self._digest = ""
                     _refuse_code(data["grammar"])
                     self._env.load(data)
-                    names = spoken_names(info.id for info in self._env._entity_infos.values())
-                    for info in self._env._entity_infos.values():
-                        info.name = names[info.id]
+                    entities = self._env._entity_infos
+                    demangler = _Demangler(game_infos=entities, shuffle=False)
+                    for entity in entities.values():
+                        entity.name = demangler.demangle_alfred_name(entity.id)
                 state = self._env.reset()
             except (Exception, SystemExit) as error:  # the translator exits where others raise
                 self._digest = ""

@@ -11,10 +11,10 @@ pytest.importorskip("textworld")
 if sys.version_info >= (3, 13):
     pytest.skip("TextWorld needs locals() as they were before PEP 667", allow_module_level=True)
 
-from benchmarks.alfworld.textworld import TextWorldEngine
 from gagpo.envs.alfworld.engine import BrokenGame
 from gagpo.envs.alfworld.games.catalogue import TASK_TYPES
 from gagpo.envs.alfworld.games.generate import files_of
+from gagpo.envs.alfworld.reference.engine import TextWorldEngine
 
 pytestmark = pytest.mark.textworld
 
