@@ -33,14 +33,23 @@ def open_catalogue(
 ) -> Store:
     """Open the store of a catalogue. The first call builds it, which takes minutes for a large catalogue.
 
-    data: a folder of data files or a product file; by default ``$WEBSHOP_DATA``, and if that is not set, a generated
-        catalogue.
+    data: a folder of data files or a product file; ``official`` for the folder that ``$WEBSHOP_DATA`` names; by
+        default that folder, and if the variable is not set, a generated catalogue.
     products: size of the generated catalogue.
     catalogue_seed: for the generated products, and for prices and budgets in any catalogue.
     exact: use the published environment's texts, goals and search.
+
+    Raises:
+        InvalidArgument: if ``data`` is ``official`` and ``$WEBSHOP_DATA`` is not set.
     """
     root = webshop_folder()
-    given = data or os.environ.get(DATA_VARIABLE)
+    official = os.environ.get(DATA_VARIABLE)
+    if data == "official" and not official:
+        raise InvalidArgument(
+            f"data=official requires the original WebShop files: set ${DATA_VARIABLE} to their folder "
+            "(docs/environments.md, WebShop)"
+        )
+    given = official if data in (None, "", "official") else data
     folder = Path(given) if given else generated_folder(root, products, catalogue_seed)
     return open_store(store_for(find_sources(folder), root, catalogue_seed), exact)
 

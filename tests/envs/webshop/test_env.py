@@ -234,8 +234,10 @@ def test_own_files_by_argument_or_by_variable(tmp_path, monkeypatch):
     data = write_files(tmp_path, [row(f"B{n}", f"shirt {n}") for n in range(7)])
     assert len(WebShopEnv(data=data).store) == 7
     assert len(WebShopEnv(data=data / "items_shuffle.json").store) == 7
+    with pytest.raises(ValueError, match=r"requires the original WebShop files: set .WEBSHOP_DATA"):
+        WebShopEnv(data="official")  # not the generated shop in silence
     monkeypatch.setenv("WEBSHOP_DATA", str(data))
-    assert len(WebShopEnv().store) == 7
+    assert len(WebShopEnv().store) == len(WebShopEnv(data="official").store) == 7
     monkeypatch.setenv("WEBSHOP_DATA", str(tmp_path / "gone"))
     with pytest.raises(CatalogueError, match="gone: no such file or folder"):
         WebShopEnv()

@@ -118,7 +118,9 @@ def test_a_real_model_is_planned_from_its_config_alone(big):
     assert part["weights"] == part["gradients"] == pytest.approx(6.175, abs=1e-3)
     assert part["optimiser"] == 2 * part["weights"] and part["reference"] == part["engine weights"] == 3.087428608
     assert made.tokens["most"] == 16 * 8 * 50 * 512 and made.disk["most"] == 4 * made.disk["checkpoint"]
-    assert made.disk["checkpoint"] == (4 + 4 + 8) * made.shape.parameters  # weights, their average, two moments
+    assert made.disk["checkpoint"] == (4 + 8) * made.shape.parameters  # weights, two moments
+    averaged = plan(with_overrides(big, ["training.average=true"]), Guess())
+    assert averaged.disk["checkpoint"] == (4 + 4 + 8) * made.shape.parameters
     assert made.hours == pytest.approx(made.tokens["guess"] * 150 / 2000 / 3600)
 
 
