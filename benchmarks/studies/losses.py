@@ -1,13 +1,13 @@
-"""Why a model that plays well gets worse: what its plain steps take from it, and which change of them keeps it.
+"""Why a model that does well gets worse under RL: what plain steps cost it, and which change of them keeps it.
 
     python -m benchmarks.studies.losses run      every change of the plain run, seed by seed
     python -m benchmarks.studies.losses table    means over seeds
 
-``data/starters/maths-single`` is trained on with Adam alone: nothing is taken back, and a gradient's length does not
-count. Each other run changes one thing that could be at fault. One gives its credit to tries at random, so that nothing
-in it is signal. One trains on three of six kinds of problem. All sample as many answers and make as many steps. What is
-left is measured on problems of all six kinds. Rows go to ``lab/studies/losses.jsonl``; what stands there is not run
-again.
+The single-turn model of ``configs/maths-single-small.yaml``, made by its SFT if it is missing, is trained with Adam
+alone: steps are not limited, and a gradient's length does not count. Each other run changes one suspected cause. One
+shuffles the advantages of a group, so that they contain no signal. One trains on three of six families of problems. All
+sample equally many answers and take equally many steps. Success is measured on problems of all six families. Rows go to
+``lab/studies/losses.jsonl``; a run that has a row is not repeated.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from benchmarks.studies.rows import append_row, has_row, read_rows
-from benchmarks.studies.study import Study, finished
+from benchmarks.studies.study import Study, finished, made_by_sft
 from gagpo import evaluate
 from gagpo.base.tables import Table
 from gagpo.credit.episode import Grpo
@@ -38,7 +38,7 @@ TRAINED = ("arithmetic", "words", "equations")
 PROBLEMS = {"levels": [1, 2, 3, 4], "size": 60000, "test_size": 480, "attempts": 1, "tools": False}
 PLAIN = ("training.trust_region=null", "optimizer.by_groups=false")
 COMMON = (
-    *("model=data/starters/maths-single", "rollout.samples=8", "rollout.max_tokens=128", "optimizer.schedule=constant"),
+    *("rollout.samples=8", "rollout.max_tokens=128", "optimizer.schedule=constant"),
     *("evaluation.splits=[]", "evaluation.every=0"),
 )
 BATCH = ("rollout.tasks=16", "training.minibatches=4", "training.iterations=40")
@@ -73,16 +73,17 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]] = {
 
 
 def run(options: argparse.Namespace, rows: Path) -> None:
-    """Every change, seed by seed, and once what all begin with."""
+    """Every change, seed by seed, and once the model that all start from."""
     if not has_row(rows, change="before"):
-        append_row(rows, {"change": "before", "seed": 0, **measured("data/starters/maths-single")})
+        start = made_by_sft(load("maths-single-small", options.overrides))
+        append_row(rows, {"change": "before", "seed": 0, **measured(start, options)})
     for seed in options.seeds:
         for change in options.only:
             if not has_row(rows, change=change, seed=seed):
                 played = trained(options, change, seed)
                 for name in (change, f"{change}, averaged") if change == "the default steps" else (change,):
                     model = f"{played.folder}@average" if name != change else str(played.folder)
-                    append_row(rows, {"change": name, "seed": seed, **course(played), **measured(model)})
+                    append_row(rows, {"change": name, "seed": seed, **course(played), **measured(model, options)})
 
 
 def trained(options: argparse.Namespace, change: str, seed: int) -> Run:
@@ -105,8 +106,8 @@ def course(played: Run) -> dict[str, float]:
     return found
 
 
-def measured(model: str) -> dict[str, float]:
-    """Success on unseen problems of all kinds: of the trained ones and the others, by chance and without."""
+def measured(model: str, options: argparse.Namespace) -> dict[str, float]:
+    """Success on unseen problems of all families: of the trained ones and the others, sampled and greedy."""
     found = {}
     for name, temperature, tries in (("sampled", 0.4, 4), ("greedy", 0.0, 1)):
         result = evaluate(
@@ -114,6 +115,7 @@ def measured(model: str) -> dict[str, float]:
             like="maths-single-small",
             kwargs={**PROBLEMS, "families": "all"},
             split="validation",
+            tasks=options.tasks,
             tries=tries,
             temperature=temperature,
             max_tokens=128,
@@ -147,6 +149,7 @@ def table(path: Path) -> list[str]:
 
 STUDY = Study("losses", __doc__, run, table)
 STUDY.options.add_argument("--only", nargs="+", choices=CHANGES, default=list(CHANGES))
+STUDY.options.add_argument("--tasks", type=int, help="validation problems to measure on; by default all")
 
 
 if __name__ == "__main__":

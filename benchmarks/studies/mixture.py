@@ -36,11 +36,11 @@ def run(options: argparse.Namespace, rows: Path) -> None:
         mixed = finished(settings, options.runs)
         for env in settings.all_environments:
             turns = math.fsum(mixed.series(of_environment("turns", env.name))[1])
-            if not has_row(rows, seed=seed, player="mixture", env=env.name):
+            if not has_row(rows, seed=seed, player="mixture", environment=env.name):
                 for panel in env.panels:
                     append_row(rows, _row(mixed, seed, "mixture", env.name, panel, turns))
         for env in settings.all_environments:
-            if has_row(rows, seed=seed, player="specialist", env=env.name):
+            if has_row(rows, seed=seed, player="specialist", environment=env.name):
                 continue
             turns = math.fsum(mixed.series(of_environment("turns", env.name))[1])
             specialist = finished(specialist_of(settings, env.name, turns), options.runs)

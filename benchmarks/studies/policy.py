@@ -42,17 +42,30 @@ class SmallPolicy(torch.nn.Module):
 
     def logprobs(self, turns: Sequence[Turn]) -> tuple[Tensor, Tensor]:
         """Log-probability of what each turn chose, and the policy's entropy there, float32[N] each."""
-        read = [turn.prompt_ids[STATE_FEATURES:] for turn in turns]
-        count_N = torch.tensor([len(row) // FEATURES for row in read])
-        logit_A = self.weight[torch.as_tensor(np.concatenate(read).reshape(-1, FEATURES)).long()].sum(1)
+        logprob_A, turn_A, chosen_N = self._distributions(turns)
+        entropy_N = torch.zeros(len(turns)).index_add(0, turn_A, -logprob_A.exp() * logprob_A)
+        return logprob_A[chosen_N], entropy_N
+
+    @torch.no_grad()
+    def measures(self, turns: Sequence[Turn]) -> tuple[np.ndarray, np.ndarray]:
+        """The columns ``entropy_N`` and ``energy_K`` of :class:`gagpo.credit.turns.Turns`; a turn has one token."""
+        logprob_A, turn_A, chosen_N = self._distributions(turns)
+        probability_A = logprob_A.exp()
+        entropy_N = torch.zeros(len(turns)).index_add(0, turn_A, -probability_A * logprob_A)
+        squares_N = torch.zeros(len(turns)).index_add(0, turn_A, probability_A.square())
+        return entropy_N.numpy(), (1 - 2 * probability_A[chosen_N] + squares_N).numpy()
+
+    def _distributions(self, turns: Sequence[Turn]) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probability of each admissible action, the turn that it belongs to, and the place of the chosen ones."""
+        features = [turn.prompt_ids[STATE_FEATURES:] for turn in turns]
+        count_N = torch.tensor([len(row) // FEATURES for row in features])
+        logit_A = self.weight[torch.as_tensor(np.concatenate(features).reshape(-1, FEATURES)).long()].sum(1)
         turn_A = torch.arange(len(turns)).repeat_interleave(count_N)
         top_N = torch.full((len(turns),), -torch.inf).scatter_reduce(0, turn_A, logit_A.detach(), "amax")
         shifted_A = logit_A - top_N[turn_A]
         total_N = torch.zeros(len(turns)).index_add(0, turn_A, shifted_A.exp()).log()
-        logprob_A = shifted_A - total_N[turn_A]
         chosen_N = count_N.cumsum(0) - count_N + torch.tensor([int(turn.response_ids[0]) for turn in turns])
-        entropy_N = torch.zeros(len(turns)).index_add(0, turn_A, -logprob_A.exp() * logprob_A)
-        return logprob_A[chosen_N], entropy_N
+        return shifted_A - total_N[turn_A], turn_A, chosen_N
 
     def values(self, turns: Sequence[Turn]) -> Tensor:
         """The critic's value of each turn, float32[N]."""

@@ -1,12 +1,13 @@
-"""What single-turn rows claim, where ratios leave 1: four passes over every batch, a large rate, nothing taken back.
+"""Single-turn algorithms where ratios leave 1: four passes over every batch, a large rate, no limit on the step.
 
-    python -m benchmarks.studies.ratios run      every row from one starter, seed by seed
-    python -m benchmarks.studies.ratios table    means over seeds, and differences to GRPO
+    python -m benchmarks.studies.ratios run      every algorithm from one single-turn model, seed by seed
+    python -m benchmarks.studies.ratios table    means over seeds, and differences from GRPO
 
 Problems of 60,000 in one turn without a calculator, as many answers for every row; sixteen steps an iteration, so that
-old and new policy differ within it. ``training.trust_region`` and ``optimizer.by_groups``, which keep a run from going
-too far, are off: what is compared is what the rows' own gates and controllers do about it. One row has them on. Rows go
-to ``lab/studies/ratios.jsonl``; what stands there is not run again.
+old and new policy differ within it. The model is that of ``configs/maths-single-small.yaml``, made by its SFT if it is
+missing. ``training.trust_region`` and ``optimizer.by_groups``, which limit steps, are off: the study compares what each
+algorithm's own gate and controllers do about large steps. One row has them on. Rows go to
+``lab/studies/ratios.jsonl``; a run that has a row is not repeated.
 """
 
 from __future__ import annotations
@@ -34,12 +35,7 @@ ANSWERS = 2560
 """Answers that a run samples, probes and thrown away groups included: twenty iterations of 16 problems x 8."""
 
 COMMON = (
-    *(
-        "model=data/starters/maths-single",
-        f"environment.kwargs={json.dumps(LEVELS)}",
-        "rollout.tasks=16",
-        "rollout.samples=8",
-    ),
+    *(f"environment.kwargs={json.dumps(LEVELS)}", "rollout.tasks=16", "rollout.samples=8"),
     *(f"training.turns={ANSWERS}", "training.iterations=40", "training.epochs=4", "training.minibatches=4"),
     "optimizer.schedule=constant",
     *("evaluation.splits=[test]", "evaluation.every=0", "evaluation.tries=8", "evaluation.temperature=1.0"),
@@ -74,14 +70,18 @@ def _measures(run: Run) -> dict[str, Any]:
     for one in run.evaluations:
         found |= {one.stage: one.result.success.value, f"{one.stage}_pass_8": one.result.pass_at_k[8]}
     entropy = run.series("entropy")[1]
-    found |= {"entropy_first": math.fsum(entropy[:ENDS]) / ENDS, "entropy_last": math.fsum(entropy[-ENDS:]) / ENDS}
-    moved = run.series("log_ratio_rms")[1]
+    found |= {"entropy_first": _mean_of(entropy[:ENDS]), "entropy_last": _mean_of(entropy[-ENDS:])}
+    moved = run.series("log_ratio_rms")[1] or [0.0]  # no iteration had a signal
     found |= {"moved_most": max(moved), "moved": math.fsum(moved) / len(moved)}
     for name in ("clip_fraction", "zero_groups"):
         values = run.series(name)[1]
         if values:
             found[name] = math.fsum(values) / len(values)
     return found
+
+
+def _mean_of(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values) if values else 0.0
 
 
 def table(path: Path) -> list[str]:

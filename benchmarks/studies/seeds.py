@@ -33,8 +33,8 @@ SUCCESS = 0.25
 PANEL_TASKS, PANEL_TRIES = 48, 2
 
 
-def main() -> int:
-    options = _options()
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _options(arguments)
     torch.set_num_threads(1)
     starts = Path(os.environ.get("GAGPO_DATA") or "data") / "studies"
     if options.command == "sweep":
@@ -42,13 +42,13 @@ def main() -> int:
     elif options.command == "run":
         run(options, starts)
     else:
-        for env in options.envs:
+        for env in options.environments:
             print("\n".join(table(options.rows / "seeds.jsonl", env, options.base)))
     return 0
 
 
 def sweep(options: argparse.Namespace, starts: Path) -> None:
-    for env in options.envs:
+    for env in options.environments:
         for seed in SWEEP_SEEDS:
             for method in options.methods:
                 for rate in RATES:
@@ -58,7 +58,7 @@ def sweep(options: argparse.Namespace, starts: Path) -> None:
 def run(options: argparse.Namespace, starts: Path) -> None:
     """Seed by seed, so that an interrupted study has all methods alike."""
     for seed in range(1, options.seeds + 1):
-        for env in options.envs:
+        for env in options.environments:
             for method in options.methods:
                 rate = best_rate(options.rows / "seeds-sweep.jsonl", env, method)
                 once(options.rows / "seeds.jsonl", starts, env, method, rate, seed, panel=True)
@@ -138,7 +138,7 @@ def _percent(values: Sequence[float]) -> str:
     return f"{100 * found.value:.1f} ± {50 * (found.high - found.low):.1f}"
 
 
-def _options() -> argparse.Namespace:
+def _options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="What a credit is worth to a learner.")
     parser.add_argument("command", choices=("sweep", "run", "table"))
     parser.add_argument(
@@ -148,7 +148,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--base", choices=list(METHODS), default="gagpo", help="what the others are compared to")
     parser.add_argument("--rows", type=Path, default=FOLDER)
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

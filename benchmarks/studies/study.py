@@ -10,6 +10,7 @@ from benchmarks.studies.rows import FOLDER
 from gagpo.base.core_schema import write_yaml
 from gagpo.eval.runs import Run
 from gagpo.settings import RunSettings
+from gagpo.sft.run import sft
 from gagpo.training.launch import train
 
 
@@ -46,8 +47,16 @@ class Study:
         return 0
 
 
+def made_by_sft(settings: RunSettings) -> str:
+    """The folder of the model that a run of ``settings`` starts from; made by the config's own SFT if it is missing."""
+    if settings.sft is not None and not settings.model.startswith("starter:") and not Path(settings.model).exists():
+        sft(settings)
+    return settings.model
+
+
 def finished(settings: RunSettings, runs: Path) -> Run:
-    """The run of ``settings``, begun, continued or only read. What they leave open is derived as in any run."""
+    """The run of ``settings``, started, resumed or only read. Keys that they leave open are derived as in any run."""
+    made_by_sft(settings)
     folder = runs / settings.name
     if (folder / "config.yaml").exists():
         return train(folder, resume=True, quiet=True)

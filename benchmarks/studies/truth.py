@@ -1,15 +1,16 @@
-"""Credit against the truth: what it makes of a batch, beside what every turn was really worth.
+"""Credit against the truth: the advantages that each credit gives to a batch, compared with what turns were worth.
 
     python -m benchmarks.studies.truth run                      the settings of the page, one row each
     python -m benchmarks.studies.truth run --environment small --horizon 20 --group 8 --success 0.25
-    python -m benchmarks.studies.truth table                    what the rows say
+    python -m benchmarks.studies.truth table                    every credit of every row
+    python -m benchmarks.studies.truth visits                   the same by how often a turn's state was visited
     python -m benchmarks.studies.truth compare graph@state gagpo@state      difference in cosine, batch by batch
 
-The truth of a turn is what it earned and what is to be earned after it, less what was to be earned before it, from
-``--tries`` continuations after the same actions; undiscounted (an ALFWorld success earns 1). A
-credit is judged by the policy gradient that it makes of a batch (its cosine with the true one, and signal over noise)
-and by the sign that it gives to turns that mattered. Rows go to ``lab/studies/truth.jsonl``; a setting that stands
-there is not measured again.
+A turn is worth the expected return after it minus the expected return before it, estimated from ``--tries``
+continuations after the same actions; undiscounted (an ALFWorld success earns 1). A credit is judged by the policy
+gradient that it gives (cosine with the true one, signal over noise), and by its sign for turns that mattered. The value
+of a state that one episode visited is that episode's own return, so the judgement is repeated for turns by the number
+of visits to their state. Rows go to ``lab/studies/truth.jsonl``; a setting that has a row is not measured again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from gagpo.agents.episodes import Episode
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.base.tables import Table
 from gagpo.credit import CREDITS, CreditSettings, advantages, turns_for
+from gagpo.credit.turns import Turns
 from gagpo.eval.statistics import mean_over_seeds, paired_t
 
 KEYS = ("observation", "state", "history")
@@ -62,6 +64,10 @@ SETTINGS: list[dict[str, Any]] = [
 """What the page reports: one thing changed at a time, as far as it goes."""
 
 
+VISITS: dict[str, tuple[int, float]] = {"1": (1, 1), "2-3": (2, 3), "4-7": (4, 7), "8+": (8, np.inf)}
+"""Classes of turns by the visits to their state in the task group; a credit without a key takes the true state."""
+
+
 @dataclass
 class Batch:
     """One batch of groups, what its turns were worth, and the direction that advantages for them move the policy in."""
@@ -70,6 +76,20 @@ class Batch:
     true_N: np.ndarray
     error_N: np.ndarray
     policy: SmallPolicy | None
+
+    def turns_for(self, credit: CreditSettings) -> Turns:
+        """The columns that the credit needs, with the policy's measures where there is a policy."""
+        columns = turns_for(self.episodes, credit)
+        if self.policy is None:
+            return columns
+        entropy_N, energy_K = self.policy.measures([turn for episode in self.episodes for turn in episode.turns])
+        return replace(columns, entropy_N=entropy_N, energy_K=energy_K)
+
+    def visits(self, credit: CreditSettings) -> np.ndarray:
+        """Visits to the state of each turn in its task group, int64[N]."""
+        keyed = credit if hasattr(credit, "key") else CREDITS.make({"name": "gagpo", "key": "state"})
+        state_N = turns_for(self.episodes, keyed).states()
+        return np.asarray(np.bincount(state_N)[state_N])
 
     def gradient(self, advantage_N: np.ndarray) -> np.ndarray:
         """Mean over turns of advantage times the gradient of the log-probability, float64[weights].
@@ -87,13 +107,13 @@ class Batch:
         return np.asarray(gradient.numpy(), np.float64)
 
 
-def main() -> int:
-    options = _options()
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _options(arguments)
     torch.set_num_threads(1)
     rows = options.rows / "truth.jsonl"
     if options.command != "run":
         for row in read_rows(rows):
-            print("\n".join(table(row) if options.command == "table" else compared(row, *options.credits)))
+            print("\n".join(shown(row, options)))
         return 0
     starts = Path(os.environ.get("GAGPO_DATA") or "data") / "studies"
     asked = {name: getattr(options, name) for name in ("environment", "horizon", "group", "success", "slips")}
@@ -117,19 +137,19 @@ def measure(setting: Mapping[str, Any], options: argparse.Namespace, starts: Pat
     batches = [
         Batch(*sample(agent, env, setting["group"], number, options), policy) for number in range(options.batches)
     ]
-    exact = np.stack([batch.gradient(batch.true_N) for batch in batches])
-    judged: dict[str, Any] = {"exact": judge(batches, [batch.true_N for batch in batches], exact)}
+    judged: dict[str, Any] = {"exact": judge(batches, [batch.true_N for batch in batches])}
     for label, credit in credits_of(options.credit).items():
-        found = []
-        for batch in batches:
-            # A credit's own columns: its key, its texts.
-            turns = turns_for(batch.episodes, credit)
-            found.append(advantages(turns, credit))
-        judged[label] = judge(batches, [one.advantage_N for one in found], exact)
+        if policy is None and credit.measure:
+            continue  # a script has no probabilities
+        results = [advantages(batch.turns_for(credit), credit) for batch in batches]
+        advantage = [result.advantage_N for result in results]
+        judged[label] = judge(batches, advantage)
+        judged[label]["visits"] = judge_by_visits(batches, advantage, [batch.visits(credit) for batch in batches])
         for name in ("aliasing", "coverage"):
-            told = [one.stats[name] for one in found if name in one.stats]
-            judged[label] |= {name: float(np.mean(told))} if told else {}
-    true_N, error_N = (np.concatenate([getattr(b, name) for b in batches]) for name in ("true_N", "error_N"))
+            values = [result.stats[name] for result in results if name in result.stats]
+            judged[label] |= {name: float(np.mean(values))} if values else {}
+    true_N = np.concatenate([batch.true_N for batch in batches])
+    error_N = np.concatenate([batch.error_N for batch in batches])
     return {
         "measured_success": float(np.mean([e.success for batch in batches for e in batch.episodes])),
         "turns": len(true_N),
@@ -151,12 +171,20 @@ def sample(
     return episodes, *true_advantages(episodes, value_N, variance_N)
 
 
-def judge(batches: Sequence[Batch], credit: Sequence[np.ndarray], exact: np.ndarray) -> dict[str, Any]:
+def judge(
+    batches: Sequence[Batch], credit: Sequence[np.ndarray], chosen: Sequence[np.ndarray] | None = None
+) -> dict[str, Any]:
     """Cosine with the true gradient of the other batches, signal over noise, and wrong signs (a zero is half of one).
 
     Signal over noise: squared length of the mean gradient over the mean squared distance from it, both unbiased.
+
+    credit: advantages of each batch's turns.
+    chosen: the turns of each batch that count, bool[N]; by default all.
     """
-    gradients = np.stack([batch.gradient(advantage_N) for batch, advantage_N in zip(batches, credit, strict=True)])
+    chosen = [np.ones(len(batch.true_N), np.bool_) for batch in batches] if chosen is None else chosen
+    pairs = list(zip(batches, credit, chosen, strict=True))
+    exact = np.stack([batch.gradient(np.where(chosen_N, batch.true_N, 0.0)) for batch, _, chosen_N in pairs])
+    gradients = np.stack([batch.gradient(np.where(chosen_N, credit_N, 0.0)) for batch, credit_N, chosen_N in pairs])
     cosines = []
     for place in range(len(batches)):
         rest = np.delete(exact, place, 0).mean(0)
@@ -168,16 +196,32 @@ def judge(batches: Sequence[Batch], credit: Sequence[np.ndarray], exact: np.ndar
     together = exact.mean(0)
     bias = float(mean @ together / (np.linalg.norm(mean) * np.linalg.norm(together) + 1e-300))
     wrong = []
-    for batch, advantage_N in zip(batches, credit, strict=True):
-        told = _matters(batch.true_N, batch.error_N)
-        agree = np.sign(batch.true_N[told]) * np.sign(advantage_N[told])
-        wrong.append((agree < 0) + 0.5 * (agree == 0))
+    for batch, credit_N, chosen_N in pairs:
+        judged_N = _matters(batch.true_N, batch.error_N) & chosen_N
+        agreement = np.sign(batch.true_N[judged_N]) * np.sign(credit_N[judged_N])
+        wrong.append((agreement < 0) + 0.5 * (agreement == 0))
+    wrong_signs = np.concatenate(wrong)
     return {
         "cosines": cosines,
         "signal_to_noise": max(signal, 0.0) / noise if noise else 0.0,
         "cosine_of_mean": bias,
-        "wrong_signs": float(np.concatenate(wrong).mean()),
+        "wrong_signs": float(wrong_signs.mean()) if len(wrong_signs) else None,
     }
+
+
+def judge_by_visits(
+    batches: Sequence[Batch], credit: Sequence[np.ndarray], visits: Sequence[np.ndarray]
+) -> dict[str, dict[str, Any]]:
+    """:func:`judge` on the turns of each number of visits, with their fraction of all turns and those with a sign."""
+    by_visits = {}
+    turns = sum(len(visits_N) for visits_N in visits)
+    for name, (low, high) in VISITS.items():
+        chosen = [(visits_N >= low) & (visits_N <= high) for visits_N in visits]
+        count = sum(int(chosen_N.sum()) for chosen_N in chosen)
+        signed = [_matters(batch.true_N, batch.error_N) & of for batch, of in zip(batches, chosen, strict=True)]
+        row = {"fraction": count / turns, "judged_turns": sum(int(signed_N.sum()) for signed_N in signed)}
+        by_visits[name] = row | (judge(batches, credit, chosen) if count else {})
+    return by_visits
 
 
 def _matters(true_N: np.ndarray, error_N: np.ndarray) -> np.ndarray:
@@ -196,21 +240,47 @@ def credits_of(more: Sequence[str]) -> dict[str, CreditSettings]:
     return found
 
 
+def shown(row: Mapping[str, Any], options: argparse.Namespace) -> list[str]:
+    """What a command prints of one row."""
+    if options.command == "compare":
+        return compared(row, *options.credits)
+    return table(row) if options.command == "table" else visits_table(row)
+
+
+def visits_table(row: Mapping[str, Any]) -> list[str]:
+    """Cosine and wrong signs of every credit by the number of visits; nothing for rows without that judgement."""
+    lines = []
+    for label, judged in row["credits"].items():
+        cells = [label]
+        for name in VISITS:
+            part = judged.get("visits", {}).get(name, {})
+            if not part.get("cosines"):
+                cells.append("")
+                continue
+            wrong = "" if part["wrong_signs"] is None else f", {part['wrong_signs']:.2f}"
+            cells.append(f"{np.mean(part['cosines']):.2f}{wrong} ({part['fraction']:.0%})")
+        if any(cells[1:]):
+            lines.append(cells)
+    if not lines:
+        return []
+    head = ["credit@key", *(f"{name} visits" for name in VISITS)]
+    legend = "cosine, wrong signs (fraction of turns)"
+    return [f"\n{title(row)}\n{legend}\n", *Table(head, lines).markdown()]
+
+
 def table(row: Mapping[str, Any]) -> list[str]:
     """One setting's credits, best first."""
-    credits = sorted(row["credits"].items(), key=lambda one: -float(np.mean(one[1]["cosines"])))
     lines = []
-    for label, one in credits:
-        # Mean and half an interval over the batches.
-        cosine = mean_over_seeds(one["cosines"])
+    for label, judged in sorted(row["credits"].items(), key=lambda item: -float(np.mean(item[1]["cosines"]))):
+        cosine = mean_over_seeds(judged["cosines"])  # with half an interval over the batches
         lines.append(
             [
                 label,
                 f"{cosine.value:.2f} ± {(cosine.high - cosine.low) / 2:.2f}",
-                f"{one['signal_to_noise']:.2f}",
-                f"{one['cosine_of_mean']:.2f}",
-                f"{one['wrong_signs']:.2f}",
-                f"{one['aliasing']:.2f}" if "aliasing" in one else "",
+                f"{judged['signal_to_noise']:.2f}",
+                f"{judged['cosine_of_mean']:.2f}",
+                "" if judged["wrong_signs"] is None else f"{judged['wrong_signs']:.2f}",
+                f"{judged['aliasing']:.2f}" if "aliasing" in judged else "",
             ]
         )
     head = ["credit@key", "cosine", "signal/noise", "cosine of the mean", "wrong signs", "aliasing"]
@@ -218,7 +288,7 @@ def table(row: Mapping[str, Any]) -> list[str]:
 
 
 def title(row: Mapping[str, Any]) -> str:
-    who = f"{row['env']}, a script" if "slips" in row else row["environment"]
+    who = f"{row['environment']}, a script" if "slips" in row else row["environment"]
     return (
         f"{who}, {row['horizon']} turns, groups of {row['group']}, {row['measured_success']:.0%} success; "
         f"{row['batches']} batches of {row['tasks']} tasks, {row['turns']} turns, {row['tries']} continuations of each "
@@ -234,9 +304,9 @@ def compared(row: Mapping[str, Any], ours: str, theirs: str) -> list[str]:
     return [f"{ours} less {theirs}: {found.value:+.2f} ± {half:.2f}, p = {paired_t(gaps):.3f} ({title(row)})"]
 
 
-def _options() -> argparse.Namespace:
+def _options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Credit against the truth.")
-    parser.add_argument("command", choices=("run", "table", "compare"))
+    parser.add_argument("command", choices=("run", "table", "visits", "compare"))
     parser.add_argument("credits", nargs="*", help="the two that are compared, as the table names them")
     parser.add_argument("--environment", choices=list(ENVIRONMENTS_TRIED))
     parser.add_argument("--horizon", type=int)
@@ -248,7 +318,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--tasks", type=int, default=4)
     parser.add_argument("--batches", type=int, default=6)
     parser.add_argument("--rows", type=Path, default=FOLDER)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if (options.command == "compare") != (len(options.credits) == 2):
         parser.error("compare takes two credits, and nothing else does")
     return options
