@@ -4,7 +4,7 @@
     python benchmarks/learning.py credits-shop        # the same in the shop
     python benchmarks/learning.py algorithms          # the other presets
     python benchmarks/learning.py taught --rates 3e-4 1e-3   # newer rows and cells
-    python benchmarks/learning.py ablations           # GAGPO's options
+    python benchmarks/learning.py ablations           # GAGPO's options; ablations-apmpo, -agpo, -sapo, -asymmetric
     python benchmarks/learning.py credits --table     # only the table and plot of what is there
     python benchmarks/learning.py sql --split test --table   # of another panel that its runs measured
 
@@ -54,7 +54,8 @@ from gagpo.eval.study import RunRow, read_rows, row_of
 from gagpo.eval.study import Study as Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks.studies.compared import STUDIES, Study
+from benchmarks.studies.compared import STUDIES
+from benchmarks.studies.designs import Study
 
 MOST_IN_ONE = 6  # methods in one picture
 ACROSS = 5  # small pictures side by side

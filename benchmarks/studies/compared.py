@@ -1,27 +1,12 @@
-"""What ``benchmarks/learning.py`` compares: each study's config, its variants, and the panel that is reported."""
+"""The studies of ``benchmarks/learning.py`` by name; those of the papers are in :mod:`benchmarks.studies.papers`."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 
+from benchmarks.studies.designs import Study, preset
+from benchmarks.studies.papers import PAPERS
 from gagpo.algorithms import PRESETS
-
-
-@dataclass
-class Study:
-    """What is compared: ``variants`` names lists of overrides of ``config``; ``split`` is what is reported."""
-
-    config: str
-    variants: dict[str, list[str]]
-    split: str = "valid_unseen"
-    chosen_on: str = "valid_seen"
-    common: list[str] = field(default_factory=list)
-
-
-def preset(name: str, *more: str) -> list[str]:
-    """Overrides that train with a preset, without the reference model's KL."""
-    return [f"algorithm={{preset: {name}, kl: {{coefficient: 0.0}}}}", *more]
 
 
 def cells(**changes: object) -> list[str]:
@@ -55,7 +40,7 @@ TURN_LEVEL = {
 NEWER = ("rejection_sampling", "g2po", "empg", "optimal_token_baseline", "dppo", "sampo", "max_rl")
 OTHERS = [name for name in PRESETS if name not in (*TURN_LEVEL, *NEWER)]
 
-STUDIES = {
+STUDIES = PAPERS | {
     "credits": Study(FIRST, TURN_LEVEL, common=FAST),
     "credits-full": Study(  # the same weak starter in rooms of 20 to 48 receptacles
         FIRST,
@@ -113,23 +98,6 @@ STUDIES = {
             "GRPO, variance filter": cells(preset="grpo", controllers={"variance_filter": {"share": 0.9}}),
         },
         common=SHORT,
-    ),
-    "ablations": Study(
-        FIRST,
-        {
-            "GAGPO": preset("gagpo"),
-            **{f"lambda {lam}": preset("gagpo", f"algorithm.credit.lam={lam}") for lam in (0, 0.5, 0.95, 1)},
-            "key observation": preset("gagpo", "algorithm.credit.key=observation"),
-            "key history": preset("gagpo", "algorithm.credit.key=history"),
-            **{f"norm {norm}": preset("gagpo", f"algorithm.credit.norm={norm}") for norm in ("batch", "none")},
-            "trajectory term": preset("gagpo", "algorithm.credit.trajectory_weight=1.0"),
-            "token ratio": preset("gagpo", "algorithm.ratio=token", "algorithm.aggregation=token_mean"),
-            **{
-                f"clip {radius}": preset("gagpo", f"algorithm.gate={{name: clip, low: {radius}, high: {radius}}}")
-                for radius in (0.02, 0.05)
-            },
-        },
-        common=FAST,
     ),
     "sql": Study("configs/sql-small.yaml", {"GAGPO": preset("gagpo")}, split="unseen"),
     "maths": Study(

@@ -3,7 +3,7 @@
     python -m benchmarks.studies.ratios run      every algorithm from one single-turn model, seed by seed
     python -m benchmarks.studies.ratios table    means over seeds, and differences from GRPO
 
-Problems of 60,000 in one turn without a calculator, as many answers for every row; sixteen steps an iteration, so that
+Problems in one turn without a calculator, equally many answers for every row; sixteen steps an iteration, so that
 old and new policy differ within it. The model is that of ``configs/maths-single-small.yaml``, made by its SFT if it is
 missing. ``training.trust_region`` and ``optimizer.by_groups``, which limit steps, are off: the study compares what each
 algorithm's own gate and controllers do about large steps. One row has them on. Rows go to
@@ -13,7 +13,6 @@ algorithm's own gate and controllers do about large steps. One row has them on. 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,12 +29,11 @@ HELD = "grpo, held"
 """GRPO with what is off for all others: the default steps."""
 
 ROWS = ("grpo", "dapo", "gspo", "sapo", "gmpo", "cispo", "apmpo", "agpo_adaptive", "agpo_asymmetric", HELD)
-LEVELS = {"levels": [2, 3, 4], "size": 60000, "test_size": 240, "attempts": 1, "tools": False}
 ANSWERS = 2560
 """Answers that a run samples, probes and thrown away groups included: twenty iterations of 16 problems x 8."""
 
 COMMON = (
-    *(f"environment.kwargs={json.dumps(LEVELS)}", "rollout.tasks=16", "rollout.samples=8"),
+    *("rollout.tasks=16", "rollout.samples=8"),
     *(f"training.turns={ANSWERS}", "training.iterations=40", "training.epochs=4", "training.minibatches=4"),
     "optimizer.schedule=constant",
     *("evaluation.splits=[test]", "evaluation.every=0", "evaluation.tries=8", "evaluation.temperature=1.0"),
