@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from gagpo.envs.sql.database import BadDatabase
 from gagpo.envs.sql.golds import BadSource, check_golds
+from gagpo.envs.sql.journals import with_log
 from gagpo.envs.sql.question import Question
 from gagpo.envs.tasks import TaskSet
 
@@ -90,6 +92,10 @@ def _question(record: Any, where: str, roots: list[Path], name: str, split: str)
     database = next((file for file in files if file.is_file()), None)
     if database is None:
         raise BadSource(f"{where}: there is no database {files[0]}")
+    try:
+        database = with_log(database)
+    except BadDatabase as error:
+        raise BadSource(f"{where}: {error}") from None
     evidence = _sound(str(record.get("evidence") or ""), "evidence", where)
     kind = _sound(str(record.get("difficulty") or record.get("hardness") or folder)[:100], "difficulty", where)
     return Question(name, split, kind, text, gold, (), "", str(database), evidence)

@@ -74,14 +74,15 @@ class _Databases:
 
 
 def _version(source: Source) -> Any:
-    """A key of the database that changes when its file is rewritten."""
+    """A key of the database that changes when its file is rewritten, or a log with changes appears."""
     if not isinstance(source, str):
         return source
-    try:
-        file = os.stat(source)
-    except OSError:
-        return source
-    return source, file.st_size, file.st_mtime_ns
+    versions: list[tuple[int, int]] = []
+    for path in (source, f"{source}-wal", f"{source}-journal"):
+        with suppress(OSError):
+            file = os.stat(path)
+            versions.append((file.st_size, file.st_mtime_ns))
+    return source, tuple(versions)
 
 
 def _answer(databases: _Databases, request: tuple[Any, ...]) -> tuple[str, Any]:
