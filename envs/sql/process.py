@@ -47,7 +47,11 @@ class QueryProcess:
 
     def cost(self, source: Source, sql: str, bounds: Bounds) -> Cost:
         """The cost of a query with all its rows."""
-        return Cost(*self._ask(bounds, "cost", source, _plain(sql), None, astuple(bounds)))
+        return Cost(*self._ask(bounds, "cost", source, _plain(sql), astuple(bounds)))
+
+    def copies(self, path: str, gold: str, wanted: int) -> list[int]:
+        """The numbers of at most ``wanted`` perturbed copies of a file that can judge answers to the ``gold`` query."""
+        return cast("list[int]", self._ask(GOLD, "copies", path, _plain(gold), wanted))
 
     def agrees(
         self, sources: tuple[Source, ...], sql: str, gold: str, comparison: Comparison, bounds: Bounds

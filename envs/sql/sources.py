@@ -26,16 +26,22 @@ LAYOUT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "test": (("test.json", "test_data/dev.json"), ("test_database", "test_databases", "database")),
     "unseen": ((), ()),
 }
+_MOST_NAMED = 10  # questions in a warning
+log = logging.getLogger(__name__)
+
 _PLAIN = re.compile(r"[A-Za-z0-9_. &()-]{1,100}", re.ASCII)
 
 
 @functools.lru_cache(maxsize=16)
-def loaded(folder: Path, split: str, on_bad_row: str = "refuse") -> tuple[TaskSet, dict[str, Question]]:
+def loaded(
+    folder: Path, split: str, on_bad_row: str = "refuse", hidden: int = 0
+) -> tuple[TaskSet, dict[str, Question]]:
     """The questions of a split, after running their gold queries.
 
     Both formats have the keys ``question`` and ``db_id``, and the query in ``query`` or ``SQL``.
 
     on_bad_row: ``refuse`` (raise :class:`BadSource`) or ``skip`` (and count).
+    hidden: the most hidden databases of a question. Logs a warning with the questions that have none.
     """
     files, roots = LAYOUT[split]
     path = next((folder / name for name in files if (folder / name).is_file()), None)
@@ -45,7 +51,7 @@ def loaded(folder: Path, split: str, on_bad_row: str = "refuse") -> tuple[TaskSe
         return TaskSet(split, [], advice=f"{folder} has no {' or '.join(files) or 'such split'}."), {}
     questions: dict[str, Question] = {}
     skipped: list[BadSource] = []
-    for found in check_golds(_questions(path, [folder / root for root in roots], split)):
+    for found in check_golds(_questions(path, [folder / root for root in roots], split), hidden):
         if isinstance(found, Question):
             questions[found.id] = found
         elif on_bad_row == "refuse":
@@ -53,8 +59,22 @@ def loaded(folder: Path, split: str, on_bad_row: str = "refuse") -> tuple[TaskSe
         else:
             skipped.append(found)
     if skipped:
-        logging.getLogger(__name__).warning("skipped %d bad rows; the first: %s", len(skipped), skipped[0])
+        log.warning("skipped %d bad rows; the first: %s", len(skipped), skipped[0])
+    unchanged = [question for question in questions.values() if hidden and not question.copies]
+    if unchanged:
+        _warn_of(unchanged, path)
     return TaskSet(split, [question.task() for question in questions.values()]), questions
+
+
+def _warn_of(questions: list[Question], path: Path) -> None:
+    """Name the questions that have no hidden database."""
+    places = [f"row {int(question.id.rpartition('-')[2])} ({question.text[:60]!r})" for question in questions]
+    others = f" and {len(places) - _MOST_NAMED} more" if len(places) > _MOST_NAMED else ""
+    log.warning(
+        "%s: a constant answer counts as right for %d questions, because no other rows change the gold query's result: "
+        "%s%s",
+        *(path, len(questions), ", ".join(places[:_MOST_NAMED]), others),
+    )
 
 
 def _questions(path: Path, roots: list[Path], split: str) -> Iterator[tuple[str, Question] | BadSource]:
