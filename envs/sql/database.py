@@ -30,10 +30,10 @@ MAX_STORED_LENGTH = 100_000  # bytes of a value in a file
 Row = tuple[Any, ...]
 Table = tuple[str, tuple[tuple[str, str], ...], tuple[Row, ...]]
 """Name, columns with their declarations, and rows."""
+Source = str | tuple[Table, ...]
+"""The path of an SQLite file, or the tables of a database in memory."""
 Copy = tuple[str, str, int]
 """A perturbed copy of a file: its path, the gold query and the number of the copy."""
-Source = str | tuple[Table, ...] | Copy
-"""The path of an SQLite file, the tables of a database in memory, or a perturbed copy of a file."""
 Columns = dict[str, list[tuple[str, str]]]
 """Names and types of the columns of each table."""
 
@@ -118,7 +118,7 @@ class Database:
     :data:`gagpo.envs.sql.functions.ALLOWED`.
     """
 
-    def __init__(self, source: str | tuple[Table, ...] | Opened):
+    def __init__(self, source: Source | Opened):
         self._refused = ""
         if isinstance(source, str):
             source = open_file(source)

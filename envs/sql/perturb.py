@@ -100,9 +100,18 @@ def _guard(connection: sqlite3.Connection) -> None:
 
 
 def _define(connection: sqlite3.Connection, sample: Sample) -> None:
-    """Create the tables, indexes and views. One that cannot be created is left out, with what depends on it."""
-    definitions = [table.sql for table in sample.tables] + list(sample.others)
-    for sql in definitions:
+    """Create the tables, indexes and views.
+
+    A table whose definition is not allowed, such as a CHECK that asks for the time, has the same columns without
+    constraints. Other definitions that are not allowed are left out.
+    """
+    for table in sample.tables:
+        try:
+            connection.execute(table.sql)
+        except (sqlite3.Error, sqlite3.Warning, ValueError):
+            columns = ", ".join(f"{quoted(column.name)} {column.affinity}" for column in table.columns)
+            connection.execute(f"CREATE TABLE {quoted(table.name)} ({columns})")
+    for sql in sample.others:
         with suppress(sqlite3.Error, sqlite3.Warning, ValueError):
             connection.execute(sql)
 
@@ -169,7 +178,11 @@ class _Filling:
         try:
             if connection.execute(statement, row).rowcount != 1:
                 return False  # a constraint is not met
-        except (sqlite3.IntegrityError, OverflowError):  # a value of another type, in a STRICT table
+        except sqlite3.Error as error:  # a value of another type in a STRICT table, or a function that is not allowed
+            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
+                raise
+            return False
+        except OverflowError:
             return False
         self.inserted.append(row)
         for domain, value in zip(self._domains, row, strict=True):

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from gagpo.base.child import Child, ChildEnded, Shared
 from gagpo.envs.sql.compare import Comparison
-from gagpo.envs.sql.database import GOLD, MAX_SQL, BadDatabase, Bounds, Columns, Cost, QueryFailed, Row, Source
+from gagpo.envs.sql.database import GOLD, MAX_SQL, BadDatabase, Bounds, Columns, Copy, Cost, QueryFailed, Row, Source
 
 MEMORY = 2 * 2**30
 """Address space of a query process, in bytes."""
@@ -54,7 +54,7 @@ class QueryProcess:
         return cast("list[int]", self._ask(GOLD, "copies", path, _plain(gold), wanted))
 
     def agrees(
-        self, sources: tuple[Source, ...], sql: str, gold: str, comparison: Comparison, bounds: Bounds
+        self, sources: tuple[Source | Copy, ...], sql: str, gold: str, comparison: Comparison, bounds: Bounds
     ) -> list[bool]:
         """Whether ``sql`` and the ``gold`` query agree, for each database up to the first where they do not."""
         return cast("list[bool]", self._ask(bounds, "agree", sources, _plain(sql), gold, comparison, astuple(bounds)))

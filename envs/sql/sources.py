@@ -70,10 +70,10 @@ def _warn_of(questions: list[Question], path: Path) -> None:
     """Name the questions that have no hidden database."""
     places = [f"row {int(question.id.rpartition('-')[2])} ({question.text[:60]!r})" for question in questions]
     others = f" and {len(places) - _MOST_NAMED} more" if len(places) > _MOST_NAMED else ""
+    plural = "s" if len(questions) > 1 else ""
     log.warning(
-        "%s: a constant answer counts as right for %d questions, because no other rows change the gold query's result: "
-        "%s%s",
-        *(path, len(questions), ", ".join(places[:_MOST_NAMED]), others),
+        "%s: no hidden database for %d question%s, so a constant answer can be right: %s%s",
+        *(path, len(questions), plural, ", ".join(places[:_MOST_NAMED]), others),
     )
 
 

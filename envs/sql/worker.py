@@ -69,10 +69,10 @@ class _Databases:
         }
         self._samples: OrderedDict[Any, Sample] = OrderedDict()
 
-    def get(self, source: Source) -> Database:
+    def get(self, source: Source | Copy) -> Database:
         return self._get(source)[0]
 
-    def _get(self, source: Source) -> tuple[Database, dict[str, Result]]:
+    def _get(self, source: Source | Copy) -> tuple[Database, dict[str, Result]]:
         kind, key = _kind(source), _version(source)
         databases = self._open[kind]
         if key not in databases:
@@ -92,7 +92,7 @@ class _Databases:
         self._samples.move_to_end(key)
         return perturbed(self._samples[key], gold, number)
 
-    def gold(self, source: Source, sql: str, bounds: Bounds = GOLD) -> Result:
+    def gold(self, source: Source | Copy, sql: str, bounds: Bounds = GOLD) -> Result:
         database, results = self._get(source)
         if sql in results:
             return results[sql]
@@ -102,17 +102,17 @@ class _Databases:
         return result
 
 
-def is_copy(source: Source) -> TypeGuard[Copy]:
+def is_copy(source: Source | Copy) -> TypeGuard[Copy]:
     return isinstance(source, tuple) and bool(source) and isinstance(source[0], str)
 
 
-def _kind(source: Source) -> str:
+def _kind(source: Source | Copy) -> str:
     if is_copy(source):
         return "copy"
     return "file" if isinstance(source, str) else "tables"
 
 
-def _version(source: Source) -> Any:
+def _version(source: Source | Copy) -> Any:
     """A key of the database that changes when its file is rewritten, or a log with changes appears."""
     if is_copy(source):
         return (*source, _version(source[0]))
@@ -175,7 +175,7 @@ def _copies(databases: _Databases, path: str, gold: str, wanted: int) -> list[in
 
 def _agree(
     databases: _Databases,
-    sources: tuple[Source, ...],
+    sources: tuple[Source | Copy, ...],
     sql: str,
     gold: str,
     comparison: Any,
