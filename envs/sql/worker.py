@@ -13,7 +13,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import astuple
 from math import ceil
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, cast
 
 from gagpo.base.child import Pipe
 from gagpo.envs.sql.compare import agrees
@@ -78,9 +78,12 @@ class _Databases:
         if key not in databases:
             while len(databases) >= _MOST_OPEN[kind]:
                 databases.popitem(last=False)[1][0].close()
-            databases[key] = (Database(self.copy(*source) if is_copy(source) else source), {})
+            databases[key] = (self._opened(source), {})
         databases.move_to_end(key)
         return databases[key]
+
+    def _opened(self, source: Source | Copy) -> Database:
+        return Database(self.copy(*source)) if is_copy(source) else Database(cast(Source, source))
 
     def copy(self, path: str, gold: str, number: int) -> Opened:
         """A perturbed copy of a file."""

@@ -48,7 +48,7 @@ BY_CHANCE = {
     "SELECT count(*) FROM planned": "SELECT 0",
     "SELECT count(*) FROM singer WHERE age > 90": "SELECT count(*) FROM singer WHERE age > 95",
     "SELECT name FROM country ORDER BY area DESC LIMIT 1": "SELECT name FROM country WHERE id = 2",
-    'SELECT name FROM singer WHERE sex = "M" AND country = 2': "SELECT name FROM singer WHERE country = 2 AND id IN ({})",
+    'SELECT name FROM singer WHERE sex = "M" AND country = 2': "SELECT name FROM singer WHERE country = 2 AND id IN ()",
 }
 
 
@@ -103,7 +103,7 @@ def test_a_constant_is_wrong_and_every_equivalent_query_right(env, gold):
 def test_a_query_that_is_right_by_chance_is_wrong(env, gold):
     with closing(sqlite3.connect(env.folder / "database" / "shop" / "shop.sqlite")) as database:
         listed = ", ".join(str(key) for (key,) in database.execute("SELECT id FROM singer WHERE sex = 'M'"))
-        wrong = BY_CHANCE[gold].format(listed)
+        wrong = BY_CHANCE[gold].replace("()", f"({listed})")
         largest = database.execute("SELECT id FROM country ORDER BY area DESC LIMIT 1").fetchone()[0]
     assert verdict(env, gold, wrong.replace("id = 2", f"id = {largest}")) == "wrong elsewhere"
 
