@@ -9,7 +9,7 @@ import functools
 import hashlib
 import random
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,8 @@ from gagpo.envs.sql.database import BadDatabase, Row, open_file
 MAX_TABLES = 200
 SAMPLED_ROWS = 600  # of a table
 _ALL_SAMPLED_ROWS = 20_000  # of a file
-_MAX_LENGTH = 2_000  # characters or bytes of a sampled value; the rest is cut
+_ALL_SAMPLED_BYTES = 32 * 2**20
+_MAX_LENGTH = 1_000  # characters or bytes of a sampled value; the rest is cut
 _READ_LENGTH = 10 * 2**20  # bytes of a value; the rows after a longer one are left out
 
 
@@ -38,9 +39,16 @@ class Column:
     key: bool
 
 
+Columns = Mapping[str, tuple[Column, ...]]
+"""The columns of each table."""
+
+
 @dataclass(frozen=True)
 class Link:
-    """A foreign key: places of its columns in the table, and of the columns that they refer to in ``parent``."""
+    """A foreign key: places of its columns in the table, and of the columns that they refer to in ``parent``.
+
+    Declared, or implied by the names and values of two columns, because right queries may rely on it.
+    """
 
     columns: tuple[int, ...]
     parent: str
@@ -102,20 +110,20 @@ def _read(connection: sqlite3.Connection) -> Sample:
     if len(definitions) > MAX_TABLES:
         raise BadDatabase(f"it has {len(definitions)} tables; at most {MAX_TABLES} can be copied")
     columns = {name: _columns(connection, name) for name in definitions}
-    most = min(SAMPLED_ROWS, _ALL_SAMPLED_ROWS // max(len(definitions), 1))
-    tables = tuple(
-        SampledTable(
-            name, sql, columns[name], _links(connection, name, columns), _rows(connection, name, columns, most)
-        )
-        for name, sql in definitions.items()
-        if columns[name]
-    )
+    columns = {name: described for name, described in columns.items() if described}
+    bounds = _Bounds(len(columns))
+    rows = {name: _rows(connection, name, described, bounds) for name, described in columns.items()}
+    tables = []
+    for name, described in columns.items():
+        links = _links(connection, name, columns)
+        links += _implied_links(name, columns, rows, bounds.rows, {link.columns for link in links})
+        tables.append(SampledTable(name, definitions[name], described, tuple(links), rows[name]))
     others = [sql for kind, _, sql in listed if kind in ("index", "view")]
-    return Sample(tables, tuple(others), tuple(name for kind, name, _ in listed if kind == "view"))
+    return Sample(tuple(tables), tuple(others), tuple(name for kind, name, _ in listed if kind == "view"))
 
 
 def _is_plain(name: str, sql: str) -> bool:
-    return not name.lower().startswith("sqlite_") and sql.split(None, 2)[1:2] != ["VIRTUAL"]
+    return not name.lower().startswith("sqlite_") and sql.upper().split(None, 2)[1:2] != ["VIRTUAL"]
 
 
 def _columns(connection: sqlite3.Connection, table: str) -> tuple[Column, ...]:
@@ -150,7 +158,7 @@ def _affinity(kind: str) -> str:
     return "NUMERIC" if kind else "BLOB"
 
 
-def _links(connection: sqlite3.Connection, table: str, columns: dict[str, tuple[Column, ...]]) -> tuple[Link, ...]:
+def _links(connection: sqlite3.Connection, table: str, columns: Columns) -> list[Link]:
     """The foreign keys of a table to columns that exist; the others cannot be followed."""
     tables = {name.lower(): name for name in columns}
     described = connection.execute(
@@ -170,7 +178,38 @@ def _links(connection: sqlite3.Connection, table: str, columns: dict[str, tuple[
         parent_places = _places(targets, columns[parent])
         if places and len(places) == len(parent_places) == len(pairs):
             links.append(Link(places, parent, parent_places))
-    return tuple(links)
+    return links
+
+
+def _implied_links(
+    table: str, columns: Columns, rows: Mapping[str, tuple[Row, ...]], most: int, declared: set[tuple[int, ...]]
+) -> list[Link]:
+    """Columns that are named like the key of another table and have no other values than it.
+
+    most: the number of rows of a table of which others may be left out.
+    """
+    links: list[Link] = []
+    for place, column in enumerate(columns[table]):
+        values = {row[place] for row in rows[table]} - {None}
+        if (place,) in declared or not values:
+            continue
+        for parent, parent_columns in columns.items():
+            keys = [at for at, key in enumerate(parent_columns) if key.key and _is_named_after(column, parent, key)]
+            if parent == table or not keys:
+                continue
+            key_values = {row[keys[0]] for row in rows[parent]}
+            if len(rows[parent]) == most or (values <= key_values and not (column.key and values == key_values)):
+                links.append(Link((place,), parent, (keys[0],)))
+                break
+    return links
+
+
+def _is_named_after(column: Column, parent: str, key: Column) -> bool:
+    """Whether a column is named like a key: ``singer_id`` like ``singer_id``, and like ``id`` of ``singers``."""
+    name, parent_name, key_name = (part.lower().replace("_", "") for part in (column.name, parent, key.name))
+    if name == key_name:
+        return key_name != "id"
+    return name in (f"{parent_name}{key_name}", f"{parent_name.removesuffix('s')}{key_name}")
 
 
 def _places(names: list[str], columns: tuple[Column, ...]) -> tuple[int, ...]:
@@ -178,22 +217,38 @@ def _places(names: list[str], columns: tuple[Column, ...]) -> tuple[int, ...]:
     return tuple(places[name.lower()] for name in names if name.lower() in places)
 
 
-def _rows(
-    connection: sqlite3.Connection, table: str, columns: dict[str, tuple[Column, ...]], most: int
-) -> tuple[Row, ...]:
-    names = ", ".join(quoted(column.name) for column in columns[table])
-    rows: list[Row] = []
-    with suppress(sqlite3.Error):  # a value that is too long, or a damaged page
-        for row in connection.execute(f"SELECT {names} FROM {quoted(table)} LIMIT ?", (most + 1,)):
-            rows.append(_cut(row))
-    if len(rows) <= most:
+class _Bounds:
+    """The bounds of a sample for each of ``tables``."""
+
+    def __init__(self, tables: int):
+        self.rows = min(SAMPLED_ROWS, _ALL_SAMPLED_ROWS // max(tables, 1))
+        self.bytes = _ALL_SAMPLED_BYTES // max(tables, 1)
+
+
+def _rows(connection: sqlite3.Connection, table: str, columns: tuple[Column, ...], bounds: _Bounds) -> tuple[Row, ...]:
+    names = ", ".join(quoted(column.name) for column in columns)
+    rows = _bounded(connection.execute(f"SELECT {names} FROM {quoted(table)} LIMIT ?", (bounds.rows + 1,)), bounds)
+    if len(rows) <= bounds.rows:
         return tuple(rows)
-    taken = {column.name.lower() for column in columns[table]}
+    taken = {column.name.lower() for column in columns}
     rowid = next((name for name in ("rowid", "_rowid_", "oid") if name not in taken), None)
+    random_rows: list[Row] = []
     if rowid is not None:
-        with suppress(sqlite3.Error):  # a table without rowids: its first rows
-            return tuple(_random_rows(connection, table, names, rowid, most))
-    return tuple(rows[:most])
+        random_rows = _bounded(_random_rows(connection, table, names, rowid, bounds.rows), bounds)
+    return tuple(random_rows or rows[: bounds.rows])  # of a table without rowids, its first rows
+
+
+def _bounded(rows: Iterator[tuple[Any, ...]], bounds: _Bounds) -> list[Row]:
+    """The rows up to the first that cannot be read (a long value, a damaged page), with long values cut."""
+    taken: list[Row] = []
+    size = 0
+    with suppress(sqlite3.Error):
+        for row in rows:
+            taken.append(tuple(value[:_MAX_LENGTH] if isinstance(value, str | bytes) else value for value in row))
+            size += sum(len(value) for value in taken[-1] if isinstance(value, str | bytes))
+            if size > bounds.bytes:
+                break
+    return taken
 
 
 def _random_rows(connection: sqlite3.Connection, table: str, names: str, rowid: str, most: int) -> Iterator[Row]:
@@ -206,13 +261,9 @@ def _random_rows(connection: sqlite3.Connection, table: str, names: str, rowid: 
         row = connection.execute(seek, (rng.randint(first, last),)).fetchone()
         if row[-1] not in reached:
             reached.add(row[-1])
-            yield _cut(row[:-1])
+            yield row[:-1]
         if len(reached) == most:
             return
-
-
-def _cut(row: tuple[Any, ...]) -> Row:
-    return tuple(value[:_MAX_LENGTH] if isinstance(value, str | bytes) else value for value in row)
 
 
 def quoted(name: str) -> str:

@@ -15,6 +15,7 @@ _CATEGORIES = 12  # at most; a column with more values is not one of categories
 _DAY = re.compile(r"(\d{4})-(\d{2})-(\d{2})(.*)", re.DOTALL)
 _MONTH = re.compile(r"\d{4}(?:-\d{2})?\Z")
 _LARGEST = 2**53  # integers are moved in this range, in which floats are exact, too
+_DIGITS = 16  # of an integer in a text; one with fewer is in that range
 _TRIES = 20  # for a value that is new
 
 
@@ -36,19 +37,32 @@ class Domain:
         self.unique = column.key or (len(distinct) == len(values) > 1)
         self.optional = None in values if values else not column.required
         self.rate, self._rng = rate, rng
-        self.literals = [literal for literal in literals if self._fits(literal)]
+        self.literals = [value for literal in literals if (value := self._as_stored(literal)) is not None]
         self._used: set[Any] = set()
-        self._pending = list(self.literals) if self.unique else []
         numbers = [value for value in self.values if isinstance(value, int | float) and math.isfinite(value)]
         self._low, self._high = min(numbers, default=0), max(numbers, default=0)
+        self._pending = self._next_to_literals() if self.unique else []
         self._categories = len(distinct) <= _CATEGORIES and len(self.values) >= 2 * len(distinct)
         if self._categories and rng.random() < 0.5:
             remaining = rng.sample(distinct, rng.randint(max(1, len(distinct) // 2), len(distinct)))
             self.values = [value for value in self.values if value in remaining]
 
-    def _fits(self, literal: Any) -> bool:
-        """Whether the column has values of the literal's type."""
-        return any(isinstance(literal, str) == isinstance(value, str) for value in self.values)
+    def _as_stored(self, literal: Any) -> Any:
+        """A literal as the column would store it; None if the column has no values of its type."""
+        if any(isinstance(literal, str) == isinstance(value, str) for value in self.values):
+            return literal
+        if not isinstance(literal, str):
+            return str(literal)
+        return int(literal) if literal.isascii() and literal.isdigit() and len(literal) < _DIGITS else None
+
+    def _next_to_literals(self) -> list[Any]:
+        """The literals and the integers next to them: a condition that is one off must fail somewhere."""
+        near = [
+            literal + step
+            for literal in self.literals
+            for step in ((-1, 1) if isinstance(literal, int) and self._low <= literal <= self._high else ())
+        ]
+        return [*near, *self.literals]
 
     def draw(self, value: Any) -> Any:
         """A value for a row that has ``value`` in the user's database; None where no unused one is found."""

@@ -8,7 +8,10 @@ import pytest
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.sql import golds, sources
+from gagpo.envs.sql.database import columns_of, create
 from gagpo.envs.sql.env import SQLEnv
+from gagpo.envs.sql.generate import TYPES, generated
+from gagpo.envs.sql.mutate import mutants
 from gagpo.envs.sql.process import QueryProcess
 from tests.envs.sql.files import make, make_shop, spider
 
@@ -79,6 +82,10 @@ def env(root, tmp_path_factory):
 
 def verdict(env, gold, answer):
     (task,) = [question.id for question in env._source("train")[1].values() if question.gold == gold]
+    return judged(env, task, answer)
+
+
+def judged(env, task, answer):
     env.reset(seed=0, options={"task": task})
     return env.step(f"answer: {answer}")[4]["verdict"]
 
@@ -171,6 +178,29 @@ def test_a_database_that_cannot_be_copied_is_judged_as_it_is(data, tmp_path, cap
     assert verdict(env, "SELECT a FROM t7", "SELECT a FROM t7") == "right"
     assert "no hidden database for 1 question, so" in caplog.text
     env.close()
+
+
+def test_usual_wrong_queries_fail_unless_they_are_right_for_unique_values(data, tmp_path):
+    """Generated questions as a data set. In copies, names and amounts stay unique, so DISTINCT changes nothing."""
+    questions = list(generated("train", 14, TYPES, 3)[1].values())
+    rows = []
+    for number, question in enumerate(questions):
+        path = make(tmp_path / "spider" / "database" / f"d{number}" / f"d{number}.sqlite", "")
+        with closing(create(question.database)) as source, closing(sqlite3.connect(path)) as target:
+            source.backup(target)
+        rows.append({"db_id": f"d{number}", "question": question.text, "query": question.gold})
+    spider(tmp_path / "spider")
+    (tmp_path / "spider" / "train_spider.json").write_text(json.dumps(rows))
+    env = SQLEnv(data=tmp_path / "spider")
+    paid = set()
+    for question, task in zip(questions, sorted(env.tasks("train").ids), strict=True):
+        schema = {name: [column for column, _ in columns] for name, columns in columns_of(question.database).items()}
+        with closing(create(question.database)) as database:
+            wrong = list(mutants(question.gold, schema, lambda sql, on=database: on.execute(sql).fetchall()))
+        paid |= {kind for kind, sql in wrong if judged(env, task, sql) == "right"}
+        assert judged(env, task, question.gold) == "right"
+    env.close()
+    assert paid <= {"DISTINCT added", "LIMIT added", "another aggregate"}
 
 
 def test_invalid_numbers_of_hidden_databases():

@@ -85,7 +85,7 @@ def test_a_file_whose_log_appears_later_is_not_read_without_it(logged):
         Database(str(logged))
 
 
-@pytest.mark.parametrize("content", [b"", b"\0" * 100, b"no log" * 20])
+@pytest.mark.parametrize("content", [b"", b"\0" * 100, b"no log" * 20], ids=["empty", "zeros", "text"])
 def test_a_log_without_changes_is_ignored(logged, content):
     logged.with_name("concert.sqlite-wal").write_bytes(content)
     assert with_log(logged) == logged
