@@ -14,6 +14,7 @@ from typing import get_args
 from gagpo.envs.sql.compare import Comparison, agrees, is_ordered, same_result
 from gagpo.envs.sql.database import BadDatabase, Bounds, Database, Opened, QueryFailed, Result
 from gagpo.envs.sql.perturb import NUMBERS
+from gagpo.envs.sql.tokens import tokens
 
 _BOUNDS = Bounds(seconds=1.0)
 
@@ -24,6 +25,8 @@ def choose(gold: str, expected: Result, copy: Callable[[int], Opened], wanted: i
     expected: the result of the gold query on the user's database.
     copy: opens the copy of a number.
     """
+    if "from" not in (token.lower() for token in tokens(gold)):
+        return []  # it reads no table
     numbers: list[int] = []
     results = [expected]
     second_best: list[int] = []

@@ -16,8 +16,8 @@ from typing import Any
 from gagpo.envs.sql import functions
 from gagpo.envs.sql.database import MAX_STORED_LENGTH, BadDatabase, Opened, Row
 from gagpo.envs.sql.literals import literals_of
-from gagpo.envs.sql.structure import Link, Sample, SampledTable, quoted
-from gagpo.envs.sql.values import Domain
+from gagpo.envs.sql.structure import ForeignKey, Sample, SampledTable, quoted
+from gagpo.envs.sql.values import ColumnValues
 
 VERSION = 1
 """Part of a task's digest: another way of drawing judges the answers of a task by other databases."""
@@ -61,7 +61,7 @@ def perturbed(sample: Sample, gold: str, number: int) -> Opened:
         connection.execute("COMMIT")
     except sqlite3.Error as error:
         connection.close()
-        raise BadDatabase(f"no copy can be made of it ({error})") from None
+        raise BadDatabase(f"{sample.path}: no copy can be made ({error})") from None
     finally:
         with suppress(sqlite3.ProgrammingError):  # closed
             connection.set_progress_handler(None, 0)
@@ -152,10 +152,10 @@ class _Filling:
     ):
         self._table, self._rate, self._rng = table, rate, rng
         self.inserted: list[Row] = []
-        columns = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
-        self._domains = [
-            Domain(column, values, literals.get(column.name.lower(), ()), rate, rng)
-            for column, values in zip(table.columns, columns, strict=True)
+        stored = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
+        self._columns = [
+            ColumnValues(column, values, literals.get(column.name.lower(), ()), rate, rng)
+            for column, values in zip(table.columns, stored, strict=True)
         ]
         self._keys = {link: _keys(link, rows.get(link.parent, ())) for link in table.links}
 
@@ -185,8 +185,8 @@ class _Filling:
         except OverflowError:
             return False
         self.inserted.append(row)
-        for domain, value in zip(self._domains, row, strict=True):
-            domain.use(value)
+        for column, value in zip(self._columns, row, strict=True):
+            column.use(value)
         for link, keys in self._keys.items():
             if link.parent == self._table.name:
                 keys.extend(_keys(link, [row]))
@@ -208,31 +208,31 @@ class _Filling:
         for link in self._table.links:
             for place, value in zip(link.columns, self._key(link, template), strict=True):
                 values.setdefault(place, value)
-        for place, domain in enumerate(self._domains):
+        for place, column in enumerate(self._columns):
             if place not in values:
-                values[place] = domain.draw(template[place])
-            if values[place] is None and not domain.optional:
+                values[place] = column.draw(template[place])
+            if values[place] is None and not column.optional:
                 return None
-        return tuple(values[place] for place in range(len(self._domains)))
+        return tuple(values[place] for place in range(len(self._columns)))
 
-    def _key(self, link: Link, template: Row) -> Row:
+    def _key(self, link: ForeignKey, template: Row) -> Row:
         """A key of the parent for a row: the same as before or another; none where there is no parent."""
         before = tuple(template[place] for place in link.columns)
-        domains = [self._domains[place] for place in link.columns]
-        optional = all(domain.optional for domain in domains)
+        columns = [self._columns[place] for place in link.columns]
+        optional = all(column.optional for column in columns)
         if optional and self._table.rows and None in before and self._rng.random() < 0.8:
             return before
         keys = self._keys[link]
-        if len(domains) == 1 and domains[0].unique:
-            keys = [key for key in keys if domains[0].is_unused(key[0])]
+        if len(columns) == 1 and columns[0].unique:
+            keys = [key for key in keys if columns[0].is_unused(key[0])]
         if not keys:
             return (None,) * len(before) if optional else before
-        if len(domains) == 1 and domains[0].literals and self._rng.random() < 0.3:
-            literal = (self._rng.choice(domains[0].literals),)
+        if len(columns) == 1 and columns[0].literals and self._rng.random() < 0.3:
+            literal = (self._rng.choice(columns[0].literals),)
             if literal in keys:
                 return literal
         return before if before in keys and self._rng.random() >= self._rate else self._rng.choice(keys)
 
 
-def _keys(link: Link, rows: Sequence[Row]) -> list[Row]:
+def _keys(link: ForeignKey, rows: Sequence[Row]) -> list[Row]:
     return [tuple(row[place] for place in link.parent_columns) for row in rows]

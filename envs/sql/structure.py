@@ -44,7 +44,7 @@ Columns = Mapping[str, tuple[Column, ...]]
 
 
 @dataclass(frozen=True)
-class Link:
+class ForeignKey:
     """A foreign key: places of its columns in the table, and of the columns that they refer to in ``parent``.
 
     Declared, or implied by the names and values of two columns, because right queries may rely on it.
@@ -65,7 +65,7 @@ class SampledTable:
     name: str
     sql: str
     columns: tuple[Column, ...]
-    links: tuple[Link, ...]
+    links: tuple[ForeignKey, ...]
     rows: tuple[Row, ...]
 
 
@@ -73,17 +73,19 @@ class SampledTable:
 class Sample:
     """A database file in small.
 
+    path: the file; not part of the digest.
     others: definitions of its indexes and views.
     views: names of its views.
     """
 
+    path: str
     tables: tuple[SampledTable, ...]
     others: tuple[str, ...]
     views: tuple[str, ...]
 
     @functools.cached_property
     def digest(self) -> str:
-        """A hash of all of it."""
+        """A hash of the structure and the rows."""
         content = repr((self.tables, self.others))
         return hashlib.sha256(content.encode("utf-8", "replace")).hexdigest()
 
@@ -97,18 +99,18 @@ def read_sample(path: str) -> Sample:
     with closing(open_file(path).connection) as connection:
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _READ_LENGTH)
         try:
-            return _read(connection)
+            return _read(connection, path)
         except sqlite3.Error as error:
             raise BadDatabase(f"{path}: its tables cannot be read ({error})") from None
 
 
-def _read(connection: sqlite3.Connection) -> Sample:
+def _read(connection: sqlite3.Connection, path: str) -> Sample:
     listed = connection.execute(
         "SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY rowid"
     ).fetchall()
     definitions = {name: sql for kind, name, sql in listed if kind == "table" and _is_plain(name, sql)}
     if len(definitions) > MAX_TABLES:
-        raise BadDatabase(f"it has {len(definitions)} tables; at most {MAX_TABLES} can be copied")
+        raise BadDatabase(f"{path}: has {len(definitions)} tables; at most {MAX_TABLES} can be copied")
     columns = {name: _columns(connection, name) for name in definitions}
     columns = {name: described for name, described in columns.items() if described}
     bounds = _Bounds(len(columns))
@@ -119,7 +121,8 @@ def _read(connection: sqlite3.Connection) -> Sample:
         links += _implied_links(name, columns, rows, bounds.rows, {link.columns for link in links})
         tables.append(SampledTable(name, definitions[name], described, tuple(links), rows[name]))
     others = [sql for kind, _, sql in listed if kind in ("index", "view")]
-    return Sample(tuple(tables), tuple(others), tuple(name for kind, name, _ in listed if kind == "view"))
+    views = tuple(name for kind, name, _ in listed if kind == "view")
+    return Sample(path, tuple(tables), tuple(others), views)
 
 
 def _is_plain(name: str, sql: str) -> bool:
@@ -158,13 +161,13 @@ def _affinity(kind: str) -> str:
     return "NUMERIC" if kind else "BLOB"
 
 
-def _links(connection: sqlite3.Connection, table: str, columns: Columns) -> list[Link]:
+def _links(connection: sqlite3.Connection, table: str, columns: Columns) -> list[ForeignKey]:
     """The foreign keys of a table to columns that exist; the others cannot be followed."""
     tables = {name.lower(): name for name in columns}
     described = connection.execute(
         'SELECT id, "table", "from", "to" FROM pragma_foreign_key_list(?) ORDER BY id, seq', (table,)
     ).fetchall()
-    links: list[Link] = []
+    links: list[ForeignKey] = []
     for number in sorted({row[0] for row in described}):
         pairs = [row for row in described if row[0] == number]
         parent = tables.get(str(pairs[0][1]).lower())
@@ -177,18 +180,18 @@ def _links(connection: sqlite3.Connection, table: str, columns: Columns) -> list
         places = _places([source for _, _, source, _ in pairs], columns[table])
         parent_places = _places(targets, columns[parent])
         if places and len(places) == len(parent_places) == len(pairs):
-            links.append(Link(places, parent, parent_places))
+            links.append(ForeignKey(places, parent, parent_places))
     return links
 
 
 def _implied_links(
     table: str, columns: Columns, rows: Mapping[str, tuple[Row, ...]], most: int, declared: set[tuple[int, ...]]
-) -> list[Link]:
+) -> list[ForeignKey]:
     """Columns that are named like the key of another table and have no other values than it.
 
     most: the number of rows of a table of which others may be left out.
     """
-    links: list[Link] = []
+    links: list[ForeignKey] = []
     for place, column in enumerate(columns[table]):
         values = {row[place] for row in rows[table]} - {None}
         if (place,) in declared or not values:
@@ -199,7 +202,7 @@ def _implied_links(
                 continue
             key_values = {row[keys[0]] for row in rows[parent]}
             if len(rows[parent]) == most or (values <= key_values and not (column.key and values == key_values)):
-                links.append(Link((place,), parent, (keys[0],)))
+                links.append(ForeignKey((place,), parent, (keys[0],)))
                 break
     return links
 

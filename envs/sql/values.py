@@ -19,7 +19,7 @@ _DIGITS = 16  # of an integer in a text; one with fewer is in that range
 _TRIES = 20  # for a value that is new
 
 
-class Domain:
+class ColumnValues:
     """The values that a column of one perturbed database may take.
 
     What is true of the column's values stays true, because right queries may rely on it: no nulls, no value twice.

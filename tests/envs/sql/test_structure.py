@@ -2,7 +2,7 @@
 
 import pytest
 
-from gagpo.envs.sql.structure import Column, Link, read_sample
+from gagpo.envs.sql.structure import Column, ForeignKey, read_sample
 from tests.envs.sql.files import make, make_shop
 
 IMPLIED = """
@@ -25,8 +25,8 @@ def test_columns_that_can_be_written_and_their_links(tmp_path):
     )
     assert [column.name for column in tables["doubled"].columns] == ["a"]
     assert not any(column.key for column in tables["plays"].columns)  # two together are
-    assert tables["boss"].links == (Link((2,), "singer", (0,)), Link((1,), "boss", (0,)))
-    assert tables["tour"].links == (Link((0, 1), "plays", (0, 1)),)
+    assert tables["boss"].links == (ForeignKey((2,), "singer", (0,)), ForeignKey((1,), "boss", (0,)))
+    assert tables["tour"].links == (ForeignKey((0, 1), "plays", (0, 1)),)
     assert sample.views == ("adult",) and len(sample.others) == 2
 
 
@@ -34,7 +34,7 @@ def test_links_that_names_and_values_imply(tmp_path):
     """``age`` is the key of no table, ``SINGERS_ID`` has another value, and of two equal keys neither is the parent."""
     singers, song, detail = read_sample(str(make(tmp_path / "implied.sqlite", IMPLIED))).tables
     assert singers.links == detail.links == ()
-    assert song.links == (Link((1,), "singers", (0,)), Link((2,), "singers", (1,)))
+    assert song.links == (ForeignKey((1,), "singers", (0,)), ForeignKey((2,), "singers", (1,)))
 
 
 @pytest.mark.parametrize(
