@@ -11,7 +11,7 @@ import random
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from gagpo.envs.sql.database import BadDatabase, Row, open_file
@@ -86,7 +86,7 @@ class Sample:
     @functools.cached_property
     def digest(self) -> str:
         """A hash of the structure and the rows."""
-        content = repr((self.tables, self.others))
+        content = repr(([astuple(table) for table in self.tables], self.others))
         return hashlib.sha256(content.encode("utf-8", "replace")).hexdigest()
 
 

@@ -1,5 +1,6 @@
 """Perturbed copies: other rows under the same constraints, the same in every process, and nothing of a file is run."""
 
+import hashlib
 import sqlite3
 from collections import Counter
 from contextlib import closing
@@ -8,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from gagpo.envs.sql.database import BadDatabase
-from gagpo.envs.sql.perturb import NUMBERS, perturbed
+from gagpo.envs.sql.perturb import NUMBERS, VERSION, perturbed
 from gagpo.envs.sql.structure import SAMPLED_ROWS, read_sample
 from tests.envs.sql.files import make, make_shop
 
@@ -89,6 +90,12 @@ def test_copies_depend_on_the_content_the_gold_query_and_the_number_alone(tmp_pa
 
     assert drawn(sample, GOLD, 3) == drawn(again, GOLD, 3)
     assert drawn(sample, GOLD, 3) != drawn(sample, GOLD + " ", 3)
+
+
+def test_copies_belong_to_their_version(copies):
+    """Whoever changes how copies are drawn gives them another version, so that the hash of a split says so."""
+    drawn = repr([rows(copy, table) for copy in copies for table in TABLES])
+    assert (VERSION, hashlib.sha256(drawn.encode()).hexdigest()[:16]) == (1, "ecabd907e1176ac7")
 
 
 def test_a_large_table_is_sampled_at_random(tmp_path):
