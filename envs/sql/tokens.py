@@ -6,12 +6,14 @@ import re
 from collections.abc import Iterator
 
 _TOKEN = re.compile(
-    r"""'(?:[^']|'')*+'|"(?:[^"]|"")*+"|`[^`]*+`|\[[^\]]*+\]|--[^\n]*+|/\*(?>.*?\*/)|[()]|\w++|.""", re.DOTALL
+    r"""'(?:[^']|'')*+'|"(?:[^"]|"")*+"|`[^`]*+`|\[[^\]]*+\]|--[^\n]*+|/\*(?>.*?(?:\*/|\Z))|[()]|\w++|.""", re.DOTALL
 )
 
 
 def tokens(sql: str) -> Iterator[str]:
     """The words, quoted names, literals and signs of ``sql``, without white space and comments.
+
+    As in SQLite, a comment that is not closed reaches to the end.
 
     >>> list(tokens("SELECT 'a -- b' /* text */ FROM [t u]; -- end"))
     ['SELECT', "'a -- b'", 'FROM', '[t u]', ';']

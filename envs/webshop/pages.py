@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.webshop.goals import Goal
-from gagpo.envs.webshop.published import is_random, routed_kind
+from gagpo.envs.webshop.published import draw, is_hidden, is_random, routed_kind, stops
 from gagpo.envs.webshop.reward import PurchaseScore, judge
 from gagpo.envs.webshop.store import Store, UnknownProduct
 from gagpo.envs.webshop.texts import clean, visible
@@ -149,8 +149,6 @@ class Shop:
         """The goal of a task; raises UnknownTask."""
         self.page: Callable[[PageState], Page] = cached(self._page)
         """The page of a state."""
-        if exact:
-            self._hidden = store.hidden_searches()
         self._options = cached(self._make_options)
         self._card = functools.lru_cache(4 * CACHED_PAGES)(self._make_card)
 
@@ -167,7 +165,7 @@ class Shop:
         if not self.exact:
             return self._results_of(state, regular_query(words), 1)
         query = words.lower()[:LONGEST_EXACT_QUERY]
-        return None if self._hidden.fails(query) else self._results_of(state, query, 1)
+        return None if stops(query, len(self.store)) else self._results_of(state, query, 1)
 
     def click(self, state: PageState, label: str) -> PageState | None:
         """The state after a click on ``label`` (any case), or None if the page has no such label.
@@ -248,10 +246,10 @@ class Shop:
 
     def results(self, state: PageState) -> tuple[int, ...]:
         """The products that the state's query finds, on all pages."""
-        if self.exact:
-            listed = self._hidden.products(state.query, f"{state.task} {state.draws}")
-            if listed is not None:
-                return listed
+        if self.is_drawn(state):
+            return draw(len(self.store), f"{state.task} {state.draws}")
+        if self.exact and is_hidden(state.query):
+            return self.store.labels.products(state.query)
         return self.store.index.search(state.query)
 
     # Showing --------------------------------------------------------------------------------------------------------

@@ -19,38 +19,45 @@ RANDOM, ATTRIBUTE, CATEGORY, QUERY = "<r>", "<a>", "<c>", "<q>"
 _PAGE_NAMES = {"results": "search_results", "item": "item_page", "part": "item_sub_page"}
 
 
-class HiddenSearches:
-    """Searches that do not use the index.
+def is_hidden(query: str) -> bool:
+    """Whether a query does not search texts."""
+    return _first_word(query) in (RANDOM, ATTRIBUTE, CATEGORY, QUERY)
 
-    size: number of products in the catalogue.
-    categories, queries: numbers of the products with a category or a query word.
+
+def stops(query: str, products: int) -> bool:
+    """Whether the published environment stops with an exception at this search of ``products`` products."""
+    first = _first_word(query)
+    return first == ATTRIBUTE or query == CATEGORY or (first == RANDOM and products < DRAWN)
+
+
+def draw(products: int, seed: str) -> tuple[int, ...]:
+    """The numbers of random products. The published environment's generator is shared by the whole program."""
+    return tuple(random.Random(seed).sample(range(products), DRAWN))
+
+
+class Labels:
+    """The products with each category and query word, which hidden searches list.
+
+    categories, queries: numbers of the products, in catalogue order.
     """
 
-    def __init__(self, size: int, categories: Mapping[str, Sequence[int]], queries: Mapping[str, Sequence[int]]):
-        self._size, self._categories, self._queries = size, categories, queries
+    def __init__(self, categories: Mapping[str, Sequence[int]], queries: Mapping[str, Sequence[int]]):
+        self._categories, self._queries = categories, queries
 
-    def fails(self, query: str) -> bool:
-        """Whether the published environment stops with an exception at this search."""
+    def products(self, query: str) -> tuple[int, ...]:
+        """The numbers of the products that a hidden search for a category or a query word lists."""
         first, *others = query.split(" ")
-        return first == ATTRIBUTE or (first == CATEGORY and not others) or (first == RANDOM and self._size < DRAWN)
-
-    def products(self, query: str, seed: str) -> tuple[int, ...] | None:
-        """The numbers of the products that a hidden search lists; None for other queries.
-
-        seed: of a random draw. The published environment draws from a generator that the whole program shares.
-        """
-        first, *others = query.split(" ")
-        if first == RANDOM:
-            return tuple(random.Random(seed).sample(range(self._size), DRAWN))
         if first == CATEGORY:
             return tuple(self._categories.get(others[0].strip(), ()))
-        if first == QUERY:
-            return tuple(self._queries.get(" ".join(others).strip(), ()))
-        return None
+        return tuple(self._queries.get(" ".join(others).strip(), ()))
 
 
 def is_random(query: str) -> bool:
-    return query.split(" ")[0] == RANDOM
+    return _first_word(query) == RANDOM
+
+
+def _first_word(query: str) -> str:
+    return query.partition(" ")[0]
 
 
 def routed_kind(kind: str, query: str, options: Iterable[tuple[str, str]]) -> str:

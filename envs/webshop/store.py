@@ -39,7 +39,7 @@ from gagpo.envs.webshop.goals import (
     split_goals,
     synthetic_goals,
 )
-from gagpo.envs.webshop.published import HiddenSearches
+from gagpo.envs.webshop.published import Labels
 from gagpo.envs.webshop.reward import within_reach
 from gagpo.envs.webshop.rows import CatalogueError
 from gagpo.envs.webshop.search import IndexBuilder, SearchIndex, searched_text
@@ -147,12 +147,13 @@ class Store:
             self._goal_numbers[kind] = numbers
         return self._tasks[kind, split]
 
-    def hidden_searches(self) -> HiddenSearches:
-        """The searches of the published environment that do not use the index; requires ``exact``."""
+    @functools.cached_property
+    def labels(self) -> Labels:
+        """What the hidden searches of the published environment list; requires ``exact``. Read when first needed."""
         path = self._exact_index() / _LABELS
         try:
             labels = json.loads(path.read_text(encoding="utf-8"))
-            return HiddenSearches(len(self), labels["category"], labels["query"])
+            return Labels(labels["category"], labels["query"])
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise _unusable(path.parent, f"{path.name}: ", error) from None
 

@@ -210,7 +210,9 @@ def test_a_database_in_memory(tmp_path):
     assert database.run("SELECT COUNT(*) FROM people").rows == [(2,)]
 
 
-@pytest.mark.parametrize("end", [";", ";;", " ; ;\n", ";; -- ;", ";/* ; */;", "; -- the end", " -- ';"])
+@pytest.mark.parametrize(
+    "end", [";", ";;", " ; ;\n", ";; -- ;", ";/* ; */;", "; -- the end", " -- ';", ";; /* open", " /* ;"]
+)
 def test_what_follows_the_statement_is_ignored(end):
     assert Database(PEOPLE).run(f"SELECT COUNT(*) FROM people{end}").rows == [(2,)]
     assert Database(PEOPLE).run(f"SELECT ';--' || name || ';' FROM people LIMIT 1{end}").rows == [(";--Ann;",)]
