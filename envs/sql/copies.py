@@ -29,19 +29,19 @@ def choose(gold: str, expected: Result, copy: Callable[[int], Opened], wanted: i
         return []  # it reads no table
     numbers: list[int] = []
     results = [expected]
-    second_best: list[int] = []
+    others: dict[bool, list[int]] = {True: [], False: []}
     for number, result, is_stable in _candidates(gold, copy):
         if any(_agrees_somehow(gold, other, result) for other in results):
             continue
         if is_stable and (_is_informative(result) or not _is_informative(expected)):
             numbers.append(number)
             results.append(result)
-        elif result.rows or not expected.rows:
-            second_best.append(number)
+        else:
+            others[bool(result.rows)].append(number)
         if len(numbers) == wanted:
             break
-    # Of some gold queries, no result has a fixed order, or the only other result is zero.
-    return numbers or second_best[:1]
+    # Of some gold queries, no result has a fixed order, or the only other result is zero, or empty.
+    return numbers or others[True][:1] or others[False][:1]
 
 
 def _candidates(gold: str, copy: Callable[[int], Opened]) -> Iterator[tuple[int, Result, bool]]:

@@ -43,6 +43,9 @@ EQUIVALENTS = {
         "SELECT name FROM country c WHERE NOT EXISTS (SELECT 1 FROM plays p WHERE p.country = c.id AND times > 2)"
     ],
     "SELECT max(b) FROM doubled": ["SELECT 2 * max(a) FROM doubled"],
+    "SELECT sex FROM singer INTERSECT SELECT sex FROM singer WHERE sex = 'F'": [
+        "SELECT max(sex) FROM singer WHERE sex = 'F' HAVING count(*) > 0"
+    ],
     "SELECT name FROM singer ORDER BY born, id": ["SELECT name FROM singer ORDER BY date(born), id"],
 }
 BY_CHANCE = {
