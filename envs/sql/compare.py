@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal
 
 from gagpo.envs.sql.database import Result, Row
+from gagpo.envs.sql.tokens import tokens
 
 Comparison = Literal["exact", "bird", "spider"]
 ZERO = 1e-15
 """Differences up to this are rounding errors of sums that cancel."""
-
-_TOKEN = re.compile(
-    r"""'(?:[^']|'')*+'|"(?:[^"]|"")*+"|`[^`]*+`|\[[^\]]*+\]|--[^\n]*+|/\*(?>.*?\*/)|[()]|\w++|.""", re.DOTALL
-)
 
 
 def agrees(gold_query: str, gold: Result, found: Result, comparison: Comparison = "exact") -> bool:
@@ -48,12 +44,12 @@ def is_ordered(sql: str) -> bool:
     False
     """
     depth, before = 0, ""
-    for token in _TOKEN.findall(sql):
+    for token in tokens(sql):
         if token == "(":
             depth += 1
         elif token == ")":
             depth -= 1
-        elif depth == 0 and not token.isspace() and not token.startswith(("--", "/*")):
+        elif depth == 0:
             if (before, token.lower()) == ("order", "by"):
                 return True
             before = token.lower()

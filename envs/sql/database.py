@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import functools
 import re
+import shlex
 import sqlite3
 import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gagpo.base.errors import GagpoError
 from gagpo.envs.sql import functions
+from gagpo.envs.sql.tokens import without_end
 
 MAX_SQL = 10_000  # characters of a query
 MAX_LENGTH = 10_000  # bytes of a value in a generated database
@@ -30,8 +32,14 @@ Table = tuple[str, tuple[tuple[str, str], ...], tuple[Row, ...]]
 """Name, columns with their declarations, and rows."""
 Source = str | tuple[Table, ...]
 """The path of an SQLite file, or the tables of a database in memory."""
+Copy = tuple[str, str, int]
+"""A perturbed copy of a file: its path, the gold query and the number of the copy."""
 Columns = dict[str, list[tuple[str, str]]]
 """Names and types of the columns of each table."""
+
+_LOG_STARTS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
+_LOG_HEADER = 32  # bytes; a log without frames is no longer
+_JOURNAL_START = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"
 
 _EVERY = 1_000  # steps between two checks
 _ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
@@ -89,6 +97,20 @@ class Result:
     cost: Cost
 
 
+class Opened(NamedTuple):
+    """A connection that queries will read.
+
+    tables: its tables.
+    views: names of its views.
+    max_length: bytes of a value.
+    """
+
+    connection: sqlite3.Connection
+    tables: Columns
+    views: list[str]
+    max_length: int
+
+
 class Database:
     """A read-only SQLite database.
 
@@ -96,15 +118,16 @@ class Database:
     :data:`gagpo.envs.sql.functions.ALLOWED`.
     """
 
-    def __init__(self, source: Source):
+    def __init__(self, source: Source | Opened):
         self._refused = ""
         if isinstance(source, str):
-            self._connection, self.tables, views = _open_file(source)
-        else:
-            self._connection, self.tables, views = create(source), columns_of(source), []
-        self._readable = {name.lower() for name in (*self.tables, *views)}
+            source = open_file(source)
+        elif not isinstance(source, Opened):
+            source = Opened(create(source), columns_of(source), [], MAX_LENGTH)
+        self._connection, self.tables = source.connection, source.tables
+        self._readable = {name.lower() for name in (*self.tables, *source.views)}
         limits = {
-            sqlite3.SQLITE_LIMIT_LENGTH: MAX_STORED_LENGTH if isinstance(source, str) else MAX_LENGTH,
+            sqlite3.SQLITE_LIMIT_LENGTH: source.max_length,
             sqlite3.SQLITE_LIMIT_SQL_LENGTH: MAX_SQL,
             sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 100,
             sqlite3.SQLITE_LIMIT_COMPOUND_SELECT: 20,
@@ -135,7 +158,7 @@ class Database:
         self._connection.set_progress_handler(tick, _EVERY)
         try:
             with closing(self._connection.cursor()) as cursor:
-                cursor.execute(sql)
+                cursor.execute(without_end(sql))
                 names = [column[0] for column in cursor.description or []]
                 if not names:
                     raise QueryFailed("only SELECT is possible")
@@ -147,6 +170,12 @@ class Database:
             raise QueryFailed("the query takes too much memory") from None
         finally:
             self._connection.set_progress_handler(None, 0)
+
+    def read_backwards(self) -> None:
+        """Read tables in the opposite order from then on, wherever a query does not ask for an order."""
+        self._connection.set_authorizer(None)
+        self._connection.execute("PRAGMA reverse_unordered_selects = ON")
+        self._connection.set_authorizer(self._authorize)
 
     def _refuse(self, reason: str) -> None:
         self._refused = reason
@@ -177,10 +206,17 @@ def _modules() -> frozenset[str]:
         return frozenset(name.lower() for (name,) in connection.execute("SELECT name FROM pragma_module_list"))
 
 
-def _open_file(path: str) -> tuple[sqlite3.Connection, Columns, list[str]]:
-    """A connection to a file, its tables, and the names of its views."""
+def open_file(path: str) -> Opened:
+    """A read-only connection to a file that nothing else changes.
+
+    Raises:
+        BadDatabase: there is no such file, it is not a database, or it has changes that are not written back.
+    """
     if not Path(path).is_file():
         raise BadDatabase(f"there is no database {path}")
+    reject_journal(Path(path))
+    if (log := log_of(Path(path))) is not None:
+        raise BadDatabase(f"{path}: {log.name} has changes that are not in the file; {advice(path)}")
     address = f"{Path(path).resolve().as_uri()}?mode=ro&immutable=1"
     columns = "SELECT name, type FROM pragma_table_info(?) ORDER BY cid"
     try:
@@ -192,7 +228,41 @@ def _open_file(path: str) -> tuple[sqlite3.Connection, Columns, list[str]]:
         tables = {name: connection.execute(columns, (name,)).fetchall() for name in names}
     except sqlite3.Error as error:
         raise BadDatabase(f"{path}: not an SQLite database ({error})") from None
-    return connection, tables, [name for kind, name in known if kind == "view"]
+    return Opened(connection, tables, [name for kind, name in known if kind == "view"], MAX_STORED_LENGTH)
+
+
+def log_of(path: Path) -> Path | None:
+    """The write-ahead log of a database file; None if it has no changes that the file lacks."""
+    return _journal(path, "-wal", _LOG_STARTS, _LOG_HEADER)
+
+
+def reject_journal(path: Path) -> None:
+    """Raise BadDatabase if a write to the file was interrupted, so that it must be rolled back.
+
+    A journal that was rolled back or committed is empty, or starts with zeros.
+    """
+    journal = _journal(path, "-journal", (_JOURNAL_START,), len(_JOURNAL_START))
+    if journal is not None:
+        raise BadDatabase(f"{path}: {journal.name} is of an interrupted write; {advice(path)}")
+
+
+def _journal(path: Path, suffix: str, starts: tuple[bytes, ...], header: int) -> Path | None:
+    """The file next to a database with this suffix if it is longer than ``header`` and starts like one."""
+    file = path.resolve()
+    journal = file.with_name(f"{file.name}{suffix}")
+    try:
+        with journal.open("rb") as content:
+            start = content.read(header + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise BadDatabase(f"{journal} cannot be read ({error.strerror})") from None
+    return journal if len(start) > header and start.startswith(starts) else None
+
+
+def advice(path: str | Path) -> str:
+    """The command that writes the changes back."""
+    return f"close the programs that use it and run: sqlite3 {shlex.quote(str(path))} 'PRAGMA journal_mode = DELETE'"
 
 
 def create(tables: tuple[Table, ...]) -> sqlite3.Connection:

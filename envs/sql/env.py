@@ -16,6 +16,7 @@ from gagpo.envs.base import Kwargs, MarkovKey, Outcome, TextEnv
 from gagpo.envs.sql.compare import Comparison
 from gagpo.envs.sql.database import Columns, QueryFailed, columns_of, show
 from gagpo.envs.sql.generate import TYPES, generated
+from gagpo.envs.sql.perturb import NUMBERS
 from gagpo.envs.sql.process import QUERIES
 from gagpo.envs.sql.question import SPLITS, Question
 from gagpo.envs.sql.sources import loaded
@@ -36,8 +37,9 @@ class SQLEnv(TextEnv):
     """Answer a question about a database with a query; the reward is 1 if its result is that of the gold query.
 
     Actions are ``tables``, ``columns TABLE``, ``query: SELECT ...`` (shows the first rows) and ``answer: SELECT ...``,
-    which ends the episode. An answer to a generated question is also run on databases with the same tables and other
-    rows, on which the usual wrong queries fail, so that a query that is right by chance does not pay.
+    which ends the episode. An answer is also run on hidden databases with the same tables and other rows, so that a
+    query that is right by chance does not pay. Those of generated questions are made so that the usual wrong queries
+    fail; those of data files are perturbed copies in which the gold query has other results.
 
     data: ``"generated"``, or a folder in Spider's or BIRD's format; by default ``$SQL_DATA`` if set, else generated.
     on_bad_row: ``refuse`` or ``skip`` (and count) unusable rows of the data files.
@@ -48,6 +50,7 @@ class SQLEnv(TextEnv):
         own tables with made-up names.
     rows: number of rows that a query shows.
     comparison: see :func:`gagpo.envs.sql.compare.agrees`.
+    hidden: the most hidden databases of a question of data files; 0 to compare with published numbers.
 
     ``info`` also holds ``queries``, and after an answer ``verdict``: right, wrong, wrong elsewhere, or failed.
     """
@@ -79,6 +82,7 @@ class SQLEnv(TextEnv):
         rows: int = 5,
         comparison: Comparison = "exact",
         on_bad_row: Literal["refuse", "skip"] = "refuse",
+        hidden: int = 3,
     ):
         super().__init__(split, max_turns, expert, render_mode)
         if size < 0 or test_size < 0 or rows < 1:
@@ -90,12 +94,14 @@ class SQLEnv(TextEnv):
             raise InvalidArgument(f"unknown comparison {comparison!r}; choose from {', '.join(get_args(Comparison))}")
         if on_bad_row not in ("refuse", "skip"):
             raise InvalidArgument(f"on_bad_row must be 'refuse' or 'skip', got {on_bad_row!r}")
+        if not 0 <= hidden <= NUMBERS:
+            raise InvalidArgument(f"hidden must be between 0 and {NUMBERS}, got {hidden}")
         if tables not in ("listed", "invented"):
             raise InvalidArgument(f"tables must be 'listed' or 'invented', got {tables!r}")
         self.folder = _folder(data)
         self.tables = tables
         self.size, self.test_size, self.types, self.seed, self.rows = size, test_size, chosen, seed, rows
-        self.comparison, self.on_bad_row = comparison, on_bad_row
+        self.comparison, self.on_bad_row, self.hidden = comparison, on_bad_row, hidden
         self.question: Question | None = None
         self._tables: Columns | None = None
         self._known: set[str] = set()
@@ -105,7 +111,7 @@ class SQLEnv(TextEnv):
 
     @classmethod
     def without_effect(cls, kwargs: Kwargs) -> frozenset[str]:
-        return frozenset() if _folder(kwargs.get("data")) is None else _GENERATED
+        return frozenset({"hidden"}) if _folder(kwargs.get("data")) is None else _GENERATED
 
     @classmethod
     def preload(cls, **kwargs: Any) -> None:
@@ -120,7 +126,7 @@ class SQLEnv(TextEnv):
         if split not in self.splits:
             raise InvalidArgument(f"no split {split!r}; choose one of {', '.join(self.splits)}")
         if self.folder is not None:
-            return loaded(self.folder, split, self.on_bad_row)
+            return loaded(self.folder, split, self.on_bad_row, self.hidden)
         training = split == "train"
         size = self.size if training else self.test_size
         return generated(split, size, self.types, self.seed, training and self.tables == "invented")
@@ -179,7 +185,7 @@ class SQLEnv(TextEnv):
         """The verdict on a query; raises QueryFailed if it does not run."""
         question = self.question
         assert question is not None
-        sources = (question.database,) if self.folder is not None else suite(question)
+        sources = suite(question) if self.folder is None else (question.database, *question.hidden())
         right = QUERIES.take(self).agrees(sources, sql, question.gold, self.comparison, question.bounds)
         return "right" if all(right) else "wrong elsewhere" if right[0] else "wrong"
 

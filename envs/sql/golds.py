@@ -1,6 +1,6 @@
-"""Runs the gold queries of data sets once, to check them and to derive the bounds of their tasks.
+"""Runs the gold queries of data sets once: checks them, derives the bounds of their tasks, chooses hidden databases.
 
-The costs are stored in ``$GAGPO_DATA/sql`` (by default ``data/sql``), one line per query, because the gold queries of
+The results are stored in ``$GAGPO_DATA/sql`` (by default ``data/sql``), one line per query, because the gold queries of
 some data sets take hours.
 """
 
@@ -11,15 +11,18 @@ import json
 import logging
 import os
 import sqlite3
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import astuple, replace
+from typing import Any, Generic, TypeVar
 
 from gagpo.base.durable import append_line
 from gagpo.base.errors import GagpoError
 from gagpo.base.folders import data_folder
 from gagpo.envs.sql.database import GOLD, MAX_STORED_LENGTH, STORED, BadDatabase, Cost, QueryFailed
+from gagpo.envs.sql.perturb import VERSION
 from gagpo.envs.sql.process import QUERIES
 from gagpo.envs.sql.question import Question
 
@@ -30,15 +33,21 @@ class BadSource(GagpoError, ValueError):
     """A folder is not in Spider's or BIRD's layout, or a row cannot be used; the message names the file and row."""
 
 
-def check_golds(rows: Iterable[tuple[str, Question] | BadSource]) -> Iterator[Question | BadSource]:
-    """The questions with bounds derived from their gold queries, or what is wrong with them."""
-    costs, logged = _Costs(), time.monotonic()
+def check_golds(rows: Iterable[tuple[str, Question] | BadSource], hidden: int = 0) -> Iterator[Question | BadSource]:
+    """The questions with bounds derived from their gold queries, or what is wrong with them.
+
+    hidden: the most hidden databases of a question; see :mod:`gagpo.envs.sql.copies`.
+    """
+    costs, numbers, logged = _Costs(), _Numbers(), time.monotonic()
     try:
         for number, row in enumerate(rows):
             if time.monotonic() > logged + _EVERY:
                 logged = time.monotonic()
                 logging.getLogger(__name__).warning("ran %d gold queries", number)
-            yield row if isinstance(row, BadSource) else _check(*row, costs)
+            question = row if isinstance(row, BadSource) else _check(*row, costs)
+            if isinstance(question, Question) and hidden:
+                question = replace(question, copies=_choose(question, hidden, numbers))
+            yield question
     finally:
         QUERIES.release(costs)
 
@@ -61,33 +70,84 @@ def _check(where: str, question: Question, costs: _Costs) -> Question | BadSourc
     return replace(question, bounds=STORED.extended(cost))
 
 
-def _key(path: str, gold: str) -> str:
-    """A hash of all that the cost of a gold query depends on."""
+def _choose(question: Question, hidden: int, numbers: _Numbers) -> tuple[int, ...]:
+    """The numbers of the copies that judge the answers to a question."""
+    path = question.database
+    assert isinstance(path, str)
+    key = _key(path, question.gold, VERSION, hidden, sys.version_info[:2])
+    chosen = numbers.known.get(key)
+    if chosen is None:
+        try:
+            chosen = QUERIES.take(numbers).copies(path, question.gold, hidden)
+        except (BadDatabase, QueryFailed):  # it has too many tables, or its copies take too long
+            chosen = []
+        finally:
+            QUERIES.release(numbers)
+        numbers.add(key, chosen)
+    return tuple(chosen)
+
+
+def _key(path: str, gold: str, *more: object) -> str:
+    """A hash of all that the result of a gold query depends on."""
     file, place = os.stat(path), os.path.abspath(path)
-    parts = (place, file.st_size, file.st_mtime_ns, gold, sqlite3.sqlite_version, GOLD, MAX_STORED_LENGTH)
+    parts = (place, file.st_size, file.st_mtime_ns, gold, sqlite3.sqlite_version, GOLD, MAX_STORED_LENGTH, *more)
     return hashlib.sha256(repr(parts).encode("utf-8", "replace")).hexdigest()[:24]
 
 
-class _Costs:
-    """The stored cost of each gold query, or the reason why it fails."""
+T = TypeVar("T")
+
+
+class _Stored(Generic[T]):
+    """Values by key, in a file of JSON lines. A killed process may leave half a line: that value is missing.
+
+    file: its name in ``$GAGPO_DATA/sql``.
+    """
+
+    file: str
 
     def __init__(self) -> None:
-        self._path = data_folder() / "sql" / "gold-queries.jsonl"
-        self.known: dict[str, Cost | str] = {}
+        self._path = data_folder() / "sql" / self.file
+        self.known: dict[str, T] = {}
         if self._path.is_file():
             for line in self._path.read_text(encoding="utf-8", errors="replace").splitlines():
-                self._read(line)
+                with suppress(ValueError, TypeError, RecursionError):
+                    key, value = json.loads(line)
+                    self.known[str(key)] = self.decode(value)
 
-    def _read(self, line: str) -> None:
-        # A killed process may leave half a line: that query is run again.
-        with suppress(ValueError, TypeError, RecursionError):
-            key, value = json.loads(line)
-            if not isinstance(value, str):
-                steps, seconds, size = value
-                value = Cost(int(steps), float(seconds), int(size))
-            self.known[str(key)] = value
+    def decode(self, value: Any) -> T:
+        """The value of a line; raises ValueError or TypeError for a wrong one."""
+        raise NotImplementedError
 
-    def add(self, key: str, value: Cost | str) -> None:
+    def encode(self, value: T) -> Any:
+        return value
+
+    def add(self, key: str, value: T) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        append_line(self._path, json.dumps([key, value if isinstance(value, str) else astuple(value)]))
+        append_line(self._path, json.dumps([key, self.encode(value)]))
         self.known[key] = value
+
+
+class _Costs(_Stored[Cost | str]):
+    """The cost of each gold query, or the reason why it fails."""
+
+    file = "gold-queries.jsonl"
+
+    def decode(self, value: Any) -> Cost | str:
+        if isinstance(value, str):
+            return value
+        steps, seconds, size = value
+        return Cost(int(steps), float(seconds), int(size))
+
+    def encode(self, value: Cost | str) -> Any:
+        return value if isinstance(value, str) else astuple(value)
+
+
+class _Numbers(_Stored[list[int]]):
+    """The numbers of the hidden copies of each gold query."""
+
+    file = "hidden-copies.jsonl"
+
+    def decode(self, value: Any) -> list[int]:
+        if not isinstance(value, list):
+            raise TypeError(value)
+        return [int(number) for number in value]

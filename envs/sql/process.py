@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from gagpo.base.child import Child, ChildEnded, Shared
 from gagpo.envs.sql.compare import Comparison
-from gagpo.envs.sql.database import GOLD, MAX_SQL, BadDatabase, Bounds, Columns, Cost, QueryFailed, Row, Source
+from gagpo.envs.sql.database import GOLD, MAX_SQL, BadDatabase, Bounds, Columns, Copy, Cost, QueryFailed, Row, Source
 
 MEMORY = 2 * 2**30
 """Address space of a query process, in bytes."""
@@ -47,10 +47,14 @@ class QueryProcess:
 
     def cost(self, source: Source, sql: str, bounds: Bounds) -> Cost:
         """The cost of a query with all its rows."""
-        return Cost(*self._ask(bounds, "cost", source, _plain(sql), None, astuple(bounds)))
+        return Cost(*self._ask(bounds, "cost", source, _plain(sql), astuple(bounds)))
+
+    def copies(self, path: str, gold: str, wanted: int) -> list[int]:
+        """The numbers of at most ``wanted`` perturbed copies of a file that can judge answers to the ``gold`` query."""
+        return cast("list[int]", self._ask(GOLD, "copies", path, _plain(gold), wanted))
 
     def agrees(
-        self, sources: tuple[Source, ...], sql: str, gold: str, comparison: Comparison, bounds: Bounds
+        self, sources: tuple[Source | Copy, ...], sql: str, gold: str, comparison: Comparison, bounds: Bounds
     ) -> list[bool]:
         """Whether ``sql`` and the ``gold`` query agree, for each database up to the first where they do not."""
         return cast("list[bool]", self._ask(bounds, "agree", sources, _plain(sql), gold, comparison, astuple(bounds)))

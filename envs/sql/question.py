@@ -6,8 +6,9 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from gagpo.envs.sql.database import Bounds, Source
+from gagpo.envs.sql.database import Bounds, Copy, Source
 from gagpo.envs.sql.domains import Domain
+from gagpo.envs.sql.perturb import VERSION
 from gagpo.envs.tasks import Task
 
 SPLITS = ("train", "validation", "test", "unseen")
@@ -22,6 +23,7 @@ class Question:
     careless: a query that omits part of what the question asks for.
     database: the database that the agent sees.
     bounds: limits of the queries in this task.
+    copies: numbers of the perturbed copies of the file that also judge an answer; see :mod:`gagpo.envs.sql.copies`.
     domain: subject of a generated database.
     """
 
@@ -35,11 +37,18 @@ class Question:
     database: Source
     evidence: str = ""
     bounds: Bounds = Bounds()  # noqa: RUF009 (frozen)
+    copies: tuple[int, ...] = ()
     domain: Domain | None = None
 
     def task(self) -> Task:
-        """The task; its digest covers the question, the gold query and the database, or the file's name."""
+        """The task; its digest covers the question, the gold query and what judges answers (of a file, its name)."""
         file = self.database if isinstance(self.database, str) else ""
-        content = f"{self.text}\0{self.gold}\0{Path(file).name or (JUDGED, self.database)!r}"
+        judged_by = (VERSION, Path(file).name) if file else (JUDGED, self.database)
+        content = f"{self.text}\0{self.gold}\0{judged_by!r}"
         digest = hashlib.sha256(content.encode("utf-8", "replace")).hexdigest()
         return Task(self.id, self.split, self.type, digest[:16], file)
+
+    def hidden(self) -> tuple[Copy, ...]:
+        """The perturbed copies that judge the answers to a question about a file."""
+        assert isinstance(self.database, str)
+        return tuple((self.database, self.gold, number) for number in self.copies)

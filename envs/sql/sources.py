@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from gagpo.envs.sql.database import BadDatabase
 from gagpo.envs.sql.golds import BadSource, check_golds
+from gagpo.envs.sql.journals import with_log
 from gagpo.envs.sql.question import Question
 from gagpo.envs.tasks import TaskSet
 
@@ -24,16 +26,22 @@ LAYOUT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "test": (("test.json", "test_data/dev.json"), ("test_database", "test_databases", "database")),
     "unseen": ((), ()),
 }
+_MOST_NAMED = 10  # questions in a warning
+log = logging.getLogger(__name__)
+
 _PLAIN = re.compile(r"[A-Za-z0-9_. &()-]{1,100}", re.ASCII)
 
 
 @functools.lru_cache(maxsize=16)
-def loaded(folder: Path, split: str, on_bad_row: str = "refuse") -> tuple[TaskSet, dict[str, Question]]:
+def loaded(
+    folder: Path, split: str, on_bad_row: str = "refuse", hidden: int = 0
+) -> tuple[TaskSet, dict[str, Question]]:
     """The questions of a split, after running their gold queries.
 
     Both formats have the keys ``question`` and ``db_id``, and the query in ``query`` or ``SQL``.
 
     on_bad_row: ``refuse`` (raise :class:`BadSource`) or ``skip`` (and count).
+    hidden: the most hidden databases of a question. Logs a warning with the questions that have none.
     """
     files, roots = LAYOUT[split]
     path = next((folder / name for name in files if (folder / name).is_file()), None)
@@ -43,7 +51,7 @@ def loaded(folder: Path, split: str, on_bad_row: str = "refuse") -> tuple[TaskSe
         return TaskSet(split, [], advice=f"{folder} has no {' or '.join(files) or 'such split'}."), {}
     questions: dict[str, Question] = {}
     skipped: list[BadSource] = []
-    for found in check_golds(_questions(path, [folder / root for root in roots], split)):
+    for found in check_golds(_questions(path, [folder / root for root in roots], split), hidden):
         if isinstance(found, Question):
             questions[found.id] = found
         elif on_bad_row == "refuse":
@@ -51,8 +59,22 @@ def loaded(folder: Path, split: str, on_bad_row: str = "refuse") -> tuple[TaskSe
         else:
             skipped.append(found)
     if skipped:
-        logging.getLogger(__name__).warning("skipped %d bad rows; the first: %s", len(skipped), skipped[0])
+        log.warning("skipped %d bad rows; the first: %s", len(skipped), skipped[0])
+    unchanged = [question for question in questions.values() if hidden and not question.copies]
+    if unchanged:
+        _warn_of(unchanged, path)
     return TaskSet(split, [question.task() for question in questions.values()]), questions
+
+
+def _warn_of(questions: list[Question], path: Path) -> None:
+    """Name the questions that have no hidden database."""
+    places = [f"row {int(question.id.rpartition('-')[2])} ({question.text[:60]!r})" for question in questions]
+    others = f" and {len(places) - _MOST_NAMED} more" if len(places) > _MOST_NAMED else ""
+    plural = "s" if len(questions) > 1 else ""
+    log.warning(
+        "%s: no hidden database for %d question%s, so a constant answer can be right: %s%s",
+        *(path, len(questions), plural, ", ".join(places[:_MOST_NAMED]), others),
+    )
 
 
 def _questions(path: Path, roots: list[Path], split: str) -> Iterator[tuple[str, Question] | BadSource]:
@@ -90,6 +112,10 @@ def _question(record: Any, where: str, roots: list[Path], name: str, split: str)
     database = next((file for file in files if file.is_file()), None)
     if database is None:
         raise BadSource(f"{where}: there is no database {files[0]}")
+    try:
+        database = with_log(database)
+    except BadDatabase as error:
+        raise BadSource(f"{where}: {error}") from None
     evidence = _sound(str(record.get("evidence") or ""), "evidence", where)
     kind = _sound(str(record.get("difficulty") or record.get("hardness") or folder)[:100], "difficulty", where)
     return Question(name, split, kind, text, gold, (), "", str(database), evidence)

@@ -5,6 +5,7 @@ It starts without the packages' ``__init__``, so this module and its imports use
 
 from __future__ import annotations
 
+import functools
 import os
 import resource
 import signal
@@ -12,13 +13,29 @@ from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import astuple
 from math import ceil
-from typing import Any
+from typing import Any, TypeGuard, cast
 
 from gagpo.base.child import Pipe
 from gagpo.envs.sql.compare import agrees
-from gagpo.envs.sql.database import GOLD, BadDatabase, Bounds, Database, QueryFailed, Result, Source
+from gagpo.envs.sql.copies import choose
+from gagpo.envs.sql.database import (
+    GOLD,
+    BadDatabase,
+    Bounds,
+    Copy,
+    Cost,
+    Database,
+    Opened,
+    QueryFailed,
+    Result,
+    Source,
+)
+from gagpo.envs.sql.perturb import perturbed
+from gagpo.envs.sql.structure import Sample, read_sample
 
-_MOST_OPEN = {str: 8, tuple: 256}  # files, each with its cache, and databases in memory
+_MOST_OPEN = {"file": 8, "tables": 256, "copy": 64}  # each file with its cache; the others are in memory
+_MOST_SAMPLES = 8  # of files, to make copies of
+_COPYING = Bounds(seconds=30.0)  # to try the copies of a question
 _CACHED = 1_000_000  # bytes; smaller results of gold queries are cached while their database is open
 _NO_MEMORY = ("failed", "the query takes too much memory")
 
@@ -47,41 +64,69 @@ class _Databases:
     """The databases used last, with the results of their gold queries."""
 
     def __init__(self) -> None:
-        self._open: dict[type, OrderedDict[Any, tuple[Database, dict[str, Result]]]] = {
+        self._open: dict[str, OrderedDict[Any, tuple[Database, dict[str, Result]]]] = {
             kind: OrderedDict() for kind in _MOST_OPEN
         }
+        self._samples: OrderedDict[Any, Sample] = OrderedDict()
 
-    def get(self, source: Source) -> Database:
+    def get(self, source: Source | Copy) -> Database:
         return self._get(source)[0]
 
-    def _get(self, source: Source) -> tuple[Database, dict[str, Result]]:
-        known, key = self._open[type(source)], _version(source)
-        if key not in known:
-            while len(known) >= _MOST_OPEN[type(source)]:
-                known.popitem(last=False)[1][0].close()
-            known[key] = (Database(source), {})
-        known.move_to_end(key)
-        return known[key]
+    def _get(self, source: Source | Copy) -> tuple[Database, dict[str, Result]]:
+        kind, key = _kind(source), _version(source)
+        databases = self._open[kind]
+        if key not in databases:
+            while len(databases) >= _MOST_OPEN[kind]:
+                databases.popitem(last=False)[1][0].close()
+            databases[key] = (self._opened(source), {})
+        databases.move_to_end(key)
+        return databases[key]
 
-    def gold(self, source: Source, sql: str) -> Result:
+    def _opened(self, source: Source | Copy) -> Database:
+        return Database(self.copy(*source)) if is_copy(source) else Database(cast(Source, source))
+
+    def copy(self, path: str, gold: str, number: int) -> Opened:
+        """A perturbed copy of a file."""
+        key = _version(path)
+        if key not in self._samples:
+            while len(self._samples) >= _MOST_SAMPLES:
+                self._samples.popitem(last=False)
+            self._samples[key] = read_sample(path)
+        self._samples.move_to_end(key)
+        return perturbed(self._samples[key], gold, number)
+
+    def gold(self, source: Source | Copy, sql: str, bounds: Bounds = GOLD) -> Result:
         database, results = self._get(source)
         if sql in results:
             return results[sql]
-        result = database.run(sql, GOLD)
+        result = database.run(sql, bounds)
         if result.cost.size <= _CACHED:
             results[sql] = result
         return result
 
 
-def _version(source: Source) -> Any:
-    """A key of the database that changes when its file is rewritten."""
+def is_copy(source: Source | Copy) -> TypeGuard[Copy]:
+    return isinstance(source, tuple) and bool(source) and isinstance(source[0], str)
+
+
+def _kind(source: Source | Copy) -> str:
+    if is_copy(source):
+        return "copy"
+    return "file" if isinstance(source, str) else "tables"
+
+
+def _version(source: Source | Copy) -> Any:
+    """A key of the database that changes when its file is rewritten, or a log with changes appears."""
+    if is_copy(source):
+        return (*source, _version(source[0]))
     if not isinstance(source, str):
         return source
-    try:
-        file = os.stat(source)
-    except OSError:
-        return source
-    return source, file.st_size, file.st_mtime_ns
+    versions: list[tuple[int, int]] = []
+    for path in (source, f"{source}-wal", f"{source}-journal"):
+        with suppress(OSError):
+            file = os.stat(path)
+            versions.append((file.st_size, file.st_mtime_ns))
+    return source, tuple(versions)
 
 
 def _answer(databases: _Databases, request: tuple[Any, ...]) -> tuple[str, Any]:
@@ -90,9 +135,13 @@ def _answer(databases: _Databases, request: tuple[Any, ...]) -> tuple[str, Any]:
         if operation == "tables":
             _limit_process(Bounds())
             return "ok", databases.get(source).tables
-        if operation in ("run", "cost"):
+        if operation == "run":
             result = _run(databases, source, *arguments)
-            return "ok", astuple(result.cost) if operation == "cost" else (result.names, result.rows)
+            return "ok", (result.names, result.rows)
+        if operation == "cost":
+            return "ok", astuple(_cost(databases, source, *arguments))
+        if operation == "copies":
+            return "ok", _copies(databases, source, *arguments)
         return "ok", _agree(databases, source, *arguments)
     except QueryFailed as error:
         return "failed", str(error)
@@ -112,9 +161,24 @@ def _run(databases: _Databases, source: Source, sql: str, limit: int | None, lim
     return database.run(sql, bounds, limit)
 
 
+def _cost(databases: _Databases, source: Source, sql: str, limits: tuple[int, float, int]) -> Cost:
+    bounds = Bounds(*limits)
+    _limit_process(bounds)
+    databases.get(source)
+    signal.setitimer(signal.ITIMER_PROF, bounds.seconds)
+    return databases.gold(source, sql, bounds).cost
+
+
+def _copies(databases: _Databases, path: str, gold: str, wanted: int) -> list[int]:
+    _limit_process(_COPYING)
+    expected = databases.gold(path, gold)
+    signal.setitimer(signal.ITIMER_PROF, _COPYING.seconds)
+    return choose(gold, expected, functools.partial(databases.copy, path, gold), wanted)
+
+
 def _agree(
     databases: _Databases,
-    sources: tuple[Source, ...],
+    sources: tuple[Source | Copy, ...],
     sql: str,
     gold: str,
     comparison: Any,

@@ -55,12 +55,13 @@ def next_action(shop: Shop, state: PageState, hasty: bool = False) -> str | None
             return _click(PREVIOUS)
         return _click(BUY) if hasty else _at_item(shop, state, goal)
     if state.kind == RESULTS:
-        found = shop.store.index.search(state.query)
-        if number in found:
-            page = 1 + found.index(number) // shop.results_per_page
+        products = shop.results(state)
+        if number in products:
+            page = 1 + products.index(number) // shop.results_per_page
             if page == state.page:
                 return _click(goal.asin)
-            return _click(NEXT if state.page < page else PREVIOUS)
+            if not shop.is_drawn(state):  # the next page of random products has others
+                return _click(NEXT if state.page < page else PREVIOUS)
     plan = queries(shop, goal)
     later = plan[plan.index(state.query) + 1 :] if state.query in plan else plan
     return f"search[{later[0]}]" if later else None
@@ -78,12 +79,12 @@ def browse(shop: Shop, state: PageState, opened: Set[int], hasty: bool = False) 
             return _click(BUY)
         return _at_item(shop, state, goal) if fits(shop, state, goal) else _click(PREVIOUS)
     if state.kind == RESULTS:
-        found = shop.store.index.search(state.query)
-        shown = found[(state.page - 1) * shop.results_per_page : state.page * shop.results_per_page]
+        products = shop.results(state)
+        shown = products[(state.page - 1) * shop.results_per_page : state.page * shop.results_per_page]
         unopened = [number for number in shown if number not in opened]
         if unopened:
             return _click(shop.store.product(unopened[0]).asin)
-        return _click(NEXT) if len(found) > state.page * shop.results_per_page else None
+        return _click(NEXT) if len(products) > state.page * shop.results_per_page else None
     plan = queries(shop, goal)
     return f"search[{plan[0]}]" if plan else None
 

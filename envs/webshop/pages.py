@@ -12,12 +12,16 @@ from typing import NamedTuple
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.webshop.goals import Goal
+from gagpo.envs.webshop.published import draw, is_hidden, is_random, routed_kind, stops
 from gagpo.envs.webshop.reward import PurchaseScore, judge
-from gagpo.envs.webshop.store import Store
+from gagpo.envs.webshop.store import Store, UnknownProduct
 from gagpo.envs.webshop.texts import clean, visible
 
 INDEX, RESULTS, ITEM, PART, DONE = "index", "results", "item", "part", "done"
 PARTS = ("Description", "Features", "Reviews")
+ATTRIBUTES = "attributes"
+PUBLISHED_PARTS = (*(part.lower() for part in PARTS), ATTRIBUTES)
+"""Labels that open a part in an ``exact`` shop. No button is called ``attributes``, but an option may be."""
 BACK, PREVIOUS, NEXT, BUY, SEARCH = "Back to Search", "< Prev", "Next >", "Buy Now", "Search"
 LONGEST_QUERY = 500
 LONGEST_EXACT_QUERY = 10_000
@@ -30,9 +34,10 @@ class PageState(NamedTuple):
     kind: ``INDEX``, ``RESULTS``, ``ITEM``, ``PART`` or ``DONE``.
     page: page of the results, from 1.
     product: number in the store, -1 for none.
-    part: one of ``PARTS``, lower-cased.
+    part: one of ``PARTS``, lower-cased, or :data:`ATTRIBUTES`.
     options: chosen (name, value) pairs in the product's order.
     seen: products visited since the first page; only an ``exact`` shop records them.
+    draws: pages of random products shown in the episode, in an ``exact`` shop: each is drawn anew.
     """
 
     task: str
@@ -43,6 +48,7 @@ class PageState(NamedTuple):
     part: str = ""
     options: tuple[tuple[str, str], ...] = ()
     seen: frozenset[int] = frozenset()
+    draws: int = 0
 
 
 class Piece(NamedTuple):
@@ -156,14 +162,31 @@ class Shop:
         """The state after a search, which works on every page; None for an empty text or after the purchase."""
         if not words or state.kind == DONE:
             return None
-        query = words.lower()[:LONGEST_EXACT_QUERY] if self.exact else regular_query(words)
-        return PageState(state.task, RESULTS, query, 1, seen=state.seen)
+        if not self.exact:
+            return self._results_of(state, regular_query(words), 1)
+        query = words.lower()[:LONGEST_EXACT_QUERY]
+        return None if stops(query, len(self.store)) else self._results_of(state, query, 1)
 
     def click(self, state: PageState, label: str) -> PageState | None:
-        """The state after a click on ``label`` (any case), or None if the page has no such label."""
+        """The state after a click on ``label`` (any case), or None if the page has no such label.
+
+        In an ``exact`` shop also None where the published environment stops with an exception.
+        """
         page = self.page(state)
         number = page.clickables.get(label.lower())
-        return None if number is None else self.press(state, page.pieces[number])
+        if number is None:
+            return None
+        piece = page.pieces[number]
+        return self._press_published(state, piece) if self.exact else self.press(state, piece)
+
+    def _results_of(self, state: PageState, query: str, page: int) -> PageState:
+        """A page of the results of ``query``, reached from ``state``."""
+        after = PageState(state.task, RESULTS, query, page, seen=state.seen, draws=state.draws)
+        return after._replace(draws=state.draws + 1) if self.is_drawn(after) else after
+
+    def is_drawn(self, state: PageState) -> bool:
+        """Whether the results are random products, others on every page that is shown."""
+        return self.exact and is_random(state.query)
 
     def can_say(self, label: str) -> bool:
         """Whether ``click[label]`` is parsed as a click on ``label``; with brackets it is not, in an ``exact`` shop."""
@@ -172,8 +195,7 @@ class Shop:
     def press(self, state: PageState, piece: Piece) -> PageState:
         """The state after pressing a clickable piece of the page of ``state``."""
         if piece.kind in ("product", "visited"):
-            number = self.store.number(piece.text)
-            return state._replace(kind=ITEM, product=number, seen=state.seen | {number} if self.exact else state.seen)
+            return state._replace(kind=ITEM, product=self.store.number(piece.text))
         if piece.group is not None:
             return self._choose(state, piece.group, piece.text)
         if piece.text == BACK:
@@ -190,15 +212,45 @@ class Shop:
             return PageState(state.task, RESULTS, state.query, state.page, seen=state.seen)
         return state._replace(kind=PART, part=piece.text.lower())
 
+    def _press_published(self, state: PageState, piece: Piece) -> PageState | None:
+        """The state after pressing a piece by the published rules, which go by its label before its kind."""
+        label = piece.text.lower()
+        if label == BACK.lower():
+            return PageState(state.task, draws=state.draws)
+        if label == BUY.lower():
+            # Without a product, which only a product named like the button can cause, it stops.
+            bought = state._replace(kind=DONE, query="", page=0, part="")
+            return bought if state.product >= 0 else None
+        if label in (NEXT.lower(), PREVIOUS.lower()):
+            routed = routed_kind(state.kind, state.query, state.options)
+            if routed == RESULTS:
+                return self._results_of(state, state.query, state.page + (1 if label == NEXT.lower() else -1))
+            if label == PREVIOUS.lower():
+                if routed == ITEM:
+                    return self._results_of(state, state.query, state.page)
+                return state._replace(kind=ITEM, part="")
+        if label in PUBLISHED_PARTS:
+            return state._replace(kind=PART, part=label) if state.product >= 0 else None
+        if piece.group is not None:
+            return self._choose(state, piece.group, piece.text)
+        try:
+            number = self.store.number(label.upper())
+        except UnknownProduct:  # an asin with lower-case letters
+            return None
+        return state._replace(kind=ITEM, product=number, seen=state.seen | {number})
+
     def _choose(self, state: PageState, name: str, value: str) -> PageState:
         chosen = {**dict(state.options), name: value}
         names = self.store.product(state.product).options
         return state._replace(options=tuple((name, chosen[name]) for name in names if name in chosen))
 
-    def _shown(self, state: PageState) -> tuple[int, ...]:
-        """The products on the state's page of results."""
-        first = (state.page - 1) * self.results_per_page
-        return self.store.index.search(state.query)[first : first + self.results_per_page]
+    def results(self, state: PageState) -> tuple[int, ...]:
+        """The products that the state's query finds, on all pages."""
+        if self.is_drawn(state):
+            return draw(len(self.store), f"{state.task} {state.draws}")
+        if self.exact and is_hidden(state.query):
+            return self.store.labels.products(state.query)
+        return self.store.index.search(state.query)
 
     # Showing --------------------------------------------------------------------------------------------------------
 
@@ -232,6 +284,9 @@ class Shop:
             return texts(product.description)
         if state.part == "features":
             return texts(*(f" {bullet}" for bullet in product.bullets))
+        if state.part == ATTRIBUTES:
+            attributes = (f" {attribute}" for attribute in product.attributes)
+            return texts(*attributes, product.category, product.query, product.product_category)
         return ()
 
     def _thanks(self, state: PageState) -> tuple[Piece, ...]:
@@ -252,12 +307,13 @@ class Shop:
         )
 
     def _results(self, state: PageState) -> list[Piece]:
-        total = len(self.store.index.search(state.query))
-        pieces = [Piece(BACK, "button"), Piece(f"Page {state.page} (Total results: {total})")]
+        products = self.results(state)
+        pieces = [Piece(BACK, "button"), Piece(f"Page {state.page} (Total results: {len(products)})")]
         if state.page > 1:
             pieces.append(Piece(PREVIOUS, "button"))
         pieces.append(Piece(NEXT, "button"))
-        for number in self._shown(state):
+        first = (state.page - 1) * self.results_per_page  # a misrouted click can lead to page 0, which is empty
+        for number in products[first : first + self.results_per_page] if first >= 0 else ():
             product, *facts = self._card(number)
             pieces += [product._replace(kind="visited") if number in state.seen else product, *facts]
         return pieces

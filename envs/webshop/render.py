@@ -39,12 +39,13 @@ def address(shop: Shop, state: PageState) -> str:
     """A text that contains the whole state; different states have different addresses."""
     path = f"{ROOT}/{_quoted(state.task)}"
     if state.kind == INDEX:
-        return path
+        return f"{path}?draws={state.draws}" if state.draws else path
     fields = [] if state.kind == DONE else [f"q={_quoted(state.query)}", f"page={state.page}"]
     if state.product >= 0:
         fields.append(f"asin={_quoted(shop.store.product(state.product).asin)}")
     fields += [f"option.{_quoted(name)}={_quoted(value)}" for name, value in state.options]
     fields += sorted(f"seen={_quoted(shop.store.product(number).asin)}" for number in state.seen)
+    fields += [f"draws={state.draws}"] if state.draws else []
     return f"{path}/{state.part or state.kind}?{'&'.join(fields)}"
 
 

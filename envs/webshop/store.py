@@ -39,6 +39,7 @@ from gagpo.envs.webshop.goals import (
     split_goals,
     synthetic_goals,
 )
+from gagpo.envs.webshop.published import Labels
 from gagpo.envs.webshop.reward import within_reach
 from gagpo.envs.webshop.rows import CatalogueError
 from gagpo.envs.webshop.search import IndexBuilder, SearchIndex, searched_text
@@ -49,6 +50,7 @@ CACHED_PRODUCTS = 2_048
 MAX_HASHED = 512 << 20  # bytes; opening a larger store only compares the file sizes
 LOCK_TIMEOUT = 3_600.0  # seconds; the full catalogue takes minutes to build
 
+_LABELS = "labels.json"
 _FIELDS = tuple(Product.__dataclass_fields__)
 
 
@@ -63,7 +65,7 @@ class Store:
     """A built catalogue, opened read-only. Opening is cheap, and processes share its memory.
 
     exact: use the published environment's texts, goals and search. Its search index, which rounds text lengths as
-        Lucene does, is built next to the store at the first use.
+        Lucene does, and the lists of its hidden searches are built next to the store at the first use.
 
     Raises:
         CatalogueError: the store is damaged or has another format; names the file.
@@ -85,7 +87,7 @@ class Store:
         """The product at a number (0 to ``len(store) - 1``, in catalogue order)."""
         self._goal_numbers: dict[str, dict[str, int]] = {}
         self._tasks: dict[tuple[str, str], TaskSet] = {}
-        index = self._lucene_index() if exact else folder / "index"
+        index = self._exact_index() if exact else folder / "index"
         try:
             self.index = SearchIndex(index)
         except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
@@ -145,16 +147,31 @@ class Store:
             self._goal_numbers[kind] = numbers
         return self._tasks[kind, split]
 
-    def _lucene_index(self) -> Path:
-        """The folder of the index with Lucene's text lengths, built if missing."""
+    @functools.cached_property
+    def labels(self) -> Labels:
+        """What the hidden searches of the published environment list; requires ``exact``. Read when first needed."""
+        path = self._exact_index() / _LABELS
+        try:
+            labels = json.loads(path.read_text(encoding="utf-8"))
+            return Labels(labels["category"], labels["query"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise _unusable(path.parent, f"{path.name}: ", error) from None
+
+    def _exact_index(self) -> Path:
+        """The folder of the index with Lucene's text lengths and of the lists of hidden searches, built if missing."""
 
         def build(folder: Path) -> None:
             builder = IndexBuilder()
+            labels: dict[str, dict[str, list[int]]] = {"category": {}, "query": {}}
             for number in range(len(self)):
-                builder.add(searched_text(_unpack(self._products[number]).tidy()))
+                product = _unpack(self._products[number])
+                builder.add(searched_text(product.tidy()))
+                labels["category"].setdefault(product.category, []).append(number)
+                labels["query"].setdefault(product.query, []).append(number)
             builder.save(folder, rounded=True)
+            (folder / _LABELS).write_text(json.dumps(labels), encoding="utf-8")
 
-        return build_once(self.folder.with_name(f"{self.folder.name}-lucene"), build)
+        return build_once(self.folder.with_name(f"{self.folder.name}-exact"), build)
 
     def _advice(self, kind: str) -> str:
         number = self.manifest["exact_goals" if self.exact else "goals"][kind]

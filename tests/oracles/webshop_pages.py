@@ -4,6 +4,8 @@ Source: the behaviour of princeton-nlp/WebShop, ``web_agent_site/envs/web_agent_
 the elements of its templates. The documents are ours, with the same texts in the same kinds of elements. Imports
 nothing from this project; search, prices and reward are passed in.
 
+Where the published environment stops with an exception, so does :meth:`Original.step`, before it changes anything.
+
 Two switches reproduce the documented differences: without ``visited``, products seen before are not marked; with
 ``truthful``, exactly the chosen option is marked as clicked.
 """
@@ -161,14 +163,22 @@ def read_action(action):
     return match.groups() if match else (action, None)
 
 
+class Stopped(Exception):
+    """The published environment raises an exception."""
+
+
 class Original:
     """One episode.
 
     search: query -> asins, best first.
     reward: (asin, options) -> score of buying the product.
+    draw: list of products -> 50 of them; None where hidden searches and addresses play no part.
     """
 
-    def __init__(self, products, instruction, search, reward, *, show_attributes=False, visited=True, truthful=False):
+    def __init__(
+        self, products, instruction, search, reward, draw=None, *, show_attributes=False, visited=True, truthful=False
+    ):
+        self.draw = draw
         self.products = {product["asin"]: product for product in products}
         self.instruction = instruction
         self.found, self.score = search, reward
@@ -185,15 +195,19 @@ class Original:
         """Make the document and the address of a page."""
         self.kind, self.url = kind, "index"
         if kind == "results":
-            found = self.found(self.query)
             first = 10 * (self.page - 1)
-            known = {"page": self.page, "total": len(found)}
-            known["products"] = [self.products[asin] for asin in found[first : first + 10]]
+            known = {"page": self.page, "total": len(self.results)}
+            known["products"] = self.results[first : 10 * self.page]
+            self.url = "http://shop/search_results/session"
         elif kind in ("item", *PARTS):
             known["item"] = self.products[self.asin]
         if kind == "item":
             words = "+".join(self.query.split(" "))
             self.url = f"http://shop/item_page/session/{self.asin}/{words}/{self.page}/{json.dumps(self.options)}"
+        elif kind in PARTS:
+            words = "+".join(self.query.split(" "))
+            title = kind.capitalize()
+            self.url = f"http://shop/item_sub_page/session/{self.asin}/{words}/{self.page}/{title}/{self.options}"
         self.html = _DOCUMENTS[kind].render(
             instruction=self.instruction, options=self.options, show_attributes=self.show_attributes, **known
         )
@@ -219,7 +233,32 @@ class Original:
             self._click(argument)
         return self.reward
 
+    def _products(self, query):
+        """The products that a query finds: by the index, or for the hidden first words in another way."""
+        everything, words = list(self.products.values()), query.split(" ")
+        if self.draw is not None and words[0] == "<r>":
+            if len(everything) < 50:
+                raise Stopped("Sample larger than population")
+            return self.draw(everything)
+        if self.draw is not None and words[0] == "<a>":
+            raise Stopped("'NoneType' object is not subscriptable")
+        if self.draw is not None and words[0] == "<c>":
+            if len(words) == 1:
+                raise Stopped("list index out of range")
+            return [product for product in everything if product["category"] == words[1].strip()]
+        if self.draw is not None and words[0] == "<q>":
+            return [product for product in everything if product["query"] == " ".join(words[1:]).strip()]
+        return [self.products[asin] for asin in self.found(query)]
+
+    @property
+    def page_name(self):
+        """What the published environment takes the page for."""
+        if self.draw is None:
+            return {"results": "search_results", "item": "item_page"}.get(self.kind, "item_sub_page")
+        return next((name for name in ("search_results", "item_page", "item_sub_page") if name in self.url), "")
+
     def _search(self, query, page):
+        self.results = self._products(query)
         self.query, self.page = query, page
         self.asin, self.options = None, {}
         self._show("results")
@@ -227,27 +266,35 @@ class Original:
     def _click(self, label):
         sort, is_option = self.clickable[label]
         if label == BUY:
+            self._require_product()
             self.reward, self.done = self.score(self.asin, self.options), True
             self._show("done", asin=self.asin, reward=self.reward)
         elif label == BACK:
             self._start()
-        elif label == NEXT and self.kind == "results":
+        elif label == NEXT and self.page_name == "search_results":
             self._search(self.query, self.page + 1)
-        elif label == PREVIOUS and self.kind == "results":
+        elif label == PREVIOUS and self.page_name == "search_results":
             self._search(self.query, self.page - 1)
-        elif label == PREVIOUS and self.kind in PARTS:
+        elif label == PREVIOUS and self.page_name == "item_sub_page":
             self._show("item")
-        elif label == PREVIOUS and self.kind == "item":
+        elif label == PREVIOUS and self.page_name == "item_page":
             self._search(self.query, self.page)
         elif label in PARTS:
+            self._require_product()
             self._show(label)
         else:
             if sort == "product-link":
+                if label.upper() not in self.products:
+                    raise Stopped(label)
                 self.asin = label.upper()
                 self.seen.add(self.asin)
             elif is_option:
                 self.options[sort.lower()] = label
             self._show("item")
+
+    def _require_product(self):
+        if self.asin is None:
+            raise Stopped(self.asin)
 
     def _visible(self):
         hidden = {"style", "script", "head", "title", "meta", "[document]"}

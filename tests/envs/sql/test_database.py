@@ -210,6 +210,20 @@ def test_a_database_in_memory(tmp_path):
     assert database.run("SELECT COUNT(*) FROM people").rows == [(2,)]
 
 
+@pytest.mark.parametrize(
+    "end", [";", ";;", " ; ;\n", ";; -- ;", ";/* ; */;", "; -- the end", " -- ';", ";; /* open", " /* ;"]
+)
+def test_what_follows_the_statement_is_ignored(end):
+    assert Database(PEOPLE).run(f"SELECT COUNT(*) FROM people{end}").rows == [(2,)]
+    assert Database(PEOPLE).run(f"SELECT ';--' || name || ';' FROM people LIMIT 1{end}").rows == [(";--Ann;",)]
+
+
+@pytest.mark.parametrize("sql", ["SELECT 1;; SELECT 2", "SELECT 1; -- ;\nDELETE FROM people;;", "SELECT 1;;x", ";;"])
+def test_a_second_statement_is_rejected(sql):
+    with pytest.raises(QueryFailed):
+        Database(PEOPLE).run(sql)
+
+
 def test_views_of_a_file_can_be_read(path):
     connection = sqlite3.connect(path)
     connection.execute("CREATE VIEW old AS SELECT name FROM people WHERE age = 6")

@@ -6,7 +6,7 @@ import importlib
 import pytest
 
 
-@pytest.mark.parametrize("name", ["compare", "database"])
+@pytest.mark.parametrize("name", ["compare", "database", "literals", "structure", "tokens"])
 def test_examples(name):
     outcome = doctest.testmod(importlib.import_module(f"gagpo.envs.sql.{name}"))
     assert outcome.attempted and not outcome.failed

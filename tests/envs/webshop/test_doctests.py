@@ -6,7 +6,7 @@ import importlib
 import pytest
 
 
-@pytest.mark.parametrize("name", ["catalogue", "pages", "reward", "search", "texts"])
+@pytest.mark.parametrize("name", ["catalogue", "pages", "published", "reward", "search", "texts"])
 def test_the_examples_hold(name):
     result = doctest.testmod(importlib.import_module(f"gagpo.envs.webshop.{name}"))
     assert result.attempted and not result.failed

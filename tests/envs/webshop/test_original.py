@@ -1,6 +1,7 @@
 """Compares the text environment with the published one (``tests/oracles``): the same bytes and rules, except for the
 documented differences."""
 
+import itertools
 import json
 import random
 import re
@@ -16,7 +17,7 @@ from gagpo.envs.webshop.goals import Goal
 from gagpo.envs.webshop.pages import parse_action
 from gagpo.envs.webshop.reward import COLOURS, judge
 from gagpo.envs.webshop.texts import visible
-from tests.envs.webshop.shelf import row, shared_root, write_files
+from tests.envs.webshop.shelf import options, row, shared_root, write_files
 from tests.oracles import webshop_pages, webshop_reward
 
 pytestmark = pytest.mark.usefixtures("shop_data")
@@ -28,8 +29,9 @@ BLANKS = (
 VALUES = (
     *("Red", "red", "RED", "Café", '24" x 36"', "a/b", "a  /  b", "", " ", "buy now", "< prev", "search", "attributes"),
     *("next >", "back to search", "[x]", "x [l]", "Two  Blanks", "line\nbreak", "color", "features", "Buy Now", "ǅ İ"),
+    *("search_results", "an item_page", "Description", "item_sub_page"),
 )
-NAMES = ("Color", "size", "Two  Blanks", "", "NONE", "line\nbreak", "Café", "'single'", "red")
+NAMES = ("Color", "size", "Two  Blanks", "", "NONE", "line\nbreak", "Café", "'single'", "red", "Search_Results")
 
 
 def odd_rows(number, rng):
@@ -46,7 +48,7 @@ def odd_rows(number, rng):
             small_description=[rng.choice(BLANKS) for _ in range(rng.randint(1, 4))] if n % 4 else rng.choice(BLANKS),
             pricing=rng.choice(["$10.00", "$1,234.50", "$5.00 - $7.25", None, "$9.99"]),
             customization_options=choices or None,
-            category=rng.choice(BLANKS),
+            category=rng.choice((*BLANKS, "clothing", "clothing", "x")),
             query=f" Shirt {n % 3} ",
             product_category="Clothing › Tops ›  Shirts",
         )
@@ -71,7 +73,10 @@ class Comparison:
         self.text = WebShopEnv(observation="text", **kwargs)
         self.rich = WebShopEnv(observation="text_rich", **kwargs)
         self.exact = exact
-        usable = {r["asin"]: r for r in reversed(rows) if r["asin"] != "nan" and len(r["asin"]) <= 10}
+        usable = {}
+        for r in rows:
+            if r["asin"] != "nan" and len(r["asin"]) <= 10:
+                usable.setdefault(r["asin"], r)
         self.products = [webshop_pages.product_of(r, attributes) for r in usable.values()]
 
     def start(self, task):
@@ -95,17 +100,29 @@ class Comparison:
         def search(query):
             return [store.product(number).asin for number in store.index.search(query)]
 
-        switches = {"visited": exact, "truthful": not exact}
+        draws = itertools.count(1)
+
+        def draw(products):
+            """The published environment's draws follow no seed of the episode; these follow ours."""
+            numbers = random.Random(f"{task} {next(draws)}").sample(range(len(products)), 50)
+            return [products[number] for number in numbers]
+
+        switches = {"visited": exact, "truthful": not exact, "draw": draw if exact else None}
         self.original = webshop_pages.Original(self.products, goal.instruction, search, reward, **switches)
         first = [env.reset(options={"task": task})[0] for env in (self.text, self.rich)]
         assert first == [self.original.text, self.original.rich]
 
     def step(self, action):
         """Take the action in all three environments; returns whether it ended the episode."""
-        score = self.original.step(action)
+        stopped = False
+        try:
+            score = self.original.step(action)
+        except webshop_pages.Stopped:
+            score, stopped = 0.0, True
         for env, shown in ((self.text, self.original.text), (self.rich, self.original.rich)):
             observation, reward, terminated, _, info = env.step(action)
             assert (reward, terminated) == (score, self.original.done), action
+            assert not (stopped and info["valid"]), action
             if not terminated or self.exact:
                 assert observation == shown, action
         if self.exact and not terminated:
@@ -131,6 +148,8 @@ ODD_ACTIONS = (
 )
 WORDS = (
     *("shirt", "red shirt", "  Shirt ", '"red" shirt', "zebra", "x" * 600, "café shirt", "<r> shirt", 'shirt "color"'),
+    *("search_results", "shirt item_page", "item_sub_page shirt", "shirt search_results item_page", "<q> shirt 1"),
+    *("<c> clothing", "<c>", "<c>  x", "<q>", "<q>  shirt 2 ", "<a> soft", " <q> shirt", "<r>", "<R>", "<q>shirt"),
 )
 
 
@@ -261,3 +280,81 @@ def test_visible_strings_are_those_of_beautiful_soup(text):
     )
     strings = [str(string) for string in soup.find_all(string=True) if string != "\n"]
     assert strings == ([] if visible(text) is None else [visible(text)])
+
+
+def fifty_shirts():
+    """Products of two categories and three query words, with options and an asin named like pages and buttons."""
+    names = [f"B{n:03d}" for n in range(58)] + ["FEATURES", "< PREV", "BUY NOW"]
+    return [
+        row(
+            asin,
+            f"shirt {n}",
+            query=f"Shirt {n % 3}",
+            category="fashion" if n % 2 else "home",
+            customization_options=options(Size=["search_results", "attributes", "next >"], item_page=["x"]),
+        )
+        for n, asin in enumerate(names)
+    ]
+
+
+ROUTES = {
+    "random products": ["search[<r>]", "click[next >]", "click[< prev]", "search[<r> shirt]"],
+    "random products of an episode": ["search[<r>]", "click[back to search]", "search[<r>]"],
+    "a category": ["search[<c> Home shirt]", "click[next >]", "click[b010]", "click[< prev]"],
+    "no such category": ["search[<c> shoes]", "search[<c>]", "search[<c> ]"],
+    "a query": ["search[<q> shirt 1]", "click[next >]", "click[next >]", "click[next >]", "search[<q>  shirt 2 ]"],
+    "attributes": ["search[<a> soft]", "search[shirt]", "search[<a>]"],
+    "not the first word": ["search[ <c> home]", "search[shirt <r>]", "search[<r>shirt]"],
+    "results named in the query": ["search[shirt search_results]", "click[next >]", "click[b011]", "click[< prev]"],
+    "page 0": ["search[search_results <c> shirt]", "click[b000]", "click[features]", "click[< prev]", "click[next >]"],
+    "the item named in the query": ["search[<q> shirt 1]", "search[item_page shirt]", "click[b001]", "click[< prev]"],
+    "a part of an item named in the query": [
+        "search[item_page shirt]",
+        "click[b001]",
+        "click[reviews]",
+        "click[< prev]",
+    ],
+    "results named by an option": ["search[shirt]", "click[b001]", "click[search_results]", "click[next >]"],
+    "a button named like an option": ["search[shirt]", "click[b001]", "click[next >]", "click[buy now]"],
+    "the item named by an option": ["search[shirt]", "click[b001]", "click[x]", "click[description]", "click[< prev]"],
+    "attributes as an option": ["search[shirt]", "click[b001]", "click[attributes]", "click[< prev]", "click[x]"],
+    "products named like labels": ["search[<q> shirt 1]", *["click[next >]"] * 2, "click[features]", "click[< prev]"],
+}
+
+
+@pytest.fixture(scope="module")
+def fifty(tmp_path_factory):
+    rows = fifty_shirts()
+    attributes = attributes_of(rows)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GAGPO_DATA", str(shared_root()))
+        return Comparison(write_files(tmp_path_factory.mktemp("fifty"), rows, attributes), rows, attributes, exact=True)
+
+
+@pytest.mark.parametrize("actions", ROUTES.values(), ids=ROUTES)
+def test_hidden_searches_and_misrouted_pages_are_the_published_ones(fifty, actions):
+    fifty.start("B001-s0")
+    for action in actions:
+        fifty.step(action)
+
+
+def test_the_state_of_a_hidden_search_is_whole(fifty):
+    """Equal addresses show equal pages, and a draw is another state each time it is shown."""
+    pages = {}
+    for actions in ROUTES.values():
+        for _ in range(2):
+            env = fifty.text
+            env.reset(options={"task": "B001-s0"})
+            for action in actions:
+                shown, *_, info = env.step(action)
+                assert pages.setdefault(info["state"], shown) == shown
+    env.reset(options={"task": "B001-s0"})
+    draws = [env.step("search[<r>]") for _ in range(3)]
+    assert len({shown for shown, *_ in draws}) == len({info["state"] for *_, info in draws}) == 3
+
+
+def test_the_default_shop_has_no_hidden_searches(fifty):
+    env = WebShopEnv(data=fifty.text.store.manifest["sources"])
+    env.reset(options={"task": "B001-s0"})
+    assert "(Total results: 0)" in env.step("search[<c> zebra]")[0]
+    assert env.step("search[<a> soft]")[4]["valid"] and "(Total results: 50)" in env.step("search[<r> shirt]")[0]
