@@ -114,6 +114,8 @@ class LanguageAgent:
         """The request for a state's response; a turn that rejects it; None where it exceeds the context."""
         turns = state.episode.turns
         chat = self.formats[split_task(state.episode.task)[0]] if self.formats else self._default
+        if chat.context.exceeds(state.info, self.engine.max_length):
+            return None
         asked = chat.context.ask(turns, state.observation, state.info)
         if isinstance(asked, Rejection):
             return Turn.rejecting(Completion(rejected=asked.reason, status=asked.status).action)

@@ -129,6 +129,10 @@ class Context:
 
         return Prompting(prompt_ids, self.stop, None, read)
 
+    def exceeds(self, info: Mapping[str, Any], max_length: int) -> bool:
+        """Whether a prompt is certainly longer than ``max_length`` tokens, so that it need not be encoded."""
+        return False
+
     def prompt(self, turns: Sequence[Turn], observation: str, actions: Sequence[str] | None = None) -> np.ndarray:
         """Token ids (int32) of the prompt that shows ``observation`` after ``turns``."""
         wording, instructions, listed = self.wording, self.instructions, actions if self.admissible else None

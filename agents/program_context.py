@@ -47,6 +47,16 @@ class ProgramContext(Context):
         read = functools.partial(self._read, request, prompt_ids)
         return Prompting(prompt_ids, tuple(request["stop"]), request["max_tokens"], read)
 
+    def exceeds(self, info: Mapping[str, Any], max_length: int) -> bool:
+        """As documented there: encoding the longest request that a program may send takes minutes."""
+        request: Json = info["request"]
+        return _characters([request["messages"], request["tools"]]) > max_length * self._most_characters
+
+    @functools.cached_property
+    def _most_characters(self) -> int:
+        """Characters of text that one token can be, with a margin for tokenizers that shorten spaces."""
+        return 4 * max(map(len, self.tokenizer.get_vocab()))
+
     def _conversation(self, turns: Sequence[Turn], request: Json) -> Ids:
         """The prompt: the tokens of the turn that the messages extend, if there is one, and the messages."""
         extends: int | None = request["extends"]
@@ -144,6 +154,15 @@ class ProgramContext(Context):
         ids = [call_id(call.id, (1000 * number + place) % 100_000) for place, call in enumerate(calls)]
         functions = [{"name": call.name, "arguments": call.arguments} for call in calls]
         return [{"id": i, "type": "function", "function": f} for i, f in zip(ids, functions, strict=True)]
+
+
+def _characters(value: Any) -> int:
+    """Length of all texts in plain JSON."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(map(_characters, value.values()))
+    return sum(map(_characters, value)) if isinstance(value, list) else 0
 
 
 def _ids(message: Json) -> list[str]:

@@ -59,7 +59,7 @@ def count_values(text: str | bytes | bytearray, limit: int) -> int:
 def _require_depth(value: Any) -> None:
     """Raise JsonTooLarge for a value with more than ``MAX_DEPTH`` levels; not recursive itself."""
     level = [value]
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(MAX_DEPTH):
         level = [part for whole in level for part in _parts(whole) if isinstance(part, dict | list)]
         if not level:
             return

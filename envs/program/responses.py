@@ -121,7 +121,7 @@ def answer(request: ChatRequest, completions: Sequence[Completion], name: str) -
             "input_tokens": completion.usage[0],
             "output_tokens": completion.usage[1],
             "total_tokens": sum(completion.usage),
-            "input_tokens_details": {"cached_tokens": 0},
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
             "output_tokens_details": {"reasoning_tokens": 0},
         },
     }

@@ -103,7 +103,8 @@ class GatewayServer:
         answers["GET", "/v1/models"] = self._models
         answers["GET", "/v1/models/{model:path}"] = self._model
         routes = [Route(place, self._route(answer), methods=[method]) for (method, place), answer in answers.items()]
-        elsewhere = self._route(partial(_not_found, [f"{method} {place}" for method, place in answers]))
+        known = [f"{method} {place.replace('{model:path}', 'MODEL')}" for method, place in answers]
+        elsewhere = self._route(partial(_not_found, known))
         routes.append(Route("/{path:path}", elsewhere, methods=_METHODS))
         safe = [Middleware(OwnPagesOnly, hosts=LOOPBACK)]
         app = Starlette(routes=routes, middleware=safe, exception_handlers={HTTPException: _http_error})
