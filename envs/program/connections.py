@@ -38,7 +38,7 @@ class Connections:
         self._room = max(16, descriptors // 2)
         self._by_address: dict[Address, Connection] = {}
         self._by_key: defaultdict[str, dict[Connection, None]] = defaultdict(dict)  # in the order of their requests
-        self.backlog = max(16, min(_BACKLOG, descriptors // 8))
+        self.backlog = max(16, min(_BACKLOG, descriptors // 4))
         """Connections that one round of the event loop accepts, and that the system queues."""
 
     def opened(self, connection: Connection) -> None:
@@ -71,7 +71,9 @@ class Connections:
         held = self._by_key[key]
         held[connection] = None
         most = max(MIN_EACH, min(MAX_EACH, self._room // 2 // max(1, keys)))
-        for other in list(held) if len(held) > most else ():
+        for other in list(held):
+            if len(held) <= most:
+                break
             if other is not connection and other.is_idle:
                 self.drop(other)
         if len(held) > most:
