@@ -99,7 +99,7 @@ class ProgramContext(Context):
         works = []
         for name in ("probe0000", "probe_000000"):
             call = {"id": name, "type": "function", "function": {"name": "probe", "arguments": {}}}
-            chat = [
+            chat: list[Json] = [
                 {"role": "user", "content": "?"},
                 {"role": "assistant", "content": "", "tool_calls": [call]},
                 {"role": "tool", "content": "!", "tool_call_id": name},

@@ -23,6 +23,7 @@ MIN_EACH = 4
 IDLE_SECONDS = 60.0  # without a request
 GRACE_SECONDS = 2.0  # in which a client sends its first request; not dropped before that if there is room
 SWEEP_SECONDS = 5.0
+QUIET_SECONDS = 60.0  # between two warnings that connections cannot be accepted
 _BACKLOG = 1024
 
 Address = tuple[str, int]
@@ -36,9 +37,10 @@ class Connections:
 
     def __init__(self, descriptors: int):
         self._room = max(16, descriptors // 2)
+        self._quiet_until = 0.0
         self._by_address: dict[Address, Connection] = {}
         self._by_key: defaultdict[str, dict[Connection, None]] = defaultdict(dict)  # in the order of their requests
-        self.backlog = max(16, min(_BACKLOG, descriptors // 4))
+        self.backlog = max(16, min(_BACKLOG, descriptors // 8))
         """Connections that one round of the event loop accepts, and that the system queues."""
 
     def opened(self, connection: Connection) -> None:
@@ -104,7 +106,9 @@ class Connections:
         """
         error = context.get("exception")
         if isinstance(error, OSError) and "accept" in str(context.get("message")):
-            LOG.warning("the gateway cannot accept connections (%s); idle ones are closed", error)
+            if loop.time() >= self._quiet_until:
+                LOG.warning("the gateway cannot accept connections (%s); idle ones are closed", error)
+                self._quiet_until = loop.time() + QUIET_SECONDS
             self.sweep(GRACE_SECONDS)
         else:
             LOG.error("the gateway's event loop: %s (%r)", context.get("message"), error)

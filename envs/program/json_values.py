@@ -48,8 +48,10 @@ def parse(text: str | bytes | bytearray, max_values: int = MAX_VALUES) -> Any:
 
 def count_values(text: str | bytes | bytearray, limit: int) -> int:
     """Number of strings, lists, objects and commas in ``text``, counted up to ``limit`` + 1."""
-    marks = ('"', ",", "[", "{") if isinstance(text, str) else (b'"', b",", b"[", b"{")
-    at_most = sum(text.count(mark) for mark in marks)  # type: ignore[arg-type]
+    if isinstance(text, str):
+        at_most = sum(text.count(mark) for mark in '",[{')
+    else:
+        at_most = sum(text.count(mark) for mark in (b'"', b",", b"[", b"{"))
     if at_most <= limit:  # fast; a long text may contain more of them in its strings
         return at_most
     pattern: re.Pattern[Any] = _VALUES_OF_TEXT if isinstance(text, str) else _VALUES_OF_BYTES

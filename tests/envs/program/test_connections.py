@@ -1,5 +1,6 @@
 """Connections are shared among programs, whatever one of them opens."""
 
+import asyncio
 import resource
 import socket
 from contextlib import ExitStack, closing
@@ -87,7 +88,9 @@ def test_a_failed_accept_is_one_line_and_makes_room(few, caplog):
     connection = FakeConnection(1, seconds=GRACE_SECONDS)
     few.opened(connection)
     error = OSError(24, "Too many open files")
-    few.handle(None, {"message": "socket.accept() out of system resource", "exception": error})
+    with closing(asyncio.new_event_loop()) as loop:
+        for _ in range(3):
+            few.handle(loop, {"message": "socket.accept() out of system resource", "exception": error})
     (record,) = caplog.records
     assert "cannot accept" in record.getMessage() and not record.exc_info and connection.transport.aborted
 
