@@ -128,12 +128,27 @@ RESPONSES = Parameters(
 
 MESSAGES = Parameters(
     followed=_FOLLOWED | {"messages", "system", "max_tokens", "stop_sequences", "thinking", "output_config"},
-    harmless=frozenset({"metadata", "service_tier", "inference_geo", "cache_control"}),
+    harmless=frozenset(
+        {
+            "metadata",
+            "service_tier",
+            "inference_geo",
+            "cache_control",
+            "workspace_id",
+            "user_profile_id",
+            "diagnostics",
+            "billing_policy",
+        }
+    ),
     decided=frozenset({"temperature"}),
     default=_SAMPLING,
     rejected={
         "container": _SERVED,
         "mcp_servers": _SERVED,
+        "fallbacks": "the gateway has a single model",
+        "fallback_credit_token": "the gateway has a single model",
+        "thread": "send the whole conversation as messages",
+        "compaction": "an episode whose prompt is too long ends",
         "context_management": "an episode whose prompt is too long ends",
         "output_format": _DISTRIBUTION,
         "speed": "the run decides how fast it samples",

@@ -17,6 +17,8 @@ FUNCTION = {"name": "price", "parameters": {"type": "object"}}
 CALL = {"id": "abc000001", "type": "function", "function": {"name": "price", "arguments": {"item": None}}}
 
 ANTHROPICS = {
+    "billing_policy", "compaction", "diagnostics", "fallback_credit_token", "fallbacks", "thread", "user_profile_id",
+    "workspace_id",
     "max_tokens", "messages", "model", "cache_control", "container", "context_management", "inference_geo",
     "mcp_servers", "metadata", "output_config", "output_format", "service_tier", "speed", "stop_sequences",
     "stream", "system", "temperature", "thinking", "tool_choice", "tools", "top_k", "top_p"
