@@ -116,20 +116,20 @@ class LanguageAgent:
         chat = self.formats[split_task(state.episode.task)[0]] if self.formats else self._default
         if chat.context.exceeds(state.info, self.engine.max_length):
             return None
-        asked = chat.context.ask(turns, state.observation, state.info)
-        if isinstance(asked, Rejection):
-            return Turn.rejecting(Completion(rejected=asked.reason, status=asked.status).action)
-        self._asked[state.slot] = asked
-        max_tokens = min(chat.max_tokens, asked.max_tokens or chat.max_tokens)
-        if len(asked.prompt_ids) + max_tokens > self.engine.max_length:
+        prompting = chat.context.ask(turns, state.observation, state.info)
+        if isinstance(prompting, Rejection):
+            return Turn.rejecting(Completion(rejected=prompting.reason, status=prompting.status).action)
+        self._asked[state.slot] = prompting
+        max_tokens = min(chat.max_tokens, prompting.max_tokens or chat.max_tokens)
+        if len(prompting.prompt_ids) + max_tokens > self.engine.max_length:
             return None
         if state.episode.temperature is None:
             state.episode.temperature = self.sampling.temperature
         seed = state.episode.seed << 16 | len(turns)
         limit = None if max_tokens == self.sampling.max_tokens else max_tokens
         # An engine that does not take stop strings samples on; what comes after one is then cut off.
-        stop = asked.stop if getattr(self.engine, "takes_stop", False) else ()
-        return Request(state.slot, asked.prompt_ids, seed, state.episode.temperature, limit, stop)
+        stop = prompting.stop if getattr(self.engine, "takes_stop", False) else ()
+        return Request(state.slot, prompting.prompt_ids, seed, state.episode.temperature, limit, stop)
 
     def _turn(self, request: Request, response: Response) -> Turn:
         return self._asked[request.session].read(response)

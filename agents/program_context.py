@@ -64,23 +64,23 @@ class ProgramContext(Context):
         if any(map(_has_foreign_id, sent)) and self._wants_nine:
             sent = [_with_nine(message) for message in sent]
         messages = [self._shown(message) for message in sent]
-        numbers: list[int] = [one["turn"] for one in request["messages"] if "turn" in one]
-        found: list[Ids] = []
+        numbers: list[int] = [message["turn"] for message in sent if "turn" in message]
+        parts: list[Ids] = []
         if extends is None:
             tools = {"tools": self._encoder.protect_all(request["tools"])} if request["tools"] and self._form else {}
             pieces = self._pieces(self._whole(messages, tools))
-            found.append(self._encode(pieces[0]))
+            parts.append(self._encode(pieces[0]))
         else:
             chat = [{"role": "user", "content": "?"}, self._shown({"role": "assistant", "turn": extends}), *messages]
             pieces = self._pieces(self._template(chat))
             numbers.insert(0, extends)
-            found.append(turns[extends].prompt_ids)
+            parts.append(turns[extends].prompt_ids)
         if list(map(int, pieces[1::2])) != numbers:
             raise TemplateFailed(chat_template.fault(self.tokenizer, "does not show every answer of the model"))
         for number, after in zip(numbers, pieces[2::2], strict=True):
             said_ids, text = self._join(turns[number].response_ids, after)
-            found += [said_ids, self._encode(text)]
-        return np.concatenate(found)
+            parts += [said_ids, self._encode(text)]
+        return np.concatenate(parts)
 
     def _shown(self, message: Message) -> Message:
         """A message for the template: a mark in place of an answer, and otherwise data."""
@@ -148,7 +148,7 @@ class ProgramContext(Context):
     def _called(self, text: str, number: int) -> list[Json]:
         """The tool calls in a response; none if one of them is damaged, so that the program gets the text."""
         try:
-            calls = [read_call(one) for one in self._form.find(text)]
+            calls = [read_call(candidate) for candidate in self._form.find(text)]
         except CallError:
             return []
         ids = [call_id(call.id, (1000 * number + place) % 100_000) for place, call in enumerate(calls)]

@@ -100,4 +100,4 @@ class Conversations:
     def transcript(self) -> list[Json]:
         """What a reward function gets: for every turn the new ``messages``, the turn they follow, and the answer."""
         answered = [turn for turn in self.turns if turn.answer is not None]
-        return [{"extends": one.extends, "messages": one.messages, "answer": one.answer} for one in answered]
+        return [{"extends": turn.extends, "messages": turn.messages, "answer": turn.answer} for turn in answered]

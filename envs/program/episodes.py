@@ -198,9 +198,9 @@ class Episode:
         last = next((line for line in reversed(ended.output.splitlines()) if line.strip()), "")
         fault = f"the reward function failed: {ended.failure}" if ended.failure else ""
         try:
-            found = json.loads(last) if last.lstrip().startswith("{") else None
-            if isinstance(found, dict) and "reward" in found:
-                self.report(found)
+            result = json.loads(last) if last.lstrip().startswith("{") else None
+            if isinstance(result, dict) and "reward" in result:
+                self.report(result)
         except (RequestRefused, ValueError, RecursionError) as error:
             fault = f"the program's last line {last[:80]!a} is no reward: {error}"
         if not fault and self._earned is None and not self._truncated:
@@ -213,9 +213,9 @@ class Episode:
         info = {**self._info, "success": success, "state": None, **limit}
         self._conclude(Shown("", reward, not self._truncated, bool(self._truncated), info))
 
-    def report(self, found: Json) -> None:
+    def report(self, result: Json) -> None:
         """Add a reward to the turn that was answered last. Raises: RequestRefused for anything else."""
-        reward, success = found.get("reward"), found.get("success")
+        reward, success = result.get("reward"), result.get("success")
         if isinstance(reward, bool) or not isinstance(reward, int | float) or not abs(reward) <= MOST_REWARD:
             raise RequestRefused(400, f"reward must be a number of at most {MOST_REWARD:g}, got {reward!a:.40}")
         if success is not None and not isinstance(success, bool):

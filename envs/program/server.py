@@ -103,8 +103,8 @@ class GatewayServer:
         answers["GET", "/v1/models"] = self._models
         answers["GET", "/v1/models/{model:path}"] = self._model
         routes = [Route(place, self._route(answer), methods=[method]) for (method, place), answer in answers.items()]
-        known = [f"{method} {place.replace('{model:path}', 'MODEL')}" for method, place in answers]
-        elsewhere = self._route(partial(_not_found, known))
+        places = [f"{method} {place.replace('{model:path}', 'MODEL')}" for method, place in answers]
+        elsewhere = self._route(partial(_not_found, places))
         routes.append(Route("/{path:path}", elsewhere, methods=_METHODS))
         safe = [Middleware(OwnPagesOnly, hosts=LOOPBACK)]
         app = Starlette(routes=routes, middleware=safe, exception_handlers={HTTPException: _http_error})
@@ -188,9 +188,9 @@ class GatewayServer:
         return JSONResponse({})
 
 
-async def _not_found(known: list[str], episode: Episode, request: Request) -> Response:
+async def _not_found(places: list[str], episode: Episode, request: Request) -> Response:
     place = f"{request.method} {request.url.path[:80]}"
-    raise RequestRefused(404, f"{place} is not supported; the gateway answers {', '.join(known)}")
+    raise RequestRefused(404, f"{place} is not supported; the gateway answers {', '.join(places)}")
 
 
 def _refused(refusal: RequestRefused, stays_open: bool) -> JSONResponse:
