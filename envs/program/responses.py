@@ -16,6 +16,7 @@ from gagpo.envs.program.messages import (
     RequestRefused,
     events,
     located,
+    objects,
 )
 from gagpo.envs.program.parameters import RESPONSES, chosen
 
@@ -44,15 +45,16 @@ def read(body: Json) -> ChatRequest:
 
 def _require_plain(body: Json) -> None:
     """Raises: RequestRefused for parameters that have a value with an effect and one without."""
-    text, reasoning, include = (body.get(name) or {} for name in ("text", "reasoning", "include"))
+    text, reasoning = (body.get(name) or {} for name in ("text", "reasoning"))
+    include = body.get("include") or []
     if not isinstance(text, dict) or text.get("format") not in (None, {"type": "text"}):
         raise RequestRefused(400, "text.format is not supported: responses are sampled as the model writes them")
     if text.get("verbosity") is not None:
         raise RequestRefused(400, "text.verbosity is not supported: the model decides how long its answers are")
     if not isinstance(reasoning, dict) or reasoning.get("effort") is not None:
         raise RequestRefused(400, "reasoning.effort is not supported: a model thinks as its chat template says")
-    if "message.output_text.logprobs" in include:
-        raise RequestRefused(400, "include: logprobs are not supported here; ask /v1/chat/completions for them")
+    if not isinstance(include, list) or "message.output_text.logprobs" in include:
+        raise RequestRefused(400, "include must be a list without logprobs; ask /v1/chat/completions for them")
 
 
 def _tools(body: Json) -> Iterator[Located]:
@@ -63,7 +65,7 @@ def _tools(body: Json) -> Iterator[Located]:
 
 def _echo(body: Json) -> Json:
     """What an answer repeats of the request. Its temperature is the run's, which a program does not learn."""
-    tools = [{"parameters": None, "strict": None, **tool} for tool in body.get("tools") or ()]
+    tools = [{"parameters": None, "strict": None, **tool} for tool in objects(body, "tools", MAX_TOOLS)]
     choice = body.get("tool_choice")
     return {
         "instructions": body.get("instructions"),

@@ -1,5 +1,9 @@
 """Requests as the protocols write them: what is read, and what is rejected with a reason."""
 
+import copy
+import json
+import random
+
 import openai.types.chat.completion_create_params as chat_params
 import openai.types.responses.response_create_params as responses_params
 import pytest
@@ -9,6 +13,7 @@ from gagpo.envs.program import anthropic, openai, responses
 from gagpo.envs.program.conversations import Conversations
 from gagpo.envs.program.messages import MAX_MESSAGES, MAX_TOOLS, Completion, RequestRefused
 from gagpo.envs.program.parameters import CHAT, MESSAGES, RESPONSES
+from gagpo.envs.program.server import _prepared
 
 USER = {"role": "user", "content": "one"}
 SAID = {"messages": [USER]}
@@ -191,8 +196,10 @@ def test_every_public_parameter_is_decided(parameters, public):
         (responses, {**ITEMS, "background": True}, "background=True is not supported"),
         (responses, {**ITEMS, "truncation": "auto"}, "truncation='auto' is not supported"),
         (responses, {**ITEMS, "text": {"format": {"type": "json_object"}}}, "text.format is not supported"),
+        (responses, {**ITEMS, "tools": [[]]}, "tools must be a list of objects"),
+        (responses, {**ITEMS, "include": 5}, "include must be a list"),
         (responses, {**ITEMS, "reasoning": {"effort": "low"}}, "reasoning.effort is not supported"),
-        (responses, {**ITEMS, "include": ["message.output_text.logprobs"]}, "include: logprobs"),
+        (responses, {**ITEMS, "include": ["message.output_text.logprobs"]}, "include must be a list without logprobs"),
         (anthropic, {"system": "s", "messages": []}, "messages must have at least 1 item"),
         (anthropic, {**SAID, "max_tokens": 0}, "max_tokens must be at least 1 (got 0)"),
         (anthropic, {**SAID, "stop_sequences": [5]}, "stop_sequences.0 must be text"),
@@ -244,3 +251,98 @@ def test_arguments_that_are_not_json_stay_text():
         messages = [USER, {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "content": "5"}]
         shown = openai.read({"messages": messages}).conversation[1]["tool_calls"][0]
         assert shown["function"]["arguments"] == {"arguments": text}
+
+
+# Any request ----------------------------------------------------------------------------------------------------------
+
+TEXT = [{"type": "text", "text": "one"}]
+CALLING = {"role": "assistant", "tool_calls": [{**CALL, "function": {"name": "f", "arguments": "{}"}}]}
+USING = {"role": "assistant", "content": [*TEXT, {"type": "tool_use", "name": "f", "input": {}}]}
+WHOLE = {
+    openai: {
+        "messages": [USER, CALLING, {"role": "tool", "content": TEXT, "tool_call_id": "abc000001"}],
+        "tools": [{"type": "function", "function": FUNCTION}],
+        "tool_choice": "auto",
+        "stop": ["x"],
+        "n": 2,
+        "max_tokens": 5,
+        "stream_options": {"include_usage": True},
+        "logit_bias": {},
+    },
+    responses: {
+        "input": [
+            USER,
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": "5"},
+            {"type": "reasoning", "summary": []},
+        ],
+        "instructions": "i",
+        "tools": [{"type": "function", **FUNCTION}],
+        "text": {"format": {"type": "text"}},
+        "reasoning": {"effort": None},
+        "include": [],
+        "metadata": {"a": "b"},
+    },
+    anthropic: {
+        "system": TEXT,
+        "messages": [
+            USER,
+            USING,
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": TEXT}]},
+        ],
+        "tools": [{"name": "f", "input_schema": {"type": "object"}}],
+        "stop_sequences": ["x"],
+        "thinking": {"type": "disabled"},
+        "tool_choice": {"type": "auto"},
+        "output_config": {},
+    },
+}
+ODD = [
+    None,
+    True,
+    -1,
+    10**18,
+    1e300,
+    "",
+    "\x1b[2J",
+    "{}",
+    [],
+    [[]],
+    [None],
+    {},
+    {"type": "text", "text": 5},
+    {"type": [1]},
+]
+ODD += [{"a": {"b": [1]}}, "none", "system", "assistant", [{"type": "tool_use"}], {"type": "function_call"}]
+
+
+def places(value, path=()):
+    """The path of every value within JSON."""
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, part in entries:
+        yield (*path, name)
+        yield from places(part, (*path, name))
+
+
+@pytest.mark.parametrize("protocol", WHOLE, ids=["chat", "responses", "messages"])
+def test_any_change_of_a_request_is_read_or_refused(protocol):
+    draws, read = random.Random(0), 0
+    for _ in range(800):
+        body = copy.deepcopy(WHOLE[protocol])
+        for _ in range(draws.choice([1, 1, 2])):
+            *path, last = draws.choice(list(places(body)))
+            whole = body
+            for name in path:
+                whole = whole[name]
+            whole[last] = copy.deepcopy(draws.choice(ODD))
+        try:
+            request = _prepared(protocol, bytearray(json.dumps(body).encode()))
+        except RequestRefused as error:
+            assert error.status == 400 and str(error).isprintable()
+            continue
+        Conversations().show(request)
+        for completion in (Completion("hi"), Completion("", [CALL], "tool_calls")):
+            json.dumps(protocol.answer(request, [completion], "x"))
+            protocol.stream(request, [completion], "x")
+        read += 1
+    assert 50 < read < 600
