@@ -9,10 +9,11 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from pydantic import JsonValue
 
-from gagpo.agents.context import Context, Prompting
+from gagpo.agents.context import Context, Prompting, Rejection
 from gagpo.agents.engines.base import Engine, Request, Response, Sampling, require_stop
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.base.errors import InvalidArgument
+from gagpo.envs.program.messages import Completion
 from gagpo.envs.tasks import split_task
 
 
@@ -72,6 +73,7 @@ class LanguageAgent:
         for one in (context, *(chat.context for chat in self.formats.values())):
             require_stop(engine, one.stop)
         self._asked: dict[int, Prompting] = {}  # by slot: its last request
+        self._rejected: dict[int, Turn] = {}  # by slot: requests that no engine answers, for the next ``collect``
 
     @property
     def conditions(self) -> dict[str, JsonValue]:
@@ -86,36 +88,48 @@ class LanguageAgent:
 
     def decide(self, states: Sequence[EpisodeState]) -> list[Turn | None]:
         requests = [self._request(state) for state in states]
-        responses = iter(self.engine.generate([one for one in requests if one is not None], self.sampling))
-        return [None if request is None else self._turn(request, next(responses)) for request in requests]
+        sampled = [request for request in requests if isinstance(request, Request)]
+        responses = iter(self.engine.generate(sampled, self.sampling))
+        return [
+            self._turn(request, next(responses)) if isinstance(request, Request) else request for request in requests
+        ]
 
     def submit(self, states: Sequence[EpisodeState]) -> list[int]:
         requests = [self._request(state) for state in states]
-        self.engine.submit([request for request in requests if request is not None], self.sampling)
+        sampled = [request for request in requests if isinstance(request, Request)]
+        for state, request in zip(states, requests, strict=True):
+            if isinstance(request, Turn):
+                self._rejected[state.slot] = request
+        self.engine.submit(sampled, self.sampling)
         return [state.slot for state, request in zip(states, requests, strict=True) if request is None]
 
     def collect(self, timeout: float | None) -> list[tuple[int, Turn]]:
+        rejected, self._rejected = list(self._rejected.items()), {}
+        if rejected:
+            return rejected  # without waiting for the engine, which may have nothing to do
         finished = self.engine.collect(timeout)
         return [(request.session, self._turn(request, response)) for request, response in finished]
 
-    def _request(self, state: EpisodeState) -> Request | None:
-        """The request for a state's response; None where prompt and response exceed the context."""
+    def _request(self, state: EpisodeState) -> Request | Turn | None:
+        """The request for a state's response; a turn that rejects it; None where it exceeds the context."""
         turns = state.episode.turns
         chat = self.formats[split_task(state.episode.task)[0]] if self.formats else self._default
-        asked = chat.context.ask(turns, state.observation, state.info)
-        if asked is None:
+        if chat.context.exceeds(state.info, self.engine.max_length):
             return None
-        self._asked[state.slot] = asked
-        max_tokens = min(chat.max_tokens, asked.max_tokens or chat.max_tokens)
-        if len(asked.prompt_ids) + max_tokens > self.engine.max_length:
+        prompting = chat.context.ask(turns, state.observation, state.info)
+        if isinstance(prompting, Rejection):
+            return Turn.rejecting(Completion(rejected=prompting.reason, status=prompting.status).action)
+        self._asked[state.slot] = prompting
+        max_tokens = min(chat.max_tokens, prompting.max_tokens or chat.max_tokens)
+        if len(prompting.prompt_ids) + max_tokens > self.engine.max_length:
             return None
         if state.episode.temperature is None:
             state.episode.temperature = self.sampling.temperature
         seed = state.episode.seed << 16 | len(turns)
         limit = None if max_tokens == self.sampling.max_tokens else max_tokens
         # An engine that does not take stop strings samples on; what comes after one is then cut off.
-        stop = asked.stop if getattr(self.engine, "takes_stop", False) else ()
-        return Request(state.slot, asked.prompt_ids, seed, state.episode.temperature, limit, stop)
+        stop = prompting.stop if getattr(self.engine, "takes_stop", False) else ()
+        return Request(state.slot, prompting.prompt_ids, seed, state.episode.temperature, limit, stop)
 
     def _turn(self, request: Request, response: Response) -> Turn:
         return self._asked[request.session].read(response)
@@ -126,6 +140,7 @@ class LanguageAgent:
 
     def forget(self, slot: int) -> None:
         self._asked.pop(slot, None)
+        self._rejected.pop(slot, None)
         self.engine.release(slot)
 
 

@@ -6,6 +6,7 @@ A response is untrusted text: candidates are cut out in linear time, :func:`gagp
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import re
 from collections.abc import Callable
@@ -168,6 +169,16 @@ def _as_mistral(calls: list[ToolCall]) -> str:
 def call_id(given: str, number: int) -> str:
     """The given id if it has nine characters, as Mistral requires, else one made from the call's number."""
     return given if len(given) == 9 else f"call{number:05d}"
+
+
+def nine_characters(name: str) -> str:
+    """An id of nine letters and digits for any id, equal for equal ones; one that has that form stays as it is.
+
+    >>> nine_characters("call00001"), nine_characters("call_abc123")
+    ('call00001', '3d62e741f')
+    """
+    fits = len(name) == 9 and name.isascii() and name.isalnum()
+    return name if fits else hashlib.sha256(name.encode()).hexdigest()[:9]
 
 
 def _json(value: object) -> str:

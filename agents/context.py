@@ -37,6 +37,13 @@ class Prompting(NamedTuple):
     read: Callable[[Response], Turn]
 
 
+class Rejection(NamedTuple):
+    """In place of a prompt: why a request of a program cannot become one. status: of HTTP, for the program."""
+
+    status: int
+    reason: str
+
+
 class Context:
     """Builds prompts with the tokenizer's chat template.
 
@@ -111,8 +118,8 @@ class Context:
             "template": {"date": DATE, **self.template},
         }
 
-    def ask(self, turns: Sequence[Turn], observation: str, info: Mapping[str, Any]) -> Prompting | None:
-        """What is asked after ``turns``; None if nothing can be, so that the episode ends. info: of the environment."""
+    def ask(self, turns: Sequence[Turn], observation: str, info: Mapping[str, Any]) -> Prompting | Rejection:
+        """What is asked after ``turns``; a rejection if nothing can be. info: of the environment."""
         prompt_ids = self.prompt(turns, observation, info.get("admissible_actions"))
 
         def read(response: Response) -> Turn:
@@ -121,6 +128,10 @@ class Context:
             return turn
 
         return Prompting(prompt_ids, self.stop, None, read)
+
+    def exceeds(self, info: Mapping[str, Any], max_length: int) -> bool:
+        """Whether a prompt is certainly longer than ``max_length`` tokens, so that it need not be encoded."""
+        return False
 
     def prompt(self, turns: Sequence[Turn], observation: str, actions: Sequence[str] | None = None) -> np.ndarray:
         """Token ids (int32) of the prompt that shows ``observation`` after ``turns``."""
@@ -227,9 +238,11 @@ class Context:
         except TemplateFailed:
             if chat[0]["role"] != "system":
                 raise
-        system, first, *more = chat
-        folded = {"role": "user", "content": f"{system['content']}\n\n{first['content']}"}
-        return self._template([folded, *more], **options)
+        system, *others = chat
+        if not others or others[0]["role"] != "user":
+            return self._template([{**system, "role": "user"}, *others], **options)
+        folded = {"role": "user", "content": f"{system['content']}\n\n{others[0]['content']}"}
+        return self._template([folded, *others[1:]], **options)
 
     def _opening(self) -> list[Message]:
         """The messages before the first user message; an example's thoughts stay those of the model."""

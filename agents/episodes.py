@@ -67,6 +67,7 @@ class Turn:
     advantages: float32, one per response token if credit differs between them, else empty.
     calls: the tool calls of the response, in order.
     completion: what the pool of a program gets: the action with ids, token counts and log-probabilities; else ''.
+    sampled: False for the answer to a program's request that the model was not shown; it is no part of the episode.
     """
 
     observation: str
@@ -89,6 +90,14 @@ class Turn:
     advantages: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
     calls: list[Call] = field(default_factory=list)
     completion: str = ""
+    sampled: bool = True
+
+    @classmethod
+    def rejecting(cls, completion: str) -> Turn:
+        """The answer to a request that cannot be shown to the model."""
+        turn = cls("", "", "", completion=completion)
+        turn.sampled = False
+        return turn
 
     @classmethod
     def of(cls, response: str, action: str | None, cut: bool = False) -> Turn:

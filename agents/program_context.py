@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import re
 import secrets
 from collections.abc import Mapping, Sequence
@@ -12,18 +11,17 @@ from typing import Any
 import numpy as np
 
 from gagpo.agents import chat_template
-from gagpo.agents.call_formats import CallFormat, call_id
+from gagpo.agents.call_formats import CallFormat, call_id, nine_characters
 from gagpo.agents.chat_template import TemplateFailed
-from gagpo.agents.context import Context, Prompting
+from gagpo.agents.context import Context, Prompting, Rejection
 from gagpo.agents.encoding import Ids
 from gagpo.agents.engines.base import Response
 from gagpo.agents.episodes import Turn
 from gagpo.agents.prompts import Message, Prompt
 from gagpo.agents.toolbox import format_of
-from gagpo.envs.program.messages import Completion, Json
+from gagpo.base.errors import GagpoError, first_line
+from gagpo.envs.program.messages import Completion, Json, unexpected
 from gagpo.envs.tools import CallError, read_call
-
-LOG = logging.getLogger("gagpo")
 
 
 class ProgramContext(Context):
@@ -37,37 +35,52 @@ class ProgramContext(Context):
         self._calls = calls
         self._secret = secrets.token_hex(8)
 
-    def ask(self, turns: Sequence[Turn], observation: str, info: Mapping[str, Any]) -> Prompting | None:
+    def ask(self, turns: Sequence[Turn], observation: str, info: Mapping[str, Any]) -> Prompting | Rejection:
+        """The prompt; a rejection for whatever its messages and tools cause, because a program is not trusted."""
         request: Json = info["request"]
         try:
             prompt_ids = self._conversation(turns, request)
-        except TemplateFailed as error:
-            LOG.warning("an episode ends because its program's messages cannot be rendered: %s", error)
-            return None
+        except (GagpoError, RecursionError) as error:
+            return Rejection(400, f"the messages cannot be rendered: {first_line(error, 400)}")
+        except Exception as error:
+            return Rejection(500, str(unexpected(error)))
         read = functools.partial(self._read, request, prompt_ids)
         return Prompting(prompt_ids, tuple(request["stop"]), request["max_tokens"], read)
+
+    def exceeds(self, info: Mapping[str, Any], max_length: int) -> bool:
+        """As documented there: encoding the longest request that a program may send takes minutes."""
+        request: Json = info["request"]
+        return _characters([request["messages"], request["tools"]]) > max_length * self._most_characters
+
+    @functools.cached_property
+    def _most_characters(self) -> int:
+        """Characters of text that one token can be, with a margin for tokenizers that shorten spaces."""
+        return 4 * max(map(len, self.tokenizer.get_vocab()))
 
     def _conversation(self, turns: Sequence[Turn], request: Json) -> Ids:
         """The prompt: the tokens of the turn that the messages extend, if there is one, and the messages."""
         extends: int | None = request["extends"]
-        messages = [self._shown(one) for one in request["messages"]]
-        numbers: list[int] = [one["turn"] for one in request["messages"] if "turn" in one]
-        found: list[Ids] = []
+        sent = request["messages"]
+        if any(map(_has_foreign_id, sent)) and self._wants_nine:
+            sent = [_with_nine(message) for message in sent]
+        messages = [self._shown(message) for message in sent]
+        numbers: list[int] = [message["turn"] for message in sent if "turn" in message]
+        parts: list[Ids] = []
         if extends is None:
             tools = {"tools": self._encoder.protect_all(request["tools"])} if request["tools"] and self._form else {}
             pieces = self._pieces(self._whole(messages, tools))
-            found.append(self._encode(pieces[0]))
+            parts.append(self._encode(pieces[0]))
         else:
             chat = [{"role": "user", "content": "?"}, self._shown({"role": "assistant", "turn": extends}), *messages]
             pieces = self._pieces(self._template(chat))
             numbers.insert(0, extends)
-            found.append(turns[extends].prompt_ids)
+            parts.append(turns[extends].prompt_ids)
         if list(map(int, pieces[1::2])) != numbers:
             raise TemplateFailed(chat_template.fault(self.tokenizer, "does not show every answer of the model"))
         for number, after in zip(numbers, pieces[2::2], strict=True):
             said_ids, text = self._join(turns[number].response_ids, after)
-            found += [said_ids, self._encode(text)]
-        return np.concatenate(found)
+            parts += [said_ids, self._encode(text)]
+        return np.concatenate(parts)
 
     def _shown(self, message: Message) -> Message:
         """A message for the template: a mark in place of an answer, and otherwise data."""
@@ -81,44 +94,93 @@ class ProgramContext(Context):
         return re.split(f"\u241e{self._secret}([0-9]+)\u241e", rendered)
 
     @functools.cached_property
+    def _wants_nine(self) -> bool:
+        """Whether the template rejects ids of calls that have other than nine characters, as Mistral's do."""
+        works = []
+        for name in ("probe0000", "probe_000000"):
+            call = {"id": name, "type": "function", "function": {"name": "probe", "arguments": {}}}
+            chat: list[Json] = [
+                {"role": "user", "content": "?"},
+                {"role": "assistant", "content": "", "tool_calls": [call]},
+                {"role": "tool", "content": "!", "tool_call_id": name},
+            ]
+            try:
+                self._template(chat)
+                works.append(True)
+            except TemplateFailed:
+                works.append(False)
+        return works == [True, False]
+
+    @functools.cached_property
     def _form(self) -> CallFormat:
         """The model's call format. Raises: InvalidArgument for a template without a place for tools."""
         return format_of(self._template, self._calls)
 
     def _read(self, request: Json, prompt_ids: Ids, response: Response) -> Turn:
         """The turn of a response."""
-        ids, text, stopped = self._cut(response, request["stop"])
+        ids, text, stop = self._cut(response, request["stop"])
         content, calls = text, list[Json]()
         if request["tools"]:
             body = ids[:-1] if len(ids) and int(ids[-1]) in self._ends else ids
             raw = str(self.tokenizer.decode(body, skip_special_tokens=False))
             calls = self._called(raw, request["number"])
             content = raw.partition(self._form.mark)[0] if calls and self._form.mark in raw else "" if calls else text
-        finish = "length" if not (response.stopped or stopped) else "tool_calls" if calls else "stop"
+        finish = "length" if not (response.stopped or stop) else "tool_calls" if calls else "stop"
         logprobs = response.logprobs[: len(ids)]
         tokens = zip(ids, logprobs, strict=True) if request["logprobs"] else ()
-        listed = [(self.tokenizer.decode([one]), float(p)) for one, p in tokens]
-        completion = Completion(content, calls, finish, (len(prompt_ids), len(ids)), listed)
+        listed = [(self.tokenizer.decode([token]), float(logprob)) for token, logprob in tokens]
+        completion = Completion(content, calls, finish, (len(prompt_ids), len(ids)), listed, stop)
         turn = Turn.of(self._decode(ids), completion.text, finish == "length")
         turn.completion = completion.action
         turn.prompt_ids, turn.response_ids, turn.logprobs = prompt_ids, ids, logprobs
         return turn
 
-    def _cut(self, response: Response, stop: Sequence[str]) -> tuple[Ids, str, bool]:
-        """The response up to the token that completes a stop string, and its text before that string."""
+    def _cut(self, response: Response, stop: Sequence[str]) -> tuple[Ids, str, str]:
+        """The response up to the token that completes a stop string, its text before that string, and the string."""
         ids, text = response.ids, self._decode(response.ids)
-        if not any(one in text for one in stop):
-            return ids, text, False
-        count = next(n for n in range(1, len(ids) + 1) if any(one in self._decode(ids[:n]) for one in stop))
+        if not any(mark in text for mark in stop):
+            return ids, text, ""
+        count = next(n for n in range(1, len(ids) + 1) if any(mark in self._decode(ids[:n]) for mark in stop))
         text = self._decode(ids[:count])
-        return ids[:count], text[: min(text.index(one) for one in stop if one in text)], True
+        end, mark = min((text.index(mark), mark) for mark in stop if mark in text)
+        return ids[:count], text[:end], mark
 
     def _called(self, text: str, number: int) -> list[Json]:
         """The tool calls in a response; none if one of them is damaged, so that the program gets the text."""
         try:
-            calls = [read_call(one) for one in self._form.find(text)]
+            calls = [read_call(candidate) for candidate in self._form.find(text)]
         except CallError:
             return []
         ids = [call_id(call.id, (1000 * number + place) % 100_000) for place, call in enumerate(calls)]
         functions = [{"name": call.name, "arguments": call.arguments} for call in calls]
         return [{"id": i, "type": "function", "function": f} for i, f in zip(ids, functions, strict=True)]
+
+
+def _characters(value: Any) -> int:
+    """Length of all texts in plain JSON."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(map(_characters, value.values()))
+    return sum(map(_characters, value)) if isinstance(value, list) else 0
+
+
+def _ids(message: Json) -> list[str]:
+    """The ids of the calls that a message makes or answers."""
+    answers = [message.get("tool_call_id", "")] if message["role"] == "tool" else []
+    return [*answers, *(call["id"] for call in message.get("tool_calls", ()))]
+
+
+def _has_foreign_id(message: Json) -> bool:
+    """Whether an id of a program's own is shown; answers of the model are shown as their tokens."""
+    return "turn" not in message and any(name != nine_characters(name) for name in _ids(message))
+
+
+def _with_nine(message: Json) -> Json:
+    """The message with ids of nine characters."""
+    changed = dict(message)
+    if message["role"] == "tool":
+        changed["tool_call_id"] = nine_characters(message.get("tool_call_id", ""))
+    if "tool_calls" in message:
+        changed["tool_calls"] = [{**call, "id": nine_characters(call["id"])} for call in message["tool_calls"]]
+    return changed

@@ -225,9 +225,15 @@ class RolloutLoop:
         return slots
 
     def _act(self, slot: int, turn: Turn | None) -> None:
-        """Complete a turn and send its action to the pool; without a turn, end the episode."""
+        """Complete a turn and send its action to the pool; without a turn, end the episode.
+
+        A turn that was not sampled rejects a program's request: the program reads why, and the episode goes on.
+        """
         if turn is None:
             self._finish(slot, "truncated")
+            return
+        if not turn.sampled:
+            self._step(slot, turn.completion)
             return
         state = self.states[slot]
         turn.observation, turn.state = state.observation, state.info.get("state")
@@ -270,10 +276,11 @@ def apply_event(state: EpisodeState, event: Event) -> str | None:
         episode.task_type = str(event.info.get("task_type", ""))
         episode.split = str(event.info.get("split", ""))
         return None
-    turn = episode.turns[-1]
-    turn.finish(event.reward, bool(event.info.get("valid", True)))
-    if turn.calls:
-        state.observation = turn.answer(event.observation)
+    if episode.turns:  # a program whose first request was rejected has none
+        turn = episode.turns[-1]
+        turn.finish(event.reward, bool(event.info.get("valid", True)))
+        if turn.calls:
+            state.observation = turn.answer(event.observation)
     if not (event.terminated or event.truncated):
         return None
     episode.success = bool(event.info.get("success", False))

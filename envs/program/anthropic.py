@@ -3,60 +3,114 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from gagpo.envs.program.messages import ChatRequest, Completion, Json, RequestRefused, events, objects
+from gagpo.envs.program.messages import (
+    MAX_MESSAGES,
+    MAX_TOOLS,
+    ChatRequest,
+    Completion,
+    Json,
+    Located,
+    RequestRefused,
+    events,
+    located,
+    objects,
+)
+from gagpo.envs.program.parameters import MESSAGES, chosen
 
 _FINISH = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+_CALL_PARTS = ("tool_use", "tool_result")
 
 
 def read(body: Json) -> ChatRequest:
     """The request in the JSON of a client. Raises: RequestRefused."""
-    if isinstance(thinking := body.get("thinking"), dict) and thinking.get("type") == "enabled":
-        raise RequestRefused(400, "thinking is not supported: whether a model thinks is a matter of its chat template")
-    choice = body.get("tool_choice")
-    said = [made for one in objects(body, "messages") for made in _messages(one)]
-    tools = [{**one, "parameters": one.get("input_schema")} for one in objects(body, "tools")]
-    asked = {
-        **body,
-        "messages": [{"role": "system", "content": body.get("system")}, *said],
-        "tools": [{"function": one} for one in tools],
-        "tool_choice": choice.get("type") if isinstance(choice, dict) else None,
+    MESSAGES.require(body)
+    _require_plain(body)
+    messages = located(body, "messages", MAX_MESSAGES)
+    if not messages:
+        raise RequestRefused(400, "messages must have at least 1 item")
+    options = {
+        "model": body.get("model"),
+        "max_tokens": body.get("max_tokens"),
         "stop": body.get("stop_sequences"),
+        "stream": body.get("stream"),
+        "tool_choice": chosen(body.get("tool_choice")),
     }
-    return ChatRequest.of(asked)
+    system = ("system", {"role": "system", "content": body.get("system")})
+    chat = (part for place, message in messages for part in _messages(place, message))
+    return ChatRequest.of(options, (system, *chat), list(_tools(body)), {"stop": "stop_sequences"})
 
 
-def _messages(given: Json) -> list[Json]:
+def _require_plain(body: Json) -> None:
+    """Raises: RequestRefused for thoughts and structured output, whose parameters have a value without effect."""
+    thinking = body.get("thinking")
+    if thinking is not None and thinking != {"type": "disabled"}:
+        raise RequestRefused(400, "thinking is not supported: whether a model thinks is a matter of its chat template")
+    output = body.get("output_config") or {}
+    if not isinstance(output, dict) or any(value is not None for value in output.values()):
+        raise RequestRefused(400, "output_config is not supported: responses are sampled as the model writes them")
+
+
+def _tools(body: Json) -> Iterator[Located]:
+    """The tools as those of a chat. Raises: RequestRefused for Anthropic's own tools."""
+    for place, tool in located(body, "tools", MAX_TOOLS):
+        if tool.get("type") not in (None, "custom"):
+            raise RequestRefused(400, f"{place}.type must be 'custom' (got {str(tool['type'])[:40]!a})")
+        yield place, {"function": {**tool, "parameters": tool.get("input_schema")}}
+
+
+def _messages(place: str, message: Json) -> list[Located]:
     """A message as messages of a chat: each result of a tool is one of its own."""
-    if not isinstance(given.get("content"), list):
-        return [given]
-    blocks = objects(given, "content")
-    texts = [one for one in blocks if one.get("type") not in ("tool_use", "tool_result")]
-    results = [one for one in blocks if one.get("type") == "tool_result"]
-    used = [{"name": one.get("name"), "arguments": one.get("input")} for one in blocks if one.get("type") == "tool_use"]
-    found = [{"role": "tool", "content": one.get("content"), "tool_call_id": one.get("tool_use_id")} for one in results]
-    said = {"role": given.get("role"), "content": texts, "tool_calls": [{"function": one} for one in used]}
-    return [*found, *([said] if texts or used or not found else [])]
+    if not isinstance(message.get("content"), list):
+        return [(place, message)]
+    blocks = objects(message, "content", MAX_MESSAGES)
+    texts = [block for block in blocks if block.get("type") not in _CALL_PARTS]
+    results = [
+        (place, {"role": "tool", "content": block.get("content"), "tool_call_id": block.get("tool_use_id")})
+        for block in blocks
+        if block.get("type") == "tool_result"
+    ]
+    calls = [
+        {"id": block.get("id"), "function": {"name": block.get("name"), "arguments": block.get("input")}}
+        for block in blocks
+        if block.get("type") == "tool_use"
+    ]
+    if results and not texts and not calls:
+        return results
+    return [*results, (place, {"role": message.get("role"), "content": texts, "tool_calls": calls})]
 
 
-def answer(asked: ChatRequest, found: Sequence[Completion], name: str) -> Json:
+def answer(request: ChatRequest, completions: Sequence[Completion], name: str) -> Json:
     """The JSON of an answer."""
-    one = found[0]
-    content: list[Json] = [{"type": "text", "text": one.content}] if one.content or not one.calls else []
-    for call in one.calls:
-        used = call["function"]
-        content.append({"type": "tool_use", "id": call["id"], "name": used["name"], "input": used["arguments"]})
-    about = {"id": f"msg-{name}", "type": "message", "role": "assistant", "model": asked.model, "content": content}
-    usage = {"input_tokens": one.usage[0], "output_tokens": one.usage[1]}
-    return {**about, "stop_reason": _FINISH[one.finish], "stop_sequence": None, "usage": usage}
+    completion = completions[0]
+    content: list[Json] = []
+    if completion.content or not completion.calls:
+        content.append({"type": "text", "text": completion.content})
+    for call in completion.calls:
+        function = call["function"]
+        content.append({
+            "type": "tool_use", "id": call["id"], "name": function["name"], "input": function["arguments"]
+        })  # fmt: skip
+    stopped = completion.finish == "stop" and completion.stop
+    return {
+        "id": f"msg-{name}",
+        "type": "message",
+        "role": "assistant",
+        "model": request.model,
+        "content": content,
+        "stop_reason": "stop_sequence" if stopped else _FINISH[completion.finish],
+        "stop_sequence": completion.stop if stopped else None,
+        "usage": {"input_tokens": completion.usage[0], "output_tokens": completion.usage[1]},
+    }
 
 
-def stream(asked: ChatRequest, found: Sequence[Completion], name: str) -> str:
+def stream(request: ChatRequest, completions: Sequence[Completion], name: str) -> str:
     """The answer as server-sent events."""
-    whole = answer(asked, found, name)
-    ended = {"stop_reason": whole["stop_reason"], "stop_sequence": None}
-    listed: list[tuple[str, Json]] = [("message_start", {"message": {**whole, "content": [], "stop_reason": None}})]
+    whole = answer(request, completions, name)
+    ended = {key: whole[key] for key in ("stop_reason", "stop_sequence")}
+    begun = {**whole, "content": [], "stop_reason": None, "stop_sequence": None}
+    listed: list[tuple[str, Json]] = [("message_start", {"message": begun})]
     for index, block in enumerate(whole["content"]):
         if block["type"] == "text":
             empty, delta = {**block, "text": ""}, {"type": "text_delta", "text": block["text"]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gagpo.envs.program.messages import ChatRequest, Completion, Json, Message, digest
@@ -16,11 +17,13 @@ class Asked:
     messages: those that are new.
     extends: the turn whose conversation they follow, None for a new conversation.
     said: digest of the answer.
+    rewrites: whether its messages contain an answer of the last turns, altered.
     """
 
     place: bytes
     messages: list[Message]
     extends: int | None
+    rewrites: bool = False
     said: bytes = b""
     answer: Message | None = None
 
@@ -41,26 +44,52 @@ class Conversations:
         ``messages`` are those after the turn that it ``extends``. Answers of this episode among them name their
         ``turn``.
         """
-        said = [digest(one) for one in request.conversation]
+        conversation, digests = request.conversation, request.digests
         places = [hashlib.sha256(json.dumps(request.functions, sort_keys=True).encode()).digest()]
-        for one in said:
-            places.append(hashlib.sha256(places[-1] + one).digest())
+        for mark in digests:
+            places.append(hashlib.sha256(places[-1] + mark).digest())
         answered = {(turn.place, turn.said): number for number, turn in enumerate(self.turns)}
-        known = {turn.place for turn in self.turns}
-        answers = [i for i, one in enumerate(request.conversation) if one["role"] == "assistant"]
-        asked = [i for i in reversed(answers) if places[i] in known]
+        shown = {turn.place for turn in self.turns}
+        answers = [i for i, message in enumerate(conversation) if message["role"] == "assistant"]
+        candidates = [i for i in reversed(answers) if places[i] in shown]
         begin, extends = next(
-            ((i + 1, answered[key]) for i in asked if (key := (places[i], said[i])) in answered), (0, None)
+            ((i + 1, answered[key]) for i in candidates if (key := (places[i], digests[i])) in answered), (0, None)
         )
-        self.rewritten += bool(asked) and begin <= asked[0]
-        turns = {turn.said: number for number, turn in enumerate(self.turns)}
-        pairs = zip(request.conversation[begin:], said[begin:], strict=True)
-        messages = [{**one, "turn": turns[mark]} if mark in turns else one for one, mark in pairs]
-        self.turns.append(Asked(places[-1], messages, extends))
-        most = request.max_completion_tokens or request.max_tokens
-        limits = {"max_tokens": most, "stop": request.stop, "logprobs": request.logprobs}
+        rewrites = bool(candidates) and begin <= candidates[0]
+        self.rewritten += rewrites
+        messages = self._named(conversation, digests)[begin:]
+        self.turns.append(Asked(places[-1], messages, extends, rewrites))
+        limits = {
+            "max_tokens": request.max_completion_tokens or request.max_tokens,
+            "stop": request.stop,
+            "logprobs": request.logprobs,
+        }
         about = {"number": len(self.turns) - 1, "extends": extends}
         return {**about, "messages": messages, "tools": request.functions, **limits}
+
+    def _named(self, conversation: Sequence[Message], digests: Sequence[bytes]) -> list[Message]:
+        """The messages, in which answers name their turn, and results of tools have the ids that the model wrote.
+
+        Some programs give calls ids of their own, in the call and in its result; digests leave ids out, so such an
+        answer is found as well.
+        """
+        turns = {turn.said: number for number, turn in enumerate(self.turns)}
+        ids: dict[str, str] = {}
+        messages = []
+        for message, mark in zip(conversation, digests, strict=True):
+            if message["role"] == "assistant" and mark in turns:
+                answer = self.turns[turns[mark]].answer or {}
+                pairs = zip(message.get("tool_calls", ()), answer.get("tool_calls", ()), strict=False)
+                ids.update((sent["id"], sampled["id"]) for sent, sampled in pairs)
+                message = {**message, "turn": turns[mark]}
+            elif "tool_call_id" in message:
+                message = {**message, "tool_call_id": ids.get(message["tool_call_id"], message["tool_call_id"])}
+            messages.append(message)
+        return messages
+
+    def withdraw(self) -> None:
+        """Forget the last request, which cannot be shown to the model."""
+        self.rewritten -= self.turns.pop().rewrites
 
     def said(self, completion: Completion) -> None:
         """The answer to the last request."""
@@ -71,4 +100,4 @@ class Conversations:
     def transcript(self) -> list[Json]:
         """What a reward function gets: for every turn the new ``messages``, the turn they follow, and the answer."""
         answered = [turn for turn in self.turns if turn.answer is not None]
-        return [{"extends": one.extends, "messages": one.messages, "answer": one.answer} for one in answered]
+        return [{"extends": turn.extends, "messages": turn.messages, "answer": turn.answer} for turn in answered]

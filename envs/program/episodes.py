@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gagpo.envs.program.conversations import Conversations
-from gagpo.envs.program.messages import ChatRequest, Completion, Json, RequestRefused
+from gagpo.envs.program.messages import ChatRequest, Completion, Json, RequestRefused, unexpected
 from gagpo.envs.program.runs import Ended, Runs
 from gagpo.envs.tasks import Task
 
@@ -71,6 +71,8 @@ class Episode:
     token: identifies the episode in its requests.
     success: as reported; None if the reward decides.
     unread: answers that the program did not wait for.
+    refused: requests that were answered with an error.
+    refusal: why the last of them was.
     """
 
     task: Task
@@ -83,6 +85,8 @@ class Episode:
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
     success: bool | None = None
     unread: int = 0
+    refused: int = 0
+    refusal: str = ""
     talk: Conversations = field(default_factory=Conversations)
     _run: int = -1
     _waiting: deque[Asked] = field(default_factory=deque)
@@ -93,6 +97,7 @@ class Episode:
     _truncated: str = ""  # the limit that ended it
     _earned: float | None = None  # since the last observation; None if no reward was reported at all
     _tokens: int = 0
+    _rejected: int = 0  # requests that the agent could not show to its model
     _worked: float = 0.0
     _since: float = 0.0
     _timer: TimerHandle | None = None
@@ -106,25 +111,42 @@ class Episode:
         """Queue a request, which is answered in its turn. Raises: RequestRefused after the end."""
         self.require_running()
         answer: Future[Completion] = self.loop.create_future()
-        answer.add_done_callback(lambda one: one.cancelled() or one.exception())  # the client may have hung up
+        answer.add_done_callback(lambda future: future.cancelled() or future.exception())  # the client may have hung up
         self._waiting.append((request, state or request.messages[-1].content, answer))
         self._show()
         return answer
 
     def answer(self, completion: Completion) -> None:
-        """Answer the current request."""
-        asked, self._current, self._pending = self._current, None, True
-        self.talk.said(completion)
-        self._tokens += completion.usage[1]
-        if asked is None or asked[2].done():
-            self.unread += 1
+        """Answer the current request, or reject it if the agent could not show it to its model."""
+        current, self._current, self._pending = self._current, None, True
+        future = current[2] if current else None
+        if completion.rejected:
+            self._rejected += 1
+            self.talk.withdraw()
+            self._refuse(future, completion.status, completion.rejected)
         else:
-            asked[2].set_result(completion)
+            completion = completion.cut(current[0].stop if current else ())
+            self.talk.said(completion)
+            self._tokens += completion.usage[1]
+            if future is None or future.done():
+                self.unread += 1
+            else:
+                future.set_result(completion)
         if self._outcome is not None:
             self._conclude(self._outcome)
         self._show()
         if self._current is None and not self._over:
             self._watch(self.limits.next)
+
+    def note_refusal(self, reason: str) -> None:
+        """Count a request that the server answered with an error."""
+        self.refused += 1
+        self.refusal = reason
+
+    def _refuse(self, future: Future[Completion] | None, status: int, reason: str) -> None:
+        """Answer a request with an error, which the server counts."""
+        if future is not None and not future.done():
+            future.set_exception(RequestRefused(status, reason))
 
     def close(self) -> None:
         """End the program; nothing is told any more."""
@@ -135,20 +157,30 @@ class Episode:
         """The program ended by itself."""
         self._kill("its program has ended")
         if ended.failure:
-            self._conclude(ProgramFault("crashes", f"the program failed: {ended.failure}"))
+            self._fail("crashes", f"the program failed: {ended.failure}")
         elif not self.talk.turns:
-            self._conclude(ProgramFault("errors", "the program ended without a request to $OPENAI_BASE_URL"))
+            self._fail("errors", "the program ended without a request to $OPENAI_BASE_URL")
         else:
             self._judge(ended.output)
 
     def _truncate(self, limit: str) -> None:
-        self._truncated = limit
         self._kill(limit)
+        if not self.talk.turns:  # nothing was sampled that a reward could be for
+            self._fail("errors", f"the program ended before a request was answered: {limit}")
+            return
+        self._truncated = limit
         self._judge("")
 
     def _hang(self, reason: str) -> None:
         self._kill("it hung")
-        self._conclude(ProgramFault("hangs", reason))
+        self._fail("hangs", reason)
+
+    def _fail(self, counter: str, reason: str) -> None:
+        """The program ended without a result. If no request was answered, a refused one is the likely reason."""
+        if self.refusal and not self.talk.turns:
+            reason = reason.replace("without a request to $OPENAI_BASE_URL", "without an answered request")
+            reason = f"{reason}; its last request was refused: {self.refusal}"
+        self._conclude(ProgramFault(counter, reason))
 
     def _judge(self, output: str) -> None:
         """Ask the reward function, or conclude with what the program said."""
@@ -166,24 +198,24 @@ class Episode:
         last = next((line for line in reversed(ended.output.splitlines()) if line.strip()), "")
         fault = f"the reward function failed: {ended.failure}" if ended.failure else ""
         try:
-            found = json.loads(last) if last.lstrip().startswith("{") else None
-            if isinstance(found, dict) and "reward" in found:
-                self.report(found)
+            result = json.loads(last) if last.lstrip().startswith("{") else None
+            if isinstance(result, dict) and "reward" in result:
+                self.report(result)
         except (RequestRefused, ValueError, RecursionError) as error:
             fault = f"the program's last line {last[:80]!a} is no reward: {error}"
         if not fault and self._earned is None and not self._truncated:
             fault = NO_REWARD
         if fault:
-            self._conclude(ProgramFault("errors", fault))
+            self._fail("errors", fault)
             return
         reward, limit = self._earned or 0.0, {"limit": self._truncated} if self._truncated else {}
         success = (reward > 0 if self.success is None else self.success) and not self._truncated
         info = {**self._info, "success": success, "state": None, **limit}
         self._conclude(Shown("", reward, not self._truncated, bool(self._truncated), info))
 
-    def report(self, found: Json) -> None:
+    def report(self, result: Json) -> None:
         """Add a reward to the turn that was answered last. Raises: RequestRefused for anything else."""
-        reward, success = found.get("reward"), found.get("success")
+        reward, success = result.get("reward"), result.get("success")
         if isinstance(reward, bool) or not isinstance(reward, int | float) or not abs(reward) <= MOST_REWARD:
             raise RequestRefused(400, f"reward must be a number of at most {MOST_REWARD:g}, got {reward!a:.40}")
         if success is not None and not isinstance(success, bool):
@@ -211,15 +243,22 @@ class Episode:
             self._waiting.popleft()
         if self._current is not None or not self._waiting:
             return
-        if len(self.talk.turns) >= self.limits.turns or self._tokens >= self.limits.tokens:
+        if len(self.talk.turns) + self._rejected >= self.limits.turns or self._tokens >= self.limits.tokens:
             self._truncate(f"the limit is {self.limits.turns} requests and {self.limits.tokens} sampled tokens")
             return
+        request, state, future = self._waiting.popleft()
+        try:
+            shown = self.talk.show(request)
+        except Exception as error:  # a queue that stops would hang the program
+            future.set_exception(unexpected(error))
+            self.loop.call_soon(self._show)
+            return
         self._unwatch()
-        request, state, _ = self._current = self._waiting.popleft()
+        self._current = (request, state, future)
         reward = 0.0
         if self.talk.turns and self._earned:  # what was earned before the first turn belongs to that one
             reward, self._earned = self._earned, 0.0
-        info = {**self._info, "success": False, "state": state, "request": self.talk.show(request)}
+        info = {**self._info, "success": False, "state": state, "request": shown}
         self._tell(Shown(request.observation, reward, False, False, info))
 
     def _conclude(self, outcome: Outcome) -> None:
@@ -236,6 +275,7 @@ class Episode:
     def _info(self) -> Json:
         about = {"task": self.task.id, "task_type": self.task.type, "split": self.task.split, "valid": True}
         counts = {"turn": len(self.talk.turns), "rewritten": self.talk.rewritten, "unread": self.unread}
+        counts["refused"] = self.refused
         return {**about, **counts, "admissible_actions": None}
 
     def _watch(self, seconds: float) -> None:

@@ -4,139 +4,292 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, Literal
+import logging
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    FailFast,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
-from gagpo.base.errors import GagpoError
+from gagpo.base.errors import GagpoError, first_line
 from gagpo.base.options import problems, sentence
+from gagpo.envs.program import json_values
+from gagpo.envs.program.json_values import JsonTooLarge
 
 Json = dict[str, Any]  # a JSON object
 Message = dict[str, Any]  # as chat templates take it: role, content, tool_calls, tool_call_id
+Located = tuple[str, Json]  # an object of a request, and the key at which the client finds it
 
-_IDLE = {"top_p": 1, "top_k": -1, "min_p": 0, "presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1}
-_IDLE_OBJECTS: Json = {"logit_bias": {}, "top_logprobs": 0, "response_format": {"type": "text"}}
+LOG = logging.getLogger("gagpo")
+MAX_MESSAGES = 5_000
+MAX_TOOLS = 512
+_MAX_REASON = 500  # characters
+
+_MAX_REPORTED = 20
+_REPORTED: set[tuple[object, ...]] = set()  # places whose failures are logged already
+
+_SYSTEM = ("system", "developer")
+_TEXT_PARTS = (None, "text", "input_text", "output_text")  # types of the parts of a message
+_LOST = ("function_call", "audio")  # parts of an answer that no chat template shows
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class RequestRefused(GagpoError):
-    """A request that gets no answer. status: of HTTP."""
+    """A request that gets no answer.
+
+    status: of HTTP.
+    reason: for the program and, if nothing else of it is answered, for the user: one line that a terminal can show.
+    """
 
     def __init__(self, status: int, reason: str):
-        super().__init__(reason)
+        super().__init__("".join(sign if sign.isprintable() else " " for sign in reason[:_MAX_REASON]))
         self.status = status
+
+
+def unexpected(error: Exception) -> RequestRefused:
+    """The answer to a request that failed in a way that nobody foresaw; a line is logged once for each such place."""
+    frame = traceback.extract_tb(error.__traceback__)[-1:]
+    place = (type(error).__name__, *((frame[0].filename, frame[0].lineno) if frame else ()))
+    refusal = RequestRefused(500, f"the gateway failed: {type(error).__name__}: {first_line(error)}")
+    if place not in _REPORTED and len(_REPORTED) < _MAX_REPORTED:
+        _REPORTED.add(place)
+        LOG.error("a request of a program got status 500, and its episode goes on: %s", refusal)
+    return refusal
+
+
+# What programs send ---------------------------------------------------------------------------------------------------
 
 
 def _text(content: object) -> object:
     """The text of a message, which may be a list of parts of text."""
-    if isinstance(content, list) and all(isinstance(one, dict) and isinstance(one.get("text"), str) for one in content):
-        return "".join(one["text"] for one in content)
+    if isinstance(content, list) and all(map(_is_text, content)):
+        return "".join(part["text"] for part in content)
     return content
 
 
-def _arguments(text: object) -> object:
-    """The arguments of a call that a program sends back; it may have kept what a model wrote."""
-    try:
-        value = json.loads(text) if isinstance(text, str) else text
-    except (ValueError, RecursionError):
-        value = None
-    return value if isinstance(value, dict) else {"arguments": str(text)}
+def _is_text(part: object) -> bool:
+    return isinstance(part, dict) and isinstance(part.get("text"), str) and part.get("type") in _TEXT_PARTS
 
 
-class _Said(BaseModel):
+class _Sent(BaseModel):
+    """An object of a request. Clients send null for what is not given."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_null(cls, value: object) -> object:
+        if not isinstance(value, dict):
+            return value
+        return {name: part for name, part in value.items() if part is not None}
+
+
+class _CalledFunction(_Sent):
     name: str
-    arguments: Annotated[Json, BeforeValidator(_arguments)] = {}
+    arguments: Json = {}
+
+    @field_validator("arguments", mode="before")
+    @classmethod
+    def _parsed(cls, arguments: object, info: ValidationInfo) -> object:
+        """The arguments of a call that a program sends back, which may be any text that a model wrote."""
+        if not isinstance(arguments, str):
+            return arguments if isinstance(arguments, dict) else {"arguments": str(arguments)}
+        budget = (info.context or {}).get("values", [json_values.MAX_VALUES])
+        try:
+            value = json_values.parse(arguments, budget[0])
+        except JsonTooLarge as error:
+            raise ValueError(str(error)) from None
+        except ValueError:
+            value = None
+        budget[0] -= json_values.count_values(arguments, budget[0])
+        return value if isinstance(value, dict) else {"arguments": arguments}
 
 
-class _Call(BaseModel):
+class _Call(_Sent):
     id: str = ""
     type: Literal["function"] = "function"
-    function: _Said
+    function: _CalledFunction
 
 
-class _Message(BaseModel):
+class ChatMessage(_Sent):
+    """A message of a conversation."""
+
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[str, BeforeValidator(_text)] = ""
-    tool_calls: list[_Call] = []
+    tool_calls: Annotated[list[_Call], FailFast()] = []
     tool_call_id: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _whole(cls, value: object) -> object:
+        for name in _LOST:
+            if isinstance(value, dict) and value.get(name) is not None:
+                raise ValueError(f"{name} is not supported; send the text, or tool_calls")
+        return value
 
     @property
     def shown(self) -> Message:
-        given = {name: value for name, value in self.model_dump().items() if value}
-        return {**given, "content": self.content}
+        """The message as chat templates take it."""
+        return {**{name: value for name, value in self.model_dump().items() if value}, "content": self.content}
 
 
-class _Function(BaseModel):
+class _Function(_Sent):
     name: str
     description: str = ""
     parameters: Json = {"type": "object"}
 
 
-class _Tool(BaseModel):
+class _Tool(_Sent):
     type: Literal["function"] = "function"
     function: _Function
 
 
-class ChatRequest(BaseModel):
-    """A request for ``n`` answers, as OpenAI's chat completions write it; other keys have no effect."""
+class _StreamOptions(_Sent):
+    include_usage: bool = False
 
-    messages: list[_Message]
+
+class ChatRequest(_Sent):
+    """A request for ``n`` answers, as OpenAI's chat completions write it.
+
+    echo: what the answer repeats of the request, in protocols that ask for it.
+    """
+
+    messages: list[ChatMessage]
     tools: list[_Tool] = []
-    tool_choice: object = "auto"
+    tool_choice: Literal["auto", "none"] = "auto"
     model: str = ""
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
     stop: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=200)]],
-        BeforeValidator(lambda one: [one] if isinstance(one, str) else one),
+        BeforeValidator(lambda stop: [stop] if isinstance(stop, str) else stop),
     ] = Field([], max_length=16)
     n: int = Field(1, ge=1, le=16)
     logprobs: bool = False
     stream: bool = False
-    stream_options: Json = {}
+    stream_options: _StreamOptions = _StreamOptions()
+    echo: Json = {}
 
     @classmethod
-    def of(cls, body: Json) -> ChatRequest:
-        """The request in the JSON of a client. Raises: RequestRefused."""
-        for name, idle in {**_IDLE, **_IDLE_OBJECTS}.items():
-            if body.get(name) not in (None, idle):
-                reason = "responses are sampled from the model's own distribution, which training needs"
-                raise RequestRefused(400, f"{name}={body[name]!a:.40} is not supported: {reason}; leave it out")
+    def of(
+        cls,
+        options: Json,
+        messages: Iterable[Located] | None = None,
+        tools: Iterable[Located] | None = None,
+        names: Mapping[str, str] | None = None,
+    ) -> ChatRequest:
+        """The request in the JSON of a client; stops at the first error.
+
+        options: the body, as OpenAI's chat completions write it.
+        messages: in place of its messages, those of another protocol.
+        tools: in place of its tools.
+        names: that the protocol has for parameters.
+
+        Raises: RequestRefused naming the key.
+        """
+        if messages is None:
+            messages = located(options, "messages", MAX_MESSAGES)
+        if tools is None:
+            tools = located(options, "tools", MAX_TOOLS)
+        context = {"values": [json_values.MAX_VALUES]}  # of all calls' arguments together
+        plain = {
+            **options,
+            "messages": [_validated(ChatMessage, place, value, context) for place, value in messages],
+            "tools": [_validated(_Tool, place, value, context) for place, value in tools],
+        }
         try:
-            request = cls.model_validate(_given(body))
+            request = cls.model_validate(plain)
         except ValidationError as error:
-            place, message, _ = problems(error)[0]
-            raise RequestRefused(400, f"{sentence(place, message):.200}; only text is supported") from None
-        if not request.messages or request.messages[-1].role == "assistant":
+            raise _refusal(error, names=names or {}) from None
+        if not request.conversation or request.conversation[-1]["role"] == "assistant":
             raise RequestRefused(400, "messages: the last must come from the user or a tool, not from the model")
         return request
 
     @functools.cached_property
     def conversation(self) -> list[Message]:
-        """The messages as chat templates take them: one of the system, then the others."""
-        system = "\n\n".join(one.content for one in self.messages if one.role in ("system", "developer"))
-        others = [one.shown for one in self.messages if one.role not in ("system", "developer")]
-        return [*([{"role": "system", "content": system}] if system else []), *others]
+        """The messages as chat templates take them: the system's first ones as one, then the others.
 
-    @property
+        A later message of the system is a user's: templates show the system's only at the beginning. It becomes one
+        message with the user's messages next to it, because some templates require the roles to alternate.
+        """
+        leading = list(itertools.takewhile(lambda message: message.role in _SYSTEM, self.messages))
+        system = "\n\n".join(message.content for message in leading)
+        shown = [{"role": "system", "content": system}] if system else []
+        merging = False  # whether the last message shown takes the next text of the user
+        for message in self.messages[len(leading) :]:
+            is_system = message.role in _SYSTEM
+            if is_system and not message.content:
+                continue
+            if shown and shown[-1]["role"] == "user" and (is_system or (merging and message.role == "user")):
+                shown[-1] = {"role": "user", "content": f"{shown[-1]['content']}\n\n{message.content}"}
+                merging = True
+                continue
+            shown.append({"role": "user", "content": message.content} if is_system else message.shown)
+            merging = is_system
+        return shown
+
+    @functools.cached_property
+    def digests(self) -> list[bytes]:
+        """The :func:`digest` of each message of the conversation."""
+        return [digest(message) for message in self.conversation]
+
+    @functools.cached_property
     def functions(self) -> list[Json]:
         """The tools as chat templates take them; none if none may be called."""
-        return [] if self.tool_choice == "none" else [one.model_dump() for one in self.tools]
+        return [] if self.tool_choice == "none" else [tool.model_dump() for tool in self.tools]
 
-    @property
+    @functools.cached_property
     def observation(self) -> str:
         """What the program says after the last answer."""
-        last = max((i for i, one in enumerate(self.messages) if one.role == "assistant"), default=-1)
-        return "\n\n".join(one.content for one in self.messages[last + 1 :])
+        last = max((i for i, message in enumerate(self.messages) if message.role == "assistant"), default=-1)
+        return "\n\n".join(message.content for message in self.messages[last + 1 :])
 
 
-def _given(value: Any) -> Any:
-    """JSON without null, which clients send for what is not given."""
-    if isinstance(value, dict):
-        return {name: _given(one) for name, one in value.items() if one is not None}
-    return [_given(one) for one in value] if isinstance(value, list) else value
+def _validated(model: type[Model], place: str, value: Json, context: Json) -> Model:
+    try:
+        return model.model_validate(value, context=context)
+    except ValidationError as error:
+        raise _refusal(error, place) from None
+
+
+def _refusal(error: ValidationError, place: str = "", names: Mapping[str, str] | None = None) -> RequestRefused:
+    """The first problem, with its key as the client wrote it."""
+    key, message, _ = problems(error)[0]
+    first, dot, rest = key.partition(".")
+    whole = ".".join(filter(None, (place, f"{(names or {}).get(first, first)}{dot}{rest}")))
+    only = "; only text is supported" if key == "content" else ""
+    return RequestRefused(400, f"{sentence(whole, message):.300}{only}")
+
+
+def objects(body: Json, key: str, limit: int) -> list[Json]:
+    """The objects listed at ``key``, at most ``limit``. Raises: RequestRefused."""
+    value = body.get(key) or []
+    if not isinstance(value, list):
+        raise RequestRefused(400, f"{key} must be a list of objects")
+    if len(value) > limit:
+        raise RequestRefused(400, f"{key} must have at most {limit} items (got {len(value)})")
+    if not all(isinstance(item, dict) for item in value):
+        raise RequestRefused(400, f"{key} must be a list of objects")
+    return value
+
+
+def located(body: Json, key: str, limit: int) -> list[Located]:
+    """As :func:`objects`, each with its place."""
+    return [(f"{key}.{number}", item) for number, item in enumerate(objects(body, key, limit))]
+
+
+# What programs get ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -148,6 +301,9 @@ class Completion:
     finish: ``stop``, ``length`` or ``tool_calls``.
     usage: tokens of the prompt and of the answer.
     logprobs: token and log-probability of each sampled token, if asked for.
+    stop: the stop string that ended it, '' for another end.
+    rejected: in place of an answer, why the request cannot be shown to the model; '' for an answer.
+    status: of HTTP, for a rejected request.
     """
 
     content: str = ""
@@ -155,6 +311,9 @@ class Completion:
     finish: str = "stop"
     usage: Sequence[int] = (0, 0)
     logprobs: Sequence[tuple[str, float]] = ()
+    stop: str = ""
+    rejected: str = ""
+    status: int = 0
 
     @property
     def text(self) -> str:
@@ -175,6 +334,14 @@ class Completion:
         except (ValueError, TypeError, RecursionError):
             return cls(action)
 
+    def cut(self, stop: Sequence[str]) -> Completion:
+        """The answer up to the first of the ``stop`` strings in its content."""
+        places = [(self.content.index(mark), mark) for mark in stop if mark in self.content]
+        if not places:
+            return self
+        end, mark = min(places)
+        return replace(self, content=self.content[:end], calls=[], finish="stop", stop=mark)
+
     @property
     def message(self) -> Message:
         """The answer in a conversation."""
@@ -184,15 +351,12 @@ class Completion:
 def digest(message: Message) -> bytes:
     """Equal for messages with equal role, text and calls; ids of calls do not count."""
     calls = [call["function"] for call in message.get("tool_calls", ())]
-    return hashlib.sha256(json.dumps([message["role"], message["content"], calls], sort_keys=True).encode()).digest()
-
-
-def objects(body: Json, key: str) -> list[Json]:
-    """The objects listed at ``key``. Raises: RequestRefused."""
-    value = body.get(key) or []
-    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
-        raise RequestRefused(400, f"{key} must be a list of objects")
-    return value
+    about = hashlib.sha256(json.dumps([message["role"], calls], sort_keys=True).encode())
+    about.update(b"\0")  # JSON has none: the text cannot be taken for a part of the calls
+    about.update(
+        message["content"].encode(errors="surrogatepass")
+    )  # by itself, because its JSON takes up to six times its memory
+    return about.digest()
 
 
 def events(listed: Sequence[tuple[str, Json]]) -> str:

@@ -3,75 +3,135 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from gagpo.envs.program import openai
-from gagpo.envs.program.messages import ChatRequest, Completion, Json, RequestRefused, events, objects
+from gagpo.envs.program.messages import (
+    MAX_MESSAGES,
+    MAX_TOOLS,
+    ChatRequest,
+    Completion,
+    Json,
+    Located,
+    RequestRefused,
+    events,
+    located,
+    objects,
+)
+from gagpo.envs.program.parameters import RESPONSES, chosen
 
 
 def read(body: Json) -> ChatRequest:
     """The request in the JSON of a client. Raises: RequestRefused."""
-    if body.get("previous_response_id") or body.get("conversation"):
-        raise RequestRefused(400, "previous_response_id is not supported: send the whole conversation as input")
-    given = body.get("input")
-    items = [{"role": "user", "content": given}] if isinstance(given, str) else objects(body, "input")
-    shape = body.get("text")
-    asked = {
-        **body,
-        "messages": [{"role": "system", "content": body.get("instructions")}, *_messages(items)],
-        "tools": [{"type": one.get("type"), "function": one} for one in objects(body, "tools")],
+    RESPONSES.require(body)
+    _require_plain(body)
+    content = body.get("input")
+    items = [("input", {"role": "user", "content": content})]
+    if not isinstance(content, str):
+        items = located(body, "input", MAX_MESSAGES)
+    messages = _messages(items)
+    if not messages:
+        raise RequestRefused(400, "input must have at least 1 message")
+    options = {
+        "model": body.get("model"),
         "max_tokens": body.get("max_output_tokens"),
-        "response_format": shape.get("format") if isinstance(shape, dict) else None,
+        "stream": body.get("stream"),
+        "tool_choice": chosen(body.get("tool_choice")),
+        "echo": _echo(body),
     }
-    return ChatRequest.of(asked)
+    system = ("instructions", {"role": "system", "content": body.get("instructions")})
+    return ChatRequest.of(options, (system, *messages), list(_tools(body)), {"max_tokens": "max_output_tokens"})
 
 
-def _messages(items: Sequence[Json]) -> list[Json]:
-    """The items as messages of a chat; an answer's text and calls, which are items of their own, are one message."""
-    found: list[Json] = []
-    for item in items:
+def _require_plain(body: Json) -> None:
+    """Raises: RequestRefused for parameters that have a value with an effect and one without."""
+    text, reasoning = (body.get(name) or {} for name in ("text", "reasoning"))
+    include = body.get("include") or []
+    if not isinstance(text, dict) or text.get("format") not in (None, {"type": "text"}):
+        raise RequestRefused(400, "text.format is not supported: responses are sampled as the model writes them")
+    if text.get("verbosity") is not None:
+        raise RequestRefused(400, "text.verbosity is not supported: the model decides how long its answers are")
+    if not isinstance(reasoning, dict) or reasoning.get("effort") is not None:
+        raise RequestRefused(400, "reasoning.effort is not supported: a model thinks as its chat template says")
+    if not isinstance(include, list) or "message.output_text.logprobs" in include:
+        raise RequestRefused(400, "include must be a list without logprobs; ask /v1/chat/completions for them")
+
+
+def _tools(body: Json) -> Iterator[Located]:
+    """The tools as those of a chat, in which a built-in tool's type is an error."""
+    for place, tool in located(body, "tools", MAX_TOOLS):
+        yield place, {"type": tool.get("type"), "function": tool}
+
+
+def _echo(body: Json) -> Json:
+    """What an answer repeats of the request. Its temperature is the run's, which a program does not learn."""
+    tools = [{"parameters": None, "strict": None, **tool} for tool in objects(body, "tools", MAX_TOOLS)]
+    choice = body.get("tool_choice")
+    return {
+        "instructions": body.get("instructions"),
+        "max_output_tokens": body.get("max_output_tokens"),
+        "metadata": body.get("metadata") or {},
+        "parallel_tool_calls": True,
+        "temperature": None,
+        "tool_choice": choice if isinstance(choice, str) else chosen(choice),
+        "tools": tools,
+        "top_p": 1.0,
+        "error": None,
+    }
+
+
+def _messages(items: Sequence[Located]) -> list[Located]:
+    """The items as messages of a chat; an answer's text and calls, which are separate items, are one message."""
+    messages: list[Located] = []
+    for place, item in items:
         kind = item.get("type", "message")
         if kind == "function_call_output":
-            found.append({"role": "tool", "content": item.get("output"), "tool_call_id": item.get("call_id")})
+            result = {"role": "tool", "content": item.get("output"), "tool_call_id": item.get("call_id")}
+            messages.append((place, result))
         elif kind == "function_call":
-            if not found or found[-1]["role"] != "assistant":
-                found.append({"role": "assistant"})
-            found[-1].setdefault("tool_calls", []).append({"id": item.get("call_id"), "function": item})
+            if not messages or messages[-1][1]["role"] != "assistant":
+                messages.append((place, {"role": "assistant"}))
+            messages[-1][1].setdefault("tool_calls", []).append({"id": item.get("call_id"), "function": item})
         elif kind == "message":
-            found.append({"role": item.get("role"), "content": item.get("content")})
+            messages.append((place, {"role": item.get("role"), "content": item.get("content")}))
         elif kind != "reasoning":
-            raise RequestRefused(400, f"input: items of type {kind!a:.40} are not supported")
-    return found
+            raise RequestRefused(400, f"{place}: items of type {str(kind)[:40]!a} are not supported")
+    return messages
 
 
-def answer(asked: ChatRequest, found: Sequence[Completion], name: str) -> Json:
+def answer(request: ChatRequest, completions: Sequence[Completion], name: str) -> Json:
     """The JSON of an answer."""
-    one, output = found[0], list[Json]()
-    status = "incomplete" if one.finish == "length" else "completed"
-    if one.content or not one.calls:
-        part = {"type": "output_text", "text": one.content, "annotations": [], "logprobs": []}
+    completion, output = completions[0], list[Json]()
+    status = "incomplete" if completion.finish == "length" else "completed"
+    if completion.content or not completion.calls:
+        part = {"type": "output_text", "text": completion.content, "annotations": [], "logprobs": []}
         about = {"id": f"msg-{name}", "type": "message", "role": "assistant", "status": status}
         output.append({**about, "content": [part]})
-    for call in openai.calls_of(one):
+    for call in openai.calls_of(completion):
         about = {"id": f"fc-{name}-{call['id']}", "type": "function_call", "status": "completed"}
         output.append({**about, "call_id": call["id"], **call["function"]})
-    usage = {"input_tokens": one.usage[0], "output_tokens": one.usage[1], "total_tokens": sum(one.usage)}
-    details = {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
     return {
+        **request.echo,
         "id": f"resp-{name}",
         "object": "response",
         "created_at": int(time.time()),
-        "model": asked.model,
+        "model": request.model,
         "status": status,
         "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
         "output": output,
-        "usage": {**usage, **details},
+        "usage": {
+            "input_tokens": completion.usage[0],
+            "output_tokens": completion.usage[1],
+            "total_tokens": sum(completion.usage),
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": 0},
+        },
     }
 
 
-def stream(asked: ChatRequest, found: Sequence[Completion], name: str) -> str:
+def stream(request: ChatRequest, completions: Sequence[Completion], name: str) -> str:
     """The answer as server-sent events."""
-    whole = answer(asked, found, name)
+    whole = answer(request, completions, name)
     begun = {**whole, "status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
     empty: Json
     listed: list[tuple[str, Json]] = [("response.created", {"response": begun})]
@@ -86,9 +146,10 @@ def stream(asked: ChatRequest, found: Sequence[Completion], name: str) -> str:
                 ("content_part.done", {**place, "part": part}),
             ]
         else:
-            empty, said = {"arguments": ""}, item["arguments"]
-            done = {**at, "arguments": said, "name": item["name"]}
-            inner = [("function_call_arguments.delta", {**at, "delta": said}), ("function_call_arguments.done", done)]
+            empty = {"arguments": ""}
+            delta = {**at, "delta": item["arguments"]}
+            done = {**at, "arguments": item["arguments"], "name": item["name"]}
+            inner = [("function_call_arguments.delta", delta), ("function_call_arguments.done", done)]
         begins = ("output_item.added", {"output_index": index, "item": {**item, "status": "in_progress", **empty}})
         ends = ("output_item.done", {"output_index": index, "item": item})
         listed += [(f"response.{kind}", data) for kind, data in (begins, *inner, ends)]

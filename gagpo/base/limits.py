@@ -78,6 +78,7 @@ class LimitBody:
                 await _refuse(send, 413, f"a request may hold {self.max_bytes} bytes")
                 return
         body: list[Message] = [{"type": "http.request", "body": b"".join(chunks), "more_body": False}]
+        chunks.clear()  # or a request would take twice its memory until it is answered
 
         async def replay() -> Message:
             return body.pop() if body else await receive()

@@ -1,10 +1,14 @@
 """Prompts of programs: the messages they send, with sampled tokens where they repeat an answer."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 
+from gagpo.agents.call_formats import nine_characters
+from gagpo.agents.chat_template import TemplateFailed
+from gagpo.agents.context import Rejection
 from gagpo.agents.engines.base import Response
 from gagpo.agents.program_context import ProgramContext
 from gagpo.agents.prompts import find_prompt
@@ -124,3 +128,82 @@ def test_settings_of_prompts_are_refused(tiny, tmp_path, context):
     env = make_env("gagpo/Program-v0", {"command": "true", "tasks": tmp_path / "tasks.jsonl"})
     with pytest.raises(InvalidArgument, match="have no effect on programs"):
         make_context(tiny[1], env, **context)
+
+
+def raising(error):
+    def raise_it(*args, **options):
+        raise error
+
+    return raise_it
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (TemplateFailed("roles must alternate"), 400, "cannot be rendered: roles must alternate"),
+        (InvalidArgument("no place for tools"), 400, "cannot be rendered: no place for tools"),
+        (RecursionError("maximum recursion depth exceeded"), 400, "maximum recursion depth"),
+        (IndexError("list index out of range"), 500, "the gateway failed: IndexError"),
+        (UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed"), 500, "UnicodeEncodeError"),
+    ],
+)
+def test_whatever_a_request_causes_rejects_it_alone(talk, monkeypatch, error, status, said):
+    monkeypatch.setattr(talk.context, "_template", raising(error))
+    rejection = talk.ask(user("one"))
+    assert isinstance(rejection, Rejection) and rejection.status == status and said in rejection.reason
+    monkeypatch.undo()
+    talk.found.withdraw()
+    assert len(talk.ask(user("one")).prompt_ids)
+
+
+def test_tools_without_a_place_in_the_template_are_rejected(talk):
+    talk.context.tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    rejection = talk.ask(user("one"), tools=[TOOL])
+    assert rejection.status == 400 and "no place for tools" in rejection.reason
+
+
+def test_a_request_of_only_the_system_is_rendered_with_any_template(talk):
+    brief = {"role": "system", "content": "left"}
+    plain = talk.ask(brief)
+    talk.found.withdraw()
+    talk.context.tokenizer.chat_template = (
+        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+        "{{ m.role }}: {{ m.content }}{% endfor %}"
+    )
+    folded = talk.ask(brief)
+    assert len(plain.prompt_ids) and talk.context.tokenizer.decode(folded.prompt_ids).replace(" ", "") == "user:left"
+
+
+def test_a_prompt_that_cannot_fit_is_not_encoded(talk):
+    def shown(text, **more):
+        return {"request": talk.found.show(ChatRequest.of({"messages": [user(text)], **more}))}
+
+    assert not talk.context.exceeds(shown("left " * 10), 512)
+    assert talk.context.exceeds(shown("left " * 100_000), 512)
+    assert talk.context.exceeds(shown("left", tools=[{"function": {"name": "x" * 500_000}}]), 512)
+
+
+CALLS = [["call_abc123"], ["toolu_01", "toolu_02"], ["", ""], ["call00001"], ["nine char"]]
+
+
+@pytest.mark.parametrize("ids", CALLS)
+def test_ids_of_calls_become_those_that_a_template_wants(small, ids):  # noqa: F811
+    """The stand-in for Mistral's template wants nine characters; the others show what the program sent."""
+    function = {"name": "price", "arguments": "{}"}
+    calls = [{"id": name, "type": "function", "function": function} for name in ids]
+    results = [{"role": "tool", "content": "5", "tool_call_id": name} for name in ids]
+    messages = [user("How much?"), {"role": "assistant", "tool_calls": calls}, *results]
+    context = ProgramContext(dressed(small[1], "mistral"), find_prompt("plain"))
+    shown = [Talk(context).ask(*messages, tools=[TOOL]) for _ in range(2)]
+    assert shown[0].prompt_ids.tolist() == shown[1].prompt_ids.tolist()
+    text = context.tokenizer.decode(shown[0].prompt_ids)
+    found = re.findall(r'"(?:id|call_id)": "(\w{9})"', text)
+    assert found == [nine_characters(name) for name in ids] * 2
+
+
+def test_the_stop_string_that_ended_a_response_is_named(talk):
+    tokenizer = talk.context.tokenizer
+    ids = tokenizer.encode("On the table 1, you see a mug 1", add_special_tokens=False)
+    said = talk.answer(talk.ask(user("look"), stop=["see", "ble 1,"]), ids, stopped=False)
+    assert (said.stop, said.finish) == ("ble 1,", "stop")
+    assert talk.answer(talk.ask(user("look"), stop=["nothing"]), ids, stopped=False).stop == ""

@@ -79,6 +79,37 @@ def test_an_evaluation_plays_the_last_split_that_has_tasks(rooms, tmp_path):
         evaluate("starter:alfworld", split="test", **asked)
 
 
+BROKEN = """
+from openai import BadRequestError, InternalServerError
+
+async def play(task, client):
+    turns, reasons = [{"role": "user", "content": "go"}], []
+    tool = {"type": "function", "function": {"name": "price", "parameters": {"type": "object"}}}
+    for options in ({"tools": [tool]}, {}, {"tools": [tool]}, {}):
+        try:
+            said = await client.chat.completions.create(model="any", messages=turns, **options)
+            turns += [{"role": "assistant", "content": said.choices[0].message.content}, turns[0]]
+        except (BadRequestError, InternalServerError) as error:
+            reasons.append("no place for tools" in str(error))
+    return {"reward": 1.0 if reasons == [True, True] else -1.0}
+"""
+
+
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_requests_that_no_template_renders_are_answered_and_the_run_goes_on(tmp_path, monkeypatch, tiny, lockstep):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / f"broken_{lockstep}.py").write_text(BROKEN)
+    (tmp_path / "tasks.jsonl").write_text('{"id": "a", "split": "train"}\n{"id": "b", "split": "train"}\n')
+    kwargs = {"agent": f"broken_{lockstep}:play", "tasks": "tasks.jsonl"}
+    model, tokenizer = tiny
+    tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
+    env = make_env("gagpo/Program-v0", kwargs)
+    agent = language_agent(TransformersEngine(model, tokenizer), env, Sampling(1.0, 4))
+    with open_pool("gagpo/Program-v0", kwargs) as pool:
+        episodes, _ = rollout(agent, pool, group_jobs(["a", "b"], 2, seed=1), lockstep=lockstep)
+    assert [(e.outcome, e.reward, len(e.turns), e.info["refused"]) for e in episodes] == [("terminated", 1.0, 2, 2)] * 4
+
+
 @pytest.mark.slow
 def test_training_a_program_raises_its_success(rooms, tmp_path):
     rooms({"train": 600, "valid_seen": 1, "valid_unseen": 72})

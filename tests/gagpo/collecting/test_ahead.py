@@ -6,11 +6,15 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from gagpo.agents.agent import EpisodeState, LanguageAgent
+from gagpo.agents.context import Context, Rejection
+from gagpo.agents.engines.base import Sampling
 from gagpo.agents.engines.transformers import TransformersEngine
-from gagpo.agents.episodes import read_episodes
+from gagpo.agents.episodes import Episode, read_episodes
+from gagpo.agents.prompts import find_prompt
 from gagpo.collecting.ahead import AheadCollector
 from gagpo.collecting.distributed_rollout import require_fitting
-from gagpo.collecting.sampling_thread import RolloutStream
+from gagpo.collecting.sampling_thread import RolloutStream, VersionedAgent
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import CheckpointError
 from gagpo.runs.run_folder import RunFolder
@@ -283,3 +287,30 @@ def test_a_damaged_file_is_named(corridor, tmp_path):
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(CheckpointError, match=r"sampled.npz cannot be read"):
         saved.load_sampled(Trainer(RunFolder.open(whole.path), quiet=True).collector.load_sampled)
+
+
+class _Idle:
+    """A sampling thread that is not stopped."""
+
+    version = 3
+
+    def check(self):
+        pass
+
+
+@pytest.mark.parametrize("prompts", [[None, "left"], [None, None], ["left", None]])
+def test_a_rejected_request_of_a_program_is_collected_with_the_sampled_ones(tiny, monkeypatch, prompts):
+    """No engine answers it, so nothing may wait for one."""
+    model, tokenizer = tiny
+    context = Context(tokenizer, find_prompt("plain"))
+    agent = LanguageAgent(TransformersEngine(model, tokenizer), context, Sampling(1.0, 2))
+    asked = context.ask
+    monkeypatch.setattr(
+        context, "ask", lambda turns, text, info: asked(turns, text, info) if text else Rejection(400, "not rendered")
+    )
+    states = [EpisodeState(slot, Episode("a"), text or "") for slot, text in enumerate(prompts)]
+    versioned = VersionedAgent(agent, _Idle())
+    for turns in (agent.decide(states), versioned.decide(states)):
+        assert [turn.sampled for turn in turns] == [text is not None for text in prompts]
+        assert all("not rendered" in turn.completion for turn in turns if not turn.sampled)
+    assert versioned.thinking == 0 and {turn.version for turn in turns if turn.sampled} <= {3}
