@@ -19,6 +19,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from gagpo.base.child import LONGEST_FRAME, Pipe, pack
+from gagpo.base.errors import Terminated
 from gagpo.envs.base import Info, Kwargs
 from gagpo.envs.pool.wire import Garbage, Request, describe, plain
 
@@ -141,6 +142,8 @@ class Host:
 def _close(env: gymnasium.Env) -> None:
     try:
         env.close()
+    except Terminated:
+        raise
     except (Exception, SystemExit) as error:
         print(f"closing an environment failed: {describe(error)}", file=sys.stderr)
 

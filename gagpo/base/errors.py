@@ -24,6 +24,14 @@ class MissingPackage(GagpoError, ImportError):
     """An optional package is not installed; the message says how to install it."""
 
 
+class Terminated(SystemExit):
+    """SIGTERM has arrived.
+
+    A class of its own, so that code that reports a ``sys.exit()`` of an environment as the environment's error can let
+    this one pass.
+    """
+
+
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C, after a line has told the user how to continue."""
 
