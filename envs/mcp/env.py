@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -40,6 +40,7 @@ class MCPEnv(ToolEnv):
     call_seconds: deadline for a call. A late call is invalid, and the server is restarted.
     """
 
+    packages: ClassVar[Mapping[str, str]] = {"mcp": "gagpo[mcp]"}
     splits = SPLITS
     instructions = "Answer the question. Use the tools, and give the answer with final_answer."
     immaterial: ClassVar[frozenset[str]] = ToolEnv.immaterial | {"start_seconds"}

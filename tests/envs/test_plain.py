@@ -160,7 +160,7 @@ def test_a_numbered_action_is_chosen_by_its_name() -> None:
         ("UnnamedEnv", {}, r"2 numbered actions, and it does not name them: set environment.kwargs.actions to a list"),
         ("UnnamedEnv", {"actions": ["a"]}, "and 1 names are given"),
         ("UnnamedEnv", {"actions": ["a", "A"]}, "2 different names"),
-        ("NumberedEnv", {"sise": 2}, "NumberedEnv-v0: .*unexpected keyword argument 'sise'$"),
+        ("NumberedEnv", {"sise": 2}, "NumberedEnv-v0 has no argument 'sise' .*; nearest: size"),
         ("SteeredEnv", {}, "actions of Box.* are not supported, only Text and Discrete"),
         ("FilmedEnv", {}, r"the observation is an array of \(64, 64, 3\), too large for a text"),
         ("FilmedEnv", {"render_mode": "ansi"}, "cannot be rendered as text: remove environment.kwargs.render_mode"),

@@ -329,6 +329,17 @@ def test_checking_an_environment(inside):
     assert done.returncode == 0 and report["ok"] and len(report["findings"]) > 8
 
 
+def test_checking_the_environments_of_a_config(inside, tmp_path, monkeypatch):
+    """Each with its own arguments, which the command line changes for all."""
+    called = []
+    monkeypatch.setattr("gagpo.envs.check.check.check", lambda *arguments, **_: called.append(arguments) or [])
+    done = inside("check", "alfworld-first", "-k", "max_turns=7", "--json")
+    assert done.returncode == 0 and json.loads(done.stdout.splitlines()[-1])["ok"]
+    assert inside("check", "mixture").returncode == 0
+    assert called[0][0] == "gagpo/ALFWorld-v0" and called[0][1]["max_turns"] == 7 and "size" in called[0][1]
+    assert len(called) == 4 and len({env_id for env_id, _ in called[1:]}) == 3
+
+
 def test_continuing_a_finished_run_says_how_to_extend_it(inside, finished):
     done = inside("train", "--resume", finished, "-q")
     assert done.returncode == 0, done.stderr
