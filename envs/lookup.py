@@ -146,6 +146,12 @@ def maker(env_id: str) -> Callable[..., object]:
     return creator_of(find_spec(env_id))
 
 
+def name_of(spec: EnvSpec) -> str:
+    """The id of the environment that ``spec`` registers, without the wrapper of an environment without tasks."""
+    inner = spec.kwargs.get("spec")
+    return inner.id if isinstance(inner, EnvSpec) else spec.id
+
+
 def creator_of(spec: EnvSpec) -> Callable[..., object]:
     """The class or function that builds the environment of ``spec``."""
     return spec.entry_point if callable(spec.entry_point) else load_env_creator(str(spec.entry_point))

@@ -8,10 +8,11 @@ Every check runs, even if others fail.
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -22,6 +23,8 @@ from gagpo.envs.base import Kwargs
 from gagpo.envs.check.promises import PROMISES
 from gagpo.envs.check.subject import Broken, Doubtful, NotJudged, Subject
 from gagpo.envs.pool.wire import describe, plain
+
+LOGGER = "gagpo.envs"
 
 
 @dataclass
@@ -77,30 +80,60 @@ def check(
     require_arguments(env_id, env_kwargs)
     subject = Subject(env_id, plain(dict(env_kwargs or {}), "env_kwargs"), episodes, seed, deadline)
     findings = []
-    for name, promise in PROMISES.items():
-        # Any exception is a finding. If the environment cannot be built, the other checks are skipped.
-        if name not in wanted:
-            continue
-        begin = time.perf_counter()
-        ok = warning = False
-        judged = True
-        try:
-            with _time_limit(deadline):
-                ok, detail = True, promise(subject)
-        except Broken as error:
-            detail = str(error)
-        except Doubtful as error:
-            ok, warning, detail = True, True, str(error)
-        except NotJudged as error:
-            ok, judged, detail = True, False, f"not judged: {error}"
-        except (Terminated, MissingPackage):
-            raise
-        except (Exception, SystemExit) as error:
-            detail = describe(error)
-        findings.append(Finding(name, ok, detail, time.perf_counter() - begin, judged, warning))
-        if name == "construction" and not ok:
-            break
+    with _remembering_warnings() as warnings:
+        for name, promise in PROMISES.items():
+            if name in wanted:
+                findings.append(_examined(name, promise, subject))
+                if name == "construction" and not findings[-1].ok:
+                    break
+    _add_warnings(findings, warnings)
     return findings
+
+
+def _examined(name: str, promise: Callable[[Subject], str], subject: Subject) -> Finding:
+    """The result of one check: any exception of the environment is a finding."""
+    begin = time.perf_counter()
+    ok = warning = False
+    judged = True
+    try:
+        with _time_limit(subject.deadline):
+            ok, detail = True, promise(subject)
+    except Broken as error:
+        detail = str(error)
+    except Doubtful as error:
+        ok, warning, detail = True, True, str(error)
+    except NotJudged as error:
+        ok, judged, detail = True, False, f"not judged: {error}"
+    except (Terminated, MissingPackage):
+        raise
+    except (Exception, SystemExit) as error:
+        ok, detail = False, describe(error)
+    return Finding(name, ok, detail, time.perf_counter() - begin, judged, warning)
+
+
+@contextmanager
+def _remembering_warnings() -> Iterator[list[str]]:
+    """The warnings that the environments of this package log in the block, such as the rows that they skip."""
+    messages: list[str] = []
+
+    class Remembering(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            messages.append(record.getMessage())
+
+    handler = Remembering(logging.WARNING)
+    logging.getLogger(LOGGER).addHandler(handler)
+    try:
+        yield messages
+    finally:
+        logging.getLogger(LOGGER).removeHandler(handler)
+
+
+def _add_warnings(findings: list[Finding], messages: list[str]) -> None:
+    """Add them to the finding about tasks."""
+    for finding in findings:
+        if finding.name == "tasks" and finding.ok and messages:
+            finding.warning = True
+            finding.detail = "; ".join([finding.detail, *dict.fromkeys(messages)])
 
 
 def table(findings: list[Finding]) -> Table:

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gagpo.base import once
 from gagpo.base.errors import Terminated
 from gagpo.cli import environments, evaluate, examples, listing, models, planning, prompts, train, view
 from gagpo.cli.command import Command, Program
@@ -67,6 +68,8 @@ def main() -> None:
     # Threads that wait must sleep: spinning threads take CPU time from the environments and from each other.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     signal.signal(signal.SIGTERM, _terminate)
+    once.forget()
+    once.show("gagpo.envs")
     try:
         status = app(standalone_mode=False)  # typer returns a status for help and Ctrl-C
         sys.exit(status if isinstance(status, int) else 0)

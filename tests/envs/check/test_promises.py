@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import sys
@@ -252,3 +253,14 @@ gymnasium.register("gagpo-test/LateUnderstocked-v0", LateUnderstockedEnv)
 def test_a_package_that_is_not_installed_is_an_error_and_no_finding(name: str) -> None:
     with pytest.raises(MissingPackage, match="needs the package no_such_package"):
         check(f"gagpo-test/{name}-v0")
+
+
+def test_skipped_rows_are_a_warning_about_the_tasks(tmp_path: Path) -> None:
+    rows = [{"problem": f"What is {number} + 1?", "answer": number + 1} for number in range(40)]
+    path = tmp_path / "sums.jsonl"
+    path.write_text("\n".join(map(json.dumps, [*rows, {"problem": "What?"}, rows[0], rows[1]])))
+    kwargs = {"data": str(path), "on_bad_row": "skip"}
+    (found,) = check("gagpo/Math-v0", kwargs, only=["tasks"])
+    assert found.ok and found.warning
+    assert f"1 bad rows were skipped; the first: {path}, row 41: no column 'answer'" in found.detail
+    assert f"2 rows repeat a problem and were left out; the first: {path}, row 42" in found.detail
