@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from gagpo.base.errors import InvalidArgument, MissingPackage, Terminated
+from gagpo.base.errors import InvalidArgument, MissingPackage, is_termination
 from gagpo.base.nearest import hint, nearest
 from gagpo.envs.base import Kwargs
 from gagpo.envs.lookup import creator_of, find_spec
@@ -74,9 +74,9 @@ def build(env_id: str, kwargs: Kwargs | None = None, **options: Any) -> gymnasiu
         if missing:
             raise _missing(env_id, re.findall(r"'(\w+)'", missing[1])) from None
         raise InvalidArgument(f"environment {env_id}: {message}") from None
-    except Terminated:
-        raise
     except SystemExit as error:
+        if is_termination(error):
+            raise
         raise InvalidArgument(f"environment {env_id} calls sys.exit({error.code!r}) while it is built") from error
 
 

@@ -18,7 +18,7 @@ from typing import Any, cast
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from gagpo.base.errors import GagpoError, InvalidArgument, Terminated, first_line
+from gagpo.base.errors import GagpoError, InvalidArgument, first_line, is_termination
 from gagpo.base.registry import Registry, import_from_here
 from gagpo.envs.base import Info, Kwargs, MarkovKey
 
@@ -54,7 +54,7 @@ def find_spec(env_id: str) -> EnvSpec:
         raise UnknownEnvironment(
             f"environment {env_id!r}: {error}; is its folder on PYTHONPATH? If it is a package, install it"
         ) from None
-    except (GagpoError, Terminated):
+    except GagpoError:
         raise
     except gymnasium.error.Error as error:
         ours = [name for name in gymnasium.registry if name.startswith("gagpo/")]
@@ -62,6 +62,8 @@ def find_spec(env_id: str) -> EnvSpec:
         advice = f"known here: {known}, and module:Name-v0 for your own"
         raise UnknownEnvironment(f"environment {env_id!r}: {' '.join(str(error).split())[:200]} ({advice})") from None
     except (Exception, SystemExit) as error:  # other people's code may raise anything
+        if is_termination(error):
+            raise
         reason = f"{type(error).__name__}: {first_line(error)}"
         if not isinstance(error, SyntaxError):  # which names its place
             place = traceback.extract_tb(error.__traceback__)[-1]

@@ -22,7 +22,7 @@ from textworld.envs.pddl import logic as pddl_logic
 from textworld.logic import Proposition
 
 from benchmarks.alfworld.memoise import memoised_textworld
-from gagpo.base.errors import InvalidArgument, Terminated
+from gagpo.base.errors import InvalidArgument, is_termination
 from gagpo.envs.alfworld.engine import BrokenGame, Scene, read_game
 from gagpo.envs.alfworld.games.scenes import spoken_names
 from gagpo.envs.alfworld.games.shipped import shipped
@@ -62,9 +62,9 @@ class TextWorldEngine:
                     for info in self._env._entity_infos.values():
                         info.name = names[info.id]
                 state = self._env.reset()
-            except Terminated:
-                raise
             except (Exception, SystemExit) as error:  # the translator exits where others raise
+                if is_termination(error):
+                    raise
                 self._digest = ""
                 message = " ".join(str(error).split())[:200]
                 raise BrokenGame(f"{game}: textworld cannot load it ({type(error).__name__}: {message})") from None

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from gagpo.base.errors import InvalidArgument, MissingPackage, Terminated
+from gagpo.base.errors import InvalidArgument, MissingPackage, is_termination
 from gagpo.base.tables import Table
 from gagpo.envs.arguments import require_arguments
 from gagpo.envs.base import Kwargs
@@ -104,9 +104,11 @@ def _examined(name: str, promise: Callable[[Subject], str], subject: Subject) ->
         ok, warning, detail = True, True, str(error)
     except NotJudged as error:
         ok, judged, detail = True, False, f"not judged: {error}"
-    except (Terminated, MissingPackage):
+    except MissingPackage:
         raise
     except (Exception, SystemExit) as error:
+        if is_termination(error):
+            raise
         ok, detail = False, describe(error)
     return Finding(name, ok, detail, time.perf_counter() - begin, judged, warning)
 

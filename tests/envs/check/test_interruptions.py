@@ -16,6 +16,8 @@ from gagpo.base.errors import InvalidArgument, Terminated
 from gagpo.envs.arguments import build
 from gagpo.envs.base import Outcome
 from gagpo.envs.check.check import check
+from gagpo.envs.pool import WorkerPool
+from gagpo.envs.pool.shared_pool import PoolClosed, SharedPool
 from gagpo.envs.pool.worker import Host
 from gagpo.envs.testing import CorridorEnv
 
@@ -46,7 +48,7 @@ def test_a_signal_ends_the_command(number: signal.Signals, status: int, tmp_path
 class QuittingEnv(CorridorEnv):
     """A corridor that ends the program, at the place named by ``place``."""
 
-    def __init__(self, place: str, error: type[SystemExit] = SystemExit, **kwargs: Any):
+    def __init__(self, place: str, error: type[BaseException] = SystemExit, **kwargs: Any):
         super().__init__(**kwargs)
         self.place_of_end, self.error = place, error
         self._end("building")
@@ -60,6 +62,8 @@ class QuittingEnv(CorridorEnv):
         return super().begin(task)
 
     def act(self, action: str) -> Outcome:
+        if self.place_of_end == "a signal":
+            signal.raise_signal(signal.SIGTERM)
         self._end("step")
         return super().act(action)
 
@@ -83,6 +87,38 @@ def test_a_termination_passes_the_checks(place: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(QuittingEnv.__init__, "__defaults__", (Terminated,))
     with pytest.raises(Terminated):
         check("gagpo-test/Quitting-v0", {"place": place}, episodes=1, only=["construction", "info"])
+
+
+def test_a_handler_of_another_program_passes_the_checks() -> None:
+    """A program that uses the package may raise a plain SystemExit in its handler."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        with pytest.raises(SystemExit, match="143"):
+            check("gagpo-test/Quitting-v0", {"place": "a signal"}, episodes=1, only=["construction", "info"])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_episode_that_ends_the_program_fails_and_the_pool_goes_on(workers: int) -> None:
+    with WorkerPool("gagpo-test/Quitting-v0", {"place": "step"}, workers=workers, max_restarts=0) as pool:
+        for _ in range(2):
+            pool.reset(0, "door-01", seed=0)
+            assert [event.kind for event in pool.wait()] == ["reset"]
+            pool.step(0, "left")
+            (event,) = pool.wait()
+            assert event.kind == "failed" and event.error.startswith("SystemExit: 0")
+
+
+def test_no_client_waits_for_a_shared_pool_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(QuittingEnv.__init__, "__defaults__", (KeyboardInterrupt,))
+    pool = SharedPool("gagpo-test/Quitting-v0", {"place": "step"}, workers=0)
+    try:
+        pool.reset(0, "door-01", seed=0).result(10)
+        with pytest.raises(PoolClosed):
+            pool.step(0, "left").result(10)
+    finally:
+        pool.close()
 
 
 def test_a_termination_passes_the_end_of_an_environment_in_this_process() -> None:
