@@ -39,7 +39,8 @@ class SharedTexts(Sequence[str]):
             return tuple(self)[place]
         row = self._rows[place]
         length = int(row[:_LENGTH_BYTES].view(np.uint64)[0])
-        return row[_LENGTH_BYTES : _LENGTH_BYTES + length].tobytes().decode(*_CODING)
+        data: bytes = row[_LENGTH_BYTES : _LENGTH_BYTES + length].tobytes()
+        return data.decode(*_CODING)
 
     def __len__(self) -> int:
         return len(self._rows)

@@ -45,15 +45,17 @@ class ToolServer:
     command: a program and its arguments; ``python`` is this interpreter. The program gets few of this process's
         environment variables, and no API key.
     start_seconds: deadline for the list of its tools.
+    environment: names of further variables that the program gets.
 
     Raises:
         ServerError: it does not start in time, or its tools cannot be used.
     """
 
-    def __init__(self, command: Sequence[str], start_seconds: float = 20.0):
+    def __init__(self, command: Sequence[str], start_seconds: float = 20.0, environment: Sequence[str] = ()):
         if find_spec("mcp") is None:
             raise MissingPackage("an MCP server needs the package mcp: pip install 'gagpo[mcp]'")
         self.command = tuple(command)
+        self._variables = {name: os.environ[name] for name in (*_INHERITED, *environment) if name in os.environ}
         self._name = repr(" ".join(command)[:200])
         self._process: asyncio.subprocess.Process | None = None
         self._session: Any = None
@@ -167,7 +169,7 @@ class ToolServer:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
-                env={name: os.environ[name] for name in _INHERITED if name in os.environ},
+                env=self._variables,
                 start_new_session=True,
                 limit=MOST_LINE,
             )
@@ -256,8 +258,8 @@ def _tool(listed: Any) -> Tool:
 
 
 @functools.lru_cache(maxsize=32)
-def listed_tools(command: tuple[str, ...], start_seconds: float) -> tuple[Tool, ...]:
+def listed_tools(command: tuple[str, ...], start_seconds: float, environment: tuple[str, ...] = ()) -> tuple[Tool, ...]:
     """The tools of the server that ``command`` starts; cached for this process."""
-    server = ToolServer(command, start_seconds)
+    server = ToolServer(command, start_seconds, environment)
     server.close()
     return tuple(server.tools)

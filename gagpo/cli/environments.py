@@ -40,11 +40,12 @@ def check(
         if name:
             say(f"{name}: {env_id}")
         print_table(table(findings))
-        records[name] = {
-            "ok": all(finding.ok for finding in findings),
-            "warnings": [finding.name for finding in findings if finding.warning],
-            "findings": [vars(finding) for finding in findings],
-        }
+        failed = [finding.name for finding in findings if not finding.ok]
+        warnings = [finding.name for finding in findings if finding.warning]
+        for kind, names in (("warning", warnings), ("failed", failed)):
+            if names:
+                say(f"{kind}: {', '.join(names)}")
+        records[name] = {"ok": not failed, "warnings": warnings, "findings": [vars(finding) for finding in findings]}
     if as_json:
         print_json(records.get("", records))
     if not all(record["ok"] for record in records.values()):

@@ -145,10 +145,12 @@ def test_tools_that_cannot_be_told_are_refused(lie, words):
     assert len(str(caught.value)) < 600 and "\n" not in str(caught.value)
 
 
-def test_it_sees_no_secret_of_the_environment(monkeypatch):
+def test_it_sees_no_secret_of_the_environment_but_those_that_are_named(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
-    with closing(ToolServer(COMMAND, 60)) as server:
-        assert "KEY" not in misbehave(server, "environment").observation
+    monkeypatch.setenv("MY_API_KEY", "for the server")
+    with closing(ToolServer(COMMAND, 60, environment=("MY_API_KEY",))) as server:
+        names = misbehave(server, "environment").observation.split()
+    assert [name for name in names if "KEY" in name] == ["MY_API_KEY"]
 
 
 def test_a_hang_meets_its_deadline_and_nothing_outlives_the_end(fragile):
