@@ -39,7 +39,8 @@ class MCPEnv(ToolEnv):
     tasks: a JSONL file; see :func:`gagpo.envs.mcp.questions.read_questions`.
     start_seconds: deadline for the start of the server.
     call_seconds: deadline for a call. A late call is invalid, and the server is restarted.
-    environment: names of further environment variables that the server gets, such as the one with its API key.
+    environment: names of further environment variables that the server gets, such as the one with its API key; a list,
+        or one text with commas.
     """
 
     packages: ClassVar[Mapping[str, str]] = {"mcp": "gagpo[mcp]"}
@@ -54,7 +55,7 @@ class MCPEnv(ToolEnv):
         start_seconds: float = 20.0,
         call_seconds: float = 10.0,
         max_turns: int = 8,
-        environment: Sequence[str] = (),
+        environment: str | Sequence[str] = (),
         **kwargs: Any,
     ):
         super().__init__(max_turns=max_turns, **kwargs)
@@ -64,13 +65,12 @@ class MCPEnv(ToolEnv):
         for name, seconds in (("start_seconds", start_seconds), ("call_seconds", call_seconds)):
             if not 0 < seconds <= 3600:
                 raise InvalidArgument(f"{name} must be above 0 and at most 3600 seconds, got {seconds!r}")
-        if isinstance(environment, str) or not all(isinstance(name, str) and name for name in environment):
-            raise InvalidArgument("environment must be a list of names of environment variables")
-        if missing := [name for name in environment if name not in os.environ]:
+        names = environment.replace(",", " ").split() if isinstance(environment, str) else list(environment)
+        if missing := [name for name in names if not isinstance(name, str) or name not in os.environ]:
             raise InvalidArgument(
                 f"environment: the variable {missing[0]!r:.80} is not set; export it, or leave it out"
             )
-        self.command, self.environment = tuple(words), tuple(environment)
+        self.command, self.environment = tuple(words), tuple(names)
         self.start_seconds, self.call_seconds = start_seconds, call_seconds
         self._tasks, self._questions = read_questions(tasks)
         self._server: ToolServer | None = None

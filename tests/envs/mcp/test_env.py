@@ -122,8 +122,8 @@ def test_arguments_that_make_no_sense_are_named(kwargs, tmp_path):
         ({"command": ""}, "command must be a program"),
         ({"call_seconds": 0}, "call_seconds must be"),
         ({"tasks": str(tmp_path)}, "cannot be read"),
-        ({"environment": "MY_API_KEY"}, "must be a list of names"),
-        ({"environment": ["NO_SUCH_KEY"]}, "the variable 'NO_SUCH_KEY' is not set"),
+        ({"environment": "HOME, NO_SUCH_KEY"}, "the variable 'NO_SUCH_KEY' is not set"),
+        ({"environment": [3]}, "the variable 3 is not set"),
     ):
         with pytest.raises(InvalidArgument, match=words):
             make_env("gagpo/MCP-v0", {**kwargs, **changes})
