@@ -9,7 +9,7 @@ from typing import Any
 from gagpo.agents.context import Context
 from gagpo.agents.episodes import Turn
 from gagpo.agents.setup import make_env
-from gagpo.base.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument, is_termination
 from gagpo.envs.base import TextEnv
 from gagpo.envs.pool.wire import describe
 
@@ -70,5 +70,7 @@ def _naming(env: TextEnv, task: str) -> Iterator[None]:
     """Report an error of the environment as its own."""
     try:
         yield
-    except Exception as error:  # an environment may fail in any way
+    except (Exception, SystemExit) as error:  # an environment may fail in any way
+        if is_termination(error):
+            raise
         raise InvalidArgument(f"{type(env).__name__} fails in task {task!r:.80}: {describe(error)}") from None

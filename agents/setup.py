@@ -7,8 +7,6 @@ import warnings
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-import gymnasium
-
 import gagpo.envs
 from gagpo.agents.agent import LanguageAgent
 from gagpo.agents.context import Context
@@ -17,7 +15,7 @@ from gagpo.agents.engines.registry import ENGINES
 from gagpo.agents.program_context import ProgramContext
 from gagpo.agents.prompts import Prompt, find_prompt
 from gagpo.base.errors import InvalidArgument
-from gagpo.envs.lookup import find_spec
+from gagpo.envs.arguments import build
 from gagpo.envs.program.env import ProgramEnv
 from gagpo.envs.tools import tools_of
 
@@ -34,11 +32,7 @@ def make_env(
 
     Raises: InvalidArgument for an unknown id, naming known ones, and for wrong arguments.
     """
-    try:
-        made = gymnasium.make(find_spec(env_id), **dict(kwargs or {}))
-    except TypeError as error:
-        raise InvalidArgument(f"environment {env_id}: {error}") from None
-    env: gagpo.envs.TextEnv = made.unwrapped  # type: ignore[assignment]
+    env: gagpo.envs.TextEnv = build(env_id, kwargs).unwrapped  # type: ignore[assignment]
     idle = sorted(getattr(env, "without_effect", lambda _: frozenset())(kwargs or {}) & (kwargs or {}).keys())
     idle = [name for name in idle if given is None or name in given]
     if idle:

@@ -2,6 +2,7 @@
 
 import gymnasium
 
+import gagpo.envs.vector  # noqa: F401 (registers how texts are shared between processes)
 from gagpo.envs.base import Outcome, Text, TextEnv
 from gagpo.envs.tasks import EmptySplit, Task, TaskSet, UnknownTask
 

@@ -109,6 +109,7 @@ class TextEnv(gymnasium.Env[str, str]):
     markov_key: see :func:`gagpo.envs.lookup.markov_key`.
     instructions: description of the actions for an instruction-tuned model.
     multiline: whether an action may have several lines; a code fence around it is then removed.
+    packages: optional modules that it needs, each with what to install, such as ``{"mcp": "gagpo[mcp]"}``.
     tools: tools that are called by name; without any, an action is a text (:mod:`gagpo.envs.tools.env`).
     """
 
@@ -120,6 +121,7 @@ class TextEnv(gymnasium.Env[str, str]):
     markov_key: ClassVar[MarkovKey | None] = None
     instructions: ClassVar[str] = ""
     multiline: ClassVar[bool] = False
+    packages: ClassVar[Mapping[str, str]] = {}
     tools: Sequence[Tool] = ()
 
     def __init__(
@@ -129,8 +131,10 @@ class TextEnv(gymnasium.Env[str, str]):
             raise InvalidArgument(
                 f"{type(self).__name__} has no split {split!r}; choose one of {', '.join(self.splits)}"
             )
+        if isinstance(max_turns, bool) or not isinstance(max_turns, int):
+            raise InvalidArgument(f"max_turns must be an integer (got {max_turns!r:.80})")
         if max_turns < 1:
-            raise InvalidArgument(f"max_turns must be at least 1, got {max_turns}")
+            raise InvalidArgument(f"max_turns must be at least 1 (got {max_turns})")
         if expert not in (False, True, "random") and not (expert == "hasty" and self.has_hasty):
             hint = 'False, True, "hasty" or "random"' if self.has_hasty else 'False, True or "random"'
             raise InvalidArgument(f"{type(self).__name__} has no expert {expert!r}; choose {hint}")

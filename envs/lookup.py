@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import copy
 import inspect
+import traceback
 from collections.abc import Callable, Mapping
+from pathlib import PurePath
 from typing import Any, cast
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from gagpo.base.errors import GagpoError, InvalidArgument
+from gagpo.base.errors import GagpoError, InvalidArgument, first_line, is_termination
 from gagpo.base.registry import Registry, import_from_here
 from gagpo.envs.base import Info, Kwargs, MarkovKey
 
@@ -33,6 +35,7 @@ def find_spec(env_id: str) -> EnvSpec:
 
     Raises:
         UnknownEnvironment: if the module or the id does not exist.
+        InvalidArgument: if the module cannot be imported.
     """
     if env_id.startswith(("http://", "https://")):
         return _with_seeds(EnvSpec("gagpo/OpenEnv-v0", "gagpo.envs.openenv:Session", kwargs={"url": env_id}))
@@ -45,17 +48,27 @@ def find_spec(env_id: str) -> EnvSpec:
         if not module and name not in gymnasium.registry and (offer := ENVIRONMENTS.offered().get(name)):
             import_from_here(offer.module)
         spec = EnvSpec(name, own) if gymnasium.Env in getattr(own, "__mro__", ()) else gymnasium.spec(name)
-        creator = None if name.startswith("gagpo/") else _creator(spec)
+        creator = None if name.startswith("gagpo/") else creator_of(spec)
         return _with_seeds(spec) if isinstance(creator, type) and not hasattr(creator, "tasks") else spec
     except ModuleNotFoundError as error:
         raise UnknownEnvironment(
             f"environment {env_id!r}: {error}; is its folder on PYTHONPATH? If it is a package, install it"
         ) from None
+    except GagpoError:
+        raise
     except gymnasium.error.Error as error:
         ours = [name for name in gymnasium.registry if name.startswith("gagpo/")]
         known = ", ".join(sorted([*ours, *ENVIRONMENTS.offered()]))
         advice = f"known here: {known}, and module:Name-v0 for your own"
         raise UnknownEnvironment(f"environment {env_id!r}: {' '.join(str(error).split())[:200]} ({advice})") from None
+    except (Exception, SystemExit) as error:  # other people's code may raise anything
+        if is_termination(error):
+            raise
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        if not isinstance(error, SyntaxError):  # which names its place
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            reason += f" ({PurePath(place.filename).name}, line {place.lineno})"
+        raise InvalidArgument(f"environment {env_id!r}: its module cannot be imported: {reason}") from error
 
 
 def _with_seeds(spec: EnvSpec) -> EnvSpec:
@@ -111,7 +124,7 @@ def is_cheap(spec: EnvSpec, kwargs: Kwargs) -> bool:
 
     Declarations of other environments are ignored: one that hangs would take the caller with it.
     """
-    creator = _creator(spec)
+    creator = creator_of(spec)
     ours = getattr(creator, "__module__", "").startswith("gagpo.envs.")
     return ours and bool(getattr(creator, "cheap", lambda _: False)(kwargs))
 
@@ -123,7 +136,7 @@ def turn_limit(env_id: str, kwargs: Kwargs) -> int | None:
     """
     spec = find_spec(env_id)
     given = {**spec.kwargs, **kwargs}.get("max_turns")
-    classes = getattr(_creator(spec), "__mro__", (_creator(spec),))
+    classes = getattr(creator_of(spec), "__mro__", (creator_of(spec),))
     signatures = (inspect.signature(one).parameters for one in classes if one is not object)
     defaults = (parameters["max_turns"].default for parameters in signatures if "max_turns" in parameters)
     found = given or next(defaults, None) or spec.max_episode_steps
@@ -132,10 +145,17 @@ def turn_limit(env_id: str, kwargs: Kwargs) -> int | None:
 
 def maker(env_id: str) -> Callable[..., object]:
     """The class or function that builds ``env_id``."""
-    return _creator(find_spec(env_id))
+    return creator_of(find_spec(env_id))
 
 
-def _creator(spec: EnvSpec) -> Callable[..., object]:
+def name_of(spec: EnvSpec) -> str:
+    """The id of the environment that ``spec`` registers, without the wrapper of an environment without tasks."""
+    inner = spec.kwargs.get("spec")
+    return inner.id if isinstance(inner, EnvSpec) else spec.id
+
+
+def creator_of(spec: EnvSpec) -> Callable[..., object]:
+    """The class or function that builds the environment of ``spec``."""
     return spec.entry_point if callable(spec.entry_point) else load_env_creator(str(spec.entry_point))
 
 

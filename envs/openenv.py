@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -34,14 +35,14 @@ class Session(gymnasium.Env[str, str]):
 
     def __init__(self, url: str, field: str = "action", render_mode: str | None = None):
         try:
-            from openenv import GenericEnvClient
+            from gagpo.envs.openenv_client import CheckedClient
         except ImportError:
             raise MissingPackage(
                 "playing on an OpenEnv server requires openenv: pip install 'gagpo[openenv]'"
             ) from None
         self.observation_space, self.action_space = Text(), Text()
         self.url, self.field = url.rstrip("/"), field
-        client = GenericEnvClient(self.url, connect_timeout_s=CONNECT_SECONDS, message_timeout_s=ANSWER_SECONDS)
+        client = CheckedClient(self.url, connect_timeout_s=CONNECT_SECONDS, message_timeout_s=ANSWER_SECONDS)
         self._client: Any = client.sync()
         try:
             self._client.connect()
@@ -51,11 +52,11 @@ class Session(gymnasium.Env[str, str]):
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[str, Info]:
         super().reset(seed=seed)
-        result = self._client.reset(**({} if seed is None else {"seed": seed}))
+        result = self._answer(self._client.reset, **({} if seed is None else {"seed": seed}))
         return _shown(result.observation), self._info(result)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
-        result = self._client.step({self.field: action})
+        result = self._answer(self._client.step, {self.field: action})
         info = self._info(result)
         truncated = bool(info.pop("truncated", False))
         done = self._flag("done", result.done or False)
@@ -63,6 +64,13 @@ class Session(gymnasium.Env[str, str]):
 
     def close(self) -> None:
         self._client.close()
+
+    def _answer(self, request: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """The result of a request of the client, which assumes that every message has the right shape."""
+        try:
+            return request(*arguments, **named)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ServerFailed(f"{self.url} sent a message that cannot be read: {first_line(error)}") from None
 
     def _info(self, result: Any) -> Info:
         facts = result.metadata if isinstance(result.metadata, dict) else {}

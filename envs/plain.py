@@ -61,8 +61,9 @@ def seed_ranges(tasks: Mapping[str, object]) -> dict[str, range]:
 class PlainEnv(TextEnv):
     """A ``gymnasium.Env`` without tasks.
 
-    A text action is passed on. A numbered action is chosen by its name; another text is an invalid turn and does not
-    reach the environment. With ``render_mode="ansi"`` the observation is what the environment renders.
+    A text action is passed on. A numbered action is chosen by its name. Another text is an invalid turn and does not
+    reach the environment, and neither does an action that ``info["action_mask"]`` rules out. With
+    ``render_mode="ansi"`` the observation is what the environment renders.
 
     spec: the registration, in another process as JSON.
     tasks: the seeds of each split as inclusive ranges, by default :data:`SEEDS`.
@@ -109,6 +110,8 @@ class PlainEnv(TextEnv):
             self.action_space = self.env.action_space
         else:
             self._require_names()
+            self._numbers = {name.casefold(): number for number, name in enumerate(self._names)}
+            self._admissible = self._names  # at the moment
             self.instructions = f"The actions are: {', '.join(self._names)}."  # type: ignore[misc]
         if render_mode is None:
             _require_writable(self.env.observation_space, f"{self.name}: the observation")
@@ -127,14 +130,14 @@ class PlainEnv(TextEnv):
     def act(self, action: str) -> Outcome:
         move: Any = action.encode(errors="replace").decode()  # an environment may echo a lone surrogate
         if self._numbered:
-            known = {name.casefold(): number for number, name in enumerate(self._names)}
-            number = known.get(" ".join(action.split()).casefold())
+            number = self._numbers.get(" ".join(action.split()).casefold())
             if number is None:
-                said = f"There is no such action. {self.instructions}"
-                return Outcome(said, valid=False, admissible_actions=self._names)
+                return self._refuse(f"There is no such action. {self.instructions}")
+            if self._names[number] not in self._admissible:
+                return self._refuse(f"That action is not possible here. Possible are: {', '.join(self._admissible)}.")
             move = int(self.env.action_space.start) + number  # type: ignore[attr-defined]
         observation, reward, terminated, truncated, info = self.env.step(move)
-        outcome = self._outcome(observation, info)
+        outcome = self._outcome(observation, info, is_over=bool(terminated or truncated))
         outcome.reward, outcome.terminated, outcome.truncated = float(reward), bool(terminated), bool(truncated)
         outcome.success = bool(info.get("success", terminated and outcome.reward > 0))
         outcome.valid = bool(info.get("valid", True))
@@ -143,9 +146,30 @@ class PlainEnv(TextEnv):
     def close(self) -> None:
         self.env.close()
 
-    def _outcome(self, observation: object, info: Info) -> Outcome:
-        seen = _COLOUR.sub("", str(self.env.render())) if self.render_mode else written(observation)
-        return Outcome(seen, admissible_actions=self._names or info.get("admissible_actions"))
+    def _outcome(self, observation: object, info: Info, is_over: bool = False) -> Outcome:
+        text = _COLOUR.sub("", str(self.env.render())) if self.render_mode else written(observation)
+        if not self._numbered:
+            return Outcome(text, admissible_actions=self._names or info.get("admissible_actions"))
+        self._admissible = self._names
+        if (mask := info.get("action_mask")) is not None:
+            self._admissible = self._unmasked(mask)
+            if not self._admissible and not is_over:
+                raise InvalidArgument(f"{self.name}: info['action_mask'] allows no action, but the episode continues")
+        return Outcome(text, admissible_actions=self._admissible)
+
+    def _refuse(self, text: str) -> Outcome:
+        return Outcome(text, valid=False, admissible_actions=self._admissible)
+
+    def _unmasked(self, mask: object) -> list[str]:
+        """The names of the actions whose entry in the mask is 1 or true."""
+        entries = np.asarray(mask, dtype=object)
+        number = len(self._names)
+        if entries.shape != (number,) or not all(entry in (0, 1) for entry in entries):
+            raise InvalidArgument(
+                f"{self.name}: info['action_mask'] must have a 0 or 1 for each of the {number} actions "
+                f"(got {' '.join(str(mask).split()):.80})"
+            )
+        return [name for name, allowed in zip(self._names, entries, strict=True) if allowed]
 
     def _require_names(self) -> None:
         """InvalidArgument unless the actions are numbered and each has a name of its own."""

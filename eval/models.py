@@ -19,8 +19,8 @@ from gagpo.agents.engines.base import Sampling
 from gagpo.agents.pretrained import folder_of
 from gagpo.agents.setup import language_agent, make_engine, make_env
 from gagpo.agents.starters import find, is_starter
-from gagpo.base.errors import InvalidArgument
-from gagpo.envs.lookup import find_spec
+from gagpo.base.errors import InvalidArgument, is_termination
+from gagpo.envs.arguments import require_arguments
 from gagpo.envs.pool.wire import describe
 from gagpo.envs.program.env import ProgramEnv
 from gagpo.envs.tools import tools_of
@@ -65,7 +65,7 @@ def measure(request: EvaluationRequest) -> EvaluationOutcome:
     like = settings_like(request.like)
     given = request.kwargs or {}
     request = request.completed(run, like)
-    find_spec(request.environment or "")
+    require_arguments(request.environment or "", request.kwargs)
     if has_weights:
         require_device(_device(request, run))
     panel = ChosenPanel.of(request, given)
@@ -147,7 +147,9 @@ def _require_expert(environment: str, kwargs: dict[str, object], task: str) -> N
     env = make_env(environment, kwargs, given=())
     try:
         _, info = env.reset(seed=0, options={"task": task})
-    except Exception as error:  # an environment may fail in any way
+    except (Exception, SystemExit) as error:  # an environment may fail in any way
+        if is_termination(error):
+            raise
         raise SettingsError(f"{environment} cannot start task {task!r:.80}: {describe(error)}") from error
     finally:
         env.close()

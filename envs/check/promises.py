@@ -1,7 +1,7 @@
 """The promises of an environment, each with a function that checks it.
 
-A function returns what it saw. It raises :class:`Broken` if the promise is not kept, and :class:`NotJudged` if it does
-not apply to this environment.
+A function returns what it saw. It raises :class:`Broken` if the promise is not kept, :class:`NotJudged` if it does not
+apply to this environment, and :class:`Doubtful` for a warning.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import math
 import random
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
 
 import gymnasium
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
+from gagpo.envs.check.beginnings import beginnings, judge
 from gagpo.envs.check.fresh_process import call
 from gagpo.envs.check.leaks import leaks
 from gagpo.envs.check.markov import markov
@@ -37,10 +38,8 @@ from gagpo.envs.check.tool_calls import tool_calls
 from gagpo.envs.plain import NOT_GUARANTEED, PlainEnv
 from gagpo.envs.pool import WorkerPool
 from gagpo.envs.pool.wire import describe
-from gagpo.envs.tasks import TaskSet
 from gagpo.envs.tools import separate
 
-BEGINNINGS = 1000  # tasks of a split whose first observations are compared, about
 GARBAGE = {
     "the empty string": "",
     "a space": " ",
@@ -107,33 +106,10 @@ def _disjoint(subject: Subject) -> str:
         twins = [(contents[task.digest], task.id) for task in second if task.digest in contents]
         require(not twins, f"{one} and {two} share {len(twins)} contents with different ids, such as {twins[:1]}")
     without = sum(not task.digest for tasks in splits.values() for task in tasks)
-    seen = [f"{', '.join(splits)}: no id and no digest twice", *_begin_alike(subject, splits)]
-    return "; ".join([*seen, f"{without} tasks have no digest"] if without else seen)
-
-
-def _begin_alike(subject: Subject, splits: Mapping[str, TaskSet]) -> list[str]:
-    """How many tasks of later splits begin with the first observation of a task of the first one, if any do.
-
-    Digests are the environment's word. Equal beginnings need not be equal tasks, so they are reported and no fault.
-    """
-    begins: dict[str, list[str]] = {}
-    most = subject.deadline / (2 * len(splits))  # seconds
-    with closing(subject.make()) as env:
-        for split, tasks in splits.items():
-            begins[split], begun = [], time.monotonic()
-            for task in itertools.islice(tasks, 0, None, max(1, len(tasks) // BEGINNINGS)):
-                if time.monotonic() - begun > most:
-                    break
-                observation, _ = env.reset(seed=subject.seed, options={"task": task.id})
-                begins[split].append(repr(observation))
-    first, *later = begins
-    known = set(begins[first])
-    counts = {split: sum(one in known for one in begins[split]) for split in later}
-    return [
-        f"{count} of {len(begins[split])} tasks of {split} begin like one of {len(begins[first])} of {first}"
-        for split, count in counts.items()
-        if count
-    ]
+    seen = [f"{', '.join(splits)}: no id and no digest twice"]
+    if without:
+        seen.append(f"{without} tasks have no digest")
+    return judge("; ".join(seen), beginnings(subject, splits))
 
 
 def _exact_task(subject: Subject) -> str:

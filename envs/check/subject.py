@@ -28,6 +28,10 @@ class Broken(AssertionError):
     """The environment does not keep a promise."""
 
 
+class Doubtful(Exception):
+    """The promise is kept as far as it can be checked; the message says why a result may still mislead."""
+
+
 class NotJudged(Exception):
     """A promise does not apply to this environment; the message gives the reason."""
 

@@ -118,14 +118,14 @@ def gold_of(value: object, how: str) -> str:
 class LoadedProblems:
     """Problems by split, and the bad rows that were skipped.
 
-    Of equal problems only the first is kept, held-out splits first, so splits never overlap. ``duplicates`` counts the
-    others; one with another answer is a bad row.
+    Of equal problems only the first is kept, held-out splits first, so splits never overlap. ``repeated`` holds the
+    places of the others; one with another answer is a bad row.
     """
 
     def __init__(self) -> None:
         self.problems: dict[str, dict[str, Problem]] = {split: {} for split in SPLITS}
         self.skipped: list[str] = []
-        self.duplicates = 0
+        self.repeated: list[str] = []
         self.advice = ""
         self._taken: dict[str, Problem] = {}
         self._sets: dict[str, TaskSet] = {}
@@ -142,7 +142,7 @@ class LoadedProblems:
                 continue
             spelling = " ".join(row.text.split())
             if spelling in self._taken:
-                self.duplicates += 1
+                self.repeated.append(f"{path}, row {int(row.id.rsplit('-', 1)[1])}")
                 continue
             target = split or split_of(content_key(row.text) or spelling)
             name, number = row.id.rsplit("-", 1)
@@ -207,6 +207,9 @@ def _load(data: str, on_bad_row: str) -> LoadedProblems:
     if loaded.skipped:
         counted = f"{len(loaded.skipped)} bad rows were skipped"
         logging.getLogger(__name__).warning("%s; the first: %s", counted, loaded.skipped[0])
+    if loaded.repeated:
+        counted = f"{len(loaded.repeated)} rows repeat a problem and were left out"
+        logging.getLogger(__name__).warning("%s; the first: %s", counted, loaded.repeated[0])
     return loaded
 
 

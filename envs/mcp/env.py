@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -38,11 +39,14 @@ class MCPEnv(ToolEnv):
     tasks: a JSONL file; see :func:`gagpo.envs.mcp.questions.read_questions`.
     start_seconds: deadline for the start of the server.
     call_seconds: deadline for a call. A late call is invalid, and the server is restarted.
+    environment: names of further environment variables that the server gets, such as the one with its API key; a list,
+        or one text with commas.
     """
 
+    packages: ClassVar[Mapping[str, str]] = {"mcp": "gagpo[mcp]"}
     splits = SPLITS
     instructions = "Answer the question. Use the tools, and give the answer with final_answer."
-    immaterial: ClassVar[frozenset[str]] = ToolEnv.immaterial | {"start_seconds"}
+    immaterial: ClassVar[frozenset[str]] = ToolEnv.immaterial | {"start_seconds", "environment"}
 
     def __init__(
         self,
@@ -51,6 +55,7 @@ class MCPEnv(ToolEnv):
         start_seconds: float = 20.0,
         call_seconds: float = 10.0,
         max_turns: int = 8,
+        environment: str | Sequence[str] = (),
         **kwargs: Any,
     ):
         super().__init__(max_turns=max_turns, **kwargs)
@@ -60,14 +65,19 @@ class MCPEnv(ToolEnv):
         for name, seconds in (("start_seconds", start_seconds), ("call_seconds", call_seconds)):
             if not 0 < seconds <= 3600:
                 raise InvalidArgument(f"{name} must be above 0 and at most 3600 seconds, got {seconds!r}")
-        self.command = tuple(words)
+        names = environment.replace(",", " ").split() if isinstance(environment, str) else list(environment)
+        if missing := [name for name in names if not isinstance(name, str) or name not in os.environ]:
+            raise InvalidArgument(
+                f"environment: the variable {missing[0]!r:.80} is not set; export it, or leave it out"
+            )
+        self.command, self.environment = tuple(words), tuple(names)
         self.start_seconds, self.call_seconds = start_seconds, call_seconds
         self._tasks, self._questions = read_questions(tasks)
         self._server: ToolServer | None = None
 
     @functools.cached_property
     def tools(self) -> tuple[Tool, ...]:  # type: ignore[override]
-        listed = listed_tools(self.command, self.start_seconds)
+        listed = listed_tools(self.command, self.start_seconds, self.environment)
         if any(tool.name == ANSWER.name for tool in listed):
             raise InvalidArgument(f"the server has a tool {ANSWER.name}: that name is reserved for the answer")
         return (*listed, ANSWER)
@@ -116,7 +126,7 @@ class MCPEnv(ToolEnv):
         if self._server is None:
             if self._starts == MOST_STARTS:
                 raise ServerError(f"the server had to be started {MOST_STARTS} times in one episode")
-            self._server = ToolServer(self.command, self.start_seconds)
+            self._server = ToolServer(self.command, self.start_seconds, self.environment)
             self._starts += 1
         return self._server
 

@@ -20,14 +20,16 @@ from pydantic import JsonValue
 from gagpo.base import interpreter
 from gagpo.base.errors import GagpoError, InvalidArgument, MissingPackage, first_line
 from gagpo.envs.base import Outcome
+from gagpo.envs.mcp.answers import answer_of, rejection_of
 from gagpo.envs.tools import Tool
 
 MOST_LINE = 4 * 2**20  # bytes of a message
-MOST_ANSWER = 20_000  # characters of an answer
 MOST_TOOLS, MOST_SCHEMA = 64, 20_000  # tools of a server, characters of a tool's description and schema
+MOST_STDERR = 300  # characters of the server's last words on standard error, for an error
 _INHERITED = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER", "VIRTUAL_ENV")
 _PAGES = 20  # of a list of tools
 _END_SECONDS = 5.0  # for killed processes and threads to end
+_SETTLE_SECONDS = 0.5  # for a server that closed its output to end
 T = TypeVar("T")
 
 
@@ -43,19 +45,24 @@ class ToolServer:
     command: a program and its arguments; ``python`` is this interpreter. The program gets few of this process's
         environment variables, and no API key.
     start_seconds: deadline for the list of its tools.
+    environment: names of further variables that the program gets.
 
     Raises:
         ServerError: it does not start in time, or its tools cannot be used.
     """
 
-    def __init__(self, command: Sequence[str], start_seconds: float = 20.0):
+    def __init__(self, command: Sequence[str], start_seconds: float = 20.0, environment: Sequence[str] = ()):
         if find_spec("mcp") is None:
             raise MissingPackage("an MCP server needs the package mcp: pip install 'gagpo[mcp]'")
         self.command = tuple(command)
+        self._variables = {name: os.environ[name] for name in (*_INHERITED, *environment) if name in os.environ}
         self._name = repr(" ".join(command)[:200])
         self._process: asyncio.subprocess.Process | None = None
         self._session: Any = None
         self._closing = asyncio.Event()
+        self._silent = False  # the server has closed its output, so an error is not its answer
+        self._stderr = bytearray()  # its last bytes
+        self._stderr_ended = asyncio.Event()
         self._loop = asyncio.new_event_loop()
         self._looping = threading.Thread(target=self._loop.run_forever, name="mcp", daemon=True)
         self._looping.start()
@@ -78,14 +85,25 @@ class ToolServer:
         return self._process.pid if self._process is not None else None
 
     def call(self, name: str, arguments: Mapping[str, JsonValue], seconds: float = 10.0) -> Outcome:
-        """The tool's answer, invalid if the call failed; after a ServerError the server cannot be used."""
-        work = asyncio.run_coroutine_threadsafe(self._session.call_tool(name, dict(arguments)), self._loop)
-        found = self._result(work, seconds, f"answer a call of {name}")
-        parts = [part.text if part.type == "text" else f"[{part.type}]" for part in found.content]
-        text = "\n".join(parts).encode(errors="replace").decode()
-        if len(text) > MOST_ANSWER:
-            text = f"{text[:MOST_ANSWER]}\n[{len(text) - MOST_ANSWER:,} more characters]"
-        return Outcome(text, valid=not found.is_error)
+        """The tool's answer; invalid if the call failed or was rejected with a JSON-RPC error.
+
+        Raises:
+            ServerError: the server ended, was late or broke the protocol, and cannot be used any more.
+        """
+        work = asyncio.run_coroutine_threadsafe(self._call(name, dict(arguments)), self._loop)
+        return self._result(work, seconds, f"answer a call of {name}")
+
+    async def _call(self, name: str, arguments: dict[str, JsonValue]) -> Outcome:
+        from mcp import MCPError
+
+        try:
+            return answer_of(await self._session.call_tool(name, arguments, allow_input_required=True))
+        except MCPError as error:
+            # The package raises the same error for a lost connection, with a code that servers use as well.
+            if self._silent:
+                await self._settle()
+                raise
+            return rejection_of(error)
 
     def close(self) -> None:
         """Kill the server and everything it started; idempotent."""
@@ -111,19 +129,35 @@ class ToolServer:
             return work.result(seconds)
         except TookTooLong:
             work.cancel()
-            raise ServerError(f"the MCP server {self._name} did not {what} within {seconds:g} s") from None
+            late = f"the MCP server {self._name} did not {what} within {seconds:g} s"
+            raise ServerError(f"{late}{self._last_words()}") from None
         except Exception as error:
             ended = self._process.returncode if self._process is not None else None
             inner = error.exceptions[0] if isinstance(error, ExceptionGroup) else error
             state = f"it ended with status {ended}" if ended is not None else first_line(inner)
-            raise ServerError(f"the MCP server {self._name} did not {what}: {state}") from None
+            raise ServerError(f"the MCP server {self._name} did not {what}: {state}{self._last_words()}") from None
+
+    async def _settle(self) -> None:
+        """Give a silent server a moment to end and its last words to arrive; its children may keep its pipes open."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SETTLE_SECONDS):
+                await self._stderr_ended.wait()
+                if self._process is not None:
+                    await self._process.wait()
+
+    def _last_words(self) -> str:
+        """The end of what the server wrote on standard error, for an error; '' if it wrote nothing."""
+        text = bytes(self._stderr).decode(errors="replace")
+        words = "".join(letter if letter.isprintable() else " " for letter in text).split()
+        return f"; its last words on standard error: {' '.join(words)[-MOST_STDERR:]}" if words else ""
 
     async def _converse(self, listed: Future[Sequence[Any]]) -> None:
         """Start the server and keep its session open until :meth:`close`, in one task as its scopes require."""
         import anyio
-        from mcp import ClientSession
         from mcp.shared.message import SessionMessage
         from mcp.types import PaginatedRequestParams
+
+        from gagpo.envs.mcp.session import LenientSession
 
         heard, hearing = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         saying, said = anyio.create_memory_object_stream[SessionMessage](0)
@@ -134,15 +168,18 @@ class ToolServer:
                 *(interpreter.command(*arguments) if program == "python" else self.command),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,
-                env={name: os.environ[name] for name in _INHERITED if name in os.environ},
+                stderr=asyncio.subprocess.PIPE,
+                env=self._variables,
                 start_new_session=True,
                 limit=MOST_LINE,
             )
             if self._closing.is_set():  # while it started
                 self._kill()
-            pumps = [asyncio.create_task(self._listen(process, heard)), asyncio.create_task(_speak(process, said))]
-            async with ClientSession(hearing, saying) as session:
+            pumps = [
+                asyncio.create_task(work)
+                for work in (self._listen(process, heard), _speak(process, said), self._read_stderr(process))
+            ]
+            async with LenientSession(hearing, saying) as session:
                 await session.initialize()
                 tools = []
                 cursor: str | None = None
@@ -156,6 +193,8 @@ class ToolServer:
                 listed.set_result(tools)
                 await self._closing.wait()
         except Exception as error:
+            if self._silent:
+                await self._settle()
             if listed.set_running_or_notify_cancel():
                 listed.set_exception(error)
         finally:
@@ -176,16 +215,25 @@ class ToolServer:
 
         assert process.stdout is not None
         with suppress(OSError), closing(heard):
-            while True:
-                try:
-                    line = await process.stdout.readline()
-                except ValueError:
-                    self._kill()
-                    return
-                if not line:
-                    return
-                with suppress(ValueError):  # a line that is not a message is skipped
-                    await heard.send(SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False)))
+            try:
+                while line := await process.stdout.readline():
+                    with suppress(ValueError):  # a line that is not a message is skipped
+                        message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+                        await heard.send(SessionMessage(message))
+            except ValueError:  # the line is too long
+                self._kill()
+            finally:
+                self._silent = True  # before the session learns of the end, which fails the pending calls
+
+    async def _read_stderr(self, process: asyncio.subprocess.Process) -> None:
+        """Read all that the server writes on standard error, so that it never blocks, and keep the end."""
+        assert process.stderr is not None
+        try:
+            while piece := await process.stderr.read(1 << 16):
+                self._stderr += piece
+                del self._stderr[: -4 * MOST_STDERR]
+        finally:
+            self._stderr_ended.set()
 
 
 async def _speak(process: asyncio.subprocess.Process, said: Any) -> None:
@@ -210,8 +258,8 @@ def _tool(listed: Any) -> Tool:
 
 
 @functools.lru_cache(maxsize=32)
-def listed_tools(command: tuple[str, ...], start_seconds: float) -> tuple[Tool, ...]:
+def listed_tools(command: tuple[str, ...], start_seconds: float, environment: tuple[str, ...] = ()) -> tuple[Tool, ...]:
     """The tools of the server that ``command`` starts; cached for this process."""
-    server = ToolServer(command, start_seconds)
+    server = ToolServer(command, start_seconds, environment)
     server.close()
     return tuple(server.tools)

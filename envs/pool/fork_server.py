@@ -11,6 +11,7 @@ whose children take too much memory.
 from __future__ import annotations
 
 import gc
+import io
 import os
 import select
 import signal
@@ -26,7 +27,8 @@ from gagpo.base import guard
 from gagpo.base.child import Child, Pipe
 from gagpo.base.errors import GagpoError
 from gagpo.envs.base import Kwargs
-from gagpo.envs.lookup import portable
+from gagpo.envs.lookup import name_of, portable
+from gagpo.envs.pool.output import CapturedOutput
 from gagpo.envs.pool.wire import TOKEN_BYTES, describe, plain
 from gagpo.envs.pool.worker import maker, serve
 
@@ -50,15 +52,17 @@ class ForkServer:
             "gagpo.envs.pool.fork_server:main",
             # One hash seed, so that the order of sets is the same in every worker and run.
             variables={**dict.fromkeys(_THREADS, "1"), "PYTHONHASHSEED": "0", **os.environ},
-            output=2,  # output of environments must not mix with results on standard output
         )
+        self._output = CapturedOutput(name_of(spec))
 
     def start(self) -> Pipe:
         """Start the fork server unless it was started; ValueError if the settings cannot be sent to it."""
         if self._child.pipe is None:
             spec, kwargs, memory_limit_mb = self._settings
             settings = (portable(spec), plain(dict(kwargs), "kwargs"), memory_limit_mb)
-            pipe = self._child.start()
+            with self._output.receiving() as descriptor:
+                self._child.output = descriptor
+                pipe = self._child.start()
             with suppress(OSError):
                 pipe.send(settings, _ANSWER_SECONDS)
         return self._child.start()
@@ -99,6 +103,7 @@ class ForkServer:
     def close(self) -> None:
         """End the fork server and all workers; the next fork starts another. Idempotent."""
         self._child.end(wait=_ANSWER_SECONDS)
+        self._output.finish()
 
 
 # Inside the fork server ---------------------------------------------------------------------------------------------
@@ -205,6 +210,9 @@ def _run_worker(
             guard.limit_memory(limit)
         # A fork made by an environment must not answer for the worker, nor hide its end.
         os.register_at_fork(after_in_child=release)
+        for stream in (sys.stdout, sys.stderr):  # whole lines, since all workers write into one pipe
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(line_buffering=True, write_through=False)
         serve(Pipe(connection), maker(spec, kwargs), token, failure, limit)
         status = 0
     except BaseException as error:

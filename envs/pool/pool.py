@@ -23,7 +23,7 @@ import weakref
 from contextlib import suppress
 from typing import Literal, NoReturn
 
-from gagpo.base.errors import GagpoError, InvalidArgument
+from gagpo.base.errors import GagpoError, InvalidArgument, is_termination
 from gagpo.envs.base import Kwargs
 from gagpo.envs.lookup import find_spec, is_cheap, turn_limit
 from gagpo.envs.pool.fork_server import ForkServer, ForkServerLost
@@ -100,8 +100,10 @@ class WorkerPool(BasePool):
             self._start(link)
         if not workers:
             try:
-                self._host = Host(maker(self._spec, self._kwargs), alone=False)
-            except Exception as error:
+                self._host = Host(maker(self._spec, self._kwargs))
+            except (Exception, SystemExit) as error:
+                if is_termination(error):
+                    raise
                 self._give_up(describe(error))
 
     def flush(self) -> None:

@@ -26,7 +26,7 @@ class SharedPool:
     def __init__(self, env_id: str, env_kwargs: Kwargs | None = None, **options: Any):
         self._requests: queue.SimpleQueue[tuple[str, int, tuple[Any, ...], Future[Event]]] = queue.SimpleQueue()
         self._slots = itertools.count()
-        self._over: Exception | None = None
+        self._over: BaseException | None = None
         started: Future[WorkerPool] = Future()
         arguments = (started, env_id, dict(env_kwargs or {}), options)
         self._thread = threading.Thread(target=self._run, args=arguments, name=f"pool of {env_id}", daemon=True)
@@ -81,7 +81,7 @@ class SharedPool:
                         if future is not None and future.set_running_or_notify_cancel():
                             future.set_result(event)
             self._over = PoolClosed("the pool is closed")
-        except Exception as error:
+        except BaseException as error:  # whatever ends this thread, no client may wait for it
             self._over = error
             if not started.done():
                 started.set_exception(error)

@@ -19,6 +19,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from gagpo.base.child import LONGEST_FRAME, Pipe, pack
+from gagpo.base.errors import is_termination
 from gagpo.envs.base import Info, Kwargs
 from gagpo.envs.pool.wire import Garbage, Request, describe, plain
 
@@ -96,12 +97,10 @@ class Host:
     """Environments by slot. An instance is reused by the next slot; one that broke is closed.
 
     memory_limit_mb: the limit that a MemoryError mentions; None for no limit.
-    alone: it runs in a process of its own, where a SystemExit comes from the environment and not from a signal.
     """
 
-    def __init__(self, make: Callable[[], gymnasium.Env], memory_limit_mb: int | None = None, alone: bool = True):
+    def __init__(self, make: Callable[[], gymnasium.Env], memory_limit_mb: int | None = None):
         self._make = make
-        self._errors: tuple[type[BaseException], ...] = (Exception, SystemExit) if alone else (Exception,)
         self._memory_limit_mb = memory_limit_mb
         self._running: dict[int, gymnasium.Env] = {}
         self._idle: list[gymnasium.Env] = [make()]  # so that wrong settings fail at once
@@ -118,7 +117,9 @@ class Host:
                 return step_answer(self._running[slot].step(*arguments))
             task, seed = arguments
             return reset_answer(self._env(slot).reset(seed=seed, options={"task": task}))
-        except self._errors as error:
+        except (Exception, SystemExit) as error:
+            if is_termination(error):
+                raise
             if slot in self._running:
                 _close(self._running.pop(slot))
             if isinstance(error, MemoryError) and self._memory_limit_mb is not None:
@@ -142,6 +143,8 @@ def _close(env: gymnasium.Env) -> None:
     try:
         env.close()
     except (Exception, SystemExit) as error:
+        if is_termination(error):
+            raise
         print(f"closing an environment failed: {describe(error)}", file=sys.stderr)
 
 

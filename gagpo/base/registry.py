@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from pydantic import ValidationError
 
-from gagpo.base.errors import InvalidArgument, MissingPackage
+from gagpo.base.errors import InvalidArgument, MissingPackage, is_termination
 from gagpo.base.nearest import hint
 from gagpo.base.options import Options, by_name, explain
 
@@ -106,7 +106,9 @@ class Registry(Generic[Found]):
         what = f"{self.kind} {name}" + (f" of the package {offer.dist.name}" if offer and offer.dist else "")
         try:
             found: Any = import_from_here(module)
-        except Exception as error:  # other people's code may raise anything
+        except (Exception, SystemExit) as error:  # other people's code may raise anything
+            if is_termination(error):
+                raise
             missing = (error.name if isinstance(error, ModuleNotFoundError) else "") or ""
             package = missing.partition(".")[0]
             if missing and f"{module}.".startswith(f"{missing}."):

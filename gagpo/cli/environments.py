@@ -20,7 +20,11 @@ def add_to(app: typer.Typer) -> None:
 
 def check(
     env: Annotated[
-        str, typer.Argument(help="Environment id (gagpo/ALFWorld-v0, module:Name-v0), or the URL of an OpenEnv server.")
+        str,
+        typer.Argument(
+            help="Environment id (gagpo/ALFWorld-v0, module:Name-v0), the URL of an OpenEnv server, or a config, whose "
+            "environments are checked."
+        ),
     ],
     kwargs: Kwargs = None,
     episodes: Annotated[int, typer.Option(min=1, help="Tasks played in each check.")] = 8,
@@ -30,13 +34,32 @@ def check(
     from gagpo.envs.check.check import check as run
     from gagpo.envs.check.check import table
 
-    findings = run(env, values(kwargs), episodes=episodes)
-    print_table(table(findings))
-    broken = [finding.name for finding in findings if not finding.ok]
+    records = {}
+    for name, (env_id, arguments) in _environments(env, values(kwargs)).items():
+        findings = run(env_id, arguments, episodes=episodes)
+        if name:
+            say(f"{name}: {env_id}")
+        print_table(table(findings))
+        failed = [finding.name for finding in findings if not finding.ok]
+        warnings = [finding.name for finding in findings if finding.warning]
+        for kind, names in (("warning", warnings), ("failed", failed)):
+            if names:
+                say(f"{kind}: {', '.join(names)}")
+        records[name] = {"ok": not failed, "warnings": warnings, "findings": [vars(finding) for finding in findings]}
     if as_json:
-        print_json({"ok": not broken, "findings": [vars(finding) for finding in findings]})
-    if broken:
+        print_json(records.get("", records))
+    if not all(record["ok"] for record in records.values()):
         raise typer.Exit(1)
+
+
+def _environments(env: str, kwargs: dict[str, object]) -> dict[str, tuple[str, dict[str, object]]]:
+    """The id and arguments of each environment to check, by its name in a config; ``""`` for a single one."""
+    from gagpo.settings import load, shipped_configs
+
+    if not env.endswith((".yaml", ".yml")) and env not in shipped_configs():
+        return {"": (env, kwargs)}
+    rows = load(env).all_environments
+    return {row.name: (row.environment.id, {**row.environment.kwargs, **kwargs}) for row in rows}
 
 
 def serve(

@@ -77,9 +77,13 @@ def environments() -> list[Listed]:
 def _problem(module: str, name: str) -> str:
     import gymnasium
 
+    from gagpo.base.errors import is_termination
+
     try:
         import_module(module)
-    except Exception as error:  # another package's code may raise anything
+    except (Exception, SystemExit) as error:  # another package's code may raise anything
+        if is_termination(error):
+            raise
         return f"{type(error).__name__}: {error}"[:200]
     return "" if name in gymnasium.registry else f"{module} registers no {name}"
 

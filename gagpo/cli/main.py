@@ -9,10 +9,13 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
 
+from gagpo.base import once
+from gagpo.base.errors import Terminated
 from gagpo.cli import environments, evaluate, examples, listing, models, planning, prompts, train, view
 from gagpo.cli.command import Command, Program
 
@@ -64,7 +67,9 @@ def main() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     # Threads that wait must sleep: spinning threads take CPU time from the environments and from each other.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that pools close their workers
+    signal.signal(signal.SIGTERM, _terminate)
+    once.forget()
+    once.show("gagpo.envs")
     try:
         status = app(standalone_mode=False)  # typer returns a status for help and Ctrl-C
         sys.exit(status if isinstance(status, int) else 0)
@@ -75,6 +80,11 @@ def main() -> None:
         sys.exit(141)
     except Exception as error:
         sys.exit(_complain(error))
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    """Handle SIGTERM: an exception, so that pools close their workers."""
+    raise Terminated(128 + number)
 
 
 def _complain(error: Exception) -> int:

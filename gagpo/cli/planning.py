@@ -33,8 +33,10 @@ def plan(
 ) -> None:
     """Estimate the memory, tokens, hours and disk space of a run without loading a model."""
     from gagpo.settings import load
+    from gagpo.settings.machine import require_environments
 
     settings = load(config, overrides or [])
+    require_environments(settings)
     from gagpo.planning.fitting import judge, memory_here  # torch: slow to import, so settings are checked first
     from gagpo.planning.plan import guess_of, measured_guess, shape_of
     from gagpo.planning.plan import plan as make_plan

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from gagpo.base.errors import Terminated
 from gagpo.distributed.ranks import Ranks
 
 
 class Interruptions:
-    """While :meth:`watching`, SIGINT raises KeyboardInterrupt and SIGTERM raises SystemExit(143).
+    """While :meth:`watching`, SIGINT raises KeyboardInterrupt and SIGTERM raises Terminated(143).
 
     In :meth:`deferred` a signal is raised at the end of the context; a second SIGINT is raised at once. Python delivers
     signals to the main thread only: in other threads the contexts do nothing.
@@ -67,7 +68,7 @@ class Interruptions:
             self._deferring = before
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        error: BaseException = KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
+        error: BaseException = KeyboardInterrupt() if number == signal.SIGINT else Terminated(128 + number)
         if self._deferring and self._pending is None:
             self._pending = error
             return

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from gagpo.base.child import free_port
-from gagpo.base.errors import Interrupted
+from gagpo.base.errors import Interrupted, Terminated
 from gagpo.base.interpreter import module_command
 from gagpo.distributed.environment import LOST, PARENT, started_as_rank
 from gagpo.distributed.errors import RanksEnded
@@ -34,7 +34,7 @@ def run(processes: int, arguments: Sequence[str]) -> None:
 
     Raises:
         RanksEnded: a rank failed; the message names the first that did.
-        KeyboardInterrupt, SystemExit: the ranks were interrupted.
+        Interrupted, Terminated: the ranks were interrupted.
     """
     children: list[subprocess.Popen[bytes]] = []
     with _forwarding_signals(children):
@@ -93,7 +93,7 @@ def _failure(first: int, children: Sequence[subprocess.Popen[bytes]]) -> BaseExc
     """The error for this process, from the ``first`` rank that failed."""
     status, who = children[first].returncode, f"rank {first} of {len(children)}"
     if status in INTERRUPTED:
-        return Interrupted() if status == 130 else SystemExit(status)
+        return Interrupted() if status == 130 else Terminated(status)
     if status < 0:
         killed = f"was killed by signal {-status} ({signal.Signals(-status).name}), and the others were ended"
         return RanksEnded(f"{who} {killed}: continue with gagpo train --resume RUN", 2, reported=False)

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from gagpo.base.errors import GagpoError
+from gagpo.base.errors import GagpoError, Terminated
 from gagpo.distributed.environment import started_as_rank
 from gagpo.distributed.errors import RankFailed, RankLost, RanksDiffer
 from gagpo.distributed.meeting import MEETING_SECONDS, meet, not_found
@@ -181,7 +181,8 @@ class Ranks:
 
 _INTERRUPTIONS: Mapping[str, Callable[[], BaseException]] = {
     "KeyboardInterrupt": KeyboardInterrupt,
-    "SystemExit": lambda: SystemExit(143),
+    "SystemExit": lambda: Terminated(143),
+    "Terminated": lambda: Terminated(143),
 }
 
 

@@ -7,12 +7,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypedDict
 
-import gymnasium
-
 from gagpo.agents.rollout import derive_seed
 from gagpo.base.errors import InvalidArgument
+from gagpo.envs.arguments import build
 from gagpo.envs.base import TextEnv
-from gagpo.envs.lookup import find_spec
 from gagpo.eval.evaluate import choose_panel
 
 Kwargs = Mapping[str, Any]
@@ -32,7 +30,7 @@ class TaskRow(TypedDict):
 @contextmanager
 def opened(env_id: str, kwargs: Kwargs | None = None) -> Iterator[TextEnv]:
     """An environment, to read its tasks and texts."""
-    env = gymnasium.make(find_spec(env_id), disable_env_checker=True, **dict(kwargs or {}))
+    env = build(env_id, kwargs, disable_env_checker=True)
     try:
         yield env.unwrapped  # type: ignore[misc]
     finally:
@@ -47,7 +45,7 @@ class TextGame:
     """
 
     def __init__(self, env_id: str, kwargs: Kwargs | None = None):
-        self.env = gymnasium.make(find_spec(env_id), disable_env_checker=True, **dict(kwargs or {}))
+        self.env = build(env_id, kwargs, disable_env_checker=True)
         self._finalizer = weakref.finalize(self, self.env.close)
         self._clear()
 

@@ -11,7 +11,7 @@ from gagpo.agents.engines.registry import SERVERS
 from gagpo.agents.pretrained import folder_of
 from gagpo.base.hub import NAME, why_unavailable
 from gagpo.base.nearest import nearest
-from gagpo.envs.lookup import find_spec
+from gagpo.envs.arguments import require_arguments
 from gagpo.settings.run import RunSettings, SettingsError
 from gagpo.trackers import require_trackers
 
@@ -20,11 +20,16 @@ def require_machine(settings: RunSettings) -> None:
     """Raise GagpoError if this machine lacks the device, the threads or a package that the run needs."""
     require_threads(settings.threads)
     require_device(settings.device)
-    for env in settings.all_environments:
-        find_spec(env.environment.id)
+    require_environments(settings)
     require_trackers(settings.trackers)
     if settings.engine.name in SERVERS and not settings.engine.options.get("urls"):
         require_vllm()
+
+
+def require_environments(settings: RunSettings) -> None:
+    """Raise GagpoError if an environment is unknown, lacks a package, or has an unknown or missing argument."""
+    for env in settings.all_environments:
+        require_arguments(env.environment.id, env.environment.kwargs)
 
 
 def require_device(name: str) -> None:

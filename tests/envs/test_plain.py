@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import sys
 from pathlib import Path
@@ -75,6 +76,32 @@ class MeaningfulEnv(UnnamedEnv):
         return ["BACK", "FORTH"]
 
 
+class MaskedEnv(gymnasium.Env[str, int]):
+    """Three actions that begin at 5, and a mask of them."""
+
+    action_names = ("wait", "left", "right")
+
+    def __init__(self, mask: Any) -> None:
+        self.action_space, self.observation_space = spaces.Discrete(3, start=5), spaces.Text(20)
+        self.about = {"action_mask": mask}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return "", self.about
+
+    def step(self, action: int) -> Any:
+        return f"moved by {self.action_names[action - 5]}", 0.0, False, False, self.about
+
+
+NOT_POSSIBLE = "That action is not possible here. Possible are: {}."
+
+
+class CombinedEnv(UnnamedEnv):
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = spaces.MultiDiscrete([2, 2])
+
+
 class SteeredEnv(UnnamedEnv):
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +131,7 @@ class EchoEnv(gymnasium.Env[str, str]):
         return action, float(action == self.word), True, False, {}
 
 
-for kind in (NumberedEnv, UnnamedEnv, MeaningfulEnv, SteeredEnv, FilmedEnv, EchoEnv):
+for kind in (NumberedEnv, UnnamedEnv, MeaningfulEnv, SteeredEnv, MaskedEnv, CombinedEnv, FilmedEnv, EchoEnv):
     gymnasium.register(f"gagpo-test/{kind.__name__}-v0", f"{__name__}:{kind.__name__}", max_episode_steps=20)
 
 
@@ -154,13 +181,49 @@ def test_a_numbered_action_is_chosen_by_its_name() -> None:
     assert made("UnnamedEnv", actions=["a b", "c"]).reset()[1]["admissible_actions"] == ["a b", "c"]
 
 
+MASKS: list[tuple[Any, list[str]]] = [
+    ([1, 0, 1], ["wait", "right"]),
+    (np.array([True, False, True]), ["wait", "right"]),
+    (np.array([0, 1, 0], np.int8), ["left"]),
+    ((1.0, 1.0, 0.0), ["wait", "left"]),
+    (None, ["wait", "left", "right"]),
+]
+
+
+@pytest.mark.parametrize(("mask", "names"), MASKS)
+def test_a_mask_chooses_the_admissible_actions(mask: Any, names: list[str]) -> None:
+    with contextlib.closing(made("MaskedEnv", mask=mask)) as env:
+        assert env.reset(seed=0)[1]["admissible_actions"] == names
+        for name in ("wait", "left", "right"):
+            observation, *_, info = env.step(name)
+            assert (info["valid"], info["admissible_actions"]) == (name in names, names)
+            assert observation == (f"moved by {name}" if name in names else NOT_POSSIBLE.format(", ".join(names)))
+
+
+@pytest.mark.parametrize(
+    ("mask", "words"),
+    [
+        ([1, 0], r"must have a 0 or 1 for each of the 3 actions \(got \[1, 0\]\)"),
+        ([[1, 0, 1]], "for each of the 3 actions"),
+        ([1, 0, 2], r"\(got \[1, 0, 2\]\)"),
+        (["1", "0", "1"], "for each of the 3 actions"),
+        (3, r"\(got 3\)"),
+        ([0, 0, 0], "allows no action, but the episode continues"),
+    ],
+)
+def test_a_mask_that_does_not_fit_is_an_error(mask: Any, words: str) -> None:
+    with pytest.raises(InvalidArgument, match=rf"MaskedEnv-v0: info\['action_mask'\] .*{words}"):
+        made("MaskedEnv", mask=mask).reset(seed=0)
+
+
 @pytest.mark.parametrize(
     ("name", "kwargs", "words"),
     [
         ("UnnamedEnv", {}, r"2 numbered actions, and it does not name them: set environment.kwargs.actions to a list"),
         ("UnnamedEnv", {"actions": ["a"]}, "and 1 names are given"),
         ("UnnamedEnv", {"actions": ["a", "A"]}, "2 different names"),
-        ("NumberedEnv", {"sise": 2}, "NumberedEnv-v0: .*unexpected keyword argument 'sise'$"),
+        ("NumberedEnv", {"sise": 2}, "NumberedEnv-v0 has no argument 'sise' .*; nearest: size"),
+        ("CombinedEnv", {}, "actions of MultiDiscrete.* are not supported, only Text and Discrete"),
         ("SteeredEnv", {}, "actions of Box.* are not supported, only Text and Discrete"),
         ("FilmedEnv", {}, r"the observation is an array of \(64, 64, 3\), too large for a text"),
         ("FilmedEnv", {"render_mode": "ansi"}, "cannot be rendered as text: remove environment.kwargs.render_mode"),

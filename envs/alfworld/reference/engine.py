@@ -23,7 +23,7 @@ from textworld.envs.pddl import PddlEnv, textgen
 from textworld.envs.pddl import logic as pddl_logic
 from textworld.logic import Proposition
 
-from gagpo.base.errors import InvalidArgument
+from gagpo.base.errors import InvalidArgument, is_termination
 from gagpo.envs.alfworld.engine import BrokenGame, Scene, read_game
 from gagpo.envs.alfworld.games.shipped import shipped
 from gagpo.envs.alfworld.reference.memoise import memoised_textworld
@@ -89,6 +89,8 @@ class TextWorldEngine:
                         entity.name = demangler.demangle_alfred_name(entity.id)
                 state = self._env.reset()
             except (Exception, SystemExit) as error:  # the translator exits where others raise
+                if is_termination(error):
+                    raise
                 self._digest = ""
                 message = " ".join(str(error).split())[:200]
                 raise BrokenGame(f"{game}: textworld cannot load it ({type(error).__name__}: {message})") from None

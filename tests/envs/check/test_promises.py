@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,6 +15,7 @@ import gymnasium
 import pytest
 from rich.console import Console
 
+from gagpo.base.errors import MissingPackage
 from gagpo.envs.base import Outcome
 from gagpo.envs.check.check import check, table
 from gagpo.envs.check.promises import PROMISES
@@ -40,11 +43,19 @@ class LiarEnv(CorridorEnv):
             tasks.append(Task("door-99", "test", digest="3"))
         if self.lie == "unstable hash":
             tasks.append(Task(f"door-{time.monotonic_ns()}", split, digest=str(time.monotonic_ns())))
+        if self.lie == "copied" and split == "test":
+            tasks = [
+                Task(f"copy-{task.digest}", "test", digest=f"copy of {task.digest}") for task in self.tasks("train")
+            ]
+        if self.lie == "some copied" and split == "test":
+            tasks += [Task(f"copy-{door}", "test", digest=f"copy of {door}") for door in range(2)]
         if self.lie == "no tasks":
             tasks = []
         return TaskSet(split, tasks, advice="Write some.")
 
     def begin(self, task: Task) -> Outcome:
+        if self.lie in ("copied", "some copied"):
+            task = replace(task, digest=task.digest.removeprefix("copy of "))
         if self.lie == "another task":
             self.task = self.tasks("train")[self.tasks("train").ids[0]]
         outcome = super().begin(task)
@@ -53,6 +64,8 @@ class LiarEnv(CorridorEnv):
             outcome.observation += f" Visit {LiarEnv.resets}."
         if self.lie == "solved at once":
             self.door = self.place - 1
+        if self.lie == "one beginning":
+            outcome.observation = "You stand at the same place as ever."
         return outcome
 
     def act(self, action: str) -> Outcome:
@@ -128,6 +141,7 @@ def test_a_correct_environment_passes_every_check() -> None:
     [
         ("shared id", "splits are disjoint", "share 1 tasks, such as 'door-03'"),
         ("shared content", "splits are disjoint", "('door-03', 'door-99')"),
+        ("copied", "splits are disjoint", "8 of 8 tasks of test begin like one of 8 of train: success there may be"),
         ("unstable hash", "tasks", "a different hash"),
         ("no tasks", "tasks", "every split is empty. Write some."),
         ("another task", "exact task", "info says ('door-00', 'train')"),
@@ -201,21 +215,52 @@ def test_the_example_of_the_documentation_keeps_the_contract(tmp_path: Path, mon
     assert event.terminated and event.reward == 1.0
 
 
-class RepeatingEnv(CorridorEnv):
-    """A corridor whose two splits begin alike, although ids and digests differ."""
+@pytest.mark.parametrize(
+    ("lie", "words"),
+    [
+        (
+            "one beginning",
+            "4 of 4 tasks of test begin like one of 8 of train; train has 1 different first observations",
+        ),
+        ("some copied", "2 of 6 tasks of test begin like one of 8 of train; train has 8 different first observations"),
+    ],
+)
+def test_tasks_of_two_splits_that_begin_alike_are_a_warning(lie: str, words: str) -> None:
+    (found,) = check("gagpo-test/Liar-v0", {"lie": lie}, only=["splits are disjoint"])
+    assert (found.ok, found.warning, found.verdict) == (True, True, "!")
+    assert words in found.detail and "memory of training tasks" in found.detail
 
-    def begin(self, task: Task) -> Outcome:
-        outcome = super().begin(task)
-        outcome.observation = "You stand at the same place as ever."
-        return outcome
 
-
-gymnasium.register("gagpo-test/Repeating-v0", RepeatingEnv)
-
-
-def test_tasks_of_two_splits_that_begin_alike_are_counted() -> None:
-    (found,) = check("gagpo-test/Repeating-v0", only=["splits are disjoint"])
-    number = len(CorridorEnv().tasks("test"))
-    assert found.ok and f"{number} of {number} tasks of test begin like one of" in found.detail
+def test_different_beginnings_are_no_warning() -> None:
     (usual,) = check("gagpo.envs.testing:gagpo-test/Corridor-v0", only=["splits are disjoint"])
-    assert usual.ok and "begin like" not in usual.detail
+    assert usual.verdict == "ok" and "begin like" not in usual.detail
+
+
+class UnderstockedEnv(CorridorEnv):
+    packages: ClassVar[dict[str, str]] = {"no_such_package": "gagpo[none]"}
+
+
+class LateUnderstockedEnv(CorridorEnv):
+    def __init__(self, **kwargs: Any):
+        raise MissingPackage("it needs the package no_such_package")
+
+
+gymnasium.register("gagpo-test/Understocked-v0", UnderstockedEnv)
+gymnasium.register("gagpo-test/LateUnderstocked-v0", LateUnderstockedEnv)
+
+
+@pytest.mark.parametrize("name", ["Understocked", "LateUnderstocked"])
+def test_a_package_that_is_not_installed_is_an_error_and_no_finding(name: str) -> None:
+    with pytest.raises(MissingPackage, match="needs the package no_such_package"):
+        check(f"gagpo-test/{name}-v0")
+
+
+def test_skipped_rows_are_a_warning_about_the_tasks(tmp_path: Path) -> None:
+    rows = [{"problem": f"What is {number} + 1?", "answer": number + 1} for number in range(40)]
+    path = tmp_path / "sums.jsonl"
+    path.write_text("\n".join(map(json.dumps, [*rows, {"problem": "What?"}, rows[0], rows[1]])))
+    kwargs = {"data": str(path), "on_bad_row": "skip"}
+    (found,) = check("gagpo/Math-v0", kwargs, only=["tasks"])
+    assert found.ok and found.warning
+    assert f"1 bad rows were skipped; the first: {path}, row 41: no column 'answer'" in found.detail
+    assert f"2 rows repeat a problem and were left out; the first: {path}, row 42" in found.detail

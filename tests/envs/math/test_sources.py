@@ -173,7 +173,7 @@ def test_held_out_problems_are_dropped_from_training(tmp_path):
     train = [{"problem": "What  is 1 + 1?\n", "answer": "2"}, {"problem": "What is 2 + 2?", "answer": "4"}]
     loaded = load({"train": write(tmp_path / "a.jsonl", train), "test": write(tmp_path / "b.jsonl", held)})
     assert [loaded.problem(task.id).text for task in loaded.tasks("train")] == ["What is 2 + 2?"]
-    assert len(loaded.tasks("test")) == 1 and loaded.duplicates == 1
+    assert len(loaded.tasks("test")) == 1 and loaded.repeated == [f"{tmp_path / 'a.jsonl'}, row 1"]
 
 
 GOLDS = [

@@ -126,7 +126,7 @@ def test_one_problem_with_two_answers_is_a_bad_row(tmp_path):
     with pytest.raises(BadRow, match=r"twice\.jsonl, row 3: the answer is '3', but twice-test-000001 is .* '2'"):
         load({"test": path})
     loaded = load({"test": path}, on_bad_row="skip")
-    assert len(loaded.tasks("test")) == loaded.duplicates == len(loaded.skipped) == 1
+    assert len(loaded.tasks("test")) == len(loaded.repeated) == len(loaded.skipped) == 1
 
 
 @pytest.mark.parametrize("suffix", ["csv", "json", "jsonl", "parquet"])

@@ -14,7 +14,34 @@ LISTS = {
     "garbage": [{"name": 3}],
 }
 TEXT = {"content": [{"type": "text", "text": "done"}]}
-RESULTS = {"shapeless": {"content": "done"}, "surrogate": {"content": [{"type": "text", "text": "\ud800"}]}}
+RESOURCE = {"uri": "file:///notes.txt", "mimeType": "text/plain"}
+PICTURE = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
+RESULTS = {
+    "shapeless": {"content": "done"},
+    "surrogate": {"content": [{"type": "text", "text": "\ud800"}]},
+    "structured": {"content": [], "structuredContent": {"value": 42}},
+    "structured beside an image": {"content": [PICTURE], "structuredContent": {"value": "é"}},
+    "structured and blank": {"content": [{"type": "text", "text": " "}], "structuredContent": {"value": 42}},
+    "structured and text": {"content": [{"type": "text", "text": "42"}], "structuredContent": {"value": 42}},
+    "failed": {"content": [], "structuredContent": {"value": 42}, "isError": True},
+    "resource": {"content": [{"type": "resource", "resource": {**RESOURCE, "text": "the notes"}}]},
+    "blob": {"content": [{"type": "resource", "resource": {**RESOURCE, "blob": "aGk="}}]},
+    "link": {"content": [{"type": "resource_link", "name": "notes", **RESOURCE}]},
+    "schema of answers": {"content": [{"type": "text", "text": "not as declared"}], "structuredContent": {"n": "x"}},
+    "no structure": {"content": [{"type": "text", "text": "not as declared"}]},
+}
+NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+for lie in ("schema of answers", "no structure"):
+    LISTS[lie] = [{**ECHO, "outputSchema": NUMBER}]
+ERRORS = {
+    "rejected": {"code": -32602, "message": "x must not be bad"},
+    "rejected with data": {"code": -32602, "message": "Invalid params", "data": {"x": "must not be bad"}},
+    "same code as a lost connection": {"code": -32000, "message": "the till is closed"},
+    "no words": {"code": -32603, "message": ""},
+}
+calls = 0
+if LIE == "key":
+    sys.exit("starting\nset MY_API_KEY")
 
 
 def say(text):
@@ -37,6 +64,14 @@ for line in sys.stdin:
             page = int(request["params"].get("cursor", 0) if request.get("params") else 0)
             about["result"] = {"tools": [{**ECHO, "name": f"echo{page or ''}"}], "nextCursor": str(page + 1)}
     elif request["method"] == "tools/call":
+        calls += 1
+        if LIE == "last words":
+            sys.exit("out of \x1b[1mdisk\x1b[0m")
+        if LIE in ERRORS and calls % 2:
+            say(json.dumps({**about, "error": ERRORS[LIE]}))
+            continue
+        if LIE in ERRORS:
+            RESULTS[LIE] = {"content": [{"type": "text", "text": f"call {calls}"}]}
         if LIE == "noise":
             say("hello\n{}\n[1]\n\ud800\n".encode(errors="replace").decode() + "[" * 100_000)
         if LIE == "line":

@@ -19,6 +19,8 @@ from gagpo.envs.pool import WorkerPool
 
 COMMAND = ["python", os.path.join(os.path.dirname(__file__), "arithmetic_server.py")]
 
+LIAR = ["python", os.path.join(os.path.dirname(__file__), "lying_server.py")]
+
 
 @pytest.fixture
 def kwargs(tmp_path):
@@ -72,6 +74,16 @@ def test_a_server_that_dies_costs_the_turn_and_starts_anew_so_often(kwargs):
     env.close()
 
 
+def test_a_rejected_call_costs_the_turn_and_not_the_server(kwargs):
+    env = make_env("gagpo/MCP-v0", {**kwargs, "command": [*LIAR, "rejected"], "max_turns": 20})
+    env.reset(options={"task": "sum-1"})
+    for call in range(1, 12):
+        observation, reward, terminated, truncated, info = env.step(said("echo"))
+        wanted = ("x must not be bad", False) if call % 2 else (f"call {call}", True)
+        assert (observation, info["valid"]) == wanted and not (reward or terminated or truncated)
+    env.close()
+
+
 def test_the_expert_wins_in_processes_of_the_pool(kwargs):
     with WorkerPool("gagpo/MCP-v0", {**kwargs, "expert": True}, workers=1) as pool:
         episodes, _ = rollout(ExpertAgent(), pool, group_jobs(["sum-0", "sum-5"], 1, seed=0))
@@ -110,6 +122,8 @@ def test_arguments_that_make_no_sense_are_named(kwargs, tmp_path):
         ({"command": ""}, "command must be a program"),
         ({"call_seconds": 0}, "call_seconds must be"),
         ({"tasks": str(tmp_path)}, "cannot be read"),
+        ({"environment": "HOME, NO_SUCH_KEY"}, "the variable 'NO_SUCH_KEY' is not set"),
+        ({"environment": [3]}, "the variable 3 is not set"),
     ):
         with pytest.raises(InvalidArgument, match=words):
             make_env("gagpo/MCP-v0", {**kwargs, **changes})

@@ -10,7 +10,8 @@ import pytest
 pytest.importorskip("mcp", reason="the optional package mcp is not installed")
 
 from gagpo.envs.base import Outcome
-from gagpo.envs.mcp.server import MOST_ANSWER, ServerError, ToolServer, listed_tools
+from gagpo.envs.mcp.answers import MOST_ANSWER
+from gagpo.envs.mcp.server import ServerError, ToolServer, listed_tools
 
 COMMAND = ("python", os.path.join(os.path.dirname(__file__), "arithmetic_server.py"))
 LIAR = ("python", os.path.join(os.path.dirname(__file__), "lying_server.py"))
@@ -62,6 +63,49 @@ def test_what_is_only_odd_is_read(lie):
         assert server.call("echo", {}, 30) == Outcome("done")
 
 
+@pytest.mark.parametrize(
+    ("lie", "outcome"),
+    [
+        ("structured", Outcome('{"value": 42}')),
+        ("structured beside an image", Outcome('[image image/png]\n{"value": "é"}')),
+        ("structured and blank", Outcome(' \n{"value": 42}')),
+        ("structured and text", Outcome("42")),
+        ("failed", Outcome('{"value": 42}', valid=False)),
+        ("resource", Outcome("the notes")),
+        ("blob", Outcome("[resource file:///notes.txt text/plain]")),
+        ("link", Outcome("[resource link notes file:///notes.txt text/plain]")),
+        ("schema of answers", Outcome("not as declared")),
+        ("no structure", Outcome("not as declared")),
+    ],
+)
+def test_every_kind_of_answer_reaches_the_model_as_text(lie, outcome):
+    with closing(ToolServer((*LIAR, lie), 60)) as server:
+        assert server.call("echo", {}, 30) == outcome
+
+
+@pytest.mark.parametrize(
+    ("lie", "text"),
+    [
+        ("rejected", "x must not be bad"),
+        ("rejected with data", 'Invalid params: {"x": "must not be bad"}'),
+        ("same code as a lost connection", "the till is closed"),
+        ("no words", "error -32603"),
+    ],
+)
+def test_a_rejected_call_is_an_invalid_turn_and_the_server_goes_on(lie, text):
+    with closing(ToolServer((*LIAR, lie), 60)) as server:
+        assert server.call("echo", {}, 30) == Outcome(text, valid=False)
+        assert server.call("echo", {}, 30) == Outcome("call 2")
+
+
+def test_the_last_words_of_a_server_are_in_the_error():
+    with pytest.raises(ServerError, match=r"did not start: it ended with status 1; .*: starting set MY_API_KEY$"):
+        ToolServer((*LIAR, "key"), 60)
+    with closing(ToolServer((*LIAR, "last words"), 60)) as server, pytest.raises(ServerError) as caught:
+        server.call("echo", {}, 30)
+    assert str(caught.value).endswith("it ended with status 1; its last words on standard error: out of [1mdisk [0m")
+
+
 @pytest.mark.parametrize("lie", ["line", "stranger", "shapeless", "deep", "forever", "surrogate"])
 def test_what_is_no_answer_ends_at_the_deadline_at_the_latest(lie):
     with closing(ToolServer((*LIAR, lie), 60)) as server:
@@ -101,10 +145,12 @@ def test_tools_that_cannot_be_told_are_refused(lie, words):
     assert len(str(caught.value)) < 600 and "\n" not in str(caught.value)
 
 
-def test_it_sees_no_secret_of_the_environment(monkeypatch):
+def test_it_sees_no_secret_of_the_environment_but_those_that_are_named(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
-    with closing(ToolServer(COMMAND, 60)) as server:
-        assert "KEY" not in misbehave(server, "environment").observation
+    monkeypatch.setenv("MY_API_KEY", "for the server")
+    with closing(ToolServer(COMMAND, 60, environment=("MY_API_KEY",))) as server:
+        names = misbehave(server, "environment").observation.split()
+    assert [name for name in names if "KEY" in name] == ["MY_API_KEY"]
 
 
 def test_a_hang_meets_its_deadline_and_nothing_outlives_the_end(fragile):

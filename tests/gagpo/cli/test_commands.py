@@ -326,7 +326,32 @@ def test_a_closed_pipe_is_no_error():
 def test_checking_an_environment(inside):
     done = inside("check", CORRIDOR, "--episodes", 2, "--json")
     report = json.loads(done.stdout.splitlines()[-1])
-    assert done.returncode == 0 and report["ok"] and len(report["findings"]) > 8
+    assert done.returncode == 0 and report["ok"] and report["warnings"] == [] and len(report["findings"]) > 8
+    assert "warning: " not in done.stdout
+
+
+def test_checking_an_environment_shows_warnings_and_failures_below_the_table(inside, monkeypatch):
+    from gagpo.envs.check.check import Finding
+
+    findings = [
+        Finding("tasks", True, "", 0.0, warning=True),
+        Finding("info", False, "", 0.0),
+        Finding("a", True, "", 0),
+    ]
+    monkeypatch.setattr("gagpo.envs.check.check.check", lambda *_, **__: findings)
+    done = inside("check", CORRIDOR)
+    assert done.returncode == 1 and "warning: tasks\nfailed: info\n" in done.stdout
+
+
+def test_checking_the_environments_of_a_config(inside, tmp_path, monkeypatch):
+    """Each with its own arguments, which the command line changes for all."""
+    called = []
+    monkeypatch.setattr("gagpo.envs.check.check.check", lambda *arguments, **_: called.append(arguments) or [])
+    done = inside("check", "alfworld-first", "-k", "max_turns=7", "--json")
+    assert done.returncode == 0 and json.loads(done.stdout.splitlines()[-1])["ok"]
+    assert inside("check", "mixture").returncode == 0
+    assert called[0][0] == "gagpo/ALFWorld-v0" and called[0][1]["max_turns"] == 7 and "size" in called[0][1]
+    assert len(called) == 4 and len({env_id for env_id, _ in called[1:]}) == 3
 
 
 def test_continuing_a_finished_run_says_how_to_extend_it(inside, finished):

@@ -1,0 +1,133 @@
+"""The arguments of an environment, checked before it is built, and errors that name the nearest valid one."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec as find_module
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+
+from gagpo.base.errors import InvalidArgument, MissingPackage, is_termination
+from gagpo.base.nearest import hint, nearest
+from gagpo.envs.base import Kwargs
+from gagpo.envs.lookup import creator_of, find_spec
+from gagpo.envs.plain import PlainEnv
+
+_OF_GYMNASIUM = frozenset({"max_episode_steps"})  # read by ``gymnasium.make``
+_UNKNOWN = re.compile(r"unexpected keyword argument '(\w+)'")
+_MISSING = re.compile(r"missing \d+ required (?:positional|keyword-only) arguments?: (.*)")
+
+
+@dataclass
+class Signature:
+    """The arguments that an environment's constructor takes.
+
+    names: of its own and of the constructors that it passes further ones to.
+    required: those that have no default.
+    is_complete: whether any other name is an error; a constructor may take any and pass them on.
+    """
+
+    names: dict[str, None] = field(default_factory=dict)
+    required: set[str] = field(default_factory=set)
+    is_complete: bool = True
+
+
+def require_arguments(env_id: str, kwargs: Kwargs | None = None) -> EnvSpec:
+    """The registration of ``env_id``, if it can be built from ``kwargs`` as far as names tell; builds nothing.
+
+    Raises:
+        UnknownEnvironment: the id is not registered.
+        InvalidArgument: an argument is unknown or missing.
+        MissingPackage: the environment needs a package that is not installed.
+    """
+    spec, given = find_spec(env_id), dict(kwargs or {})
+    for module, package in getattr(creator_of(spec), "packages", {}).items():
+        if find_module(module) is None:
+            raise MissingPackage(f"environment {env_id} needs the package {module}: pip install '{package}'")
+    signature = signature_of(spec)
+    if missing := sorted(signature.required - set(given)):
+        raise _missing(env_id, missing)
+    if signature.is_complete and (unknown := [*given.keys() - signature.names.keys() - _OF_GYMNASIUM]):
+        raise _unknown(env_id, str(unknown[0]), signature)
+    return spec
+
+
+def build(env_id: str, kwargs: Kwargs | None = None, **options: Any) -> gymnasium.Env[Any, Any]:
+    """Build ``env_id`` in this process. options: of ``gymnasium.make``.
+
+    Raises:
+        InvalidArgument: as :func:`require_arguments`, or the constructor rejects its arguments or ends the program.
+    """
+    spec = require_arguments(env_id, kwargs)
+    try:
+        return gymnasium.make(spec, **options, **dict(kwargs or {}))
+    except TypeError as error:
+        message = str(error).partition(" was raised from the environment creator")[0]
+        unknown, missing = _UNKNOWN.search(message), _MISSING.search(message)
+        if unknown and unknown[1] in (kwargs or {}):
+            raise _unknown(env_id, unknown[1], signature_of(spec)) from None
+        if missing:
+            raise _missing(env_id, re.findall(r"'(\w+)'", missing[1])) from None
+        raise InvalidArgument(f"environment {env_id}: {message}") from None
+    except SystemExit as error:
+        if is_termination(error):
+            raise
+        raise InvalidArgument(f"environment {env_id} calls sys.exit({error.code!r}) while it is built") from error
+
+
+def signature_of(spec: EnvSpec) -> Signature:
+    """The arguments of the environment that ``spec`` registers; those in the registration are not required."""
+    creator = creator_of(spec)
+    signature = Signature()
+    for parameters, is_ours in _constructors(creator):
+        named = {
+            name: one.default is one.empty
+            for name, one in parameters.items()
+            if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+        }
+        if not signature.names:  # further constructors may get theirs from this one
+            signature.required = {name for name, is_required in named.items() if is_required} - set(spec.kwargs)
+        signature.names |= dict.fromkeys(named)
+        passes_on = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+        signature.is_complete &= not passes_on or is_ours
+        if not passes_on:
+            break
+    else:
+        signature.is_complete = False  # the last one takes any argument
+    if isinstance(inner := spec.kwargs.get("spec"), EnvSpec) and creator is PlainEnv:
+        wrapped = signature_of(inner)
+        signature.names = {**wrapped.names, **signature.names}
+        signature.names.pop("spec")
+        signature.required |= wrapped.required - set(spec.kwargs)
+        signature.is_complete = wrapped.is_complete
+    return signature
+
+
+def _constructors(creator: Callable[..., object]) -> Iterable[tuple[Mapping[str, inspect.Parameter], bool]]:
+    """The parameters of a creator and of the constructors of its base classes, and whether each is of this package."""
+    if not isinstance(creator, type):
+        return [(inspect.signature(creator).parameters, False)]
+    classes = [one for one in creator.__mro__ if "__init__" in vars(one) and one is not object]
+    found = []
+    for one in classes:
+        _, *parameters = inspect.signature(one.__init__).parameters.items()  # type: ignore[misc]  # without self
+        found.append((dict(parameters), one.__module__.startswith("gagpo.")))
+    return found
+
+
+def _unknown(env_id: str, name: str, signature: Signature) -> InvalidArgument:
+    where = f"environment {env_id} has no argument {name!r:.80} (environment.kwargs.{name:.80}, or -k {name:.80}=...)"
+    near = nearest(name, signature.names)
+    advice = hint(name, sorted(signature.names)) if near or signature.is_complete else ""
+    return InvalidArgument(f"{where}; {advice}" if advice else where)
+
+
+def _missing(env_id: str, names: list[str]) -> InvalidArgument:
+    noun = "argument" if len(names) == 1 else "arguments"
+    advice = f"set environment.kwargs.{names[0]}, or -k {names[0]}=..."
+    return InvalidArgument(f"environment {env_id} needs the {noun} {', '.join(names)}: {advice}")
