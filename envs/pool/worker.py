@@ -96,12 +96,13 @@ class Host:
     """Environments by slot. An instance is reused by the next slot; one that broke is closed.
 
     memory_limit_mb: the limit that a MemoryError mentions; None for no limit.
-    alone: it runs in a process of its own, where a SystemExit comes from the environment and not from a signal.
+    alone: it runs in a process of its own, where SystemExit and KeyboardInterrupt come from the environment, not from a
+        signal.
     """
 
     def __init__(self, make: Callable[[], gymnasium.Env], memory_limit_mb: int | None = None, alone: bool = True):
         self._make = make
-        self._errors: tuple[type[BaseException], ...] = (Exception, SystemExit) if alone else (Exception,)
+        self._errors: tuple[type[BaseException], ...] = (BaseException,) if alone else (Exception,)
         self._memory_limit_mb = memory_limit_mb
         self._running: dict[int, gymnasium.Env] = {}
         self._idle: list[gymnasium.Env] = [make()]  # so that wrong settings fail at once
@@ -120,7 +121,7 @@ class Host:
             return reset_answer(self._env(slot).reset(seed=seed, options={"task": task}))
         except self._errors as error:
             if slot in self._running:
-                _close(self._running.pop(slot))
+                self._close(self._running.pop(slot))
             if isinstance(error, MemoryError) and self._memory_limit_mb is not None:
                 return (f"{describe(error)}: the worker's limit is {self._memory_limit_mb} MB",)
             return (describe(error),)
@@ -133,16 +134,15 @@ class Host:
     def close(self) -> None:
         """Close every environment; safe to call twice."""
         for env in (*self._running.values(), *self._idle):
-            _close(env)
+            self._close(env)
         self._running.clear()
         self._idle.clear()
 
-
-def _close(env: gymnasium.Env) -> None:
-    try:
-        env.close()
-    except (Exception, SystemExit) as error:
-        print(f"closing an environment failed: {describe(error)}", file=sys.stderr)
+    def _close(self, env: gymnasium.Env) -> None:
+        try:
+            env.close()
+        except self._errors as error:
+            print(f"closing an environment failed: {describe(error)}", file=sys.stderr)
 
 
 def serve(
@@ -156,7 +156,7 @@ def serve(
     process, connection = os.getpid(), pipe.socket
     try:
         host = None if failure else Host(make, memory_limit_mb)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # Ctrl-C is ignored here, so every exception comes from the environment
         host, failure = None, describe(error)
     if host is None:
         connection.sendall(pack((failure,), token))
