@@ -110,6 +110,7 @@ class TextEnv(gymnasium.Env[str, str]):
     instructions: description of the actions for an instruction-tuned model.
     multiline: whether an action may have several lines; a code fence around it is then removed.
     tools: tools that are called by name; without any, an action is a text (:mod:`gagpo.envs.tools.env`).
+    concurrency: the most episodes that an evaluation runs at once by default; None for no limit of the environment.
     """
 
     metadata: Info = {"render_modes": ["ansi"]}  # noqa: RUF012 (declared so by gymnasium.Env)
@@ -121,6 +122,7 @@ class TextEnv(gymnasium.Env[str, str]):
     instructions: ClassVar[str] = ""
     multiline: ClassVar[bool] = False
     tools: Sequence[Tool] = ()
+    concurrency: int | None = None
 
     def __init__(
         self, split: str = "train", max_turns: int = 50, expert: bool | str = False, render_mode: str | None = None

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
+from gagpo.base.cores import available_cores
 from gagpo.base.errors import InvalidArgument, MissingPackage
 from gagpo.envs.base import Kwargs, MarkovKey, Outcome, TextEnv
 from gagpo.envs.pool import Pool
@@ -76,6 +77,7 @@ class ProgramEnv(TextEnv):
         self.program = {"command": words, "agent": agent, "reward": reward}
         self.memory, self.tokens, self.seconds = memory, tokens, seconds
         self.environment = named(environment)
+        self.concurrency = available_cores()  # each episode starts a program
         self._tasks, self._rows = read_tasks(tasks)
         # The last one is evaluated by default.
         self.splits = tuple(sorted(SPLITS, key=lambda split: len(self._tasks[split]) > 0))  # type: ignore[misc]

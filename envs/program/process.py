@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import math
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -108,9 +109,11 @@ def _number(value: object, author: str) -> float:
     try:
         if convertible:
             return float(number)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
+    except OverflowError:
+        return math.inf  # refused later, as any number that is too large
+    except (TypeError, ValueError):
         pass
-    kind = f"an array of shape {value.shape}" if hasattr(value, "shape") else type(value).__name__
+    kind = f"an array of shape {number.shape}" if hasattr(number, "shape") else type(number).__name__
     raise Garbage(f'{author} returned {kind} as the reward; return a number, or {{"reward": 1.0, "success": True}}')
 
 
