@@ -1,10 +1,13 @@
-"""Keep a process from reading and controlling the processes around it, with Landlock (Linux).
+"""Keep a process from reading and controlling the processes around it (Linux).
 
 Processes of one user may read each other's environment and memory in ``/proc`` and send each other signals. A process
 in a Landlock domain may do so only to the processes of its own domain and of domains below it. It neither changes users
 nor hides files, so programs work as before. See https://docs.kernel.org/userspace-api/landlock.html.
 
 Root has capabilities that lead around a domain, so a process that enters one gives them up.
+
+Where there is no Landlock, a process of any user but root enters a user namespace in which its user and group stay the
+same, and cannot read processes outside of it. Root would lose its rights to the files of other users there.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import ctypes
 import os
 import struct
 import sys
+from functools import cache
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # system calls, the same on all processors
 _ASK_VERSION = 1  # a flag of landlock_create_ruleset
@@ -23,6 +27,7 @@ _SET_NO_NEW_PRIVILEGES = 38  # of prctl(2)
 _CAPABILITIES_VERSION = 0x20080522  # of capset(2), with two words of 32 bits for each set
 _GIVEN_UP = {"SYS_MODULE": 16, "SYS_RAWIO": 17, "SYS_PTRACE": 19, "SYS_ADMIN": 21, "PERFMON": 38, "BPF": 39}
 """Capabilities that read other processes past Landlock: for /proc/PID/environ, PERFMON or SYS_ADMIN suffices."""
+_NEW_USER_NAMESPACE = 0x10000000  # of unshare(2)
 SIGNALS_SINCE, MOVES_SINCE = 6, 2  # versions of Landlock
 
 
@@ -33,19 +38,25 @@ def version() -> int:
     return max(0, _system_call(_CREATE_RULESET, None, 0, _ASK_VERSION))
 
 
-def separate(landlock: int | None = None) -> bool:
-    """Enter a new domain with everything this process starts from here on; False where the system cannot do it.
+def separate(landlock: int | None = None, namespaces: bool = True) -> bool:
+    """Separate this process, and everything it starts from here on; False where the system cannot do it.
 
     For a process with a single thread: others stay outside. Programs that change users when they are started (``sudo``)
     have no effect from here on, and root cannot mount file systems. Before version 6 of Landlock (Linux 6.12) signals
     are not separated; version 1 is not used, because it forbids moving files between folders.
 
     landlock: the version to use, by default the system's.
+    namespaces: whether a user namespace may replace Landlock.
     """
     chosen = version() if landlock is None else landlock
-    if chosen < MOVES_SINCE:
-        return False
-    rules = _scope_of_signals() if chosen >= SIGNALS_SINCE else _no_rules_for_files()
+    if chosen >= MOVES_SINCE:
+        return _enter_domain(chosen)
+    return namespaces and _can_enter_namespace() and _enter_namespace()
+
+
+def _enter_domain(landlock: int) -> bool:
+    """Enter a new Landlock domain."""
+    rules = _scope_of_signals() if landlock >= SIGNALS_SINCE else _no_rules_for_files()
     if rules < 0:
         return False
     try:
@@ -54,6 +65,31 @@ def separate(landlock: int | None = None) -> bool:
         return _system_call(_RESTRICT_SELF, rules, 0) == 0 and _give_up_capabilities()
     finally:
         os.close(rules)
+
+
+@cache
+def _can_enter_namespace() -> bool:
+    """Whether a process of this user can enter a namespace. A copy tries: one that fails halfway is of no use."""
+    if sys.platform != "linux" or os.geteuid() == 0:
+        return False
+    copy = os.fork()
+    if copy == 0:
+        try:
+            os._exit(0 if _enter_namespace() else 1)
+        finally:
+            os._exit(1)
+    return os.waitpid(copy, 0)[1] == 0
+
+
+def _enter_namespace() -> bool:
+    """Enter a user namespace with the same user and group; OSError if they cannot be the same."""
+    user, group = os.geteuid(), os.getegid()
+    if ctypes.CDLL(None).unshare(_NEW_USER_NAMESPACE) != 0:
+        return False
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+    return True
 
 
 def _give_up_capabilities() -> bool:

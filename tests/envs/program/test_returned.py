@@ -65,6 +65,14 @@ def test_success_may_be_of_numpy_and_may_be_missing():
     assert json.loads(_report({"success": True}, "the agent")) == {"success": True}
 
 
+def test_the_last_line_may_hold_characters_that_end_lines_elsewhere(tmp_path):
+    source = (
+        "chat(user('go'))\nprint('12 %\\r99 %\\r' + json.dumps(dict(note='\u2028', reward=1), ensure_ascii=False))\n"
+    )
+    with running(tmp_path, source) as pool:
+        assert play(pool, "ok")[-1].reward == 1.0
+
+
 AGENT = """
 import asyncio
 import os
