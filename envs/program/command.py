@@ -62,20 +62,20 @@ def _read_until_the_end(child: subprocess.Popen[bytes], streams: dict[IO[bytes],
         selector.register(ended, selectors.EVENT_READ)
         for stream in streams:
             os.set_blocking(stream.fileno(), False)
-            selector.register(stream, selectors.EVENT_READ)
+            selector.register(stream, selectors.EVENT_READ, stream)
         running = True
         while running:
-            for key, _ in selector.select():
-                if isinstance(key.fileobj, int):
+            for key, _ in selector.select():  # without a deadline: the pool kills this process at the episode's
+                if key.data is None:
                     running = False
-                elif not _read(key.fileobj, streams, _CHUNK):  # type: ignore[arg-type]
-                    selector.unregister(key.fileobj)
+                elif not _read(key.data, streams[key.data], _CHUNK):
+                    selector.unregister(key.data)
         os.close(ended)
         for stream in streams:  # what was written before the end
-            _read(stream, streams, _LARGEST_PIPE)
+            _read(stream, streams[stream], _LARGEST_PIPE)
 
 
-def _read(stream: IO[bytes], streams: dict[IO[bytes], Tail], most: int) -> bool:
+def _read(stream: IO[bytes], tail: Tail, most: int) -> bool:
     """Read up to about ``most`` bytes of what is there; False at the end of the stream."""
     size = 0
     with suppress(BlockingIOError):
@@ -83,6 +83,6 @@ def _read(stream: IO[bytes], streams: dict[IO[bytes], Tail], most: int) -> bool:
             part = os.read(stream.fileno(), _CHUNK)
             if not part:
                 return False
-            streams[stream].add(part)
+            tail.add(part)
             size += len(part)
     return True

@@ -79,8 +79,8 @@ async def _played(agent: Callable[..., Any], row: Json) -> object:
 
     plain = DefaultAsyncHttpxClient(verify=False)  # no TLS here, and loading certificates takes 40 ms
     async with AsyncOpenAI(max_retries=0, timeout=None, http_client=plain) as client:
-        found = agent(row, client)
-        return await found if inspect.isawaitable(found) else found
+        result = agent(row, client)
+        return await result if inspect.isawaitable(result) else result
 
 
 def _report(result: object, author: str) -> str:

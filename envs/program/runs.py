@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import secrets
 import socket
 from asyncio import AbstractEventLoop
@@ -51,14 +50,25 @@ class Runs:
         self._server = ForkServer(spec, kwargs, memory, variables, self._scratch.place)
         self._numbers = itertools.count()
         self._connections: dict[int, socket.socket] = {}
-        token = secrets.token_bytes(TOKEN_BYTES)
-        with self._server.fork(next(self._numbers), token) as first:
-            first.settimeout(START_SECONDS)
-            said = Inbox(token).take(first.recv(1 << 16))  # its process, or an error
-        failure = said[0][0] if said and isinstance(said[0], tuple) else "the program's process does not start"
-        if isinstance(failure, str):
+        if failure := self._failure_to_start():
             self.close()
             raise InvalidArgument(f"gagpo/Program-v0: {failure}")
+
+    def _failure_to_start(self) -> str:
+        """Why no run can start, from a first process; '' if it starts."""
+        token = secrets.token_bytes(TOKEN_BYTES)
+        try:
+            with self._server.fork(next(self._numbers), token) as first:
+                first.settimeout(START_SECONDS)
+                messages = Inbox(token).take(first.recv(1 << 16))  # its process, or an error
+        except (GagpoError, OSError) as error:
+            return f"the program's process does not start ({error})"
+        match messages:
+            case [(int(),)]:
+                return ""
+            case [(str(error),)]:
+                return error
+        return "the program's process does not start"
 
     def start(self, order: dict[str, Any], ended: Callable[[Ended], None]) -> int:
         """Begin a run and return its number; ``ended`` is called unless it is killed.
@@ -72,6 +82,7 @@ class Runs:
             connection = self._connections[number] = self._server.fork(number, token)
             Pipe(connection).send([("reset", 0, message, None)], SEND_SECONDS)
         except (GagpoError, OSError, ValueError, RecursionError) as error:
+            self._scratch.drop(number)
             self._loop.call_soon(ended, Ended("", f"it could not be started: {error}"))
             return number
 
@@ -108,10 +119,8 @@ class Runs:
 
     def _hand_over(self, number: int, row: Json) -> dict[str, str]:
         """Write the task's row into the scratch folder of a run; returns the variables that describe both."""
-        folder = self._scratch.add(number)
-        text, path = json.dumps(row, ensure_ascii=False), os.path.join(folder, "task.json")
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
+        text = json.dumps(row, ensure_ascii=False)
+        folder, path = self._scratch.add(number, text)
         variables = {"TMPDIR": folder, "GAGPO_TASK_FILE": path}
         return {**variables, "GAGPO_TASK": text} if fits("GAGPO_TASK", text) else variables
 

@@ -42,14 +42,14 @@ def read_tasks(path: str | Path) -> tuple[dict[str, TaskSet], dict[str, Json]]:
             if len(line) > LARGEST_ROW:
                 raise InvalidArgument(f"{where}: longer than {LARGEST_ROW >> 20} MB")
             text = line.decode()
-            row, found = _TaskRow.model_validate_json(text), json.loads(text)
+            row, content = _TaskRow.model_validate_json(text), json.loads(text)
             if row.id in rows:
                 raise InvalidArgument(f"{where}: another row has the id {row.id!r}")
             chance = int(hashlib.sha256(row.id.encode()).hexdigest(), 16)
             split = row.split or ("test" if chance % 5 == 0 else "train")
-            digest = hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:16]
+            digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
             tasks[split].append(Task(row.id, split, row.type, digest))
-            rows[row.id] = found
+            rows[row.id] = content
     except InvalidArgument:
         raise
     except ValidationError as error:

@@ -11,6 +11,7 @@ from gagpo.base.errors import InvalidArgument
 PASSED = frozenset(
     {"CONDA_PREFIX", "HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "SHELL", "TERM", "TZ", "USER"}
     | {"SSL_CERT_DIR", "SSL_CERT_FILE", "VIRTUAL_ENV"}
+    | {"ALFWORLD_DATA", "GAGPO_DATA", "SQL_DATA", "WEBSHOP_DATA"}  # where this package's environments find theirs
     | {"MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"}
 )
 PASSED_PREFIXES = ("LC_", "PYTHON")

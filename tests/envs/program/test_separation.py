@@ -91,14 +91,14 @@ if TASK["id"] == "victim":
     print('{{"reward": 1}}')
 else:
     chat(user("ready"))
-    own, stolen, signalled = os.environ["OPENAI_API_KEY"], set(), 0
+    key_here, stolen, signalled = os.environ["OPENAI_API_KEY"], set(), 0
     for process in filter(str.isdecimal, os.listdir("/proc")):
         try:
             variables = open(f"/proc/{{process}}/environ").read().split("\\0")
             stolen |= {{line.partition("=")[2] for line in variables if line.startswith("OPENAI_API_KEY=")}}
         except OSError:
             pass
-    for key in stolen - {{own}}:
+    for key in stolen - {{key_here}}:
         post("/reward", {{"reward": -7}}, key=key)
     for process in (int(open({pid!r}).read()), {trainer}):
         try:
@@ -156,9 +156,9 @@ os.killpg(0, signal.SIGKILL)  # also what it started
 """
     done = subprocess.run([sys.executable, "-c", code, script], cwd=ROOT, stdout=subprocess.PIPE, timeout=60)
     assert done.returncode == -signal.SIGKILL
-    found = ast.literal_eval(done.stdout.decode())
-    assert found[0] == status and found[2] == "" and output in (found[1], None)
-    assert len(found[1]) <= MOST_OUTPUT
+    result = ast.literal_eval(done.stdout.decode())
+    assert result[0] == status and result[2] == "" and output in (result[1], None)
+    assert len(result[1]) <= MOST_OUTPUT
 
 
 def test_a_command_that_cannot_be_started_is_an_error_of_the_system():

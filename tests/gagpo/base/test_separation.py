@@ -44,12 +44,12 @@ def reach(process):
 
 def attack():
     entered = separate(landlock)
-    own, _ = begun(lambda: True)
+    child, _ = begun(lambda: True)
     for name in ("from", "to"):
         os.mkdir(f"{folder}/{name}")
     open(f"{folder}/from/file", "w").close()
     os.replace(f"{folder}/from/file", f"{folder}/to/file")
-    return {"entered": entered, "sibling": reach(victim), "parent": reach(os.getppid()), "child": reach(own)}
+    return {"entered": entered, "sibling": reach(victim), "parent": reach(os.getppid()), "child": reach(child)}
 
 landlock, folder = int(sys.argv[1]), sys.argv[2]
 if not landlock and os.geteuid() == 0:  # a user's namespace
