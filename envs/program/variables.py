@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from gagpo.base.errors import InvalidArgument
 
 PASSED = frozenset(
-    {"CONDA_PREFIX", "HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "SHELL", "TERM", "TZ", "USER"}
-    | {"SSL_CERT_DIR", "SSL_CERT_FILE", "VIRTUAL_ENV"}
-    | {"ALFWORLD_DATA", "GAGPO_DATA", "SQL_DATA", "WEBSHOP_DATA"}  # where this package's environments find theirs
+    {"HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TERM", "TZ", "USER"}
+    | {"CONDA_PREFIX", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "SSL_CERT_DIR", "SSL_CERT_FILE", "VIRTUAL_ENV"}
     | {"MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"}
+    | {"ALFWORLD_DATA", "GAGPO_DATA", "SQL_DATA", "WEBSHOP_DATA"}  # where this package's environments find theirs
 )
 PASSED_PREFIXES = ("LC_", "PYTHON")
 SET_HERE = frozenset(

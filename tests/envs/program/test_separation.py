@@ -183,6 +183,7 @@ os.mkdir(os.environ["TMPDIR"] + "/closed", 0)
 @pytest.mark.parametrize("end", ["print('{\"reward\": 1}')", "os.kill(os.getppid(), 9)\ntime.sleep(1000)"])
 def test_the_scratch_folder_of_a_program_is_removed(tmp_path, end):
     with running(tmp_path, LITTER + end) as pool:
+        pool._max_restarts = 0
         pool.reset(0, "a", 1)
         folder = Path(wait(pool).observation)
         assert folder.is_dir() and folder.stat().st_mode & 0o077 == 0
