@@ -66,8 +66,8 @@ class Runs:
         match messages:
             case [(int(),)]:
                 return ""
-            case [(str(error),)]:
-                return error
+            case [(str(reason),)]:
+                return reason
         return "the program's process does not start"
 
     def start(self, order: dict[str, Any], ended: Callable[[Ended], None]) -> int:
