@@ -111,6 +111,7 @@ class TextEnv(gymnasium.Env[str, str]):
     multiline: whether an action may have several lines; a code fence around it is then removed.
     packages: optional modules that it needs, each with what to install, such as ``{"mcp": "gagpo[mcp]"}``.
     tools: tools that are called by name; without any, an action is a text (:mod:`gagpo.envs.tools.env`).
+    concurrency: the most episodes that an evaluation runs at once by default; None for no limit of the environment.
     """
 
     metadata: Info = {"render_modes": ["ansi"]}  # noqa: RUF012 (declared so by gymnasium.Env)
@@ -123,6 +124,7 @@ class TextEnv(gymnasium.Env[str, str]):
     multiline: ClassVar[bool] = False
     packages: ClassVar[Mapping[str, str]] = {}
     tools: Sequence[Tool] = ()
+    concurrency: int | None = None
 
     def __init__(
         self, split: str = "train", max_turns: int = 50, expert: bool | str = False, render_mode: str | None = None

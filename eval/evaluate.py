@@ -170,7 +170,7 @@ class ChosenPanel:
             GagpoError: every episode failed in its environment. The journal is deleted.
         """
         request, material = self.request, self.env.material(player.kwargs)
-        tools = tools_of(self.env)
+        tools, most = tools_of(self.env), getattr(self.env, "concurrency", None)
         key = {
             **request.facts(),
             **({"tools": [tool.spec for tool in tools]} if tools else {}),
@@ -194,7 +194,7 @@ class ChosenPanel:
                 temperature=player.temperature,
                 tries=request.tries,
                 seed=request.seed,
-                concurrency=request.concurrency or player.concurrency,
+                concurrency=request.concurrency or min(player.concurrency, most or player.concurrency),
                 lockstep=player.lockstep,
                 quiet=request.quiet,
                 journal=journal,

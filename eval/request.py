@@ -40,7 +40,7 @@ class EvaluationRequest:
     context: how the model is prompted; the prompt is ``plain`` by default, ``tags`` at a server.
     seed: seed of the episodes.
     workers: number of environment processes.
-    concurrency: episodes at once, 256 by default, 16 at a server.
+    concurrency: episodes at once; by default 256, 16 at a server, and one per CPU core where each starts a program.
     device: by default the run's, else ``cpu``.
     revision: revision of a hub model; the result gives its commit.
     trust_remote_code: run code that comes with the model. Read it first.

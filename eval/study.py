@@ -269,7 +269,7 @@ def row_of(label: str, run: Run, number: int = 1, split: str | None = None, stag
 
 def read_rows(path: Path) -> list[RunRow]:
     """The rows of a file, one JSON object per line; :class:`BadResult` tells line and key of a bad one."""
-    lines = read_text(path).splitlines()
+    lines = read_text(path).removeprefix("\ufeff").split("\n")  # splitlines() would end a line within a JSON string
     rows = [read_as(RunRow, line, f"{path}, line {i}") for i, line in enumerate(lines, 1) if line.strip()]
     if not rows:
         raise BadResult(f"{path}: holds no rows")

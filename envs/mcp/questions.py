@@ -52,15 +52,13 @@ def read_questions(path: str | Path) -> tuple[dict[str, TaskSet], dict[str, Tool
     content) and ``calls``.
     """
     try:
-        lines = regular_file.read_bytes(Path(path)).decode().splitlines()
+        lines = [(number, line.decode()) for number, line in regular_file.read_lines(Path(path))]
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"questions {path}: cannot be read ({first_line(error)})") from None
     tasks: dict[str, list[Task]] = {split: [] for split in SPLITS}
     questions: dict[str, ToolQuestion] = {}
     contents: dict[str, int] = {}
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+    for number, line in lines:
         where = f"questions {path}, line {number}"
         row = _row(line, where)
         digest = hashlib.sha256(f"{row.question}\0{row.answer}".encode()).hexdigest()[:16]

@@ -18,6 +18,7 @@ import signal
 import socket
 import struct
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -26,6 +27,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gagpo.base import guard
 from gagpo.base.child import Child, Pipe
 from gagpo.base.errors import GagpoError
+from gagpo.base.removal import remove
 from gagpo.envs.base import Kwargs
 from gagpo.envs.lookup import name_of, portable
 from gagpo.envs.pool.output import CapturedOutput
@@ -35,6 +37,7 @@ from gagpo.envs.pool.worker import maker, serve
 _ORDER = struct.Struct(f"<cI{TOKEN_BYTES}s")  # operation, number of the worker, token of a new one
 _STATUS = struct.Struct("<i?")  # exit code of a worker, and whether the fork server killed it for its memory
 _WATCH_SECONDS = 0.25  # between checks of the workers' memory
+_WATCH_SHARE = 4  # how many times as long as a check the next one waits at least
 _ANSWER_SECONDS = 30.0
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -44,22 +47,37 @@ class ForkServerLost(GagpoError, RuntimeError):
 
 
 class ForkServer:
-    """Starts and ends worker processes by a number that the caller chooses."""
+    """Starts and ends worker processes by a number that the caller chooses.
 
-    def __init__(self, spec: EnvSpec, kwargs: Kwargs, memory_limit_mb: int | None = None):
-        self._settings = (spec, kwargs, memory_limit_mb)
+    spec, kwargs: of the environment.
+    memory_limit_mb: MiB that a worker and its children may take beyond what it shares with the others; None for no
+        limit.
+    variables: environment variables of the fork server and its workers; None for those of this process.
+    scratch: a folder that the fork server removes at its end, even if this process was killed; '' for none.
+    """
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        kwargs: Kwargs,
+        memory_limit_mb: int | None = None,
+        variables: Mapping[str, str] | None = None,
+        scratch: str = "",
+    ):
+        self._settings = (spec, kwargs, memory_limit_mb, scratch)
+        given = os.environ if variables is None else variables
         self._child = Child(
             "gagpo.envs.pool.fork_server:main",
             # One hash seed, so that the order of sets is the same in every worker and run.
-            variables={**dict.fromkeys(_THREADS, "1"), "PYTHONHASHSEED": "0", **os.environ},
+            variables={**dict.fromkeys(_THREADS, "1"), "PYTHONHASHSEED": "0", **given},
         )
         self._output = CapturedOutput(name_of(spec))
 
     def start(self) -> Pipe:
         """Start the fork server unless it was started; ValueError if the settings cannot be sent to it."""
         if self._child.pipe is None:
-            spec, kwargs, memory_limit_mb = self._settings
-            settings = (portable(spec), plain(dict(kwargs), "kwargs"), memory_limit_mb)
+            spec, kwargs, memory_limit_mb, scratch = self._settings
+            settings = (portable(spec), plain(dict(kwargs), "kwargs"), memory_limit_mb, scratch)
             with self._output.receiving() as descriptor:
                 self._child.output = descriptor
                 pipe = self._child.start()
@@ -115,7 +133,7 @@ def main(pipe: Pipe) -> None:
     guard.adopt_orphans()
     pool = os.getppid()
     try:
-        text, kwargs, limit = pipe.receive()
+        text, kwargs, limit, scratch = pipe.receive()
     except EOFError:
         return
     spec = EnvSpec.from_json(text)
@@ -126,8 +144,9 @@ def main(pipe: Pipe) -> None:
     workers: dict[int, int] = {}
     try:
         while os.getppid() == pool:
-            if not select.select([pipe.socket], [], [], watch.seconds)[0]:
-                watch.look(workers)
+            ready, _, _ = select.select([pipe.socket], [], [], watch.patience())
+            watch.look_if_due(workers)  # also while orders come without a pause
+            if not ready:
                 continue
             order, descriptors, _, _ = socket.recv_fds(pipe.socket, _ORDER.size, 1)
             if len(order) < _ORDER.size:
@@ -155,24 +174,38 @@ def main(pipe: Pipe) -> None:
         for process in workers.values():
             guard.end(process)
         guard.end_strays(())
+        if scratch:
+            remove(scratch)
 
 
 class _MemoryWatch:
     """Kills workers that take too much memory with their children; the system limits only single processes."""
 
     def __init__(self, limit_mb: int | None):
-        self.seconds = 1.0 if limit_mb is None else _WATCH_SECONDS
+        self._seconds = 1.0 if limit_mb is None else _WATCH_SECONDS
         self._most = None if limit_mb is None else (limit_mb << 20) + guard.resident_memory(os.getpid())
         self._killed: set[int] = set()
+        self._due = time.monotonic() + self._seconds
 
-    def look(self, workers: Mapping[int, int]) -> None:
-        if self._most is None:
+    def patience(self) -> float:
+        """Seconds until the next look."""
+        return max(0.0, self._due - time.monotonic())
+
+    def look_if_due(self, workers: Mapping[int, int]) -> None:
+        """Check all workers unless that was done a moment ago."""
+        begin = time.monotonic()
+        if begin < self._due:
             return
+        if self._most is not None:
+            self._look(workers, self._most)
+        # Hundreds of workers with many children take long to check: orders get most of the time.
+        self._due = time.monotonic() + max(self._seconds, _WATCH_SHARE * (time.monotonic() - begin))
+
+    def _look(self, workers: Mapping[int, int], most: int) -> None:
         for number, process in workers.items():
-            if number not in self._killed and guard.resident_memory(process) > self._most:
+            if number not in self._killed and guard.resident_memory(process) > most:
                 self._killed.add(number)
-                with suppress(OSError):
-                    os.kill(process, signal.SIGKILL)  # reaped when the pool asks for its status
+                guard.kill(process)  # reaped when the pool asks for its status
 
     def killed(self, number: int) -> bool:
         """Whether it killed worker ``number``; forgets the worker."""
@@ -188,7 +221,7 @@ def _preload(spec: EnvSpec, kwargs: Kwargs) -> str:
         preload = getattr(load_env_creator(spec.entry_point), "preload", None)
         if preload is not None:
             preload(**{**spec.kwargs, **kwargs})
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # Ctrl-C is ignored here, so every exception comes from the module
         return describe(error)
     return ""
 

@@ -100,7 +100,7 @@ class WorkerPool(BasePool):
             self._start(link)
         if not workers:
             try:
-                self._host = Host(maker(self._spec, self._kwargs))
+                self._host = Host(maker(self._spec, self._kwargs), own_process=False)
             except (Exception, SystemExit) as error:
                 if is_termination(error):
                     raise

@@ -97,10 +97,13 @@ class Host:
     """Environments by slot. An instance is reused by the next slot; one that broke is closed.
 
     memory_limit_mb: the limit that a MemoryError mentions; None for no limit.
+    own_process: SystemExit and KeyboardInterrupt come from the environment. In a process that gets the user's signals
+        they may be the answer to one, and then they pass.
     """
 
-    def __init__(self, make: Callable[[], gymnasium.Env], memory_limit_mb: int | None = None):
+    def __init__(self, make: Callable[[], gymnasium.Env], memory_limit_mb: int | None = None, own_process: bool = True):
         self._make = make
+        self._own_process = own_process
         self._memory_limit_mb = memory_limit_mb
         self._running: dict[int, gymnasium.Env] = {}
         self._idle: list[gymnasium.Env] = [make()]  # so that wrong settings fail at once
@@ -117,11 +120,11 @@ class Host:
                 return step_answer(self._running[slot].step(*arguments))
             task, seed = arguments
             return reset_answer(self._env(slot).reset(seed=seed, options={"task": task}))
-        except (Exception, SystemExit) as error:
-            if is_termination(error):
+        except BaseException as error:
+            if not self._is_fault(error):
                 raise
             if slot in self._running:
-                _close(self._running.pop(slot))
+                self._close(self._running.pop(slot))
             if isinstance(error, MemoryError) and self._memory_limit_mb is not None:
                 return (f"{describe(error)}: the worker's limit is {self._memory_limit_mb} MB",)
             return (describe(error),)
@@ -134,18 +137,21 @@ class Host:
     def close(self) -> None:
         """Close every environment; safe to call twice."""
         for env in (*self._running.values(), *self._idle):
-            _close(env)
+            self._close(env)
         self._running.clear()
         self._idle.clear()
 
+    def _close(self, env: gymnasium.Env) -> None:
+        try:
+            env.close()
+        except BaseException as error:
+            if not self._is_fault(error):
+                raise
+            print(f"closing an environment failed: {describe(error)}", file=sys.stderr)
 
-def _close(env: gymnasium.Env) -> None:
-    try:
-        env.close()
-    except (Exception, SystemExit) as error:
-        if is_termination(error):
-            raise
-        print(f"closing an environment failed: {describe(error)}", file=sys.stderr)
+    def _is_fault(self, error: BaseException) -> bool:
+        """Whether the environment, not a signal, is the cause of an error."""
+        return self._own_process or (isinstance(error, Exception | SystemExit) and not is_termination(error))
 
 
 def serve(
@@ -159,7 +165,7 @@ def serve(
     process, connection = os.getpid(), pipe.socket
     try:
         host = None if failure else Host(make, memory_limit_mb)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # Ctrl-C is ignored here, so every exception comes from the environment
         host, failure = None, describe(error)
     if host is None:
         connection.sendall(pack((failure,), token))

@@ -10,12 +10,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
+from gagpo.base.cores import available_cores
 from gagpo.base.errors import InvalidArgument, MissingPackage
 from gagpo.envs.base import Kwargs, MarkovKey, Outcome, TextEnv
 from gagpo.envs.pool import Pool
 from gagpo.envs.program.episodes import Limits
 from gagpo.envs.program.messages import Json
 from gagpo.envs.program.tasks import SPLITS, read_tasks
+from gagpo.envs.program.variables import LONGEST_VARIABLE, fits, named, passed
 from gagpo.envs.tasks import Task, TaskSet
 
 
@@ -23,7 +25,7 @@ class ProgramEnv(TextEnv):
     """Runs a program for each task, and shows each of its requests to a model.
 
     The program finds the address of the model in ``OPENAI_BASE_URL`` and ``ANTHROPIC_BASE_URL``, and its task in
-    ``GAGPO_TASK``. It ends the episode by ending itself.
+    ``GAGPO_TASK_FILE`` and, unless it is long, in ``GAGPO_TASK``. It ends the episode by ending itself.
 
     command: the program and its arguments, as a list or one line; ``python`` is this interpreter.
     agent: instead of a command, ``module:function``: ``async def play(task, client) -> reward``.
@@ -34,11 +36,13 @@ class ProgramEnv(TextEnv):
     tokens: sampled tokens after which no request is answered.
     seconds: for the program's own work in an episode, without waiting for answers.
     memory: megabytes that the program and each process it starts may allocate; None for no limit.
+    environment: names of environment variables that it gets besides the usual ones, such as ``PATH`` and ``HOME``
+        (:data:`gagpo.envs.program.variables.PASSED`).
     """
 
     splits: ClassVar[tuple[str, ...]] = SPLITS
     markov_key: ClassVar[MarkovKey | None] = "state"
-    immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial | {"memory", "seconds"}
+    immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial | {"environment", "memory", "seconds"}
     choosing: ClassVar[frozenset[str]] = frozenset({"tasks"})
 
     def __init__(
@@ -51,12 +55,13 @@ class ProgramEnv(TextEnv):
         tokens: int = 1_000_000,
         seconds: float = 600.0,
         memory: int | None = None,
+        environment: str | Sequence[str] = (),
         **kwargs: Any,
     ):
         super().__init__(max_turns=max_turns, **kwargs)
         if not (find_spec("uvicorn") and find_spec("starlette")):
             raise MissingPackage("a program needs starlette and uvicorn: pip install 'gagpo[gateway]'")
-        words = shlex.split(command) if isinstance(command, str) else list(command)
+        words = _words(command)
         if bool(words) == bool(agent):
             raise InvalidArgument("give either command='python my_agent.py' or agent='module:function'")
         for name, value in (("agent", agent), ("reward", reward)):
@@ -71,6 +76,8 @@ class ProgramEnv(TextEnv):
                 raise InvalidArgument(f"{name} must be above 0, got {limit!r:.40}")
         self.program = {"command": words, "agent": agent, "reward": reward}
         self.memory, self.tokens, self.seconds = memory, tokens, seconds
+        self.environment = named(environment)
+        self.concurrency = available_cores()  # each episode starts a program
         self._tasks, self._rows = read_tasks(tasks)
         # The last one is evaluated by default.
         self.splits = tuple(sorted(SPLITS, key=lambda split: len(self._tasks[split]) > 0))  # type: ignore[misc]
@@ -84,7 +91,8 @@ class ProgramEnv(TextEnv):
 
         env = cls(**kwargs)
         limits = Limits(env.max_turns, env.tokens, env.seconds, reset_deadline, step_deadline)
-        return ProgramPool(env.program, limits, env._find, env.memory or memory)
+        variables = passed(env.environment)
+        return ProgramPool(env.program, limits, env._find, env.memory or memory, variables=variables)
 
     def tasks(self, split: str) -> TaskSet:
         if split not in self._tasks:
@@ -97,3 +105,17 @@ class ProgramEnv(TextEnv):
     def _find(self, name: str) -> tuple[Task, Json]:
         split = next((one for one in SPLITS if name in self._tasks[one]), self.split)
         return self._tasks[split][name], self._rows[name]
+
+
+def _words(command: str | Sequence[str]) -> list[str]:
+    """The words of a command. Raises: InvalidArgument for one that no system can start."""
+    try:
+        words = shlex.split(command) if isinstance(command, str) else list(command)
+    except ValueError as error:
+        raise InvalidArgument(f"command {command!r:.80}: {error}") from None
+    for word in words:
+        if not isinstance(word, str) or "\0" in word:
+            raise InvalidArgument(f"command: {word!r:.80} is not a word of text; quote it")
+        if not fits("", word):
+            raise InvalidArgument(f"command: {word!r:.40} is longer than {LONGEST_VARIABLE} bytes")
+    return words

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from asyncio import AbstractEventLoop, Future, TimerHandle
 from collections import deque
@@ -195,7 +196,7 @@ class Episode:
     def _finish(self, ended: Ended) -> None:
         """Conclude with the reward in the last line of the output, or with what was posted before."""
         self._unwatch()
-        last = next((line for line in reversed(ended.output.splitlines()) if line.strip()), "")
+        last = next((line for line in reversed(re.split("[\r\n]", ended.output)) if line.strip()), "")
         fault = f"the reward function failed: {ended.failure}" if ended.failure else ""
         try:
             result = json.loads(last) if last.lstrip().startswith("{") else None

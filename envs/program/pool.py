@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gagpo.base.errors import GagpoError
@@ -19,6 +18,7 @@ from gagpo.envs.program.episodes import Episode, Limits, Outcome, ProgramFault
 from gagpo.envs.program.messages import Completion, Json
 from gagpo.envs.program.runs import Runs
 from gagpo.envs.program.server import GatewayServer
+from gagpo.envs.program.variables import passed
 from gagpo.envs.tasks import Task
 
 CLOSE_SECONDS, ANSWER_SECONDS = 5.0, 0.05
@@ -33,6 +33,7 @@ class ProgramPool(BasePool):
     program: arguments of :class:`gagpo.envs.program.process.ProgramProcess`.
     find: gives the task and the row of an id.
     memory: megabytes that a program may allocate; None for no limit.
+    variables: environment variables of all programs; by default :func:`gagpo.envs.program.variables.passed`.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class ProgramPool(BasePool):
         find: Callable[[str], tuple[Task, Json]],
         memory: int | None = None,
         max_restarts: int = 1,
+        variables: Mapping[str, str] | None = None,
     ):
         self._place = Holder()
         super().__init__([self._place], max_restarts)
@@ -50,7 +52,7 @@ class ProgramPool(BasePool):
         self._episodes: dict[int, Episode] = {}  # by the number of the assignment
         self._loop = asyncio.new_event_loop()
         self._server = GatewayServer()
-        self._runs = Runs(self._loop, program, memory)
+        self._runs = Runs(self._loop, program, memory, passed(()) if variables is None else variables)
         self._thread = threading.Thread(target=self._serve, name="gateway", daemon=True)
         self._thread.start()
 
@@ -128,8 +130,7 @@ class ProgramPool(BasePool):
             return
         episode = Episode(*found, self._judged, self._limits, self._loop, self._runs, tell)
         self._episodes[number] = episode
-        about = {"GAGPO_TASK": json.dumps(episode.row, ensure_ascii=False), "GAGPO_SEED": str(seed or 0)}
-        episode.start(self._server.admit(episode) | about)
+        episode.start(self._server.admit(episode) | {"GAGPO_SEED": str(seed or 0)})
 
     def _release(self, number: int) -> None:
         if (episode := self._episodes.pop(number, None)) is not None:

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 import json
+import math
 import os
-import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import IO, Any
+from typing import Any
 
 import gymnasium
 
-from gagpo.base import guard
 from gagpo.base.registry import Registry
+from gagpo.base.separation import separate
 from gagpo.envs.base import Info
+from gagpo.envs.pool.wire import Garbage
+from gagpo.envs.program.command import run
 from gagpo.envs.program.messages import Json
 
 FUNCTIONS: Registry[Callable[..., Any]] = Registry("function", "gagpo.functions", {})
-MOST_OUTPUT = 64 << 10  # bytes of a program's output that are read, the last ones
 
 
 class ProgramProcess(gymnasium.Env[str, str]):
@@ -36,7 +36,8 @@ class ProgramProcess(gymnasium.Env[str, str]):
 
     @staticmethod
     def preload(command: Sequence[str], agent: str, reward: str) -> None:
-        """Import once what all runs need."""
+        """Import once what all runs need, where the environment of the training process cannot be read."""
+        separate()
         for name in filter(None, (agent, reward)):
             FUNCTIONS.find(name)
         if agent:
@@ -44,16 +45,19 @@ class ProgramProcess(gymnasium.Env[str, str]):
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[str, Info]:
         order: Json = json.loads((options or {})["task"])
+        separate()  # from other episodes, whose keys this one must not read
         os.environ.update(order["variables"])
+        tempfile.tempdir = None  # chosen anew, by TMPDIR
         if "transcript" in order:
-            return _reported(FUNCTIONS.find(self.judge)(order["row"], order["transcript"])), {"status": 0}
+            reward = FUNCTIONS.find(self.judge)(order["row"], order["transcript"])
+            if reward is None:
+                raise Garbage("the reward function returned None; return a number")
+            return _report(reward, "the reward function"), {"status": 0}
         if self.agent:
-            return _reported(asyncio.run(_played(FUNCTIONS.find(self.agent), order["row"]))), {"status": 0}
-        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-            alive = functools.partial(guard.die_with_parent, os.getpid())
-            nothing = subprocess.DEVNULL
-            child = subprocess.Popen(self.command, stdin=nothing, stdout=output, stderr=errors, preexec_fn=alive)
-            return _tail(output, child), {"status": child.wait(), "errors": _tail(errors, child)}
+            reward = asyncio.run(_played(FUNCTIONS.find(self.agent), order["row"]))
+            return "" if reward is None else _report(reward, "the agent"), {"status": 0}  # it may have posted one
+        status, output, errors = run(self.command)
+        return output, {"status": status, "errors": errors}
 
 
 async def _warmed() -> None:
@@ -75,17 +79,44 @@ async def _played(agent: Callable[..., Any], row: Json) -> object:
 
     plain = DefaultAsyncHttpxClient(verify=False)  # no TLS here, and loading certificates takes 40 ms
     async with AsyncOpenAI(max_retries=0, timeout=None, http_client=plain) as client:
-        found = agent(row, client)
-        return await found if inspect.isawaitable(found) else found
+        result = agent(row, client)
+        return await result if inspect.isawaitable(result) else result
 
 
-def _reported(result: object) -> str:
-    """The result of a function as a program reports it."""
-    return json.dumps(result if isinstance(result, dict) else {"reward": result})
+def _report(result: object, author: str) -> str:
+    """The result of a function as a program reports it: one line of JSON.
+
+    author: who returned it, for the error.
+
+    Raises: Garbage for what is neither a number nor a mapping with one.
+    """
+    values = dict(result) if isinstance(result, Mapping) else {"reward": result}
+    report: dict[str, float | bool] = {}
+    if "reward" in values:
+        report["reward"] = _number(values["reward"], author)
+    success = _unwrapped(values.get("success"))
+    if success is not None:
+        if not isinstance(success, bool):
+            raise Garbage(f"{author} returned {success!a:.40} as success; return True or False")
+        report["success"] = success
+    return json.dumps(report)
 
 
-def _tail(file: IO[bytes], child: subprocess.Popen[bytes]) -> str:
-    """The end of what a child wrote, once it has ended."""
-    child.wait()
-    file.seek(max(0, file.seek(0, os.SEEK_END) - MOST_OUTPUT))
-    return file.read().decode("utf-8", "replace")
+def _number(value: object, author: str) -> float:
+    """A reward as a number: of Python, or a scalar of NumPy, torch and others."""
+    number = _unwrapped(value)
+    convertible = hasattr(type(number), "__float__") and not hasattr(number, "shape")
+    try:
+        if convertible:
+            return float(number)  # type: ignore[arg-type]
+    except OverflowError:
+        return math.inf  # refused later, as any number that is too large
+    except (TypeError, ValueError):
+        pass
+    kind = f"an array of shape {number.shape}" if hasattr(number, "shape") else type(number).__name__
+    raise Garbage(f'{author} returned {kind} as the reward; return a number, or {{"reward": 1.0, "success": True}}')
+
+
+def _unwrapped(value: object) -> object:
+    """The Python number in an array without dimensions; any other value as it is."""
+    return value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value

@@ -14,9 +14,12 @@ from typing import Any, NamedTuple
 from gymnasium.envs.registration import EnvSpec
 
 from gagpo.base.child import Pipe
-from gagpo.base.errors import InvalidArgument
-from gagpo.envs.pool.fork_server import ForkServer, ForkServerLost
+from gagpo.base.errors import GagpoError, InvalidArgument
+from gagpo.envs.pool.fork_server import ForkServer
 from gagpo.envs.pool.wire import TOKEN_BYTES, Inbox
+from gagpo.envs.program.messages import Json
+from gagpo.envs.program.scratch import Scratch
+from gagpo.envs.program.variables import fits
 
 START_SECONDS, SEND_SECONDS = 120.0, 30.0
 
@@ -33,32 +36,53 @@ class Runs:
 
     kwargs: of :class:`gagpo.envs.program.process.ProgramProcess`.
     memory: megabytes that a run may allocate; None for no limit.
+    variables: all environment variables of the runs, apart from those that each run gets for itself.
 
     Raises: InvalidArgument if a function of the user cannot be imported.
     """
 
-    def __init__(self, loop: AbstractEventLoop, kwargs: dict[str, Any], memory: int | None):
+    def __init__(
+        self, loop: AbstractEventLoop, kwargs: dict[str, Any], memory: int | None, variables: Mapping[str, str]
+    ):
         place = "gagpo.envs.program.process:ProgramProcess"
         spec = EnvSpec("gagpo/ProgramProcess-v0", entry_point=place, order_enforce=False, disable_env_checker=True)
-        self._server, self._loop = ForkServer(spec, kwargs, memory), loop
+        self._loop, self._scratch = loop, Scratch()
+        self._server = ForkServer(spec, kwargs, memory, variables, self._scratch.place)
         self._numbers = itertools.count()
         self._connections: dict[int, socket.socket] = {}
-        token = secrets.token_bytes(TOKEN_BYTES)
-        with self._server.fork(next(self._numbers), token) as first:
-            first.settimeout(START_SECONDS)
-            said = Inbox(token).take(first.recv(1 << 16))  # its process, or an error
-        failure = said[0][0] if said and isinstance(said[0], tuple) else "the program's process does not start"
-        if isinstance(failure, str):
+        if failure := self._failure_to_start():
             self.close()
             raise InvalidArgument(f"gagpo/Program-v0: {failure}")
 
+    def _failure_to_start(self) -> str:
+        """Why no run can start, from a first process; '' if it starts."""
+        token = secrets.token_bytes(TOKEN_BYTES)
+        try:
+            with self._server.fork(next(self._numbers), token) as first:
+                first.settimeout(START_SECONDS)
+                messages = Inbox(token).take(first.recv(1 << 16))  # its process, or an error
+        except (GagpoError, OSError) as error:
+            return f"the program's process does not start ({error})"
+        match messages:
+            case [(int(),)]:
+                return ""
+            case [(str(reason),)]:
+                return reason
+        return "the program's process does not start"
+
     def start(self, order: dict[str, Any], ended: Callable[[Ended], None]) -> int:
-        """Begin a run and return its number; ``ended`` is called unless it is killed."""
+        """Begin a run and return its number; ``ended`` is called unless it is killed.
+
+        order: ``variables`` of the run, the ``row`` of its task, and the ``transcript`` for a reward function.
+        """
         number, inbox = next(self._numbers), Inbox(token := secrets.token_bytes(TOKEN_BYTES))
         try:
+            variables = {**order["variables"], **self._hand_over(number, order["row"])}
+            message = json.dumps({**order, "variables": variables}, ensure_ascii=False)
             connection = self._connections[number] = self._server.fork(number, token)
-            Pipe(connection).send([("reset", 0, json.dumps(order, ensure_ascii=False), None)], SEND_SECONDS)
-        except (ForkServerLost, OSError) as error:
+            Pipe(connection).send([("reset", 0, message, None)], SEND_SECONDS)
+        except (GagpoError, OSError, ValueError, RecursionError) as error:
+            self._scratch.drop(number)
             self._loop.call_soon(ended, Ended("", f"it could not be started: {error}"))
             return number
 
@@ -66,10 +90,10 @@ class Runs:
             data = b""
             with suppress(OSError):
                 data = connection.recv(1 << 20)
-            answers = [one for one in inbox.take(data) if isinstance(one, tuple) and not isinstance(one[0], int)]
-            if answers or not data:
+            answers = list(filter(None, map(_answer, inbox.take(data))))
+            if answers or inbox.garbled or not data:
                 how = self.kill(number)  # and what the program left behind
-                ended(_ended(*answers[0]) if answers else Ended("", f"it ended with {how}"))
+                ended(answers[0] if answers else Ended("", f"it ended with {how}"))
 
         self._loop.add_reader(connection, read)
         return number
@@ -82,19 +106,35 @@ class Runs:
         connection.close()
         try:
             return self._server.kill(number)
-        except ForkServerLost as error:
+        except GagpoError as error:
             self._server.close()  # the next run starts another
             return str(error)
+        finally:
+            self._scratch.drop(number)
 
     def close(self) -> None:
-        """End all runs; idempotent."""
+        """End all runs and remove their scratch folders; idempotent."""
         self._server.close()
+        self._scratch.close()
+
+    def _hand_over(self, number: int, row: Json) -> dict[str, str]:
+        """Write the task's row into the scratch folder of a run; returns the variables that describe both."""
+        text = json.dumps(row, ensure_ascii=False)
+        folder, path = self._scratch.add(number, text)
+        variables = {"TMPDIR": folder, "GAGPO_TASK_FILE": path}
+        return {**variables, "GAGPO_TASK": text} if fits("GAGPO_TASK", text) else variables
 
 
-def _ended(text: str, info: Mapping[str, Any] | None = None) -> Ended:
-    """The answer of a run: its error alone, or its output with more about a command."""
-    if info is None:
-        return Ended("", text)
-    status, errors = info["status"], " ".join(info.get("errors", "").split())[-300:]
-    how = f"exit status {status}" if status > 0 else f"signal {-status}"
-    return Ended(text, f"it ended with {how}: {errors}" if status else "")
+def _answer(message: object) -> Ended | None:
+    """How a run ended; None for its first message, the id of its process."""
+    match message:
+        case (int(),):
+            return None
+        case (str(error),):
+            return Ended("", error)
+        case (str(output), {"status": 0}):
+            return Ended(output, "")
+        case (str(output), {"status": int(status), "errors": str(errors)}):
+            how = f"exit status {status}" if status > 0 else f"signal {-status}"
+            return Ended(output, f"it ended with {how}: {' '.join(errors.split())[-300:]}")
+    return Ended("", "it sent an invalid answer")

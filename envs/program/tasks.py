@@ -16,7 +16,7 @@ from gagpo.envs.program.messages import Json
 from gagpo.envs.tasks import Task, TaskSet
 
 SPLITS = ("train", "test")
-MOST_TEXT = 100_000  # characters of a row: an environment variable holds it
+LARGEST_ROW = 8 << 20  # bytes
 
 
 class _TaskRow(BaseModel):
@@ -37,20 +37,19 @@ def read_tasks(path: str | Path) -> tuple[dict[str, TaskSet], dict[str, Json]]:
     rows: dict[str, Json] = {}
     where = f"tasks {path}"
     try:
-        for number, line in enumerate(regular_file.read_bytes(Path(path)).decode().splitlines(), 1):
-            if not line.strip():
-                continue
+        for number, line in regular_file.read_lines(Path(path)):
             where = f"tasks {path}, line {number}"
-            row, found = _TaskRow.model_validate_json(line), json.loads(line)
+            if len(line) > LARGEST_ROW:
+                raise InvalidArgument(f"{where}: longer than {LARGEST_ROW >> 20} MB")
+            text = line.decode()
+            row, content = _TaskRow.model_validate_json(text), json.loads(text)
             if row.id in rows:
                 raise InvalidArgument(f"{where}: another row has the id {row.id!r}")
-            if len(line) > MOST_TEXT:
-                raise InvalidArgument(f"{where}: longer than {MOST_TEXT} characters")
             chance = int(hashlib.sha256(row.id.encode()).hexdigest(), 16)
             split = row.split or ("test" if chance % 5 == 0 else "train")
-            digest = hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:16]
+            digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
             tasks[split].append(Task(row.id, split, row.type, digest))
-            rows[row.id] = found
+            rows[row.id] = content
     except InvalidArgument:
         raise
     except ValidationError as error:

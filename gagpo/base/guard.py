@@ -73,12 +73,17 @@ def children(process: int) -> list[int]:
     return found
 
 
-def end(process: int) -> int:
-    """Kill a child process that was not yet reaped, and its group; return its exit code, negative for a signal."""
+def kill(process: int) -> None:
+    """Kill a child process that was not yet reaped, and its group."""
     with suppress(OSError):
         os.killpg(process, signal.SIGKILL)
     with suppress(OSError):
         os.kill(process, signal.SIGKILL)
+
+
+def end(process: int) -> int:
+    """Kill a child process that was not yet reaped, and its group; return its exit code, negative for a signal."""
+    kill(process)
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -14,3 +16,13 @@ def read_bytes(path: Path) -> bytes:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise OSError(None, "not a regular file", str(path))
         return file.read()
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The number and the bytes of every line that is not blank, without a byte order mark; OSError as above.
+
+    For files with a JSON value per line, whose strings may contain U+2028, U+2029 and U+0085: ``str.splitlines`` would
+    end a line there, ``bytes.splitlines`` ends it at line feeds and carriage returns only.
+    """
+    lines = read_bytes(path).removeprefix(codecs.BOM_UTF8).splitlines()
+    return ((number, line) for number, line in enumerate(lines, 1) if line.strip())

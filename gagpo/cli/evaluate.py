@@ -27,7 +27,6 @@ def _option(*flags: str, help: str, min: float | None = None) -> OptionInfo:
 
 
 BaseUrl = Annotated[str | None, _option(help="URL of a compatible server; by default OpenAI's.")]
-Concurrency = Annotated[int | None, _option(help="Concurrent episodes; 16 by default.", min=1)]
 Timeout = Annotated[float | None, _option(help="Timeout of a request in seconds; 120 by default.", min=0.001)]
 InputPrice = Annotated[float | None, _option("--price-in", help="Dollars per million input tokens.", min=0)]
 CachedPrice = Annotated[float | None, _option("--price-cached", help="Dollars per million cached input tokens.", min=0)]
@@ -71,6 +70,10 @@ def evaluate(
     admissible: Annotated[bool | None, typer.Option(help="List the admissible actions.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the episodes.")] = 0,
     workers: Annotated[int, typer.Option(min=0, help="Environment processes.")] = 2,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(min=1, help="Concurrent episodes; by default 256, at a server 16, of programs one per CPU core."),
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...")] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub model.")] = None,
     trust_remote_code: TrustRemoteCode = False,
@@ -80,7 +83,6 @@ def evaluate(
     as_json: Json = False,
     base_url: BaseUrl = None,  # this and the options below are read by _server; most are named as in ApiSettings
     key_variable: KeyVariable = None,
-    concurrency: Concurrency = None,
     timeout: Timeout = None,
     input_price: InputPrice = None,
     cached_price: CachedPrice = None,

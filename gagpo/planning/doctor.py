@@ -30,6 +30,7 @@ from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.precision import dtype_of
 from gagpo.agents.setup import make_engine
 from gagpo.algorithms import load as load_algorithm
+from gagpo.base.cores import available_cores
 from gagpo.base.errors import GagpoError, InvalidArgument, first_line
 from gagpo.credit import Credit
 from gagpo.distributed.ranks import Ranks
@@ -46,7 +47,7 @@ WORST_FIRST: tuple[Verdict, ...] = ("failed", "warning", "ok")
 
 CHECK_SECONDS = 300.0
 MEMINFO = Path("/proc/meminfo")
-MEMORY_LIMIT, CPU_LIMIT = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/cpu.max")
+MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
 SHARED = Path("/dev/shm")
 HOST_GB = {True: 16.0, False: 1.0}  # memory per process, with and without a GPU
 SHARED_GB, FILES = 1.0, 4096
@@ -185,15 +186,6 @@ def available_memory() -> float:
     with suppress(OSError, ValueError):  # not there, or "max"
         free = min(free, float(MEMORY_LIMIT.read_text(encoding="ascii")))
     return free
-
-
-def available_cores() -> int:
-    """Cores that this process may use, by its affinity and its control group."""
-    cores = len(os.sched_getaffinity(0))
-    with suppress(OSError, ValueError):  # not there, or "max"
-        quota, period = map(int, CPU_LIMIT.read_text(encoding="ascii").split())
-        cores = max(1, min(cores, quota // period))
-    return cores
 
 
 def check_disk(machine: Machine) -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import signal
@@ -31,7 +32,7 @@ class FaultyEnv(TextEnv):
     faults: ClassVar[tuple[str, ...]] = (
         *("crash", "exit", "sleep", "spin", "raise", "observation", "surrogate", "reward", "shape", "unpicklable"),
         *("huge", "stop", "child", "babble", "burst", "brood", "escape", "fork", "orphan", "forge", "bigint"),
-        "vast reward",
+        *("vast reward", "interrupt", "quit", "cancel"),
     )
 
     def __init__(self, broken: str = "", marker: str = "", **kwargs: Any):
@@ -120,6 +121,12 @@ class FaultyEnv(TextEnv):
             serving.f_locals["connection"].sendall(pack(message, serving.f_locals["token"]))
         elif fault == "raise":
             raise RuntimeError("broken on purpose")
+        elif fault == "interrupt":
+            raise KeyboardInterrupt
+        elif fault == "quit":
+            sys.exit("broken on purpose")
+        elif fault == "cancel":
+            raise asyncio.CancelledError
         outcome = self._look()
         if fault == "observation":
             outcome.observation = None  # type: ignore[assignment]

@@ -1,5 +1,7 @@
 """The panel runner: every task as often as asked, the same episodes for whoever plays."""
 
+from contextlib import nullcontext
+
 import pytest
 
 import gagpo.envs.testing  # noqa: F401 (registers the corridor)
@@ -7,7 +9,8 @@ from gagpo.agents.agent import ExpertAgent, RandomAgent
 from gagpo.agents.setup import make_env
 from gagpo.envs.pool import WorkerPool
 from gagpo.envs.tasks import EmptySplit, Task, TaskSet
-from gagpo.eval.evaluate import choose_panel, evaluate
+from gagpo.eval.evaluate import ChosenPanel, Player, choose_panel, evaluate
+from gagpo.eval.request import EvaluationRequest
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
 
@@ -44,3 +47,28 @@ def test_a_part_of_a_split_is_spread_evenly_and_has_its_own_hash():
 def test_an_empty_split_is_refused():
     with pytest.raises(EmptySplit, match="Make some"):
         choose_panel(TaskSet("test", [], advice="Make some."))
+
+
+class Stopped(Exception):
+    """Raised where the episodes would begin."""
+
+
+@pytest.mark.parametrize(("asked", "expected"), [(None, 3), (7, 7)])
+def test_an_evaluation_starts_as_many_programs_as_there_are_cores(tmp_path, monkeypatch, asked, expected):
+    pytest.importorskip("uvicorn")
+    (tmp_path / "tasks.jsonl").write_text('{"id": "a", "split": "test"}\n')
+    kwargs = {"command": "python program.py", "tasks": str(tmp_path / "tasks.jsonl")}
+    chosen = []
+
+    def stop(*arguments, concurrency, **options):
+        chosen.append(concurrency)
+        raise Stopped
+
+    monkeypatch.setattr("gagpo.envs.program.env.available_cores", lambda: 3)
+    monkeypatch.setattr("gagpo.eval.evaluate.open_pool", lambda *arguments, **options: nullcontext())
+    monkeypatch.setattr("gagpo.eval.evaluate.evaluate", stop)
+    for environment, given, most in (("gagpo/Program-v0", kwargs, expected), (CORRIDOR, {}, asked or 256)):
+        panel = ChosenPanel.of(EvaluationRequest("random", environment=environment, kwargs=given, concurrency=asked))
+        with pytest.raises(Stopped):
+            panel.play(Player(RandomAgent(), "random", {}, None, panel.kwargs))
+        assert chosen.pop() == most

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from gagpo.envs.base import Outcome
-from gagpo.envs.pool import EnvironmentBroken, Pool, WorkerPool
+from gagpo.envs.pool import EnvironmentBroken, Event, Pool, WorkerPool
 from gagpo.envs.testing import CorridorEnv
 from tests.envs.pool.faulty import CORRIDOR, FAULTY, PATIENCE, answers, beginning, gone, start, until, worker_of
 
@@ -176,6 +176,22 @@ def test_an_error_or_garbage_harms_only_its_own_episode(workers: int) -> None:
         assert (pool.counters.crashes, pool.counters.steps) == (0, 2 * count)
 
 
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [("interrupt", "KeyboardInterrupt"), ("quit", "SystemExit: broken"), ("cancel", "CancelledError")],
+)
+def test_an_environment_that_raises_what_ends_programs_harms_only_its_own_episode(fault: str, error: str) -> None:
+    """A worker ignores Ctrl-C, so that no such exception comes from a signal."""
+    with WorkerPool(FAULTY, workers=1, max_restarts=0) as pool:
+        start(pool, 2)
+        pool.step(0, fault)
+        pool.step(1, "look")
+        events = answers(pool, 2)
+        assert [events[slot].kind for slot in range(2)] == ["failed", "step"]
+        assert events[0].error.startswith(error)
+        assert (pool.counters.errors, pool.counters.crashes) == (1, 0)
+
+
 @pytest.mark.parametrize("fault", ["babble", "forge"])
 def test_an_environment_that_writes_into_the_pools_own_connection_is_a_crash(fault: str) -> None:
     with WorkerPool(FAULTY, workers=1, max_restarts=1) as pool:
@@ -232,6 +248,19 @@ def test_children_count_towards_the_memory_limit_of_their_worker() -> None:
         assert events[1].kind == "step"
         assert events[0].kind == "failed" and "more memory than its limit" in events[0].error
         assert gone(worker_of(first[0]))
+
+
+def test_the_memory_of_children_is_watched_while_the_pool_is_busy() -> None:
+    with WorkerPool(FAULTY, workers=1, step_deadline=1000, max_restarts=0, memory_limit_mb=256) as pool:
+        start(pool, 1)
+        pool.step(0, "brood")
+        end = time.monotonic() + PATIENCE
+        events: list[Event] = []
+        while not events:
+            assert time.monotonic() < end, "the children still take their memory"
+            pool._fork_server.kill(1_000_000)  # an order for the process that also watches
+            events = pool.wait(timeout=0.01)
+        assert events[0].kind == "failed" and "more memory than its limit" in events[0].error
 
 
 def test_without_a_limit_memory_is_the_environments_own_affair() -> None:

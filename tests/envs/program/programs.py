@@ -31,15 +31,16 @@ def user(text):
 def answer(text):
     return {"role": "assistant", "content": text}
 
-TASK = json.loads(os.environ["GAGPO_TASK"])
+TASK = json.loads(os.environ.get("GAGPO_TASK", "null"))
 """
 
 
 @contextmanager
 def running(folder, source, rows=("a",), deadline=PATIENCE, **kwargs):
-    """A pool for the program ``source``, which may use what ``TALK`` defines."""
+    """A pool for the program ``source``, which may use what ``TALK`` defines. rows: of its tasks, or their ids."""
     (folder / "program.py").write_text(TALK + source)
-    (folder / "tasks.jsonl").write_text("".join(json.dumps({"id": one, "split": "train"}) + "\n" for one in rows))
+    rows = [{"split": "train", **(row if isinstance(row, dict) else {"id": row})} for row in rows]
+    (folder / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     kwargs = {"command": f"python {folder}/program.py", "tasks": str(folder / "tasks.jsonl"), **kwargs}
     with open_pool("gagpo/Program-v0", kwargs, step_deadline=deadline, reset_deadline=deadline) as pool:
         yield pool

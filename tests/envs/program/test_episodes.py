@@ -139,7 +139,12 @@ def test_settings_that_cannot_work_are_refused_before_anything_starts(tmp_path):
         ({"command": ""}, "give either"),
         ({"agent": "a:b"}, "give either"),
         ({"command": "no-such-program-here"}, "no program 'no-such-program-here'"),
+        ({"command": "python 'program.py"}, "No closing quotation"),
+        ({"command": ["python", 3]}, "3 is not a word of text; quote it"),
+        ({"command": ["python", "a\0b"]}, "is not a word of text"),
+        ({"command": ["python", "\U0001f600" * 35_000]}, "is longer than 131072 bytes"),
         ({"reward": "module"}, "reward must be written module:function"),
+        ({"environment": "HOME,PATH=1"}, "environment lists names of environment variables, got 'PATH=1'"),
         ({"memory": 0}, "memory must be above 0"),
         ({"tasks": "missing.jsonl"}, "cannot be read"),
     ):

@@ -1,9 +1,16 @@
-"""Files of tasks are read row by row."""
+"""Files of tasks are read row by row, and handed over to programs whatever they hold."""
+
+import json
 
 import pytest
 
 from gagpo.base.errors import InvalidArgument
+from gagpo.envs.mcp.questions import read_questions
 from gagpo.envs.program.tasks import read_tasks
+from tests.envs.program.programs import play, running
+
+NO_LINE_ENDS = "one\u2028two\u2029three\u0085four"
+"""JSON allows these characters in a string as they are, and ``str.splitlines`` splits at them."""
 
 
 @pytest.mark.parametrize(
@@ -16,8 +23,11 @@ from gagpo.envs.program.tasks import read_tasks
         ('{"id": "a"}', "line 2: another row has the id 'a'"),
         ('{"id": "b", "split": "dev"}', "line 2: split must be 'train' or 'test'"),
         ('{"id": "b", "type": ["x"]}', "line 2: type must be text"),
-        ('{"id": "b", "text": "' + "x" * 100_000 + '"}', "line 2: longer than 100000 characters"),
+        ('{"id": "b", "text": "' + "x" * (8 << 20) + '"}', "line 2: longer than 8 MB"),
         ('{"id": "\\ud800"}', "line 2: "),
+        ('{"id": "b", "text": "half of a pair: \\ud83d"}', "line 2: row: Invalid JSON"),
+        ('{"id": "b", "text": "\0"}', "line 2: row: Invalid JSON"),
+        ('{"id": "b", "text": ' + "[" * 500 + "]" * 500 + "}", "line 2: row: Invalid JSON"),
     ],
 )
 def test_a_wrong_row_is_named_by_its_line(tmp_path, row, said):
@@ -34,3 +44,42 @@ def test_a_fifth_of_the_ids_is_for_tests_and_rows_stay_as_they_are(tmp_path):
     assert 160 < len(tasks["test"]) < 240 and len(tasks["train"]) + len(tasks["test"]) == 1001
     assert "own" in tasks["test"] and rows["task 3"] == {"id": "task 3", "type": "sum", "more": [3]}
     assert tasks["test"]["own"].digest != tasks["train"][tasks["train"].ids[0]].digest
+
+
+@pytest.mark.parametrize("start", ["", "\ufeff"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_only_line_feeds_and_carriage_returns_end_a_row(tmp_path, start, end):
+    path = tmp_path / "rows.jsonl"
+
+    def write(*rows):
+        path.write_text(start + "".join(json.dumps(row, ensure_ascii=False) + end for row in rows), "utf-8", newline="")
+
+    write({"id": "a", "q": NO_LINE_ENDS}, {"id": "b"})
+    assert read_tasks(path)[1] == {"a": {"id": "a", "q": NO_LINE_ENDS}, "b": {"id": "b"}}
+    write({"question": NO_LINE_ENDS, "answer": 1}, {"question": "second", "answer": 2})
+    assert {one.text for one in read_questions(path)[1].values()} == {NO_LINE_ENDS, "second"}
+
+
+def test_a_line_in_another_encoding_is_named(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"id": "a"}\n{"id": "caf\xe9"}\n')
+    with pytest.raises(InvalidArgument, match=r"line 2: cannot be read \('utf-8' codec"):
+        read_tasks(path)
+    path.write_text('{"id": "a"}', "utf-16")
+    with pytest.raises(InvalidArgument, match="line 1: cannot be read"):
+        read_tasks(path)
+
+
+def test_a_program_gets_a_row_of_any_length(tmp_path):
+    """Linux starts no program with a variable above 128 KiB."""
+    source = """
+chat(user("go"))
+with open(os.environ["GAGPO_TASK_FILE"], encoding="utf-8") as file:
+    row = json.load(file)
+print(json.dumps({"reward": len(row.get("text", "")) + 0.5 * (os.environ.get("GAGPO_TASK") is None)}))
+"""
+    texts = {"small": "x\0y\u2028", "emoji": "\U0001f600" * 35_000, "large": "x" * (1 << 20)}
+    rows = [{"id": name, "text": text} for name, text in texts.items()]
+    with running(tmp_path, source, rows=rows) as pool:
+        rewards = {name: play(pool, "ok", task=name)[-1].reward for name in texts}
+    assert rewards == {"small": 4.0, "emoji": 35_000.5, "large": (1 << 20) + 0.5}

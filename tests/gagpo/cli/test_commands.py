@@ -92,7 +92,22 @@ def test_training_takes_arguments_of_the_environment_as_evaluation_does(inside, 
 @pytest.mark.parametrize("model", ["random", "expert"])
 def test_evaluating_agents_without_a_model(inside, model, tmp_path):
     out = tmp_path / "result.json"
-    command = ["--env", CORRIDOR, "--split", "test", "--tries", 3, "--json", "--out", out, "-q", "--workers", 0]
+    command = [
+        "--env",
+        CORRIDOR,
+        "--split",
+        "test",
+        "--tries",
+        3,
+        "--json",
+        "--out",
+        out,
+        "-q",
+        "--workers",
+        0,
+        "--concurrency",
+        2,
+    ]
     done = inside("eval", model, *command)
     summary = json.loads(done.stdout.splitlines()[-1])
     assert summary["episodes"] == 12 and (summary["success_rate"] == 1.0 if model == "expert" else True)

@@ -96,7 +96,7 @@ def test_a_host_with_few_resources_gets_advice(machine, monkeypatch, tmp_path):
     memory.write_text("500000000\n")
     cores.write_text("100000 100000\n")
     monkeypatch.setattr(doctor, "MEMORY_LIMIT", memory)
-    monkeypatch.setattr(doctor, "CPU_LIMIT", cores)
+    monkeypatch.setattr("gagpo.base.cores.CPU_LIMIT", cores)
     monkeypatch.setattr(doctor, "SHARED", tmp_path / "none")
     monkeypatch.setattr(doctor.os, "cpu_count", lambda: 64)
     monkeypatch.setattr(doctor.resource, "getrlimit", lambda _: (1024, 1024))

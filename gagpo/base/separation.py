@@ -1,0 +1,136 @@
+"""Keep a process from reading and controlling the processes around it (Linux).
+
+Processes of one user may read each other's environment and memory in ``/proc`` and send each other signals. A process
+in a Landlock domain may do so only to the processes of its own domain and of domains below it. It neither changes users
+nor hides files, so programs work as before. See https://docs.kernel.org/userspace-api/landlock.html.
+
+Root has capabilities that lead around a domain, so a process that enters one gives them up.
+
+Where there is no Landlock, a process of any user but root enters a user namespace in which its user and group stay the
+same, and cannot read processes outside of it. Root would lose its rights to the files of other users there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import sys
+from functools import cache
+
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # system calls, the same on all processors
+_ASK_VERSION = 1  # a flag of landlock_create_ruleset
+_SCOPE_SIGNAL = 1 << 1
+_MOVE_BETWEEN_FOLDERS = 1 << 13
+_PATH_BENEATH = 1
+_SET_NO_NEW_PRIVILEGES = 38  # of prctl(2)
+_CAPABILITIES_VERSION = 0x20080522  # of capset(2), with two words of 32 bits for each set
+_GIVEN_UP = {"SYS_MODULE": 16, "SYS_RAWIO": 17, "SYS_PTRACE": 19, "SYS_ADMIN": 21, "PERFMON": 38, "BPF": 39}
+"""Capabilities that read other processes past Landlock: for /proc/PID/environ, PERFMON or SYS_ADMIN suffices."""
+_NEW_USER_NAMESPACE = 0x10000000  # of unshare(2)
+SIGNALS_SINCE, MOVES_SINCE = 6, 2  # versions of Landlock
+
+
+def version() -> int:
+    """The version of Landlock that the system offers; 0 where there is none."""
+    if sys.platform != "linux":
+        return 0
+    return max(0, _system_call(_CREATE_RULESET, None, 0, _ASK_VERSION))
+
+
+def separate(landlock: int | None = None, namespaces: bool = True) -> bool:
+    """Separate this process, and everything it starts from here on; False where the system cannot do it.
+
+    For a process with a single thread: others stay outside. Programs that change users when they are started (``sudo``)
+    have no effect from here on, and root cannot mount file systems. Before version 6 of Landlock (Linux 6.12) signals
+    are not separated; version 1 is not used, because it forbids moving files between folders.
+
+    landlock: the version to use, by default the system's.
+    namespaces: whether a user namespace may replace Landlock.
+    """
+    chosen = version() if landlock is None else landlock
+    if chosen >= MOVES_SINCE:
+        return _enter_domain(chosen)
+    return namespaces and _can_enter_namespace() and _enter_namespace()
+
+
+def _enter_domain(landlock: int) -> bool:
+    """Enter a new Landlock domain."""
+    rules = _scope_of_signals() if landlock >= SIGNALS_SINCE else _no_rules_for_files()
+    if rules < 0:
+        return False
+    try:
+        # Required without SYS_ADMIN. With it, no program that root starts regains the capabilities.
+        ctypes.CDLL(None).prctl(_SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+        return _system_call(_RESTRICT_SELF, rules, 0) == 0 and _give_up_capabilities()
+    finally:
+        os.close(rules)
+
+
+@cache
+def _can_enter_namespace() -> bool:
+    """Whether a process of this user can enter a namespace. A copy tries: one that fails halfway is of no use."""
+    if sys.platform != "linux" or os.geteuid() == 0:
+        return False
+    copy = os.fork()
+    if copy == 0:
+        try:
+            os._exit(0 if _enter_namespace() else 1)
+        finally:
+            os._exit(1)
+    return os.waitpid(copy, 0)[1] == 0
+
+
+def _enter_namespace() -> bool:
+    """Enter a user namespace with the same user and group; OSError if they cannot be the same."""
+    user, group = os.geteuid(), os.getegid()
+    if ctypes.CDLL(None).unshare(_NEW_USER_NAMESPACE) != 0:
+        return False
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+    return True
+
+
+def _give_up_capabilities() -> bool:
+    """Give up for good what ``_GIVEN_UP`` names; False if the system refuses."""
+    library = ctypes.CDLL(None)
+    header = struct.pack("<Ii", _CAPABILITIES_VERSION, 0)
+    held = ctypes.create_string_buffer(24)  # effective, permitted and inheritable; their lower, then their upper words
+    if library.capget(header, held) != 0:
+        return False
+    words = list(struct.unpack("<6I", held.raw))
+    for number in _GIVEN_UP.values():
+        half, bit = divmod(number, 32)
+        for place in range(3 * half, 3 * half + 3):
+            words[place] &= ~(1 << bit)
+    return bool(library.capset(header, struct.pack("<6I", *words)) == 0)
+
+
+def _scope_of_signals() -> int:
+    """A ruleset that limits signals and nothing else; negative if the system refuses."""
+    attributes = struct.pack("<QQQ", 0, 0, _SCOPE_SIGNAL)
+    return _system_call(_CREATE_RULESET, attributes, len(attributes), 0)
+
+
+def _no_rules_for_files() -> int:
+    """A ruleset that allows what it names, since an empty one is invalid; negative if the system refuses."""
+    attributes = struct.pack("<Q", _MOVE_BETWEEN_FOLDERS)
+    rules = _system_call(_CREATE_RULESET, attributes, len(attributes), 0)
+    if rules < 0:
+        return rules
+    everywhere = os.open("/", os.O_PATH | os.O_CLOEXEC)
+    try:
+        allowed = struct.pack("<Qi", _MOVE_BETWEEN_FOLDERS, everywhere)
+        if _system_call(_ADD_RULE, rules, _PATH_BENEATH, allowed, 0) != 0:
+            os.close(rules)
+            return -1
+    finally:
+        os.close(everywhere)
+    return rules
+
+
+def _system_call(number: int, *arguments: int | bytes | None) -> int:
+    """The result of a system call, -1 for an error."""
+    words = [ctypes.c_long(one) if isinstance(one, int) else ctypes.c_char_p(one) for one in arguments]
+    return int(ctypes.CDLL(None).syscall(ctypes.c_long(number), *words))
