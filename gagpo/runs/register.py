@@ -133,7 +133,7 @@ SECTIONS = {
                VIEWER, "sampler-trainer gap"),
         Metric("mismatch_max", "nats", "The largest difference of one token's two log-probabilities."),
         Metric("mismatch_weight", "ratio", "Mean importance weight of trainer over sampler; 1 if both compute alike."),
-        Metric("masked_tokens", "share", "Tokens that the correction dropped because of their own weight."),
+        Metric("masked_tokens", "share", "Tokens that the correction dropped."),
     ),
     "vLLM servers": (
         Metric("engine_gap", "nats",
