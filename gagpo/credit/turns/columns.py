@@ -14,6 +14,8 @@ from gagpo.credit.turns.errors import BadTurns
 from gagpo.credit.turns.keys import StateKey, intern, state_ids
 
 Coding = Literal["sum", "success"]
+Scope = Literal["task", "batch"]
+"""Where turns with equal state ids are in the same state: within their task group, or anywhere."""
 
 DTYPES: dict[str, Any] = {
     **dict.fromkeys(["reward_N", "penalty_N", "entropy_N"], np.float64),
@@ -248,13 +250,17 @@ class Turns:
             raise BadTurns("this credit compares states: give state_N (see gagpo.credit.intern)")
         return self.state_N
 
-    def states(self) -> np.ndarray:
-        """State of each turn, numbered 0..S-1, int64[N]: equal ids within one task group."""
-        return self._states_N
+    def states(self, scope: Scope = "task") -> np.ndarray:
+        """State of each turn, numbered 0..S-1, int64[N]: equal ids within one task group, or within the ``batch``."""
+        return self._states_N if scope == "task" else self._batch_states_N
+
+    @cached_property
+    def _batch_states_N(self) -> np.ndarray:
+        return renumber(self.named_N)
 
     @cached_property
     def _states_N(self) -> np.ndarray:
-        state_N = renumber(self.named_N)
+        state_N = self._batch_states_N
         return renumber(self.group_index_N * (int(state_N.max()) + 1) + state_N)
 
     def coded_return_E(self, reward: Coding) -> np.ndarray:
