@@ -58,7 +58,7 @@ class Turns:
     tokens_N: number of response tokens.
     truncated_E: whether a limit, not the environment, ended the episode.
     success_E: whether the task was solved.
-    vote_E: id of the extracted answer; by default the success.
+    vote_E: id of the answer; by default the success.
     end_state_E: id of the state after the last turn.
     action_N: action id.
     entropy_N: mean entropy of the policy over the turn's tokens, nats, before any step.
@@ -135,7 +135,7 @@ class Turns:
     def from_episodes(
         cls, episodes: Sequence[Episode], key: StateKey = "observation", penalty: float | Sequence[float] = 0.0
     ) -> Turns:
-        """The columns of ``episodes``. In single-turn episodes the action (the extracted answer) is the vote.
+        """The columns of ``episodes``. See :func:`votes` for ``vote_E``.
 
         key: definition of a state.
         penalty: cost of an invalid action, >= 0, one for all or one for each episode.
@@ -153,7 +153,6 @@ class Turns:
                 raise BadTurns(f"episode {number} (task {episode.task!r}) has no turns: leave it out")
         turns = [turn for episode in episodes for turn in episode.turns]
         cost_N = [cost for episode, cost in zip(episodes, penalties, strict=True) for _ in episode.turns]
-        single = len(turns) == len(episodes)
         state_N, end_state_E = state_ids(episodes, key)
         return cls(
             reward_N=np.array([turn.reward for turn in turns], np.float64),
@@ -166,7 +165,7 @@ class Turns:
             tokens_N=np.array([len(turn.response_ids) for turn in turns], np.int64),
             truncated_E=np.array([episode.outcome == "truncated" for episode in episodes], np.bool_),
             success_E=np.array([episode.success for episode in episodes], np.bool_),
-            vote_E=intern(turn.action for turn in turns) if single else None,
+            vote_E=votes(episodes),
             env_E=_envs(episodes),
         )
 
@@ -266,6 +265,22 @@ class Turns:
     def coded_return_E(self, reward: Coding) -> np.ndarray:
         """Each episode's net return (``sum``), or its success as 0/1 without penalties (``success``), float64[E]."""
         return self.return_E if reward == "sum" else self.succeeded_E.astype(np.float64)
+
+
+def votes(episodes: Sequence[Episode]) -> np.ndarray | None:
+    """Id of each episode's vote, int64[E]; None where the successes are the votes of all groups.
+
+    The vote is ``info["answer"]``, the environment's canonical form of the final answer, so wordings of one answer are
+    one vote. In a task group with an episode without an answer it is the success.
+    """
+    answers = [str(episode.info.get("answer", "")).strip() for episode in episodes]
+    unanswered = {episode.group for episode, answer in zip(episodes, answers, strict=True) if not answer}
+    if all(episode.group in unanswered for episode in episodes):
+        return None
+    return intern(
+        ("success", episode.success) if episode.group in unanswered else ("answer", answer)
+        for episode, answer in zip(episodes, answers, strict=True)
+    )
 
 
 def _envs(episodes: Sequence[Episode]) -> np.ndarray | None:
