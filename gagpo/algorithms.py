@@ -165,7 +165,9 @@ def impossibilities(algorithm: Algorithm) -> list[str]:
                 f"{credit.name} has one per {credit.level}: set aggregation.per=action"
             )
     if algorithm.ratio == "token" and algorithm.ratio_pool != "mean":
-        reasons.append("ratio_pool=sum pools the ratios of an action's or sequence's tokens: set ratio=action or sequence")
+        reasons.append(
+            "ratio_pool=sum pools the ratios of an action's or sequence's tokens: set ratio=action or sequence"
+        )
     if algorithm.ratio_gradient == "token" and (
         algorithm.ratio == "token" or isinstance(gate, Cispo | Dppo | Likelihood)
     ):

@@ -183,9 +183,7 @@ class AgpoController:
         settings, average = self.settings.temperature, self.state.uncertainty
         if settings is None:
             return np.zeros(len(dispersion_G))
-        uncertainty_G = (
-            settings.dispersion * dispersion_G + settings.votes * votes_G + settings.skewness * skewness_G
-        )
+        uncertainty_G = settings.dispersion * dispersion_G + settings.votes * votes_G + settings.skewness * skewness_G
         self.state.uncertainty = running(average, float(uncertainty_G.mean()), settings.rate)
         if average is None or average <= NOTHING:
             return np.zeros(len(dispersion_G))
@@ -267,7 +265,7 @@ class AgpoController:
         self.state = AgpoState(**{**state, "by_task": by_task})
 
 
-def agpo_radius(probe: Statistics, entropy_share: float, kl: float, settings: AgpoRadius = AgpoRadius()) -> float:
+def agpo_radius(probe: Statistics, entropy_share: float, kl: float, settings: AgpoRadius) -> float:
     """AGPO's symmetric clip radius, with ``h = clamp(entropy_share, entropy_low, entropy_high)``:
 
     ``clamp(base h (1 + votes VE)/(1 + dispersion sigma + kl KL + skewness |k3|), low, high)`` (arXiv 2605.20722)

@@ -80,20 +80,21 @@ def shape_overlong(turns: Turns, settings: Overlong | None, limit: np.ndarray | 
     """
     if settings is None:
         return turns
-    penalty_N = overlong_penalty(turns.tokens_N, limit, settings)
+    penalty_N = overlong_penalty(turns.tokens_N, limit, settings.buffer, settings.factor)
     return dataclasses.replace(turns, reward_N=turns.reward_N + penalty_N)
 
 
 def overlong_penalty(
-    tokens_N: np.ndarray, limit: np.ndarray | int, settings: Overlong = Overlong()
+    tokens_N: np.ndarray, limit: np.ndarray | int, buffer: int | None = None, factor: float = 1.0
 ) -> np.ndarray:
-    """``factor * -(tokens - (limit - buffer))/buffer``, clipped to [-factor, 0], float64[N] (arXiv 2503.14476, eq. 13).
+    """``-factor (tokens - (limit - buffer))/buffer``, clipped to [-factor, 0], float64[N] (arXiv 2503.14476, eq. 13).
 
     limit: of a response, in tokens, for all turns or one for each.
+    buffer, factor: see :class:`Overlong`.
 
     >>> overlong_penalty(np.array([300, 448, 512, 600]), 512).tolist()
     [0.0, -0.5, -1.0, -1.0]
     """
-    buffer = np.maximum(np.asarray(limit) // 4, 1) if settings.buffer is None else settings.buffer
-    share_N = np.clip(-(np.asarray(tokens_N) - (limit - buffer)) / buffer, -1.0, 0.0)
-    return np.asarray(settings.factor * share_N + 0.0)
+    buffer_N = np.maximum(np.asarray(limit) // 4, 1) if buffer is None else np.asarray(buffer)
+    share_N = np.clip(-(np.asarray(tokens_N) - (limit - buffer_N)) / buffer_N, -1.0, 0.0)
+    return np.asarray(factor * share_N + 0.0)

@@ -200,6 +200,4 @@ def test_agpos_radius_alone_samples_at_the_base_temperature():
     controllers = probed(batch, load("agpo_adaptive", {"controllers": {"agpo": {"temperature": None}}}))
     assert controllers.temperatures(0.7, ["1", "4"]) == [0.7, 0.7]
     assert controllers.measures and "agpo_temperature" not in controllers.values()
-    assert controllers.agpo.radius("1") == pytest.approx(
-        agpo_adaptive.radius(successes(batch, 1), 0.6, 1.0, 0.1 * 0.3)
-    )
+    assert controllers.agpo.radius("1") == pytest.approx(agpo_adaptive.radius(successes(batch, 1), 0.6, 1.0, 0.1 * 0.3))

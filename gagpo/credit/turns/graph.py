@@ -163,9 +163,7 @@ def success_rate(turns: Turns) -> np.ndarray:
     return group_mean(turns.succeeded_E.astype(np.float64), turns.group_index_E, turns.groups)
 
 
-def graph_value(
-    turns: Turns, gamma: float, scope: Scope = "task", bootstrap_truncated: bool = False
-) -> np.ndarray:
+def graph_value(turns: Turns, gamma: float, scope: Scope = "task", bootstrap_truncated: bool = False) -> np.ndarray:
     """Value of each turn's state in the Markov chain that the visits estimate, float64[N].
 
     ``V(s)`` is the fixed point of "mean over all visits of s of ``r + gamma V(s')``", unique for ``gamma`` < 1, and 0
