@@ -129,7 +129,7 @@ def _pooled(log_ratio_K: Tensor, layout: Layout, settings: ObjectiveSettings) ->
     return segment_sum(log_ratio_K, segment_K, len(tokens_S)).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
 
 
-def _on_tokens(log_ratio_K: Tensor, layout: Layout, settings: ObjectiveSettings) -> Tensor:
+def log_ratio_on_tokens(log_ratio_K: Tensor, layout: Layout, settings: ObjectiveSettings) -> Tensor:
     """The log-ratio of the chosen level at each token."""
     if settings.ratio == "token":
         return log_ratio_K
@@ -152,7 +152,7 @@ def _tokens(
     """The objective of gates with one value per token. logprobs: new and old of each token."""
     logprob_K, old_logprob_K = logprobs
     bounds = log_bounds(settings.gate, controls)
-    log_ratio_K = _on_tokens(log_ratio_K, layout, settings)
+    log_ratio_K = log_ratio_on_tokens(log_ratio_K, layout, settings)
     sign_K = torch.sign(advantage_K)
     if isinstance(settings.gate, Cispo):
         detached_K, held_K = cispo_weight(log_ratio_K, bounds)
@@ -224,7 +224,7 @@ def _segment_means(
     bounds = log_bounds(settings.gate, controls)
     advantage_S = segment_mean(advantage_K, segment_K, tokens_S)
     sign_K = torch.sign(advantage_S).index_select(0, segment_K)
-    log_ratio_K = _on_tokens(log_ratio_K, layout, settings)
+    log_ratio_K = log_ratio_on_tokens(log_ratio_K, layout, settings)
     log_K, clipped_K = log_coefficient(log_ratio_K, sign_K, settings.gate, bounds)
     mean_S = segment_power_mean(log_K, segment_K, tokens_S, exponent)
     objective = (advantage_S * mean_S).sum() / count
