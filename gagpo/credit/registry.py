@@ -70,7 +70,7 @@ CREDITS: OptionsRegistry[CreditSettings] = OptionsRegistry(
         "optimal_token_baseline": "gagpo.credit.token_baseline:OptimalTokenBaseline",
         "hgpo": "gagpo.credit.hgpo:Hgpo",
         "graphgpo": "gagpo.credit.graphgpo:Graphgpo",
-        "milegpo": "gagpo.credit.graphgpo:Milegpo",
+        "milegpo": "gagpo.credit.milegpo:Milegpo",
         "weighted_sum": "gagpo.credit.weighted_sum:WeightedSum",
         "ppo_token": "gagpo.credit.ppo:PpoToken",
         "ppo_turn": "gagpo.credit.ppo:PpoTurn",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -23,6 +23,7 @@ DTYPES: dict[str, Any] = {
     **dict.fromkeys(["episode_N", "group_E", "state_N", "tokens_N", "vote_E", "end_state_E", "action_N"], np.int64),
     "energy_K": np.float64,
     "env_E": np.int64,
+    "text_N": np.object_,
 }
 DEFAULTS = {"penalty_N": 0.0, "tokens_N": 1, "truncated_E": False}
 
@@ -64,6 +65,7 @@ class Turns:
     entropy_N: mean entropy of the policy over the turn's tokens, nats, before any step.
     energy_K: ``1 - 2 pi + sum of squares`` of the policy's probabilities, before any step.
     env_E: environment id, in a batch of several environments.
+    text_N: the observation, only for credit that compares texts.
 
     Raises:
         BadTurns: the batch is empty, or a column has the wrong length, order or range.
@@ -87,6 +89,7 @@ class Turns:
     entropy_N: np.ndarray | None = None
     energy_K: np.ndarray | None = None
     env_E: np.ndarray | None = None
+    text_N: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         turns, episodes = _length(self.reward_N, "reward_N"), _length(self.group_E, "group_E")
@@ -133,12 +136,17 @@ class Turns:
 
     @classmethod
     def from_episodes(
-        cls, episodes: Sequence[Episode], key: StateKey = "observation", penalty: float | Sequence[float] = 0.0
+        cls,
+        episodes: Sequence[Episode],
+        key: StateKey = "observation",
+        penalty: float | Sequence[float] = 0.0,
+        texts: bool = False,
     ) -> Turns:
         """The columns of ``episodes``. See :func:`votes` for ``vote_E``.
 
         key: definition of a state.
         penalty: cost of an invalid action, >= 0, one for all or one for each episode.
+        texts: whether to give ``text_N``.
 
         Raises:
             BadTurns: there are no episodes, one failed or has no turns, or ``key="state"`` and a turn has no state.
@@ -167,6 +175,7 @@ class Turns:
             success_E=np.array([episode.success for episode in episodes], np.bool_),
             vote_E=votes(episodes),
             env_E=_envs(episodes),
+            text_N=_texts(turn.observation for turn in turns) if texts else None,
         )
 
     def only(self, kept_E: np.ndarray) -> Turns:
@@ -281,6 +290,11 @@ def votes(episodes: Sequence[Episode]) -> np.ndarray | None:
         ("success", episode.success) if episode.group in unanswered else ("answer", answer)
         for episode, answer in zip(episodes, answers, strict=True)
     )
+
+
+def _texts(texts: Iterable[str]) -> np.ndarray:
+    """Texts as objects, which numpy must not convert to its own strings: those drop trailing NUL characters."""
+    return np.fromiter(texts, np.object_)
 
 
 def _envs(episodes: Sequence[Episode]) -> np.ndarray | None:

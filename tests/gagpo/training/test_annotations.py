@@ -98,7 +98,9 @@ def test_tokens_carry_the_weight_that_the_gate_left_them(tmp_path, corridor, gat
     algorithm = {"preset": "grpo", "kl": {"coefficient": 0.0}, "gate": gate}
     folder = RunFolder.create(tmp_path / "run", load(corridor(algorithm=algorithm, training={"epochs": 2})))
     train(folder, quiet=True)
-    turns = [turn for record in read_episodes(folder.path / "episodes" / "train-0001.jsonl") for turn in record["turns"]]
+    turns = [
+        turn for record in read_episodes(folder.path / "episodes" / "train-0001.jsonl") for turn in record["turns"]
+    ]
     rewarded = [turn["tokens"] for turn in turns if turn["advantage"] > 0]
     ratio = np.concatenate([tokens["ratio"] for tokens in rewarded])
     weight = np.concatenate([tokens["gate_weight"] for tokens in rewarded])
