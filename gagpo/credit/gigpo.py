@@ -35,6 +35,10 @@ class Gigpo(CreditSettings):
     statistics: Literal["episode", "turn"] = "episode"
     similarity: float | None = Field(default=None, gt=0, le=1)
 
+    @property
+    def reads_texts(self) -> bool:
+        return self.similarity is not None
+
     def advantage(self, turns: Turns) -> np.ndarray:
         group_N, groups = turns.group_index_N, turns.groups
         reward_E = np.bincount(turns.episode_N, turns.reward_N, turns.episodes)

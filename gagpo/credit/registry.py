@@ -39,6 +39,11 @@ class CreditSettings(Options):
         """Whether it uses transitions between states, which a key that does not identify states falsifies."""
         return False
 
+    @property
+    def reads_texts(self) -> bool:
+        """Whether it compares the texts of observations, ``Turns.text_N``."""
+        return False
+
     def advantage(self, turns: Turns) -> np.ndarray:
         """One advantage per turn, float64[N]; per response token, float64[K], where ``level`` is ``token``."""
         raise InvalidArgument(f"credit {self.name} has no advantage: add a method advantage(turns) to its class")

@@ -1,17 +1,92 @@
 """Options of the papers against their formulas in ``tests/oracles``, each in value and gradient."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from gagpo.algorithms import load
 from gagpo.controllers import Controllers
-from gagpo.credit import Turns
+from gagpo.credit import Turns, advantages
 from tests.gagpo.rows import assert_same_loss, credit_of, flat, turns_of
-from tests.oracles.batch import random_batch
+from tests.oracles.batch import group_relative, per_turn, random_batch
 from tests.oracles.episode_level import agpo_adaptive, apmpo, dapo, gspo, sapo
-from tests.oracles.turn_level import gagpo, ppo_turn
+from tests.oracles.turn_level import gagpo, gigpo, graph_sum, graphgpo, milegpo, ppo_turn
 
 SEEDS = range(4)
+
+# Credits ------------------------------------------------------------------------------------------------------------
+
+MILEGPO = [
+    ({"reward": 3.0, "lam": 0.7}, {"c": 3.0, "lam": 0.7}),
+    ({"omega": 0.6, "potential_gamma": 0.9}, {"omega": 0.6, "gamma_phi": 0.9}),
+    ({"milestone_weight": 0.3, "trap_weight": 1.0}, {"w_plus": 0.3, "w_minus": 1.0}),
+    (
+        {"success_weight": 0.4, "coverage_weight": 0.2, "degree_weight": 2.0},
+        {"w_s": 0.4, "w_m": 0.2, "w_c": 2.0},
+    ),
+    ({"failure_weight": 0.2, "revisit_weight": 3.0}, {"w_f": 0.2, "w_l": 3.0}),
+    (
+        {"distance_progress": 0.1, "success_progress": 2.0, "failure_progress": 0.5},
+        {"a_d": 0.1, "a_s": 2.0, "a_f": 0.5},
+    ),
+    (
+        {"branch_weight": 0.3, "progress_weight": 2.0, "context_weight": 0.6},
+        {"w_bc": 0.3, "w_pg": 2.0, "w_pcc": 0.6},
+    ),
+    ({"contextual": False}, {"pcc": False}),
+    ({"weighted": False}, {"rcs": False}),
+    ({"step_weight": 0.4, "episode_weight": 2.0}, {"step_weight": 0.4, "episode_weight": 2.0}),
+]
+
+
+@pytest.mark.parametrize(("options", "constants"), MILEGPO, ids=str)
+def test_milegpos_weights(options, constants):
+    changed = 0
+    for seed in range(6):
+        batch, algorithm = random_batch(seed), load("milegpo", {"credit": {"eta": 1.0, "rest": 0.5, **options}})
+        expected = milegpo.advantages(batch, eta=1.0, rho=0.5, **constants)
+        advantage = credit_of(batch, algorithm)
+        assert advantage == pytest.approx(flat(expected), abs=1e-9)
+        assert_same_loss(batch, algorithm, advantage, milegpo.loss(batch, expected))
+        changed += advantage != pytest.approx(flat(milegpo.advantages(batch, eta=1.0, rho=0.5)), abs=1e-9)
+    assert changed
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_graphgpos_reward(seed):
+    batch, algorithm = random_batch(seed), load("graphgpo", {"credit": {"reward": 2.0, "norm": "mean"}})
+    expected = graphgpo.advantages(batch, divide=False, c=2.0)
+    advantage = credit_of(batch, algorithm)
+    assert advantage == pytest.approx(flat(expected), abs=1e-9)
+    assert_same_loss(batch, algorithm, advantage, graphgpo.loss(batch, expected))
+
+
+@pytest.mark.parametrize("divide", [True, False])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_sum_of_other_credits(seed, divide):
+    options = {"credits": ["grpo", {"name": "graphgpo", "episode_weight": 0}, "gigpo"], "weights": [0.5, 2.0, -1.0]}
+    options["unit"] = "deviation" if divide else "none"
+    batch, algorithm = random_batch(seed), load("graph_sum", {"credit": options})
+    by_token = [group_relative(batch), None, gigpo.advantages(batch)]
+    parts = [[[turn[0] for turn in row] for row in part] if part else graph_sum.graph_steps(batch) for part in by_token]
+    expected = per_turn(batch, graph_sum.weighted(parts, options["weights"], divide))
+    advantage = credit_of(batch, algorithm)
+    assert advantage == pytest.approx(flat(expected), abs=1e-9)
+    assert_same_loss(batch, algorithm, advantage, gagpo.loss(batch, expected))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_gigpo_with_near_equal_observations(seed):
+    """States 0 and 1 have texts that differ in one character of twelve, state 2 has another."""
+    texts = ["you see it 0", "you see it 1", "a dark cellar"]
+    batch, algorithm = random_batch(seed), load("gigpo", {"credit": {"similarity": 0.9}})
+    turns = replace(turns_of(batch), text_N=[texts[turn.state] for episode in batch for turn in episode.turns])
+    expected = gigpo.advantages(batch, same=lambda a, b: (a == 2) == (b == 2))
+    advantage = advantages(turns, algorithm.credit).per_token()
+    assert advantage == pytest.approx(flat(expected), abs=1e-9)
+    assert_same_loss(batch, algorithm, advantage, gigpo.loss(batch, expected))
+
 
 # Ratio and gate ------------------------------------------------------------------------------------------------------
 
