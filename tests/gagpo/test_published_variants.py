@@ -8,6 +8,8 @@ import pytest
 import yaml
 
 from gagpo.algorithms import load
+from gagpo.base.options import Options
+from gagpo.controllers import Agpo, Apmpo, ControllerSettings
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load as load_run
 from gagpo.training.trainer import train
@@ -18,7 +20,21 @@ VARIANTS = re.findall(r"^\| (.*?) \|.*\| `(preset: .*)` \|$", TABLE, re.MULTILIN
 
 
 def test_the_table_is_read():
-    assert len(VARIANTS) == 9
+    assert len(VARIANTS) == 14
+
+
+@pytest.mark.parametrize("place", ["apmpo", "agpo", "agpo.temperature", "agpo.radius"])
+def test_the_tables_of_controllers_have_all_options_with_their_defaults(place):
+    section = re.split(rf"^\| option of `controllers\.{re.escape(place)}`.*$", PAGE.read_text(), flags=re.MULTILINE)[1]
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([\w.-]+) \|", section.split("\n\n")[0], re.MULTILINE))
+    settings = ControllerSettings(apmpo=Apmpo(), agpo=Agpo())
+    for part in place.split("."):
+        settings = getattr(settings, part)
+    options = {name: value for name, value in settings if not isinstance(value, Options)}
+    assert rows.keys() == options.keys()
+    for name, default in rows.items():
+        value = options[name]
+        assert float(default) == value if type(value) in (int, float) else default == str(value).lower(), name
 
 
 @pytest.mark.slow
