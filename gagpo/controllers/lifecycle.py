@@ -172,8 +172,10 @@ class Controllers:
 
 def _on_tokens(value_G: list[float] | None, group_K: Tensor | None) -> float | Tensor | None:
     """The value of each token's group; a number if there is only one, None if the setting's own applies."""
-    if value_G is None or len(value_G) == 1:
-        return value_G and value_G[0]
+    if value_G is None:
+        return None
+    if len(value_G) == 1:
+        return value_G[0]
     if group_K is None:
         raise InvalidArgument("task groups have different radii or exponents: give group_K, the group of each token")
     import torch

@@ -98,7 +98,7 @@ class Milegpo(Graphgpo):
         found_V = visits.successful > 0
         found_V[graph.sink_G] = False
         if not self.weighted:
-            return found_V.astype(np.float64)
+            return np.asarray(found_V, np.float64)
         coverage_V = visits.successful / np.maximum(_successes(graph), 1)[graph.group_V]
         score_V = self.success_weight * np.maximum(visits.success_share - rate_V, 0.0)
         score_V = score_V + self.coverage_weight * coverage_V + self.degree_weight * _degree(graph)
@@ -130,7 +130,7 @@ class Milegpo(Graphgpo):
         met_V = (visits.successful == 0) & ((visits.failed >= 2) | ((visits.failed > 0) & (visits.revisits > 0)))
         found_V = met_V & (score_V >= TRAP_SCORE - TOLERANCE)
         if not self.weighted:
-            return found_V.astype(np.float64)
+            return np.asarray(found_V, np.float64)
         return _over_largest(np.where(found_V, score_V, 0.0), graph)
 
     def progress(self, graph: RolloutGraph) -> np.ndarray:
