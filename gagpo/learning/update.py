@@ -242,10 +242,11 @@ class Updater:
     def _note(self, micro: MicroBatch, token_K: np.ndarray, logprob_K: Tensor, controls: Controls | None) -> None:
         """Note the ratio and gate weight of a micro-batch's tokens, for annotations."""
         assert micro.advantage_K is not None
-        self._log_ratio_K[token_K] = (logprob_K - micro.old_logprob_K).cpu().numpy()
         columns = (logprob_K, micro.old_logprob_K, micro.advantage_K)
-        weight_K = gate_weights(*columns, micro.layout, self.algorithm, controls)
-        self._gate_loss_K[token_K] = (1.0 - weight_K).cpu().numpy()
+        lost_K = 1.0 - gate_weights(*columns, micro.layout, self.algorithm, controls)
+        # One copy to the host, because each waits for the device.
+        noted_2K = torch.stack([logprob_K - micro.old_logprob_K, lost_K]).cpu().numpy()
+        self._log_ratio_K[token_K], self._gate_loss_K[token_K] = noted_2K
 
     def _backward(self, loss: Tensor) -> None:
         """Accumulate gradients. Ranks average them, but their losses are parts of a sum."""
