@@ -64,6 +64,8 @@ class Turn:
     advantage, value, group_state: advantage of the turn, value of its state group and the group's number in the batch;
         None before credit assignment and for turns that were not trained on.
     ratios: float32, trained policy over sampler, for each response token at the last update; empty before.
+    gate_weights: float32, what the gate left of each response token's gradient at the last update, 0 where it was
+        clipped; empty before.
     advantages: float32, one per response token if credit differs between them, else empty.
     calls: the tool calls of the response, in order.
     completion: what the pool of a program gets: the action with ids, token counts and log-probabilities; else ''.
@@ -87,6 +89,7 @@ class Turn:
     value: float | None = None
     group_state: int | None = None
     ratios: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
+    gate_weights: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
     advantages: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
     calls: list[Call] = field(default_factory=list)
     completion: str = ""
@@ -329,7 +332,13 @@ def _tokens(turn: Turn, decode: Decode) -> dict[str, object]:
     """The response of a turn token by token, and the length of its prompt."""
     text = [decode([token]) for token in turn.response_ids.tolist()]
     row: dict[str, object] = {"prompt": len(turn.prompt_ids), "text": text}
-    for name, column in (("logprob", turn.logprobs), ("ratio", turn.ratios), ("advantage", turn.advantages)):
+    columns = {
+        "logprob": turn.logprobs,
+        "ratio": turn.ratios,
+        "gate_weight": turn.gate_weights,
+        "advantage": turn.advantages,
+    }
+    for name, column in columns.items():
         if len(column) == len(turn.response_ids):
             row[name] = [round(float(x), 4) for x in column]
     return row

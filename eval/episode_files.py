@@ -29,6 +29,7 @@ class TokensRecord(Document):
     text: list[str] = Field(default_factory=list)
     logprob: list[float] | None = None
     ratio: list[float] | None = None
+    gate_weight: list[float] | None = None
     advantage: list[float] | None = None
 
 

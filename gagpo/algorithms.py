@@ -164,6 +164,10 @@ def impossibilities(algorithm: Algorithm) -> list[str]:
                 f"a {aggregation.name} mean over a sequence requires one advantage per sequence, and credit "
                 f"{credit.name} has one per {credit.level}: set aggregation.per=action"
             )
+    if algorithm.ratio == "token" and algorithm.ratio_pool != "mean":
+        reasons.append(
+            "ratio_pool=sum pools the ratios of an action's or sequence's tokens: set ratio=action or sequence"
+        )
     if algorithm.ratio_gradient == "token" and (
         algorithm.ratio == "token" or isinstance(gate, Cispo | Dppo | Likelihood)
     ):
@@ -174,14 +178,29 @@ def impossibilities(algorithm: Algorithm) -> list[str]:
 def _controller_impossibilities(algorithm: Algorithm) -> list[str]:
     apmpo, agpo = algorithm.controllers.apmpo, algorithm.controllers.agpo
     reasons = []
-    if apmpo and not isinstance(algorithm.aggregation, Power):
-        reasons.append("controllers.apmpo adapts the exponent of a power mean: set aggregation=power")
+    if apmpo and apmpo.exponent != "fixed" and not isinstance(algorithm.aggregation, Power):
+        reasons.append(
+            "controllers.apmpo adapts the exponent of a power mean: set aggregation=power, or "
+            "controllers.apmpo.exponent=fixed"
+        )
     if algorithm.controllers.dynamic_sampling and algorithm.controllers.variance_filter:
         reasons.append("controllers.dynamic_sampling and controllers.variance_filter exclude each other: keep one")
-    if (agpo or apmpo) and not isinstance(algorithm.gate, Clip | LogClip | Cispo):
-        reasons.append(f"a controller adapts the clip radius, which gate {algorithm.gate.name} lacks: set gate=clip")
-    if agpo and apmpo:
-        reasons.append("controllers.agpo and controllers.apmpo both set the clip radius: keep one")
+    radius_of = {
+        "apmpo": apmpo is not None and apmpo.radius != "fixed",
+        "agpo": agpo is not None and agpo.radius is not None,
+    }
+    fixed = {"apmpo": "controllers.apmpo.radius=fixed", "agpo": "controllers.agpo.radius=null"}
+    for name in [name for name, adapts in radius_of.items() if adapts]:
+        if not isinstance(algorithm.gate, Clip | LogClip | Cispo):
+            reasons.append(
+                f"controllers.{name} adapts the clip radius, which gate {algorithm.gate.name} lacks: set gate=clip, or "
+                f"{fixed[name]}"
+            )
+    if all(radius_of.values()):
+        reasons.append(
+            f"controllers.agpo and controllers.apmpo both set the clip radius: keep one, or set {fixed['apmpo']} or "
+            f"{fixed['agpo']}"
+        )
     return reasons
 
 

@@ -17,7 +17,7 @@ State of a task is stored by the task's name. Running averages over batches incl
 Shape suffixes: N = turns, E = episodes, G = task groups, K = response tokens.
 """
 
-from gagpo.controllers.agpo import Agpo, AgpoController
+from gagpo.controllers.agpo import Agpo, AgpoController, AgpoRadius, AgpoTemperature
 from gagpo.controllers.apmpo import Apmpo, ApmpoController
 from gagpo.controllers.lifecycle import Controllers, ControllerSettings
 from gagpo.controllers.sampling import DynamicSampling, Overlong, VarianceFilter, overlong_penalty
@@ -26,6 +26,8 @@ from gagpo.controllers.trust_region import TrustRegion
 __all__ = [
     "Agpo",
     "AgpoController",
+    "AgpoRadius",
+    "AgpoTemperature",
     "Apmpo",
     "ApmpoController",
     "ControllerSettings",

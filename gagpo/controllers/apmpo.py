@@ -1,39 +1,110 @@
-"""APMPO's adaptive exponent and clip bound (arXiv 2605.04066)."""
+"""APMPO's adaptive exponent and clip radius (arXiv 2605.04066)."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
+from pydantic import Field, model_validator
+
+from gagpo.base.errors import InvalidArgument
 from gagpo.base.options import Options
 from gagpo.credit.turns import Turns
 
+EPSILON = 1e-6
+"""Added to the deviation in the denominator of the signal."""
+
 
 class Apmpo(Options):
-    """Power-mean exponent and upper clip radius from the batch's successes, 0 or 1 (arXiv 2605.04066)."""
+    """Power-mean exponent and upper clip radius from the mean and deviation of successes, 0 or 1 (arXiv 2605.04066).
+
+    exponent: ``exponential`` is ``exp(-scale * mean)``, ``linear`` is ``1 - scale * mean``; with ``fixed`` the
+        aggregation keeps its own, which need not be a power mean.
+    scale: 0 to 0.95, so that the linear exponent stays above 0.
+    radius: ``low + (high - low) tanh(x)`` with x the signal ``mean/(std + 1e-6)`` (``tanh``), ``mean`` alone or
+        ``1/(std + 1e-6)`` (``deviation``); with ``fixed`` the gate keeps its own.
+    low, high: bounds of the radius.
+    symmetric: the lower clip radius is the upper one, which then may be 1 at most.
+    per: mean and deviation of the ``batch`` (the paper's text) or of each task ``group`` (its pseudo-code).
+    ddof: 0 for the population's deviation (Algorithm 1, line 8), 1 for the sample's.
+    """
+
+    exponent: Literal["exponential", "linear", "fixed"] = "exponential"
+    scale: float = Field(default=0.8, ge=0, le=0.95)
+    radius: Literal["tanh", "mean", "deviation", "fixed"] = "tanh"
+    low: float = Field(default=0.2, gt=0)
+    high: float = Field(default=0.4, gt=0)
+    symmetric: bool = False
+    per: Literal["batch", "group"] = "batch"
+    ddof: Literal[0, 1] = 0
+
+    @model_validator(mode="after")
+    def _possible(self) -> Apmpo:
+        if self.high < self.low:
+            raise InvalidArgument(f"high must be at least low, {self.low:g} (got {self.high:g})")
+        if self.exponent == self.radius == "fixed":
+            raise InvalidArgument("exponent and radius are both fixed, so nothing adapts: set controllers.apmpo=null")
+        if self.symmetric and self.radius == "fixed":
+            raise InvalidArgument("symmetric requires an adaptive radius: set radius=tanh, mean or deviation")
+        if self.symmetric and self.high > 1:
+            raise InvalidArgument(f"high must be at most 1 with symmetric=true, a ratio of 0 (got {self.high:g})")
+        return self
 
 
 class ApmpoController:
-    """Exponent and radius for the updates on one batch; None before the first batch."""
+    """Exponents and radii for the updates on one batch.
 
-    def __init__(self) -> None:
-        self.exponent: float | None = None
-        self.radius: float | None = None
+    exponents, radii: one number, or one for each task group of the batch; None before the first batch, and where they
+        are fixed.
+    """
+
+    def __init__(self, settings: Apmpo):
+        self.settings = settings
+        self.exponents: list[float] | None = None
+        self.radii: list[float] | None = None
 
     def observe_batch(self, turns: Turns) -> None:
-        """Observe the successes of the batch; the deviation is the population's (Algorithm 1, line 8)."""
+        """Observe the successes of the batch."""
         reward_E = turns.coded_return_E("success")
-        mean, std = float(reward_E.mean()), float(reward_E.std())
-        self.exponent = math.exp(-0.8 * mean)
-        self.radius = 0.2 + (0.4 - 0.2) * math.tanh(mean / (std + 1e-6))
+        samples = [reward_E]
+        if self.settings.per == "group":
+            samples = [reward_E[turns.group_index_E == group] for group in range(turns.groups)]
+        statistics = [mean_and_deviation(sample, self.settings.ddof) for sample in samples]
+        if self.settings.exponent != "fixed":
+            self.exponents = [apmpo_exponent(mean, self.settings) for mean, _ in statistics]
+        if self.settings.radius != "fixed":
+            self.radii = [apmpo_radius(mean, deviation, self.settings) for mean, deviation in statistics]
 
     def values(self) -> dict[str, float]:
-        """Metrics."""
-        found = {"apmpo_exponent": self.exponent, "apmpo_radius": self.radius}
-        return {name: value for name, value in found.items() if value is not None}
+        """Metrics, means over the task groups where these differ."""
+        columns = {"apmpo_exponent": self.exponents, "apmpo_radius": self.radii}
+        return {name: float(np.mean(numbers)) for name, numbers in columns.items() if numbers}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"exponent": self.exponent, "radius": self.radius}
+        return {"exponents": self.exponents, "radii": self.radii}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.exponent, self.radius = state["exponent"], state["radius"]
+        self.exponents, self.radii = state["exponents"], state["radii"]
+
+
+def mean_and_deviation(value: np.ndarray, ddof: int) -> tuple[float, float]:
+    """Mean and standard deviation; the deviation of fewer than two values is 0."""
+    return float(value.mean()), float(value.std(ddof=ddof)) if len(value) > 1 else 0.0
+
+
+def apmpo_exponent(mean: float, settings: Apmpo) -> float:
+    """Exponent of the power mean, 1 where all failed. mean: of rewards in [0, 1]."""
+    if settings.exponent == "linear":
+        return 1.0 - settings.scale * mean
+    return math.exp(-settings.scale * mean)
+
+
+def apmpo_radius(mean: float, deviation: float, settings: Apmpo) -> float:
+    """Upper clip radius, within ``low`` and ``high``; see :class:`Apmpo`."""
+    signal = mean / (deviation + EPSILON)
+    if settings.radius == "mean":
+        signal = mean
+    elif settings.radius == "deviation":
+        signal = 1.0 / (deviation + EPSILON)
+    return settings.low + (settings.high - settings.low) * math.tanh(signal)

@@ -51,8 +51,8 @@ class Controllers:
     ):
         self.settings = settings or ControllerSettings()
         self.by_groups = by_groups
-        self.apmpo = ApmpoController() if self.settings.apmpo else None
-        self.agpo = AgpoController() if self.settings.agpo else None
+        self.apmpo = ApmpoController(self.settings.apmpo) if self.settings.apmpo else None
+        self.agpo = AgpoController(self.settings.agpo) if self.settings.agpo else None
         self.trust_region = TrustRegion(trust_region) if trust_region else None
         parts = {"apmpo": self.apmpo, "agpo": self.agpo, "trust_region": self.trust_region}
         self._parts = {name: part for name, part in parts.items() if part is not None}
@@ -70,7 +70,7 @@ class Controllers:
     @property
     def measures(self) -> bool:
         """Whether to measure the policy's entropy before the updates and its divergence after them."""
-        return self.agpo is not None
+        return self.settings.agpo is not None and self.settings.agpo.radius is not None
 
     @property
     def bounds_steps(self) -> bool:
@@ -116,15 +116,16 @@ class Controllers:
             self.agpo.observe_batch(tasks_G, entropy_G)
 
     def controls(self, group_K: Tensor | None = None) -> Controls:
-        """Clip radii and exponent for the loss. group_K: task group (0..G-1) of each token, where radii differ."""
+        """Clip radii and exponent for the loss. group_K: task group (0..G-1) of each token, where they differ."""
         from gagpo.objectives.gates import Controls  # imports torch, which reading settings must not
 
+        exponent = low = high = None
         if self.apmpo:
-            return Controls(clip_high=self.apmpo.radius, exponent=self.apmpo.exponent)
-        if self.agpo and self.agpo.state.tasks:
-            radius = _on_tokens([self.agpo.radius(task) for task in self.agpo.state.tasks], group_K)
-            return Controls(clip_low=radius, clip_high=radius)
-        return Controls()
+            exponent, high = _on_tokens(self.apmpo.exponents, group_K), _on_tokens(self.apmpo.radii, group_K)
+            low = high if self.apmpo.settings.symmetric else None
+        if self.agpo and self.agpo.settings.radius and self.agpo.state.tasks:
+            low = high = _on_tokens([self.agpo.radius(task) for task in self.agpo.state.tasks], group_K)
+        return Controls(low, high, exponent)
 
     def observe_update(self, old_kl: float) -> None:
         """Observe the batch's mean of old less new log-probability, measured after all updates."""
@@ -169,11 +170,14 @@ class Controllers:
             part.load_state_dict(state[name])
 
 
-def _on_tokens(value_G: list[float], group_K: Tensor | None) -> float | Tensor:
+def _on_tokens(value_G: list[float] | None, group_K: Tensor | None) -> float | Tensor | None:
+    """The value of each token's group; a number if there is only one, None if the setting's own applies."""
+    if value_G is None:
+        return None
     if len(value_G) == 1:
         return value_G[0]
     if group_K is None:
-        raise InvalidArgument("task groups have different clip radii: give group_K, the group of each token")
+        raise InvalidArgument("task groups have different radii or exponents: give group_K, the group of each token")
     import torch
 
     return torch.tensor(value_G, dtype=torch.float32, device=group_K.device)[group_K]

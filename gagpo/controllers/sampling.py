@@ -35,7 +35,14 @@ class VarianceFilter(Options):
 
 
 class Overlong(Options):
-    """DAPO: a penalty on responses in the last quarter of the response limit, which rises linearly to 1."""
+    """DAPO: a penalty on responses near the response limit, which rises linearly over the last ``buffer`` tokens.
+
+    buffer: tokens, at most the response limit; None for a quarter of it.
+    factor: the penalty at the limit and beyond.
+    """
+
+    buffer: int | None = Field(default=None, ge=1)
+    factor: float = Field(default=1.0, gt=0)
 
 
 def keep_episodes(turns: Turns, settings: DynamicSampling | None) -> np.ndarray:
@@ -73,14 +80,21 @@ def shape_overlong(turns: Turns, settings: Overlong | None, limit: np.ndarray | 
     """
     if settings is None:
         return turns
-    return dataclasses.replace(turns, reward_N=turns.reward_N + overlong_penalty(turns.tokens_N, limit))
+    penalty_N = overlong_penalty(turns.tokens_N, limit, settings.buffer, settings.factor)
+    return dataclasses.replace(turns, reward_N=turns.reward_N + penalty_N)
 
 
-def overlong_penalty(tokens_N: np.ndarray, limit: np.ndarray | int) -> np.ndarray:
-    """``-(tokens - (limit - buffer))/buffer``, clipped to [-1, 0], with a quarter of the limit as buffer, float64[N].
+def overlong_penalty(
+    tokens_N: np.ndarray, limit: np.ndarray | int, buffer: int | None = None, factor: float = 1.0
+) -> np.ndarray:
+    """``-factor (tokens - (limit - buffer))/buffer``, clipped to [-factor, 0], float64[N] (arXiv 2503.14476, eq. 13).
+
+    limit: of a response, in tokens, for all turns or one for each.
+    buffer, factor: see :class:`Overlong`.
 
     >>> overlong_penalty(np.array([300, 448, 512, 600]), 512).tolist()
     [0.0, -0.5, -1.0, -1.0]
     """
-    buffer = np.maximum(np.asarray(limit) // 4, 1)
-    return np.asarray(np.clip(-(np.asarray(tokens_N) - (limit - buffer)) / buffer, -1.0, 0.0) + 0.0)
+    buffer_N = np.maximum(np.asarray(limit) // 4, 1) if buffer is None else np.asarray(buffer)
+    share_N = np.clip(-(np.asarray(tokens_N) - (limit - buffer_N)) / buffer_N, -1.0, 0.0)
+    return np.asarray(factor * share_N + 0.0)

@@ -66,7 +66,7 @@ def turns_for(
     success_only: whether only success pays, one for all or one for each episode; see :meth:`Turns.paying_success`.
     """
     key: StateKey = getattr(settings, "key", "observation")
-    turns = Turns.from_episodes(episodes, key, penalty)
+    turns = Turns.from_episodes(episodes, key, penalty, settings.reads_texts)
     return turns.paying_success(success_only) if np.any(success_only) else turns
 
 

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from gagpo.credit.registry import CreditSettings
 from gagpo.credit.turns.columns import Coding, Turns
+from gagpo.credit.turns.dispersion import Dispersion, group_dispersion
 from gagpo.credit.turns.grouping import centre, group_mean, group_std, standardise
 
 SMALLEST = 1e-8
@@ -88,13 +89,20 @@ class RejectionSampling(CreditSettings):
 
 
 class AgpoAdaptive(CreditSettings):
-    """``(R - mean)/max(std, 1e-8)`` over the task group, with the sample deviation (arXiv 2605.20722)."""
+    """``(R - mean)/max(dispersion, 1e-8)`` over the task group; equal returns give 0 (arXiv 2605.20722).
+
+    dispersion: see :data:`gagpo.credit.turns.dispersion.Dispersion`. Where most of a group agrees, ``mad`` and ``iqr``
+        are 0 and the division by 1e-8 would give advantages of 1e8: such a group is divided by its deviation (ours).
+    """
 
     name: Literal["agpo_adaptive"] = "agpo_adaptive"
+    dispersion: Dispersion = "std"
 
     def advantage(self, turns: Turns) -> np.ndarray:
         return_E, group_E, groups = turns.return_E, turns.group_index_E, turns.groups
-        scale_G = np.maximum(group_std(return_E, group_E, groups), SMALLEST)
+        spread_G = group_dispersion(return_E, group_E, groups, self.dispersion)
+        spread_G = np.where(spread_G > SMALLEST, spread_G, group_std(return_E, group_E, groups))
+        scale_G = np.maximum(spread_G, SMALLEST)
         return np.asarray((centre(return_E, group_E, groups) / scale_G[group_E])[turns.episode_N])
 
 

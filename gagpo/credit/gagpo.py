@@ -10,12 +10,15 @@ from pydantic import Field, model_validator
 from gagpo.base.errors import InvalidArgument
 from gagpo.credit.episode import Grpo
 from gagpo.credit.registry import CreditSettings, Level
-from gagpo.credit.turns import StateKey, Turns
-from gagpo.credit.turns.graph import EXACT, graph_value
+from gagpo.credit.turns import Scope, StateKey, Turns
+from gagpo.credit.turns.graph import EXACT, cut_state, graph_value
 from gagpo.credit.turns.grouping import (
     generalised_advantage,
+    group_mean,
+    next_in_episode,
     over_batch,
     return_to_go,
+    scale,
     standardise,
     temporal_difference,
 )
@@ -25,9 +28,14 @@ class Gagpo(CreditSettings):
     """``A_t = delta_t + gamma lam A_{t+1}`` with ``delta_t = r_t + gamma V(s_{t+1}) - V(s_t)``, then normalised.
 
     lam: 0 is the one-step TD error, 1 is Monte-Carlo, ``G - V(s)``.
-    proxy: see :meth:`value`.
-    norm: ``(A - mean)/(std + 1e-6)``, with the sample deviation, over the task ``group`` or the ``batch``; without
-        variance 0.
+    proxy: what V averages over the visits of a state. ``return`` is the discounted return from the visit on,
+        ``outcome`` the episode's whole return without discount, ``graph`` see :func:`graph_value`.
+    leave_one_out: leave a turn's own visit out of its V; a state visited once keeps its own.
+    bootstrap_truncated: a truncated episode goes on with the V of the state in which it stopped, instead of 0; where no
+        episode acted in that state, with the V of its last turn's state.
+    scope: states are equal within the ``task`` group, or in the whole ``batch``.
+    norm: ``(A - mean)/(std + 1e-6)``, with the sample deviation, over the task ``group``, the ``batch`` or the
+        ``state``; ``scale_only`` is ``A/(std + 1e-6)`` over the task group. Without variance 0.
     trajectory_weight: weight of GRPO's advantage, added after normalisation (it hurts in the paper).
 
     >>> turns = Turns([0, 0, 10, 0, 0, 0], [0, 0, 0, 1, 1, 1], [0, 0], state_N=[0, 1, 2, 0, 1, 3])
@@ -40,14 +48,22 @@ class Gagpo(CreditSettings):
     key: StateKey = "auto"
     gamma: float = Field(default=0.95, ge=0, le=1)
     lam: float = Field(default=0.8, ge=0, le=1)
-    proxy: Literal["return", "graph"] = "return"
-    norm: Literal["group", "batch", "none"] = "group"
+    proxy: Literal["return", "outcome", "graph"] = "return"
+    leave_one_out: bool = False
+    bootstrap_truncated: bool = False
+    scope: Scope = "task"
+    norm: Literal["group", "batch", "state", "scale_only", "none"] = "group"
     trajectory_weight: float = Field(default=0.0, ge=0)
 
     @model_validator(mode="after")
     def _one_fixed_point(self) -> Gagpo:
         if self.proxy == "graph" and self.gamma == 1:
             raise InvalidArgument("proxy=graph requires gamma below 1: otherwise its values are not unique")
+        if self.proxy == "graph" and self.leave_one_out:
+            raise InvalidArgument(
+                "leave_one_out requires proxy=return or proxy=outcome: proxy=graph solves for the values of all states "
+                "together"
+            )
         return self
 
     @property
@@ -56,29 +72,54 @@ class Gagpo(CreditSettings):
 
     def advantage(self, turns: Turns) -> np.ndarray:
         value_N = self.value(turns)
-        delta_N = temporal_difference(turns.net_reward_N, value_N, turns.last_N, self.gamma)
+        delta_N = temporal_difference(turns.net_reward_N, value_N, self._next_value(turns, value_N), self.gamma)
         if self.proxy == "graph":  # a rounding error must not be normalised into an advantage
             delta_N = np.where(np.abs(delta_N) <= 10 * EXACT * np.abs(value_N).max(), 0.0, delta_N)
         advantage_N = generalised_advantage(delta_N, turns.last_N, self.gamma, self.lam)
-        if self.norm == "group":
-            advantage_N = standardise(advantage_N, turns.group_index_N, turns.groups)
-        elif self.norm == "batch":
-            advantage_N = over_batch(advantage_N)
+        advantage_N = self._normalised(advantage_N, turns)
         if self.trajectory_weight:
             advantage_N = advantage_N + self.trajectory_weight * Grpo().advantage(turns)
         return advantage_N
 
     def value(self, turns: Turns) -> np.ndarray:
-        """``V`` of each turn's state, float64[N].
-
-        ``proxy="return"`` is the mean discounted return of all visits in the task group, ``"graph"`` is
-        :func:`gagpo.credit.turns.graph.graph_value`.
-        """
+        """``V`` of each turn's state, float64[N]; see ``proxy`` and ``leave_one_out``."""
         if self.proxy == "graph":
-            return graph_value(turns, self.gamma)
-        state_N = turns.states()
+            return graph_value(turns, self.gamma, self.scope, self.bootstrap_truncated)
+        state_N = turns.states(self.scope)
         states = int(state_N.max()) + 1
-        return_N = return_to_go(turns.net_reward_N, turns.last_N, self.gamma)
+        visit_N = self._visit_value(turns)
         size_N = np.bincount(state_N, minlength=states)[state_N]
-        total_N = np.bincount(state_N, return_N, states)[state_N]
-        return np.where(size_N > 1, total_N / size_N, return_N)
+        total_N = np.bincount(state_N, visit_N, states)[state_N]
+        if self.leave_one_out:
+            return np.where(size_N > 1, (total_N - visit_N) / np.maximum(size_N - 1, 1), visit_N)
+        return np.where(size_N > 1, total_N / size_N, visit_N)
+
+    def _visit_value(self, turns: Turns) -> np.ndarray:
+        """What ``V`` averages, one number for each turn, float64[N]."""
+        if self.proxy == "outcome":
+            return np.asarray(turns.return_E[turns.episode_N])
+        return return_to_go(turns.net_reward_N, turns.last_N, self.gamma)
+
+    def _next_value(self, turns: Turns, value_N: np.ndarray) -> np.ndarray:
+        """``V`` after each turn, float64[N]; 0 after an episode's end."""
+        next_N = next_in_episode(value_N, turns.last_N)
+        if not self.bootstrap_truncated:
+            return next_N
+        state_N = turns.states(self.scope)
+        cut_E, last_E = cut_state(turns, self.scope), state_N[turns.last_N]
+        # A leave-one-out value differs between the visits of a state: in the last turn's state it is that turn's.
+        visit_N = value_N if self.proxy == "graph" else self._visit_value(turns)
+        value_S = group_mean(visit_N, state_N, int(state_N.max()) + 1)
+        value_E = np.where(cut_E == last_E, value_N[turns.last_N], value_S[cut_E])
+        next_N[turns.last_N] = np.where(turns.truncated_E, value_E, 0.0)
+        return next_N
+
+    def _normalised(self, advantage_N: np.ndarray, turns: Turns) -> np.ndarray:
+        if self.norm == "group":
+            return standardise(advantage_N, turns.group_index_N, turns.groups)
+        if self.norm == "scale_only":
+            return scale(advantage_N, turns.group_index_N, turns.groups)
+        if self.norm == "state":
+            state_N = turns.states(self.scope)
+            return standardise(advantage_N, state_N, int(state_N.max()) + 1)
+        return over_batch(advantage_N) if self.norm == "batch" else advantage_N

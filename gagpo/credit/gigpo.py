@@ -10,6 +10,7 @@ from pydantic import Field
 from gagpo.credit.registry import CreditSettings, Level
 from gagpo.credit.turns import StateKey, Turns
 from gagpo.credit.turns.grouping import EPSILON, group_mean, group_std, normalise, return_to_go
+from gagpo.credit.turns.similarity import similar_states
 
 
 class Gigpo(CreditSettings):
@@ -19,6 +20,10 @@ class Gigpo(CreditSettings):
     ``A^S`` is :meth:`step_advantage`.
 
     norm: ``mean_std`` divides both terms by the deviation, ``mean`` does not.
+    statistics: of ``A^E`` over each ``episode``, or over each ``turn`` with its episode's return less its own penalty,
+        as in the authors' code, where long episodes weigh more.
+    similarity: 0 to 1; turns of a task group are in the same state if their observations are at least this similar
+        (see :mod:`gagpo.credit.turns.similarity`), whatever ``key`` is. None for equal states.
     """
 
     level: ClassVar[Level] = "turn"
@@ -27,13 +32,22 @@ class Gigpo(CreditSettings):
     gamma: float = Field(default=0.95, ge=0, le=1)
     step_weight: float = Field(default=1.0, ge=0)
     norm: Literal["mean_std", "mean"] = "mean_std"
+    statistics: Literal["episode", "turn"] = "episode"
+    similarity: float | None = Field(default=None, gt=0, le=1)
+
+    @property
+    def reads_texts(self) -> bool:
+        return self.similarity is not None
 
     def advantage(self, turns: Turns) -> np.ndarray:
         group_N, groups = turns.group_index_N, turns.groups
         reward_E = np.bincount(turns.episode_N, turns.reward_N, turns.episodes)
         score_N = reward_E[turns.episode_N] - turns.penalty_N
-        mean_N = group_mean(reward_E, turns.group_index_E, groups)[group_N]
-        std_N = group_std(reward_E, turns.group_index_E, groups)[group_N]
+        sample, sample_group = reward_E, turns.group_index_E
+        if self.statistics == "turn":
+            sample, sample_group = score_N, group_N
+        mean_N = group_mean(sample, sample_group, groups)[group_N]
+        std_N = group_std(sample, sample_group, groups)[group_N]
         scale_N = std_N + EPSILON if self.norm == "mean_std" else np.ones(turns.turns)
         episode_N = np.where(std_N > 0, (score_N - mean_N) / scale_N, 0.0)
         return episode_N + self.step_weight * self.step_advantage(turns)
@@ -44,5 +58,5 @@ class Gigpo(CreditSettings):
         G is the discounted return of the turn, from which its own penalty is subtracted after discounting.
         """
         return_N = return_to_go(turns.reward_N, turns.last_N, self.gamma) - turns.penalty_N
-        state_N = turns.states()
+        state_N = turns.states() if self.similarity is None else similar_states(turns, self.similarity)
         return normalise(return_N, state_N, int(state_N.max()) + 1, self.norm)

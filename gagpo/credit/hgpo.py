@@ -16,10 +16,13 @@ class Hgpo(CreditSettings):
     """``A = sum w_c A_c / sum w_c`` over context depths c = 0..depth (arXiv 2602.22817).
 
     ``A_c = (G - mean)/(std + 1e-6)`` of discounted returns, with the population deviation, over the turns of the task
-    group whose last c+1 states are equal; depths at which a turn is alone do not count. ``w_c = (c + 1)^alpha``. A
-    context of depth c exists from turn c on, as in the released code.
+    group whose last c+1 states are equal; depths at which a turn is alone do not count.
+    ``w_c = (c + weight_offset)^alpha``. A context of depth c exists from turn c on, as in the released code.
 
+    depth: the longest context.
+    weight_offset: 1 in the paper, 2 in the released code.
     norm: ``mean`` does not divide by the deviation (the published WebShop setting).
+    drop_zero: leave depths at which the turn's ``A_c`` is 0 out of the weights (the released code).
     """
 
     level: ClassVar[Level] = "turn"
@@ -28,16 +31,20 @@ class Hgpo(CreditSettings):
     gamma: float = Field(default=0.95, ge=0, le=1)
     depth: int = Field(default=2, ge=0)
     alpha: float = Field(default=1.0, ge=0)
+    weight_offset: Literal[1, 2] = 1
     norm: Literal["mean_std", "mean"] = "mean_std"
+    drop_zero: bool = False
 
     def advantage(self, turns: Turns) -> np.ndarray:
         return_N = return_to_go(turns.net_reward_N, turns.last_N, self.gamma)
         total_N, weight_N = np.zeros(turns.turns), np.zeros(turns.turns)
         for back, group_N in enumerate(context_groups(turns, self.depth)):
             groups = int(group_N.max()) + 1
-            weight = float(back + 1) ** self.alpha
+            weight = float(back + self.weight_offset) ** self.alpha
             advantage_N = normalise(return_N, group_N, groups, self.norm, ddof=0)
             counts_N = np.bincount(group_N, minlength=groups)[group_N] > 1
+            if self.drop_zero:
+                counts_N &= advantage_N != 0
             total_N += weight * counts_N * advantage_N
             weight_N += weight * counts_N
         return np.divide(total_N, weight_N, out=np.zeros(turns.turns), where=weight_N > 0)

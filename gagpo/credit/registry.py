@@ -39,6 +39,11 @@ class CreditSettings(Options):
         """Whether it uses transitions between states, which a key that does not identify states falsifies."""
         return False
 
+    @property
+    def reads_texts(self) -> bool:
+        """Whether it compares the texts of observations, ``Turns.text_N``."""
+        return False
+
     def advantage(self, turns: Turns) -> np.ndarray:
         """One advantage per turn, float64[N]; per response token, float64[K], where ``level`` is ``token``."""
         raise InvalidArgument(f"credit {self.name} has no advantage: add a method advantage(turns) to its class")
@@ -70,7 +75,7 @@ CREDITS: OptionsRegistry[CreditSettings] = OptionsRegistry(
         "optimal_token_baseline": "gagpo.credit.token_baseline:OptimalTokenBaseline",
         "hgpo": "gagpo.credit.hgpo:Hgpo",
         "graphgpo": "gagpo.credit.graphgpo:Graphgpo",
-        "milegpo": "gagpo.credit.graphgpo:Milegpo",
+        "milegpo": "gagpo.credit.milegpo:Milegpo",
         "weighted_sum": "gagpo.credit.weighted_sum:WeightedSum",
         "ppo_token": "gagpo.credit.ppo:PpoToken",
         "ppo_turn": "gagpo.credit.ppo:PpoTurn",

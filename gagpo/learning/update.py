@@ -23,7 +23,7 @@ from gagpo.learning.loss import OldLogprobs, micro_batch_loss, nonfinite_error, 
 from gagpo.learning.metrics import StepLog
 from gagpo.learning.packing import MicroBatch, Packing, rank_batches, token_columns
 from gagpo.learning.skipped_steps import NonFiniteLoss, NonFiniteWeights, Skips
-from gagpo.objectives import Controls, Normaliser
+from gagpo.objectives import Controls, Normaliser, gate_weights
 from gagpo.objectives.nonfinite import LOG_RATIO_LIMIT
 from gagpo.objectives.policy import Metrics
 
@@ -77,7 +77,10 @@ class Updater:
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.skips = Skips(max_skipped)
         self.ratio_K = np.zeros(0)  # of the last batch's response tokens, when last trained on
-        self._log_ratio_K = np.zeros(0)  # of this rank's response tokens
+        self.gate_weight_K = np.zeros(0)  # see gate_weights, of the same tokens
+        # Of this rank's response tokens. Both are 0 where nothing was trained on, so that ranks add up.
+        self._log_ratio_K = np.zeros(0)
+        self._gate_loss_K = np.zeros(0)  # 1 less the weight
 
     def update(
         self,
@@ -107,7 +110,7 @@ class Updater:
             with span("scoring"):
                 scored = self._score_before(batches, credit.tokens, log)
             for epoch in range(self.epochs):
-                self._log_ratio_K = np.zeros(credit.tokens)
+                self._log_ratio_K, self._gate_loss_K = np.zeros(credit.tokens), np.zeros(credit.tokens)
                 if epoch:
                     batches = self._mini_batches(rows, credit, rng)
                 for number, batch in enumerate(batches):
@@ -123,6 +126,7 @@ class Updater:
         finally:
             self.networks.train(False)
         self.ratio_K = np.exp(self.ranks.total(self._log_ratio_K))
+        self.gate_weight_K = 1.0 - self.ranks.total(self._gate_loss_K)
         steps = {"updates": float(len(log.losses)), "skipped_steps": float(len(self.skips.errors))}
         return log.metrics(self.ranks) | steps
 
@@ -219,13 +223,11 @@ class Updater:
                 micro, apart = score(micro, outputs.logprob_K, self.algorithm.correction)
                 mismatch.append(apart)
 
-            # The ratio, for annotations.
-            log_ratio_K = outputs.logprob_K.detach() - micro.old_logprob_K
-            self._log_ratio_K[made.token_K.numpy()] = log_ratio_K.cpu().numpy()
+            chosen = controls(micro.group_K) if controls else None
+            self._note(micro, made.token_K.numpy(), outputs.logprob_K.detach(), chosen)
 
             # Loss. If it is not finite, the other ranks still need this one in their passes; all stop afterwards.
-            own = controls(micro.group_K) if controls else None
-            loss, metrics = micro_batch_loss(micro, outputs, self.algorithm, batch.normaliser, own)
+            loss, metrics = micro_batch_loss(micro, outputs, self.algorithm, batch.normaliser, chosen)
             if not torch.isfinite(loss):
                 error = error or nonfinite_error(micro, outputs)
                 if self.ranks.alone:
@@ -236,6 +238,15 @@ class Updater:
             sums.append(metrics)
         self._raise_together(error)
         return float(total), sums, mismatch
+
+    def _note(self, micro: MicroBatch, token_K: np.ndarray, logprob_K: Tensor, controls: Controls | None) -> None:
+        """Note the ratio and gate weight of a micro-batch's tokens, for annotations."""
+        assert micro.advantage_K is not None
+        columns = (logprob_K, micro.old_logprob_K, micro.advantage_K)
+        lost_K = 1.0 - gate_weights(*columns, micro.layout, self.algorithm, controls)
+        # One copy to the host, because each waits for the device.
+        noted_2K = torch.stack([logprob_K - micro.old_logprob_K, lost_K]).cpu().numpy()
+        self._log_ratio_K[token_K], self._gate_loss_K[token_K] = noted_2K
 
     def _backward(self, loss: Tensor) -> None:
         """Accumulate gradients. Ranks average them, but their losses are parts of a sum."""
@@ -270,6 +281,7 @@ class Updater:
             error.turns = sorted({int(turn) for micro in own for turn in micro.turn_K.tolist()})
         for micro in own:
             self._log_ratio_K[micro.token_K.numpy()] = 0.0  # not trained on
+            self._gate_loss_K[micro.token_K.numpy()] = 0.0
         self.skips.skip(error)
 
     def weights(self) -> list[Tensor]:

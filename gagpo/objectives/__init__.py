@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gagpo.objectives.correction import correction_weights as correction_weights
+    from gagpo.objectives.gate_gradients import gate_weights as gate_weights
     from gagpo.objectives.gates import Controls as Controls
     from gagpo.objectives.layout import Layout as Layout
     from gagpo.objectives.layout import Normaliser as Normaliser
@@ -29,6 +30,7 @@ _HOME = {
     "ObjectiveSettings": "options",
     "correction_weights": "correction",
     "find_nonfinite": "nonfinite",
+    "gate_weights": "gate_gradients",
     "kl_divergence": "policy",
     "policy_loss": "policy",
     "summary": "metrics",

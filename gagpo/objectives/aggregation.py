@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gagpo.objectives.gates import Radius
 from gagpo.objectives.layout import Layout, Normaliser, segment_mean
 from gagpo.objectives.options import ActionMean, Constant, Geometric, Power, SequenceMean, TokenMean
 
@@ -29,11 +30,16 @@ def token_weights(
             return (1.0 / (normaliser.rows * layout.row_tokens_R.to(dtype))).index_select(0, layout.row_K)
 
 
-def segment_power_mean(log_K: Tensor, segment_K: Tensor, tokens_S: Tensor, exponent: float) -> Tensor:
-    """``(mean exp(log_K)^p)^(1/p)`` of each segment; ``exponent`` 0 gives the geometric mean.
+def segment_power_mean(log_K: Tensor, segment_K: Tensor, tokens_S: Tensor, exponent: Radius) -> Tensor:
+    """``(mean exp(log_K)^p)^(1/p)`` of each segment.
 
     float32 does not overflow or underflow for log_K within ±20 and p within [0.05, 2].
+
+    exponent: a number, 0 for the geometric mean; or a tensor above 0 with one entry per token, equal within a segment.
     """
-    if exponent == 0.0:
-        return torch.exp(segment_mean(log_K, segment_K, tokens_S))
-    return segment_mean(torch.exp(exponent * log_K), segment_K, tokens_S) ** (1.0 / exponent)
+    if not isinstance(exponent, Tensor):
+        if exponent == 0.0:
+            return torch.exp(segment_mean(log_K, segment_K, tokens_S))
+        return segment_mean(torch.exp(exponent * log_K), segment_K, tokens_S) ** (1.0 / exponent)
+    exponent_S = segment_mean(exponent, segment_K, tokens_S)
+    return segment_mean(torch.exp(exponent * log_K), segment_K, tokens_S) ** (1.0 / exponent_S)

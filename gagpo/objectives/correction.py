@@ -1,6 +1,6 @@
 """Correction of the difference between sampler and trainer: other kernels, other precision, older weights.
 
-Weights (truncated importance sampling) or masks tokens by the log-weight ``x = logp_trainer -
+Weights (truncated importance sampling) or masks tokens or sequences by the log-weight ``x = logp_trainer -
 logp_sampler`` of each token, both before the first update.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gagpo.objectives.layout import Layout
+from gagpo.objectives.layout import Layout, segment_mean
 from gagpo.objectives.nonfinite import held
 from gagpo.objectives.options import Correction
 
@@ -24,7 +24,7 @@ def correction_weights(
     cap), ``mismatch_max`` (largest ``|x|``) and ``masked_tokens`` (share of masked tokens). NaN and infinite
     log-probabilities give NaN weights.
 
-    logprob_trainer_K: under the trainer's weights before the first update.
+    logprob_trainer_K: under the trainer's weights before the first update. No row may be cut in two.
     logprob_sampler_K: under the engine.
     """
     layout.check(logprob_trainer_K=logprob_trainer_K, logprob_sampler_K=logprob_sampler_K)
@@ -41,6 +41,10 @@ def correction_weights(
         kept_K = _within(weight_K, settings.low, settings.high)
         metrics["masked_tokens"] = torch.count_nonzero(kept_K == 0)
         result_K = weight_K * kept_K
+    if settings.name == "sequence":
+        mean_R = torch.exp(segment_mean(log_K, layout.row_K, layout.row_tokens_R))
+        result_K = _within(mean_R, settings.low, settings.high).index_select(0, layout.row_K)
+        metrics["masked_tokens"] = torch.count_nonzero(result_K == 0)
     return result_K, metrics
 
 

@@ -40,13 +40,15 @@ PROBABILITY_EPSILON = 1e-8
 class Controls:
     """What controllers set for one update; None keeps the setting.
 
-    clip_low, clip_high: radii of the gate's clip, numbers or tensors with one entry per token (equal within a segment).
+    Each is a number, or a tensor with one entry per token (equal within a segment) where task groups differ.
+
+    clip_low, clip_high: radii of the gate's clip.
     exponent: of the power mean.
     """
 
     clip_low: Radius | None = None
     clip_high: Radius | None = None
-    exponent: float | None = None
+    exponent: Radius | None = None
 
 
 @dataclass(frozen=True)

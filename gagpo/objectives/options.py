@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -146,9 +147,14 @@ Aggregation = Annotated[
 
 
 class Kl(Options):
-    """Penalty ``coefficient * KL`` to the reference policy (k3), averaged like the objective."""
+    """Penalty ``coefficient * KL`` to the reference policy, averaged like the objective.
+
+    estimator: with x = logp - logp_ref, ``k1`` is ``x`` (the expectation of its gradient is 0), ``k2`` is ``x^2/2``,
+        ``k3`` is ``exp(-x) + x - 1``.
+    """
 
     coefficient: float = Field(default=0.0, ge=0)
+    estimator: Literal["k1", "k2", "k3"] = "k3"
 
 
 # Where sampler and trainer differ -------------------------------------------------------------------------------------
@@ -164,9 +170,13 @@ class Correction(Options):
     ``recompute``: no weights.
     ``token``: weights each token by ``min(exp(x), cap)``.
     ``icepop``: weights tokens by ``exp(x)`` and masks those outside [low, high] (arXiv 2510.18855).
+    ``sequence``: masks sequences whose geometric mean ``exp(mean x)`` is outside [low, high]; no weights.
+
+    cap: of ``token``.
+    low, high: of ``icepop``, and of ``sequence``, where the defaults are 1/3 and 3.
     """
 
-    name: Literal["none", "recompute", "token", "icepop"] = "none"
+    name: Literal["none", "recompute", "token", "icepop", "sequence"] = "none"
     cap: float = Field(default=2.0, gt=0)
     low: float = Field(default=0.5, ge=0, lt=1)
     high: float = Field(default=5.0, gt=1)
@@ -176,24 +186,35 @@ class Correction(Options):
         """Whether ratios start from the trainer's own log-probabilities."""
         return self.name != "none"
 
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_sequences(cls, value: Any) -> Any:
+        if isinstance(value, Mapping) and value.get("name") == "sequence":
+            return {"low": 1 / 3, "high": 3.0, **value}
+        return value
+
     @model_validator(mode="after")
     def _options_of_their_kind(self) -> Correction:
-        for option, of in {"cap": "token", "low": "icepop", "high": "icepop"}.items():
-            if self.name != of and getattr(self, option) != type(self).model_fields[option].default:
-                raise InvalidArgument(f"{option} requires correction {of} (got {self.name})")
+        masks = ("icepop", "sequence")
+        for option, kinds in {"cap": ("token",), "low": masks, "high": masks}.items():
+            if self.name not in kinds and getattr(self, option) != type(self).model_fields[option].default:
+                raise InvalidArgument(f"{option} requires correction {' or '.join(kinds)} (got {self.name})")
         return self
 
 
 class ObjectiveSettings(Options):
     """An objective.
 
-    ratio: level of the importance ratio; an action's or sequence's log-ratio is the mean of its tokens'.
+    ratio: level of the importance ratio.
+    ratio_pool: an action's or sequence's log-ratio is the ``mean`` of its tokens' (the geometric mean of their ratios)
+        or their ``sum`` (the product).
     ratio_gradient: ``token`` combines the value of the action's or sequence's ratio with each token's own gradient
         (GSPO-token).
     entropy: coefficient of the entropy bonus.
     """
 
     ratio: Literal["token", "action", "sequence"] = "token"
+    ratio_pool: Literal["mean", "sum"] = "mean"
     ratio_gradient: Literal["segment", "token"] = "segment"
     gate: Gate = Clip()
     aggregation: Aggregation = TokenMean()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -19,7 +21,7 @@ from gagpo.objectives.gates import (
     log_coefficient,
 )
 from gagpo.objectives.layout import Layout, Normaliser, segment_mean, segment_sum
-from gagpo.objectives.nonfinite import held
+from gagpo.objectives.nonfinite import LOG_RATIO_LIMIT, held
 from gagpo.objectives.options import Cispo, Dppo, Geometric, Likelihood, ObjectiveSettings, Power
 
 KL_LIMIT = 10.0
@@ -93,7 +95,7 @@ def policy_loss(
         metrics["tokens"] = logprob_K.new_full((), float(len(logprob_K)))
         metrics["old_kl"] = -log_ratio_K.sum()
     if ref_logprob_K is not None and settings.kl.coefficient > 0:
-        kl_K = kl_divergence(logprob_K, ref_logprob_K)
+        kl_K = kl_divergence(logprob_K, ref_logprob_K, settings.kl.estimator)
         loss = loss + settings.kl.coefficient * (share_K * kl_K).sum()
         metrics["kl"] = kl_K.detach().sum()
     if entropy_K is not None:
@@ -103,20 +105,38 @@ def policy_loss(
     return loss, metrics
 
 
-def kl_divergence(logprob_K: Tensor, ref_logprob_K: Tensor) -> Tensor:
-    """Estimate of KL(policy || reference) at each token (k3, exp(-x)+x-1 with x = logp - logp_ref), at most 10."""
+def kl_divergence(logprob_K: Tensor, ref_logprob_K: Tensor, estimator: Literal["k1", "k2", "k3"] = "k3") -> Tensor:
+    """Estimate of KL(policy || reference) at each token, of a size of at most 10; see :class:`Kl` for the estimators.
+
+    Source of the estimators: Schulman, "Approximating KL divergence" (2020).
+    """
     x_K = held(logprob_K - ref_logprob_K.detach())
+    if estimator == "k1":
+        return x_K.clamp(-KL_LIMIT, KL_LIMIT)
+    if estimator == "k2":
+        return (0.5 * x_K * x_K).clamp(max=KL_LIMIT)
     return (torch.expm1(-x_K) + x_K).clamp(max=KL_LIMIT)
 
 
-def _on_tokens(log_ratio_K: Tensor, layout: Layout, settings: ObjectiveSettings) -> Tensor:
+def _pooled(log_ratio_K: Tensor, layout: Layout, settings: ObjectiveSettings) -> Tensor:
+    """The log-ratio of each action or sequence.
+
+    A sum over hundreds of tokens may leave the range whose exponential is finite in float32, so it is clamped again.
+    """
+    segment_K, tokens_S = layout.segments(settings.ratio)
+    if settings.ratio_pool == "mean":
+        return segment_mean(log_ratio_K, segment_K, tokens_S)
+    return segment_sum(log_ratio_K, segment_K, len(tokens_S)).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+
+
+def log_ratio_on_tokens(log_ratio_K: Tensor, layout: Layout, settings: ObjectiveSettings) -> Tensor:
     """The log-ratio of the chosen level at each token."""
     if settings.ratio == "token":
         return log_ratio_K
-    segment_K, tokens_S = layout.segments(settings.ratio)
+    segment_K, _ = layout.segments(settings.ratio)
     if settings.ratio_gradient == "segment":
-        return segment_mean(log_ratio_K, segment_K, tokens_S).index_select(0, segment_K)
-    value_K = segment_mean(log_ratio_K.detach(), segment_K, tokens_S).index_select(0, segment_K)
+        return _pooled(log_ratio_K, layout, settings).index_select(0, segment_K)
+    value_K = _pooled(log_ratio_K.detach(), layout, settings).index_select(0, segment_K)
     return log_ratio_K + (value_K - log_ratio_K.detach())
 
 
@@ -132,7 +152,7 @@ def _tokens(
     """The objective of gates with one value per token. logprobs: new and old of each token."""
     logprob_K, old_logprob_K = logprobs
     bounds = log_bounds(settings.gate, controls)
-    log_ratio_K = _on_tokens(log_ratio_K, layout, settings)
+    log_ratio_K = log_ratio_on_tokens(log_ratio_K, layout, settings)
     sign_K = torch.sign(advantage_K)
     if isinstance(settings.gate, Cispo):
         detached_K, held_K = cispo_weight(log_ratio_K, bounds)
@@ -161,7 +181,7 @@ def _segments(
     Positive and negative advantages are summed separately, since a row may contain both.
     """
     segment_K, tokens_S = layout.segments(settings.ratio)
-    pooled_S = segment_mean(log_ratio_K, segment_K, tokens_S)
+    pooled_S = _pooled(log_ratio_K, layout, settings)
     bounds = _segment_bounds(log_bounds(settings.gate, controls), segment_K, tokens_S)
     weighted_K = share_K * advantage_K
     gain_S = segment_sum(weighted_K.clamp(min=0), segment_K, len(tokens_S))
@@ -198,13 +218,13 @@ def _segment_means(
     assert isinstance(aggregation, Geometric | Power)
     segment_K, tokens_S = layout.segments(aggregation.per)
     count = normaliser.actions if aggregation.per == "action" else normaliser.rows
-    exponent = 0.0
+    exponent: Radius = 0.0
     if isinstance(aggregation, Power):
         exponent = aggregation.exponent if controls.exponent is None else controls.exponent
     bounds = log_bounds(settings.gate, controls)
     advantage_S = segment_mean(advantage_K, segment_K, tokens_S)
     sign_K = torch.sign(advantage_S).index_select(0, segment_K)
-    log_ratio_K = _on_tokens(log_ratio_K, layout, settings)
+    log_ratio_K = log_ratio_on_tokens(log_ratio_K, layout, settings)
     log_K, clipped_K = log_coefficient(log_ratio_K, sign_K, settings.gate, bounds)
     mean_S = segment_power_mean(log_K, segment_K, tokens_S, exponent)
     objective = (advantage_S * mean_S).sum() / count

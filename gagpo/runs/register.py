@@ -133,7 +133,7 @@ SECTIONS = {
                VIEWER, "sampler-trainer gap"),
         Metric("mismatch_max", "nats", "The largest difference of one token's two log-probabilities."),
         Metric("mismatch_weight", "ratio", "Mean importance weight of trainer over sampler; 1 if both compute alike."),
-        Metric("masked_tokens", "share", "Tokens that the correction dropped because of their own weight."),
+        Metric("masked_tokens", "share", "Tokens that the correction dropped."),
     ),
     "vLLM servers": (
         Metric("engine_gap", "nats",
@@ -157,8 +157,8 @@ SECTIONS = {
                "Variance of the targets that the values explain; below 0 is worse than a constant."),
     ),
     "Controllers": (
-        Metric("apmpo_exponent", "exponent", "APMPO's exponent."),
-        Metric("apmpo_radius", "ratio", "APMPO's upper clip radius."),
+        Metric("apmpo_exponent", "exponent", "APMPO's exponent, mean over task groups."),
+        Metric("apmpo_radius", "ratio", "APMPO's upper clip radius, mean over task groups."),
         Metric("step_kl", "nats per token",
                "KL from the sampling policy to the updated one, if it may have left the trust region."),
         Metric("step_kept", "share", "Share of the update that the trust region kept."),
@@ -167,6 +167,8 @@ SECTIONS = {
         Metric("agpo_radius", "ratio", "AGPO's clip radius, mean over tasks."),
         Metric("agpo_temperature", "temperature", "AGPO's sampling temperature, mean over tasks, where the base is 1."),
         Metric("agpo_dispersion", "reward", "Dispersion of the probes' rewards, mean over tasks."),
+        Metric("agpo_skewness", "ratio",
+               "Size of the skewness of the probes' rewards, mean over tasks, where it has a weight."),
         Metric("agpo_vote_entropy", "nats", "Vote entropy of the probes' answers, mean over tasks."),
         Metric("agpo_entropy_share", "ratio", "Entropy of the policy relative to its running mean, mean over tasks."),
     ),

@@ -23,12 +23,18 @@ def keys(section: type[BaseModel], path: str = "") -> Iterator[str]:
 
 
 def options(annotation: object) -> list[type[BaseModel]]:
-    """The sections that a field may hold, with all credits of this package."""
+    """The sections that a field may hold, with all credits of this package.
+
+    A list of credits has none: a sum of credits is a credit, so its keys would have no end.
+    """
     if isinstance(annotation, type) and not typing.get_args(annotation):
         if issubclass(annotation, CreditSettings):
             return [CREDITS.find(name) for name in CREDITS.ours]
         return [annotation] if issubclass(annotation, BaseModel) else []
-    return [option for part in typing.get_args(annotation) for option in options(part)]
+    sections = [option for part in typing.get_args(annotation) for option in options(part)]
+    if typing.get_origin(annotation) is list:
+        return [option for option in sections if not issubclass(option, CreditSettings)]
+    return sections
 
 
 def place(section: type[BaseModel], location: Sequence[str]) -> str:

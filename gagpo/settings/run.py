@@ -108,6 +108,16 @@ class RunSettings(Options):
         return self
 
     @model_validator(mode="after")
+    def _a_buffer_within_the_response(self) -> RunSettings:
+        overlong, shortest = self.algorithm.controllers.overlong, min(env.max_tokens for env in self.all_environments)
+        if overlong is not None and overlong.buffer is not None and overlong.buffer > shortest:
+            raise InvalidArgument(
+                f"controllers.overlong.buffer must be at most the response limit, {shortest} tokens (got "
+                f"{overlong.buffer}): lower it, or raise rollout.max_tokens"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _computed_in_what_is_held(self) -> RunSettings:
         """A base smaller than float32 requires bfloat16 for training and sampling."""
         if self.lora is not None and self.lora.base != "float32":

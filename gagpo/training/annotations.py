@@ -18,11 +18,13 @@ def annotate(
     credit: Credit,
     settings: CreditSettings,
     ratio_K: np.ndarray | None = None,
+    gate_weight_K: np.ndarray | None = None,
 ) -> None:
     """Write ``credit`` to the turns of the ``trained`` episodes, and mark these among all ``played``.
 
     turns: the columns that credit was computed from, in the order of ``trained``.
     ratio_K: probability ratio of each response token.
+    gate_weight_K: what the gate left of each response token's gradient.
     """
     kept = {id(episode) for episode in trained}
     for episode in played:
@@ -39,13 +41,16 @@ def annotate(
             turn.advantages = credit.advantage[tokens].astype(np.float32)
         if ratio_K is not None and len(ratio_K) == end_N[-1]:
             turn.ratios = ratio_K[tokens].astype(np.float32)
+        if gate_weight_K is not None and len(gate_weight_K) == end_N[-1]:
+            turn.gate_weights = gate_weight_K[tokens].astype(np.float32)
 
 
 def _values(turns: Turns, settings: CreditSettings, value_K: np.ndarray | None) -> np.ndarray | None:
-    """The critic's value of each turn, else the mean return of its state group, discounted as in the credit."""
+    """The value of each turn's state: the critic's, else GAGPO's, else the mean return, discounted as in the credit."""
     if value_K is not None:
         value_N: np.ndarray = value_K[np.cumsum(turns.tokens_N) - turns.tokens_N]
         return value_N
     if turns.state_N is None:
         return None
-    return Gagpo(gamma=getattr(settings, "gamma", 1.0), proxy=getattr(settings, "proxy", "return")).value(turns)
+    gagpo = settings if isinstance(settings, Gagpo) else Gagpo(gamma=getattr(settings, "gamma", 1.0))
+    return gagpo.value(turns)

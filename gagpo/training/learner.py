@@ -123,7 +123,15 @@ class Learner:
         credit = self._credit(episodes, turns, rows)
         learned = self._optimise(episodes, rows, credit, iteration)
         self._observe(rows, credit.tokens, learned)
-        annotate(collected.played, episodes, turns, credit, self.settings.algorithm.credit, self.updater.ratio_K)
+        annotate(
+            collected.played,
+            episodes,
+            turns,
+            credit,
+            self.settings.algorithm.credit,
+            self.updater.ratio_K,
+            self.updater.gate_weight_K,
+        )
         return {**credit.stats, **self._by_environment(episodes, turns, credit), **learned}
 
     def _turns(self, episodes: Sequence[Episode]) -> Turns:

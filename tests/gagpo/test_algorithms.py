@@ -92,8 +92,19 @@ def test_critics_follow_the_credit():
         ("gmpo", {"credit": "reinforce_plus_plus"}, "reinforce_plus_plus has one per token"),
         ("grpo", {"ratio_gradient": "token"}, "requires ratio=action or ratio=sequence"),
         ("cispo", {"ratio": "sequence", "ratio_gradient": "token"}, "a gate with a ratio gradient"),
-        ("apmpo", {"aggregation": "sequence_mean"}, "set aggregation=power"),
-        ("apmpo", {"gate": "sapo"}, "gate sapo lacks: set gate=clip"),
+        ("apmpo", {"aggregation": "sequence_mean"}, "set aggregation=power, or controllers.apmpo.exponent=fixed"),
+        ("apmpo", {"gate": "sapo"}, "gate sapo lacks: set gate=clip, or controllers.apmpo.radius=fixed"),
+        ("agpo_adaptive", {"gate": "sapo"}, "gate sapo lacks: set gate=clip, or controllers.agpo.radius=null"),
+        ("apmpo", {"controllers": {"apmpo": {"low": 0.5}}}, r"apmpo: high must be at least low, 0.5 \(got 0.4\)"),
+        ("apmpo", {"controllers": {"apmpo": {"symmetric": True, "radius": "fixed"}}}, "requires an adaptive radius"),
+        ("apmpo", {"controllers": {"apmpo": {"exponent": "fixed", "radius": "fixed"}}}, "so nothing adapts: set"),
+        ("apmpo", {"controllers": {"apmpo": {"exponent": "cubic"}}}, "apmpo.exponent must be 'exponential', 'linear'"),
+        ("agpo_adaptive", {"controllers": {"agpo": {"radius": None, "temperature": None}}}, "so nothing adapts: set"),
+        ("agpo_adaptive", {"controllers": {"agpo": {"radius": {"low": 0.5}}}}, "radius: high must be at least low"),
+        ("grpo", {"ratio_pool": "sum"}, "ratio_pool=sum .* set ratio=action or sequence"),
+        ("gagpo", {"credit": {"proxy": "graph", "leave_one_out": True}}, "requires proxy=return or proxy=outcome"),
+        ("gagpo", {"credit": {"proxy": "graph", "gamma": 1.0}}, "requires gamma below 1"),
+        ("gagpo", {"kl": {"estimator": "k4"}}, "algorithm.kl.estimator must be 'k1', 'k2' or 'k3'"),
         ("apmpo", {"controllers": {"agpo": {}}}, "both set the clip radius"),
         ("gmpo", {"gate": "dppo"}, "geometric does not support gate dppo"),
         ("dapo", {"controllers": {"variance_filter": {}}}, "exclude each other: keep one"),
@@ -108,6 +119,24 @@ def test_invalid_combinations_are_rejected_with_a_one_line_reason(name, changes,
         load(name, changes)
     assert "\n" not in str(caught.value)
     assert not isinstance(caught.value, ValidationError)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("apmpo", {"aggregation": "token_mean", "controllers": {"apmpo": {"exponent": "fixed"}}}),
+        ("apmpo", {"gate": "sapo", "controllers": {"apmpo": {"radius": "fixed"}}}),
+        ("apmpo", {"controllers": {"apmpo": {"radius": "fixed"}, "agpo": {}}}),
+        ("apmpo", {"controllers": {"agpo": {"radius": None}}}),
+        ("agpo_adaptive", {"gate": "sapo", "controllers": {"agpo": {"radius": None}}}),
+        ("gagpo", {"ratio_pool": "sum", "credit": {"leave_one_out": True, "bootstrap_truncated": True}}),
+        ("gspo_token", {"ratio_pool": "sum"}),
+        ("ppo_turn", {"ratio_pool": "sum", "correction": "sequence"}),
+    ],
+)
+def test_halves_and_ablations_can_be_combined(name, changes):
+    algorithm = load(name, changes)
+    assert Algorithm.model_validate(algorithm.model_dump(mode="json")) == algorithm
 
 
 @pytest.mark.parametrize("credit", CREDITS)

@@ -10,10 +10,11 @@ import torch
 
 from gagpo.algorithms import PRESETS, load
 from gagpo.controllers import Controllers, ControllerSettings
-from gagpo.credit import Turns, advantages
+from gagpo.credit import Turns
 from gagpo.objectives import Layout, policy_loss, value_loss
+from tests.gagpo.rows import assert_same_loss, credit_of, flat, turns_of
 from tests.oracles.batch import random_batch
-from tests.oracles.episode_level import agpo_adaptive, dppo, max_rl, token_baseline
+from tests.oracles.episode_level import agpo_adaptive, dppo, max_rl
 from tests.oracles.turn_level import graphgpo, milegpo, ppo, starpo_s
 
 ORACLES = Path(__file__).parents[1] / "oracles"
@@ -32,38 +33,6 @@ OTHERS = {
 }
 """Algorithms whose oracles are not the functions ``advantages`` and ``loss`` of the module of their name."""
 SEEDS = range(3)
-
-
-def turns_of(batch) -> Turns:
-    turns = [turn for episode in batch for turn in episode.turns]
-    return Turns(
-        reward_N=[turn.reward for turn in turns],
-        episode_N=np.repeat(np.arange(len(batch)), [len(episode.turns) for episode in batch]),
-        group_E=[episode.group for episode in batch],
-        state_N=[turn.state for turn in turns],
-        penalty_N=[turn.penalty for turn in turns],
-        tokens_N=[len(turn.new) for turn in turns],
-        truncated_E=[episode.truncated for episode in batch],
-        success_E=[episode.success for episode in batch],
-        end_state_E=[episode.end for episode in batch],
-        entropy_N=[float(turn.entropy.mean()) for turn in turns],
-        energy_K=[x for turn in turns for x in token_baseline.energy(turn)],
-    )
-
-
-def column(batch, name) -> torch.Tensor:
-    return torch.cat([getattr(turn, name) for episode in batch for turn in episode.turns])
-
-
-def flat(advantages) -> np.ndarray:
-    return np.array([x for episode in advantages for turn in episode for x in turn])
-
-
-def credit_of(batch, algorithm, controllers=None) -> np.ndarray:
-    turns = turns_of(batch)
-    turns = controllers.shape(turns, 512) if controllers else turns
-    value_K = [x for episode in batch for turn in episode.turns for x in turn.value]
-    return advantages(turns, algorithm.credit, np.array(value_K)).per_token()
 
 
 def oracle(name):
@@ -104,25 +73,7 @@ def test_an_algorithm_matches_its_oracle_in_value_and_gradient(name, seed):
     else:
         controllers.observe_batch(turns)
     loss = paper_loss(batch, expected, *more)
-    token_turn = torch.arange(turns.turns).repeat_interleave(torch.as_tensor(turns.tokens_N))
-    layout = Layout.of(token_turn, torch.as_tensor(turns.episode_N)[token_turn])
-    new = column(batch, "new").detach().requires_grad_()
-    mine, _ = policy_loss(
-        new,
-        column(batch, "old"),
-        torch.as_tensor(advantage),
-        layout,
-        algorithm,
-        controls=controllers.controls(torch.as_tensor(turns.group_index_N)[token_turn]),
-        ref_logprob_K=column(batch, "ref"),
-        entropy_K=column(batch, "entropy"),
-    )
-    leaves = [turn.new for episode in batch for turn in episode.turns]
-    gradient = torch.cat(torch.autograd.grad(loss, leaves)) if loss.requires_grad else torch.zeros_like(new)
-    mine.backward()
-    # Segment sizes and radii per task are float32: a relative error of 1e-7.
-    assert mine.item() == pytest.approx(loss.item(), rel=1e-6, abs=1e-9)
-    assert new.grad.numpy() == pytest.approx(gradient.numpy(), rel=1e-5, abs=1e-8)
+    assert_same_loss(batch, algorithm, advantage, loss, controllers)
 
 
 OPTIONS = [
@@ -130,12 +81,35 @@ OPTIONS = [
     ("gagpo", {"gamma": 1.0, "lam": 1.0}),
     ("gagpo", {"norm": "batch"}),
     ("gagpo", {"norm": "none"}),
+    ("gagpo", {"norm": "state"}),
+    ("gagpo", {"norm": "scale_only"}),
     ("gagpo", {"trajectory_weight": 0.5}),
+    ("gagpo", {"leave_one_out": True}),
+    ("gagpo", {"leave_one_out": True, "norm": "none", "lam": 1.0}),
+    ("gagpo", {"proxy": "outcome"}),
+    ("gagpo", {"proxy": "outcome", "leave_one_out": True, "scope": "batch"}),
+    ("gagpo", {"bootstrap_truncated": True}),
+    ("gagpo", {"bootstrap_truncated": True, "leave_one_out": True, "norm": "none"}),
+    ("gagpo", {"bootstrap_truncated": True, "proxy": "graph", "norm": "none"}),
+    ("gagpo", {"bootstrap_truncated": True, "proxy": "outcome", "scope": "batch", "norm": "none"}),
+    ("gagpo", {"scope": "batch"}),
+    ("gagpo", {"scope": "batch", "norm": "state"}),
+    ("gagpo", {"scope": "batch", "proxy": "graph", "norm": "none"}),
     ("gigpo", {"norm": "mean"}),
     ("gigpo", {"step_weight": 0.4}),
     ("hgpo", {"depth": 1}),
     ("hgpo", {"norm": "mean"}),
     ("hgpo", {"alpha": 0.0, "depth": 3}),
+    ("hgpo", {"weight_offset": 2}),
+    ("hgpo", {"drop_zero": True}),
+    ("hgpo", {"weight_offset": 2, "drop_zero": True, "norm": "mean"}),
+    ("gigpo", {"statistics": "turn"}),
+    ("gigpo", {"statistics": "turn", "norm": "mean"}),
+    ("graphgpo", {"step_weight": 0.3}),
+    ("graph_sum", {"weights": [0.5, -2.0]}),
+    ("agpo_asymmetric", {"delta": 0.3}),
+    ("agpo_asymmetric", {"bonus": 0.0}),
+    ("agpo_asymmetric", {"delta": 2.0, "bonus": -0.5}),
     ("reinforce_plus_plus", {"gamma": 0.9}),
     ("ppo_token", {"gamma": 0.9, "lam": 0.7}),
     ("ppo_turn", {"gamma": 1.0, "lam": 0.0}),
@@ -143,11 +117,14 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize(("name", "options"), OPTIONS)
-def test_a_credits_options(name, options):
+def test_a_credits_options_in_value_and_gradient(name, options):
+    paper_advantages, paper_loss = oracle(name)
     for seed in range(8):
-        batch = random_batch(seed)
-        mine = credit_of(batch, load(name, {"credit": options}))
-        assert mine == pytest.approx(flat(oracle(name)[0](batch, **options)), abs=1e-9)
+        batch, algorithm = random_batch(seed), load(name, {"credit": options})
+        expected = paper_advantages(batch, **options)
+        mine = credit_of(batch, algorithm)
+        assert mine == pytest.approx(flat(expected), abs=1e-9)
+        assert_same_loss(batch, algorithm, mine, paper_loss(batch, expected))
 
 
 WEBSHOP = {"norm": "mean", "retain_coverage": 0.5, "rest": 0.5, "eta": 1.0, "retain_branches": True}

@@ -5,6 +5,7 @@
   const STRIPS = {
     logprob: ["log-probability", (x) => Math.min(1, -x / 4), (x) => `log-probability ${viewer.number(x)}`, () => "cold"],
     ratio: ["ratio", (x) => Math.min(1, Math.abs(Math.log(Math.max(x, 1e-6))) / 0.3), (x) => `ratio ${viewer.number(x)}`, (x) => (x >= 1 ? "up" : "down")],
+    gate_weight: ["gate weight", (x) => Math.min(1, Math.abs(1 - x)), (x) => `gate weight ${viewer.number(x)}${x === 0 ? ", clipped" : ""}`, (x) => (x > 1 ? "up" : "down")],
     advantage: ["advantage", (x) => Math.min(1, Math.abs(x) / 2.5), (x) => `advantage ${viewer.signed(x)}`, (x) => (x >= 0 ? "up" : "down")],
   };
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -14,6 +14,8 @@ from gagpo.credit.turns.errors import BadTurns
 from gagpo.credit.turns.keys import StateKey, intern, state_ids
 
 Coding = Literal["sum", "success"]
+Scope = Literal["task", "batch"]
+"""Where turns with equal state ids are in the same state: within their task group, or anywhere."""
 
 DTYPES: dict[str, Any] = {
     **dict.fromkeys(["reward_N", "penalty_N", "entropy_N"], np.float64),
@@ -21,6 +23,7 @@ DTYPES: dict[str, Any] = {
     **dict.fromkeys(["episode_N", "group_E", "state_N", "tokens_N", "vote_E", "end_state_E", "action_N"], np.int64),
     "energy_K": np.float64,
     "env_E": np.int64,
+    "text_N": np.object_,
 }
 DEFAULTS = {"penalty_N": 0.0, "tokens_N": 1, "truncated_E": False}
 
@@ -56,12 +59,13 @@ class Turns:
     tokens_N: number of response tokens.
     truncated_E: whether a limit, not the environment, ended the episode.
     success_E: whether the task was solved.
-    vote_E: id of the extracted answer; by default the success.
+    vote_E: id of the answer; by default the success.
     end_state_E: id of the state after the last turn.
     action_N: action id.
     entropy_N: mean entropy of the policy over the turn's tokens, nats, before any step.
     energy_K: ``1 - 2 pi + sum of squares`` of the policy's probabilities, before any step.
     env_E: environment id, in a batch of several environments.
+    text_N: the observation, only for credit that compares texts.
 
     Raises:
         BadTurns: the batch is empty, or a column has the wrong length, order or range.
@@ -85,6 +89,7 @@ class Turns:
     entropy_N: np.ndarray | None = None
     energy_K: np.ndarray | None = None
     env_E: np.ndarray | None = None
+    text_N: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         turns, episodes = _length(self.reward_N, "reward_N"), _length(self.group_E, "group_E")
@@ -131,12 +136,17 @@ class Turns:
 
     @classmethod
     def from_episodes(
-        cls, episodes: Sequence[Episode], key: StateKey = "observation", penalty: float | Sequence[float] = 0.0
+        cls,
+        episodes: Sequence[Episode],
+        key: StateKey = "observation",
+        penalty: float | Sequence[float] = 0.0,
+        texts: bool = False,
     ) -> Turns:
-        """The columns of ``episodes``. In single-turn episodes the action (the extracted answer) is the vote.
+        """The columns of ``episodes``. See :func:`votes` for ``vote_E``.
 
         key: definition of a state.
         penalty: cost of an invalid action, >= 0, one for all or one for each episode.
+        texts: whether to give ``text_N``.
 
         Raises:
             BadTurns: there are no episodes, one failed or has no turns, or ``key="state"`` and a turn has no state.
@@ -151,7 +161,6 @@ class Turns:
                 raise BadTurns(f"episode {number} (task {episode.task!r}) has no turns: leave it out")
         turns = [turn for episode in episodes for turn in episode.turns]
         cost_N = [cost for episode, cost in zip(episodes, penalties, strict=True) for _ in episode.turns]
-        single = len(turns) == len(episodes)
         state_N, end_state_E = state_ids(episodes, key)
         return cls(
             reward_N=np.array([turn.reward for turn in turns], np.float64),
@@ -164,8 +173,9 @@ class Turns:
             tokens_N=np.array([len(turn.response_ids) for turn in turns], np.int64),
             truncated_E=np.array([episode.outcome == "truncated" for episode in episodes], np.bool_),
             success_E=np.array([episode.success for episode in episodes], np.bool_),
-            vote_E=intern(turn.action for turn in turns) if single else None,
+            vote_E=votes(episodes),
             env_E=_envs(episodes),
+            text_N=_texts(turn.observation for turn in turns) if texts else None,
         )
 
     def only(self, kept_E: np.ndarray) -> Turns:
@@ -248,18 +258,43 @@ class Turns:
             raise BadTurns("this credit compares states: give state_N (see gagpo.credit.intern)")
         return self.state_N
 
-    def states(self) -> np.ndarray:
-        """State of each turn, numbered 0..S-1, int64[N]: equal ids within one task group."""
-        return self._states_N
+    def states(self, scope: Scope = "task") -> np.ndarray:
+        """State of each turn, numbered 0..S-1, int64[N]: equal ids within one task group, or within the ``batch``."""
+        return self._states_N if scope == "task" else self._batch_states_N
+
+    @cached_property
+    def _batch_states_N(self) -> np.ndarray:
+        return renumber(self.named_N)
 
     @cached_property
     def _states_N(self) -> np.ndarray:
-        state_N = renumber(self.named_N)
+        state_N = self._batch_states_N
         return renumber(self.group_index_N * (int(state_N.max()) + 1) + state_N)
 
     def coded_return_E(self, reward: Coding) -> np.ndarray:
         """Each episode's net return (``sum``), or its success as 0/1 without penalties (``success``), float64[E]."""
         return self.return_E if reward == "sum" else self.succeeded_E.astype(np.float64)
+
+
+def votes(episodes: Sequence[Episode]) -> np.ndarray | None:
+    """Id of each episode's vote, int64[E]; None where the successes are the votes of all groups.
+
+    The vote is ``info["answer"]``, the environment's canonical form of the final answer, so wordings of one answer are
+    one vote. In a task group with an episode without an answer it is the success.
+    """
+    answers = [str(episode.info.get("answer", "")).strip() for episode in episodes]
+    unanswered = {episode.group for episode, answer in zip(episodes, answers, strict=True) if not answer}
+    if all(episode.group in unanswered for episode in episodes):
+        return None
+    return intern(
+        ("success", episode.success) if episode.group in unanswered else ("answer", answer)
+        for episode, answer in zip(episodes, answers, strict=True)
+    )
+
+
+def _texts(texts: Iterable[str]) -> np.ndarray:
+    """Texts as objects, which numpy must not convert to its own strings: those drop trailing NUL characters."""
+    return np.fromiter(texts, np.object_)
 
 
 def _envs(episodes: Sequence[Episode]) -> np.ndarray | None:

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from gagpo.credit.turns.columns import Turns, renumber
+from gagpo.credit.turns.columns import Scope, Turns, renumber
 from gagpo.credit.turns.grouping import group_mean
 
 EXACT = 1e-10
@@ -163,21 +163,46 @@ def success_rate(turns: Turns) -> np.ndarray:
     return group_mean(turns.succeeded_E.astype(np.float64), turns.group_index_E, turns.groups)
 
 
-def graph_value(turns: Turns, gamma: float) -> np.ndarray:
-    """Value of each turn's state in the Markov chain that the task group's visits estimate, float64[N].
+def graph_value(turns: Turns, gamma: float, scope: Scope = "task", bootstrap_truncated: bool = False) -> np.ndarray:
+    """Value of each turn's state in the Markov chain that the visits estimate, float64[N].
 
     ``V(s)`` is the fixed point of "mean over all visits of s of ``r + gamma V(s')``", unique for ``gamma`` < 1, and 0
     after an episode's end.
+
+    scope: the visits of the task group, or of the batch.
+    bootstrap_truncated: a truncated episode leads to :func:`cut_state`, not to an end.
     """
     from scipy.sparse import coo_array, eye_array
     from scipy.sparse.linalg import spsolve
 
-    state_N = turns.states()
+    state_N = turns.states(scope)
     states = int(state_N.max()) + 1
     visits_S = np.bincount(state_N, minlength=states)
     mean_S = np.bincount(state_N, turns.net_reward_N, states) / visits_S
     goes_N = ~turns.last_N
-    source, target = state_N[goes_N], np.append(state_N[1:], 0)[goes_N]
+    target_N = np.append(state_N[1:], 0)
+    if bootstrap_truncated:
+        goes_N = goes_N | turns.truncated_E[turns.episode_N]
+        target_N[turns.last_N] = cut_state(turns, scope)
+    source, target = state_N[goes_N], target_N[goes_N]
     ahead = coo_array((gamma / visits_S[source], (source, target)), shape=(states, states))
     value_S = spsolve((eye_array(states) - ahead).tocsc(), mean_S)
     return np.asarray(value_S[state_N])
+
+
+def cut_state(turns: Turns, scope: Scope = "task") -> np.ndarray:
+    """State in which each episode stopped, as :meth:`Turns.states` numbers it, int64[E].
+
+    It is the episode's end state where it is known and an episode acted in it, else the state of the last turn.
+    """
+    state_N = turns.states(scope)
+    last_E = state_N[turns.last_N]
+    if turns.end_state_E is None:
+        return np.asarray(last_E)
+    label = renumber(np.concatenate([turns.named_N, turns.end_state_E]))
+    if scope == "task":
+        label = label + (int(label.max()) + 1) * np.concatenate([turns.group_index_N, turns.group_index_E])
+    visited, first_visit = np.unique(label[: turns.turns], return_index=True)
+    end_label_E = label[turns.turns :]
+    place_E = np.searchsorted(visited, end_label_E).clip(max=len(visited) - 1)
+    return np.where(visited[place_E] == end_label_E, state_N[first_visit[place_E]], last_E)

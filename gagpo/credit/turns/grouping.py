@@ -44,6 +44,12 @@ def standardise(value_N: np.ndarray, group_N: np.ndarray, groups: int, ddof: int
     return np.asarray(centre(value_N, group_N, groups) / (group_std(value_N, group_N, groups, ddof) + EPSILON)[group_N])
 
 
+def scale(value_N: np.ndarray, group_N: np.ndarray, groups: int) -> np.ndarray:
+    """``x/(std + 1e-6)`` of the group, the mean kept; exactly 0 where all values of the group are equal."""
+    scaled_N = value_N / (group_std(value_N, group_N, groups) + EPSILON)[group_N]
+    return np.where(varies(value_N, group_N, groups)[group_N], scaled_N, 0.0)
+
+
 def over_batch(value_N: np.ndarray) -> np.ndarray:
     """:func:`standardise` over all values."""
     return standardise(value_N, np.zeros(len(value_N), np.int64), 1)
@@ -93,9 +99,9 @@ def next_in_episode(value_N: np.ndarray, last_N: np.ndarray) -> np.ndarray:
     return next_N
 
 
-def temporal_difference(reward_N: np.ndarray, value_N: np.ndarray, last_N: np.ndarray, gamma: float) -> np.ndarray:
-    """``r_t + gamma V_{t+1} - V_t``, V 0 after an episode's end; rounding errors of cancelling terms are exactly 0."""
-    ahead_N = gamma * next_in_episode(value_N, last_N)
+def temporal_difference(reward_N: np.ndarray, value_N: np.ndarray, next_N: np.ndarray, gamma: float) -> np.ndarray:
+    """``r_t + gamma V_{t+1} - V_t``; rounding errors of cancelling terms are exactly 0. next_N: ``V_{t+1}``."""
+    ahead_N = gamma * next_N
     delta_N = reward_N + ahead_N - value_N
     size_N = np.abs(reward_N) + np.abs(ahead_N) + np.abs(value_N)
     return np.where(np.abs(delta_N) <= 1e-13 * size_N, 0.0, delta_N)

@@ -42,6 +42,7 @@ def record(task, group, sample, kind, text, trained=True):
         turn = {"observation": saw + text, "response": f"{did}{text}", "action": did + text, "reward": 0.0}
         if trained:
             tokens = {"prompt": 9, "text": [did, "</s>"], "logprob": [-0.5, -2], "ratio": [1, 1.2]}
+            tokens["gate_weight"] = [1, 0]
             turn["sent"] = f"<|user|>{saw}{text}<|assistant|>"
             turn |= {"advantage": 0.5 - number, "value": 0.25, "group_state": number, "tokens": tokens}
         turns.append(turn)

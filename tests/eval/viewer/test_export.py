@@ -55,6 +55,7 @@ def test_shards_hold_credit_of_both_algorithms_and_what_training_gave(tmp_path, 
     episodes = groups[0]["episodes"]
     assert episodes[0]["credit"]["grpo"][0] == pytest.approx(0.866, abs=1e-3)  # 1 of (1, 0, 1, 0), sample deviation
     assert episodes[0]["states"] == episodes[2]["states"] and episodes[0]["turns"][0]["advantage"] == 0.5
+    assert episodes[0]["turns"][0]["tokens"]["gate_weight"] == [1, 0]
     assert episodes[0]["credit"]["gagpo"][1] > episodes[1]["credit"]["gagpo"][1]
 
 

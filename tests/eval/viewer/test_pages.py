@@ -127,6 +127,19 @@ def test_an_invalid_turn_says_why(tmp_path, make_groups, browser):
     assert "invalid action" in pages.text
 
 
+def test_tokens_are_shown_by_what_the_gate_left_of_their_gradient(tmp_path, make_groups, browser):
+    run = make_groups(tmp_path / "run", iterations=1)
+    pages = Pages(browser, export([run], tmp_path / "out").as_uri())
+    group = pages.js(
+        "return viewer.data.groups.task.findIndex((_, g) => viewer.group(g).source.label === 'train-0001')"
+    )
+    pages.go(pages.js("return viewer.episodeLink(arguments[0], 0)", group))
+    pages.js("[...document.querySelectorAll('.choice *')].find((one) => one.textContent === 'gate weight').click()")
+    titles = pages.js("return [...document.querySelector('.strip').children].map((token) => token.title)")
+    assert titles == ["gate weight 1", "gate weight 0, clipped"]
+    assert pages.errors() == []
+
+
 def test_filters_sorting_and_keys(tmp_path, make_groups, browser):
     pages = Pages(browser, export([make_groups(tmp_path / "run")], tmp_path / "out").as_uri())
     pages.press("g")

@@ -98,6 +98,40 @@ def test_a_probe_chooses_each_groups_temperature(collector):
     assert {e.seed for e in found.probe}.isdisjoint({e.seed for e in found.episodes})
 
 
+class Wordings:
+    """Answers the samples of every task with the given texts, whole responses as with ``context.prompt=whole``."""
+
+    def __init__(self, texts):
+        self.texts = texts
+
+    def decide(self, states):
+        texts = [self.texts[state.episode.sample] for state in states]
+        return [Turn.of(text, text) for text in texts]
+
+    def forget(self, slot):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("texts", "answers"),
+    [
+        ([r"\boxed{10}", "The answer is 10.", r"First 5 + 5, so \boxed{10.0}", r"$x = 10$, thus \boxed{ 10 }"], 1),
+        ([r"\boxed{10}", r"We get \boxed{10}.", r"\boxed{12}", r"No: \boxed{12}"], 2),
+        ([r"\boxed{\frac{1}{2}}", r"So \boxed{0.5}", r"\boxed{1/2}", r"Half: \boxed{\dfrac{2}{4}}"], 1),
+    ],
+)
+def test_a_probes_votes_are_answers_not_wordings(corridor, texts, answers):
+    algorithm = {"preset": "agpo_adaptive", "controllers": {"agpo": {"probe": 4}}}
+    environment = {"id": "gagpo/Math-v0", "kwargs": {"attempts": 1, "tools": False}}
+    settings = load(corridor(algorithm=algorithm, environment=environment, rollout={"tasks": 1, "samples": 4}))
+    tasks = make_env(environment["id"], environment["kwargs"]).tasks("train")
+    collector = Collector(settings, Schedule(settings, {"": tasks}), Controllers(settings.algorithm.controllers))
+    with WorkerPool(environment["id"], environment["kwargs"], workers=0) as pool:
+        collector.collect(Wordings(texts), pool, 0)
+    (probe,) = collector.controllers.agpo.state.by_task.values()
+    assert probe.votes == pytest.approx(np.log(answers))
+
+
 def test_replaced_tasks_are_probed_too_and_temperatures_go_by_task(collector):
     algorithm = {"preset": "agpo_adaptive", "controllers": {"agpo": {"probe": 4}, "dynamic_sampling": {"rounds": 4}}}
     made = collector(algorithm, tasks=3, samples=4)

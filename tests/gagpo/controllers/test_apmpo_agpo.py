@@ -9,7 +9,7 @@ import torch
 from pydantic import ValidationError
 
 from gagpo.algorithms import load
-from gagpo.controllers import Agpo, Apmpo, Controllers, ControllerSettings
+from gagpo.controllers import Agpo, AgpoRadius, Apmpo, Controllers, ControllerSettings
 from gagpo.controllers.agpo import Statistics, agpo_radius, vote_entropy
 from gagpo.credit import Turns, advantages
 
@@ -26,8 +26,8 @@ def episodes(successes: list[int], groups: list[int] | None = None, **more) -> T
     )
 
 
-def with_apmpo() -> Controllers:
-    return Controllers(ControllerSettings(apmpo=Apmpo()))
+def with_apmpo(**options) -> Controllers:
+    return Controllers(ControllerSettings(apmpo=Apmpo(**options)))
 
 
 def with_agpo(**options) -> Controllers:
@@ -67,17 +67,82 @@ def test_apmpo_at_its_ends():
     assert controllers.controls().clip_high == pytest.approx(0.4)
 
 
+@pytest.mark.parametrize(("form", "expected"), [("exponential", math.exp(-0.2)), ("linear", 0.8)])
+def test_apmpos_exponent_by_hand(form, expected):
+    controllers = with_apmpo(exponent=form, scale=0.4, radius="fixed")
+    controllers.observe_batch(episodes([1, 0, 0, 1]))
+    assert controllers.controls().exponent == pytest.approx(expected)
+    assert controllers.controls().clip_high is None and controllers.values().keys() == {"apmpo_exponent"}
+
+
+@pytest.mark.parametrize(
+    ("options", "signal"),
+    [
+        ({}, 0.25 / (math.sqrt(3) / 4 + 1e-6)),
+        ({"ddof": 1}, 0.25 / (0.5 + 1e-6)),
+        ({"radius": "mean"}, 0.25),
+        ({"radius": "deviation"}, 1 / (math.sqrt(3) / 4 + 1e-6)),
+    ],
+)
+def test_apmpos_radius_by_hand(options, signal):
+    controllers = with_apmpo(low=0.1, high=0.5, symmetric=True, exponent="fixed", **options)
+    controllers.observe_batch(episodes([1, 0, 0, 0]))
+    controls = controllers.controls()
+    assert controls.clip_high == controls.clip_low == pytest.approx(0.1 + 0.4 * math.tanh(signal))
+    assert controls.exponent is None
+
+
+def test_apmpos_statistics_of_each_group():
+    controllers = with_apmpo(per="group", ddof=1)
+    # Groups 2, 5 and 7; a group of one has no deviation, and its radius is the largest.
+    controllers.observe_batch(episodes([1, 0, 0, 0, 1], groups=[5, 5, 2, 2, 7]))
+    with pytest.raises(ValueError, match="give group_K"):
+        controllers.controls()
+    controls = controllers.controls(torch.tensor([0, 1, 2]))
+    assert controls.exponent.tolist() == pytest.approx([1.0, math.exp(-0.4), math.exp(-0.8)])
+    signal = 0.5 / (math.sqrt(0.5) + 1e-6)
+    assert controls.clip_high.tolist() == pytest.approx([0.2, 0.2 + 0.2 * math.tanh(signal), 0.4])
+    assert controllers.values()["apmpo_exponent"] == pytest.approx((1 + math.exp(-0.4) + math.exp(-0.8)) / 3)
+
+
+def test_apmpos_exponent_goes_with_agpos_radius():
+    controllers = Controllers(ControllerSettings(apmpo=Apmpo(radius="fixed"), agpo=Agpo()))
+    controllers.observe_probe(episodes([1, 0, 0, 0]), ["a"])
+    controllers.observe_batch(episodes([1, 1]), ["a"], 1.0)
+    controls = controllers.controls()
+    assert controls.exponent == pytest.approx(math.exp(-0.8))
+    assert controls.clip_low == controls.clip_high == controllers.agpo.radius("a")
+
+
 # AGPO ---------------------------------------------------------------------------------------------------------------
 
 
 def test_agpo_radius_has_its_worked_number():
     probe = Statistics(0.0, dispersion=0.4, votes=0.7)
-    assert agpo_radius(probe, 1.5 / 1.0, kl=0.2) == pytest.approx(0.214, abs=5e-8)
+    assert agpo_radius(probe, 1.5 / 1.0, 0.2, AgpoRadius()) == pytest.approx(0.214, abs=5e-8)
+
+
+def test_agpo_radius_with_skewness_has_its_worked_number():
+    probe = Statistics(0.0, dispersion=0.4, votes=0.7, skewness=0.3)
+    settings = AgpoRadius(skewness=0.2, entropy_high=2.0)
+    assert agpo_radius(probe, 1.5 / 1.0, 0.2, settings) == pytest.approx(0.2057692, abs=5e-8)
+
+
+def test_skewness_has_no_weight_by_default():
+    skewed, even = (Statistics(0.0, 0.4, 0.7, skewness) for skewness in (9.0, 0.0))
+    assert agpo_radius(skewed, 1.0, 0.2, AgpoRadius()) == agpo_radius(even, 1.0, 0.2, AgpoRadius())
+    plain, weighted = with_agpo(), with_agpo(temperature={"skewness": 1.0})
+    for controllers in (plain, weighted):
+        controllers.observe_probe(episodes([1, 1, 0, 0]), ["a"])
+        controllers.observe_probe(episodes([1, 0, 0, 0, 0, 0, 0]), ["a"])
+    assert weighted.temperatures(1.0, ["a"])[0] > plain.temperatures(1.0, ["a"])[0]
+    assert "agpo_skewness" not in plain.values()
+    assert weighted.values()["agpo_skewness"] == pytest.approx(math.sqrt(7) * (6 / 7) ** 1.5)
 
 
 def test_agpo_radius_is_bounded():
     for dispersion, votes, share, radius in ((50.0, 0.0, 1.0, 0.05), (0.0, 100.0, 9.0, 0.4), (0.0, 0.0, 9.0, 0.3)):
-        assert agpo_radius(Statistics(0.0, dispersion, votes), share, kl=0.0) == pytest.approx(radius)
+        assert agpo_radius(Statistics(0.0, dispersion, votes), share, 0.0, AgpoRadius()) == pytest.approx(radius)
 
 
 def test_agpo_by_hand_over_two_iterations():
@@ -201,7 +266,17 @@ def test_agpo_requires_an_entropy(entropy):
 # State --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [with_agpo, with_apmpo])
+VARIANTS = [
+    with_agpo,
+    with_apmpo,
+    lambda: with_apmpo(per="group", symmetric=True, radius="mean"),
+    lambda: with_apmpo(exponent="fixed"),
+    lambda: with_agpo(radius=None),
+    lambda: with_agpo(temperature=None, radius={"skewness": 1.0}),
+]
+
+
+@pytest.mark.parametrize("make", VARIANTS)
 def test_state_round_trips_through_json(make):
     probes = [episodes([1, 0, 0, 0]), episodes([1, 1, 0, 1])]
 
@@ -241,8 +316,20 @@ def test_without_controllers_nothing_changes():
 @pytest.mark.parametrize(
     "settings",
     [
-        {"apmpo": {"exponent": "fixed"}},
+        {"apmpo": {"exponent": "fixed", "radius": "fixed"}},
+        {"apmpo": {"radius": "fixed", "symmetric": True}},
+        {"apmpo": {"low": 0.5}},
+        {"apmpo": {"high": 1.2, "symmetric": True}},
+        {"apmpo": {"scale": 1.0}},
+        {"apmpo": {"ddof": 2}},
         {"agpo": {"probe": 1}},
+        {"agpo": {"radius": None, "temperature": None}},
+        {"agpo": {"radius": {"low": 0.5}}},
+        {"agpo": {"radius": {"high": 1.5}}},
+        {"agpo": {"radius": {"entropy_low": 2.0}}},
+        {"agpo": {"temperature": {"low": 2.0}}},
+        {"agpo": {"temperature": {"rate": 0.0}}},
+        {"agpo": {"dispersion": "range"}},
         {"agpo": {"unknown": 1}},
         {"dynamic_sampling": {"rounds": 0}},
     ],

@@ -13,6 +13,7 @@ from gagpo.controllers import (
     overlong_penalty,
 )
 from gagpo.credit import Turns
+from gagpo.settings import SettingsError, parse
 
 
 def test_groups_of_equal_returns_are_dropped():
@@ -57,6 +58,40 @@ def test_overlong_penalty_by_hand():
     lengths = np.array([1, 383, 384, 448, 512, 576])
     assert overlong_penalty(lengths, 512).tolist() == [0, 0, 0, -0.5, -1, -1]
     assert overlong_penalty(np.array([1, 2]), 2).tolist() == [0, -1]  # a buffer of one token at least
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_buffer_and_factor_of_the_penalty_turn_by_turn(seed):
+    """Lengths around the start of the buffer, the limit and beyond it; two limits in one batch."""
+    rng = np.random.default_rng(seed)
+    limit_N, buffer, factor = rng.choice([100, 40], 60), 30, 2.5
+    tokens_N = rng.integers(1, 140, 60)
+    shaped = Controllers(ControllerSettings(overlong=Overlong(buffer=buffer, factor=factor))).shape(
+        Turns(np.ones(60), range(60), [0] * 60, tokens_N=tokens_N), limit_N
+    )
+    expected = []
+    for tokens, limit in zip(tokens_N, limit_N, strict=True):
+        over = tokens - (limit - buffer)
+        expected.append(1.0 - factor * min(max(over / buffer, 0.0), 1.0))
+    assert shaped.reward_N == pytest.approx(expected)
+    assert {1.0, -1.5} <= set(shaped.reward_N.tolist())
+
+
+@pytest.mark.parametrize("options", [{"buffer": 0}, {"factor": 0.0}, {"factor": -1.0}, {"limit": 9}])
+def test_wrong_options_of_the_penalty_are_rejected(options):
+    with pytest.raises(ValueError):
+        Overlong.model_validate(options)
+
+
+def test_a_buffer_beyond_the_response_limit_is_rejected():
+    run = {"name": "a-run", "model": "a-model", "rollout": {"max_tokens": 64}}
+    algorithm = {"preset": "dapo", "controllers": {"overlong": {"buffer": 64}}}
+    one = {**run, "environment": {"id": "gagpo/Math-v0"}, "algorithm": algorithm}
+    assert parse(one, "a test").algorithm.controllers.overlong.buffer == 64
+    several = {**run, "algorithm": algorithm}
+    several["environments"] = [{"name": n, "id": "gagpo/Math-v0", "max_tokens": m} for n, m in (("a", 64), ("b", 32))]
+    with pytest.raises(SettingsError, match=r"buffer must be at most the response limit, 32 tokens \(got 64\)"):
+        parse(several, "a test")
 
 
 def test_turns_are_penalised_for_their_own_length():

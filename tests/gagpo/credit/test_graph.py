@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from gagpo.agents.episodes import Episode, Turn
 from gagpo.credit import BadTurns, Turns
-from gagpo.credit.graphgpo import Graphgpo, Milegpo, branch_credit, progress, step_reward
+from gagpo.credit.graphgpo import Graphgpo, step_reward
+from gagpo.credit.milegpo import Milegpo, branch_credit
 from gagpo.credit.turns.graph import RolloutGraph
 
 S, A, B, X, Y, WON = range(6)
@@ -34,7 +35,7 @@ def by_state(graph: RolloutGraph, value_V: np.ndarray) -> dict[int, float]:
 def test_worked_example_on_alfworld(example):
     graph, credit = RolloutGraph.of(example), Milegpo()
     assert by_state(graph, branch_credit(graph)) == pytest.approx({S: 0, A: 1, B: 0})
-    assert by_state(graph, progress(graph)) == pytest.approx({S: 0, A: 1, B: 0})
+    assert by_state(graph, Milegpo().progress(graph)) == pytest.approx({S: 0, A: 1, B: 0})
     assert by_state(graph, credit.milestones(graph)) == pytest.approx({S: 0, A: 1, B: 0})
     assert by_state(graph, credit.traps(graph)) == pytest.approx({S: 0, A: 0, B: 1})
     reward = step_reward(graph, credit)

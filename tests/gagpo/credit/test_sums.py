@@ -6,14 +6,16 @@ import importlib
 import numpy as np
 import pytest
 
-from gagpo.algorithms import load
+from gagpo.algorithms import Algorithm, load
 from gagpo.credit import Turns, advantages
 from gagpo.credit.gagpo import Gagpo
 from gagpo.credit.graphgpo import Graphgpo
 from gagpo.credit.weighted_sum import WeightedSum
 
 
-@pytest.mark.parametrize("module", ["turns.aliasing", "turns.keys", "gagpo"])
+@pytest.mark.parametrize(
+    "module", ["turns.aliasing", "turns.dispersion", "turns.keys", "turns.similarity", "gagpo", "weighted_sum"]
+)
 def test_examples_in_docstrings_are_true(module):
     found = doctest.testmod(importlib.import_module(f"gagpo.credit.{module}"))
     assert found.attempted > 0 and found.failed == 0
@@ -38,6 +40,42 @@ def test_a_sum_adds_parts_divided_by_their_deviation():
     turns = some_turns()
     step, value = Graphgpo(episode_weight=0.0).advantage(turns), Gagpo(proxy="graph", lam=0.0).advantage(turns)
     assert WeightedSum().advantage(turns) == pytest.approx(step / step.std() + value / value.std())
+    uneven = WeightedSum(weights=[0.5, -2.0]).advantage(turns)
+    assert uneven == pytest.approx(0.5 * step / step.std() - 2 * value / value.std())
+    assert WeightedSum(weights=[0.0, 1.0]).advantage(turns).std() == pytest.approx(1.0)
+    assert WeightedSum(unit="none").advantage(turns) == pytest.approx(step + value)
+
+
+def test_a_credit_without_deviation_adds_nothing():
+    turns = some_turns()
+    flat = Turns(np.zeros(turns.turns), turns.episode_N, turns.group_E, state_N=turns.state_N, success_E=[False] * 12)
+    assert not WeightedSum(credits=["grpo", "graphgpo"]).advantage(flat).any()
+
+
+def test_a_sums_key_is_that_of_its_credits_and_survives_a_round_trip():
+    algorithm = load("graph_sum", {"credit": {"key": "observation"}})
+    assert [part.key for part in algorithm.credit.credits] == ["observation", "observation"]
+    assert Algorithm.model_validate(algorithm.model_dump(mode="json")) == algorithm
+    similar = WeightedSum(credits=["grpo", {"name": "gigpo", "similarity": 0.9}])
+    assert similar.reads_texts and not similar.follows_states and not WeightedSum().reads_texts
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"credits": ["ppo_turn"]}, "credits: ppo_turn requires a critic"),
+        ({"credits": ["reinforce_plus_plus"]}, "credits: reinforce_plus_plus has one advantage per token"),
+        ({"credits": ["empg"]}, "credits: empg requires the policy's entropy"),
+        ({"credits": [{"name": "gagpo", "key": "history"}]}, "has a key of its own.* set credit.key=history"),
+        ({"weights": [1.0]}, r"one number for each of the 2 credits \(got 1\)"),
+        ({"credits": []}, "at least 1 item"),
+        ({"credits": ["gagpoo"]}, "there is no credit 'gagpoo'; nearest: gagpo"),
+        ({"credits": [{"name": "gagpo", "lan": 1}]}, "credit gagpo has no option 'lan'; nearest: lam"),
+    ],
+)
+def test_credits_that_cannot_be_summed_are_rejected(changes, reason):
+    with pytest.raises(ValueError, match=reason):
+        load("graph_sum", {"credit": changes})
 
 
 def test_credits_that_follow_states_warn_of_aliased_keys():

@@ -37,10 +37,31 @@ def test_columns_of_episodes():
     assert turns.last_N.tolist() == [False, True, True]
 
 
-def test_votes_are_the_actions_of_single_turns():
-    answers = [episode(("2+2?", answer, 0)) for answer in ("4", "5", "4")]
-    assert Turns.from_episodes(answers).vote_E.tolist() == [0, 1, 0]
-    assert Turns.from_episodes([*answers, episode(("2+2?", "?", 0), ("well?", "4", 1))]).vote_E is None
+def answered(answer, group=0, success=False, response="some words"):
+    info = {} if answer is None else {"answer": answer}
+    return episode(("2+2?", response, 0.0), group=group, success=success, info=info)
+
+
+def test_votes_are_answers_whatever_the_wording_of_the_response():
+    wordings = [answered("4", response=text) for text in ("4", "It is 4.", "four, so 4", r"\boxed{4}")]
+    assert Turns.from_episodes(wordings).vote_E.tolist() == [0, 0, 0, 0]
+    assert Turns.from_episodes([*wordings, answered("5")]).vote_E.tolist() == [0, 0, 0, 0, 1]
+    # Several turns do not matter, the answer is that of the episode; numbers and texts are equal.
+    longer = episode(("2+2?", "?", 0.0), ("well?", "4", 1.0), info={"answer": 4})
+    assert Turns.from_episodes([*wordings, longer]).vote_E.tolist() == [0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("missing", [None, "", "  "])
+def test_votes_are_successes_in_a_group_with_an_episode_without_an_answer(missing):
+    whole = [answered("4", group=1), answered("5", group=1), answered("4", group=1, success=True)]
+    broken = [answered("4", success=True), answered("5"), answered(missing), answered("4")]
+    assert Turns.from_episodes(broken).vote_E is None  # the default of every reader is the success
+    vote_E = Turns.from_episodes([*broken, *whole]).vote_E
+    assert vote_E[:4].tolist() == [0, 1, 1, 1] and vote_E[4:].tolist() == [2, 3, 2]
+
+
+def test_an_answer_of_zero_or_false_is_an_answer():
+    assert Turns.from_episodes([answered(0), answered(False), answered(0)]).vote_E.tolist() == [0, 1, 0]
 
 
 def test_states_by_key():

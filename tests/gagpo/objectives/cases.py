@@ -49,7 +49,7 @@ def one_by_one(new, old, advantage, turn, row, chosen: ObjectiveSettings) -> tor
 
     def ratio(k):
         logs = [new[j] - old[j] for j in members(segment, k)]
-        value = sum(logs) / len(logs)
+        value = sum(logs) / (len(logs) if chosen.ratio_pool == "mean" else 1)
         if chosen.ratio_gradient == "token":
             return torch.exp(value.detach()) * torch.exp(new[k]) / torch.exp(new[k]).detach()
         return torch.exp(value)

@@ -36,6 +36,40 @@ def test_icepop_masks_tokens_outside_its_range_and_weights_the_others():
     assert summary([metrics | {"tokens": torch.tensor(6.0)}])["masked_tokens"] == pytest.approx(4 / 6)
 
 
+def test_sequences_are_masked_by_their_geometric_mean():
+    weight, metrics = correction_weights(TRAINER, SAMPLER, LAYOUT, Correction(name="sequence"))
+    # Geometric means: (1 * 3 * 0.5)^(1/3) = 1.14, and 4.
+    assert weight.tolist() == [1, 1, 1, 0, 0, 0]
+    assert summary([metrics | {"tokens": torch.tensor(6.0)}])["masked_tokens"] == pytest.approx(0.5)
+    assert correction_weights(SAMPLER, TRAINER, LAYOUT, Correction(name="sequence"))[0].tolist() == [1, 1, 1, 0, 0, 0]
+    for options, expected in (({"high": 4.5}, [1] * 6), ({"high": 1.1}, [0] * 6), ({"low": 0}, [1, 1, 1, 0, 0, 0])):
+        weight, _ = correction_weights(TRAINER, SAMPLER, LAYOUT, Correction(name="sequence", **options))
+        assert weight.tolist() == expected
+
+
+@pytest.mark.parametrize("gate", ["clip", "sapo", "cispo"])
+def test_the_sequence_mask_is_a_loop_over_rows_in_value_and_gradient(gate):
+    """Masked rows count in the divisor and have no gradient."""
+    new, old, advantage = random_batch(per=None)
+    sampler = old + torch.randn(len(old), generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    layout, bare = Layout.of(TURN, ROW), objective(gate=gate)
+    expected, masked = 0.0, 0
+    for row in sorted(set(ROW.tolist())):
+        tokens = [k for k in range(len(ROW)) if ROW[k] == row]
+        mean = math.exp(sum(old[k].item() - sampler[k].item() for k in tokens) / len(tokens))
+        if 0.8 <= mean <= 1.25:
+            part = policy_loss(new[tokens], old[tokens], advantage[tokens], Layout.of(TURN[tokens]), bare)[0]
+            expected = expected + part * len(tokens) / len(new)
+        else:
+            masked += len(tokens)
+    weight, _ = correction_weights(old, sampler, layout, Correction(name="sequence", low=0.8, high=1.25))
+    loss = policy_loss(new, old, advantage, layout, bare, weight_K=weight)[0]
+    assert 0 < masked < len(new) and int((weight == 0).sum()) == masked
+    assert loss.item() == pytest.approx(expected.item())
+    mine, loops = (torch.autograd.grad(value, new)[0].numpy() for value in (loss, expected))
+    assert mine == pytest.approx(loops, abs=1e-12)
+
+
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("gate", GATES, ids=str)
 def test_icepop_with_every_gate_is_its_formula_token_by_token(gate, seed):
@@ -85,7 +119,7 @@ def test_metrics_add_up_over_micro_batches():
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("name", ["token", "icepop"])
+@pytest.mark.parametrize("name", ["token", "icepop", "sequence"])
 def test_non_finite_log_probabilities_are_not_masked(value, name):
     broken = TRAINER.clone()
     broken[3] = value
@@ -127,11 +161,15 @@ def test_options_of_the_correction():
     assert load("grpo", load("grpo", {"correction": "icepop"}).model_dump()).correction.name == "icepop"
     with pytest.raises(ValueError, match=r"cap requires correction token \(got icepop\)"):
         load("grpo", {"correction": {"name": "icepop", "cap": 4}})
-    with pytest.raises(ValueError, match=r"low requires correction icepop \(got token\)"):
+    with pytest.raises(ValueError, match=r"low requires correction icepop or sequence \(got token\)"):
         load("grpo", {"correction": {"name": "token", "low": 0.4}})
     whole = load("grpo", {"correction": {"name": "icepop"}})
     assert load("grpo", whole.model_dump(mode="json")) == whole
     assert (whole.correction.low, whole.correction.high) == (0.5, 5.0)
+    assert (Correction(name="sequence").low, Correction(name="sequence").high) == (1 / 3, 3.0)
+    sequence = load("grpo", {"correction": {"name": "sequence", "high": 5}})
+    assert (sequence.correction.low, sequence.correction.high) == (1 / 3, 5.0)
+    assert load("grpo", sequence.model_dump(mode="json")) == sequence
     with pytest.raises(ValidationError):
         Correction(name="both")
     with pytest.raises(ValueError, match=r"logprob_sampler_K must have shape \(6,\)"):

@@ -15,6 +15,33 @@ def test_kl_by_hand():
     assert kl.item() == pytest.approx(math.exp(-0.5) + 0.5 - 1)
 
 
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+def test_a_kl_estimator_is_its_formula_in_value_and_gradient(estimator):
+    formulas = {
+        "k1": (lambda x: x, lambda x: 1.0),
+        "k2": (lambda x: x * x / 2, lambda x: x),
+        "k3": (lambda x: math.exp(-x) + x - 1, lambda x: 1 - math.exp(-x)),
+    }
+    value, slope = formulas[estimator]
+    new, old, advantage = random_batch()
+    apart = [0.0, -0.4, 1.7, 3.0, -2.5, *[0.1 * k for k in range(len(new) - 5)]]
+    ref = new.detach() - torch.tensor(apart, dtype=torch.float64)
+    chosen = objective(kl={"coefficient": 0.3, "estimator": estimator})
+    loss, metrics = policy_loss(new, old, 0 * advantage, Layout.of(TURN, ROW), chosen, ref_logprob_K=ref)
+    assert loss.item() == pytest.approx(0.3 * sum(value(x) for x in apart) / len(apart))
+    gradient = torch.autograd.grad(loss, new)[0]
+    assert gradient.tolist() == pytest.approx([0.3 * slope(x) / len(apart) for x in apart])
+    assert summary([metrics])["kl"] == pytest.approx(sum(value(x) for x in apart) / len(apart))
+
+
+@pytest.mark.parametrize(("estimator", "expected"), [("k1", [-10, 10]), ("k2", [10, 10]), ("k3", [10, 10])])
+def test_a_kl_estimate_is_bounded_and_nan_stays_nan(estimator, expected):
+    logp = torch.tensor([-30.0, -1.0, math.nan, -math.inf], requires_grad=True)
+    kl = kl_divergence(logp, torch.tensor([-1.0, -30.0, -1.0, -1.0]), estimator)
+    assert kl[:2].tolist() == expected
+    assert torch.isnan(kl[2:]).all()
+
+
 def test_kl_is_averaged_as_the_objective_is():
     new, old, advantage = random_batch()
     ref = old - 0.3

@@ -46,6 +46,34 @@ def test_every_combination_has_the_value_and_gradient_of_the_loops(ratio, gate):
 # Numbers worked out by hand ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("ratio", [ratio for ratio in RATIOS if ratio[0] != "token"], ids="-".join)
+@pytest.mark.parametrize("gate", GATES, ids=str)
+def test_the_product_of_token_ratios_has_the_value_and_gradient_of_the_loops(ratio, gate):
+    level, gradient = ratio
+    for aggregation in legal(gate):
+        cells = {"ratio": level, "ratio_gradient": gradient, "gate": gate, "aggregation": aggregation}
+        chosen = objective(ratio_pool="sum", **cells)
+        new, old, advantage = random_batch(per=None, spread=0.15)
+        loss, _ = policy_loss(new, old, advantage, Layout.of(TURN, ROW), chosen)
+        expected = one_by_one(new, old, advantage, TURN, ROW, chosen)
+        assert loss.item() == pytest.approx(expected.item(), rel=1e-9, abs=1e-12), aggregation
+        mine, loops = (torch.autograd.grad(value, new)[0] for value in (loss, expected))
+        assert mine.numpy() == pytest.approx(loops.numpy(), rel=1e-7, abs=1e-12), aggregation
+        assert loss.item() != policy_loss(new, old, advantage, Layout.of(TURN, ROW), objective(**cells))[0].item()
+
+
+@pytest.mark.parametrize("step", [1.0, -1.0])
+def test_a_product_of_many_ratios_stays_finite(step):
+    """A thousand tokens with log-ratio 1: the product, exp(1000), is not finite in float32."""
+    new = torch.full((1000,), -1.0).requires_grad_()
+    old = new.detach() - step
+    turn, chosen = torch.zeros(1000, dtype=torch.int64), objective(ratio="action", ratio_pool="sum", gate="none")
+    loss, metrics = policy_loss(new, old, torch.ones(1000), Layout.of(turn), chosen)
+    loss.backward()
+    assert torch.isfinite(loss) and torch.isfinite(new.grad).all()
+    assert math.isfinite(summary([metrics])["ratio"])
+
+
 def on_ratios(ratios: list[float], advantages: list[float], turn=None, row=None, **cells: Any) -> float:
     """Loss of tokens with the given ratios."""
     old = torch.full((len(ratios),), -1.0, dtype=torch.float64)

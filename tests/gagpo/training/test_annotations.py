@@ -32,16 +32,27 @@ def test_turns_carry_the_credit_they_were_given(settings):
     trained, thrown = group()
     turns = turns_for(trained, settings)
     credit = advantages(turns, settings)
-    annotate([*trained, thrown], trained, turns, credit, settings, ratio_K=np.linspace(0.5, 1.5, 12))
+    columns = {"ratio_K": np.linspace(0.5, 1.5, 12), "gate_weight_K": np.linspace(0, 1.1, 12)}
+    annotate([*trained, thrown], trained, turns, credit, settings, **columns)
     written = [turn for episode in trained for turn in episode.turns]
     assert [turn.advantage for turn in written] == credit.advantage_N.tolist()
     gamma = getattr(settings, "gamma", 1.0)
     assert [turn.value for turn in written] == Gagpo(gamma=gamma).value(turns).tolist()
     assert written[0].group_state == written[3].group_state != written[1].group_state
     assert np.concatenate([turn.ratios for turn in written]) == pytest.approx(np.linspace(0.5, 1.5, 12))
+    assert np.concatenate([turn.gate_weights for turn in written]) == pytest.approx(columns["gate_weight_K"])
     assert [episode.kept for episode in (*trained, thrown)] == [True, True, False]
     assert "advantage" not in thrown.record()["turns"][0] and thrown.record()["kept"] is False
     assert len(written[0].advantages) == (2 if settings.level == "token" else 0)
+
+
+@pytest.mark.parametrize("options", [{"proxy": "outcome"}, {"leave_one_out": True}, {"proxy": "graph"}])
+def test_turns_carry_the_value_that_the_credit_used(options):
+    trained, _ = group()
+    settings = Gagpo(**options)
+    turns = turns_for(trained, settings)
+    annotate(trained, trained, turns, advantages(turns, settings), settings)
+    assert [turn.value for episode in trained for turn in episode.turns] == settings.value(turns).tolist()
 
 
 def test_a_critics_value_is_that_of_the_first_token():
@@ -76,6 +87,27 @@ def test_the_first_prompt_is_written_whole_and_a_long_later_one_says_that_it_is_
     assert [turn["sent"] for turn in episode.record()["turns"]] == [turn.sent for turn in turns]
 
 
+@pytest.mark.parametrize(
+    ("gate", "expected"),
+    [
+        ("sapo", lambda r: 1 / np.cosh((r - 1) / 2) ** 2),
+        ({"name": "clip", "low": 0.05, "high": 0.05}, lambda r: np.where(r > 1.05, 0.0, 1.0)),
+    ],
+)
+def test_tokens_carry_the_weight_that_the_gate_left_them(tmp_path, corridor, gate, expected):
+    algorithm = {"preset": "grpo", "kl": {"coefficient": 0.0}, "gate": gate}
+    folder = RunFolder.create(tmp_path / "run", load(corridor(algorithm=algorithm, training={"epochs": 2})))
+    train(folder, quiet=True)
+    turns = [
+        turn for record in read_episodes(folder.path / "episodes" / "train-0001.jsonl") for turn in record["turns"]
+    ]
+    rewarded = [turn["tokens"] for turn in turns if turn["advantage"] > 0]
+    ratio = np.concatenate([tokens["ratio"] for tokens in rewarded])
+    weight = np.concatenate([tokens["gate_weight"] for tokens in rewarded])
+    assert np.ptp(ratio) > 0.05 and np.ptp(weight) > 0
+    assert weight == pytest.approx(expected(ratio), abs=2e-4)  # both are rounded to four digits
+
+
 def test_a_run_keeps_advantages_values_states_and_tokens(tmp_path, corridor):
     folder = RunFolder.create(tmp_path / "run", load(corridor()))
     train(folder, quiet=True)
@@ -85,6 +117,7 @@ def test_a_run_keeps_advantages_values_states_and_tokens(tmp_path, corridor):
         assert {"advantage", "value", "group_state"} <= set(turn)
         tokens = turn["tokens"]
         assert len(tokens["text"]) == len(tokens["logprob"]) == len(tokens["ratio"]) > 0
+        assert len(tokens["gate_weight"]) == len(tokens["ratio"])
         assert turn["observation"] in turn["sent"]
     first = {}
     for record in records:  # equal observations of a task are one state, and have one value

@@ -1,16 +1,50 @@
 """AGPO, adaptive (arXiv 2605.20722), with the radius that its controller has: one per task."""
 
 import math
+import statistics
 
 import torch
 
 from tests.oracles.batch import deviation, kl_terms, mates, mean, mean_over_sequences, per_episode
 
 
-def advantages(batch):
+def quantile(values, share):
+    """Linear interpolation between the sorted values."""
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+
+
+def dispersion_of(values, measure="std"):
+    if measure == "mad":
+        centre = statistics.median(values)
+        return 1.4826 * statistics.median(abs(value - centre) for value in values)
+    if measure == "iqr":
+        return (quantile(values, 0.75) - quantile(values, 0.25)) / 1.349
+    return deviation(values)
+
+
+def skewness_of(values, form="authors"):
+    """Bias-corrected, within ±10; the authors put the sample deviation where the textbook has the population's."""
+    n = len(values)
+    if n < 3 or max(values) == min(values):
+        return 0.0
+    third = sum((value - mean(values)) ** 3 for value in values) / n
+    unit = deviation(values, ddof=1 if form == "authors" else 0)
+    corrected = math.sqrt(n * (n - 1)) / (n - 2) * third / unit**3
+    return min(max(corrected, -10.0), 10.0)
+
+
+def advantages(batch, dispersion="std"):
     def advantage(episode):
         results = [other.total for other in mates(batch, episode)]
-        return (episode.total - mean(results)) / max(deviation(results), 1e-8) if deviation(results) else 0.0
+        if not deviation(results):
+            return 0.0
+        # A robust dispersion of 0 in a group that differs: the deviation instead.
+        spread = dispersion_of(results, dispersion)
+        return (episode.total - mean(results)) / max(spread if spread > 1e-8 else deviation(results), 1e-8)
 
     return per_episode(batch, advantage)
 
@@ -20,18 +54,40 @@ def vote_entropy(votes):
     return -sum(share * math.log(share) for share in shares)
 
 
-def radius(successes, entropy, usual_entropy, drift):
-    """Clip radius of a task from its probe's successes, the policy's entropy on it and the running KL."""
-    h = min(max(entropy / usual_entropy, 0.5), 1.5)
-    spread = deviation([float(success) for success in successes])
-    raw = 0.2 * h * (1 + 0.1 * vote_entropy(list(successes))) / (1 + spread + 0.5 * drift)
-    return min(max(raw, 0.05), 0.4)
+def radius(
+    successes,
+    entropy,
+    usual_entropy,
+    drift,
+    base=0.2,
+    bounds=(0.05, 0.4),
+    entropy_bounds=(0.5, 1.5),
+    weights=(0.1, 1.0, 0.5, 0.0),
+    dispersion="std",
+    skewness="authors",
+):
+    """Clip radius of a task from its probe's successes, the policy's entropy on it and the running KL.
+
+    weights: of the votes, the dispersion, the KL and the skewness.
+    """
+    values = [float(success) for success in successes]
+    a, d, g, zeta = weights
+    h = min(max(entropy / usual_entropy, entropy_bounds[0]), entropy_bounds[1])
+    damping = 1 + d * dispersion_of(values, dispersion) + g * drift + zeta * abs(skewness_of(values, skewness))
+    return min(max(base * h * (1 + a * vote_entropy(values)) / damping, bounds[0]), bounds[1])
 
 
-def temperature(successes, usual):
+def uncertainty(successes, weights=(1.0, 1.0, 0.0), dispersion="std", skewness="authors"):
+    """weights: of the dispersion, the votes and the skewness."""
+    values = [float(success) for success in successes]
+    parts = (dispersion_of(values, dispersion), vote_entropy(values), abs(skewness_of(values, skewness)))
+    return sum(weight * part for weight, part in zip(weights, parts, strict=True))
+
+
+def temperature(successes, usual, base=1.0, gain=0.15, bounds=(0.5, 1.5), **options):
     """Sampling temperature of a task from its probe's successes and the running mean of the uncertainty."""
-    uncertainty = deviation([float(success) for success in successes]) + vote_entropy(list(successes))
-    return min(max(1 + 0.15 * (uncertainty - usual) / (usual + 1e-8), 0.5), 1.5)
+    raised = base * (1 + gain * (uncertainty(successes, **options) - usual) / (usual + 1e-8))
+    return min(max(raised, bounds[0]), bounds[1])
 
 
 def loss(batch, advantages, radii):

@@ -1,15 +1,16 @@
-"""AGPO, asymmetric (arXiv 2605.05826), with delta 1 and bonus -1."""
+"""AGPO, asymmetric (arXiv 2605.05826): smoothing delta and penalty bonus, 1 and -1 where not given."""
 
 import math
 
 from tests.oracles.batch import deviation, mates, mean, mean_over_sequences, per_episode, ppo_terms
 
 
-def advantages(batch):
+def advantages(batch, delta=1.0, bonus=-1.0):
     def advantage(episode):
         signs = [1.0 if other.success else -1.0 for other in mates(batch, episode)]
         own = 1.0 if episode.success else -1.0
-        return (own - mean(signs)) / math.sqrt(deviation(signs, ddof=0) ** 2 + 1) - (1.0 if own < 0 else 0.0)
+        scale = math.sqrt(deviation(signs, ddof=0) ** 2 + delta**2)
+        return (own - mean(signs)) / scale + (bonus if own < 0 else 0.0)
 
     return per_episode(batch, advantage)
 

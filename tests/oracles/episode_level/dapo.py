@@ -14,9 +14,9 @@ def overlong(tokens, limit, buffer):
     return -1.0
 
 
-def advantages(batch, limit=512, buffer=128):
+def advantages(batch, limit=512, buffer=128, factor=1.0):
     def outcome(episode):
-        return episode.total + sum(overlong(len(turn.new), limit, buffer) for turn in episode.turns)
+        return episode.total + factor * sum(overlong(len(turn.new), limit, buffer) for turn in episode.turns)
 
     return group_relative(batch, outcome)
 

@@ -9,10 +9,11 @@ def advantages(batch):
     return group_relative(batch)
 
 
-def loss(batch, advantages):
+def loss(batch, advantages, ratio_pool="mean"):
     total = 0.0
     for episode, numbers in zip(batch, advantages, strict=True):
-        ratio = torch.exp(torch.cat([turn.new - turn.old for turn in episode.turns]).mean())
+        logs = torch.cat([turn.new - turn.old for turn in episode.turns])
+        ratio = torch.exp(logs.mean()) if ratio_pool == "mean" else torch.prod(torch.exp(logs))
         total = total + clipped(ratio, numbers[0][0], 3e-4, 4e-4)
     return -total / len(batch)
 

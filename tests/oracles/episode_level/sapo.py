@@ -9,9 +9,9 @@ def advantages(batch):
     return group_relative(batch)
 
 
-def loss(batch, advantages):
+def loss(batch, advantages, positive=1.0, negative=1.05):
     def term(turn, advantage):
-        tau = torch.full_like(advantage, 1.05).masked_fill(advantage > 0, 1.0)
+        tau = torch.full_like(advantage, negative).masked_fill(advantage > 0, positive)
         return 4 / tau * torch.sigmoid(tau * (torch.exp(turn.new - turn.old) - 1)) * advantage
 
     return -mean_over_sequences(token_terms(batch, advantages, term))

@@ -15,7 +15,9 @@ from tests.oracles.batch import (
 )
 
 
-def advantages(batch, gamma=0.95, norm="mean_std", step_weight=1.0):
+def advantages(batch, gamma=0.95, norm="mean_std", step_weight=1.0, statistics="episode", same=lambda a, b: a == b):
+    """same: whether two states are one."""
+
     def normalised(value, values):
         spread = deviation(values)
         return (value - mean(values)) / (spread + 1e-6 if norm == "mean_std" else 1.0) if spread else 0.0
@@ -23,6 +25,12 @@ def advantages(batch, gamma=0.95, norm="mean_std", step_weight=1.0):
     numbers = []
     for episode in batch:
         totals = [sum(turn.reward for turn in other.turns) for other in mates(batch, episode)]
+        if statistics == "turn":
+            totals = [
+                sum(one.reward for one in other.turns) - turn.penalty
+                for other in mates(batch, episode)
+                for turn in other.turns
+            ]
         own = sum(turn.reward for turn in episode.turns)
         numbers.append([])
         for t, turn in enumerate(episode.turns):
@@ -30,7 +38,7 @@ def advantages(batch, gamma=0.95, norm="mean_std", step_weight=1.0):
                 discounted(other, gamma, fined=False)[place] - its.penalty
                 for other in mates(batch, episode)
                 for place, its in enumerate(other.turns)
-                if its.state == turn.state
+                if same(its.state, turn.state)
             ]
             step = discounted(episode, gamma, fined=False)[t] - turn.penalty
             numbers[-1].append(normalised(own - turn.penalty, totals) + step_weight * normalised(step, peers))

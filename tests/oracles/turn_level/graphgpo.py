@@ -54,13 +54,13 @@ def episode_advantages(group, divide=True):
     return [normalised(total, totals, divide) for total in totals]
 
 
-def advantages(batch, divide=True, **options):
+def advantages(batch, divide=True, step_weight=1.0, **options):
     numbers = []
     for episode in batch:
         group = mates(batch, episode)
         place = [other is episode for other in group].index(True)
         step = step_advantages(group, graph_rewards(group, **options), divide)[place]
-        numbers.append([x + episode_advantages(group, divide)[place] for x in step])
+        numbers.append([step_weight * x + episode_advantages(group, divide)[place] for x in step])
     return per_turn(batch, numbers)
 
 

@@ -3,7 +3,7 @@
 from tests.oracles.batch import deviation, discounted, kl_terms, mates, mean, mean_over_tokens, per_turn, ppo_terms
 
 
-def advantages(batch, gamma=0.95, depth=2, alpha=1.0, norm="mean_std"):
+def advantages(batch, gamma=0.95, depth=2, alpha=1.0, norm="mean_std", weight_offset=1, drop_zero=False):
     def context(episode, t, c):
         if t < c:
             return None
@@ -27,8 +27,10 @@ def advantages(batch, gamma=0.95, depth=2, alpha=1.0, norm="mean_std"):
                 advantage = discounted(episode, gamma)[t] - mean(peers) if deviation(peers, 0) else 0.0
                 if norm == "mean_std":
                     advantage /= deviation(peers, 0) + 1e-6
-                total += (c + 1) ** alpha * advantage
-                weights += (c + 1) ** alpha
+                if drop_zero and advantage == 0:
+                    continue
+                total += (c + weight_offset) ** alpha * advantage
+                weights += (c + weight_offset) ** alpha
             numbers[-1].append(total / weights if weights else 0.0)
     return per_turn(batch, numbers)
 

@@ -44,7 +44,31 @@ def siblings(edge, every):
     return [other for other in every if other[0] == edge[0] and other != edge]
 
 
-def milestones(group, theta, rho, kappa):
+PAPER = {
+    "c": 10.0,
+    "lam": 0.25,
+    "omega": 0.2,
+    "gamma_phi": 1.0,
+    "w_plus": 1.0,
+    "w_minus": 0.25,
+    "w_s": 1.0,
+    "w_m": 1.0,
+    "w_c": 0.25,
+    "w_f": 1.0,
+    "w_l": 0.25,
+    "a_d": 1.0,
+    "a_s": 1.0,
+    "a_f": 1.0,
+    "w_bc": 1.0,
+    "w_pg": 1.0,
+    "w_pcc": 1.0,
+    "pcc": True,
+    "rcs": True,
+}
+"""The paper's constants; ``pcc`` and ``rcs`` are its two ablations."""
+
+
+def milestones(group, theta, rho, kappa, k):
     found, every = shares(group), edges(group)
     rate = mean(float(episode.success) for episode in group)
     successes = sum(episode.success for episode in group)
@@ -65,7 +89,8 @@ def milestones(group, theta, rho, kappa):
             continue
         others = siblings((u, v), every)
         worse = (1 - p((u, v))) - mean(1 - p(other) for other in others) if others else (1 - p(v)) - (1 - rate)
-        gain = distance(group, u) - distance(group, v) + p(v) - rate - max(worse, 0.0)
+        nearer = distance(group, u) - distance(group, v)
+        gain = k["a_d"] * nearer + k["a_s"] * (p(v) - rate) - k["a_f"] * max(worse, 0.0)
         progress[v] = max(progress.get(v, 0.0), gain)
     progress = over_largest(progress)
     scores = {}
@@ -73,15 +98,18 @@ def milestones(group, theta, rho, kappa):
         if isinstance(state, tuple) or state == GOAL or not good:
             continue
         coverage = good / max(successes, 1)
-        base = max(p(state) - rate, 0.0) + coverage + 0.25 * degree[state] / busiest
+        base = k["w_s"] * max(p(state) - rate, 0.0) + k["w_m"] * coverage + k["w_c"] * degree[state] / busiest
         b = max((branch[e] for e in every if e[1] == state), default=0.0) / largest if largest > TINY else 0.0
         b, psi = max(b, 0.0), progress.get(state, 0.0)
         kept = psi > TINY or coverage >= theta - TINY or (kappa and b > TINY)
-        scores[state] = base * (1 + b + psi) if kept else rho * base
-    return over_largest(scores)
+        raised = base * (1 + k["w_pcc"] * (k["w_bc"] * b + k["w_pg"] * psi))
+        scores[state] = base
+        if k["pcc"]:
+            scores[state] = raised if kept else rho * base
+    return over_largest(scores) if k["rcs"] else dict.fromkeys(scores, 1.0)
 
 
-def traps(group):
+def traps(group, k):
     found = shares(group)
     rate = mean(float(episode.success) for episode in group)
     failures = sum(not episode.success for episode in group)
@@ -89,33 +117,39 @@ def traps(group):
     for state, (every, good, again) in found.items():
         if isinstance(state, tuple) or good or not (every >= 2 or again):
             continue
-        score = max(1.0 - (1 - rate), 0.0) + 0.25 * every / max(failures, 1) * again / every
+        score = k["w_f"] * max(1.0 - (1 - rate), 0.0) + k["w_l"] * every / max(failures, 1) * again / every
         if score >= 0.1 - TINY:
             scores[state] = score
-    return over_largest(scores)
+    return over_largest(scores) if k["rcs"] else dict.fromkeys(scores, 1.0)
 
 
-def potential(group, scores, state):
-    return max((score * 0.2 ** distance(group, state, target) for target, score in scores.items()), default=0.0)
+def potential(group, scores, state, omega):
+    return max((score * omega ** distance(group, state, target) for target, score in scores.items()), default=0.0)
 
 
-def mile_rewards(group, theta, rho, kappa):
-    good, bad = milestones(group, theta, rho, kappa), traps(group)
-    rewards = graph_rewards(group)
+def mile_rewards(group, theta, rho, kappa, k):
+    good, bad = milestones(group, theta, rho, kappa, k), traps(group, k)
+    rewards = graph_rewards(group, k["c"])
     for u, v in rewards:
-        up = max(potential(group, good, v) - potential(group, good, u), 0.0)
-        down = max(0.25 * potential(group, bad, v) - 0.25 * potential(group, bad, u), 0.0)
-        rewards[u, v] += 10.0 * 0.25 * (up - down)
+
+        def gain(weight, scores, u=u, v=v):
+            ahead, here = potential(group, scores, v, k["omega"]), potential(group, scores, u, k["omega"])
+            return max(k["gamma_phi"] * weight * ahead - weight * here, 0.0)
+
+        rewards[u, v] += k["c"] * k["lam"] * (gain(k["w_plus"], good) - gain(k["w_minus"], bad))
     return rewards
 
 
-def advantages(batch, theta=1.1, rho=0.0, eta=0.2, kappa=False, divide=True):
+def advantages(
+    batch, theta=1.1, rho=0.0, eta=0.2, kappa=False, divide=True, step_weight=1.0, episode_weight=1.0, **constants
+):
+    k = PAPER | constants
     numbers = []
     for episode in batch:
         group = mates(batch, episode)
         place = [other is episode for other in group].index(True)
-        graph = step_advantages(group, graph_rewards(group), divide)[place]
-        mile = step_advantages(group, mile_rewards(group, theta, rho, kappa), divide)[place]
-        whole = episode_advantages(group, divide)[place]
-        numbers.append([g + eta * (m - g) + whole for g, m in zip(graph, mile, strict=True)])
+        graph = step_advantages(group, graph_rewards(group, k["c"]), divide)[place]
+        mile = step_advantages(group, mile_rewards(group, theta, rho, kappa, k), divide)[place]
+        whole = episode_weight * episode_advantages(group, divide)[place]
+        numbers.append([step_weight * (g + eta * (m - g)) + whole for g, m in zip(graph, mile, strict=True)])
     return per_turn(batch, numbers)

@@ -23,11 +23,13 @@ def advantages(batch, **options):
     return per_turn(batch, [[(x - mean(flat)) / scale for x in row] for row in raw])
 
 
-def loss(batch, advantages):
+def loss(batch, advantages, ratio_pool="mean"):
     terms = []
     for episode, numbers in zip(batch, advantages, strict=True):
         terms.append([])
         for turn, row in zip(episode.turns, numbers, strict=True):
-            value = clipped(torch.exp((turn.new - turn.old).mean()), row[0], 0.2, 0.2)
+            logs = turn.new - turn.old
+            ratio = torch.exp(logs.mean()) if ratio_pool == "mean" else torch.prod(torch.exp(logs))
+            value = clipped(ratio, row[0], 0.2, 0.2)
             terms[-1].append(value.expand(len(turn.new)))
     return -mean_over_tokens(terms) + 0.01 * mean_over_tokens(kl_terms(batch))
