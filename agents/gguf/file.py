@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from gagpo.base.errors import GagpoError
+from gagpo.base.regular_file import open_bytes
 
 MAGIC = b"GGUF"
 PACKAGES = ("gguf", "accelerate")
@@ -74,7 +75,7 @@ def require_convertible(path: Path) -> None:
     require_packages()
     for part in parts_of(path):
         try:
-            with part.open("rb") as file:
+            with open_bytes(part) as file:
                 begin = file.read(len(MAGIC))
         except OSError as error:
             raise ConversionError(f"{part} cannot be read ({error.strerror})") from None
@@ -98,7 +99,7 @@ def parts_of(path: Path) -> list[Path]:
         raise ConversionError(f"{path}: the name says part {match['number']} of {match['count']}, at most {MOST_PARTS}")
     parts = [path.with_name(f"{match['stem']}-{number:05}-of-{count:05}.gguf") for number in range(1, count + 1)]
     for part in parts:
-        if not part.is_file():
+        if not part.exists():
             raise ConversionError(f"{part} cannot be read: it is missing, and a split file needs all {count} parts")
     return parts
 

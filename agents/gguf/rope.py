@@ -73,7 +73,7 @@ def _by_metadata(file: GgufFile, value: Callable[[str, Any], Any], context: int)
         return {"rope_type": "default"}
     if kind not in ("linear", "yarn"):
         raise ConversionError(
-            f"{file.path}: {file.architecture}.rope.scaling.type {kind!r:.40} is not supported; use none, linear or yarn"
+            f"{file.path}: {file.architecture}.rope.scaling.type {kind!r:.40} is not supported, only none, linear, yarn"
         )
     if factor < 1.0:
         raise ConversionError(f"{file.path}: the factor of rope.scaling must be at least 1 (got {factor:g})")

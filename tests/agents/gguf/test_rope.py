@@ -83,5 +83,5 @@ def test_transformers_computes_the_same_frequencies(monkeypatch, factors):
     ids=["falling", "three levels", "another curve", "below 1", "not a number"],
 )
 def test_other_factors_are_refused(monkeypatch, factors):
-    with pytest.raises(ConversionError, match="rope_freqs.weight are not those of the rope scaling of Llama 3.1"):
+    with pytest.raises(ConversionError, match=r"rope_freqs\.weight are not those of the rope scaling of Llama"):
         parameters_of(np.asarray(factors, np.float32), 10000.0, 32, monkeypatch)
