@@ -55,6 +55,8 @@ def read_messages(path: Path, tokenizer: PreTrainedTokenizerBase, most: int) -> 
         if len(episodes) == most:
             break
         try:
+            if half := half_character(row):
+                raise InvalidArgument(half)
             messages, tools = _checked(row)
             episodes.append(_episode(messages, tools, encoder, endings, f"line {number}"))
         except InvalidArgument as error:
@@ -77,14 +79,12 @@ def rows_of(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                     raise InvalidArgument(f"{path}, line {number}: not JSON ({error})") from None
                 if not isinstance(row, dict):
                     raise InvalidArgument(f"{path}, line {number}: must be an object, got {row!r:.40}")
-                if half := _half_character(row):
-                    raise InvalidArgument(f"{path}, line {number}: {half}")
                 yield number, row
     except OSError as error:
         raise InvalidArgument(f"sft.data={path} cannot be read ({error.strerror})") from None
 
 
-def _half_character(value: object) -> str:
+def half_character(value: object) -> str:
     """What is wrong with a value whose texts hold a lone surrogate, which no tokenizer can encode; '' if nothing is."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
@@ -282,7 +282,7 @@ def _with_parsed_arguments(message: Message) -> Message:
                 arguments = json.loads(arguments)
             except (ValueError, RecursionError):
                 raise InvalidArgument(f"tool_calls: the arguments {arguments!r:.40} are not JSON") from None
-            if half := _half_character(arguments):
+            if half := half_character(arguments):
                 raise InvalidArgument(f"tool_calls: the arguments hold {half}")
         calls.append({**call, "function": {**call["function"], "arguments": arguments}})
     return {**message, "tool_calls": calls}

@@ -314,6 +314,11 @@ def test_successful_episodes_of_a_file_are_imitated(corridor, warm_model, tmp_pa
     write_episodes(tmp_path / "e.jsonl", [played("b", False)])
     with pytest.raises(InvalidArgument, match=r"e\.jsonl holds no successful episode"):
         prepare(settings, tmp_path / "other", {}, quiet=True)
+    half = played("a", True)
+    half.turns[0].observation = "a \ud83d"
+    write_episodes(tmp_path / "e.jsonl", [played("b", False), half])
+    with pytest.raises(InvalidArgument, match=r"e\.jsonl, line 2: half a character \(a lone surrogate\) after "):
+        prepare(settings, tmp_path / "other", {}, quiet=True)
 
 
 def test_an_adapter_is_trained_and_merged(corridor, warm_model, tmp_path):
