@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Set, ValuesView
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -108,11 +108,10 @@ def _size(value: object, limit: int = MOST_TEXT, depth: int = 1) -> int:
 def _parts(value: object) -> Iterable[object]:
     """What a value contains; a range is not written out."""
     if isinstance(value, Namespace):
-        value = value._Namespace__attrs  # type: ignore[attr-defined]
+        value = value._Namespace__attrs
     if isinstance(value, dict):
         return [*value.keys(), *value.values()]
-    views = (list, tuple, set, frozenset, type({}.keys()), type({}.values()), type({}.items()))
-    return list(value) if isinstance(value, views) else ()
+    return list(value) if isinstance(value, list | tuple | Set | KeysView | ValuesView | ItemsView) else ()
 
 
 def _counted(value: T) -> T:

@@ -126,7 +126,8 @@ def llama3_factors(parameters: dict[str, Any], waves: Waves) -> np.ndarray:
     """By how much the scaling ``llama3`` divides each frequency."""
     low, high = parameters["low_freq_factor"], parameters["high_freq_factor"]
     smooth = (parameters["original_max_position_embeddings"] / waves - low) / (high - low)
-    return 1 / ((1 - smooth.clip(0, 1)) / parameters["factor"] + smooth.clip(0, 1))
+    factors: np.ndarray = 1 / ((1 - smooth.clip(0, 1)) / parameters["factor"] + smooth.clip(0, 1))
+    return factors
 
 
 def _boundaries(factors: np.ndarray, waves: Waves, factor: float) -> Iterator[tuple[float, float]]:

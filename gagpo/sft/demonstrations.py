@@ -90,7 +90,7 @@ def of_file(settings: RunSettings, path: Path) -> Demonstrations:
 
     Raises: InvalidArgument for a damaged record, naming its line, and for a file without successes.
     """
-    kept = []
+    kept: list[Episode] = []
     for number, episode in enumerate(episodes_in(path), 1):
         if len(kept) == sft_of(settings).episodes:
             break
