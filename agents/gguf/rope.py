@@ -19,7 +19,7 @@ from gagpo.agents.gguf.file import ConversionError, GgufFile
 
 FACTORS = "rope_freqs.weight"
 BASE = 10000.0  # llama.cpp's default
-LLAMA3_CONTEXT = 8192  # of the published models; one of three parameters, of which only the ratios count
+LLAMA3_CONTEXT = 8192  # of the published models; of this and its two factors only the ratios count
 TOLERANCE = 1e-5  # relative, for factors in float32
 
 Waves = np.ndarray  # float64[head_dim / 2], wavelengths in tokens
@@ -40,7 +40,8 @@ def rope_parameters(file: GgufFile, head_dim: int, context: int) -> dict[str, An
     scaling = _by_metadata(file, value, context)
     if FACTORS in file.tensors:
         factors = file.numbers(FACTORS).astype(np.float64)
-        by_tensor = _by_factors(file, factors, base, head_dim, int(value("scaling.original_context_length", 0)))
+        original = int(value("scaling.original_context_length", 0)) or min(LLAMA3_CONTEXT, max(1, context // 2))
+        by_tensor = _by_factors(file, factors, base, head_dim, original)
         if scaling["rope_type"] != "default" and by_tensor["rope_type"] != "default":
             raise ConversionError(
                 f"{file.path}: positions are scaled by {FACTORS} and by {file.architecture}.rope.scaling.type "
@@ -157,16 +158,15 @@ def _boundaries(factors: np.ndarray, waves: Waves, factor: float) -> Iterator[tu
 
 
 def _llama3(factor: float, longest: float, shortest: float, original: int) -> Iterator[dict[str, Any]]:
-    """The scaling between two wavelengths, with round numbers first."""
-    context = original or LLAMA3_CONTEXT
+    """The scaling between two wavelengths, with round numbers first. original: any number of positions."""
     for digits in (0, 1, 2, 4, 8, 16):
-        low, high = round(context / longest, digits), round(context / shortest, digits)
+        low, high = round(original / longest, digits), round(original / shortest, digits)
         if 0 < low < high:
             yield {
                 "factor": factor,
                 "low_freq_factor": low,
                 "high_freq_factor": high,
-                "original_max_position_embeddings": context,
+                "original_max_position_embeddings": original,
             }
 
 
