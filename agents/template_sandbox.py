@@ -27,24 +27,25 @@ MOST_NESTED = 100  # levels of a template and of a value
 MOST_TEXT = 1_000_000  # characters that a template may write, and of each value
 MOST_WORK = 5_000_000  # characters and items of all values together
 MOST_SECONDS = 5.0  # of the processor
-TURN = 20  # work of one turn of a loop
+MOST_ARGUMENT = 1000  # characters of a text that is looked for: some searches take the product of both lengths
+TURN = 20  # work of one turn of a loop, and of a test
 
 _TEXT_FILTERS = (
-    "capitalize", "indent", "lower", "string", "title", "trim", "truncate", "upper", "wordcount", "wordwrap",
+    "capitalize", "indent", "lower", "string", "title", "trim", "truncate", "upper", "wordcount",
 )  # fmt: skip
 _FILTERS = (
     "abs", "batch", "count", "d", "default", "dictsort", "first", "float", "int", "items", "last", "length", "list",
     "map", "max", "min", "reject", "rejectattr", "reverse", "round", "select", "selectattr", "slice", "sort", "sum",
     "tojson", "unique",
 )  # fmt: skip
-_LIMITS = {"batch": 10_000, "indent": 100, "round": 15, "slice": 10_000, "tojson": 8, "wordwrap": 1000}
+_LIMITS = {"batch": 10_000, "indent": 100, "round": 15, "slice": 10_000, "tojson": 8, "trim": 1000}
 """The greatest number and the longest text that some filters take as arguments: without a limit these write more."""
 
 _GLOBALS = ("range", "dict", "namespace", "joiner", "cycler")
 _TEXT_METHODS = (
     "capitalize", "casefold", "count", "endswith", "find", "index", "isalnum", "isalpha", "isascii", "isdecimal",
     "isdigit", "islower", "isnumeric", "isspace", "istitle", "isupper", "join", "lower", "lstrip", "partition",
-    "removeprefix", "removesuffix", "replace", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "split",
+    "removeprefix", "removesuffix", "replace", "rsplit", "rstrip", "split",
     "splitlines", "startswith", "strip", "swapcase", "title", "upper",
 )  # fmt: skip
 _STATEMENTS: dict[type[nodes.Node], str] = {
@@ -196,6 +197,17 @@ def _limited(name: str) -> Callable[..., Any]:
     return limited
 
 
+def _charged_test(function: Callable[..., bool]) -> Callable[..., bool]:
+    """The test of Jinja, counted: the filter ``select`` makes as many as a loop."""
+
+    @functools.wraps(function)
+    def charged(*arguments: Any, **options: Any) -> bool:
+        _BUDGET.spend(TURN)
+        return function(*arguments, **options)
+
+    return charged
+
+
 def _is_above(argument: object, limit: int) -> bool:
     if isinstance(argument, str):
         return len(argument) > limit
@@ -249,6 +261,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         super().__init__(undefined=StrictUndefined, autoescape=False, finalize=_shown)
         self.globals = {name: self.globals[name] for name in _GLOBALS}
         self.filters = {name: _limited(name) for name in (*_FILTERS, *_TEXT_FILTERS)}
+        self.tests = {name: _charged_test(test) for name, test in self.tests.items()}
         self.filters |= {"join": _join, "replace": _replace, _COUNT: _counted, _TEXT: _text, _TURNS: _turns}
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
@@ -274,7 +287,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
             raise InvalidArgument(f"the method {name!r:.40} of a text is not available")
         if name == "join":
             return _joined(owner, *args)
-        return _replaced(owner, *args) if name == "replace" else _counted(obj(*args, **kwargs))
+        if name == "replace":
+            return _replaced(owner, *args)
+        if any(_is_above(argument, MOST_ARGUMENT) for argument in args if isinstance(argument, str)):
+            raise InvalidArgument(f"the method {name!r} takes texts of at most {MOST_ARGUMENT} characters")
+        return _counted(obj(*args, **kwargs))
 
     def wrap_str_format(self, value: Any) -> Any:
         """Raises: InvalidArgument for the methods that format a text."""
