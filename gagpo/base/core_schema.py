@@ -86,7 +86,7 @@ class _Scanner(Scanner):
 
     def fetch_flow_collection_start(self, TokenClass: Any, to_push: str) -> None:
         if len(self.flow_context) >= _MOST_NESTED:
-            raise ScannerError(None, None, f"brackets nested more than {_MOST_NESTED} deep", self.reader.get_mark())
+            raise NotYaml(f"nested too deeply: more than {_MOST_NESTED} brackets")
         super().fetch_flow_collection_start(TokenClass, to_push)
 
 

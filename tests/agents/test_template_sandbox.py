@@ -97,7 +97,7 @@ def test_deep_and_long_prompts_are_refused_by_file_and_key(tmp_path, key, templa
 def test_a_deeply_nested_value_is_refused_by_file(tmp_path, value):
     (tmp_path / "mine.yaml").write_text(f"first: {value}\n")
     with pytest.raises(
-        InvalidArgument, match=r"mine\.yaml is not a YAML file: .*nested (too deeply|more than 200 deep)"
+        InvalidArgument, match=r"mine\.yaml is not a YAML file: .*nested too deeply"
     ):
         find_prompt(str(tmp_path / "mine.yaml"))
 

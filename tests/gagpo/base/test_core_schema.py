@@ -54,7 +54,7 @@ def test_the_directive_of_version_1_2_is_read():
 
 @pytest.mark.parametrize("text", [3000 * "[", 3000 * "{a: ", 3000 * "- ", 3000 * "? "], ids=["lists", "maps", "-", "?"])
 def test_deep_nesting_is_refused_at_once(text):
-    with pytest.raises(NotYaml, match=r"nested (too deeply|more than 200 deep)"):
+    with pytest.raises(NotYaml, match="nested too deeply"):
         parse_yaml(text)
 
 
