@@ -197,11 +197,11 @@ def _limited(name: str) -> Callable[..., Any]:
     return limited
 
 
-def _charged_test(function: Callable[..., bool]) -> Callable[..., bool]:
+def _charged_test(function: Callable[..., Any]) -> Callable[..., Any]:
     """The test of Jinja, counted: the filter ``select`` makes as many as a loop."""
 
     @functools.wraps(function)
-    def charged(*arguments: Any, **options: Any) -> bool:
+    def charged(*arguments: Any, **options: Any) -> Any:
         _BUDGET.spend(TURN)
         return function(*arguments, **options)
 

@@ -33,23 +33,23 @@ def tensors_of(arch="llama", blocks=1, kv_heads=HEADS, tied=True, seed=0):
     def random(*shape):
         return rng.normal(0, 0.1, shape).astype(np.float32)
 
-    made = {"token_embd.weight": random(len(WORDS), WIDTH), "output_norm.weight": 1 + random(WIDTH)}
+    tensors = {"token_embd.weight": random(len(WORDS), WIDTH), "output_norm.weight": 1 + random(WIDTH)}
     if not tied:
-        made["output.weight"] = random(len(WORDS), WIDTH)
+        tensors["output.weight"] = random(len(WORDS), WIDTH)
     rows = {"attn_q": WIDTH, "attn_k": kv_heads * head_dim, "attn_v": kv_heads * head_dim, "attn_output": WIDTH}
     for block in range(blocks):
         for name in ("attn_norm", "ffn_norm"):
-            made[f"blk.{block}.{name}.weight"] = 1 + random(WIDTH)
+            tensors[f"blk.{block}.{name}.weight"] = 1 + random(WIDTH)
         for name, count in rows.items():
-            made[f"blk.{block}.{name}.weight"] = 5 * random(count, WIDTH)  # attention that depends on positions
+            tensors[f"blk.{block}.{name}.weight"] = 5 * random(count, WIDTH)  # attention that depends on positions
             if arch == "qwen2" and name != "attn_output":
-                made[f"blk.{block}.{name}.bias"] = random(count)
+                tensors[f"blk.{block}.{name}.bias"] = random(count)
         for name in ("attn_q_norm", "attn_k_norm") if arch == "qwen3" else ():
-            made[f"blk.{block}.{name}.weight"] = 1 + random(head_dim)
+            tensors[f"blk.{block}.{name}.weight"] = 1 + random(head_dim)
         for name in ("ffn_gate", "ffn_up"):
-            made[f"blk.{block}.{name}.weight"] = random(HIDDEN, WIDTH)
-        made[f"blk.{block}.ffn_down.weight"] = random(WIDTH, HIDDEN)
-    return made
+            tensors[f"blk.{block}.{name}.weight"] = random(HIDDEN, WIDTH)
+        tensors[f"blk.{block}.ffn_down.weight"] = random(WIDTH, HIDDEN)
+    return tensors
 
 
 def write_gguf(

@@ -96,9 +96,7 @@ def test_deep_and_long_prompts_are_refused_by_file_and_key(tmp_path, key, templa
 @pytest.mark.parametrize("value", [3000 * "[" + 3000 * "]", 3000 * "{a: " + "1" + 3000 * "}"], ids=["lists", "maps"])
 def test_a_deeply_nested_value_is_refused_by_file(tmp_path, value):
     (tmp_path / "mine.yaml").write_text(f"first: {value}\n")
-    with pytest.raises(
-        InvalidArgument, match=r"mine\.yaml is not a YAML file: .*nested too deeply"
-    ):
+    with pytest.raises(InvalidArgument, match=r"mine\.yaml is not a YAML file: .*nested too deeply"):
         find_prompt(str(tmp_path / "mine.yaml"))
 
 

@@ -46,8 +46,7 @@ class Forward:
         return self.norm(hidden, "output_norm") @ self.tensors.get("output.weight", embeddings).T
 
     def linear(self, numbers, name):
-        made = numbers @ self.tensors[f"{name}.weight"].T
-        return made + self.tensors.get(f"{name}.bias", 0.0)
+        return numbers @ self.tensors[f"{name}.weight"].T + self.tensors.get(f"{name}.bias", 0.0)
 
     def norm(self, numbers, name):
         epsilon = self.value("attention.layer_norm_rms_epsilon")
@@ -61,27 +60,27 @@ class Forward:
         if f"blk.{block}.attn_q_norm.weight" in self.tensors:
             query, key = self.norm(query, f"blk.{block}.attn_q_norm"), self.norm(key, f"blk.{block}.attn_k_norm")
         query, key = self.turned(query), self.turned(key)
-        made = np.zeros((tokens, self.heads, self.head_dim))
+        attended = np.zeros((tokens, self.heads, self.head_dim))
         for head in range(self.heads):
             shared = head // (self.heads // self.kv_heads)
             scores = query[:, head] @ key[:, shared].T / math.sqrt(self.head_dim)
             scores[np.triu_indices(tokens, 1)] = -np.inf
             weights = np.exp(scores - scores.max(-1, keepdims=True))
-            made[:, head] = weights / weights.sum(-1, keepdims=True) @ value[:, shared]
-        return self.linear(made.reshape(tokens, -1), f"blk.{block}.attn_output")
+            attended[:, head] = weights / weights.sum(-1, keepdims=True) @ value[:, shared]
+        return self.linear(attended.reshape(tokens, -1), f"blk.{block}.attn_output")
 
     def turned(self, numbers):
         """Queries or keys [tokens, heads, head_dim], turned by their positions."""
         angles, magnitude = self.angles()
         turn = np.exp(1j * np.outer(np.arange(len(numbers)), angles))[:, None] * magnitude
-        made = np.empty_like(numbers)
+        turned = np.empty_like(numbers)
         half = self.head_dim // 2
         even, odd = (
             (np.s_[..., 0::2], np.s_[..., 1::2]) if self.arch == "llama" else (np.s_[..., :half], np.s_[..., half:])
         )
         complex_numbers = (numbers[even] + 1j * numbers[odd]) * turn
-        made[even], made[odd] = complex_numbers.real, complex_numbers.imag
-        return made
+        turned[even], turned[odd] = complex_numbers.real, complex_numbers.imag
+        return turned
 
     def angles(self):
         """Radians per position of each pair, and what YaRN multiplies queries and keys by."""
@@ -99,6 +98,6 @@ class Forward:
 
         fast, slow = self.value("rope.scaling.yarn_beta_fast", 32.0), self.value("rope.scaling.yarn_beta_slow", 1.0)
         low, high = max(0, math.floor(place(fast))), min(dim - 1, math.ceil(place(slow)))
-        kept = 1 - np.clip((np.arange(dim // 2) - low) / max(0.001, high - low), 0, 1)
+        unscaled = 1 - np.clip((np.arange(dim // 2) - low) / max(0.001, high - low), 0, 1)
         magnitude = (1 + 0.1 * math.log(factor)) * self.value("rope.scaling.attn_factor", 1.0)
-        return angles / factor * (1 - kept) + angles * kept, magnitude
+        return angles / factor * (1 - unscaled) + angles * unscaled, magnitude

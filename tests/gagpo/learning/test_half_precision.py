@@ -62,10 +62,10 @@ def test_what_the_user_has_set_is_left(monkeypatch):
 
 def gradient_of(model, rows, advantage, precision):
     """The gradient of one update, and its norm as it is logged."""
-    found = []
+    gradients = []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     optimizer.register_step_pre_hook(
-        lambda *_: found.extend(parameter.grad.flatten() for parameter in model.parameters())
+        lambda *_: gradients.extend(parameter.grad.flatten() for parameter in model.parameters())
     )
     half = precision == "bfloat16"
     updater = Updater(
@@ -77,7 +77,7 @@ def gradient_of(model, rows, advantage, precision):
         autocast=lambda: torch.autocast("cpu", torch.bfloat16, enabled=half),
     )
     metrics = updater.update(rows, Credit(advantage, np.full(len(advantage), 4)), np.random.default_rng(0))
-    return torch.cat(found), metrics["grad_norm"]
+    return torch.cat(gradients), metrics["grad_norm"]
 
 
 def test_the_gradient_of_the_same_rows_is_that_of_float32(tiny):
