@@ -197,7 +197,7 @@ def _limited(name: str) -> Callable[..., Any]:
     return limited
 
 
-def _charged_test(function: Callable[..., Any]) -> Callable[..., Any]:
+def _charged_test(function: Any) -> Callable[..., Any]:
     """The test of Jinja, counted: the filter ``select`` makes as many as a loop."""
 
     @functools.wraps(function)
