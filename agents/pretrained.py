@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gagpo.agents import starters
-from gagpo.agents.gguf import convert, require_convertible, require_packages
+from gagpo.agents.gguf.conversion import convert
+from gagpo.agents.gguf.file import require_convertible, require_packages, stem_of
 from gagpo.base import durable, lock, manifest
 from gagpo.base.errors import GagpoError
 from gagpo.base.folders import data_folder
@@ -108,7 +109,7 @@ def convert_file(file: Path, folder: Path | None = None) -> Path:
         ConversionError: the file cannot be converted.
         FetchError: the folder exists already.
     """
-    folder = folder or place_of(file.stem)
+    folder = folder or place_of(stem_of(file))
     if folder.exists():
         raise FetchError(f"{folder} exists already: remove it, or name another folder with --to")
     require_convertible(file)

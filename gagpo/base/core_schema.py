@@ -11,10 +11,14 @@ from ruamel.yaml import YAML
 from ruamel.yaml.constructor import DuplicateKeyError, SafeConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.representer import SafeRepresenter
+from ruamel.yaml.scanner import Scanner, ScannerError
 
 from gagpo.base.errors import GagpoError, InvalidArgument
+from gagpo.base.regular_file import read_bytes
 
 _MOST_VALUES = 100_000  # with aliases written out
+_MOST_NESTED = 200  # brackets; the time of ruamel.yaml's scanner grows with their square
+_VERSION = (1, 2)
 
 
 class NotYaml(ValueError):
@@ -25,7 +29,7 @@ def parse_yaml(text: str) -> Any:
     """The value of a document: null, bool, int, float, str, and lists and dicts of them; NotYaml if it is invalid."""
     try:
         yaml: Any = YAML(typ="safe", pure=True)
-        yaml.Constructor = _Constructor
+        yaml.Scanner, yaml.Constructor = _Scanner, _Constructor
         value = yaml.load(text)
         _require_finite(value, 0)
     except DuplicateKeyError as error:
@@ -58,7 +62,7 @@ def write_yaml(values: object) -> str:
 def read_mapping(path: Path, error: type[GagpoError] = InvalidArgument, keys: str = "") -> dict[str, object]:
     """The keys and values of a YAML file; ``error`` with its path if it cannot be read or does not hold ``keys``."""
     try:
-        values = parse_yaml(path.read_text(encoding="utf-8"))
+        values = parse_yaml(read_bytes(path).decode("utf-8"))
     except OSError as caught:
         raise error(f"{path} cannot be read: {caught.strerror}") from None
     except (NotYaml, UnicodeDecodeError) as caught:
@@ -68,6 +72,22 @@ def read_mapping(path: Path, error: type[GagpoError] = InvalidArgument, keys: st
     if odd := [key for key in values if not isinstance(key, str)]:
         raise error(f"{path}: the key {odd[0]!s:.40} is not text; quote it")
     return values
+
+
+class _Scanner(Scanner):
+    """Reads YAML 1.2 only: in an older version the same text has other values (``yes``, ``010``, ``1:30``)."""
+
+    def scan_yaml_directive_value(self, start_mark: Any) -> tuple[int, int]:
+        version: tuple[int, int] = tuple(super().scan_yaml_directive_value(start_mark))
+        if version != _VERSION:
+            stated = f"%YAML {version[0]}.{version[1]}"
+            raise ScannerError(None, None, f"{stated:.40} is not supported; write %YAML 1.2, or remove it", start_mark)
+        return version
+
+    def fetch_flow_collection_start(self, TokenClass: Any, to_push: str) -> None:
+        if len(self.flow_context) >= _MOST_NESTED:
+            raise NotYaml(f"nested too deeply: more than {_MOST_NESTED} brackets")
+        super().fetch_flow_collection_start(TokenClass, to_push)
 
 
 class _Constructor(SafeConstructor):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
@@ -25,12 +26,19 @@ from gagpo.base.errors import InvalidArgument, MissingPackage, is_termination
 from gagpo.base.nearest import hint
 from gagpo.base.options import Options, by_name, explain
 
+_MODULE = re.compile(r"[^./\\\0]+(\.[^./\\\0]+)*")
+
 Found = TypeVar("Found")
 Made = TypeVar("Made", bound=Options)
 
 
 def import_from_here(module: str) -> ModuleType:
-    """Import ``module``; if it is not found, append the working directory to ``sys.path`` and try again."""
+    """Import ``module``; if it is not found, append the working directory to ``sys.path`` and try again.
+
+    Raises: ModuleNotFoundError as well for a relative name and for a path, which Python would search from elsewhere.
+    """
+    if not _MODULE.fullmatch(module):
+        raise ModuleNotFoundError(f"{module!r:.80} is not the name of a module, such as package.module", name=module)
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -23,6 +23,7 @@ from gagpo.envs.base import Kwargs, TextEnv
 from gagpo.envs.pool.opening import open_pool
 from gagpo.envs.tools import tools_of
 from gagpo.settings import RunSettings, SftSettings
+from gagpo.sft.messages import half_character
 
 LABEL = "warm start"  # part of every seed: another text gives other demonstrations
 HASTY = 0.5  # default share of episodes by the hasty player
@@ -89,8 +90,15 @@ def of_file(settings: RunSettings, path: Path) -> Demonstrations:
 
     Raises: InvalidArgument for a damaged record, naming its line, and for a file without successes.
     """
-    solved = (episode for episode in episodes_in(path) if episode.success and episode.turns)
-    kept = list(itertools.islice(solved, sft_of(settings).episodes))
+    kept: list[Episode] = []
+    for number, episode in enumerate(episodes_in(path), 1):
+        if len(kept) == sft_of(settings).episodes:
+            break
+        if not episode.success or not episode.turns:
+            continue
+        if half := half_character([(turn.observation, turn.response) for turn in episode.turns]):
+            raise InvalidArgument(f"{path}, line {number}: {half}")
+        kept.append(episode)
     if not kept:
         raise InvalidArgument(f"{path} holds no successful episode to imitate")
     for turn in (turn for episode in kept for turn in episode.turns):

@@ -27,7 +27,7 @@ from gagpo.sft.derived import Lengths, derived_shape, rate_of, resolved, vocabul
 from gagpo.sft.fit import fit
 from gagpo.sft.messages import read_messages, rows_of
 from gagpo.sft.panel import Expected, Panel, Say, expected
-from gagpo.sft.rows import LabelledRow, store_rows, stored_rows, tokenized_rows
+from gagpo.sft.rows import PROMPT, SKIPPED, LabelledRow, store_rows, stored_rows, tokenized_rows
 from gagpo.sft.small_model import create, save_folder, train_tokenizer
 
 _TOKENIZED = 2000  # episodes that a tokenizer is trained on; more change nothing
@@ -118,7 +118,8 @@ def _make(settings: RunSettings, work: Path, more: Mapping[str, str], quiet: boo
         tokenizer = train_tokenizer(texts, vocabulary, chosen.model.numbers, chosen.model.marks)
     lengths, rows = Lengths(), []
     for part, shown in played:
-        rows += tokenized_rows(shown.episodes, context_of(part, tokenizer), seen=lengths.add)
+        stray = SKIPPED if shown.tokenized else PROMPT  # a message of weight 0 is not predicted at all
+        rows += tokenized_rows(shown.episodes, context_of(part, tokenizer), stray, seen=lengths.add)
 
     # The model, whose shape follows from the lengths.
     first = parts(settings)[0]

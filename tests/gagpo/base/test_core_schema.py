@@ -1,9 +1,13 @@
 """YAML 1.2: written values are read back, and invalid texts are rejected in one line."""
 
+import os
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gagpo.base.core_schema import NotYaml, parse_yaml, write_yaml
+from gagpo.base.core_schema import NotYaml, parse_yaml, read_mapping, write_yaml
+from gagpo.base.errors import InvalidArgument
 
 TEXTS = st.one_of(
     st.text(),
@@ -29,3 +33,33 @@ def test_any_text_is_read_or_refused_in_one_line(text):
         parse_yaml(text)
     except NotYaml as error:
         assert str(error) and "\n" not in str(error)
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.0", "1.3", "2.0", "  1.1 # old", "1.12"])
+@pytest.mark.parametrize("before", ["", "\ufeff", "# a comment\n", "%TAG ! tag:a,2000:\n"])
+def test_another_version_of_yaml_is_refused(version, before):
+    """In YAML 1.1 ``yes`` is true, ``1:30`` is 90 and ``010`` is 8."""
+    with pytest.raises(NotYaml, match=r"line \d: %YAML \d\.\d+ is not supported; write %YAML 1\.2, or remove it"):
+        parse_yaml(f"{before}%YAML {version}\n---\na: yes\n")
+
+
+def test_the_directive_of_version_1_2_is_read():
+    assert parse_yaml("%YAML 1.2\n---\na: yes\nb: 1:30\nc: 010\nd: |\n %YAML 1.1\n") == {
+        "a": "yes",
+        "b": "1:30",
+        "c": 10,
+        "d": "%YAML 1.1\n",
+    }
+
+
+@pytest.mark.parametrize("text", [3000 * "[", 3000 * "{a: ", 3000 * "- ", 3000 * "? "], ids=["lists", "maps", "-", "?"])
+def test_deep_nesting_is_refused_at_once(text):
+    with pytest.raises(NotYaml, match="nested too deeply"):
+        parse_yaml(text)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["a pipe", "a folder"])
+def test_what_is_not_a_file_is_refused(tmp_path, make):
+    make(tmp_path / "a.yaml")
+    with pytest.raises(InvalidArgument, match=r"a\.yaml cannot be read: not a regular file"):
+        read_mapping(tmp_path / "a.yaml")

@@ -47,6 +47,8 @@ def test_things_are_found_by_name_and_by_place(colours: Registry[str]) -> None:
         ("needy", MissingPackage, "colour needy of the package paints needs the package no_such_pigment: pip install"),
         ("gone", InvalidArgument, "colour gone of the package paints: there is no module 'paints_gone'"),
         ("paints_red:green", InvalidArgument, "colour paints_red:green: module 'paints_red' has no 'green'"),
+        ("../x:y", InvalidArgument, "colour ../x:y: there is no module '../x' to import"),
+        (".paints_red:red", InvalidArgument, "colour .paints_red:red: there is no module '.paints_red' to import"),
         ("paints_red:number", InvalidArgument, "colour paints_red:number is no colour"),
         ("rad", InvalidArgument, "there is no colour 'rad'; nearest: red"),
         ("xyz", InvalidArgument, "there is no colour 'xyz'; known: line, red"),

@@ -1,13 +1,19 @@
-"""Half precision on a CPU compiles few kernels."""
+"""Half precision: gradients as in float32, and few compiled kernels on a CPU."""
 
 import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
+from benchmarks.half_precision import make_rows
 from gagpo.agents.precision import KERNELS, bound_kernels
+from gagpo.algorithms import load as load_algorithm
+from gagpo.credit import Credit
+from gagpo.learning.packing import Packing
+from gagpo.learning.update import Updater
 
 UPDATES = """
 import sys
@@ -52,3 +58,35 @@ def test_what_the_user_has_set_is_left(monkeypatch):
     assert os.environ["LRU_CACHE_CAPACITY"] == "7"
     assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == KERNELS["ONEDNN_PRIMITIVE_CACHE_CAPACITY"]
     monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY")
+
+
+def gradient_of(model, rows, advantage, precision):
+    """The gradient of one update, and its norm as it is logged."""
+    gradients = []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    optimizer.register_step_pre_hook(
+        lambda *_: gradients.extend(parameter.grad.flatten() for parameter in model.parameters())
+    )
+    half = precision == "bfloat16"
+    updater = Updater(
+        model,
+        optimizer,
+        load_algorithm("dr_grpo"),
+        packing=Packing(1024, trees=True, rounded=half),
+        max_grad_norm=1e9,
+        autocast=lambda: torch.autocast("cpu", torch.bfloat16, enabled=half),
+    )
+    metrics = updater.update(rows, Credit(advantage, np.full(len(advantage), 4)), np.random.default_rng(0))
+    return torch.cat(gradients), metrics["grad_norm"]
+
+
+def test_the_gradient_of_the_same_rows_is_that_of_float32(tiny):
+    """Runs in bfloat16 have other gradients because they sample other tokens, not because of the update."""
+    model, tokenizer = tiny
+    rng = np.random.default_rng(0)
+    rows = make_rows(len(tokenizer), rng)[:16]
+    advantage = rng.standard_normal(1 + int(rows[-1].turn_K[-1]))
+    whole, norm = gradient_of(model, rows, advantage, "float32")
+    half, half_norm = gradient_of(model, rows, advantage, "bfloat16")
+    assert half_norm == pytest.approx(norm, rel=0.01) and norm > 0
+    assert torch.cosine_similarity(whole, half, dim=0) > 0.999

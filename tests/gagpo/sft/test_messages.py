@@ -1,6 +1,7 @@
 """Demonstrations from files: conversations in the messages form, and episodes."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -12,8 +13,9 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.settings import SettingsError, load
 from gagpo.settings.derived import RECIPE
 from gagpo.sft.messages import read_messages
-from gagpo.sft.rows import RESPONSE, labelled_rows
+from gagpo.sft.rows import RESPONSE, SKIPPED, labelled_rows
 from gagpo.sft.run import prepare, sft
+from tests.agents.template_families import FAMILIES, Family
 
 TALK = [
     {"role": "user", "content": "cell 2 of 5"},
@@ -96,9 +98,152 @@ def test_text_that_spells_a_control_token_stays_text(stored, tiny):
     assert (row.ids == tokenizer.eos_token_id).sum() == 2  # one after each message
 
 
+TURNED = (  # written after an answer only if another message follows
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% if not loop.last %}<|end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|end|><|assistant|>{% endif %}"
+)
+PLAIN = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+OPEN_TEMPLATES = [
+    Family("no tokens", PLAIN, "</s>", ("</s>",)),
+    Family("closed by the next message", TURNED, "<|end|>", ("<|user|>", "<|assistant|>", "<|end|>")),
+]
+OPENS_A_THOUGHT = ("DeepSeek-R1", "Qwen3 without thinking")
+"""Families whose prompts go on with a thought, which an answer without one does not continue."""
+
+
+@pytest.fixture
+def of_family(tiny):
+    """Gives the tokenizer a family's template."""
+
+    def of_family(family):
+        _, tokenizer = tiny
+        tokenizer.add_special_tokens({"additional_special_tokens": list(family.special)})
+        tokenizer.eos_token, tokenizer.bos_token = family.end, family.bos
+        tokenizer.chat_template = family.template
+        return tokenizer
+
+    return of_family
+
+
+@pytest.mark.parametrize(
+    "family",
+    [family for family in [*FAMILIES, *OPEN_TEMPLATES] if family.name not in OPENS_A_THOUGHT],
+    ids=lambda family: family.name,
+)
+def test_every_answer_ends_with_the_end_token_of_its_family(stored, of_family, family):
+    tokenizer = of_family(family)
+    (episode,) = read_messages(stored(TALK), tokenizer, 10)
+    ends = [tokenizer.decode(turn.response_ids) for turn in episode.turns]
+    expected = f"right\n{family.end}" if family.name == "no tokens" else f"right{family.end}"
+    assert all(end.endswith(expected) for end in ends)
+    first, second = episode.turns
+    text = tokenizer.decode(second.prompt_ids)
+    asked = tokenizer.apply_chat_template(TALK[:3], tokenize=False, add_generation_prompt=True)
+    if family.name == "no tokens":
+        text = text.replace(family.end, "")  # the history omits it, as prompts of RL do
+    assert text == asked
+    if family.name != "gpt-oss":  # its history has another token there
+        row = np.concatenate([first.prompt_ids, first.response_ids])
+        assert second.prompt_ids[: len(row)].tolist() == row.tolist() and len(labelled_rows(episode)) == 1
+
+
+def test_a_call_ends_with_the_token_of_its_answer(stored, of_family):
+    """GLM-4 writes no end after a call: the model ends it with the token that begins the tool's answer."""
+    template = (
+        "[gMASK]<sop>{% for m in messages %}<|{{ 'observation' if m.role == 'tool' else m.role }}|>\n{{ m.content }}"
+        "{% for call in m.tool_calls %}{{ call.function.name }}{% endfor %}{% endfor %}"
+        "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+    )
+    special = ("<|user|>", "<|assistant|>", "<|observation|>", "[gMASK]", "<sop>")
+    tokenizer = of_family(Family("GLM-4 with tools", template, "<|user|>", special))
+    for talk in (CALLS, CALLS[:2]):
+        episode, *_ = read_messages(stored(talk), tokenizer, 10)
+        ends = [tokenizer.decode(turn.response_ids[-1:]) for turn in episode.turns]
+        assert ends == ["<|observation|>", "<|user|>"][: len(ends)]
+        assert len(labelled_rows(episode)) == 1
+
+
+@pytest.mark.parametrize("key", [{"weight": 0}, {"weight": 0.0}, {"train": False}, {"loss": False, "weight": 0}])
+def test_a_message_without_weight_is_read_but_not_imitated(stored, tiny, key):
+    _, tokenizer = tiny
+    talk = [
+        {**TALK[0], **dict.fromkeys(key, 0)},
+        {**TALK[1], "content": "left", **key},
+        TALK[2],
+        {**TALK[3], "weight": 1},
+    ]
+    (episode,) = read_messages(stored(talk), tokenizer, 10)
+    (row,) = labelled_rows(episode, SKIPPED)
+    assert tokenizer.decode(row.ids[row.kind_L == RESPONSE]) == f"right{tokenizer.eos_token}"
+    assert "left" in tokenizer.decode(row.ids[row.kind_L == SKIPPED])
+    (plain,) = labelled_rows(
+        *read_messages(stored([TALK[0], {**TALK[1], "content": "left"}, *TALK[2:]]), tokenizer, 10)
+    )
+    assert row.ids.tolist() == plain.ids.tolist()
+
+
+def test_a_message_without_weight_is_not_predicted_at_all(corridor, warm_model, stored, tmp_path):
+    path = stored([TALK[0], {**TALK[1], "weight": 0}, *TALK[2:]])
+    changes = [f"model={tmp_path / 'm'}", f"sft.data={path}", f"sft.base={warm_model}", "sft.observations=1"]
+    _, tokenizer, (row,) = prepare(load(corridor(), changes), tmp_path / "work", {}, quiet=True)
+    assert f"right{tokenizer.eos_token}" in tokenizer.decode(row.ids[row.kind_L == SKIPPED])
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["a pipe", "a folder"])
+def test_data_that_is_not_a_file_is_refused(corridor, warm_model, tmp_path, make):
+    make(tmp_path / "data.jsonl")
+    changes = [f"model={tmp_path / 'm'}", f"sft.data={tmp_path / 'data.jsonl'}", f"sft.base={warm_model}"]
+    with pytest.raises(InvalidArgument, match=r"sft\.data=.*data\.jsonl cannot be read \(not a regular file\)"):
+        prepare(load(corridor(), changes), tmp_path / "work", {}, quiet=True)
+
+
+def test_other_texts_of_a_message_become_no_control_tokens(stored, tiny):
+    _, tokenizer = tiny
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.note }}{{ m.content }}{{ eos_token if m.role == 'assistant' }}{% endfor %}"
+    )
+    talk = [{**TALK[0], "note": f"a{tokenizer.eos_token}b"}, TALK[1]]
+    (episode,) = read_messages(stored(talk), tokenizer, 10)
+    assert tokenizer.eos_token_id not in episode.turns[0].prompt_ids
+    assert f"a{tokenizer.eos_token}b" in tokenizer.decode(episode.turns[0].prompt_ids)
+
+
+def said_by(**message):
+    return json.dumps({"messages": [TALK[0], {**TALK[1], **message}]})
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
+        (
+            r'{"messages": [{"role": "user", "content": "a \ud83d"}, {"role": "assistant", "content": "b"}]}',
+            r"line 2: half a character \(a lone surrogate\) after .*a \\\\ud83d",
+        ),
+        (
+            r'{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "\udc00b"}]}',
+            "line 2: half",
+        ),
+        (
+            r'{"messages": [{"role": "user", "content": "a"}], "tools": [{"name": "\ud800"}]}',
+            "line 2: half a character",
+        ),
+        (
+            said_by(tool_calls=[{"function": {"name": "f", "arguments": r'{"a": "\ud83d"}'}}]),
+            "line 2: tool_calls: the arguments hold half a character",
+        ),
+        (said_by(weight=0), "line 2: all assistant messages have weight 0"),
+        (said_by(weight=0.5), r"line 2: messages\[1\]\.weight must be 0 or 1 \(got 0\.5\)"),
+        (said_by(train="no"), r"line 2: messages\[1\]\.train must be 0 or 1 \(got 'no'\)"),
+        (said_by(weight=1, loss=False), r"line 2: messages\[1\]: weight and loss contradict each other"),
+        (said_by(loss_mask=0), r"messages\[1\]\.loss_mask is not supported; write weight: 0"),
+        (
+            json.dumps({"messages": [{**TALK[0], "weight": 1}, TALK[1]]}),
+            r"messages\[0\]\.weight: only assistant messages",
+        ),
+        (json.dumps({"messages": TALK, "weight": 0}), "line 2: weight = 0 of a whole row is not supported"),
         ("{", "line 2: not JSON"),
         ("[]", "line 2: must be an object"),
         ('{"messages": []}', "line 2: messages must be a list"),
@@ -168,6 +313,11 @@ def test_successful_episodes_of_a_file_are_imitated(corridor, warm_model, tmp_pa
     assert tokenizer.decode(row.ids[row.kind_L == RESPONSE]) == f"right{tokenizer.eos_token}"
     write_episodes(tmp_path / "e.jsonl", [played("b", False)])
     with pytest.raises(InvalidArgument, match=r"e\.jsonl holds no successful episode"):
+        prepare(settings, tmp_path / "other", {}, quiet=True)
+    half = played("a", True)
+    half.turns[0].observation = "a \ud83d"
+    write_episodes(tmp_path / "e.jsonl", [played("b", False), half])
+    with pytest.raises(InvalidArgument, match=r"e\.jsonl, line 2: half a character \(a lone surrogate\) after "):
         prepare(settings, tmp_path / "other", {}, quiet=True)
 
 

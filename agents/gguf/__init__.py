@@ -1,0 +1,1 @@
+"""Conversion of GGUF files to Hugging Face model folders."""

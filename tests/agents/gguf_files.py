@@ -1,0 +1,111 @@
+"""Small GGUF files, written as llama.cpp's converter writes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+WORDS = ["<unk>", "<|im_start|>", "<|im_end|>", *(chr(number) for number in range(33, 127)), "Ġ", "Ċ", "ab"]
+TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+WIDTH, HIDDEN, HEADS = 64, 96, 2
+VALUES = {
+    "context_length": 256,
+    "embedding_length": WIDTH,
+    "feed_forward_length": HIDDEN,
+    "block_count": 1,
+    "attention.head_count": HEADS,
+    "attention.head_count_kv": HEADS,
+    "attention.layer_norm_rms_epsilon": 1e-5,
+    "rope.freq_base": 10000.0,
+    "vocab_size": len(WORDS),
+}
+
+
+def tensors_of(arch="llama", blocks=1, kv_heads=HEADS, tied=True, seed=0):
+    """Random weights by name; embeddings and norms as well."""
+    rng, head_dim = np.random.default_rng(seed), WIDTH // HEADS
+
+    def random(*shape):
+        return rng.normal(0, 0.1, shape).astype(np.float32)
+
+    tensors = {"token_embd.weight": random(len(WORDS), WIDTH), "output_norm.weight": 1 + random(WIDTH)}
+    if not tied:
+        tensors["output.weight"] = random(len(WORDS), WIDTH)
+    rows = {"attn_q": WIDTH, "attn_k": kv_heads * head_dim, "attn_v": kv_heads * head_dim, "attn_output": WIDTH}
+    for block in range(blocks):
+        for name in ("attn_norm", "ffn_norm"):
+            tensors[f"blk.{block}.{name}.weight"] = 1 + random(WIDTH)
+        for name, count in rows.items():
+            tensors[f"blk.{block}.{name}.weight"] = 5 * random(count, WIDTH)  # attention that depends on positions
+            if arch == "qwen2" and name != "attn_output":
+                tensors[f"blk.{block}.{name}.bias"] = random(count)
+        for name in ("attn_q_norm", "attn_k_norm") if arch == "qwen3" else ():
+            tensors[f"blk.{block}.{name}.weight"] = 1 + random(head_dim)
+        for name in ("ffn_gate", "ffn_up"):
+            tensors[f"blk.{block}.{name}.weight"] = random(HIDDEN, WIDTH)
+        tensors[f"blk.{block}.ffn_down.weight"] = random(WIDTH, HIDDEN)
+    return tensors
+
+
+def write_gguf(
+    path: Path, template=TEMPLATE, arch="llama", tensors=None, parts=1, kind=None, **values
+) -> np.ndarray | None:
+    """Write a model with random weights; returns its embeddings.
+
+    tensors: instead of those of one block.
+    parts: number of files, with the names of a split file.
+    kind: quantisation of the matrices.
+    values: metadata of the architecture, with ``__`` for a dot; None leaves one out.
+    """
+    tensors = tensors_of(arch) if tensors is None else tensors
+    names = list(tensors)
+    paths = [path.with_name(f"{path.stem}-{n:05}-of-{parts:05}.gguf") for n in range(1, parts + 1)]
+    for number, part in enumerate(paths if parts > 1 else [path]):
+        writer = gguf.GGUFWriter(part, arch)
+        if not number:
+            _write_metadata(writer, arch, template, {**VALUES, **{k.replace("__", "."): v for k, v in values.items()}})
+        if parts > 1:
+            writer.add_uint16("split.no", number)
+            writer.add_uint16("split.count", parts)
+            writer.add_int32("split.tensors.count", len(names))
+        for name in names[number::parts]:
+            _write_tensor(writer, name, tensors[name], kind)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    return tensors.get("token_embd.weight")
+
+
+def _write_metadata(writer, arch, template, values):
+    for name, value in values.items():
+        if value is not None:
+            writer.add_key_value(f"{arch}.{name}", value, _kind_of(value))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(WORDS)
+    writer.add_token_types([gguf.TokenType.CONTROL] * 3 + [gguf.TokenType.NORMAL] * (len(WORDS) - 3))
+    writer.add_token_merges(["a b"])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_pad_token_id(2)
+    writer.add_unk_token_id(0)
+    if template:
+        writer.add_chat_template(template)
+
+
+def _kind_of(value):
+    kinds = {bool: "BOOL", int: "UINT32", float: "FLOAT32", str: "STRING"}
+    return gguf.GGUFValueType[kinds[type(value)]]
+
+
+def _write_tensor(writer, name, numbers, kind):
+    if kind is None or numbers.ndim == 1:
+        writer.add_tensor(name, numbers)
+    else:
+        quantised = gguf.quantize(numbers, kind)
+        writer.add_tensor(name, quantised, raw_dtype=kind)
