@@ -133,10 +133,13 @@ def same_numbers(gold: Number, prediction: Number) -> bool:
     if prediction.division and not gold.division:
         return False
     if gold.base or prediction.base:
-        bases = {number.base for number in (gold, prediction) if number.base}
-        return len(bases) == 1 and gold.value == prediction.value
-    if gold.modulus and prediction.modulus and gold.modulus != prediction.modulus:
-        return False
+        # The question may have named the base of the gold answer; a base that only the prediction has is another form.
+        bases = (gold.base, None) if gold.base else (10,)
+        return prediction.base in bases and gold.value == prediction.value
+    if gold.modulus or prediction.modulus:
+        return _same_residues(gold, prediction)
+    if prediction.multiple > 1 and not gold.unit:
+        prediction = replace(prediction, value=prediction.value * prediction.multiple, unit=None)
     for one, other in ((gold, prediction), (prediction, gold)):
         if (one.unit and other.percent) or ((one.unit or one.percent) and other.counted and not other.percent):
             return False
@@ -152,6 +155,16 @@ def same_numbers(gold: Number, prediction: Number) -> bool:
     # 0.5 % and 0.5 differ, but 50 % and 50 both answer a question for a percentage.
     asked_for = abs(gold.value if gold.percent else prediction.value) > 1
     return asked_for and _close(gold, prediction)
+
+
+def _same_residues(gold: Number, prediction: Number) -> bool:
+    """Whether two residues are equal; next to a plain number a residue must be the smallest one."""
+    if gold.modulus and prediction.modulus:
+        return gold.modulus == prediction.modulus and (gold.value - prediction.value) % gold.modulus == 0
+    modulus = Fraction(gold.modulus or prediction.modulus or 1)
+    if prediction.modulus:
+        return 0 <= prediction.value < modulus and gold.value == prediction.value
+    return gold.value % modulus == prediction.value
 
 
 def _same_name(name: str, other: str) -> bool:
@@ -179,7 +192,7 @@ def _close(gold: Number, prediction: Number, scale: Fraction = Fraction(1)) -> b
     return shorter.significant >= SIGNIFICANT_DIGITS and agrees(shorter.value, shorter.places or 0, exact)
 
 
-_LETTER_UNIT = re.compile(r"(\d)([a-zA-Z])$")
+_LETTER_UNIT = re.compile(r"(\d)([a-zA-Z]{1,4})$")
 _PLAIN_REPLIES = ("yes", "no", "true", "false")
 _REPLY_END = re.compile(r",|;|\.|  |\bbecause\b|\bsince\b")
 _LIST_OF_WORDS = re.compile(r"\s*,\s*(?:and\s+)?|\s+and\s+")

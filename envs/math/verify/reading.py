@@ -22,7 +22,7 @@ from gagpo.envs.math.verify.answers import (
     Words,
 )
 from gagpo.envs.math.verify.extract import MAX_ANSWER
-from gagpo.envs.math.verify.numerals import FUNCTION, agrees, read_number
+from gagpo.envs.math.verify.numerals import FUNCTION, agrees, counts, read_number
 from gagpo.envs.math.verify.spelling import brackets, moments, normalise, phrases
 from gagpo.envs.math.verify.spelling.integers import family
 from gagpo.envs.math.verify.spelling.symbols import variables
@@ -150,7 +150,7 @@ def _formula(text: str) -> Formula:
     match = None if r"\int" in text else _UNIT_AFTER.search(text)  # dm is a differential
     words = normalise.plain(match[0]) if match else ""
     known = unit(words)
-    if match and (known or match[1] or words.endswith(("unit", "units"))):
+    if match and counts(words) and (known or match[1] or words.endswith(("unit", "units"))):
         return Formula(text[: match.start()].strip(), unit=known)
     return Formula(text)
 

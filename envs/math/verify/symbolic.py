@@ -57,7 +57,8 @@ def _parse(latex: str, over_complex: bool) -> Any:
     text = _DECIMAL.sub(lambda d: rf"\frac{{{int(d[1] + d[2])}}}{{{10 ** len(d[2])}}}", latex)
     text = rewrite(text, _WRITTEN)
     if over_complex:
-        text = _IMAGINARY.sub(lambda part: "I" if part["unit"] else part[0], text)
+        # In braces, because the grammar drops an exponent after a bare I: it reads I^2 as I.
+        text = _IMAGINARY.sub(lambda part: "{I}" if part["unit"] else part[0], text)
     tidy = NormalizationConfig(malformed_operators=True, nits=True, boxed="none")
     try:
         return latex2sympy(

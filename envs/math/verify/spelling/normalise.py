@@ -85,13 +85,17 @@ _REWRITINGS = table(
     (r"\\log\s*_\s*(?:e(?![a-zA-Z])|\{\s*e\s*\})", r"\\ln "),
     (r"\\(?:mathbb|Bbb)\s*\{?\s*([A-Z])(?![a-zA-Z])\s*\}?", r"\\mathbb{\1}"),
     (r"\\(?:hat|vec|mathbf|boldsymbol)\s*(?:\{\s*([ijk])\s*\}|([ijk])(?![a-zA-Z]))", r"\\mathbf{\1\2}"),
-    (r"(\d)\s*\^?\s*\{?\s*\\(?:text|mathrm)\s*\{\s*(?:st|nd|rd|th)\s*\}\s*\}?", r"\1"),
-    (r"(?<=\d)(?:st|nd|rd|ths?)(?![a-zA-Z])", ""),
+    # An ordinal, not 5 stone.
+    (r"(\d)\s*\^\s*\{?\s*\\(?:text|mathrm)\s*\{\s*(?:st|nd|rd|th)\s*\}\s*\}?", r"\1"),
+    (r"(\d)\s*\\(?:text|mathrm)\s*\{(?:(?<=1\\text\{)st|(?<=1\\mathrm\{)st|nd|rd|th)\s*\}", r"\1"),
+    (r"(?<=1)st(?![a-zA-Z])|(?<=\d)(?:nd|rd|ths?)(?![a-zA-Z])", ""),
     (r"(\.\d+|[,+-]\s*)\.\.\.", r"\1\\ldots "),
     (rf"({_DEGREE})\s*(\d+)\s*{_PRIME}\s*(\d+(?:\.\d+)?)\s*(?:\"|{_PRIME}{{2}})", r"\1 \2 arcminutes \3 arcseconds"),
     (rf"({_DEGREE})\s*(\d+(?:\.\d+)?)\s*{_PRIME}", r"\1 \2 arcminutes"),
     (r"(?<=\d)\s*'\s*(\d+)\s*(?:\"|'')", r" feet \1 inches"),
     (r"^0x(\d+)$", r"\1_{16}"),
+    (r"^0b([01]+)$", r"\1_{2}"),
+    (r"^0o([0-7]+)$", r"\1_{8}"),
     (r"\\(?:bf|it|rm)(?![a-zA-Z])", ""),
 )
 
@@ -102,7 +106,7 @@ def latex(answer: str) -> str:
     >>> latex(r"$\dfrac12$."), latex("½"), latex(r"\left( 1,\, 2 \right)")
     ('\\frac{1}{2}', '\\frac{1}{2}', '( 1, 2 )')
     """
-    text = characters.to_latex(answer).replace("{,}", ",").replace(r"\!", "").strip()
+    text = _decimal_point(characters.to_latex(answer)).replace("{,}", ",").replace(r"\!", "").strip()
     text = _DECORATIONS.sub(" ", text)
     text = rewrite(text, _REWRITINGS)
     text = _strip_delimiters(text)
@@ -115,6 +119,29 @@ def latex(answer: str) -> str:
     # Of a chain of conclusions the last one is the answer.
     steps = [step for step in text.split(r"\implies") if step.strip()]
     return " ".join(steps[-1].split()) if steps else ""
+
+
+_DECIMAL_COMMA = re.compile(
+    r"(?<![\d.,}])(?P<whole>0|\d{1,3}(?:(?:\.|\\[,;: ]|[ ~])\d{3})+|\d+)\{,\}(?P<part>\d+)(?!\d|\{,\}|[.,]\d)", re.ASCII
+)
+
+
+def _decimal_point(text: str) -> str:
+    r"""``text`` with the comma of ``3{,}5`` as a decimal point; that of ``1{,}234`` may separate thousands.
+
+    >>> _decimal_point("3{,}5"), _decimal_point("1.234{,}5"), _decimal_point("1{,}234"), _decimal_point("0{,}125")
+    ('3.5', '1234.5', '1{,}234', '0.125')
+    """
+    if "{,}" not in text:
+        return text
+
+    def rewritten(number: re.Match[str]) -> str:
+        whole, part = number["whole"], number["part"]
+        if len(part) == 3 and whole.isdigit() and whole != "0" and len(whole) <= 3:
+            return number[0]
+        return f"{re.sub(r'[^0-9]', '', whole)}.{part}"
+
+    return _DECIMAL_COMMA.sub(rewritten, text)
 
 
 def _strip_delimiters(text: str) -> str:
