@@ -6,7 +6,7 @@ exactly in this process; a :class:`Formula` or :class:`Relation` may need comput
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from gagpo.envs.math.verify.spelling import normalise
@@ -72,12 +72,14 @@ class Sequence:
 
     opening, closing: the brackets as written; empty for a bare list.
     name: the variable of an interval or union.
+    label: ``C`` in ``C(10, 3)``, a point or a binomial coefficient.
     """
 
     items: tuple[Answer, ...]
     opening: str = ""
     closing: str = ""
     name: str = ""
+    label: str = field(default="", compare=False)
 
     @property
     def ordered(self) -> bool:

@@ -30,7 +30,9 @@ from gagpo.envs.math.verify.answers import (
     canonical,
     to_latex,
 )
+from gagpo.envs.math.verify.conditions import is_natural
 from gagpo.envs.math.verify.numerals import SIGNIFICANT_DIGITS, agrees, read_number
+from gagpo.envs.math.verify.residues import residue, same_residues
 from gagpo.envs.math.verify.spelling import brackets, normalise
 from gagpo.envs.math.verify.spelling.symbols import variables
 from gagpo.envs.math.verify.unevaluated import unevaluated_operations
@@ -55,6 +57,9 @@ def same(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
     """Whether ``prediction`` equals ``gold``. Not symmetric: the gold answer sets the kind and form."""
     if gold == prediction:
         return True
+    classes = residue(gold), residue(prediction)
+    if all(classes) and any(isinstance(side, Number) for side in (gold, prediction)):
+        return same_residues(*classes)
     match gold, prediction:
         case (Family(), Family()):
             return same(gold.general, prediction.general, symbolic)
@@ -91,6 +96,14 @@ def same(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
             return gold.pointed and _same_vectors(gold, prediction, symbolic)
         case (Sequence(), Sequence()):
             return _same_sequences(gold, prediction, symbolic)
+        case (Formula(), Sequence(opening="", items=(Formula() as main, *domain))) if domain and all(
+            is_natural(main, condition) for condition in domain
+        ):
+            return same(gold, main, symbolic)
+        case (Formula(), Sequence(label="C", items=(top, bottom))) if r"\binom" in gold.latex:
+            return same(gold, _binomial(top, bottom), symbolic)
+        case (Sequence(label="C", items=(top, bottom)), Formula()) if r"\binom" in prediction.latex:
+            return same(_binomial(top, bottom), prediction, symbolic)
         case (Sequence(items=(item,)), _) if not isinstance(item, Sequence):
             return same(item, prediction, symbolic)
         case (_, Sequence(items=(item,))) if not isinstance(item, Sequence):
@@ -119,6 +132,10 @@ def same(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
     return False
 
 
+def _binomial(top: Answer, bottom: Answer) -> Formula:
+    return Formula(rf"\binom{{{to_latex(top)}}}{{{to_latex(bottom)}}}")
+
+
 def _equal(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
     wanted, given = to_latex(gold), to_latex(prediction)
     left = unevaluated_operations(wanted, given)
@@ -137,7 +154,7 @@ def same_numbers(gold: Number, prediction: Number) -> bool:
         bases = (gold.base, None) if gold.base else (10,)
         return prediction.base in bases and gold.value == prediction.value
     if gold.modulus or prediction.modulus:
-        return _same_residues(gold, prediction)
+        return same_residues(gold, prediction)
     if prediction.multiple > 1 and not gold.unit:
         prediction = replace(prediction, value=prediction.value * prediction.multiple, unit=None)
     for one, other in ((gold, prediction), (prediction, gold)):
@@ -155,16 +172,6 @@ def same_numbers(gold: Number, prediction: Number) -> bool:
     # 0.5 % and 0.5 differ, but 50 % and 50 both answer a question for a percentage.
     asked_for = abs(gold.value if gold.percent else prediction.value) > 1
     return asked_for and _close(gold, prediction)
-
-
-def _same_residues(gold: Number, prediction: Number) -> bool:
-    """Whether two residues are equal; next to a plain number a residue must be the smallest one."""
-    if gold.modulus and prediction.modulus:
-        return gold.modulus == prediction.modulus and (gold.value - prediction.value) % gold.modulus == 0
-    modulus = Fraction(gold.modulus or prediction.modulus or 1)
-    if prediction.modulus:
-        return 0 <= prediction.value < modulus and gold.value == prediction.value
-    return gold.value % modulus == prediction.value
 
 
 def _same_name(name: str, other: str) -> bool:
@@ -274,7 +281,31 @@ def _same_vectors(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
     return same(found[0], found[1], symbolic)
 
 
+def _without_repeats(sequence: Sequence, symbolic: Symbolic, count: int) -> Sequence:
+    """A set with every member once; members that need algebra are compared if there are more than ``count``."""
+    if sequence.opening != r"\{":
+        return sequence
+    members = list(dict.fromkeys(sequence.items))
+    for is_same in (_written_alike, same):
+        if is_same is same and len(members) <= count:
+            break
+        distinct: list[Answer] = []
+        for member in members:
+            if not any(is_same(other, member, symbolic) for other in distinct):
+                distinct.append(member)
+        members = distinct
+    return replace(sequence, items=tuple(members))
+
+
+def _written_alike(one: Answer, other: Answer, symbolic: Symbolic) -> bool:
+    if isinstance(one, Number) and isinstance(other, Number):
+        return replace(one, places=None, significant=0) == replace(other, places=None, significant=0)
+    return type(one) is type(other) and canonical(one) == canonical(other)
+
+
 def _same_sequences(gold: Sequence, prediction: Sequence, symbolic: Symbolic) -> bool:
+    gold = _without_repeats(gold, symbolic, len(prediction.items))
+    prediction = _without_repeats(prediction, symbolic, len(gold.items))
     if len(gold.items) != len(prediction.items) or not _same_name(gold.name, prediction.name):
         return False
     wanted, given = _coordinates(gold), _coordinates(prediction)

@@ -54,7 +54,7 @@ _ABOUT = re.compile(
     r"^(?:\\approx|\\sim|approximately|about|roughly|exactly|\\equiv|(?:the )?(?:final )?answer:?(?: is:?)?)\s*",
     re.IGNORECASE,
 )
-_MODULUS = re.compile(r"\s*\(?\s*\\?(?:[pb]?mod|modulo)(?![a-zA-Z])\s*\{?\s*(\d{1,30})\s*\}?\s*\)?$", re.ASCII)
+MODULUS = re.compile(r"\s*\(?\s*\\?(?:[pb]?mod|modulo)(?![a-zA-Z])\s*\{?\s*(\d{1,30})\s*\}?\s*\)?$", re.ASCII)
 _REMARK = re.compile(r"(?<=.)(\s*)\(([^()]*)\)$")
 _OR = re.compile(r"^(?:or|i\.e\.,?|=|\\approx)\s*")
 _COMPOUND = re.compile(r"(?<=[a-zA-Z])[.,]?\s*(?:and\s+)?(?=\d)", re.ASCII)
@@ -79,7 +79,7 @@ def read_number(plain: str) -> Number | None:
     if both := _WHOLE_AND_PART.fullmatch(text):
         number = _quantity(f"{both[1]} {both[2]}")
         return number and replace(number, items=(Fraction(int(both[1])), number.value - int(both[1])))
-    if modulus := _MODULUS.search(text):
+    if modulus := MODULUS.search(text):
         number = _quantity(text[: modulus.start()])
         return replace(number, modulus=int(modulus[1])) if number is not None and int(modulus[1]) else None
     number = _quantity(text) or _compound(text)

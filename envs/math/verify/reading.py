@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from fractions import Fraction
 
-from gagpo.envs.math.verify import piecewise, regions, relations
+from gagpo.envs.math.verify import piecewise, regions, relations, systems
 from gagpo.envs.math.verify.answers import (
     INFINITY,
     MINUS_INFINITY,
@@ -22,8 +22,8 @@ from gagpo.envs.math.verify.answers import (
     Words,
 )
 from gagpo.envs.math.verify.extract import MAX_ANSWER
-from gagpo.envs.math.verify.numerals import FUNCTION, agrees, counts, read_number
-from gagpo.envs.math.verify.spelling import brackets, moments, normalise, phrases
+from gagpo.envs.math.verify.numerals import FUNCTION, MODULUS, agrees, counts, read_number
+from gagpo.envs.math.verify.spelling import brackets, declarations, moments, normalise, phrases
 from gagpo.envs.math.verify.spelling.integers import family
 from gagpo.envs.math.verify.spelling.symbols import variables
 from gagpo.envs.math.verify.spelling.units import unit
@@ -46,7 +46,7 @@ _NO_CHOICE = re.compile(r"(?:and|or)\b|[-+*/^=<>,;_&(\\]")
 _CUP = re.compile(r"\\cup(?![a-zA-Z])")
 _MINUS = re.compile(r"\\setminus(?![a-zA-Z])|-(?=\s*\\\{)")
 _NAMED_TUPLE = re.compile(r"\(\s*([^()=]{1,60})\)\s*(?:=|\\in(?![a-zA-Z]))\s*(\(.*\)|\\\{.*\\\})")
-_POINT = re.compile(r"^[A-Z]'?\s*(?=\()|(?<=\))\s*\^\s*\{?\s*(?:T|\\top|\\intercal)\s*\}?$")
+_POINT = re.compile(r"^(?:[A-Z]'?|\\(?:text|mathrm)\s*\{\s*[A-Z]\s*\})\s*(?=\()|(?<=\))\s*\^\s*\{?\s*(?:T|\\top|\\intercal)\s*\}?$")
 _SET_BUILDER = re.compile(r"\\\{\s*[a-zA-Z]\s*(?:\\in\s*\\mathbb\{R\}\s*)?(?:[|:])\s*(.+?)\s*\\\}")
 _LINE = re.compile(r"\\math(?:bb|bf)\{R\}(?P<scripts>\s*[\^_].*)?")
 _PARTS_OF_THE_LINE = {"+": ">", "-": "<", "0+": r"\ge", "+0": r"\ge", "0-": r"\le", "-0": r"\le"} | {
@@ -101,6 +101,7 @@ def _read(text: str, depth: int) -> Answer:
     text = text.strip()
     if (spellings := family(text)) and depth < _MAX_NESTED:
         return Family(*(_read(spelling, depth + 1) for spelling in spellings))
+    text = declarations.stripped(text)
     plain = normalise.plain(text)
     if not plain:
         raise Unreadable("empty")
@@ -188,6 +189,8 @@ def _several(text: str, depth: int) -> Answer | None:
         both = tuple(_read(re.sub(r"^\s*\+", "", signed), depth) for signed in signs)
         return _join(text, both, ["and"]) if r"\ne" in text else Sequence(both)
     if r"\begin" in text:
+        if separate := systems.environments(text):
+            return Sequence(tuple(_read(system, depth) for system in separate))
         return _environment(text, depth)
     if r"\approx" in text:
         exact, *rounded = brackets.split(text, _APPROXIMATELY)[0]
@@ -200,7 +203,11 @@ def _several(text: str, depth: int) -> Answer | None:
             return _read(named[2], depth)
         if all(names) and len(names) == len(values):
             return Sequence(tuple(_read(f"{name} = {value}", depth) for name, value in zip(names, values, strict=True)))
+    if (solutions := systems.solutions(text)) is not None:
+        return Sequence(tuple(_read(solution, depth) for solution in solutions))
     parts, joints = brackets.split(text, relations.SEPARATOR)
+    if joints and (modulus := MODULUS.search(parts[-1])) and not any(map(MODULUS.search, parts[:-1])):
+        parts[:-1] = [part + modulus[0] for part in parts[:-1]]  # x \equiv 2, 3 \pmod 5
     if not joints and r"\cup" in text:
         parts, joints = brackets.split(text, _CUP)
         joints = ["or"] * len(joints) if all(map(relations.is_relation, parts)) else []
@@ -305,7 +312,8 @@ def _delimited(text: str, depth: int) -> Answer | None:
     rows = [item.items for item in items if isinstance(item, Sequence) and item.opening == "["]
     if opening == "[" and len(rows) == len(items) and len({*map(len, rows)}) == 1:
         return Matrix(tuple(rows))
-    return Sequence(items, opening, closing)
+    label = "C" if re.match(r"\s*(?:C|\\(?:text|mathrm)\s*\{\s*C\s*\})\s*\(", text) else ""
+    return Sequence(items, opening, closing, label=label)
 
 
 def _difference(whole: str, points: Answer, depth: int) -> Answer | None:

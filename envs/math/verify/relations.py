@@ -21,12 +21,14 @@ SEPARATOR = re.compile(r"\s*[,;]\s*(?:(?:and|or)\s+)?|\s+(?:and|or)\s+|\s*\\(?:l
 """Separators of list items and conditions."""
 _VARIABLE = re.compile(VARIABLE)
 _CONSTANTS = ("e", "i")
+_VECTOR = r"\\(?:overline|widehat|vec|over(?:left)?(?:right)?arrow|mathbf|boldsymbol|bar|hat)\s*\{[^{}]*\}"
 _NAMED = re.compile(
     # f(x + 1), P(A \cap B), E[X], (f \circ g)(x)
     r"(?:[fghFGHPEV](?:_\w|_\{[^{}]*\})?(?:'*|\^\s*\{\s*-1\s*\})|\(\s*f[^()]*g\s*\))\s*[(\[].*[)\]]"
     r"|[a-mo-wA-W](?:_\w|_\{[^{}]*\})?'*\([\w, ]{1,12}\)|[nxyz]'*\([a-zA-Z]\)"  # p(2), y(t), but not the product x(2)
     r"|(?:\\?[a-zA-Z]+(?:\s+|(?=\\)|(?=\()|$)){1,6}(?:\([\w, ]{1,12}\))?"  # total cost, m\angle A, \gcd(a, b), \sin x
-    r"|\[[A-Z]+\]|\|(?:[zw]|[^|=]*[A-Z][^|=]*)\||\\(?:overline|widehat|vec)\s*\{[^{}]*\}"  # [ABC], |z|, \overline{AB}
+    rf"|\[[A-Z]+\]|\|(?:[zw]|[^|=]*[A-Z][^|=]*)\||(?:\|\s*)?{_VECTOR}(?:\s*\\(?:cdot|times)\s*{_VECTOR})*(?:\s*\|)?"
+    # [ABC], |z|, \overline{AB}, \vec{a} \cdot \vec{b}
 )
 
 

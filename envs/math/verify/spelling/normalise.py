@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from gagpo.envs.math.verify.spelling import characters, plain_text
+from gagpo.envs.math.verify.spelling import binomials, characters, plain_text
 from gagpo.envs.math.verify.spelling.rewriting import rewrite, table
 
 CURRENCY = "¤"
@@ -47,7 +47,7 @@ _SYNONYMS = {
         ")": "rangle rparen",
         "]": "rbrack",
         ":": "colon",
-        "|": "mid vert lvert rvert",
+        "|": "mid vert lvert rvert Vert lVert rVert",
         r"\land ": "wedge",
         r"\lor ": "vee",
         r"\setminus ": "backslash smallsetminus",
@@ -115,6 +115,7 @@ def latex(answer: str) -> str:
     text = _SIZING.sub("", _SPACING.sub(" ", text))
     text = _SYNONYM.sub(lambda m: _SYNONYMS[m[1]], text)
     text = _BARE_FRACTION.sub(lambda m: rf"\frac{{{m[1] or m[2] or ''}}}{{{m[3] or m[4] or ''}}}", text)
+    text = binomials.to_latex(text)
     text = plain_text.to_latex(_BARE_ROOT.sub(r"\\sqrt{\1}", text))
     # Of a chain of conclusions the last one is the answer.
     steps = [step for step in text.split(r"\implies") if step.strip()]
