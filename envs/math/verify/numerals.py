@@ -49,6 +49,7 @@ _UNIT = re.compile(r"\s*(?P<words>(?:[^\W\d_]|[./ -]|\\(?:cdot|mu|Omega)(?![a-zA
 _NOUN = re.compile(r"of|in|a|sq\.?|cu|[^\W\d_]{3,}(?:\^\{?[23]\}?|-squared)?")
 _SIGN = re.compile(r"\s*([-+])\s*")
 _CURRENCIES = {normalise.CURRENCY: "dollar", "€": "euro", "£": "gbp", "¥": "yen", "₹": "rupee", "₩": "won"}
+_MONEY_WITH_LETTER = re.compile(r"(k|K|MM?|B|bn)(USD|EUR|GBP|JPY|INR|CNY|CHF)")
 _MONEY_FIRST = re.compile(r"(USD|EUR|GBP|JPY|INR|CNY|CHF)\s*(?=[\d.])")
 _ABOUT = re.compile(
     r"^(?:\\approx|\\sim|approximately|about|roughly|exactly|\\equiv|(?:the )?(?:final )?answer:?(?: is:?)?)\s*",
@@ -174,12 +175,14 @@ def _with_unit(number: Number, rest: str, currency: str) -> Number | None:
 
 def _multiplied(number: Number, words: str, rest: str, currency: str) -> Number | None:
     """The number times a multiple at the start of ``words``, as in ``5 million dollars`` or ``$5M``; None without one."""
+    if letter := _MONEY_WITH_LETTER.fullmatch(words):  # 5 MUSD
+        words = " ".join(letter.groups())
     first, _, others = words.partition(" ")
     factor = MULTIPLES.get(first.lower().rstrip(".")) if rest[0].isspace() or rest[0] == "-" or len(first) > 3 else None
     if currency:
         factor = MONEY_LETTERS.get(first, factor)
-    elif others and first in ("K", "M", "MM", "B"):  # 5 M dollars
-        factor = LETTERS[first]
+    elif others and first in ("k", "K", "M", "MM", "B"):  # 5 M dollars
+        factor = MONEY_LETTERS[first]
     if factor is None:
         return None
     number = replace(number, value=number.value * factor, places=None, items=())

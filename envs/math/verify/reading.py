@@ -64,6 +64,7 @@ _SYSTEM = re.compile(
     re.DOTALL,
 )
 _UNIT_VECTORS = re.compile(r"\s*([+-]?)\s*([^+-]*?)\s*(?:\\cdot\s*)?\\mathbf\{([ijk])\}")
+_PLUS_MINUS, _MINUS_PLUS = re.compile(r"\\pm(?![a-zA-Z])"), re.compile(r"\\mp(?![a-zA-Z])")
 _APPROXIMATELY = re.compile(r"\\approx(?![a-zA-Z])")
 _UNIT_AFTER = re.compile(
     r"(?:(?<=[^-+=/\s])\s*(\\(?:text|mathrm|mbox)\s*\{[^{}]*\})|\s[a-zA-Z]{2,})(?:\s*\^\s*\{?[23]\}?)?$"
@@ -184,8 +185,8 @@ def _choice(plain: str, depth: int) -> Choice | None:
 
 def _several(text: str, depth: int) -> Answer | None:
     """An answer of several parts (alternatives, conditions, lists, rows of a matrix), or None."""
-    if {text.count(r"\pm"), text.count(r"\mp")} in ({0, 1}, {1}):
-        signs = (text.replace(r"\pm", upper).replace(r"\mp", lower) for upper, lower in ("+-", "-+"))
+    if {len(_PLUS_MINUS.findall(text)), len(_MINUS_PLUS.findall(text))} in ({0, 1}, {1}):
+        signs = (_PLUS_MINUS.sub(upper, _MINUS_PLUS.sub(lower, text)) for upper, lower in ("+-", "-+"))
         both = tuple(_read(re.sub(r"^\s*\+", "", signed), depth) for signed in signs)
         return _join(text, both, ["and"]) if r"\ne" in text else Sequence(both)
     if r"\begin" in text:
@@ -213,9 +214,10 @@ def _several(text: str, depth: int) -> Answer | None:
         joints = ["or"] * len(joints) if all(map(relations.is_relation, parts)) else []
     if not joints or len(parts) > MAX_ITEMS or not all(parts):
         return None
-    if r"\ne" in parts[0] and not any(map(relations.is_relation, parts[1:])):  # x \ne 2, 3
-        name = parts[0].partition(r"\ne")[0]
-        parts[1:] = [rf"{name} \ne {part}" for part in parts[1:]]
+    first = next((number for number, part in enumerate(parts) if r"\ne" in part), len(parts))
+    if not any(map(relations.is_relation, parts[first + 1 :])):  # x \ne 2, 3
+        name = parts[first].partition(r"\ne")[0] if first < len(parts) else ""
+        parts[first + 1 :] = [rf"{name} \ne {part}" for part in parts[first + 1 :]]
     return _join(text, tuple(_read(part, depth) for part in parts), joints)
 
 

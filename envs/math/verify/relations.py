@@ -97,7 +97,8 @@ def holds(lefts: list[str], value: Number) -> bool:
     """Whether the sides before a number equal it, as far as the calculator can tell."""
     for left in lefts:
         try:
-            if calculate(_arithmetic(left)) != (value.value / 100 if value.percent else value.value):
+            difference = calculate(_arithmetic(left)) - (value.value / 100 if value.percent else value.value)
+            if difference % value.modulus if value.modulus else difference:
                 return False
         except CalculatorError:
             # Accept what it cannot compute, such as roots and sums, but not lists or parts of them.

@@ -92,7 +92,8 @@ def equal(gold: str, prediction: str, unevaluated: bool = False) -> bool:
         number = read_number(plain(decimal))
         if number is not None and number.places is not None:
             return _decimal_of(number, exact) and (unevaluated or exact is wanted or not unfinished(exact))
-    return _same(wanted, given) and (unevaluated or unfinished(given) <= unfinished(wanted))
+    allowed = unfinished(wanted) | ({"factorial"} if "binom" in gold else set())
+    return _same(wanted, given) and (unevaluated or unfinished(given) <= allowed)
 
 
 def _same(wanted: Any, given: Any) -> bool:

@@ -8,7 +8,7 @@ from gagpo.envs.math.verify import relations
 from gagpo.envs.math.verify.spelling import brackets
 
 _INDEX = re.compile(r"_\{?\w\}?$")
-_ENVIRONMENT = re.compile(r"\\begin\s*\{(cases|aligned|array)\}(?:(?!\\begin).)*?\\end\s*\{\1\}", re.DOTALL)
+_ENVIRONMENT = re.compile(r"(?:\\\{\s*)?\\begin\s*\{(cases|aligned|array)\}(?:(?!\\begin).)*?\\end\s*\{\1\}", re.DOTALL)
 _BETWEEN = re.compile(r"[\s,;]*(?:(?:and|or)|\\(?:lor|land)(?![a-zA-Z]))?[\s,;]*")
 
 

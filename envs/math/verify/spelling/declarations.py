@@ -18,16 +18,18 @@ _NUMBERS = r"(?:\s*(?:numbers?|values?|constants?))?(?:\s*of)?"
 _NAMES = rf"(?P<names>{VARIABLE}(?:\s*,\s*{VARIABLE})*)"
 _SET = r"\\mathbb\{(?P<set>[RCQNZ])\}(?P<part>\s*(?:[\^_]\s*(?:\{[^{}]*\}|\\[a-z]+|[+*>]|\d))+)?"
 _QUANTIFIED = re.compile(
-    rf"{_START}{_TEXT}(?:(?:all|any|every|each|some)\b|\\forall(?![a-zA-Z]))\s*(?:{_KIND}\b{_NUMBERS})?{_END}{_NAMES}"
+    rf"{_START}{_TEXT}(?:(?P<quantifier>all|any|every|each|some)\b|\\forall(?![a-zA-Z]))\s*(?:{_KIND}\b{_NUMBERS})?{_END}{_NAMES}"
     rf"(?:\s*\\in\s*{_SET}|{_END}{_TEXT}(?:in|\\in)?\s*(?:the )?(?:reals?(?: numbers)?|domain))?{_END}[)}}]*$"
 )
 _DESCRIBED = re.compile(
     rf"{_START}{_NAMES}\s*(?:\\in\s*{_SET}|{_TEXT}(?:is|are|being|be)?\s*(?:an?|any)?\s*(?:arbitrary )?{_KIND}{_NUMBERS})"
     rf"{_END}[)}}]*$"
 )
-_NAMELESS = re.compile(rf"{_START}{_TEXT}(?:all|every|any) {_KIND}\s*(?:numbers?|values?)?{_END}[)}}]*$")
+_NAMELESS = re.compile(
+    rf"{_START}{_TEXT}(?:(?:all|every|any) {_KIND}\s*(?:numbers?|values?)?|(?:on|over){_END}\\mathbb\{{[RC]\}}){_END}[)}}]*$"
+)
 _CONDITION = re.compile(
-    rf"(?P<main>.*[^\s,(])\s*(?:,?\s*(?:\\(?:text|mathrm|mbox)\s*\{{\s*,?\s*(?:for|if|when|where|with)\s*\}}|\b(?:for|if|when|where)\b)\s*"
+    rf"(?P<main>.*?[^\s,({{])\s*(?:,?\s*(?:\\(?:text|mathrm|mbox)\s*\{{\s*,?\s*(?:for|if|when|where|with)\s*\}}|\b(?:for|if|when|where)\b)\s*"
     rf"(?P<after>[^,()]+)|\(\s*(?:{_TEXT}(?:for|if|when|where|with)\s*\}}\s*)?(?P<inside>[^()]+)\)\s*)",
     re.DOTALL,
 )
@@ -52,10 +54,10 @@ def stripped(text: str) -> str:
             break
         text = shorter
     condition = _CONDITION.fullmatch(text)
-    if condition is None or not variables(condition["main"]):
+    if condition is None or not variables(main := condition["main"]) or main.count("{") != main.count("}"):
         return text
     relation = (condition["after"] or condition["inside"]).strip()
-    return f"{condition['main'].strip()}, {relation}" if _RELATION.match(relation) else text
+    return f"{main.strip()}, {relation}" if _RELATION.match(relation) else text
 
 
 def _without_declaration(text: str) -> str:
@@ -65,18 +67,25 @@ def _without_declaration(text: str) -> str:
             continue
         main, parts = text[: declared.start()].rstrip(" ,;"), declared.groupdict()
         names = {re.sub(r"[\s{}]", "", name) for name in (parts.get("names") or "").split(",")} - {""}
-        if main and _is_vacuous(main, names, parts.get("set") or "R", parts.get("part") or ""):
+        if not main or main.count("{") != main.count("}") or (parts.get("quantifier") == "some" and names & _arguments(main)):
+            continue  # within other text, or true of some arguments only
+        if _is_vacuous(main, names, parts.get("set") or "R", parts.get("part") or ""):
             return main
     return text
+
+
+def _arguments(main: str) -> set[str]:
+    """The variables on which the function or sequence on the left side of ``main`` depends."""
+    function = _FUNCTION_OF.match(main)
+    return set(re.findall(r"[a-zA-Z]", f"{function[1] or ''}{function[3] or ''}")) if function else set()
 
 
 def _is_vacuous(main: str, names: set[str], numbers: str, part: str) -> bool:
     """Whether the declaration of ``names`` adds nothing to ``main``."""
     if re.search(r"[<>]|\\(?:le|ge|ne|in)(?![a-zA-Z])", main):
         return False
-    function = _FUNCTION_OF.match(main)
-    bound = set(re.findall(r"[a-zA-Z]", f"{function[1] or ''}{function[3] or ''}")) if function else set()
-    if function:
-        positive = part and numbers in "RQC"
-        return names <= variables(main) | bound and not positive and (numbers not in "NZ" or names <= bound)
-    return numbers in "RC" and not part and names <= variables(main) and names <= {*_PLAIN_VARIABLES} and bool(variables(main))
+    names_known = names <= variables(main) | _arguments(main)
+    if _FUNCTION_OF.match(main):
+        is_part = part and numbers in "RQC"  # such as the positive numbers
+        return names_known and not is_part and (numbers not in "NZ" or names <= _arguments(main))
+    return numbers in "RC" and not part and names_known and names <= {*_PLAIN_VARIABLES} and bool(variables(main))

@@ -25,7 +25,7 @@ _RUSSIAN = """
 тыс тысяча тысячи тысяч=thousands млн миллион миллиона миллионов=millions млрд миллиард миллиарда миллиардов=billions
 кв=sq куб=cubic
 """
-_NO_NOUNS = re.compile("[分成折半多余餘多阶階次方根幂進进制模倍倒负負零一二三四五六七八九十百千万萬亿億제진법배]|階乗|계승|个半|小数")
+_NO_NOUNS = re.compile("[分成折半多余餘多阶階方根幂進进制模倍倒负負零一二三四五六七八九十百千万萬亿億제진법배]|階乗|계승|个半|小数")
 """Characters that change the number: fractions, powers, bases, multiples."""
 
 
@@ -40,7 +40,7 @@ _EASTERN_TEXT = re.compile(rf"[{_EASTERN_SCRIPT}/\s]+")
 _TOKEN = re.compile("|".join(sorted(map(re.escape, _EASTERN_WORDS), key=len, reverse=True)))
 _RUSSIAN_TOKEN = re.compile(r"[а-яё]+\.?", re.IGNORECASE)
 _MULTIPLES = ("wan", "yi", "qian", "hundreds", "millions", "tens", "dozens")
-_PERCENT = re.compile(r"^百分之\s*(?=-?\d)|(?<=\d)\s*(?:パーセント|퍼센트|процент(?:а|ов)?)$")
+_PERCENT = re.compile(r"^百分之\s*(?=-?\d)|(?<=\d)\s*(?:个?百分点|パーセント|퍼센트|процент(?:а|ов)?)$")
 
 
 def percent(text: str) -> str:
