@@ -28,7 +28,9 @@ _NAMED = re.compile(
     r"|[a-mo-wA-W](?:_\w|_\{[^{}]*\})?'*\([\w, ]{1,12}\)|[nxyz]'*\([a-zA-Z]\)"  # p(2), y(t), but not the product x(2)
     r"|(?:\\?[a-zA-Z]+(?:\s+|(?=\\)|(?=\()|$)){1,6}(?:\([\w, ]{1,12}\))?"  # total cost, m\angle A, \gcd(a, b), \sin x
     rf"|\[[A-Z]+\]|\|(?:[zw]|[^|=]*[A-Z][^|=]*)\||(?:\|\s*)?{_VECTOR}(?:\s*\\(?:cdot|times)\s*{_VECTOR})*(?:\s*\|)?"
-    # [ABC], |z|, \overline{AB}, \vec{a} \cdot \vec{b}
+    r"|\\frac\s*\{\s*(?:\\mathrm\{d\}|d)\s*[a-zA-Z]\s*\}\s*\{\s*(?:\\mathrm\{d\}|d)\s*[a-zA-Z]\s*\}"
+    # [ABC], |z|, \overline{AB}, \vec{a} \cdot \vec{b}, \frac{dy}{dx}
+    r"|n\([^()]*[A-Z][^()]*\)|\\#\s*[A-Z]|[a-zA-Z]\s*\^\s*\{?\s*(?:\*|\\ast|\\star)\s*\}?"  # n(A \cup B), \#A, x^*
 )
 
 
@@ -96,6 +98,8 @@ def name_of(side: str) -> str | None:
 def holds(lefts: list[str], value: Number) -> bool:
     """Whether the sides before a number equal it, as far as the calculator can tell."""
     for left in lefts:
+        if name_of(left):
+            continue  # x = y = 5, AB = CD = 5
         try:
             difference = calculate(_arithmetic(left)) - (value.value / 100 if value.percent else value.value)
             if difference % value.modulus if value.modulus else difference:

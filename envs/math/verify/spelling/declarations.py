@@ -35,6 +35,7 @@ _CONDITION = re.compile(
 )
 _RELATION = re.compile(rf"[^=]*?(?<![a-zA-Z\\])(?:{VARIABLE})\s*(?:<|>|\\(?:le|ge|ne|in)(?![a-zA-Z]))|.*(?:<|\\le)\s*{VARIABLE}")
 _FUNCTION_OF = re.compile(r"\s*[a-zA-Z]'*(?:_\w)?\s*\(([^()]*)\)\s*(?:=|\\equiv)|\s*([a-zA-Z])_\{?([a-z])\}?\s*=")
+_VARYING = frozenset("xyztmnk")
 _PLAIN_VARIABLES = ("x", "y", "z", "t", "u", "s", "r", "a", "b", "c", r"\theta", r"\alpha")
 
 
@@ -67,7 +68,7 @@ def _without_declaration(text: str) -> str:
             continue
         main, parts = text[: declared.start()].rstrip(" ,;"), declared.groupdict()
         names = {re.sub(r"[\s{}]", "", name) for name in (parts.get("names") or "").split(",")} - {""}
-        if not main or main.count("{") != main.count("}") or (parts.get("quantifier") == "some" and names & _arguments(main)):
+        if not main or main.count("{") != main.count("}") or (parts.get("quantifier") == "some" and names & _VARYING):
             continue  # within other text, or true of some arguments only
         if _is_vacuous(main, names, parts.get("set") or "R", parts.get("part") or ""):
             return main

@@ -22,7 +22,9 @@ _DECORATIONS = re.compile(
 )
 _SPACING = re.compile(r"(?<!\\)\\(?:[,;:> /]|(?:quad|qquad|thinspace|medspace)(?![a-zA-Z]))|~")
 _SIZING = re.compile(r"\\(?:left|right)\s*\.|\\(?:left|right|[bB]igg?[lrm]?)(?![a-zA-Z])\s*")
-_BARE_FRACTION = re.compile(r"\\frac\s*(?:(\d)|\{([^{}]*)\})\s*(?:(\d)|\{([^{}]*)\})")
+_BARE_FRACTION = re.compile(
+    r"\\frac(?:(?:\s+([a-zA-Z])(?=[\s{])|\s*(\d)|\s*\{([^{}]*)\}))\s*(?:(\d|[a-zA-Z](?![a-zA-Z]))|\{([^{}]*)\})"
+)
 _BARE_ROOT = re.compile(r"\\sqrt\s*(\d|[a-zA-Z])(?![a-zA-Z])")
 _BOX = re.compile(r"^\\(?:boxed|fbox)\s*\{(.*)\}$", re.DOTALL)
 _WRAPPED = re.compile(
@@ -70,6 +72,13 @@ _PRIME = r"(?:'|\^?\s*\{?\s*\\prime(?![a-zA-Z])\s*\}?|′)"
 _REWRITINGS = table(
     (r"\\not\s*=", r"\\ne "),
     (r"(?<!\\)\\\|", "|"),
+    (r"^(?:\s*\\\\)+|(?:\\\\\s*|\\newline(?![a-zA-Z]))+$", ""),
+    (r"\\bm(?![a-zA-Z])", r"\\boldsymbol"),
+    (r"\\(?:operatorname\s*\{\s*)?(arc)?tg(?![a-zA-Z])(?:\s*\})?", r"\\\1tan "),
+    (r"\\(?:operatorname\s*\{\s*)?(arc)?co?tg(?![a-zA-Z])(?:\s*\})?", r"\\\1cot "),
+    (r"\s*(?::=|\\coloneqq(?![a-zA-Z]))", " ="),
+    (r"^\s*=", ""),
+    (r"^\\text(?:bf)?\s*\{\s*(?:[Tt]he )?(?:[Ff]inal )?[Aa]nswer(?: is)?:?\s*\}\s*(?=\S)", ""),
     (r"\{([^{}]*)\\over(?![a-zA-Z])([^{}]*)\}", r"\\frac{\1}{\2}"),
     (r"\\(?:mathrm|text)(?:\s*\{\s*([ei])\s*\}|\s+([ei])(?![a-zA-Z]))|\\([ij])math(?![a-zA-Z])", r"\1\2\3"),
     (r"\\(?:operatorname\*?|mathrm|text)\s*\{\s*((?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|ln|log|exp|gcd)\s*\}", r"\\\1 "),
@@ -115,7 +124,7 @@ def latex(answer: str) -> str:
     text = re.sub(r"\$(?=\s*-?[\d.])", CURRENCY, text).replace("$", "")
     text = _SIZING.sub("", _SPACING.sub(" ", text))
     text = _SYNONYM.sub(lambda m: _SYNONYMS[m[1]], text)
-    text = _BARE_FRACTION.sub(lambda m: rf"\frac{{{m[1] or m[2] or ''}}}{{{m[3] or m[4] or ''}}}", text)
+    text = _BARE_FRACTION.sub(lambda m: rf"\frac{{{m[1] or m[2] or m[3] or ''}}}{{{m[4] or m[5] or ''}}}", text)
     text = binomials.to_latex(text)
     text = plain_text.to_latex(_BARE_ROOT.sub(r"\\sqrt{\1}", text))
     # Of a chain of conclusions the last one is the answer.
