@@ -96,7 +96,7 @@ def _listed(columns: Mapping[str, object]) -> _Options | None:
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):
-            raise InvalidArgument(f"column {name!r} is a text; write a list of options: [\"...\", \"...\"]") from None
+            raise InvalidArgument(f'column {name!r} is a text; write a list of options: ["...", "..."]') from None
     return _checked(_of_value(value, name), name)
 
 
@@ -112,7 +112,7 @@ def _of_value(value: object, name: str) -> _Options:
     if not isinstance(texts, list | tuple):
         raise InvalidArgument(f"column {name!r} must be a list of options (got {type(value).__name__})")
     if labels is None:
-        labels = list(LETTERS[: len(texts)])
+        labels = [LETTERS[number : number + 1] for number in range(len(texts))]
     if not isinstance(labels, list | tuple) or len(labels) != len(texts):
         raise InvalidArgument(f"column {name!r} must have one label for each option")
     return _Options([_text(text) for text in texts], [_text(label) for label in labels])
@@ -128,13 +128,17 @@ def _lettered(row: Mapping[str, object]) -> _Options | None:
 
 def _separate_columns(columns: Mapping[str, object], question: str) -> tuple[_Options, int] | None:
     """The options of a row with columns for the right and the wrong answers, and the index of the right one."""
-    wrong = [_text(value) for name, value in sorted(columns.items()) if _WRONG.fullmatch(name) and value not in (None, "")]
+    wrong = [
+        _text(value) for name, value in sorted(columns.items()) if _WRONG.fullmatch(name) and value not in (None, "")
+    ]
     name = next((name for name in _RIGHT if columns.get(name) not in (None, "")), None)
     if not wrong or name is None:
         return None
     right = _text(columns[name])
     # A fixed order that does not depend on which option is right.
-    texts = sorted([right, *wrong], key=lambda text: hashlib.sha256(f"{question}\0{text}".encode(errors="replace")).digest())
+    texts = sorted(
+        [right, *wrong], key=lambda text: hashlib.sha256(f"{question}\0{text}".encode(errors="replace")).digest()
+    )
     if texts.count(right) > 1:
         raise InvalidArgument(f"column {name!r} is also one of the wrong answers")
     return _checked(_Options(texts, list(LETTERS[: len(texts)])), name), texts.index(right)

@@ -38,7 +38,10 @@ def is_natural(formula: Formula, condition: Answer) -> bool:
         return False
     inside = _inside(pieces[0])
     return all(
-        any(_value(part, condition.name, end) == 0 and _value(part, condition.name, inside) > 0 for part in _radicands(formula.latex))
+        any(
+            _value(part, condition.name, end) == 0 and _value(part, condition.name, inside) > 0
+            for part in _radicands(formula.latex)
+        )
         for end in values
     )
 

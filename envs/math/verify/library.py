@@ -15,7 +15,9 @@ from gagpo.envs.math.verify.spelling.symbols import variables
 from gagpo.envs.math.verify.unevaluated import unevaluated_operations
 from gagpo.envs.math.verify.unfinished import unfinished
 
-_DROPPED = re.compile(r"\\(?:text|mathrm|mbox|operatorname|begin)|[,;=<>%¤$!|]|\\(?:le|ge|ne|in|approx|equiv|pm|cup)(?![a-zA-Z])")
+_DROPPED = re.compile(
+    r"\\(?:text|mathrm|mbox|operatorname|begin)|[,;=<>%¤$!|]|\\(?:le|ge|ne|in|approx|equiv|pm|cup)(?![a-zA-Z])"
+)
 """Text, lists, relations and units: parts that the library may leave out or read otherwise."""
 
 
@@ -33,7 +35,9 @@ def _parsed(latex: str) -> Any:
     import sympy
     from math_verify import LatexExtractionConfig, parse
 
-    found = parse(f"${latex}$", extraction_config=[LatexExtractionConfig()], fallback_mode="no_fallback", parsing_timeout=None)
+    found = parse(
+        f"${latex}$", extraction_config=[LatexExtractionConfig()], fallback_mode="no_fallback", parsing_timeout=None
+    )
     return found[0] if found and isinstance(found[0], sympy.Expr) else None
 
 

@@ -46,7 +46,9 @@ _NO_CHOICE = re.compile(r"(?:and|or)\b|[-+*/^=<>,;_&(\\]")
 _CUP = re.compile(r"\\cup(?![a-zA-Z])")
 _MINUS = re.compile(r"\\setminus(?![a-zA-Z])|-(?=\s*\\\{)")
 _NAMED_TUPLE = re.compile(r"\(\s*([^()=]{1,60})\)\s*(?:=|\\in(?![a-zA-Z]))\s*(\(.*\)|\\\{.*\\\})")
-_POINT = re.compile(r"^(?:[A-Z]'?|\\(?:text|mathrm)\s*\{\s*[A-Z]\s*\})\s*(?=\()|(?<=\))\s*\^\s*\{?\s*(?:T|\\top|\\intercal)\s*\}?$")
+_POINT = re.compile(
+    r"^(?:[A-Z]'?|\\(?:text|mathrm)\s*\{\s*[A-Z]\s*\})\s*(?=\()|(?<=\))\s*\^\s*\{?\s*(?:T|\\top|\\intercal)\s*\}?$"
+)
 _SET_BUILDER = re.compile(r"\\\{\s*[a-zA-Z]\s*(?:\\in\s*\\mathbb\{R\}\s*)?(?:[|:])\s*(.+?)\s*\\\}")
 _LINE = re.compile(r"\\math(?:bb|bf)\{R\}(?P<scripts>\s*[\^_].*)?")
 _PARTS_OF_THE_LINE = {"+": ">", "-": "<", "0+": r"\ge", "+0": r"\ge", "0-": r"\le", "-0": r"\le"} | {

@@ -36,6 +36,7 @@ _REJECTED = re.compile(
     r"|è sbagliato|está errado)",
     re.IGNORECASE,
 )
+_CONDITION = re.compile(r"(?:if|when|unless|suppose|had|without)\b", re.IGNORECASE)
 _CONFIRMED = re.compile(
     r"(?:it|that|this|the answer|everything)(?:['’]s| is| was)(?: (?:indeed|actually|in fact|really))* "
     r"(?:right|correct|fine|true)\b|\bchecks out\b|\bno mistake\b",
@@ -51,7 +52,7 @@ _ADVERBS = (
     r"(?:\s*(?:actually|really|instead|rather|in fact|indeed|then|therefore|thus|just|exactly|equal to|simply)\b)*"
 )
 _RESTATED = re.compile(
-    rf"(?:{_SUBJECT}{_COPULA}{_ADVERBS}|c['’]est|(?:it )?(?:should|must|would) be|i (?:get|mean|meant)|make (?:that|it)"
+    rf"(?:{_SUBJECT}{_COPULA}{_ADVERBS}|c['’]est|(?:it )?(?:should|must|would) be|i (?:get|mean|meant)|make (?:that|it)|(?:is|es|est|è|é|ist)(?=\s)"
     r"|(?:正确)?(?:答案)?(?:应该|应)?(?:是|为)|(?:正しくは|正解は)|它是)\s*",
     re.IGNORECASE,
 )
@@ -86,10 +87,12 @@ def retraction(text: str, end: int, of_words: bool) -> Retraction | None:
     ('6.', None)
     """
     found: Retraction | None = None
-    opened = False
+    opened = supposed = False
     for start, clause in _clauses(text, end):
         position = _after(_FILLERS, clause, 0)
-        rejected = _REJECTED.match(clause, position)
+        # "If you got 6, that is wrong" rejects another answer.
+        rejected = None if supposed else _REJECTED.match(clause, position)
+        supposed = _CONDITION.match(clause, position) is not None
         while opener := _OPENER.match(clause, position):
             opened = True
             position = _after(_FILLERS, clause, opener.end())

@@ -12,7 +12,9 @@ _SCRIPTS = (
     re.compile(rf"(?<![a-zA-Z\\]){_NAME}\s*\^\s*{_BOTTOM}\s*_\s*{_TOP}"),
     re.compile(rf"(?:\{{\s*\}}\s*|^|(?<=[\s=+*/(-]))[_^]\s*{_TOP}\s*{_NAME}\s*_\s*{_BOTTOM}"),
 )
-_PERMUTATION = re.compile(r"(?:\{\s*\}\s*)?[_^]\s*\{?\s*(\d{1,4})\s*\}?\s*(?:P|\\mathrm\{P\})\s*_\s*\{?\s*(\d{1,4})\s*\}?")
+_PERMUTATION = re.compile(
+    r"(?:\{\s*\}\s*)?[_^]\s*\{?\s*(\d{1,4})\s*\}?\s*(?:P|\\mathrm\{P\})\s*_\s*\{?\s*(\d{1,4})\s*\}?"
+)
 _TYPED = re.compile(r"(?P<top>\d{1,4})\s*C\s*_?\s*\{?(?P<bottom>\d{1,4})\}?")
 _CHOOSE = re.compile(
     r"(?P<top>\d+|[a-z])\s*(?:\\(?:text|mathrm)\s*\{\s*choose\s*\}|\bchoose\b)\s*(?P<bottom>\d+|[a-z])(?!\w)"

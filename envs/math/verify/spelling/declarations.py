@@ -13,7 +13,9 @@ from gagpo.envs.math.verify.spelling.symbols import VARIABLE, variables
 _TEXT = r"(?:\\(?:text|mathrm|mbox)\s*\{\s*)?"
 _END = r"\s*\}?\s*"
 _START = rf"(?:\s*[,;(]|\s|(?<=[\w}})])(?=\\(?:text|forall)))\s*\(?\s*{_TEXT}(?:(?:for|where|with|and|when|if|here)\b\s*)?{_END}"
-_KIND = r"(?:(?:real|complex|rational|integer|natural|whole|positive integer|non-?negative integer|arbitrary|constant)s?)"
+_KIND = (
+    r"(?:(?:real|complex|rational|integer|natural|whole|positive integer|non-?negative integer|arbitrary|constant)s?)"
+)
 _NUMBERS = r"(?:\s*(?:numbers?|values?|constants?))?(?:\s*of)?"
 _NAMES = rf"(?P<names>{VARIABLE}(?:\s*,\s*{VARIABLE})*)"
 _SET = r"\\mathbb\{(?P<set>[RCQNZ])\}(?P<part>\s*(?:[\^_]\s*(?:\{[^{}]*\}|\\[a-z]+|[+*>]|\d))+)?"
@@ -33,7 +35,9 @@ _CONDITION = re.compile(
     rf"(?P<after>[^,()]+)|\(\s*(?:{_TEXT}(?:for|if|when|where|with)\s*\}}\s*)?(?P<inside>[^()]+)\)\s*)",
     re.DOTALL,
 )
-_RELATION = re.compile(rf"[^=]*?(?<![a-zA-Z\\])(?:{VARIABLE})\s*(?:<|>|\\(?:le|ge|ne|in)(?![a-zA-Z]))|.*(?:<|\\le)\s*{VARIABLE}")
+_RELATION = re.compile(
+    rf"[^=]*?(?<![a-zA-Z\\])(?:{VARIABLE})\s*(?:<|>|\\(?:le|ge|ne|in)(?![a-zA-Z]))|.*(?:<|\\le)\s*{VARIABLE}"
+)
 _FUNCTION_OF = re.compile(r"\s*[a-zA-Z]'*(?:_\w)?\s*\(([^()]*)\)\s*(?:=|\\equiv)|\s*([a-zA-Z])_\{?([a-z])\}?\s*=")
 _VARYING = frozenset("xyztmnk")
 _PLAIN_VARIABLES = ("x", "y", "z", "t", "u", "s", "r", "a", "b", "c", r"\theta", r"\alpha")
@@ -47,7 +51,9 @@ def stripped(text: str) -> str:
     >>> stripped(r"y = x^2 (x > 0)"), stripped(r"2k\pi, k \in \mathbb{R}")
     ('y = x^2, x > 0', '2k\\pi, k \\in \\mathbb{R}')
     """
-    if r"\begin" in text or not re.search(r"\\in(?![a-zA-Z])|\\forall|[<>]|\\(?:le|ge|ne|text)(?![a-zA-Z])|\b(?:for|where)\b", text):
+    if r"\begin" in text or not re.search(
+        r"\\in(?![a-zA-Z])|\\forall|[<>]|\\(?:le|ge|ne|text)(?![a-zA-Z])|\b(?:for|where)\b", text
+    ):
         return text
     for _ in range(3):
         shorter = _without_declaration(text)

@@ -25,7 +25,9 @@ _RUSSIAN = """
 тыс тысяча тысячи тысяч=thousands млн миллион миллиона миллионов=millions млрд миллиард миллиарда миллиардов=billions
 кв=sq куб=cubic
 """
-_NO_NOUNS = re.compile("[分成折半多余餘多阶階方根幂進进制模倍倒负負零一二三四五六七八九十百千万萬亿億제진법배]|階乗|계승|个半|小数")
+_NO_NOUNS = re.compile(
+    "[分成折半多余餘多阶階方根幂進进制模倍倒负負零一二三四五六七八九十百千万萬亿億제진법배]|階乗|계승|个半|小数"
+)
 """Characters that change the number: fractions, powers, bases, multiples."""
 
 
