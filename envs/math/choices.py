@@ -72,14 +72,14 @@ def choice_problem(row: Mapping[str, object], question: str, answers: tuple[str,
     True
     """
     columns = {name.strip().lower(): value for name, value in row.items() if isinstance(name, str)}
-    options, right = _separate_columns(columns, question), 0
+    separate = _separate_columns(columns, question)
+    options = separate[0] if separate else _listed(columns) or _lettered(row)
     if options is None:
-        options = _listed(columns) or _lettered({name: value for name, value in row.items() if isinstance(name, str)})
-        if options is None:
-            return None
-        right = _right(options, [columns.get(name.strip().lower()) for name in (*answers, *_KEYS)])
+        return None
+    if separate is not None:
+        right = separate[1]
     else:
-        options, right = options
+        right = _right(options, [columns.get(name.strip().lower()) for name in (*answers, *_KEYS)])
     passage = columns.get("passage")
     parts = [passage.strip()] if isinstance(passage, str) and passage.strip() else []
     lines = [f"({letter}) {text}" for letter, text in zip(LETTERS, options.texts, strict=False)]

@@ -57,9 +57,10 @@ def same(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
     """Whether ``prediction`` equals ``gold``. Not symmetric: the gold answer sets the kind and form."""
     if gold == prediction:
         return True
-    classes = residue(gold), residue(prediction)
-    if all(classes) and any(isinstance(side, Number) for side in (gold, prediction)):
-        return same_residues(*classes)
+    if isinstance(gold, Number) or isinstance(prediction, Number):
+        wanted, given = residue(gold), residue(prediction)
+        if wanted is not None and given is not None:
+            return same_residues(wanted, given)
     match gold, prediction:
         case (Family(), Family()):
             return same(gold.general, prediction.general, symbolic)
@@ -118,18 +119,22 @@ def same(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
             # two spellings of one value, as in "1/2 or 0.5"
             return len(items) <= 3 and all(same(gold, item, symbolic) for item in items)
         case (Number(), Formula()):
-            if gold.unit and (number := read_number(_LETTER_UNIT.sub(r"\1 \2", prediction.latex))):
-                return same_numbers(gold, number)  # 7m, which could also be a product
-            if gold.places is not None and prediction.rounded is not None:
-                return same_numbers(gold, prediction.rounded)
-            if gold.unit and gold.unit.dimension == "angle" and r"\pi" in prediction.latex:
-                return _equal(gold, prediction, symbolic)
-            # A long decimal may stand for a formula: 1.4142136 for a root of 2.
-            rounded = gold.places is not None and gold.significant >= SIGNIFICANT_DIGITS
-            return rounded and _equal(gold, prediction, symbolic)
+            return _number_and_formula(gold, prediction, symbolic)
         case (Formula(), Number() | Formula()):
             return _same_formulas(gold, prediction, symbolic)
     return False
+
+
+def _number_and_formula(gold: Number, prediction: Formula, symbolic: Symbolic) -> bool:
+    if gold.unit and (number := read_number(_LETTER_UNIT.sub(r"\1 \2", prediction.latex))):
+        return same_numbers(gold, number)  # 7m, which could also be a product
+    if gold.places is not None and prediction.rounded is not None:
+        return same_numbers(gold, prediction.rounded)
+    if gold.unit and gold.unit.dimension == "angle" and r"\pi" in prediction.latex:
+        return _equal(gold, prediction, symbolic)
+    # A long decimal may stand for a formula: 1.4142136 for a root of 2.
+    rounded = gold.places is not None and gold.significant >= SIGNIFICANT_DIGITS
+    return rounded and _equal(gold, prediction, symbolic)
 
 
 def _binomial(top: Answer, bottom: Answer) -> Formula:

@@ -19,7 +19,7 @@ _RADICAND = re.compile(r"\\(?:sqrt(?=\{)|(?:ln|log)\s*(?:_\s*(?:\{[^{}]*\}|\w))?
 
 
 def is_natural(formula: Formula, condition: Answer) -> bool:
-    """Whether ``condition`` is the natural domain of ``formula`` or, of a sequence ``a_n``, that its index is positive."""
+    """Whether ``condition`` is the natural domain of ``formula``, which for a sequence ``a_n`` is a positive index."""
     if not isinstance(condition, Sequence) or not condition.name or not regions.is_region(condition):
         return False
     pieces = regions.pieces(condition)

@@ -1,7 +1,7 @@
 r"""Words that mark a final answer, by language.
 
-``STATED`` finds "the answer is" and its counterparts, ``HEADED`` a heading such as ``### Answer`` with the answer on the
-next line, ``RESULT`` weaker nouns ("the result is"), which mark an answer only at the end of a response, and
+``STATED`` finds "the answer is" and its counterparts, ``HEADED`` a heading such as ``### Answer`` with the answer on
+the next line, ``RESULT`` weaker nouns ("the result is"), which mark an answer only at the end of a response, and
 ``LABELLED`` the label ``A:``, which marks one only in the last line. In each match, the group ``mark`` is the space in
 front of the answer.
 """
@@ -101,7 +101,8 @@ STATED = _statements(0, _EASTERN_ANSWER)
 RESULT = _statements(1, _EASTERN_RESULT)
 HEADED = re.compile(
     rf"^{_SPACE}*(?:#{{1,6}}{_SPACE}*)?{_EMPHASIS}(?:the{_SPACE}+)?(?:final{_SPACE}+)?"
-    rf"(?:{_alternatives(0)}|final result|{_EASTERN_ANSWER}){_EMPHASIS}{_SPACE}*[:：]?{_EMPHASIS}{_SPACE}*$\s*(?P<mark>)",
+    rf"(?:{_alternatives(0)}|final result|{_EASTERN_ANSWER})"
+    rf"{_EMPHASIS}{_SPACE}*[:：]?{_EMPHASIS}{_SPACE}*$\s*(?P<mark>)",
     re.IGNORECASE | re.MULTILINE,
 )
 LABELLED = re.compile(

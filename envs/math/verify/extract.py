@@ -273,7 +273,8 @@ def _content(text: str, position: int, before: str) -> tuple[str, int]:
 def _is_brief(text: str) -> bool:
     """Whether the first line of ``text`` may be an answer rather than the start of an explanation."""
     line = text.strip().partition("\n")[0]
-    return 0 < len(line) and len(re.findall(r"[^\W\d_]{2,}", _MATH.sub(" ", line))) <= 6
+    words = re.findall(r"[^\W\d_]{2,}", _MATH.sub(" ", line))
+    return bool(line) and len(words) <= 6
 
 
 def _conclusion(prose: str) -> str:

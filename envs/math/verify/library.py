@@ -22,7 +22,7 @@ _DROPPED = re.compile(
 
 
 def equal(gold: str, prediction: str) -> bool:
-    """Whether the library reads both answers as equal formulas, the prediction as a whole and as finished as the gold."""
+    """Whether the library reads two equal formulas, all of the prediction, as finished as the gold answer."""
     wanted, given = (normalise.latex(answer) for answer in (gold, prediction))
     if _DROPPED.search(given) or unevaluated_operations(wanted, given) or not variables(given) <= variables(wanted):
         return False

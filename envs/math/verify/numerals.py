@@ -174,7 +174,7 @@ def _with_unit(number: Number, rest: str, currency: str) -> Number | None:
 
 
 def _multiplied(number: Number, words: str, rest: str, currency: str) -> Number | None:
-    """The number times a multiple at the start of ``words``, as in ``5 million dollars`` or ``$5M``; None without one."""
+    """The number times a multiple in ``words``, as in ``5 million dollars`` or ``$5M``; None without one."""
     if letter := _MONEY_WITH_LETTER.fullmatch(words):  # 5 MUSD
         words = " ".join(letter.groups())
     first, _, others = words.partition(" ")

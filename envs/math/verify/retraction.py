@@ -13,61 +13,67 @@ from typing import NamedTuple
 _CLAUSE_END = re.compile(r"\.{3}|…|[,;:!?](?=\s|$|\*)|\.(?=\s|$|\*)|[。，！？；：\n]|\s[-–—]+\s|—|(?<=[a-z])-\s")
 _MAX_CLAUSE = 300
 """Longer clauses are no retractions."""
-_FILLERS = re.compile(
-    r"(?:(?:and|but|so|then|thus|hence|therefore|well|oh|ah|uh|um|hmm+|ok(?:ay)?|yes|i think|i believe|you know)\b[\s,]*)+",
-    re.IGNORECASE,
+
+
+def _pattern(*parts: str) -> re.Pattern[str]:
+    return re.compile("".join(parts), re.IGNORECASE)
+
+
+_FILLERS = _pattern(
+    r"(?:(?:and|but|so|then|thus|hence|therefore|well|oh|ah|uh|um|hmm+|ok(?:ay)?|yes)\b[\s,]*",
+    r"|(?:i think|i believe|you know)\b[\s,]*)+",
 )
-_OPENER = re.compile(
-    r"(?:(?:no|nope|wait|hold on|hang on|actually|correction|oops|whoops|sorry|apologies|instead|rather|or rather|edit"
-    r"|my (?:mistake|bad|apologies)|i (?:mean|meant)|on (?:second|further) thoughts?|in fact|(?:scratch|strike|forget) (?:that|it)"
-    r"|i (?:was wrong|made (?:a|an) (?:\w+ )?(?:mistake|error|slip)|miscalculated|misread \w+)|make (?:that|it)"
-    r"|let me (?:re-?check|reconsider|re-?think|re-?calculate|re-?compute|re-?do|re-?examine|correct|fix)\b[^,.;:\n]{0,40}"
-    r"|attendez|attends|en fait|pardon|non|espera|esperen?|perd[óo]n|en realidad|nein|moment|warte|stopp?|eigentlich|korrektur"
-    r"|aspetta|anzi|correzione|espere|na verdade|não|correção|corrección|нет|подожди(?:те)?|исправление|точнее)(?!\w)"
+_ERROR = r"i (?:was wrong|made (?:a|an) (?:\w+ )?(?:mistake|error|slip)|miscalculated)\b"
+_DISCARD = r"(?:scratch|strike|forget) (?:that|it)\b"
+_OPENER = _pattern(
+    r"(?:(?:no|nope|wait|hold on|hang on|actually|correction|oops|whoops|sorry|apologies|instead|edit)\b",
+    r"|(?:or )?rather\b|my (?:mistake|bad|apologies)\b|i (?:mean|meant)\b|on (?:second|further) thoughts?\b|in fact\b",
+    rf"|make (?:that|it)\b|{_DISCARD}|{_ERROR}|i misread \w+",
+    r"|let me (?:re-?(?:check|think|calculate|compute|do|examine)|reconsider|correct|fix)\b[^,.;:\n]{0,40}",
+    # French, Spanish, German, Italian, Portuguese, Russian
+    r"|(?:attendez|attends|en fait|pardon|non|espera|esperen?|perd[óo]n|en realidad|nein|moment|warte|stopp?)\b",
+    r"|(?:eigentlich|korrektur|aspetta|anzi|correzione|espere|na verdade|não|correção|corrección)\b",
+    r"|(?:нет|подожди(?:те)?|исправление|точнее)\b",
+    # Chinese, Japanese, Korean
     r"|等等|等一下|不对|不，|不是|不|更正|实际上|待って|いや|訂正|잠깐만?|아니요?)\s*",
-    re.IGNORECASE,
 )
-_REJECTED = re.compile(
-    r"(?:(?:that|this|it|(?:that|my|this|the)(?: last| previous| first)? (?:answer|result|one))(?:['’]s| is| was| must be)"
-    r"(?: (?:actually|clearly|just|also))* (?:wrong|incorrect|false|a mistake|(?:not|n['’]t) (?:right|correct|true|the answer))"
-    r"|(?:that|this|it) (?:isn|wasn)['’]t (?:right|correct|true)|(?:scratch|strike|forget) (?:that|it)\b"
-    r"|i (?:was wrong|made (?:a|an) (?:\w+ )?(?:mistake|error|slip)|miscalculated)\b"
-    r"|(?:这|那)?(?:不对|错了|是错的)|c['’]est faux|das (?:ist|war) falsch|(?:eso )?(?:no es correcto|es incorrecto)|это неверно"
-    r"|è sbagliato|está errado)",
-    re.IGNORECASE,
+_WRONG = r"(?:wrong|incorrect|false|a mistake|(?:not|n['’]t) (?:right|correct|true|the answer))"
+_REJECTED = _pattern(
+    r"(?:(?:that|this|it|(?:that|my|this|the)(?: last| previous| first)? (?:answer|result|one))",
+    rf"(?:['’]s| is| was| must be)(?: (?:actually|clearly|just|also))* {_WRONG}",
+    rf"|(?:that|this|it) (?:isn|wasn)['’]t (?:right|correct|true)|{_DISCARD}|{_ERROR}",
+    r"|(?:这|那)?(?:不对|错了|是错的)|c['’]est faux|das (?:ist|war) falsch|(?:eso )?(?:no es correcto|es incorrecto)",
+    r"|это неверно|è sbagliato|está errado)",
 )
-_CONDITION = re.compile(r"(?:if|when|unless|suppose|had|without)\b", re.IGNORECASE)
-_CONFIRMED = re.compile(
-    r"(?:it|that|this|the answer|everything)(?:['’]s| is| was)(?: (?:indeed|actually|in fact|really))* "
+_CONDITION = _pattern(r"(?:if|when|unless|suppose|had|without)\b")
+_CONFIRMED = _pattern(
+    r"(?:it|that|this|the answer|everything)(?:['’]s| is| was)(?: (?:indeed|actually|in fact|really))* ",
     r"(?:right|correct|fine|true)\b|\bchecks out\b|\bno mistake\b",
-    re.IGNORECASE,
 )
-_ANSWER = r"(?:(?:answer|result|value|solution|total|respuesta|r[ée]ponse|resultado|r[ée]sultat|antwort|ergebnis|risposta|risultato|resposta|ответ))"
-_SUBJECT = rf"(?:it|that|this|[a-z]|(?:(?:the|my|la|le|el|die|das|il|o|a) )?(?:(?:correct|right|final|real|actual|true|new) ){{0,2}}{_ANSWER}|es|das|это|ce)"
-_COPULA = (
-    r"(?:['’]s|\s+(?:is|was|equals|becomes|should be|must be|would be|ought to be|has to be|ist|est|es|è|é|lautet|sollte|равен)"
-    r"(?!\w)|\s*=|\s*—)"
+_ARTICLES = r"(?:(?:the|my|la|le|el|die|das|il|o|a) )?(?:(?:correct|right|final|real|actual|true|new) ){0,2}"
+_NOUN = (
+    r"(?:answer|result|value|solution|total|respuesta|r[ée]ponse|resultado|r[ée]sultat|antwort|ergebnis|risposta|risultato"
+    r"|resposta|ответ)"
 )
+_SUBJECT = rf"(?:it|that|this|[a-z]|{_ARTICLES}{_NOUN}|es|das|это|ce)"
+_VERB = r"(?:is|was|equals|becomes|should be|must be|would be|ought to be|has to be|ist|est|es|è|é|lautet|sollte|равен)(?!\w)"
 _ADVERBS = (
     r"(?:\s*(?:actually|really|instead|rather|in fact|indeed|then|therefore|thus|just|exactly|equal to|simply)\b)*"
 )
-_RESTATED = re.compile(
-    rf"(?:{_SUBJECT}{_COPULA}{_ADVERBS}|c['’]est|(?:it )?(?:should|must|would) be|i (?:get|mean|meant)|make (?:that|it)|(?:is|es|est|è|é|ist)(?=\s)"
+_RESTATED = _pattern(
+    rf"(?:{_SUBJECT}(?:['’]s|\s+{_VERB}|\s*[=—]){_ADVERBS}|(?:it )?(?:should|must|would) be",
+    r"|i (?:get|mean|meant)|make (?:that|it)|(?:is|es|est|è|é|ist)(?=\s)|c['’]est",
     r"|(?:正确)?(?:答案)?(?:应该|应)?(?:是|为)|(?:正しくは|正解は)|它是)\s*",
-    re.IGNORECASE,
 )
-_INSISTENT = re.compile(rf"{_SUBJECT}\s+should\s+(?:be|have been)\s*|(?:答案)?应该?是\s*", re.IGNORECASE)
+_INSISTENT = _pattern(rf"{_SUBJECT}\s+should\s+(?:be|have been)\s*|(?:答案)?应该?是\s*")
 """A restatement that is a retraction without an opener."""
-_VALUE = re.compile(
-    r"[*_`\"]{0,3}(?:[-+−]?\s*[\d.$\\¥€£(\[{√]\S*.*|\(?[A-J]\)?)$",
-    re.DOTALL,
-)
-_NOT_THE_VALUE = re.compile(r"\b(?:of|than|less|more|times|that|which|if|when|because|not)\b", re.IGNORECASE)
+_VALUE = re.compile(r"[*_`\"]{0,3}(?:[-+−]?\s*[\d.$\\¥€£(\[{√]\S*.*|\(?[A-J]\)?)$", re.DOTALL)
+_NOT_THE_VALUE = _pattern(r"\b(?:of|than|less|more|times|that|which|if|when|because|not)\b")
 _WORDS = re.compile(r"[A-Za-zÀ-ÿ]+(?: [A-Za-zÀ-ÿ]+){0,2}")
-_NO_ANSWERS = re.compile(
-    r"(?:(?:in|not|n)\s*)?(?:correct|right|fine|true|false|wrong|ok(?:ay)?|good|done|possible|clear|easy|so|worth)\b.*",
-    re.IGNORECASE,
+_NO_ANSWERS = _pattern(
+    r"(?:(?:in|not|n)\s*)?(?:correct|right|fine|true|false|wrong|ok(?:ay)?|good|done|possible|clear|easy|so|worth)\b.*"
 )
+_FORMULA = re.compile(r"\$[^$]*\$|\\\([^()]*\\\)|\\[a-zA-Z]+")
 
 
 class Retraction(NamedTuple):
@@ -137,5 +143,5 @@ def _is_value(clause: str, of_words: bool) -> bool:
         return _NO_ANSWERS.fullmatch(clause) is None
     if not _VALUE.match(clause) or _NOT_THE_VALUE.search(clause):
         return False
-    outside = re.sub(r"\$[^$]*\$|\\\(.*?\\\)|\\[a-zA-Z]+", " ", clause)
+    outside = _FORMULA.sub(" ", clause)
     return len(re.findall(r"[^\W\d_]{2,}", outside)) <= 4 and not re.search(r"\d\s*[-+*/=<>]\s*\d.*=", outside)

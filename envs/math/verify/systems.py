@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 from gagpo.envs.math.verify import relations
@@ -38,7 +39,7 @@ def solutions(text: str) -> list[str] | None:
 def environments(text: str) -> list[str]:
     """The systems in ``text`` that only separators join; empty if there are fewer than two."""
     found = list(_ENVIRONMENT.finditer(text))
-    between = [text[one.end() : other.start()] for one, other in zip(found, found[1:], strict=False)]
+    between = [text[one.end() : other.start()] for one, other in itertools.pairwise(found)]
     if len(found) < 2 or text[: found[0].start()].strip() or text[found[-1].end() :].strip():
         return []
     return [match[0] for match in found] if all(map(_BETWEEN.fullmatch, between)) else []

@@ -1,7 +1,7 @@
 r"""Declarations after an answer that add nothing to it, and conditions in words.
 
-``f(x) = 2x + 1 \text{ for all } x`` and ``f(x) = 2x + 1, x \in \mathbb{R}`` are ``f(x) = 2x + 1``. A free integer, as in
-``k\pi, k \in \mathbb{Z}``, is part of its answer (:mod:`gagpo.envs.math.verify.spelling.integers`).
+``f(x) = 2x + 1 \text{ for all } x`` and ``f(x) = 2x + 1, x \in \mathbb{R}`` are ``f(x) = 2x + 1``. A free integer, as
+in ``k\pi, k \in \mathbb{Z}``, is part of its answer (:mod:`gagpo.envs.math.verify.spelling.integers`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from gagpo.envs.math.verify.spelling.symbols import VARIABLE, variables
 
 _TEXT = r"(?:\\(?:text|mathrm|mbox)\s*\{\s*)?"
 _END = r"\s*\}?\s*"
-_START = rf"(?:\s*[,;(]|\s|(?<=[\w}})])(?=\\(?:text|forall)))\s*\(?\s*{_TEXT}(?:(?:for|where|with|and|when|if|here)\b\s*)?{_END}"
+_LINK = r"(?:(?:for|where|with|and|when|if|here)\b\s*)?"
+_START = rf"(?:\s*[,;(]|\s|(?<=[\w}})])(?=\\(?:text|forall)))\s*\(?\s*{_TEXT}{_LINK}{_END}"
 _KIND = (
     r"(?:(?:real|complex|rational|integer|natural|whole|positive integer|non-?negative integer|arbitrary|constant)s?)"
 )
@@ -24,11 +25,13 @@ _QUANTIFIED = re.compile(
     rf"(?:\s*\\in\s*{_SET}|{_END}{_TEXT}(?:in|\\in)?\s*(?:the )?(?:reals?(?: numbers)?|domain))?{_END}[)}}]*$"
 )
 _DESCRIBED = re.compile(
-    rf"{_START}{_NAMES}\s*(?:\\in\s*{_SET}|{_TEXT}(?:is|are|being|be)?\s*(?:an?|any)?\s*(?:arbitrary )?{_KIND}{_NUMBERS})"
+    rf"{_START}{_NAMES}\s*"
+    rf"(?:\\in\s*{_SET}|{_TEXT}(?:is|are|being|be)?\s*(?:an?|any)?\s*(?:arbitrary )?{_KIND}{_NUMBERS})"
     rf"{_END}[)}}]*$"
 )
 _NAMELESS = re.compile(
-    rf"{_START}{_TEXT}(?:(?:all|every|any) {_KIND}\s*(?:numbers?|values?)?|(?:on|over){_END}\\mathbb\{{[RC]\}}){_END}[)}}]*$"
+    rf"{_START}{_TEXT}"
+    rf"(?:(?:all|every|any) {_KIND}\s*(?:numbers?|values?)?|(?:on|over){_END}\\mathbb\{{[RC]\}}){_END}[)}}]*$"
 )
 _CONDITION = re.compile(
     rf"(?P<main>.*?[^\s,({{])\s*(?:,?\s*(?:\\(?:text|mathrm|mbox)\s*\{{\s*,?\s*(?:for|if|when|where|with)\s*\}}|\b(?:for|if|when|where)\b)\s*"
@@ -46,8 +49,8 @@ _PLAIN_VARIABLES = ("x", "y", "z", "t", "u", "s", "r", "a", "b", "c", r"\theta",
 def stripped(text: str) -> str:
     r"""``text`` without vacuous declarations, and with conditions in words or brackets after a comma.
 
-    >>> stripped(r"f(x)=2x+1 \text{ for all } x"), stripped(r"a_n=2n-1, n \in \mathbb{N}^*"), stripped(r"5, x \in \mathbb{R}")
-    ('f(x)=2x+1', 'a_n=2n-1', '5, x \\in \\mathbb{R}')
+    >>> stripped(r"f(x)=2x+1 \text{ for all } x"), stripped(r"a_n=2n-1, n \in \mathbb{N}^*")
+    ('f(x)=2x+1', 'a_n=2n-1')
     >>> stripped(r"y = x^2 (x > 0)"), stripped(r"2k\pi, k \in \mathbb{R}")
     ('y = x^2, x > 0', '2k\\pi, k \\in \\mathbb{R}')
     """

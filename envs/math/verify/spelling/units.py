@@ -29,11 +29,13 @@ degree_F degrees_F fahrenheit degree_fahrenheit degrees_fahrenheit = Fahrenheit
 *lx lux = cd m^-2; *L liter litre = 1/1000 m^3; *l = L; *M molar = mol L^-1; *bit bit = 1/8 B; *bar bar = 100000 Pa
 *eV electronvolt electron_volt = 1602176634/10000000000000000000000000000 J; *cal calorie = 4184/1000 J
 *Wh watthour = 3600 J; *pc parsec = 30856775814913673 m; t ton tonne = 1000 kg; min minute = 60 s; h hr hour = 60 min
-kt kiloton kilotonne = 1000 t; Mt megaton megatonne = 1000 kt; Gt gigaton gigatonne = 1000 Mt; quintal = 100 kg; jin = 1/2 kg; liang = 1/20 kg
+kt kiloton kilotonne = 1000 t; Mt megaton megatonne = 1000 kt; Gt gigaton gigatonne = 1000 Mt; quintal = 100 kg
+jin = 1/2 kg; liang = 1/20 kg
 day = 24 h; week = 7 day; fortnight = 14 day; month = 1/12 year; decade = 10 year; century centuries = 100 year
 millennium millennia = 1000 year
 arcminute arcmin = 1/60 degree; arcsecond arcsec = 1/60 arcmin; gradian gon = 9/10 degree
-in inch inches = 254/10000 m; ft foot feet = 12 in; yd yard = 3 ft; mi mile = 1760 yd; furlong = 220 yd; fathom = 2 yd; chain = 22 yd; league = 3 mi
+in inch inches = 254/10000 m; ft foot feet = 12 in; yd yard = 3 ft; mi mile = 1760 yd; furlong = 220 yd; fathom = 2 yd
+chain = 22 yd; league = 3 mi
 nmi nautical_mile = 1852 m; ly light_year lightyear = 9460730472580800 m; AU astronomical_unit = 149597870700 m
 micron = 1/1000 mm; angstrom = 1/10 nm; hectare ha = 10000 m^2; acre = 4840 yd^2; cc = cm^3
 gal gallon = 231 in^3; qt quart = 1/4 gal; pt pint = 1/2 qt; cup = 1/2 pt; fluid_ounce fl_oz = 1/8 cup
@@ -44,7 +46,8 @@ psi = 6894757/1000 Pa; btu = 1055 J; hp horsepower = 745699872/1000000 W; mph = 
 kph kmh = km h^-1; knot = nmi h^-1; rpm = rev min^-1; per_mille permille = 1/1000 part_per_unit
 basis_point = 1/10000 part_per_unit; ppm = 1/1000000 part_per_unit
 dollar usd = dollars; cent = 1/100 dollar; gbp = sterling; pence = 1/100 gbp; euro eur = euros; yen jpy = yen
-yuan renminbi rmb cny = yuan; jiao = 1/10 yuan; half_km = 500 m; rupee inr = rupees; won krw = won; peso mxn = pesos; franc chf = francs
+yuan renminbi rmb cny = yuan; jiao = 1/10 yuan; half_km = 500 m
+rupee inr = rupees; won krw = won; peso mxn = pesos; franc chf = francs
 ruble rouble rub = rubles; krona kronor krone kroner = crowns; lira = lira; shekel = shekels; rand = rand
 zloty = zlotys
 """
