@@ -97,6 +97,18 @@ def same(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
             return gold.pointed and _same_vectors(gold, prediction, symbolic)
         case (Sequence(), Sequence()):
             return _same_sequences(gold, prediction, symbolic)
+        case (Sequence(), _) | (_, Sequence()):
+            return _value_and_sequence(gold, prediction, symbolic)
+        case (Number(), Formula()):
+            return _number_and_formula(gold, prediction, symbolic)
+        case (Formula(), Number() | Formula()):
+            return _same_formulas(gold, prediction, symbolic)
+    return False
+
+
+def _value_and_sequence(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
+    """Compare a value with a sequence: a list of one, a formula with its domain, or a binomial coefficient."""
+    match gold, prediction:
         case (Formula(), Sequence(opening="", items=(Formula() as main, *domain))) if domain and all(
             is_natural(main, condition) for condition in domain
         ):
@@ -118,10 +130,6 @@ def same(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
                 return True
             # two spellings of one value, as in "1/2 or 0.5"
             return len(items) <= 3 and all(same(gold, item, symbolic) for item in items)
-        case (Number(), Formula()):
-            return _number_and_formula(gold, prediction, symbolic)
-        case (Formula(), Number() | Formula()):
-            return _same_formulas(gold, prediction, symbolic)
     return False
 
 

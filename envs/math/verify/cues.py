@@ -17,9 +17,10 @@ _EMPHASIS = r"[*_]{0,3}"
 # European languages after English write decimals with a comma.
 _LANGUAGES = {
     "en": (
-        r"answer",
-        r"(?:final )?result|(?:final )?solution|final value",
-        r"is|was|equals|(?:would|should|must) be",
+        r"answers?|ans\.?(?=\s*[:=])",
+        r"(?:final )?results?|(?:final )?solutions?|roots|final value",
+        r"(?:is|are|was|were|equals|(?:would|should|must) be|(?:comes out|turns out|works out) to(?: be)?)"
+        r"(?:[ \t]+(?:simply|therefore|thus|just|exactly|then|indeed|equal to)\b)*",
     ),
     "fr": (
         r"r[ée]ponse(?: (?:finale|correcte|exacte|est donc))?",
@@ -45,8 +46,8 @@ _LANGUAGES = {
     "nl": (r"(?:eind)?antwoord", r"(?:eind)?resultaat|oplossing", r"is|luidt|zou"),
     "pl": (r"odpowied[źz]", r"wynik|rozwiązanie", r"to|jest|brzmi|wynosi"),
     "cs": (r"odpověď|odpoveď", r"výsledek|výsledok", r"je"),
-    "ru": (r"ответ(?:ом)?", r"результат|решение", r"равен|есть|это|будет|является"),
-    "uk": (r"відповідь", r"результат", r"дорівнює|є|це"),
+    "ru": (r"ответ(?:ом)?", r"результат|решение", r"равен|есть|это|будет|является|-"),
+    "uk": (r"відповідь", r"результат", r"дорівнює|є|це|-"),
     "sv": (r"(?:slut)?svar(?:et)?", r"result[ae]t(?:et)?", r"är|er"),
     "fi": (r"vastaus", r"tulos", r"on"),
     "hu": (r"(?:a )?(?:vég)?válasz", r"(?:vég)?eredmény", r"az?"),
@@ -66,7 +67,7 @@ _EASTERN_ANSWER = (
     r"|(?<![가-힣])(?:최종 ?)?(?:정답|답안|답변|답)"
 )
 _EASTERN_RESULT = r"(?:最终|最後|最后|計算|计算)?(?:结果|結果)|(?:최종 ?)?결과"
-_EASTERN_VERB = r"(?:应该|应|應該|應|就|即)?(?:是|为|為|等于|等於)|は|은|는"
+_EASTERN_VERB = r"(?:应该|应|應該|應|就|即)?(?:是|为|為|等于|等於|选|選)|は|은|는"
 ENDINGS = re.compile(
     r"(?<=[\d\w}$)])\s*(?:で(?:す|ある|しょう)|だ|に?となります|になります|に?なる|입니다|이다|이에요|예요|है|dir|dır|dur)"
     r"(?=[。．.!！\s]|$)"
@@ -101,7 +102,7 @@ STATED = _statements(0, _EASTERN_ANSWER)
 RESULT = _statements(1, _EASTERN_RESULT)
 HEADED = re.compile(
     rf"^{_SPACE}*(?:#{{1,6}}{_SPACE}*)?{_EMPHASIS}(?:the{_SPACE}+)?(?:final{_SPACE}+)?"
-    rf"(?:{_alternatives(0)}|final result|{_EASTERN_ANSWER})"
+    rf"(?:{_alternatives(0)}|(?:final )?result|{_EASTERN_ANSWER})"
     rf"{_EMPHASIS}{_SPACE}*[:：]?{_EMPHASIS}{_SPACE}*$\s*(?P<mark>)",
     re.IGNORECASE | re.MULTILINE,
 )
@@ -112,13 +113,18 @@ LABELLED = re.compile(
 _COMMA_NOUN = re.compile(
     rf"(?<!\w)(?:{_alternatives(0, _DECIMAL_COMMA)}|{_alternatives(1, _DECIMAL_COMMA)})", re.IGNORECASE
 )
-_COMMA = re.compile(r"(?<![\d.,])(\d+),(\d+)(?![\d,])")
+_COMMA = re.compile(r"(?<![\d.,])(\d{1,3}(?:\.\d{3})+|\d+),(\d+)(?![\d,])")
+_AND = re.compile(
+    r"(?<=[\d)}$])\s*(?:(?<=\s)(?:et|und|y|e|og|och|en|и|oraz|și|và|dan|ve|ou|oder|o|или)(?=\s)|和|与|或|と|과|와|또는)\s*"
+    r"(?=[-\d($\\a-z])"
+)
 
 
-def with_decimal_points(content: str, cue: str) -> str:
-    r"""``content`` with its decimal commas marked, if the cue is in a language that writes them.
+def translated(content: str, cue: str) -> str:
+    r"""``content`` with "and" in English, and with its decimal commas marked if the language of the cue writes them.
 
-    >>> with_decimal_points("3,5", "Réponse :"), with_decimal_points("3,5", "Answer:")
-    ('3{,}5', '3,5')
+    >>> translated("3,5", "Réponse :"), translated("3,5", "Answer:"), translated("3 und 5", "Antwort:")
+    ('3{,}5', '3,5', '3 and 5')
     """
+    content = _AND.sub(" and ", content)
     return _COMMA.sub(r"\1{,}\2", content) if _COMMA_NOUN.search(cue) else content

@@ -52,6 +52,8 @@ _REMARK = re.compile(
 _CLOSING = (("\\[", "\\]"), ("\\(", "\\)"), ("(", ")"), ("[", "]"), ("{", "}"))
 _BOLD_CHOICE = re.compile(r"\*\*\s*(\(?[A-J](?:\)|[.:]|\b)[^*\n]{0,80})\*\*[.\s]*$")
 _MATH = re.compile(r"\$\$(?P<a>.+?)\$\$|\$(?P<b>(?:\\.|[^$\n\\])+)\$|\\\((?P<c>.+?)\\\)|\\\[(?P<d>.+?)\\\]", re.DOTALL)
+_JOINT = re.compile(r"\s*(?:,\s*)?(?:and|or|,|et|und|y|和|或)\s*(?=[$\\])")
+_DOUBT = re.compile(r",\s+(?:oh,? |oops,? )?(?:no|wait|sorry|i mean|correction)\b(?=[,:. ])", re.IGNORECASE)
 _TRAILING_UNIT = re.compile(r"\s*(\\?%|[a-zA-Z ]{1,30})(?=[.,\n]|$)")
 _NUMERIC = re.compile(r"[-+−]?\s*(?:[\d.$\\¥€£(\[{√]|[a-zA-Z]\s*=|\(?[A-J]\)?$)")
 """The start of an answer that is not prose."""
@@ -60,9 +62,10 @@ _TOKEN = re.compile(r"[-\w.]+")
 # A stop before a space ends a sentence; a decimal point does not, nor does "sq. units".
 _SENTENCE_END = re.compile(r"(?<!\bsq)\.{0,2}[.!?](?=\s|$)|…|[。！？]|\n")
 # Between two boxes of one list, with the name of the next: ``\boxed{3} and x = \boxed{7}``.
+_SPACES = r"(?:[\s$]|\\[()\[\]]|\\q?quad(?![a-zA-Z])|\\[,;: ])*"
+_OR = r"(?:\\text\s*\{\s*)?(?:and|or|y|et|und|oder|ou|和|或)(?:\s*\})?"
 _BETWEEN_BOXES = re.compile(
-    r"[\s$]*(?:\\[)\]]\s*)?(?:[,;、，；]\s*(?:\\?text\s*\{\s*)?(?:and|or|y|et|und|oder|ou|e|o)?|(?:\\text\s*\{\s*)?(?:and|or|y|et|und|oder|ou|和|或)\b)"
-    r"(?:\s*\})?[\s$]*(?:\\[(\[]\s*|\\(?:quad|qquad)|\\[,;: ])*[\s$]*(?:[a-zA-Z](?:_\w|_\{\w+\})?\s*=\s*)?"
+    rf"{_SPACES}(?:[,;、，；]{_SPACES}(?:{_OR})?|{_OR}){_SPACES}(?:[a-zA-Z](?:_\w|_\{{\w+\}})?\s*=\s*)?"
 )
 _BOX_NAME = re.compile(r"([a-zA-Z](?:_\w|_\{\w+\})?)\s*=\s*$")
 
@@ -209,6 +212,8 @@ def _hashes(text: str) -> _Found | None:
     start = text.rfind("####")
     match = _HASHES.match(text, start) if start >= 0 else None
     content = match[1].strip() if match else ""
+    if cues.HEADED.fullmatch(text, start, match.end() if match else start):
+        return None  # "#### Answer" is a heading
     return _Found(content, start, match.end()) if match and content and len(content) <= MAX_ANSWER else None
 
 
@@ -238,7 +243,7 @@ def _last_cue(text: str) -> re.Match[str] | None:
 def _after_cue(text: str, cue: re.Match[str]) -> _Found | None:
     before = text[text.rfind("\n", 0, cue.start()) + 1 : cue.start()]
     content, end = _content(text, cue.start("mark"), before)
-    content = cues.ENDINGS.sub("", cues.with_decimal_points(content, cue[0])).strip()
+    content = cues.ENDINGS.sub("", cues.translated(content, cue[0])).strip()
     return _Found(content, cue.start(), end) if content else None
 
 
@@ -247,9 +252,8 @@ def _content(text: str, position: int, before: str) -> tuple[str, int]:
 
     before: the text in front of its mark on the same line.
     """
-    start = (
-        position + len(text[position : position + MAX_ANSWER]) - len(text[position : position + MAX_ANSWER].lstrip())
-    )
+    rest = text[position : position + MAX_ANSWER]
+    start = position + len(rest) - len(rest.lstrip())
     rest = text[start : start + MAX_ANSWER]
     emphasis = _EMPHASIS.match(rest)
     shown = _EMPHASIS.sub(r"\2", rest).lstrip(" \t*}\n")
@@ -261,9 +265,14 @@ def _content(text: str, position: int, before: str) -> tuple[str, int]:
         if unit and formula["d"] is None:
             content += _conclusion(f"0{unit[0]}")[1:]
             end = unit.end()
+        while (joint := _JOINT.match(shown, end)) and (further := _MATH.match(shown, joint.end())):
+            content = f"{content}, {next(group for group in further.groups() if group is not None)}"
+            end = further.end()
     else:
         stop = _SENTENCE_END.search(shown)
         end = stop.start() if stop else len(shown)
+        if doubt := _DOUBT.search(shown, 1, end):  # "5, no, 6"
+            end = doubt.start()
         content = _conclusion(_within(before, shown[:end]))
     # Emphasis and space were dropped in front of the answer, so the end is at least this far.
     end = start + end + (len(emphasis[1]) if emphasis else 0)

@@ -163,7 +163,9 @@ def _looks_like_words(plain: str) -> bool:
     """Whether ``plain`` is not a formula: letters, separate numbers and punctuation, and a real word among them."""
     if re.search(r"[\\^_=<>+*/|{}]|\d[a-zA-Z]|[a-zA-Z]\d", plain) or FUNCTION.search(plain.lower()):
         return False
-    return any(len(word) >= 3 and set("aeiouyAEIOUY") & set(word) for word in re.findall(r"[^\W\d_]+", plain))
+    return plain.lower() == "no" or any(
+        len(word) >= 3 and set("aeiouyAEIOUY") & set(word) for word in re.findall(r"[^\W\d_]+", plain)
+    )
 
 
 def _wrapped_choice(text: str, depth: int) -> Choice | None:

@@ -10,7 +10,9 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-_CLAUSE_END = re.compile(r"\.{3}|…|[,;:!?](?=\s|$|\*)|\.(?=\s|$|\*)|[。，！？；：\n]|\s[-–—]+\s|—|(?<=[a-z])-\s")
+_CLAUSE_END = re.compile(
+    r"\.{3}|…|[,;:!?](?=\s|$|\*|[^\x00-\x7F])|(?<=[^\x00-\x7F])[,;:!?]|\.(?=\s|$|\*)|[。，！？；：\n]|\s[-–—]+\s|—|(?<=[a-z])-\s"
+)
 _MAX_CLAUSE = 300
 """Longer clauses are no retractions."""
 
@@ -28,6 +30,7 @@ _DISCARD = r"(?:scratch|strike|forget) (?:that|it)\b"
 _OPENER = _pattern(
     r"(?:(?:no|nope|wait|hold on|hang on|actually|correction|oops|whoops|sorry|apologies|instead|edit)\b",
     r"|(?:or )?rather\b|my (?:mistake|bad|apologies)\b|i (?:mean|meant)\b|on (?:second|further) thoughts?\b|in fact\b",
+    r"|i take (?:that|it) back\b|never ?mind\b|better\b|(?:or )?(?:maybe|perhaps)\b|i change my answer\b"
     rf"|make (?:that|it)\b|{_DISCARD}|{_ERROR}|i misread \w+",
     r"|let me (?:re-?(?:check|think|calculate|compute|do|examine)|reconsider|correct|fix)\b[^,.;:\n]{0,40}",
     # French, Spanish, German, Italian, Portuguese, Russian
@@ -56,18 +59,20 @@ _NOUN = (
     r"|resposta|ответ)"
 )
 _SUBJECT = rf"(?:it|that|this|[a-z]|{_ARTICLES}{_NOUN}|es|das|это|ce)"
-_VERB = r"(?:is|was|equals|becomes|should be|must be|would be|ought to be|has to be|ist|est|es|è|é|lautet|sollte|равен)(?!\w)"
+_VERB = r"(?:is|was|equals|becomes|(?:should|must|would|ought to|has to) be|ist|est|es|è|é|lautet|sollte|равен)(?!\w)"
 _ADVERBS = (
     r"(?:\s*(?:actually|really|instead|rather|in fact|indeed|then|therefore|thus|just|exactly|equal to|simply)\b)*"
 )
 _RESTATED = _pattern(
     rf"(?:{_SUBJECT}(?:['’]s|\s+{_VERB}|\s*[=—]){_ADVERBS}|(?:it )?(?:should|must|would) be",
-    r"|i (?:get|mean|meant)|make (?:that|it)|(?:is|es|est|è|é|ist)(?=\s)|c['’]est",
+    r"|(?:i|we) get|i (?:mean|meant)|to|make (?:that|it)|(?:is|es|est|è|é|ist)(?=\s)|c['’]est",
     r"|(?:正确)?(?:答案)?(?:应该|应)?(?:是|为)|(?:正しくは|正解は)|它是)\s*",
 )
-_INSISTENT = _pattern(rf"{_SUBJECT}\s+should\s+(?:be|have been)\s*|(?:答案)?应该?是\s*")
+_INSISTENT = _pattern(rf"(?:it|that|this|{_ARTICLES}{_NOUN})\s+should\s+(?:be|have been)\s*|(?:答案)?应该?是\s*")
 """A restatement that is a retraction without an opener."""
-_VALUE = re.compile(r"[*_`\"]{0,3}(?:[-+−]?\s*[\d.$\\¥€£(\[{√]\S*.*|\(?[A-J]\)?)$", re.DOTALL)
+_VALUE = re.compile(
+    r"[*_`\"]{0,3}(?:[-+−]?\s*[\d.$\\¥€£(\[{√]\S*.*|\(?[A-J]\)?|[a-zA-Z]\w?\s*[-+*/^=]\s*[-\w(\\].{0,40})$", re.DOTALL
+)
 _NOT_THE_VALUE = _pattern(r"\b(?:of|than|less|more|times|that|which|if|when|because|not)\b")
 _WORDS = re.compile(r"[A-Za-zÀ-ÿ]+(?: [A-Za-zÀ-ÿ]+){0,2}")
 _NO_ANSWERS = _pattern(
