@@ -168,6 +168,8 @@ def same_numbers(gold: Number, prediction: Number) -> bool:
         return prediction.base in bases and gold.value == prediction.value
     if gold.modulus or prediction.modulus:
         return same_residues(gold, prediction)
+    if prediction.unit and prediction.unit.dimension == "ratio" and not gold.unit:  # 5 ppm is not 5
+        prediction = replace(prediction, value=prediction.value * prediction.unit.size, unit=None)
     if prediction.multiple > 1 and not gold.unit:
         prediction = replace(prediction, value=prediction.value * prediction.multiple, unit=None)
     for one, other in ((gold, prediction), (prediction, gold)):

@@ -29,6 +29,8 @@ TAIL = 20_000
 MAX_ANSWER = 1_000
 """Longest answer, in characters; longer ones are ignored."""
 _MAX_BOXES = 32
+_MAX_BETWEEN = 60
+"""Longest text between two boxes of a list."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,8 @@ def _boxed(text: str) -> _Found | None:
     boxes = [last]
     while len(boxes) < _MAX_BOXES and (before := _last_box(text, boxes[0].start)) is not None:
         # A nested box ends after the next one starts.
-        if before.end > boxes[0].start or not _BETWEEN_BOXES.fullmatch(text, before.end, boxes[0].start):
+        apart = boxes[0].start - before.end
+        if not 0 <= apart <= _MAX_BETWEEN or not _BETWEEN_BOXES.fullmatch(text, before.end, boxes[0].start):
             break
         boxes.insert(0, before)
     if len(boxes) == 1:

@@ -95,7 +95,9 @@ def _harmless(number: Number, remark: str, apart: bool) -> bool:
     again = _quantity(number_words.digits(_OR.sub("", remark.strip())))
     if again is not None:
         return again.value == number.value and (apart or not remark[:1].isdigit())
-    return re.search("[a-zA-Z]{3}", remark) is not None and re.search(r"[\d\\=<>+*/^]", remark) is None
+    return (
+        counts(remark) and re.search("[a-zA-Z]{3}", remark) is not None and re.search(r"[\d\\=<>+*/^]", remark) is None
+    )
 
 
 def _compound(text: str) -> Number | None:

@@ -17,6 +17,9 @@ _POWERS_OF_TEN = {
     8: "yi",
     9: "billions bn bln milliard milliards milliarde milliarden miliardo miliardi miljard miliard miliardy mrd mld",
     12: "trillions tn trn",
+    15: "quadrillion quadrillions",
+    18: "quintillion quintillions",
+    21: "sextillion sextillions",
 }
 MULTIPLES = {
     **number_words.MULTIPLES,
@@ -72,6 +75,7 @@ OPERATIONS = frozenset(
         *("mod", "modulo", "modulus", "power", "powers", "exponent", "root", "radical", "reciprocal", "inverse"),
         *("percentile", "promille", "grand", "mil", "tenths", "hundredths", "thousandths", "millionths", "tenth"),
         *("au carré", "cuadrado", "quadrato", "quadrat", "hoch", "cubo", "carré", "demi", "medio", "halb"),
+        *("kilo", "mega", "giga", "tera", "milli", "micro", "nano", "zillion", "zillions", "gazillion", "bazillion"),
         *("факториал", "квадрат", "процентов", "пол", "половина", "в", "на"),
         *number_words.SMALL,
         *MULTIPLES,

@@ -20,7 +20,7 @@ class Unit(NamedTuple):
 _TABLE = """
 *m meter metre = length; *g gram gramme = mass; *s second sec = time; *A ampere amp = current; *mol mole = amount
 *K kelvin = kelvins; *cd candela = luminosity; *rad radian = radians; dB decibel = decibels; *B byte = information
-degree deg = angle; year yr year_old years_old = years; revolution rev = revolutions; part_per_unit = ratio
+degree deg = angle; year yr year_old years_old = years; revolution rev = revolutions; partperunit = ratio
 degree_C degrees_C celsius degree_celsius degrees_celsius centigrade = Celsius
 degree_F degrees_F fahrenheit degree_fahrenheit degrees_fahrenheit = Fahrenheit
 *Hz hertz = s^-1; *N newton = kg m s^-2; *Pa pascal = N m^-2; *J joule = N m; *W watt = J s^-1; *C coulomb = A s
@@ -43,8 +43,8 @@ tablespoon tbsp = 1/2 fl_oz; teaspoon tsp = 1/3 tbsp; lb pound = 45359237/100000
 carat = 1/5 g; grain = 1/7000 lb; dyn dyne = 1/100000 N; erg = 1/10000000 J; gauss = 1/10000 T
 atm atmosphere = 101325 Pa; mmHg torr = 1/760 atm
 psi = 6894757/1000 Pa; btu = 1055 J; hp horsepower = 745699872/1000000 W; mph = mi h^-1
-kph kmh = km h^-1; knot = nmi h^-1; rpm = rev min^-1; per_mille permille = 1/1000 part_per_unit
-basis_point = 1/10000 part_per_unit; ppm = 1/1000000 part_per_unit
+kph kmh = km h^-1; knot = nmi h^-1; rpm = rev min^-1; per_mille permille = 1/1000 partperunit
+basis_point = 1/10000 partperunit; ppm = 1/1000000 partperunit
 dollar usd = dollars; cent = 1/100 dollar; gbp = sterling; pence = 1/100 gbp; euro eur = euros; yen jpy = yen
 yuan renminbi rmb cny = yuan; jiao = 1/10 yuan; half_km = 500 m
 rupee inr = rupees; won krw = won; peso mxn = pesos; franc chf = francs
