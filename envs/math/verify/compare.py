@@ -34,7 +34,9 @@ from gagpo.envs.math.verify.conditions import is_natural
 from gagpo.envs.math.verify.numerals import SIGNIFICANT_DIGITS, agrees, read_number
 from gagpo.envs.math.verify.residues import residue, same_residues
 from gagpo.envs.math.verify.spelling import brackets, normalise
+from gagpo.envs.math.verify.spelling.factors import LETTERS
 from gagpo.envs.math.verify.spelling.symbols import variables
+from gagpo.envs.math.verify.spelling.units import unit
 from gagpo.envs.math.verify.unevaluated import unevaluated_operations
 
 Reason = Literal["match", "mismatch", "no_answer", "unparsable", "timeout"]
@@ -231,6 +233,8 @@ def _same_words(gold: Answer, prediction: Answer) -> bool:
     return wanted == given or (lists[0] == lists[1] and all(len(part.split()) <= 2 for part in lists[0]))
 
 
+_MULTIPLES = frozenset(filter(None, map(unit, LETTERS)))
+"""Units whose symbols may also be multiples."""
 _INFINITE = (INFINITY, MINUS_INFINITY)
 _EQUALITY = re.compile(r"=|\\equiv(?![a-zA-Z])")
 
@@ -243,6 +247,8 @@ def _same_formulas(gold: Formula, prediction: Number | Formula, symbolic: Symbol
     if gold.name != prediction.name or gold.name not in ("y", "z") or not variables(gold.latex):
         wanted, given = replace(gold, name=""), replace(prediction, name="")
     if isinstance(given, Formula):
+        if given.unit in _MULTIPLES and not wanted.unit:
+            return False  # 5x M may be five million x
         if wanted.unit and given.unit and wanted.unit != given.unit:
             if wanted.unit.dimension != given.unit.dimension:
                 return False

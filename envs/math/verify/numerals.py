@@ -239,7 +239,7 @@ def _value(text: str, position: int) -> tuple[Number, int] | None:
 def _based(match: re.Match[str]) -> Number | None:
     """A number with its base; None if a digit is too large for it."""
     digits, name = match[1] or match["digits"], match[2] or match["system"]
-    base = (_SYSTEMS | number_words.SMALL).get(name) or int(name)
+    base = int(name) if name.isdigit() else (_SYSTEMS | number_words.SMALL)[name]
     return Number(Fraction(int(digits)), base=base) if base > int(max(digits)) else None
 
 

@@ -24,6 +24,7 @@ from gagpo.envs.math.verify.answers import (
 from gagpo.envs.math.verify.extract import MAX_ANSWER
 from gagpo.envs.math.verify.numerals import FUNCTION, MODULUS, agrees, counts, read_number
 from gagpo.envs.math.verify.spelling import brackets, declarations, moments, normalise, phrases
+from gagpo.envs.math.verify.spelling.factors import LETTERS
 from gagpo.envs.math.verify.spelling.integers import family
 from gagpo.envs.math.verify.spelling.symbols import variables
 from gagpo.envs.math.verify.spelling.units import unit
@@ -151,10 +152,13 @@ def _with_name(answer: Answer, stated: relations.Statement) -> Answer:
 
 def _formula(text: str) -> Formula:
     """An expression, its unit separated."""
+    if text.startswith(normalise.CURRENCY) and len(text) > 1:
+        return Formula(text[1:].strip(), unit=unit("dollar"))
     match = None if r"\int" in text else _UNIT_AFTER.search(text)  # dm is a differential
     words = normalise.plain(match[0]) if match else ""
     known = unit(words)
-    if match and counts(words) and (known or match[1] or words.endswith(("unit", "units"))):
+    is_multiple = words in LETTERS and known is None
+    if match and counts(words) and not is_multiple and (known or match[1] or words.endswith(("unit", "units"))):
         return Formula(text[: match.start()].strip(), unit=known)
     return Formula(text)
 

@@ -9,8 +9,8 @@ from gagpo.envs.math.verify.spelling import number_words
 
 _POWERS_OF_TEN = {
     1: "tens decena decenas dizaine dizaines zehner",
-    2: "hundreds cientos centaines cent_mille hundert cento centinaia",
-    3: "thousands thou tausend mille mila mil_unidades millares milhares duizend k tys tysiac qian",
+    2: "hundreds cientos centaines hundert cento centinaia",
+    3: "thousands thou tausend mille mila millares milhares duizend k tys tysiac qian",
     4: "wan myriad myriads",
     6: "millions mln mio mn mill millón millon millones millionen milioni milione milhão milhões milhoes miljoen milion"
     " miliony milionów milyon triệu juta",
@@ -76,7 +76,7 @@ OPERATIONS = frozenset(
         *("percentile", "promille", "grand", "mil", "tenths", "hundredths", "thousandths", "millionths", "tenth"),
         *("au carré", "cuadrado", "quadrato", "quadrat", "hoch", "cubo", "carré", "demi", "medio", "halb"),
         *("kilo", "mega", "giga", "tera", "milli", "micro", "nano", "zillion", "zillions", "gazillion", "bazillion"),
-        *("факториал", "квадрат", "процентов", "пол", "половина", "в", "на"),
+        *("факториал", "квадрат", "пол", "половина", "в", "на"),
         *number_words.SMALL,
         *MULTIPLES,
     )

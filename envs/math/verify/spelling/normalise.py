@@ -32,7 +32,18 @@ _WRAPPED = re.compile(
     r"\s*\{((?:[^{}]|\{[^{}]*\})*)\}"
 )
 _DEGREES = re.compile(r"\^\s*(?:\\circ(?![a-zA-Z])|\{\s*\\circ\s*\})|\\degree(?![a-zA-Z])")
-_DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("`", "`"), ('"', '"'))
+_DOUBLED = re.compile(r"\\\\(?=[a-zA-Z]{2})")
+"""The backslashes of a command that was escaped twice."""
+_DELIMITERS = (
+    ("$$", "$$"),
+    (r"\$", r"\$"),
+    ("$", "$"),
+    (r"\(", r"\)"),
+    (r"\[", r"\]"),
+    ("**", "**"),
+    ("`", "`"),
+    ('"', '"'),
+)
 _ENDING = re.compile(r"(?:(?<!\\)\\[,;:! ]|[\s.,;])+$")
 _SYNONYMS = {
     synonym: command
@@ -72,7 +83,7 @@ _PRIME = r"(?:'|\^?\s*\{?\s*\\prime(?![a-zA-Z])\s*\}?|′)"
 _REWRITINGS = table(
     (r"\\not\s*=", r"\\ne "),
     (r"(?<!\\)\\\|", "|"),
-    (r"^(?:\s*\\\\)+|(?:\\\\\s*|\\newline(?![a-zA-Z]))+$", ""),
+    (r"^(?:\s*\\\\(?![a-zA-Z]))+|(?:\\\\\s*|\\newline(?![a-zA-Z]))+$", ""),
     (r"\\bm(?![a-zA-Z])", r"\\boldsymbol"),
     (r"\\(?:operatorname\s*\{\s*)?(arc)?tg(?![a-zA-Z])(?:\s*\})?", r"\\\1tan "),
     (r"\\(?:operatorname\s*\{\s*)?(arc)?co?tg(?![a-zA-Z])(?:\s*\})?", r"\\\1cot "),
@@ -119,6 +130,8 @@ def latex(answer: str) -> str:
     text = _decimal_point(characters.to_latex(answer)).replace("{,}", ",").replace(r"\!", "").strip()
     text = _DECORATIONS.sub(" ", text)
     text = rewrite(text, _REWRITINGS)
+    if r"\begin" not in text:
+        text = _DOUBLED.sub(r"\\", text)
     text = _strip_delimiters(text)
     text = re.sub(r"US\s*(?=\\?\$)", "", text).replace(r"\$", CURRENCY).replace(r"\%", "%").replace("{%}", "%")
     text = re.sub(r"\$(?=\s*-?[\d.])", CURRENCY, text).replace("$", "")
