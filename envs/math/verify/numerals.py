@@ -52,11 +52,12 @@ _CURRENCIES = {normalise.CURRENCY: "dollar", "€": "euro", "£": "gbp", "¥": "
 _MONEY_WITH_LETTER = re.compile(r"(k|K|MM?|B|bn)(USD|EUR|GBP|JPY|INR|CNY|CHF)")
 _MONEY_FIRST = re.compile(r"(USD|EUR|GBP|JPY|INR|CNY|CHF)\s*(?=[\d.])")
 _ABOUT = re.compile(
-    r"^(?:\\approx|\\sim|approximately|about|roughly|exactly|\\equiv|(?:the )?(?:final )?answer:?(?: is:?)?)\s*",
+    r"^(?:\\approx|\\sim|approximately|about|roughly|exactly|\\equiv|大约|约|一共|共|(?:the )?(?:final )?answer:?(?: is:?)?)\s*",
     re.IGNORECASE,
 )
 MODULUS = re.compile(r"\s*\(?\s*\\?(?:[pb]?mod|modulo)(?![a-zA-Z])\s*\{?\s*(\d{1,30})\s*\}?\s*\)?$", re.ASCII)
 _REMARK = re.compile(r"(?<=.)(\s*)\(([^()]*)\)$")
+_ROOT = re.compile(r"(?:double|triple|repeated|real|simple) roots?")
 _OR = re.compile(r"^(?:or|i\.e\.,?|=|\\approx)\s*")
 _COMPOUND = re.compile(r"(?<=[a-zA-Z])[.,]?\s*(?:and\s+)?(?=\d)", re.ASCII)
 _WHOLE_AND_PART = re.compile(r"(\d+) and (\d+\s*/\s*\d+|\\frac\{\d+\}\{\d+\})", re.ASCII)
@@ -95,6 +96,8 @@ def _harmless(number: Number, remark: str, apart: bool) -> bool:
     again = _quantity(number_words.digits(_OR.sub("", remark.strip())))
     if again is not None:
         return again.value == number.value and (apart or not remark[:1].isdigit())
+    if _ROOT.fullmatch(remark.strip()):
+        return True
     return (
         counts(remark) and re.search("[a-zA-Z]{3}", remark) is not None and re.search(r"[\d\\=<>+*/^]", remark) is None
     )

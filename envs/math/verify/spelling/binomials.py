@@ -10,12 +10,13 @@ _TOP, _BOTTOM = _ARGUMENT.format("top"), _ARGUMENT.format("bottom")
 _SCRIPTS = (
     re.compile(rf"(?<![a-zA-Z\\]){_NAME}\s*_\s*{_TOP}\s*\^\s*{_BOTTOM}"),
     re.compile(rf"(?<![a-zA-Z\\]){_NAME}\s*\^\s*{_BOTTOM}\s*_\s*{_TOP}"),
-    re.compile(rf"(?:\{{\s*\}}\s*|^|(?<=[\s=+*/(-]))[_^]\s*{_TOP}\s*{_NAME}\s*_\s*{_BOTTOM}"),
+    re.compile(rf"(?:\{{\s*\}}\s*|^|(?<=[\s=+*/({{-]))[_^]\s*{_TOP}\s*{_NAME}\s*_\s*{_BOTTOM}"),
 )
 _PERMUTATION = re.compile(
     r"(?:\{\s*\}\s*)?[_^]\s*\{?\s*(\d{1,4})\s*\}?\s*(?:P|\\mathrm\{P\})\s*_\s*\{?\s*(\d{1,4})\s*\}?"
 )
 _TYPED = re.compile(r"(?P<top>\d{1,4})\s*C\s*_?\s*\{?(?P<bottom>\d{1,4})\}?")
+_CALLED = re.compile(r"nCr\s*\(\s*(?P<top>\w{1,9})\s*,\s*(?P<bottom>\w{1,9})\s*\)")
 _CHOOSE = re.compile(
     r"(?P<top>\d+|[a-z])\s*(?:\\(?:text|mathrm)\s*\{\s*choose\s*\}|\bchoose\b)\s*(?P<bottom>\d+|[a-z])(?!\w)"
 )
@@ -30,7 +31,7 @@ def to_latex(text: str) -> str:
     if "choose" in text:
         text = _CHOOSE.sub(_binomial, text)
     if "C" in text:
-        for pattern in _SCRIPTS:
+        for pattern in (_CALLED, *_SCRIPTS):
             text = pattern.sub(_binomial, text)
         text = _binomial(typed) if (typed := _TYPED.fullmatch(text.strip())) else text
     if "P" in text and (chosen := _PERMUTATION.fullmatch(text.strip())) and int(chosen[2]) <= int(chosen[1]):

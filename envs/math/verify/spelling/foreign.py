@@ -27,7 +27,7 @@ _RUSSIAN = """
 кв=sq куб=cubic
 """
 _NO_NOUNS = re.compile(
-    "[分成折半多余餘多阶階方根幂進进制模倍倒负負零一二三四五六七八九十百千万萬亿億제진법배]|階乗|계승|个半|小数"
+    "[成折半多余餘多阶階方根幂進进制模倍倒负負零一二三四五六七八九十百千万萬亿億제진법배]|階乗|계승|个半|小数|分之"
 )
 """Characters that change the number: fractions, powers, bases, multiples."""
 

@@ -83,7 +83,7 @@ _PRIME = r"(?:'|\^?\s*\{?\s*\\prime(?![a-zA-Z])\s*\}?|′)"
 _REWRITINGS = table(
     (r"\\not\s*=", r"\\ne "),
     (r"(?<!\\)\\\|", "|"),
-    (r"^(?:\s*\\\\(?![a-zA-Z]))+|(?:\\\\\s*|\\newline(?![a-zA-Z]))+$", ""),
+    (r"^(?:\s*\\\\(?![a-zA-Z]{2}))+|(?:\\\\\s*|\\newline(?![a-zA-Z]))+$", ""),
     (r"\\bm(?![a-zA-Z])", r"\\boldsymbol"),
     (r"\\(?:operatorname\s*\{\s*)?(arc)?tg(?![a-zA-Z])(?:\s*\})?", r"\\\1tan "),
     (r"\\(?:operatorname\s*\{\s*)?(arc)?co?tg(?![a-zA-Z])(?:\s*\})?", r"\\\1cot "),
@@ -94,6 +94,7 @@ _REWRITINGS = table(
     (r"\\(?:mathrm|text)(?:\s*\{\s*([ei])\s*\}|\s+([ei])(?![a-zA-Z]))|\\([ij])math(?![a-zA-Z])", r"\1\2\3"),
     (r"\\(?:operatorname\*?|mathrm|text)\s*\{\s*((?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|ln|log|exp|gcd)\s*\}", r"\\\1 "),
     (r"\\(?:text|mathrm|mbox)\s*\{\s*(,?)\s*(and|or)\s*,?\s*\}", r"\1 \2 "),
+    (r"\\(?:text|mathrm|mbox)\s*\{\s*([,;])\s*\}", r"\1 "),
     (r"\{([^{}]*)\\choose(?![a-zA-Z])([^{}]*)\}", r"\\binom{\1}{\2}"),
     (
         r"\\frac\s*\{\s*\\(?:text|mathrm)\{([^{}]*)\}\s*\}\s*\{\s*\\(?:text|mathrm)\{([^{}]*)\}(\^[23])?\s*\}",
