@@ -52,7 +52,8 @@ _CURRENCIES = {normalise.CURRENCY: "dollar", "€": "euro", "£": "gbp", "¥": "
 _MONEY_WITH_LETTER = re.compile(r"(k|K|MM?|B|bn)(USD|EUR|GBP|JPY|INR|CNY|CHF)")
 _MONEY_FIRST = re.compile(r"(USD|EUR|GBP|JPY|INR|CNY|CHF)\s*(?=[\d.])")
 _ABOUT = re.compile(
-    r"^(?:\\approx|\\sim|大约|约|一共|共|approximately|about|roughly|exactly|\\equiv|(?:the )?(?:final )?answer:?(?: is:?)?)\s*",
+    r"^(?:\\approx|\\sim|大约|约|一共|共|approximately|about|roughly|exactly|\\equiv"
+    r"|(?:the )?(?:final )?answer:?(?: is:?)?)\s*",
     re.IGNORECASE,
 )
 MODULUS = re.compile(r"\s*\(?\s*\\?(?:[pb]?mod|modulo)(?![a-zA-Z])\s*\{?\s*(\d{1,30})\s*\}?\s*\)?$", re.ASCII)
