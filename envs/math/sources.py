@@ -17,16 +17,19 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from gagpo.base.errors import InvalidArgument
+from gagpo.envs.math.choices import choice_problem
 from gagpo.envs.math.problems import SPLITS, Problem, check_split, content_key, split_of
 from gagpo.envs.math.tables import BadRow, file_rows, hub_tables
-from gagpo.envs.math.verify.answers import canonical
+from gagpo.envs.math.verify.answers import Words, canonical
 from gagpo.envs.math.verify.extract import MAX_ANSWER, extract
 from gagpo.envs.math.verify.verifier import read_gold
 from gagpo.envs.tasks import TaskSet, UnknownTask
 
 MAX_PROBLEM = 20_000
 """Longest problem text, in characters."""
-Gold = Literal["plain", "hashes", "boxed"]
+MAX_WORDS = 20
+"""Longest gold answer in words that is not taken for a worked solution."""
+Gold = Literal["auto", "plain", "hashes", "boxed"]
 _SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 
 
@@ -38,16 +41,19 @@ class Source:
     config: the data set's configuration, if it has several.
     splits: our split -> the data set's. Without it, splits of equal name; a data set with one split is divided.
     problem, answer: columns; several names separated by ``|`` are tried in order.
-    gold: format of the answer column: ``plain`` (the answer, or a list of answers), ``hashes`` (after ``####``) or
-        ``boxed`` (in the last box).
+    gold: format of the answer column: ``plain`` (the answer, or a list of answers), ``hashes`` (after ``####``),
+        ``boxed`` (in the last box), or ``auto``: a worked solution with any of these marks or "The answer is", else
+        plain.
+
+    Rows with options are multiple-choice questions (:mod:`gagpo.envs.math.choices`).
     """
 
     path: str
     config: str | None = None
     splits: Mapping[str, str] | None = None
-    problem: str = "problem|question|prompt"
-    answer: str = "answer|final_answer|solution"
-    gold: Gold = "plain"
+    problem: str = "problem|question|prompt|query|instruction"
+    answer: str = "answer|final_answer|golden|gold|ground_truth|target|solution|output|response"
+    gold: Gold = "auto"
 
     def __post_init__(self) -> None:
         if self.gold not in get_args(Gold):
@@ -103,7 +109,9 @@ def gold_of(value: object, how: str) -> str:
         return str(int(value)) if abs(value) < 1e15 and value == int(value) else repr(value)
     if not isinstance(value, str):
         raise InvalidArgument(f"the answer is of type {type(value).__name__}")
-    if how != "plain":
+    if how == "auto":
+        value = _answer_of_solution(value)
+    elif how != "plain":
         found = extract(value, (how,))
         if found is None:
             raise InvalidArgument("the answer has no ####" if how == "hashes" else r"the solution has no \boxed{...}")
@@ -113,6 +121,21 @@ def gold_of(value: object, how: str) -> str:
     if len(value) > MAX_ANSWER:
         raise InvalidArgument(f"the answer is longer than {MAX_ANSWER} characters")
     return str(value).strip()
+
+
+def _answer_of_solution(text: str) -> str:
+    """The marked answer of a worked solution; ``text`` itself without a mark."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    marked = extract(text, ("hashes",)) or extract(text, ("boxed",))
+    if marked is None and len(lines) > 1:
+        marked = extract(text, ("phrase",))
+    if marked is not None:
+        return marked.text
+    if len(text.split()) <= MAX_WORDS or (len(text) <= MAX_ANSWER and not isinstance(read_gold(text), Words)):
+        return text
+    raise InvalidArgument(
+        r"the answer is a worked solution without ####, \boxed{...} or 'The answer is'; mark its answer"
+    )
 
 
 class LoadedProblems:
@@ -259,12 +282,13 @@ def _check_row(number: int, row: object, source: Source) -> Problem:
         raise row
     if not isinstance(row, Mapping):
         raise InvalidArgument(f"not an object with columns but a {type(row).__name__}")
-    text, answer = _cell(row, source.problem), _cell(row, source.answer)
+    text = _cell(row, source.problem)
     if not isinstance(text, str) or not text.strip():
         raise InvalidArgument("the problem is empty")
+    choice = choice_problem(row, text, tuple(source.answer.split("|")))
+    text, gold = choice or (text, gold_of(_cell(row, source.answer), source.gold))
     if len(text) > MAX_PROBLEM:
         raise InvalidArgument(f"the problem is longer than {MAX_PROBLEM} characters")
-    gold = gold_of(answer, source.gold)
     read_gold(gold)
     for name, value in (("problem", text), ("answer", gold)):
         if any("\ud800" <= character <= "\udfff" for character in value):
@@ -275,14 +299,16 @@ def _check_row(number: int, row: object, source: Source) -> Problem:
 
 
 def _cell(row: Mapping[str, object], columns: str) -> object:
-    """The first of ``columns`` that the row has, in any case where none is spelled alike."""
+    """The first of ``columns`` that is not empty, in any case where none is spelled alike."""
     lower = {column.strip().lower(): column for column in reversed(list(row)) if isinstance(column, str)}
-    for column in columns.split("|"):
-        if column in row:
+    names = columns.split("|")
+    present = [column for column in names if column in row]
+    present += [lower[column.lower()] for column in names if column.lower() in lower]
+    for column in present:
+        if row[column] is not None:
             return row[column]
-    for column in columns.split("|"):
-        if column.lower() in lower:
-            return row[lower[column.lower()]]
+    if present:
+        return row[present[0]]
     have = ", ".join(map(repr, list(row)[:12]))
     raise InvalidArgument(f"no column {' or '.join(map(repr, columns.split('|')))}; the row has {have or 'no columns'}")
 

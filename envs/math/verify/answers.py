@@ -6,7 +6,7 @@ exactly in this process; a :class:`Formula` or :class:`Relation` may need comput
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from gagpo.envs.math.verify.spelling import normalise
@@ -22,6 +22,7 @@ class Number:
     percent: followed by a percent sign.
     counted: followed by a noun that is not a unit, as in ``12 apples``.
     base: 2 in ``1011_2``.
+    multiple: 10^6 in ``5 M``, where the unit may also be a multiple.
     modulus: 7 in ``3 \\pmod 7``.
     name: ``x`` in ``x = 3``.
     division: an integer written as a quotient, such as ``14/2``.
@@ -36,6 +37,7 @@ class Number:
     unit: Unit | None = None
     counted: bool = False
     base: int | None = None
+    multiple: int = 1
     modulus: int | None = None
     name: str = ""
     division: bool = False
@@ -70,12 +72,14 @@ class Sequence:
 
     opening, closing: the brackets as written; empty for a bare list.
     name: the variable of an interval or union.
+    label: ``C`` in ``C(10, 3)``, a point or a binomial coefficient.
     """
 
     items: tuple[Answer, ...]
     opening: str = ""
     closing: str = ""
     name: str = ""
+    label: str = field(default="", compare=False)
 
     @property
     def ordered(self) -> bool:

@@ -30,9 +30,13 @@ from gagpo.envs.math.verify.answers import (
     canonical,
     to_latex,
 )
+from gagpo.envs.math.verify.conditions import is_natural
 from gagpo.envs.math.verify.numerals import SIGNIFICANT_DIGITS, agrees, read_number
+from gagpo.envs.math.verify.residues import residue, same_residues
 from gagpo.envs.math.verify.spelling import brackets, normalise
+from gagpo.envs.math.verify.spelling.factors import LETTERS
 from gagpo.envs.math.verify.spelling.symbols import variables
+from gagpo.envs.math.verify.spelling.units import unit
 from gagpo.envs.math.verify.unevaluated import unevaluated_operations
 
 Reason = Literal["match", "mismatch", "no_answer", "unparsable", "timeout"]
@@ -55,6 +59,10 @@ def same(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
     """Whether ``prediction`` equals ``gold``. Not symmetric: the gold answer sets the kind and form."""
     if gold == prediction:
         return True
+    if isinstance(gold, Number) or isinstance(prediction, Number):
+        wanted, given = residue(gold), residue(prediction)
+        if wanted is not None and given is not None:
+            return same_residues(wanted, given)
     match gold, prediction:
         case (Family(), Family()):
             return same(gold.general, prediction.general, symbolic)
@@ -91,6 +99,26 @@ def same(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
             return gold.pointed and _same_vectors(gold, prediction, symbolic)
         case (Sequence(), Sequence()):
             return _same_sequences(gold, prediction, symbolic)
+        case (Sequence(), _) | (_, Sequence()):
+            return _value_and_sequence(gold, prediction, symbolic)
+        case (Number(), Formula()):
+            return _number_and_formula(gold, prediction, symbolic)
+        case (Formula(), Number() | Formula()):
+            return _same_formulas(gold, prediction, symbolic)
+    return False
+
+
+def _value_and_sequence(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
+    """Compare a value with a sequence: a list of one, a formula with its domain, or a binomial coefficient."""
+    match gold, prediction:
+        case (Formula(), Sequence(opening="", items=(Formula() as main, *domain))) if domain and all(
+            is_natural(main, condition) for condition in domain
+        ):
+            return same(gold, main, symbolic)
+        case (Formula(), Sequence(label="C", items=(top, bottom))) if r"\binom" in gold.latex:
+            return same(gold, _binomial(top, bottom), symbolic)
+        case (Sequence(label="C", items=(top, bottom)), Formula()) if r"\binom" in prediction.latex:
+            return same(_binomial(top, bottom), prediction, symbolic)
         case (Sequence(items=(item,)), _) if not isinstance(item, Sequence):
             return same(item, prediction, symbolic)
         case (_, Sequence(items=(item,))) if not isinstance(item, Sequence):
@@ -104,19 +132,23 @@ def same(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
                 return True
             # two spellings of one value, as in "1/2 or 0.5"
             return len(items) <= 3 and all(same(gold, item, symbolic) for item in items)
-        case (Number(), Formula()):
-            if gold.unit and (number := read_number(_LETTER_UNIT.sub(r"\1 \2", prediction.latex))):
-                return same_numbers(gold, number)  # 7m, which could also be a product
-            if gold.places is not None and prediction.rounded is not None:
-                return same_numbers(gold, prediction.rounded)
-            if gold.unit and gold.unit.dimension == "angle" and r"\pi" in prediction.latex:
-                return _equal(gold, prediction, symbolic)
-            # A long decimal may stand for a formula: 1.4142136 for a root of 2.
-            rounded = gold.places is not None and gold.significant >= SIGNIFICANT_DIGITS
-            return rounded and _equal(gold, prediction, symbolic)
-        case (Formula(), Number() | Formula()):
-            return _same_formulas(gold, prediction, symbolic)
     return False
+
+
+def _number_and_formula(gold: Number, prediction: Formula, symbolic: Symbolic) -> bool:
+    if gold.unit and (number := read_number(_LETTER_UNIT.sub(r"\1 \2", prediction.latex))):
+        return same_numbers(gold, number)  # 7m, which could also be a product
+    if gold.places is not None and prediction.rounded is not None:
+        return same_numbers(gold, prediction.rounded)
+    if gold.unit and gold.unit.dimension == "angle" and r"\pi" in prediction.latex:
+        return _equal(gold, prediction, symbolic)
+    # A long decimal may stand for a formula: 1.4142136 for a root of 2.
+    rounded = gold.places is not None and gold.significant >= SIGNIFICANT_DIGITS
+    return rounded and _equal(gold, prediction, symbolic)
+
+
+def _binomial(top: Answer, bottom: Answer) -> Formula:
+    return Formula(rf"\binom{{{to_latex(top)}}}{{{to_latex(bottom)}}}")
 
 
 def _equal(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
@@ -133,10 +165,15 @@ def same_numbers(gold: Number, prediction: Number) -> bool:
     if prediction.division and not gold.division:
         return False
     if gold.base or prediction.base:
-        bases = {number.base for number in (gold, prediction) if number.base}
-        return len(bases) == 1 and gold.value == prediction.value
-    if gold.modulus and prediction.modulus and gold.modulus != prediction.modulus:
-        return False
+        # The question may have named the base of the gold answer; a base that only the prediction has is another form.
+        bases = (gold.base, None) if gold.base else (10,)
+        return prediction.base in bases and gold.value == prediction.value
+    if gold.modulus or prediction.modulus:
+        return same_residues(gold, prediction)
+    if prediction.unit and prediction.unit.dimension == "ratio" and not gold.unit:  # 5 ppm is not 5
+        prediction = replace(prediction, value=prediction.value * prediction.unit.size, unit=None)
+    if prediction.multiple > 1 and not gold.unit:
+        prediction = replace(prediction, value=prediction.value * prediction.multiple, unit=None)
     for one, other in ((gold, prediction), (prediction, gold)):
         if (one.unit and other.percent) or ((one.unit or one.percent) and other.counted and not other.percent):
             return False
@@ -179,7 +216,7 @@ def _close(gold: Number, prediction: Number, scale: Fraction = Fraction(1)) -> b
     return shorter.significant >= SIGNIFICANT_DIGITS and agrees(shorter.value, shorter.places or 0, exact)
 
 
-_LETTER_UNIT = re.compile(r"(\d)([a-zA-Z])$")
+_LETTER_UNIT = re.compile(r"(\d)([a-zA-Z]{1,4})$")
 _PLAIN_REPLIES = ("yes", "no", "true", "false")
 _REPLY_END = re.compile(r",|;|\.|  |\bbecause\b|\bsince\b")
 _LIST_OF_WORDS = re.compile(r"\s*,\s*(?:and\s+)?|\s+and\s+")
@@ -196,6 +233,8 @@ def _same_words(gold: Answer, prediction: Answer) -> bool:
     return wanted == given or (lists[0] == lists[1] and all(len(part.split()) <= 2 for part in lists[0]))
 
 
+_MULTIPLES = frozenset(filter(None, map(unit, LETTERS)))
+"""Units whose symbols may also be multiples."""
 _INFINITE = (INFINITY, MINUS_INFINITY)
 _EQUALITY = re.compile(r"=|\\equiv(?![a-zA-Z])")
 
@@ -208,6 +247,8 @@ def _same_formulas(gold: Formula, prediction: Number | Formula, symbolic: Symbol
     if gold.name != prediction.name or gold.name not in ("y", "z") or not variables(gold.latex):
         wanted, given = replace(gold, name=""), replace(prediction, name="")
     if isinstance(given, Formula):
+        if given.unit in _MULTIPLES and not wanted.unit:
+            return False  # 5x M may be five million x
         if wanted.unit and given.unit and wanted.unit != given.unit:
             if wanted.unit.dimension != given.unit.dimension:
                 return False
@@ -261,7 +302,31 @@ def _same_vectors(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
     return same(found[0], found[1], symbolic)
 
 
+def _without_repeats(sequence: Sequence, symbolic: Symbolic, count: int) -> Sequence:
+    """A set with every member once; members that need algebra are compared if there are more than ``count``."""
+    if sequence.opening != r"\{":
+        return sequence
+    members = list(dict.fromkeys(sequence.items))
+    for is_same in (_written_alike, same):
+        if is_same is same and len(members) <= count:
+            break
+        distinct: list[Answer] = []
+        for member in members:
+            if not any(is_same(other, member, symbolic) for other in distinct):
+                distinct.append(member)
+        members = distinct
+    return replace(sequence, items=tuple(members))
+
+
+def _written_alike(one: Answer, other: Answer, symbolic: Symbolic) -> bool:
+    if isinstance(one, Number) and isinstance(other, Number):
+        return replace(one, places=None, significant=0) == replace(other, places=None, significant=0)
+    return type(one) is type(other) and canonical(one) == canonical(other)
+
+
 def _same_sequences(gold: Sequence, prediction: Sequence, symbolic: Symbolic) -> bool:
+    gold = _without_repeats(gold, symbolic, len(prediction.items))
+    prediction = _without_repeats(prediction, symbolic, len(gold.items))
     if len(gold.items) != len(prediction.items) or not _same_name(gold.name, prediction.name):
         return False
     wanted, given = _coordinates(gold), _coordinates(prediction)

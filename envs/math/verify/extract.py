@@ -1,12 +1,15 @@
 r"""Find the final answer in a response, by three methods in this order.
 
-``boxed``: the last non-empty ``\boxed{...}`` (or ``\fbox``) with matching braces.
+``boxed``: the last non-empty ``\boxed{...}`` (or ``\fbox``) with matching braces; several boxes that only commas,
+"and" or "or" join are one list.
 ``hashes``: the text after the last ``####``, to the end of the line.
-``phrase``: the text after the last "the answer is", "final answer:", "answer =" or similar, up to a clause that
-explains it, or within the last ``<answer>...</answer>``; for a question with choices also a bold letter (``**D**``) at
-the end.
+``phrase``: the text after the last "the answer is", "final answer:", "answer =" or similar, in the languages of
+:mod:`gagpo.envs.math.verify.cues`, up to a clause that explains it, or within the last ``<answer>...</answer>``; a last
+line such as ``A: 18``; for a question with choices also a bold letter (``**D**``) at the end.
 
-Only the end of the response is searched, in linear time. Thoughts (``<think>...</think>``) are never searched.
+An answer that is taken back after it does not count; the one that replaces it does
+(:mod:`gagpo.envs.math.verify.retraction`). Only the end of the response is searched, in linear time. Thoughts
+(``<think>...</think>``) are never searched.
 """
 
 from __future__ import annotations
@@ -14,6 +17,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from gagpo.envs.math.verify import cues
+from gagpo.envs.math.verify.retraction import retraction
 
 METHODS = ("boxed", "hashes", "phrase")
 
@@ -22,6 +29,8 @@ TAIL = 20_000
 MAX_ANSWER = 1_000
 """Longest answer, in characters; longer ones are ignored."""
 _MAX_BOXES = 32
+_MAX_BETWEEN = 60
+"""Longest text between two boxes of a list."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +44,6 @@ class Extraction:
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*")
 _HASHES = re.compile(r"####[ \t]*([^\n]*)")
-_PHRASE = re.compile(
-    r"\banswer\**(?:[ \t]+(?:to[ \t][^.\n]{1,60}?[ \t])?(?:is|was|equals|(?:would|should|must)[ \t]+be)\b[ \t]*:?"
-    r"|[ \t]*[:=])(?P<mark>[ \t*}]*)",
-    re.IGNORECASE,
-)
 _THOUGHT = re.compile(r"<(?P<end>/?)(?:think(?:ing)?|thoughts?|reasoning)\s*>", re.IGNORECASE)
 _EMPHASIS = re.compile(r"(?<![^\s(])(\*{1,3}|__)(?=\S)([^*\n]+?)(?<=\S)\1(?!\w)")
 _REASON = re.compile(r"(?<=\S)(?:,|;)?\s+(?:because|since|as|so that)\b")
@@ -50,10 +54,22 @@ _REMARK = re.compile(
 _CLOSING = (("\\[", "\\]"), ("\\(", "\\)"), ("(", ")"), ("[", "]"), ("{", "}"))
 _BOLD_CHOICE = re.compile(r"\*\*\s*(\(?[A-J](?:\)|[.:]|\b)[^*\n]{0,80})\*\*[.\s]*$")
 _MATH = re.compile(r"\$\$(?P<a>.+?)\$\$|\$(?P<b>(?:\\.|[^$\n\\])+)\$|\\\((?P<c>.+?)\\\)|\\\[(?P<d>.+?)\\\]", re.DOTALL)
+_JOINT = re.compile(r"\s*(?:,\s*)?(?:and|or|,|et|und|y|和|或)\s*(?=[$\\])")
+_DOUBT = re.compile(r",\s+(?:oh,? |oops,? )?(?:no|wait|sorry|i mean|correction)\b(?=[,:. ])", re.IGNORECASE)
 _TRAILING_UNIT = re.compile(r"\s*(\\?%|[a-zA-Z ]{1,30})(?=[.,\n]|$)")
+_NUMERIC = re.compile(r"[-+−]?\s*(?:[\d.$\\¥€£(\[{√]|[a-zA-Z]\s*=|\(?[A-J]\)?$)")
+"""The start of an answer that is not prose."""
+_MORE = re.compile(r"[\d\\$]")
 _TOKEN = re.compile(r"[-\w.]+")
 # A stop before a space ends a sentence; a decimal point does not, nor does "sq. units".
-_SENTENCE_END = re.compile(r"(?<!\bsq)[.!?](?=\s|$)|\n")
+_SENTENCE_END = re.compile(r"(?<!\bsq)\.{0,2}[.!?](?=\s|$)|…|[。！？]|\n")
+# Between two boxes of one list, with the name of the next: ``\boxed{3} and x = \boxed{7}``.
+_SPACES = r"(?:[\s$]|\\[()\[\]]|\\q?quad(?![a-zA-Z])|\\[,;: ])*"
+_OR = r"(?:\\text\s*\{\s*)?(?:and|or|y|et|und|oder|ou|和|或)(?:\s*\})?"
+_BETWEEN_BOXES = re.compile(
+    rf"{_SPACES}(?:[,;、，；]{_SPACES}(?:{_OR})?|{_OR}){_SPACES}(?:[a-zA-Z](?:_\w|_\{{\w+\}})?\s*=\s*)?"
+)
+_BOX_NAME = re.compile(r"([a-zA-Z](?:_\w|_\{\w+\})?)\s*=\s*$")
 
 
 def extract(response: str, methods: Sequence[str] = METHODS, choices: bool = False) -> Extraction | None:
@@ -73,10 +89,43 @@ def extract(response: str, methods: Sequence[str] = METHODS, choices: bool = Fal
     for method in METHODS:
         if method not in methods:
             continue
-        found = _FINDERS[method](tail) or (_bold_choice(tail) if choices and method == "phrase" else None)
+        found = _FINDERS[method](tail) or (_last_resort(tail, choices) if method == "phrase" else None)
         if found is not None:
-            text, start = found
-            return Extraction(text, method, offset + start)
+            return _unless_retracted(tail, found, method, offset)
+    return None
+
+
+class _Found(NamedTuple):
+    """An answer, the start of its mark, and its end in the text that was searched."""
+
+    text: str
+    start: int
+    end: int
+
+
+def _unless_retracted(tail: str, found: _Found, method: str, offset: int) -> Extraction | None:
+    taken_back = retraction(tail, found.end, of_words=not re.search(r"\d", found.text))
+    if taken_back is None:
+        return Extraction(found.text, method, offset + found.start)
+    if taken_back.start < 0:
+        return None
+    content, _ = _content(tail, taken_back.start, "")
+    return Extraction(content, "phrase", offset + taken_back.start) if content else None
+
+
+def _last_resort(tail: str, choices: bool) -> _Found | None:
+    """A bold letter, or the result that the end of a response states, or its last line if that is ``A: 18``."""
+    if choices and (letter := _bold_choice(tail)):
+        return letter
+    last_line = tail.rstrip().rfind("\n") + 1
+    for pattern, begin in ((cues.RESULT, 0), (cues.LABELLED, last_line)):
+        mentions = list(pattern.finditer(tail, begin))
+        found = _after_cue(tail, mentions[-1]) if mentions else None
+        if found is None or not _NUMERIC.match(found.text) or _MORE.search(tail, found.end):
+            continue  # prose, or an intermediate result
+        if choices and pattern is cues.LABELLED and len(found.text.strip("()")) > 1:
+            continue  # the letter A and the value it stands for
+        return found
     return None
 
 
@@ -107,25 +156,45 @@ def without_thoughts(response: str) -> str:
     return "".join(kept) + response[position:]
 
 
-def _boxed(text: str) -> tuple[str, int] | None:
-    end = len(text)
+def _boxed(text: str) -> _Found | None:
+    """The last box, or the last boxes if they form a list."""
+    last = _last_box(text, len(text))
+    if last is None:
+        return None
+    boxes = [last]
+    while len(boxes) < _MAX_BOXES and (before := _last_box(text, boxes[0].start)) is not None:
+        # A nested box ends after the next one starts.
+        apart = boxes[0].start - before.end
+        if not 0 <= apart <= _MAX_BETWEEN or not _BETWEEN_BOXES.fullmatch(text, before.end, boxes[0].start):
+            break
+        boxes.insert(0, before)
+    if len(boxes) == 1:
+        return last
+    names = [_BOX_NAME.search(text, max(0, box.start - 20), box.start) for box in boxes]
+    items = [f"{name[1]} = {box.text}" if name else box.text for name, box in zip(names, boxes, strict=True)]
+    joined = ", ".join(items if all(names) else [box.text for box in boxes])
+    return _Found(joined, boxes[0].start, last.end) if len(joined) <= MAX_ANSWER else last
+
+
+def _last_box(text: str, end: int) -> _Found | None:
+    """The last box that starts before ``end`` and is not empty."""
     for _ in range(_MAX_BOXES):
         start = max(text.rfind(r"\boxed", 0, end), text.rfind(r"\fbox", 0, end))
         if start < 0:
             return None
         match = _BOX.match(text, start)
-        content = _group(text, match.end()) if match else None
+        content, position = _group(text, match.end()) if match else (None, start)
         if content is not None and content.strip():
-            return content.strip(), start
+            return _Found(content.strip(), start, position)
         end = start
     return None
 
 
-def _group(text: str, position: int) -> str | None:
-    """The content of the brace group (or the token) at ``position``; None if it is not closed."""
+def _group(text: str, position: int) -> tuple[str | None, int]:
+    """The content of the brace group (or the token) at ``position`` and its end; None if it is not closed."""
     if not text.startswith("{", position):
         match = _TOKEN.match(text, position)
-        return match[0] if match and len(match[0]) <= MAX_ANSWER else None
+        return (match[0], match.end()) if match and len(match[0]) <= MAX_ANSWER else (None, position)
     depth, i = 0, position
     limit = min(len(text), position + MAX_ANSWER + 2)
     while i < limit:
@@ -137,45 +206,87 @@ def _group(text: str, position: int) -> str | None:
         elif character == "}":
             depth -= 1
             if depth == 0:
-                return text[position + 1 : i]
+                return text[position + 1 : i], i + 1
         i += 1
-    return None
+    return None, position
 
 
-def _hashes(text: str) -> tuple[str, int] | None:
+def _hashes(text: str) -> _Found | None:
     start = text.rfind("####")
     match = _HASHES.match(text, start) if start >= 0 else None
     content = match[1].strip() if match else ""
-    return (content, start) if content and len(content) <= MAX_ANSWER else None
+    if cues.HEADED.fullmatch(text, start, match.end() if match else start):
+        return None  # "#### Answer" is a heading
+    return _Found(content, start, match.end()) if match and content and len(content) <= MAX_ANSWER else None
 
 
-def _phrase(text: str) -> tuple[str, int] | None:
-    last: re.Match[str] | None = None
-    for match in _PHRASE.finditer(text):
-        if text[match.end() :].strip():
-            last = match
+def _phrase(text: str) -> _Found | None:
+    last = _last_cue(text)
     end = text.rfind("</answer>")
     start = text.rfind("<answer>", 0, max(0, end))
     if start >= 0 and (last is None or last.start() < end):
         tagged = text[start + len("<answer>") : end].strip()
         inner = _phrase(tagged)
-        return (inner[0] if inner else tagged, start) if 0 < len(tagged) <= MAX_ANSWER else None
-    if last is None:
-        return None
-    rest = text[last.start("mark") : last.end() + MAX_ANSWER]
-    rest = _EMPHASIS.sub(r"\2", rest.lstrip()).lstrip(" \t*}\n")
-    formula = _MATH.match(rest)
+        return _Found(inner.text if inner else tagged, start, end) if 0 < len(tagged) <= MAX_ANSWER else None
+    return _after_cue(text, last) if last is not None else None
+
+
+def _last_cue(text: str) -> re.Match[str] | None:
+    """The last statement or heading of an answer that is followed by text."""
+    last: re.Match[str] | None = None
+    for match in cues.STATED.finditer(text):
+        if text[match.end() :].strip():
+            last = match
+    for match in cues.HEADED.finditer(text, last.end() if last else 0):
+        if _is_brief(text[match.end() :]):
+            last = match
+    return last
+
+
+def _after_cue(text: str, cue: re.Match[str]) -> _Found | None:
+    before = text[text.rfind("\n", 0, cue.start()) + 1 : cue.start()]
+    content, end = _content(text, cue.start("mark"), before)
+    content = cues.ENDINGS.sub("", cues.translated(content, cue[0])).strip()
+    return _Found(content, cue.start(), end) if content else None
+
+
+def _content(text: str, position: int, before: str) -> tuple[str, int]:
+    """The answer at ``position``, up to the end of its formula or sentence, and where that is.
+
+    before: the text in front of its mark on the same line.
+    """
+    rest = text[position : position + MAX_ANSWER]
+    start = position + len(rest) - len(rest.lstrip())
+    rest = text[start : start + MAX_ANSWER]
+    emphasis = _EMPHASIS.match(rest)
+    shown = _EMPHASIS.sub(r"\2", rest).lstrip(" \t*}\n")
+    formula = _MATH.match(shown)
     if formula is not None:
         content = next(group for group in formula.groups() if group is not None)
-        unit = _TRAILING_UNIT.match(rest, formula.end())
+        unit = _TRAILING_UNIT.match(shown, formula.end())
+        end = formula.end()
         if unit and formula["d"] is None:
             content += _conclusion(f"0{unit[0]}")[1:]
+            end = unit.end()
+        while (joint := _JOINT.match(shown, end)) and (further := _MATH.match(shown, joint.end())):
+            content = f"{content}, {next(group for group in further.groups() if group is not None)}"
+            end = further.end()
     else:
-        stop = _SENTENCE_END.search(rest)
-        before = text[text.rfind("\n", 0, last.start()) + 1 : last.start()]
-        content = _conclusion(_within(before, rest[: stop.start()] if stop else rest))
-    content = content.strip().strip("*").strip()
-    return (content, last.start()) if content else None
+        stop = _SENTENCE_END.search(shown)
+        end = stop.start() if stop else len(shown)
+        if doubt := _DOUBT.search(shown, 1, end):  # "5, no, 6"
+            end = doubt.start()
+        content = _conclusion(_within(before, shown[:end]))
+    # Emphasis and space were dropped in front of the answer, so the end is at least this far.
+    end = start + end + (len(emphasis[1]) if emphasis else 0)
+    return content.strip().strip("*").strip(), min(end, len(text))
+
+
+def _is_brief(text: str) -> bool:
+    """Whether the first line of ``text`` may be an answer rather than the start of an explanation."""
+    line = text.strip().partition("\n")[0]
+    words = re.findall(r"[^\W\d_]{2,}", _MATH.sub(" ", line))
+    return bool(line) and len(words) <= 6
 
 
 def _conclusion(prose: str) -> str:
@@ -196,10 +307,10 @@ def _within(before: str, content: str) -> str:
     return content
 
 
-def _bold_choice(text: str) -> tuple[str, int] | None:
+def _bold_choice(text: str) -> _Found | None:
     start = text.rfind("**", 0, max(0, text.rfind("**")))
     match = _BOLD_CHOICE.match(text, start) if start >= 0 else None
-    return (match[1].strip(), start) if match else None
+    return _Found(match[1].strip(), start, match.end()) if match else None
 
 
 _FINDERS = {"boxed": _boxed, "hashes": _hashes, "phrase": _phrase}

@@ -8,14 +8,15 @@ from dataclasses import replace
 from fractions import Fraction
 
 from gagpo.envs.math.verify.answers import Number
-from gagpo.envs.math.verify.spelling import moments, normalise, number_words
+from gagpo.envs.math.verify.spelling import foreign, moments, normalise, number_words
 from gagpo.envs.math.verify.spelling.brackets import enclosed
-from gagpo.envs.math.verify.spelling.units import unit
+from gagpo.envs.math.verify.spelling.factors import LETTERS, MONEY_LETTERS, MULTIPLES, OPERATIONS
+from gagpo.envs.math.verify.spelling.units import is_usual, unit
 
 SIGNIFICANT_DIGITS = 6
 """A decimal equals a rounded value if it has at least this many significant digits, all of them correct."""
 _MAX_EXPONENT = 300
-_INTEGER = r"\d{1,3}(?:,\d{3})+|\d{1,3}(?: \d{3})+|\d+"
+_INTEGER = r"[1-9]\d{0,2}(?:,\d{3})+|\d{1,3}(?: \d{3})+|\d+"
 _DECIMAL = rf"(?:{_INTEGER})?\.\d+|(?:{_INTEGER})\.?"
 _SIMPLE = re.compile(rf"(?P<number>{_DECIMAL})", re.ASCII)
 _SCIENTIFIC = re.compile(
@@ -37,27 +38,27 @@ _FRACTION = re.compile(
     rf"|(?P<rtop>\d+)\s*:\s*(?P<rbottom>\d+)",
     re.ASCII,
 )
+_SYSTEMS = {"binary": 2, "ternary": 3, "octal": 8, "decimal": 10, "hexadecimal": 16, "hex": 16}
 _BASED = re.compile(
-    rf"\(?(\d+)\)?\s*(?:_\s*\{{?\s*\(?|\(?base[ -])(\d{{1,2}}|{'|'.join(number_words.SMALL)})\s*\)?\}}?", re.ASCII
+    rf"\(?(\d+)\)?\s*(?:_\s*\{{?\s*\(?|\(?(?:in )?base[ -])(\d{{1,2}}|{'|'.join(number_words.SMALL)})\s*\)?\}}?"
+    rf"|\(?(?P<digits>\d+)\)?,?\s+\(?(?:in )?(?P<system>{'|'.join(_SYSTEMS)})\)?",
+    re.ASCII,
 )
 _PERCENT = re.compile(r"\s*(?:%|percent\b|per cent\b|percentage points\b)", re.IGNORECASE)
-_UNIT = re.compile(r"\s*(?P<words>(?:[a-zA-Z./ -]|\\(?:cdot|mu|Omega)(?![a-zA-Z])|\^\s*\{?-?[1-4]\}?)+)$", re.ASCII)
-_NO_NOUNS = {
-    *("and", "not", "nor", "half", "third", "quarter", "plus", "minus", "times", "over", "squared", "cubed"),
-    *number_words.SMALL,
-    *number_words.MULTIPLES,
-    *("score", "gross", "lakh", "lakhs", "crore", "crores", "grand"),
-}
-_NOUN = re.compile(r"of|in|a|sq\.?|cu|[a-z]{3,}(?:\^\{?[23]\}?|-squared)?")
+_UNIT = re.compile(r"\s*(?P<words>(?:[^\W\d_]|[./ -]|\\(?:cdot|mu|Omega)(?![a-zA-Z])|\^\s*\{?-?[1-4]\}?)+)$")
+_NOUN = re.compile(r"of|in|a|sq\.?|cu|[^\W\d_]{3,}(?:\^\{?[23]\}?|-squared)?")
 _SIGN = re.compile(r"\s*([-+])\s*")
 _CURRENCIES = {normalise.CURRENCY: "dollar", "€": "euro", "£": "gbp", "¥": "yen", "₹": "rupee", "₩": "won"}
+_MONEY_WITH_LETTER = re.compile(r"(k|K|MM?|B|bn)(USD|EUR|GBP|JPY|INR|CNY|CHF)")
 _MONEY_FIRST = re.compile(r"(USD|EUR|GBP|JPY|INR|CNY|CHF)\s*(?=[\d.])")
 _ABOUT = re.compile(
-    r"^(?:\\approx|\\sim|approximately|about|roughly|exactly|\\equiv|(?:the )?(?:final )?answer:?(?: is:?)?)\s*",
+    r"^(?:\\approx|\\sim|大约|约|一共|共|approximately|about|roughly|exactly|\\equiv"
+    r"|(?:the )?(?:final )?answer:?(?: is:?)?)\s*",
     re.IGNORECASE,
 )
-_MODULUS = re.compile(r"\s*\(?\s*\\?(?:[pb]?mod|modulo)(?![a-zA-Z])\s*\{?\s*(\d{1,30})\s*\}?\s*\)?$", re.ASCII)
+MODULUS = re.compile(r"\s*\(?\s*\\?(?:[pb]?mod|modulo)(?![a-zA-Z])\s*\{?\s*(\d{1,30})\s*\}?\s*\)?$", re.ASCII)
 _REMARK = re.compile(r"(?<=.)(\s*)\(([^()]*)\)$")
+_ROOT = re.compile(r"(?:double|triple|repeated|real|simple) roots?")
 _OR = re.compile(r"^(?:or|i\.e\.,?|=|\\approx)\s*")
 _COMPOUND = re.compile(r"(?<=[a-zA-Z])[.,]?\s*(?:and\s+)?(?=\d)", re.ASCII)
 _WHOLE_AND_PART = re.compile(r"(\d+) and (\d+\s*/\s*\d+|\\frac\{\d+\}\{\d+\})", re.ASCII)
@@ -75,16 +76,15 @@ def read_number(plain: str) -> Number | None:
     (Fraction(5, 1), None, Fraction(5, 2))
     """
     text = plain if _REPEATING.search(plain) else _DOTS.sub(r"\1", plain)
-    text = _ABOUT.sub("", text.strip())
+    text = foreign.percent(_ABOUT.sub("", text.strip()))
     if text[:1].isalpha() or " and " in text or number_words.is_fraction(text):
         text = number_words.digits(text)
     if both := _WHOLE_AND_PART.fullmatch(text):
         number = _quantity(f"{both[1]} {both[2]}")
         return number and replace(number, items=(Fraction(int(both[1])), number.value - int(both[1])))
-    if modulus := _MODULUS.search(text):
+    if modulus := MODULUS.search(text):
         number = _quantity(text[: modulus.start()])
-        reduced = number is not None and 0 <= number.value < int(modulus[1])
-        return replace(number, modulus=int(modulus[1])) if number is not None and reduced else None
+        return replace(number, modulus=int(modulus[1])) if number is not None and int(modulus[1]) else None
     number = _quantity(text) or _compound(text)
     if number is None and (remark := _REMARK.search(text)):
         number = _quantity(text[: remark.start()])
@@ -97,7 +97,11 @@ def _harmless(number: Number, remark: str, apart: bool) -> bool:
     again = _quantity(number_words.digits(_OR.sub("", remark.strip())))
     if again is not None:
         return again.value == number.value and (apart or not remark[:1].isdigit())
-    return re.search("[a-zA-Z]{3}", remark) is not None and re.search(r"[\d\\=<>+*/^]", remark) is None
+    if _ROOT.fullmatch(remark.strip()):
+        return True
+    return (
+        counts(remark) and re.search("[a-zA-Z]{3}", remark) is not None and re.search(r"[\d\\=<>+*/^]", remark) is None
+    )
 
 
 def _compound(text: str) -> Number | None:
@@ -147,7 +151,7 @@ def _quantity(text: str) -> Number | None:
     number = replace(number, value=sign * number.value, items=items)
     if match := _PERCENT.match(text, position):
         number, position = replace(number, percent=True), match.end()
-    rest = text[position:].rstrip(" .")
+    rest = foreign.to_english(text[position:].rstrip(" ."))
     if rest.strip() in _CURRENCIES:
         currency, rest = _CURRENCIES[rest.strip()], ""
     if not rest:
@@ -160,17 +164,13 @@ def _with_unit(number: Number, rest: str, currency: str) -> Number | None:
     if match is None or number.base is not None:
         return None
     words = re.sub(r"^of an? ", "", match["words"].strip(" .-"))
-    first, _, others = words.partition(" ")
-    if first.lower() in number_words.MULTIPLES and rest[0].isspace():
-        number = replace(number, value=number.value * number_words.MULTIPLES[first.lower()], places=None)
-        if others:
-            return _with_unit(number, f" {others}", currency)
-        return replace(number, unit=unit(currency)) if currency else number
+    if (multiplied := _multiplied(number, words, rest, currency)) is not None:
+        return multiplied
     if currency and words.startswith(("/", "per ")):
         return replace(number, unit=unit(currency + (words if words[0] == "/" else f" {words}")) or unit(currency))
     known = unit(words)
-    if known is not None and (len(words) > 1 or rest[0].isspace()):
-        return replace(number, unit=known)
+    if known is not None and (rest[0].isspace() or (len(words) > 1 and is_usual(words))):
+        return replace(number, unit=known, multiple=LETTERS.get(words, 1))
     # A noun says what was counted ("12 apples"); without a space, letters could be variables.
     nouns = re.sub(r"\s+(\^|(?=squared))", r"\1", words.lower()).split()
     if not rest[0].isspace() or FUNCTION.search(words) or not all(map(_is_noun, nouns)):
@@ -179,14 +179,37 @@ def _with_unit(number: Number, rest: str, currency: str) -> Number | None:
     return replace(number, unit=found, counted=found is None and not {"unit", "units"} & {*nouns})
 
 
+def _multiplied(number: Number, words: str, rest: str, currency: str) -> Number | None:
+    """The number times a multiple in ``words``, as in ``5 million dollars`` or ``$5M``; None without one."""
+    if letter := _MONEY_WITH_LETTER.fullmatch(words):  # 5 MUSD
+        words = " ".join(letter.groups())
+    first, _, others = words.partition(" ")
+    factor = MULTIPLES.get(first.lower().rstrip(".")) if rest[0].isspace() or rest[0] == "-" or len(first) > 3 else None
+    if currency:
+        factor = MONEY_LETTERS.get(first, factor)
+    elif others and first in ("k", "K", "M", "MM", "B"):  # 5 M dollars
+        factor = MONEY_LETTERS[first]
+    if factor is None:
+        return None
+    number = replace(number, value=number.value * factor, places=None, items=())
+    if others:
+        return _with_unit(number, f" {others}", currency)
+    return replace(number, unit=unit(currency)) if currency else number
+
+
 def _beginnings(nouns: list[str]) -> list[str]:
     """The first words, longest first, of a description such as ``minutes of work``, which may name a unit."""
     return [" ".join(nouns[:end]) for end in range(len(nouns) - 1, 0, -1) if len(nouns[end - 1]) > 2]
 
 
+def counts(words: str) -> bool:
+    """Whether ``words`` after a value may name what was counted; false for ``million`` or ``squared``."""
+    return not any(word.strip(".-") in OPERATIONS for word in re.split(r"[\s-]+", words.lower()))
+
+
 def _is_noun(word: str) -> bool:
     """Whether ``word`` may belong to the name of what is counted."""
-    return word not in _NO_NOUNS and _NOUN.fullmatch(word) is not None
+    return word not in OPERATIONS and _NOUN.fullmatch(word) is not None
 
 
 def _value(text: str, position: int) -> tuple[Number, int] | None:
@@ -202,8 +225,8 @@ def _value(text: str, position: int) -> tuple[Number, int] | None:
         number = _quotient(match)
         return (number, match.end()) if number is not None else None
     if match := _BASED.match(text, position):
-        base = number_words.SMALL[match[2]] if match[2] in number_words.SMALL else int(match[2])
-        return Number(Fraction(int(match[1])), base=base), match.end()
+        number = _based(match)
+        return (number, match.end()) if number is not None else None
     match = _SIMPLE.match(text, position)
     if match is None:
         return None
@@ -215,6 +238,13 @@ def _value(text: str, position: int) -> tuple[Number, int] | None:
         places = None if number.places is None else max(0, number.places - exponent)
         return replace(number, value=number.value * Fraction(10) ** exponent, places=places), scientific.end()
     return number, position
+
+
+def _based(match: re.Match[str]) -> Number | None:
+    """A number with its base; None if a digit is too large for it."""
+    digits, name = match[1] or match["digits"], match[2] or match["system"]
+    base = int(name) if name.isdigit() else (_SYSTEMS | number_words.SMALL)[name]
+    return Number(Fraction(int(digits)), base=base) if base > int(max(digits)) else None
 
 
 def _decimal(digits: str) -> Number:

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from fractions import Fraction
 
-from gagpo.envs.math.verify import piecewise, regions, relations
+from gagpo.envs.math.verify import piecewise, regions, relations, systems
 from gagpo.envs.math.verify.answers import (
     INFINITY,
     MINUS_INFINITY,
@@ -22,8 +22,9 @@ from gagpo.envs.math.verify.answers import (
     Words,
 )
 from gagpo.envs.math.verify.extract import MAX_ANSWER
-from gagpo.envs.math.verify.numerals import FUNCTION, agrees, read_number
-from gagpo.envs.math.verify.spelling import brackets, moments, normalise, phrases
+from gagpo.envs.math.verify.numerals import FUNCTION, MODULUS, agrees, counts, read_number
+from gagpo.envs.math.verify.spelling import brackets, declarations, moments, normalise, phrases
+from gagpo.envs.math.verify.spelling.factors import LETTERS
 from gagpo.envs.math.verify.spelling.integers import family
 from gagpo.envs.math.verify.spelling.symbols import variables
 from gagpo.envs.math.verify.spelling.units import unit
@@ -46,7 +47,9 @@ _NO_CHOICE = re.compile(r"(?:and|or)\b|[-+*/^=<>,;_&(\\]")
 _CUP = re.compile(r"\\cup(?![a-zA-Z])")
 _MINUS = re.compile(r"\\setminus(?![a-zA-Z])|-(?=\s*\\\{)")
 _NAMED_TUPLE = re.compile(r"\(\s*([^()=]{1,60})\)\s*(?:=|\\in(?![a-zA-Z]))\s*(\(.*\)|\\\{.*\\\})")
-_POINT = re.compile(r"^[A-Z]'?\s*(?=\()|(?<=\))\s*\^\s*\{?\s*(?:T|\\top|\\intercal)\s*\}?$")
+_POINT = re.compile(
+    r"^(?:[A-Z]'?|\\(?:text|mathrm)\s*\{\s*[A-Z]\s*\})\s*(?=\()|(?<=\))\s*\^\s*\{?\s*(?:T|\\top|\\intercal)\s*\}?$"
+)
 _SET_BUILDER = re.compile(r"\\\{\s*[a-zA-Z]\s*(?:\\in\s*\\mathbb\{R\}\s*)?(?:[|:])\s*(.+?)\s*\\\}")
 _LINE = re.compile(r"\\math(?:bb|bf)\{R\}(?P<scripts>\s*[\^_].*)?")
 _PARTS_OF_THE_LINE = {"+": ">", "-": "<", "0+": r"\ge", "+0": r"\ge", "0-": r"\le", "-0": r"\le"} | {
@@ -64,6 +67,7 @@ _SYSTEM = re.compile(
     re.DOTALL,
 )
 _UNIT_VECTORS = re.compile(r"\s*([+-]?)\s*([^+-]*?)\s*(?:\\cdot\s*)?\\mathbf\{([ijk])\}")
+_PLUS_MINUS, _MINUS_PLUS = re.compile(r"\\pm(?![a-zA-Z])"), re.compile(r"\\mp(?![a-zA-Z])")
 _APPROXIMATELY = re.compile(r"\\approx(?![a-zA-Z])")
 _UNIT_AFTER = re.compile(
     r"(?:(?<=[^-+=/\s])\s*(\\(?:text|mathrm|mbox)\s*\{[^{}]*\})|\s[a-zA-Z]{2,})(?:\s*\^\s*\{?[23]\}?)?$"
@@ -101,6 +105,7 @@ def _read(text: str, depth: int) -> Answer:
     text = text.strip()
     if (spellings := family(text)) and depth < _MAX_NESTED:
         return Family(*(_read(spelling, depth + 1) for spelling in spellings))
+    text = declarations.stripped(text)
     plain = normalise.plain(text)
     if not plain:
         raise Unreadable("empty")
@@ -147,10 +152,13 @@ def _with_name(answer: Answer, stated: relations.Statement) -> Answer:
 
 def _formula(text: str) -> Formula:
     """An expression, its unit separated."""
+    if text.startswith(normalise.CURRENCY) and len(text) > 1:
+        return Formula(text[1:].strip(), unit=unit("dollar"))
     match = None if r"\int" in text else _UNIT_AFTER.search(text)  # dm is a differential
     words = normalise.plain(match[0]) if match else ""
     known = unit(words)
-    if match and (known or match[1] or words.endswith(("unit", "units"))):
+    is_multiple = words in LETTERS and known is None
+    if match and counts(words) and not is_multiple and (known or match[1] or words.endswith(("unit", "units"))):
         return Formula(text[: match.start()].strip(), unit=known)
     return Formula(text)
 
@@ -159,7 +167,9 @@ def _looks_like_words(plain: str) -> bool:
     """Whether ``plain`` is not a formula: letters, separate numbers and punctuation, and a real word among them."""
     if re.search(r"[\\^_=<>+*/|{}]|\d[a-zA-Z]|[a-zA-Z]\d", plain) or FUNCTION.search(plain.lower()):
         return False
-    return any(len(word) >= 3 and set("aeiouyAEIOUY") & set(word) for word in re.findall(r"[^\W\d_]+", plain))
+    return plain.lower() == "no" or any(
+        len(word) >= 3 and set("aeiouyAEIOUY") & set(word) for word in re.findall(r"[^\W\d_]+", plain)
+    )
 
 
 def _wrapped_choice(text: str, depth: int) -> Choice | None:
@@ -183,11 +193,13 @@ def _choice(plain: str, depth: int) -> Choice | None:
 
 def _several(text: str, depth: int) -> Answer | None:
     """An answer of several parts (alternatives, conditions, lists, rows of a matrix), or None."""
-    if {text.count(r"\pm"), text.count(r"\mp")} in ({0, 1}, {1}):
-        signs = (text.replace(r"\pm", upper).replace(r"\mp", lower) for upper, lower in ("+-", "-+"))
+    if {len(_PLUS_MINUS.findall(text)), len(_MINUS_PLUS.findall(text))} in ({0, 1}, {1}):
+        signs = (_PLUS_MINUS.sub(upper, _MINUS_PLUS.sub(lower, text)) for upper, lower in ("+-", "-+"))
         both = tuple(_read(re.sub(r"^\s*\+", "", signed), depth) for signed in signs)
         return _join(text, both, ["and"]) if r"\ne" in text else Sequence(both)
     if r"\begin" in text:
+        if separate := systems.environments(text):
+            return Sequence(tuple(_read(system, depth) for system in separate))
         return _environment(text, depth)
     if r"\approx" in text:
         exact, *rounded = brackets.split(text, _APPROXIMATELY)[0]
@@ -200,15 +212,20 @@ def _several(text: str, depth: int) -> Answer | None:
             return _read(named[2], depth)
         if all(names) and len(names) == len(values):
             return Sequence(tuple(_read(f"{name} = {value}", depth) for name, value in zip(names, values, strict=True)))
+    if (solutions := systems.solutions(text)) is not None:
+        return Sequence(tuple(_read(solution, depth) for solution in solutions))
     parts, joints = brackets.split(text, relations.SEPARATOR)
+    if joints and (modulus := MODULUS.search(parts[-1])) and not any(map(MODULUS.search, parts[:-1])):
+        parts[:-1] = [part + modulus[0] for part in parts[:-1]]  # x \equiv 2, 3 \pmod 5
     if not joints and r"\cup" in text:
         parts, joints = brackets.split(text, _CUP)
         joints = ["or"] * len(joints) if all(map(relations.is_relation, parts)) else []
     if not joints or len(parts) > MAX_ITEMS or not all(parts):
         return None
-    if r"\ne" in parts[0] and not any(map(relations.is_relation, parts[1:])):  # x \ne 2, 3
-        name = parts[0].partition(r"\ne")[0]
-        parts[1:] = [rf"{name} \ne {part}" for part in parts[1:]]
+    first = next((number for number, part in enumerate(parts) if r"\ne" in part), len(parts))
+    if not any(map(relations.is_relation, parts[first + 1 :])):  # x \ne 2, 3
+        name = parts[first].partition(r"\ne")[0] if first < len(parts) else ""
+        parts[first + 1 :] = [rf"{name} \ne {part}" for part in parts[first + 1 :]]
     return _join(text, tuple(_read(part, depth) for part in parts), joints)
 
 
@@ -305,7 +322,8 @@ def _delimited(text: str, depth: int) -> Answer | None:
     rows = [item.items for item in items if isinstance(item, Sequence) and item.opening == "["]
     if opening == "[" and len(rows) == len(items) and len({*map(len, rows)}) == 1:
         return Matrix(tuple(rows))
-    return Sequence(items, opening, closing)
+    label = "C" if re.match(r"\s*(?:C|\\(?:text|mathrm)\s*\{\s*C\s*\})\s*\(", text) else ""
+    return Sequence(items, opening, closing, label=label)
 
 
 def _difference(whole: str, points: Answer, depth: int) -> Answer | None:

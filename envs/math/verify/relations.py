@@ -21,12 +21,16 @@ SEPARATOR = re.compile(r"\s*[,;]\s*(?:(?:and|or)\s+)?|\s+(?:and|or)\s+|\s*\\(?:l
 """Separators of list items and conditions."""
 _VARIABLE = re.compile(VARIABLE)
 _CONSTANTS = ("e", "i")
+_VECTOR = r"\\(?:overline|widehat|vec|over(?:left)?(?:right)?arrow|mathbf|boldsymbol|bar|hat)\s*\{[^{}]*\}"
 _NAMED = re.compile(
     # f(x + 1), P(A \cap B), E[X], (f \circ g)(x)
     r"(?:[fghFGHPEV](?:_\w|_\{[^{}]*\})?(?:'*|\^\s*\{\s*-1\s*\})|\(\s*f[^()]*g\s*\))\s*[(\[].*[)\]]"
     r"|[a-mo-wA-W](?:_\w|_\{[^{}]*\})?'*\([\w, ]{1,12}\)|[nxyz]'*\([a-zA-Z]\)"  # p(2), y(t), but not the product x(2)
     r"|(?:\\?[a-zA-Z]+(?:\s+|(?=\\)|(?=\()|$)){1,6}(?:\([\w, ]{1,12}\))?"  # total cost, m\angle A, \gcd(a, b), \sin x
-    r"|\[[A-Z]+\]|\|(?:[zw]|[^|=]*[A-Z][^|=]*)\||\\(?:overline|widehat|vec)\s*\{[^{}]*\}"  # [ABC], |z|, \overline{AB}
+    rf"|\[[A-Z]+\]|\|(?:[zw]|[^|=]*[A-Z][^|=]*)\||(?:\|\s*)?{_VECTOR}(?:\s*\\(?:cdot|times)\s*{_VECTOR})*(?:\s*\|)?"
+    r"|\\frac\s*\{\s*(?:\\mathrm\{d\}|d)\s*[a-zA-Z]\s*\}\s*\{\s*(?:\\mathrm\{d\}|d)\s*[a-zA-Z]\s*\}"
+    # [ABC], |z|, \overline{AB}, \vec{a} \cdot \vec{b}, \frac{dy}{dx}
+    r"|n\([^()]*[A-Z][^()]*\)|\\#\s*[A-Z]|[a-zA-Z]\s*\^\s*\{?\s*(?:\*|\\ast|\\star)\s*\}?"  # n(A \cup B), \#A, x^*
 )
 
 
@@ -94,8 +98,11 @@ def name_of(side: str) -> str | None:
 def holds(lefts: list[str], value: Number) -> bool:
     """Whether the sides before a number equal it, as far as the calculator can tell."""
     for left in lefts:
+        if name_of(left):
+            continue  # x = y = 5, AB = CD = 5
         try:
-            if calculate(_arithmetic(left)) != (value.value / 100 if value.percent else value.value):
+            difference = calculate(_arithmetic(left)) - (value.value / 100 if value.percent else value.value)
+            if difference % value.modulus if value.modulus else difference:
                 return False
         except CalculatorError:
             # Accept what it cannot compute, such as roots and sums, but not lists or parts of them.

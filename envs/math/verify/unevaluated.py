@@ -58,7 +58,11 @@ def unevaluated_operations(gold: str, prediction: str) -> frozenset[str]:
     (frozenset(), frozenset())
     """
     left = _operations(prediction, of_variables=False)
-    return left - _operations(gold, of_variables=True) if left else left
+    if not left:
+        return left
+    allowed = _operations(gold, of_variables=True)
+    # A binomial coefficient that may stay can also be written with factorials.
+    return left - allowed - (frozenset(("factorial",)) if "binom" in allowed else frozenset())
 
 
 def _operations(latex: str, of_variables: bool) -> frozenset[str]:

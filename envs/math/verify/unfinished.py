@@ -23,7 +23,7 @@ def unfinished(tree: Any) -> frozenset[str]:
     r"""The kinds of unfinished work in a formula as written.
 
     sum: terms that can be combined (``2x + 3x``, ``\sqrt{18} + \sqrt{8}``), perhaps after expansion (``2(x + 1) + x``).
-    product: of numbers, of powers of e, of roots of constants.
+    product: of numbers, of powers of e, of imaginary units, of roots of constants.
     power: of an integer other than 10, of a power or product; a product of powers with one base.
     division: by a number or factor that divides the numerator.
     denominator: a sum of constants.
@@ -196,6 +196,8 @@ def _kinds_of_product(node: Any) -> Iterator[str]:
     powers_of_e = [f for f in product.factors if f == sympy.E or (isinstance(f, sympy.exp) and not f.free_symbols)]
     if max(len(product.numbers), len(product.divisors), len(powers_of_e)) > 1 or len({*roots}) < len(roots):
         yield "product"
+    if product.factors.count(sympy.I) > 1:
+        yield "product"
     sums = [factor for factor in product.factors if factor.is_Add]
     if not node.free_symbols and (len(sums) > 1 or (sympy.I in product.factors and any(s.has(sympy.I) for s in sums))):
         yield "expansion"
@@ -234,7 +236,9 @@ def _kinds_of_power(node: Any) -> Iterator[str]:
     if exponent in (0, 1):
         yield "power"
     if exponent.is_Integer and abs(exponent) > 1:
-        if (base.is_Rational and abs(base) != 10) or base == sympy.I or isinstance(base, sympy.exp):
+        if (base.is_Rational and abs(base) != 10) or isinstance(base, sympy.exp):
+            yield "power"
+        if evaluate(base) in (sympy.I, -sympy.I):
             yield "power"
         if (base.is_Pow and base.exp.is_Rational) or (base.is_Mul and _Product(base).numbers):
             yield "power"

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from gagpo.base.child import Pipe
+from gagpo.envs.math.verify import library
 from gagpo.envs.math.verify.compare import same
 from gagpo.envs.math.verify.reading import Unreadable, read
 from gagpo.envs.math.verify.symbolic import Unparsable, equal
@@ -46,13 +47,20 @@ def compare(gold: str, prediction: str, seconds: float) -> str:
     """The reason of the verdict: match, mismatch, unparsable or timeout."""
     try:
         with cpu_limit(seconds):
-            return "match" if same(read(gold), read(prediction), equal) else "mismatch"
-    except (Unparsable, Unreadable):
+            return _decide(gold, prediction)
+    except Unreadable:
         return "unparsable"
     except (OutOfTime, MemoryError, RecursionError):
         return "timeout"
     except Exception:  # computer algebra failed
         return "unparsable"
+
+
+def _decide(gold: str, prediction: str) -> str:
+    try:
+        return "match" if same(read(gold), read(prediction), equal) else "mismatch"
+    except Unparsable:
+        return "match" if library.equal(gold, prediction) else "unparsable"
 
 
 def main(pipe: Pipe) -> None:

@@ -33,8 +33,8 @@ def test_columns_can_be_named(tmp_path):
 
 
 BAD_ROWS = [
-    ({"problem": "?"}, "no column 'answer' or 'final_answer' or 'solution'; the row has 'problem'"),
-    ({"answer": "1"}, "no column 'problem' or 'question' or 'prompt'; the row has 'answer'"),
+    ({"problem": "?"}, "no column 'answer' or 'final_answer' or .* 'response'; the row has 'problem'"),
+    ({"answer": "1"}, "no column 'problem' or 'question' or .* 'instruction'; the row has 'answer'"),
     ({"problem": "  ", "answer": "1"}, "the problem is empty"),
     ({"problem": None, "answer": "1"}, "the problem is empty"),
     ({"problem": "x" * 30_000, "answer": "1"}, "longer than 20000"),

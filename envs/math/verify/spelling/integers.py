@@ -25,5 +25,7 @@ def family(text: str) -> tuple[str, str] | None:
         return None
     found = declared.groupdict()
     name, main = found.get("name") or found["last"], found.get("member") or text[: declared.start()].rstrip(" ,;")
+    if main.count("{") != main.count("}"):
+        return None  # within other text, such as "for all positive integers n"
     shared = _LETTER.sub(lambda letter: r"\iota " if letter[0] == name else letter[0], main)
     return (main, shared) if shared != main else None

@@ -22,7 +22,8 @@ _WEEKDAY = re.compile(r"(?:on )?(?P<name>(?:mon|tues|wednes|thurs|fri|satur|sun)
 _CLOCK = re.compile(r"(?P<hour>\d{1,2})(?:[:.](?P<minute>\d{2}))?\s*(?P<half>[ap])\.?\s?m\.?", re.IGNORECASE | re.ASCII)
 _NAMED = {"noon": "12:00", "12 noon": "12:00", "midnight": "00:00", "12 midnight": "00:00"}
 _HEXADECIMAL = re.compile(
-    r"\(?(?P<based>[0-9a-f]*[a-f][0-9a-f]*)\)?\s*(?:_\s*\{?\s*\(?16\)?\s*\}?|\(?base[ -](?:16|sixteen)\)?)"
+    r"\(?(?P<based>[0-9a-f]*[a-f][0-9a-f]*)\)?\s*"
+    r"(?:_\s*\{?\s*\(?16\)?\s*\}?|\(?(?:in )?(?:base[ -](?:16|sixteen)|hex(?:adecimal)?)\)?)"
     r"|0x(?P<marked>[0-9a-f]+)",
     re.IGNORECASE | re.ASCII,
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from gagpo.envs.math.verify.spelling import characters, plain_text
+from gagpo.envs.math.verify.spelling import binomials, characters, plain_text
 from gagpo.envs.math.verify.spelling.rewriting import rewrite, table
 
 CURRENCY = "¤"
@@ -22,7 +22,9 @@ _DECORATIONS = re.compile(
 )
 _SPACING = re.compile(r"(?<!\\)\\(?:[,;:> /]|(?:quad|qquad|thinspace|medspace)(?![a-zA-Z]))|~")
 _SIZING = re.compile(r"\\(?:left|right)\s*\.|\\(?:left|right|[bB]igg?[lrm]?)(?![a-zA-Z])\s*")
-_BARE_FRACTION = re.compile(r"\\frac\s*(?:(\d)|\{([^{}]*)\})\s*(?:(\d)|\{([^{}]*)\})")
+_BARE_FRACTION = re.compile(
+    r"\\frac(?:(?:\s+([a-zA-Z])(?=[\s{])|\s*(\d)|\s*\{([^{}]*)\}))\s*(?:(\d|[a-zA-Z](?![a-zA-Z]))|\{([^{}]*)\})"
+)
 _BARE_ROOT = re.compile(r"\\sqrt\s*(\d|[a-zA-Z])(?![a-zA-Z])")
 _BOX = re.compile(r"^\\(?:boxed|fbox)\s*\{(.*)\}$", re.DOTALL)
 _WRAPPED = re.compile(
@@ -30,7 +32,18 @@ _WRAPPED = re.compile(
     r"\s*\{((?:[^{}]|\{[^{}]*\})*)\}"
 )
 _DEGREES = re.compile(r"\^\s*(?:\\circ(?![a-zA-Z])|\{\s*\\circ\s*\})|\\degree(?![a-zA-Z])")
-_DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("`", "`"), ('"', '"'))
+_DOUBLED = re.compile(r"\\\\(?=[a-zA-Z]{2})")
+"""The backslashes of a command that was escaped twice."""
+_DELIMITERS = (
+    ("$$", "$$"),
+    (r"\$", r"\$"),
+    ("$", "$"),
+    (r"\(", r"\)"),
+    (r"\[", r"\]"),
+    ("**", "**"),
+    ("`", "`"),
+    ('"', '"'),
+)
 _ENDING = re.compile(r"(?:(?<!\\)\\[,;:! ]|[\s.,;])+$")
 _SYNONYMS = {
     synonym: command
@@ -47,7 +60,7 @@ _SYNONYMS = {
         ")": "rangle rparen",
         "]": "rbrack",
         ":": "colon",
-        "|": "mid vert lvert rvert",
+        "|": "mid vert lvert rvert Vert lVert rVert",
         r"\land ": "wedge",
         r"\lor ": "vee",
         r"\setminus ": "backslash smallsetminus",
@@ -69,10 +82,19 @@ _DEGREE = r"(?:\^\s*\{?\s*\\circ(?![a-zA-Z])\s*\}?|\\degree(?![a-zA-Z])|°)"
 _PRIME = r"(?:'|\^?\s*\{?\s*\\prime(?![a-zA-Z])\s*\}?|′)"
 _REWRITINGS = table(
     (r"\\not\s*=", r"\\ne "),
+    (r"(?<!\\)\\\|", "|"),
+    (r"^(?:\s*\\\\(?![a-zA-Z]{2}))+|(?:\\\\\s*|\\newline(?![a-zA-Z]))+$", ""),
+    (r"\\bm(?![a-zA-Z])", r"\\boldsymbol"),
+    (r"\\(?:operatorname\s*\{\s*)?(arc)?tg(?![a-zA-Z])(?:\s*\})?", r"\\\1tan "),
+    (r"\\(?:operatorname\s*\{\s*)?(arc)?co?tg(?![a-zA-Z])(?:\s*\})?", r"\\\1cot "),
+    (r"\s*(?::=|\\coloneqq(?![a-zA-Z]))", " ="),
+    (r"^\s*=", ""),
+    (r"^\\text(?:bf)?\s*\{\s*(?:[Tt]he )?(?:[Ff]inal )?[Aa]nswer(?: is)?:?\s*\}\s*(?=\S)", ""),
     (r"\{([^{}]*)\\over(?![a-zA-Z])([^{}]*)\}", r"\\frac{\1}{\2}"),
     (r"\\(?:mathrm|text)(?:\s*\{\s*([ei])\s*\}|\s+([ei])(?![a-zA-Z]))|\\([ij])math(?![a-zA-Z])", r"\1\2\3"),
     (r"\\(?:operatorname\*?|mathrm|text)\s*\{\s*((?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|ln|log|exp|gcd)\s*\}", r"\\\1 "),
     (r"\\(?:text|mathrm|mbox)\s*\{\s*(,?)\s*(and|or)\s*,?\s*\}", r"\1 \2 "),
+    (r"\\(?:text|mathrm|mbox)\s*\{\s*([,;])\s*\}", r"\1 "),
     (r"\{([^{}]*)\\choose(?![a-zA-Z])([^{}]*)\}", r"\\binom{\1}{\2}"),
     (
         r"\\frac\s*\{\s*\\(?:text|mathrm)\{([^{}]*)\}\s*\}\s*\{\s*\\(?:text|mathrm)\{([^{}]*)\}(\^[23])?\s*\}",
@@ -85,13 +107,17 @@ _REWRITINGS = table(
     (r"\\log\s*_\s*(?:e(?![a-zA-Z])|\{\s*e\s*\})", r"\\ln "),
     (r"\\(?:mathbb|Bbb)\s*\{?\s*([A-Z])(?![a-zA-Z])\s*\}?", r"\\mathbb{\1}"),
     (r"\\(?:hat|vec|mathbf|boldsymbol)\s*(?:\{\s*([ijk])\s*\}|([ijk])(?![a-zA-Z]))", r"\\mathbf{\1\2}"),
-    (r"(\d)\s*\^?\s*\{?\s*\\(?:text|mathrm)\s*\{\s*(?:st|nd|rd|th)\s*\}\s*\}?", r"\1"),
-    (r"(?<=\d)(?:st|nd|rd|ths?)(?![a-zA-Z])", ""),
+    # An ordinal, not 5 stone.
+    (r"(\d)\s*\^\s*\{?\s*\\(?:text|mathrm)\s*\{\s*(?:st|nd|rd|th)\s*\}\s*\}?", r"\1"),
+    (r"(\d)\s*\\(?:text|mathrm)\s*\{(?:(?<=1\\text\{)st|(?<=1\\mathrm\{)st|nd|rd|th)\s*\}", r"\1"),
+    (r"(?<=1)st(?![a-zA-Z])|(?<=\d)(?:nd|rd|ths?)(?![a-zA-Z])", ""),
     (r"(\.\d+|[,+-]\s*)\.\.\.", r"\1\\ldots "),
     (rf"({_DEGREE})\s*(\d+)\s*{_PRIME}\s*(\d+(?:\.\d+)?)\s*(?:\"|{_PRIME}{{2}})", r"\1 \2 arcminutes \3 arcseconds"),
     (rf"({_DEGREE})\s*(\d+(?:\.\d+)?)\s*{_PRIME}", r"\1 \2 arcminutes"),
     (r"(?<=\d)\s*'\s*(\d+)\s*(?:\"|'')", r" feet \1 inches"),
     (r"^0x(\d+)$", r"\1_{16}"),
+    (r"^0b([01]+)$", r"\1_{2}"),
+    (r"^0o([0-7]+)$", r"\1_{8}"),
     (r"\\(?:bf|it|rm)(?![a-zA-Z])", ""),
 )
 
@@ -102,19 +128,45 @@ def latex(answer: str) -> str:
     >>> latex(r"$\dfrac12$."), latex("½"), latex(r"\left( 1,\, 2 \right)")
     ('\\frac{1}{2}', '\\frac{1}{2}', '( 1, 2 )')
     """
-    text = characters.to_latex(answer).replace("{,}", ",").replace(r"\!", "").strip()
+    text = _decimal_point(characters.to_latex(answer)).replace("{,}", ",").replace(r"\!", "").strip()
     text = _DECORATIONS.sub(" ", text)
     text = rewrite(text, _REWRITINGS)
+    if r"\begin" not in text:
+        text = _DOUBLED.sub(r"\\", text)
     text = _strip_delimiters(text)
     text = re.sub(r"US\s*(?=\\?\$)", "", text).replace(r"\$", CURRENCY).replace(r"\%", "%").replace("{%}", "%")
     text = re.sub(r"\$(?=\s*-?[\d.])", CURRENCY, text).replace("$", "")
     text = _SIZING.sub("", _SPACING.sub(" ", text))
     text = _SYNONYM.sub(lambda m: _SYNONYMS[m[1]], text)
-    text = _BARE_FRACTION.sub(lambda m: rf"\frac{{{m[1] or m[2] or ''}}}{{{m[3] or m[4] or ''}}}", text)
+    text = _BARE_FRACTION.sub(lambda m: rf"\frac{{{m[1] or m[2] or m[3] or ''}}}{{{m[4] or m[5] or ''}}}", text)
+    text = binomials.to_latex(text)
     text = plain_text.to_latex(_BARE_ROOT.sub(r"\\sqrt{\1}", text))
     # Of a chain of conclusions the last one is the answer.
     steps = [step for step in text.split(r"\implies") if step.strip()]
     return " ".join(steps[-1].split()) if steps else ""
+
+
+_DECIMAL_COMMA = re.compile(
+    r"(?<![\d.,}])(?P<whole>0|\d{1,3}(?:(?:\.|\\[,;: ]|[ ~])\d{3})+|\d+)\{,\}(?P<part>\d+)(?!\d|\{,\}|[.,]\d)", re.ASCII
+)
+
+
+def _decimal_point(text: str) -> str:
+    r"""``text`` with the comma of ``3{,}5`` as a decimal point; that of ``1{,}234`` may separate thousands.
+
+    >>> _decimal_point("3{,}5"), _decimal_point("1.234{,}5"), _decimal_point("1{,}234"), _decimal_point("0{,}125")
+    ('3.5', '1234.5', '1{,}234', '0.125')
+    """
+    if "{,}" not in text:
+        return text
+
+    def rewritten(number: re.Match[str]) -> str:
+        whole, part = number["whole"], number["part"]
+        if len(part) == 3 and whole.isdigit() and whole != "0" and len(whole) <= 3:
+            return number[0]
+        return f"{re.sub(r'[^0-9]', '', whole)}.{part}"
+
+    return _DECIMAL_COMMA.sub(rewritten, text)
 
 
 def _strip_delimiters(text: str) -> str:

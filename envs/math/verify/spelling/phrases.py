@@ -29,6 +29,7 @@ _SENTENCES = table(
     (r"^[a-z]{3,30}(?: [a-z]{2,30}){0,2}:\s+(?=[-\d\\(])", ""),
     (r"^(?:the )?(?:solutions?|roots?|zeros?)(?: set)? (?:is|are):?\s+", ""),
     (r"^(?:either|both|exactly|at|a total of|(?:the )?points?)\s+(?=[-\d\\(])", ""),
+    (r"^(?:the )?(?:(?:half-)?open |closed )?interval\s+(?=[(\[])", ""),
     (r"^(?:for )?all real (?:numbers |values )?(?=\w\s*(?:[<>]|\\(?:le|ge|ne)\b))", ""),
     (r"^all (?:real )?numbers (?:\w )?(?:greater|more|larger) than ([-\d./]+)$", r"(\1, \\infty)"),
     (r"^all (?:real )?numbers (?:\w )?(?:less|smaller) than ([-\d./]+)$", r"(-\\infty, \1)"),

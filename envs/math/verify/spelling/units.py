@@ -19,8 +19,8 @@ class Unit(NamedTuple):
 
 _TABLE = """
 *m meter metre = length; *g gram gramme = mass; *s second sec = time; *A ampere amp = current; *mol mole = amount
-*K kelvin = kelvins; *cd candela = luminosity; *rad radian = radians; *B byte = information; *dB decibel = decibels
-degree deg = angle; year yr year_old years_old = years; revolution rev = revolutions; part_per_unit = ratio
+*K kelvin = kelvins; *cd candela = luminosity; *rad radian = radians; dB decibel = decibels; *B byte = information
+degree deg = angle; year yr year_old years_old = years; revolution rev = revolutions; partperunit = ratio
 degree_C degrees_C celsius degree_celsius degrees_celsius centigrade = Celsius
 degree_F degrees_F fahrenheit degree_fahrenheit degrees_fahrenheit = Fahrenheit
 *Hz hertz = s^-1; *N newton = kg m s^-2; *Pa pascal = N m^-2; *J joule = N m; *W watt = J s^-1; *C coulomb = A s
@@ -29,22 +29,25 @@ degree_F degrees_F fahrenheit degree_fahrenheit degrees_fahrenheit = Fahrenheit
 *lx lux = cd m^-2; *L liter litre = 1/1000 m^3; *l = L; *M molar = mol L^-1; *bit bit = 1/8 B; *bar bar = 100000 Pa
 *eV electronvolt electron_volt = 1602176634/10000000000000000000000000000 J; *cal calorie = 4184/1000 J
 *Wh watthour = 3600 J; *pc parsec = 30856775814913673 m; t ton tonne = 1000 kg; min minute = 60 s; h hr hour = 60 min
-cm centimeter centimetre = 1/100 m; dm decimeter decimetre = 1/10 m; cL centiliter centilitre = 1/100 L
-dL dl deciliter decilitre = 1/10 L; hPa hectopascal = 100 Pa; day = 24 h; week = 7 day; month = 1/12 year
-decade = 10 year; century centuries = 100 year
+kt kiloton kilotonne = 1000 t; Mt megaton megatonne = 1000 kt; Gt gigaton gigatonne = 1000 Mt; quintal = 100 kg
+jin = 1/2 kg; liang = 1/20 kg
+day = 24 h; week = 7 day; fortnight = 14 day; month = 1/12 year; decade = 10 year; century centuries = 100 year
+millennium millennia = 1000 year
 arcminute arcmin = 1/60 degree; arcsecond arcsec = 1/60 arcmin; gradian gon = 9/10 degree
 in inch inches = 254/10000 m; ft foot feet = 12 in; yd yard = 3 ft; mi mile = 1760 yd; furlong = 220 yd; fathom = 2 yd
+chain = 22 yd; league = 3 mi
 nmi nautical_mile = 1852 m; ly light_year lightyear = 9460730472580800 m; AU astronomical_unit = 149597870700 m
 micron = 1/1000 mm; angstrom = 1/10 nm; hectare ha = 10000 m^2; acre = 4840 yd^2; cc = cm^3
 gal gallon = 231 in^3; qt quart = 1/4 gal; pt pint = 1/2 qt; cup = 1/2 pt; fluid_ounce fl_oz = 1/8 cup
-tablespoon tbsp = 1/2 fl_oz; teaspoon tsp = 1/3 tbsp; lb pound = 45359237/100000 g; oz ounce = 1/16 lb; stone = 14 lb
+tablespoon tbsp = 1/2 fl_oz; teaspoon tsp = 1/3 tbsp; lb pound = 45359237/100000 g; oz ounce = 1/16 lb; st stone = 14 lb
 carat = 1/5 g; grain = 1/7000 lb; dyn dyne = 1/100000 N; erg = 1/10000000 J; gauss = 1/10000 T
 atm atmosphere = 101325 Pa; mmHg torr = 1/760 atm
 psi = 6894757/1000 Pa; btu = 1055 J; hp horsepower = 745699872/1000000 W; mph = mi h^-1
-kph kmh = km h^-1; knot = nmi h^-1; rpm = rev min^-1; per_mille permille = 1/1000 part_per_unit
-basis_point = 1/10000 part_per_unit; ppm = 1/1000000 part_per_unit
+kph kmh = km h^-1; knot = nmi h^-1; rpm = rev min^-1; per_mille permille = 1/1000 partperunit
+basis_point = 1/10000 partperunit; ppm = 1/1000000 partperunit
 dollar usd = dollars; cent = 1/100 dollar; gbp = sterling; pence = 1/100 gbp; euro eur = euros; yen jpy = yen
-yuan renminbi rmb cny = yuan; rupee inr = rupees; won krw = won; peso mxn = pesos; franc chf = francs
+yuan renminbi rmb cny = yuan; jiao = 1/10 yuan; half_km = 500 m
+rupee inr = rupees; won krw = won; peso mxn = pesos; franc chf = francs
 ruble rouble rub = rubles; krona kronor krone kroner = crowns; lira = lira; shekel = shekels; rand = rand
 zloty = zlotys
 """
@@ -53,9 +56,13 @@ zloty = zlotys
 After an asterisk, the symbol and the names take SI prefixes.
 """
 _PREFIXES = [
-    *(("P", "peta", 15), ("T", "tera", 12), ("G", "giga", 9), ("M", "mega", 6), ("k", "kilo", 3), ("m", "milli", -3)),
-    *(("u", "micro", -6), ("n", "nano", -9), ("p", "pico", -12), ("f", "femto", -15)),
+    *(("Q", "quetta", 30), ("R", "ronna", 27), ("Y", "yotta", 24), ("Z", "zetta", 21), ("E", "exa", 18)),
+    *(("P", "peta", 15), ("T", "tera", 12), ("G", "giga", 9), ("M", "mega", 6), ("k", "kilo", 3), ("h", "hecto", 2)),
+    *(("da", "deca", 1), ("da", "deka", 1), ("d", "deci", -1), ("c", "centi", -2), ("m", "milli", -3)),
+    *(("u", "micro", -6), ("n", "nano", -9), ("p", "pico", -12), ("f", "femto", -15), ("a", "atto", -18)),
+    *(("z", "zepto", -21), ("y", "yocto", -24), ("r", "ronto", -27), ("q", "quecto", -30)),
 ]
+_BINARY_PREFIXES = [("Ki", "kibi", 10), ("Mi", "mebi", 20), ("Gi", "gibi", 30), ("Ti", "tebi", 40)]
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _POWERS_AFTER = {"squared": 2, "cubed": 3}
 _WHOLE = re.compile(r"-?\d", re.ASCII)
@@ -78,6 +85,9 @@ def _units() -> dict[str, Unit]:
             for prefix, long, exponent in _PREFIXES:
                 bigger = Unit(found.dimension, found.size * Fraction(10) ** exponent)
                 own |= {prefix + symbol: bigger, **{long + name: bigger for name in names}}
+            for prefix, long, exponent in _BINARY_PREFIXES if found.dimension == "information" else ():
+                bigger = Unit(found.dimension, found.size * 2**exponent)
+                own |= {prefix + symbol: bigger, **{long + name: bigger for name in names}}
         plurals = {f"{name}s": unit for name, unit in own.items() if len(name) > 1 and name[-1] != "s"}
         units = {**plurals, **own, **units}
     return units
@@ -99,6 +109,20 @@ def unit(words: str) -> Unit | None:
     for sign, replacement in _SIGNS:
         words = sign.sub(replacement, words)
     return _compose(" ".join(_EXPONENT.sub(r"^\1 ", words).split()), _named)
+
+
+def is_usual(words: str) -> bool:
+    """Whether ``words`` may follow a number without a space: ``2cl`` is a quantity, ``2rs`` is a product."""
+    return words not in _rare()
+
+
+@functools.cache
+def _rare() -> frozenset[str]:
+    """Symbols with prefixes that are rare, which look like products of variables."""
+    prefixes = [prefix for prefix, _, exponent in _PREFIXES if abs(exponent) > 15 or abs(exponent) <= 2]
+    symbols = [entry.split()[0][1:] for entry in re.findall(r"\*\S+ [^;=]*", _TABLE)]
+    found = {prefix + symbol for prefix in prefixes for symbol in [*symbols, "l"]}
+    return frozenset(found | {f"{name}s" for name in found}) - {"cm", "dm", "cl", "cL", "dl", "dL", "hPa", "cms", "dms"}
 
 
 def _named(word: str) -> Unit | None:

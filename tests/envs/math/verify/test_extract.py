@@ -18,6 +18,12 @@ FOUND = [
     ("boxed", r"\boxed{7} but \boxed{8", "7"),
     ("boxed", r"\boxed{7} but \boxed{}", "7"),
     ("boxed", r"\boxed{\text{a \} b}}", r"\text{a \} b}"),
+    ("boxed", r"The solutions are \boxed{3} and \boxed{7}.", "3, 7"),
+    ("boxed", r"So $x=\boxed{3}$ or $x=\boxed{7}$.", "x = 3, x = 7"),
+    ("boxed", r"$x=\boxed{3}$, $y=\boxed{7}$", "x = 3, y = 7"),
+    ("boxed", r"\boxed{1}, \boxed{2}, and \boxed{3}", "1, 2, 3"),
+    ("boxed", r"I get \boxed{3}. Let me check. So \boxed{7}.", "7"),
+    ("boxed", "\\boxed{7}\n\n\\boxed{7}", "7"),
     ("hashes", "work\n#### 12", "12"),
     ("hashes", "#### 1\n#### 2\nthanks", "2"),
     ("phrase", "The answer is 7.", "7"),
@@ -34,6 +40,33 @@ FOUND = [
     ("phrase", "The answer is (B).", "(B)"),
     ("phrase", "The answer to this problem is 7", "7"),
     ("phrase", "the correct answer would be 7", "7"),
+    ("phrase", "### Answer\n42", "42"),
+    ("phrase", "## Final answer\n\n42", "42"),
+    ("phrase", "**Final Answer**\n\n$42$", "42"),
+    ("phrase", "### Final Answer:\n**42**", "42"),
+    ("phrase", "The result is $42$.", "42"),
+    ("phrase", "Solution: 42", "42"),
+    ("phrase", "She makes 9 * 2 = $18 every day.\nA: 18", "18"),
+    ("phrase", "Réponse : 42", "42"),
+    ("phrase", "La réponse finale est $42$.", "42"),
+    ("phrase", "Le résultat est 3,5.", "3{,}5"),
+    ("phrase", "La respuesta es 42.", "42"),
+    ("phrase", "Die Antwort lautet 42.", "42"),
+    ("phrase", "Das Ergebnis ist 42.", "42"),
+    ("phrase", "Il risultato è 42.", "42"),
+    ("phrase", "A resposta é 42.", "42"),
+    ("phrase", "Het antwoord is 42.", "42"),
+    ("phrase", "Odpowiedź: 42", "42"),
+    ("phrase", "Ответ: 42.", "42"),
+    ("phrase", "Окончательный ответ — 42.", "42"),
+    ("phrase", "答案是42。", "42"),
+    ("phrase", "所以最终答案为：$42$。", "42"),
+    ("phrase", "答：42元", "42元"),
+    ("phrase", "故选：B", "B"),
+    ("phrase", "答えは42です。", "42"),
+    ("phrase", "정답은 42입니다.", "42"),
+    ("phrase", "الإجابة: 42", "42"),
+    ("phrase", "Đáp án: 42", "42"),
 ]
 
 
@@ -52,6 +85,12 @@ NOTHING = [
     ("hashes", "####"),
     ("phrase", "I have no answer"),
     ("phrase", "the answer is"),
+    ("phrase", "### Answer\nFirst we note that the sum of the digits must be even, so we try 12."),
+    ("phrase", "The result is 12. Then add 30."),
+    ("phrase", "Solution: first compute 12."),
+    ("phrase", "A: 18\nB: 20"),
+    ("phrase", "La réponse n'est pas 42."),
+    ("phrase", "答案不是42。"),
 ]
 
 
@@ -83,6 +122,12 @@ def test_a_letter_in_bold_at_the_end_answers_a_question_with_choices(response, a
     assert extract(response, ("boxed", "hashes"), choices=True) is None
 
 
+def test_a_label_in_the_last_line_is_a_choice_where_there_are_choices():
+    assert extract("A: 18") == Extraction("18", "phrase", 0)
+    assert extract("A: 18", choices=True) is None
+    assert extract("A: (B)", choices=True).text == "(B)"
+
+
 def test_methods_are_tried_in_order_and_can_be_left_out():
     response = "The answer is 1.\n#### 2\n\\boxed{3}"
     assert extract(response).text == "3"
@@ -102,5 +147,8 @@ def test_an_extraction_lies_in_the_response(response):
         found = extract(response, (method,))
         if found is not None:
             assert found.text.strip() and len(found.text) <= MAX_ANSWER
-            # A unit after a formula is joined to it without the delimiter in between.
-            assert found.text in response[found.start :] or method == "phrase"
+            # A unit after a formula is joined to it without the delimiter in between, and boxes to a list.
+            parts = found.text.split(", ") if response.count("box") > 1 else [found.text]
+            assert (
+                all(part.partition(" = ")[2] or part in response[found.start :] for part in parts) or method == "phrase"
+            )

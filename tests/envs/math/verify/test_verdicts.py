@@ -57,7 +57,7 @@ class Pair(NamedTuple):
 def labelled() -> list[Pair]:
     """The pairs of all files with their headings; the files describe the format."""
     pairs = []
-    for name in ("verdicts", "gaming", "spellings"):
+    for name in ("verdicts", "gaming", "spellings", "forms"):
         section = ""
         for line in (Path(__file__).parent / f"{name}.txt").read_text(encoding="utf-8").splitlines():
             if line.startswith("# ") or not line:

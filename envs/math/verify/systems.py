@@ -1,0 +1,76 @@
+"""Several solutions of a system, each with the names of its unknowns: ``x = 1, y = 2 or x = 2, y = 1``."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+from gagpo.envs.math.verify import relations
+from gagpo.envs.math.verify.spelling import brackets
+
+_INDEX = re.compile(r"_\{?\w\}?$")
+_ENVIRONMENT = re.compile(r"(?:\\\{\s*)?\\begin\s*\{(cases|aligned|array)\}(?:(?!\\begin).)*?\\end\s*\{\1\}", re.DOTALL)
+_BETWEEN = re.compile(r"[\s,;]*(?:(?:and|or)|\\(?:lor|land)(?![a-zA-Z]))?[\s,;]*")
+
+
+def solutions(text: str) -> list[str] | None:
+    """The solutions in ``text``, each as its named values; None if it is not a list of several.
+
+    >>> solutions("x = 1, y = 2 or x = 2, y = 1"), solutions("x = 1 or x = 2"), solutions("x = 1, y = 2")
+    (['x = 1, y = 2', 'x = 2, y = 1'], None, None)
+    """
+    if text.count("=") < 4:
+        return None
+    parts, joints = brackets.split(text, relations.SEPARATOR)
+    names = [_name(part) for part in parts]
+    if not all(names):
+        return None
+    groups = _groups(parts, joints)
+    spelled = [[_name(part) for part in group] for group in groups]
+    if len({*map(tuple, map(sorted, spelled))}) > 1:  # x_1, y_1 and x_2, y_2
+        groups = [[_without_index(part) for part in group] for group in groups]
+        spelled = [[_name(part) for part in group] for group in groups]
+    unknowns = sorted(spelled[0])
+    if len(groups) < 2 or len({*unknowns}) < max(2, len(unknowns)) or any(sorted(row) != unknowns for row in spelled):
+        return None
+    return [", ".join(group) for group in groups]
+
+
+def environments(text: str) -> list[str]:
+    """The systems in ``text`` that only separators join; empty if there are fewer than two."""
+    found = list(_ENVIRONMENT.finditer(text))
+    between = [text[one.end() : other.start()] for one, other in itertools.pairwise(found)]
+    if len(found) < 2 or text[: found[0].start()].strip() or text[found[-1].end() :].strip():
+        return []
+    return [match[0] for match in found] if all(map(_BETWEEN.fullmatch, between)) else []
+
+
+def _groups(parts: list[str], joints: list[str]) -> list[list[str]]:
+    """The parts of each solution: separated by "or", else by semicolons, else where the first name comes again."""
+    if any(_is_or(joint) for joint in joints):
+        cuts = [_is_or(joint) for joint in joints]
+    elif any(joint.startswith(";") for joint in joints) and not all(joint.startswith(";") for joint in joints):
+        cuts = [joint.startswith(";") for joint in joints]
+    else:
+        cuts = [_name(part) == _name(parts[0]) for part in parts[1:]]
+    groups = [[parts[0]]]
+    for part, starts in zip(parts[1:], cuts, strict=True):
+        if starts:
+            groups.append([part])
+        else:
+            groups[-1].append(part)
+    return groups
+
+
+def _is_or(joint: str) -> bool:
+    return joint.endswith("or")
+
+
+def _name(part: str) -> str:
+    stated = relations.statement(part)
+    return stated.name if stated is not None else ""
+
+
+def _without_index(part: str) -> str:
+    name, sign, value = part.partition("=")
+    return f"{_INDEX.sub('', name.strip())} {sign}{value}"
