@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import cast
 
 import textworld
 from textworld.core import GameState
@@ -44,7 +45,7 @@ def _import_demangler() -> type:
                 del os.environ["ALFWORLD_DATA"]
             else:
                 os.environ["ALFWORLD_DATA"] = before
-    return Demangler
+    return cast(type, Demangler)
 
 
 _Demangler = _import_demangler()
