@@ -26,8 +26,17 @@ from gagpo.envs.program.env import ProgramEnv
 from gagpo.envs.tools import tools_of
 from gagpo.eval.evaluate import ChosenPanel, EvaluationOutcome, Player
 from gagpo.eval.journal import Journal, weights_identity
-from gagpo.eval.request import MAX_TOKENS, PREFIX, WEIGHTLESS, EvaluationRequest, names_of, settings_like
+from gagpo.eval.request import (
+    MAX_TOKENS,
+    PREFIX,
+    WEIGHTLESS,
+    EvaluationRequest,
+    is_run_folder,
+    names_of,
+    settings_like,
+)
 from gagpo.eval.results import EvalResult
+from gagpo.eval.trust import require_engine_trust, require_environment_trust
 from gagpo.runs.reading import in_one_line
 from gagpo.runs.run_folder import RunFolder, named
 from gagpo.settings import EngineSettings, RunSettings, SettingsError, load
@@ -63,8 +72,10 @@ def measure(request: EvaluationRequest) -> EvaluationOutcome:
     if run is None and has_weights:
         require_model(request.model)
     like = settings_like(request.like)
-    given = request.kwargs or {}
+    given, asked = request.kwargs or {}, request
     request = request.completed(run, like)
+    if not request.trust_remote_code:
+        _require_trust(asked, request, run, like)
     find_spec(request.environment or "")
     if has_weights:
         require_device(_device(request, run))
@@ -98,6 +109,21 @@ def _run_of(model: str) -> tuple[RunSettings | None, str | None]:
         return load(find(model).settings), None
     path, which = named(Path(model))
     return (RunFolder.open(path).stored_settings(), which) if (path / "config.yaml").is_file() else (None, None)
+
+
+def _require_trust(
+    asked: EvaluationRequest, completed: EvaluationRequest, run: RunSettings | None, like: RunSettings | None
+) -> None:
+    """Raise UntrustedCode if code of others is named by a run folder, and not by the user or a config of theirs."""
+    folder_of_model = None if run is None or is_starter(asked.model) else named(Path(asked.model))[0]
+    folder_of_like = Path(asked.like) if asked.like is not None and is_run_folder(asked.like) else None
+    panel_folder = folder_of_model if like is None else folder_of_like
+    if panel_folder is not None:
+        arguments = set(completed.kwargs or {}) - set(asked.kwargs or {})
+        require_environment_trust(panel_folder, completed.environment or "", asked.environment, arguments)
+    engine_folder, sampler = (folder_of_like, like) if run is None else (folder_of_model, run)
+    if engine_folder is not None and sampler is not None and not asked.served and asked.model not in WEIGHTLESS:
+        require_engine_trust(engine_folder, sampler.engine)
 
 
 def _device(request: EvaluationRequest, run: RunSettings | None) -> str:

@@ -17,7 +17,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the
 Config = Annotated[str, typer.Argument(help="A settings file, or the name of a shipped config.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="section.key=value, as for train.")]
 TrustRemoteCode = Annotated[
-    bool, typer.Option("--trust-remote-code", help="Run code that comes with the model; read it first.")
+    bool, typer.Option("--trust-remote-code", help="Run code that comes with the model or run; read it first.")
 ]
 Kwargs = Annotated[
     list[str] | None, typer.Option("--kwargs", "-k", help="Environment argument, name=value (YAML); repeat for more.")

@@ -71,11 +71,11 @@ def _preview(config: str, overrides: list[str], turns: int, name: str | None, an
     from gagpo.agents.model import load_tokenizer
     from gagpo.agents.preview import make_with_expert, preview
     from gagpo.agents.setup import make_context, tasks_of
-    from gagpo.settings import load
+    from gagpo.settings import load_stored
     from gagpo.settings.derived import model_or_base
     from gagpo.settings.machine import require_model
 
-    settings = load(config, overrides)
+    settings = load_stored(config, overrides)
     chosen = settings.only_environment if name is None else settings.environment_named(name)
     model = model_or_base(settings)
     require_model(model)

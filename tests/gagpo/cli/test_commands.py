@@ -31,21 +31,6 @@ gymnasium.register("Raises-v0", "raises:RaisesEnv", disable_env_checker=True, or
 """
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory, warm_model):
-    """A finished run of two iterations."""
-    import yaml
-
-    from tests.gagpo.conftest import CORRIDOR as settings
-
-    folder = tmp_path_factory.mktemp("finished")
-    path = folder / "run.yaml"
-    path.write_text(yaml.safe_dump({**settings, "model": warm_model}))
-    created = RunFolder.create(folder / "run", load(path))
-    train(created, quiet=True)
-    return created.path
-
-
 def test_training_ends_with_a_table_curves_a_page_and_json(inside, corridor, tmp_path):
     config = corridor(training={"iterations": 1})
     done = inside("train", config, "--runs", tmp_path / "runs", "--json", "-q", "--auto")
