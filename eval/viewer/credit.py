@@ -53,7 +53,7 @@ class Recredit:
 
 
 def for_run(folder: Path) -> Recredit:
-    """Credit with the run's own options if it uses GAGPO. The run may be somebody else's, so its credit is not imported."""
+    """Credit with the run's own options if it uses GAGPO; nothing that the run names is imported."""
     try:
         settings = RunFolder.open(folder).stored_settings()
     except SettingsError:

@@ -15,7 +15,6 @@ import typer
 from gagpo.agents.model import ModelError
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
-from gagpo.training.trainer import train
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
 
