@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import ModuleType
 from typing import Any, cast
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from gagpo.base.errors import GagpoError, InvalidArgument
+from gagpo.base.errors import GagpoError, InvalidArgument, first_line
 from gagpo.base.registry import Registry, import_from_here
 from gagpo.envs.base import Info, Kwargs, MarkovKey
 
@@ -39,13 +41,14 @@ def find_spec(env_id: str) -> EnvSpec:
     module, _, name = env_id.rpartition(":")
     try:
         if module == "textarena":
-            import_from_here(module)
+            _imported(module, env_id)
             return _with_seeds(EnvSpec(f"textarena/{name}", "gagpo.envs.textarena:Game", kwargs={"game": name}))
-        own = getattr(import_from_here(module), name, None) if module else None
+        own = getattr(_imported(module, env_id), name, None) if module else None
         if not module and name not in gymnasium.registry and (offer := ENVIRONMENTS.offered().get(name)):
-            import_from_here(offer.module)
+            _imported(offer.module, env_id)
         spec = EnvSpec(name, own) if gymnasium.Env in getattr(own, "__mro__", ()) else gymnasium.spec(name)
-        creator = None if name.startswith("gagpo/") else _creator(spec)
+        with _in_one_line(str(spec.entry_point), env_id):
+            creator = None if name.startswith("gagpo/") else _creator(spec)
         return _with_seeds(spec) if isinstance(creator, type) and not hasattr(creator, "tasks") else spec
     except ModuleNotFoundError as error:
         raise UnknownEnvironment(
@@ -56,6 +59,24 @@ def find_spec(env_id: str) -> EnvSpec:
         known = ", ".join(sorted([*ours, *ENVIRONMENTS.offered()]))
         advice = f"known here: {known}, and module:Name-v0 for your own"
         raise UnknownEnvironment(f"environment {env_id!r}: {' '.join(str(error).split())[:200]} ({advice})") from None
+
+
+def _imported(module: str, env_id: str) -> ModuleType:
+    """The module of ``env_id``."""
+    with _in_one_line(module, env_id):
+        return import_from_here(module)
+
+
+@contextmanager
+def _in_one_line(place: str, env_id: str) -> Iterator[None]:
+    """Raise UnknownEnvironment where the code at ``place`` fails; a module that is missing stays ModuleNotFoundError."""
+    try:
+        yield
+    except (ModuleNotFoundError, GagpoError):
+        raise
+    except Exception as error:  # other people's code may raise anything
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise UnknownEnvironment(f"environment {env_id!r}: importing {place!r} fails: {reason}") from error
 
 
 def _with_seeds(spec: EnvSpec) -> EnvSpec:

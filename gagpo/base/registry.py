@@ -30,7 +30,13 @@ Made = TypeVar("Made", bound=Options)
 
 
 def import_from_here(module: str) -> ModuleType:
-    """Import ``module``; if it is not found, append the working directory to ``sys.path`` and try again."""
+    """Import ``module``; if it is not found, append the working directory to ``sys.path`` and try again.
+
+    Raises:
+        ModuleNotFoundError: there is no such module, or it is not the full name of one, such as ``../mine``.
+    """
+    if not all(module.split(".")):  # Python reads these as relative to a package, and raises TypeError
+        raise ModuleNotFoundError(f"{module!r:.80} is not the full name of a module", name=module)
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

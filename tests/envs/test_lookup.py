@@ -11,7 +11,7 @@ import pytest
 from gymnasium.envs.registration import load_env_creator
 
 from gagpo.base.interpreter import module_path
-from gagpo.envs.lookup import find_spec, markov_key
+from gagpo.envs.lookup import UnknownEnvironment, find_spec, markov_key
 
 ROOT = Path(__file__).parents[2]
 OWN = """
@@ -102,3 +102,28 @@ def test_arguments_of_generated_tasks_are_not_material_where_tasks_are_given(
     assert not idle.keys() & env.material(given).keys()
     assert env.without_effect(given) >= idle.keys() and idle.keys() <= env.choosing
     assert env.without_effect(idle) == frozenset() and idle.items() <= env.material(idle).items()
+
+
+@pytest.mark.parametrize(
+    ("env_id", "reason"),
+    [
+        ("../x:y", "'../x' is not the full name of a module"),
+        (".x:y", "'.x' is not the full name of a module"),
+        ("..:y", "'..' is not the full name of a module"),
+        ("/etc/passwd:X-v0", "No module named '/etc/passwd'"),
+        ("nobody_has_this:X-v0", "No module named 'nobody_has_this'"),
+        ("broken_env:X-v0", "importing 'broken_env' fails: SyntaxError: "),
+        ("failing_env:X-v0", "importing 'failing_env' fails: RuntimeError: no display$"),
+        ("half_env:Half-v0", "importing 'half_env:Missing' fails: AttributeError: "),
+    ],
+)
+def test_an_id_whose_module_cannot_be_imported_is_one_line(
+    env_id: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_env.py").write_text("class :\n")
+    (tmp_path / "failing_env.py").write_text("raise RuntimeError('no display\\nset DISPLAY')\n")
+    (tmp_path / "half_env.py").write_text("import gymnasium\ngymnasium.register('Half-v0', 'half_env:Missing')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UnknownEnvironment, match=f"^environment '{env_id}': {reason}") as error:
+        find_spec(env_id)
+    assert "\n" not in str(error.value)
