@@ -69,7 +69,7 @@ def _imported(module: str, env_id: str) -> ModuleType:
 
 @contextmanager
 def _in_one_line(place: str, env_id: str) -> Iterator[None]:
-    """Raise UnknownEnvironment where the code at ``place`` fails; a module that is missing stays ModuleNotFoundError."""
+    """Raise UnknownEnvironment where the code at ``place`` fails; a missing module stays a ModuleNotFoundError."""
     try:
         yield
     except (ModuleNotFoundError, GagpoError):

@@ -128,7 +128,12 @@ def answer_limit(max_tokens: int) -> int:
 
 
 def read_answer(body: bytes, messages: Messages) -> Answer:
-    """The answer to ``messages`` in ``body``, with cost 0. Raises: ServerFailed, or ExchangeFailed if it is malformed."""
+    """The answer to ``messages`` in ``body``, with cost 0.
+
+    Raises:
+        ServerFailed: it reports a failure of the server.
+        ExchangeFailed: it is malformed.
+    """
     try:
         completion = _Completion.model_validate_json(body)
     except ValidationError as error:

@@ -175,17 +175,21 @@ def test_openai_is_asked_again_under_the_older_name(monkeypatch):
 @pytest.mark.parametrize("text", ["Use 'max_completion_tokens' instead", "Unsupported parameter: 'temperature'"])
 def test_a_request_that_stays_refused_is_asked_twice_at_most(text):
     refusal = json.dumps({"error": {"message": text}}).encode()
-    with answering(lambda number: [reply(refusal, "400 Bad Request")]) as server:
-        with pytest.raises(ApiError, match=f"refuses: status 400: .*{text}"):
-            client_of(server).submit(ASK, 0.0, 5).result()
+    with (
+        answering(lambda number: [reply(refusal, "400 Bad Request")]) as server,
+        pytest.raises(ApiError, match=f"refuses: status 400: .*{text}"),
+    ):
+        client_of(server).submit(ASK, 0.0, 5).result()
     assert server.requests == 1 + ("max" in text)
 
 
 @pytest.mark.parametrize(("header", "tries"), [("x-should-retry: false", "1 try"), ("x: y", "3 tries")])
 def test_the_error_counts_the_attempts_that_were_made(header, tries, caplog):
-    with answering(lambda number: [reply(b"down", "503 Service Unavailable", header)]) as server:
-        with pytest.raises(ApiError, match=f"gave no answer in {tries}; the last time: status 503: down"):
-            client_of(server, attempts=3).submit(ASK, 0.0, 5).result()
+    with (
+        answering(lambda number: [reply(b"down", "503 Service Unavailable", header)]) as server,
+        pytest.raises(ApiError, match=f"gave no answer in {tries}; the last time: status 503: down"),
+    ):
+        client_of(server, attempts=3).submit(ASK, 0.0, 5).result()
     assert server.requests == int(tries[0]) and len(caplog.records) == (tries != "1 try")
 
 
