@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from gagpo.cli import environments, evaluate, examples, listing, models, planning, prompts, train, view
+from gagpo.base.terminal import cleaned
 from gagpo.cli.command import Command, Program
 
 READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -74,7 +75,9 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except Exception as error:
-        sys.exit(_complain(error))
+        with cleaned():
+            status = _complain(error)
+        sys.exit(status)
 
 
 def _complain(error: Exception) -> int:
@@ -88,7 +91,7 @@ def _complain(error: Exception) -> int:
             from gagpo.base.options import in_words
 
             error.message = in_words(error.message)  # type: ignore[attr-defined]  # as click's errors have one
-            error.show()
+            error.show(file=sys.stderr)
             context = getattr(error, "ctx", None)
             _hint(getattr(error, "option_name", ""), context.command.params if context else ())
         return int(error.exit_code)

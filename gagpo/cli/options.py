@@ -61,4 +61,6 @@ def print_table(table: Table) -> None:
     """Print a table, fitted to the terminal or 120 columns wide in a pipe."""
     from rich.console import Console
 
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    from gagpo.base.terminal import is_terminal, raw
+
+    Console(file=raw(sys.stdout), width=None if is_terminal(sys.stdout) else 120).print(table)
