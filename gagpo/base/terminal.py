@@ -81,7 +81,7 @@ def cleaned() -> Iterator[None]:
     """Put a :class:`CleanStream` in front of standard output and standard error."""
     before = sys.stdout, sys.stderr
     # A stream is None in a program without a console.
-    sys.stdout, sys.stderr = (CleanStream(raw(stream)) if stream else stream for stream in before)  # type: ignore[assignment]
+    sys.stdout, sys.stderr = (CleanStream(raw(stream)) if stream else stream for stream in before)
     try:
         yield
     finally:

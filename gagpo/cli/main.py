@@ -13,8 +13,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gagpo.cli import environments, evaluate, examples, listing, models, planning, prompts, train, view
 from gagpo.base.terminal import cleaned
+from gagpo.cli import environments, evaluate, examples, listing, models, planning, prompts, train, view
 from gagpo.cli.command import Command, Program
 
 READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
