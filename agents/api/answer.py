@@ -91,15 +91,15 @@ class _Reported(BaseModel):
     prompt_tokens_details: _Details | None = None
 
 
-class _Part(BaseModel):
+class _ContentPart(BaseModel):
     """A part of a message's content; each server uses some of the keys."""
 
     text: str | None = None
     refusal: str | None = None
-    thinking: str | list[_Part] | None = None
+    thinking: str | list[_ContentPart] | None = None
 
 
-Content = str | list[_Part | str] | None
+Content = str | list[_ContentPart | str] | None
 
 
 class _Message(BaseModel):
@@ -179,7 +179,7 @@ def _read_content(content: Content) -> tuple[str, str, str]:
     """The text, the reasoning and the refusal of a message's content."""
     if content is None or isinstance(content, str):
         return content or "", "", ""
-    parts = [_Part(text=part) if isinstance(part, str) else part for part in content]
+    parts = [_ContentPart(text=part) if isinstance(part, str) else part for part in content]
     thoughts = (part.thinking for part in parts)
     reasoning = "".join(one if isinstance(one, str) else _read_content([*one])[0] for one in thoughts if one)
     return "".join(part.text or "" for part in parts), reasoning, "".join(part.refusal or "" for part in parts)

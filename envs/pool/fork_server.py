@@ -25,6 +25,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gagpo.base import guard
 from gagpo.base.child import Child, Pipe
 from gagpo.base.errors import GagpoError
+from gagpo.base.terminal import printable
 from gagpo.envs.base import Kwargs
 from gagpo.envs.lookup import portable
 from gagpo.envs.pool.wire import TOKEN_BYTES, describe, plain
@@ -208,7 +209,7 @@ def _run_worker(
         serve(Pipe(connection), maker(spec, kwargs), token, failure, limit)
         status = 0
     except BaseException as error:
-        print(f"a worker of the pool ended: {describe(error)}", file=sys.stderr)
+        print(printable(f"a worker of the pool ended: {describe(error)}"), file=sys.stderr)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -19,6 +19,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from gagpo.base.child import LONGEST_FRAME, Pipe, pack
+from gagpo.base.terminal import printable
 from gagpo.envs.base import Info, Kwargs
 from gagpo.envs.pool.wire import Garbage, Request, describe, plain
 
@@ -142,7 +143,7 @@ def _close(env: gymnasium.Env) -> None:
     try:
         env.close()
     except (Exception, SystemExit) as error:
-        print(f"closing an environment failed: {describe(error)}", file=sys.stderr)
+        print(printable(f"closing an environment failed: {describe(error)}"), file=sys.stderr)
 
 
 def serve(
