@@ -72,10 +72,11 @@ def measure(request: EvaluationRequest) -> EvaluationOutcome:
     if run is None and has_weights:
         require_model(request.model)
     like = settings_like(request.like)
-    given, asked = request.kwargs or {}, request
+    original = request
+    given = request.kwargs or {}
     request = request.completed(run, like)
     if not request.trust_remote_code:
-        _require_trust(asked, request, run, like)
+        _require_trust(original, request, run, like)
     find_spec(request.environment or "")
     if has_weights:
         require_device(_device(request, run))
@@ -112,18 +113,25 @@ def _run_of(model: str) -> tuple[RunSettings | None, str | None]:
 
 
 def _require_trust(
-    asked: EvaluationRequest, completed: EvaluationRequest, run: RunSettings | None, like: RunSettings | None
+    original: EvaluationRequest, completed: EvaluationRequest, run: RunSettings | None, like: RunSettings | None
 ) -> None:
     """Raise UntrustedCode if code of others is named by a run folder, and not by the user or a config of theirs."""
-    folder_of_model = None if run is None or is_starter(asked.model) else named(Path(asked.model))[0]
-    folder_of_like = Path(asked.like) if asked.like is not None and is_run_folder(asked.like) else None
+    folder_of_model = folder_of_like = None
+    if run is not None and not is_starter(original.model):
+        folder_of_model = named(Path(original.model))[0]
+    if original.like is not None and is_run_folder(original.like):
+        folder_of_like = Path(original.like)
     panel_folder = folder_of_model if like is None else folder_of_like
     if panel_folder is not None:
-        arguments = set(completed.kwargs or {}) - set(asked.kwargs or {})
-        require_environment_trust(panel_folder, completed.environment or "", asked.environment, arguments)
-    engine_folder, sampler = (folder_of_like, like) if run is None else (folder_of_model, run)
-    if engine_folder is not None and sampler is not None and not asked.served and asked.model not in WEIGHTLESS:
-        require_engine_trust(engine_folder, sampler.engine)
+        arguments = set(completed.kwargs or {}) - set(original.kwargs or {})
+        require_environment_trust(panel_folder, completed.environment or "", original.environment, arguments)
+    if original.served or original.model in WEIGHTLESS:
+        return  # no engine is loaded
+    engine_folder, settings = folder_of_model, run
+    if run is None:
+        engine_folder, settings = folder_of_like, like
+    if engine_folder is not None and settings is not None:
+        require_engine_trust(engine_folder, settings.engine)
 
 
 def _device(request: EvaluationRequest, run: RunSettings | None) -> str:

@@ -137,7 +137,7 @@ class TaskResult:
 
     def record(self) -> dict[str, object]:
         """JSON-ready values."""
-        tries = [one.record() for one in self.tries]
+        tries = [attempt.record() for attempt in self.tries]
         return {"task": self.task, "task_type": self.task_type, "tries": tries}
 
 
@@ -233,7 +233,7 @@ class EvalResult:
     @property
     def invalid_rate(self) -> float:
         """Share of turns without a valid action, of those that the model answered; NaN without any."""
-        return self._over_tries(lambda one: one.invalid, lambda one: one.turns - one.withheld)
+        return self._over_tries(lambda attempt: attempt.invalid, lambda attempt: attempt.turns - attempt.withheld)
 
     @property
     def cut_rate(self) -> float:
@@ -243,7 +243,7 @@ class EvalResult:
     @property
     def withheld(self) -> int:
         """Turns in which a server gave no answer of the model."""
-        return sum(one.withheld for one in self.every_try)
+        return sum(attempt.withheld for attempt in self.every_try)
 
     @property
     def failed(self) -> int:

@@ -180,15 +180,16 @@ def _read_content(content: Content) -> tuple[str, str, str]:
     if content is None or isinstance(content, str):
         return content or "", "", ""
     parts = [_ContentPart(text=part) if isinstance(part, str) else part for part in content]
-    thoughts = (part.thinking for part in parts)
-    reasoning = "".join(one if isinstance(one, str) else _read_content([*one])[0] for one in thoughts if one)
+    thoughts = [part.thinking or "" for part in parts]
+    reasoning = "".join(text if isinstance(text, str) else _read_content([*text])[0] for text in thoughts)
     return "".join(part.text or "" for part in parts), reasoning, "".join(part.refusal or "" for part in parts)
 
 
 def _words(fault: object) -> str:
     """The message of an error in an answer, on one line."""
-    said = fault.get("message") or fault.get("code") or fault if isinstance(fault, dict) else fault
-    return " ".join(str(said)[:300].split())
+    if isinstance(fault, dict):
+        fault = fault.get("message") or fault.get("code") or fault
+    return " ".join(str(fault)[:300].split())
 
 
 def _charged(completion: _Completion) -> Usage | None:

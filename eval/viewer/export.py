@@ -51,7 +51,7 @@ def export(paths: Sequence[Path], output: Path, problems: Sequence[str] = ()) ->
     """
     require_replaceable(output)
     opened = [open_path(path) for path in paths]
-    skipped = [problem for *_, found in opened for problem in found]
+    skipped = [problem for *_, problems_of_run in opened for problem in problems_of_run]
     for problem in skipped:
         LOG.warning("%s", problem)
     if not any(files for _, files, _ in opened):

@@ -65,7 +65,7 @@ def _wording(run: Path, settings: RunSettings | None, name: str, trust_remote_co
     """The prompt and the instructions of the environment called ``name`` of ``run``."""
     if settings is None:
         return find_prompt("plain"), ""
-    environment = next((one for one in settings.all_environments if one.name == name), None)
+    environment = next((env for env in settings.all_environments if env.name == name), None)
     if environment is None:
         raise InvalidArgument(f"the settings of {run} have no environment {name!r:.80}, which an episode names")
     place = environment.environment.id

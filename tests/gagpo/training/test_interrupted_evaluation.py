@@ -132,12 +132,12 @@ def test_what_a_killed_process_has_left_half_written_is_removed(corridor, tmp_pa
     folder = run(corridor(training={"iterations": 1}), tmp_path / "run")
     ended = subprocess.Popen(["true"])
     ended.wait()
-    left = [
+    halves = [
         folder.path / f".metrics.jsonl.{ended.pid}.part",
         folder.path / "evals" / f".after-test.json.{ended.pid}.part",
         folder.path / "episodes" / ".train-0001.jsonl.1.part",
     ]
-    for path in left:
+    for path in halves:
         path.write_text("half")
     folders = [folder.path / "checkpoints" / name for name in (".iteration-000002.part", ".iteration-000001.7.old")]
     for path in folders:
