@@ -16,7 +16,7 @@ from gagpo.envs.tools import separate
 
 Ids = np.ndarray  # int32[...], token ids
 Decode = Callable[[Sequence[int]], str]  # the text of tokens, with special tokens visible
-Invalid = Literal["", "not parsed", "cut off", "refused"]
+Invalid = Literal["", "not parsed", "cut off", "refused", "withheld"]
 MOST_SENT = 2000  # new tokens of a prompt that are written as text, except in the first turn
 MOST_REFUSAL = 300  # characters written of the environment's answer to a refused action
 _OF_EPISODE = ("task", "task_type", "split", "group", "sample", "seed", "temperature", "success", "outcome")
@@ -51,7 +51,8 @@ class Turn:
     action: what was parsed from it; of several calls one per line.
     reward: sum over the turn's calls, without the penalty for an invalid action.
     invalid: why the turn has no valid action, '' if it has one. ``not parsed``: no action in the response. ``refused``:
-        the environment did not accept it. ``cut off``: either, in a response that is ``cut``.
+        the environment did not accept it. ``cut off``: either, in a response that is ``cut``. ``withheld``: the filter
+        of a server, or a refusal, in place of an answer; it does not count as an invalid turn of the model.
     cut: whether the response ended at the token limit without a stop token.
     state: state key before the action; None if the environment has none.
     trainable: False for a deliberate mistake of an expert, which must not be imitated.

@@ -106,6 +106,7 @@ class TextEnv(gymnasium.Env[str, str]):
 
     immaterial: arguments that do not change the tasks.
     choosing: arguments that only select tasks, so the hash of the tasks covers them.
+    code_arguments: arguments that name a program, a function or a class to run.
     markov_key: see :func:`gagpo.envs.lookup.markov_key`.
     instructions: description of the actions for an instruction-tuned model.
     multiline: whether an action may have several lines; a code fence around it is then removed.
@@ -118,6 +119,7 @@ class TextEnv(gymnasium.Env[str, str]):
     splits: ClassVar[tuple[str, ...]] = ("train", "test")
     immaterial: ClassVar[frozenset[str]] = frozenset({"expert", "render_mode", "split"})
     choosing: ClassVar[frozenset[str]] = frozenset()
+    code_arguments: ClassVar[frozenset[str]] = frozenset()
     has_hasty: ClassVar[bool] = False
     markov_key: ClassVar[MarkovKey | None] = None
     instructions: ClassVar[str] = ""

@@ -76,6 +76,7 @@ class PlainEnv(TextEnv):
 
     splits: ClassVar[tuple[str, ...]] = ()  # an instance's are those of its tasks
     immaterial = TextEnv.immaterial | {"tasks"}  # the hash of the tasks covers them
+    code_arguments = frozenset({"spec"})
 
     def __init__(
         self,

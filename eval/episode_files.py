@@ -109,6 +109,23 @@ class EpisodeRecord(Document):
         return self.success and self.outcome != "failed"
 
 
+def episode_files(run: Path) -> tuple[list[Path], list[str]]:
+    """The files of episodes in a run folder, and an error for each that must not be read.
+
+    A link may lead out of the run, which may be somebody else's, and reading a pipe or a device may never end.
+    """
+    files: list[Path] = []
+    problems: list[str] = []
+    for path in sorted((run / "episodes").glob("*.jsonl")):
+        if path.is_symlink():
+            problems.append(f"{path}: skipped, because it is a link; copy the file to show its episodes")
+        elif not path.is_file():
+            problems.append(f"{path}: skipped, because it is not a regular file")
+        else:
+            files.append(path)
+    return files, problems
+
+
 def read_episode_file(path: Path) -> tuple[list[EpisodeRecord], list[str]]:
     """The episodes of a file, and an error for each line that is not an episode, such as a torn last line.
 

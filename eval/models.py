@@ -26,8 +26,17 @@ from gagpo.envs.program.env import ProgramEnv
 from gagpo.envs.tools import tools_of
 from gagpo.eval.evaluate import ChosenPanel, EvaluationOutcome, Player
 from gagpo.eval.journal import Journal, weights_identity
-from gagpo.eval.request import MAX_TOKENS, PREFIX, WEIGHTLESS, EvaluationRequest, names_of, settings_like
+from gagpo.eval.request import (
+    MAX_TOKENS,
+    PREFIX,
+    WEIGHTLESS,
+    EvaluationRequest,
+    is_run_folder,
+    names_of,
+    settings_like,
+)
 from gagpo.eval.results import EvalResult
+from gagpo.eval.trust import require_engine_trust, require_environment_trust
 from gagpo.runs.reading import in_one_line
 from gagpo.runs.run_folder import RunFolder, named
 from gagpo.settings import EngineSettings, RunSettings, SettingsError, load
@@ -63,8 +72,11 @@ def measure(request: EvaluationRequest) -> EvaluationOutcome:
     if run is None and has_weights:
         require_model(request.model)
     like = settings_like(request.like)
+    original = request
     given = request.kwargs or {}
     request = request.completed(run, like)
+    if not request.trust_remote_code:
+        _require_trust(original, request, run, like)
     require_arguments(request.environment or "", request.kwargs)
     if has_weights:
         require_device(_device(request, run))
@@ -98,6 +110,28 @@ def _run_of(model: str) -> tuple[RunSettings | None, str | None]:
         return load(find(model).settings), None
     path, which = named(Path(model))
     return (RunFolder.open(path).stored_settings(), which) if (path / "config.yaml").is_file() else (None, None)
+
+
+def _require_trust(
+    original: EvaluationRequest, completed: EvaluationRequest, run: RunSettings | None, like: RunSettings | None
+) -> None:
+    """Raise UntrustedCode if code of others is named by a run folder, and not by the user or a config of theirs."""
+    folder_of_model = folder_of_like = None
+    if run is not None and not is_starter(original.model):
+        folder_of_model = named(Path(original.model))[0]
+    if original.like is not None and is_run_folder(original.like):
+        folder_of_like = Path(original.like)
+    panel_folder = folder_of_model if like is None else folder_of_like
+    if panel_folder is not None:
+        arguments = set(completed.kwargs or {}) - set(original.kwargs or {})
+        require_environment_trust(panel_folder, completed.environment or "", original.environment, arguments)
+    if original.served or original.model in WEIGHTLESS:
+        return  # no engine is loaded
+    engine_folder, settings = folder_of_model, run
+    if run is None:
+        engine_folder, settings = folder_of_like, like
+    if engine_folder is not None and settings is not None:
+        require_engine_trust(engine_folder, settings.engine)
 
 
 def _device(request: EvaluationRequest, run: RunSettings | None) -> str:

@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 from gagpo.agents.api.settings import ApiSettings
 from gagpo.base.errors import InvalidArgument
 from gagpo.runs.run_folder import RunFolder
-from gagpo.settings import ContextSettings, RunSettings, SettingsError, load
+from gagpo.settings import ContextSettings, RunSettings, SettingsError, load_stored
 
 PREFIX = "openai:"  # marks a model behind a server
 TEMPERATURE, MAX_TOKENS = 0.4, 512
@@ -43,7 +43,7 @@ class EvaluationRequest:
     concurrency: episodes at once; by default 256, 16 at a server, and one per CPU core where each starts a program.
     device: by default the run's, else ``cpu``.
     revision: revision of a hub model; the result gives its commit.
-    trust_remote_code: run code that comes with the model. Read it first.
+    trust_remote_code: run code that comes with the model or that the run's settings name. Read it first.
     server: URL, prices and limits of ``openai:NAME``.
     episodes: file for the episodes, one JSON object per line.
     journals: folder for finished episodes, so that the same request can resume.
@@ -152,5 +152,9 @@ def settings_like(like: str | Path | None) -> RunSettings | None:
     """The settings of a run folder, of a config file, or of a shipped config."""
     if like is None:
         return None
-    folder = Path(like)
-    return RunFolder.open(folder).stored_settings() if (folder / "config.yaml").is_file() else load(like)
+    return RunFolder.open(Path(like)).stored_settings() if is_run_folder(like) else load_stored(like)
+
+
+def is_run_folder(path: str | Path) -> bool:
+    """Whether a folder holds the settings of a run."""
+    return (Path(path) / "config.yaml").is_file()

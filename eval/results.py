@@ -91,6 +91,8 @@ class Try:
 
     invalid: turns without a valid action.
     cut: turns whose response ended at the token limit.
+    withheld: turns in which a server gave no answer of the model, because of its filter or a refusal; not in
+        ``invalid``.
     """
 
     success: StrictBool
@@ -100,6 +102,7 @@ class Try:
     outcome: Literal["terminated", "truncated", "failed"] = "terminated"
     restarts: Count = 0
     cut: Count = 0
+    withheld: Count = 0
 
     @classmethod
     def of(cls, episode: Episode) -> Try:
@@ -107,11 +110,17 @@ class Try:
             success=bool(episode.success) and episode.outcome != "failed",
             reward=float(episode.reward),
             turns=len(episode.turns),
-            invalid=sum(not turn.valid for turn in episode.turns),
+            invalid=sum(not turn.valid and turn.invalid != "withheld" for turn in episode.turns),
             outcome=episode.outcome,  # type: ignore[arg-type]  # checked
             restarts=int(episode.restarts),
             cut=sum(turn.cut for turn in episode.turns),
+            withheld=sum(turn.invalid == "withheld" for turn in episode.turns),
         )
+
+    def record(self) -> dict[str, object]:
+        """JSON-ready values; ``withheld`` only where it is not 0, as no local model has it."""
+        values = asdict(self)
+        return values if self.withheld else {name: value for name, value in values.items() if name != "withheld"}
 
 
 @dataclass(frozen=True, config=CHECKED)
@@ -125,6 +134,11 @@ class TaskResult:
     @property
     def successes(self) -> int:
         return sum(one.success for one in self.tries)
+
+    def record(self) -> dict[str, object]:
+        """JSON-ready values."""
+        tries = [attempt.record() for attempt in self.tries]
+        return {"task": self.task, "task_type": self.task_type, "tries": tries}
 
 
 def _by_name(tasks: tuple[TaskResult, ...]) -> tuple[TaskResult, ...]:
@@ -218,13 +232,18 @@ class EvalResult:
 
     @property
     def invalid_rate(self) -> float:
-        """Share of turns without a valid action; NaN without turns."""
-        return self._over_tries(lambda one: one.invalid, lambda one: one.turns)
+        """Share of turns without a valid action, of those that the model answered; NaN without any."""
+        return self._over_tries(lambda attempt: attempt.invalid, lambda attempt: attempt.turns - attempt.withheld)
 
     @property
     def cut_rate(self) -> float:
         """Share of turns whose response ended at the token limit; NaN without turns."""
         return self._over_tries(lambda one: one.cut, lambda one: one.turns)
+
+    @property
+    def withheld(self) -> int:
+        """Turns in which a server gave no answer of the model."""
+        return sum(attempt.withheld for attempt in self.every_try)
 
     @property
     def failed(self) -> int:
@@ -265,6 +284,7 @@ class EvalResult:
             "failed": self.failed,
             "truncated": self.truncated,
             "restarts": self.restarts,
+            **({"withheld": self.withheld} if self.withheld else {}),
             "task_types": {
                 kind: {"tasks": self.tasks_of_type(kind), **interval.record()}
                 for kind, interval in self.by_type.items()
@@ -282,7 +302,7 @@ class EvalResult:
             "model": self.model,
             "temperature": self.temperature,
             "summary": self.summary(),
-            "tasks": [asdict(task) for task in self.tasks],
+            "tasks": [task.record() for task in self.tasks],
         }
         return json.dumps(record, indent=1, allow_nan=False) + "\n"
 

@@ -74,6 +74,11 @@ def _cut(result: EvalResult) -> str:
     return f", {percent(result.cut_rate)} % of the answers cut at {most} tokens (raise max_tokens)"
 
 
+def _withheld(result: EvalResult) -> str:
+    """The number of turns without an answer of the model; empty without any."""
+    return f"; not counted: {result.withheld} refused or filtered by the server" if result.withheld else ""
+
+
 def whole_table(panels: Mapping[str, Mapping[str, EvalResult]]) -> Table:
     """The success on each of several panels and overall, one column for each result that all panels have."""
     columns = [name for name in next(iter(panels.values())) if all(name in results for results in panels.values())]
@@ -109,7 +114,7 @@ def measured_facts(result: EvalResult) -> list[tuple[str, str]]:
         ("success %", f"{with_interval(result.success)} {solved}"),
         ("mean reward", f"{plain(reward.value, 3)} [{plain(reward.low, 3)}, {plain(reward.high, 3)}]"),
         ("mean turns", plain(result.mean_turns)),
-        ("invalid %", f"{percent(result.invalid_rate)} of turns{_cut(result)}"),
+        ("invalid %", f"{percent(result.invalid_rate)} of turns{_cut(result)}{_withheld(result)}"),
         ("not ended", f"{result.truncated} truncated, {result.failed} failed, {result.restarts} restarts"),
     ]
     if passed := result.pass_at_k:

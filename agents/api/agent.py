@@ -163,6 +163,8 @@ class ApiAgent:
             state.episode.temperature = self.chat.temperature
         conversation.append({"role": "assistant", "content": without_thoughts(answer.text).strip()})
         self._conversations[state.slot] = conversation
+        if answer.withheld:
+            return Turn("", _whole(answer), "", invalid="withheld")
         if self.toolbox is None:
             return Turn.of(_whole(answer), self._action(answer), answer.cut)
         if not answer.calls:

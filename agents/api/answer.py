@@ -13,6 +13,7 @@ from gagpo.base.exchange import ExchangeFailed
 ANSWER_BYTES = 1 << 20  # most bytes of an answer without the model's text
 TOKEN_BYTES = 512  # most bytes of a token in JSON
 MOST_TOKENS = 10**9  # of any answer
+FILTERED = ("content_filter", "content_policy_violation")  # codes of requests that a server's filter has stopped
 
 Count = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
 Messages = Sequence[Mapping[str, Any]]
@@ -58,6 +59,7 @@ class Answer:
     reasoning: what the server gives apart from the text.
     cut: whether it ended at the token limit.
     calls: tool calls that the server has parsed out of the text.
+    withheld: whether the server's filter or a refusal stands in its place. It is then no attempt at an action.
     """
 
     text: str
@@ -65,6 +67,18 @@ class Answer:
     usage: Usage
     cut: bool = False
     calls: Sequence[GivenCall] = ()
+    withheld: bool = False
+
+
+class ServerFailed(ExchangeFailed):
+    """The server reports a failure of its own in an answer with status 200.
+
+    usage: what it charges for the answer; None if it does not say.
+    """
+
+    def __init__(self, message: str, usage: Usage | None):
+        super().__init__(message)
+        self.usage = usage
 
 
 class _Details(BaseModel):
@@ -77,21 +91,35 @@ class _Reported(BaseModel):
     prompt_tokens_details: _Details | None = None
 
 
+class _ContentPart(BaseModel):
+    """A part of a message's content; each server uses some of the keys."""
+
+    text: str | None = None
+    refusal: str | None = None
+    thinking: str | list[_ContentPart] | None = None
+
+
+Content = str | list[_ContentPart | str] | None
+
+
 class _Message(BaseModel):
-    content: str | None = None
+    content: Content = None
+    refusal: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     tool_calls: list[GivenCall] | None = None
 
 
 class _ChatChoice(BaseModel):
-    message: _Message
+    message: _Message | None = None
     finish_reason: str | None = None
+    error: Any = None
 
 
 class _Completion(BaseModel):
-    choices: list[_ChatChoice] = Field(min_length=1)
+    choices: list[_ChatChoice] = []
     usage: _Reported | None = None
+    error: Any = None
 
 
 def answer_limit(max_tokens: int) -> int:
@@ -100,22 +128,73 @@ def answer_limit(max_tokens: int) -> int:
 
 
 def read_answer(body: bytes, messages: Messages) -> Answer:
-    """The answer to ``messages`` in ``body``, with cost 0. Raises: ExchangeFailed."""
+    """The answer to ``messages`` in ``body``, with cost 0.
+
+    Raises:
+        ServerFailed: it reports a failure of the server.
+        ExchangeFailed: it is malformed.
+    """
     try:
-        found = _Completion.model_validate_json(body)
+        completion = _Completion.model_validate_json(body)
     except ValidationError as error:
         raise ExchangeFailed(f"malformed answer at {_first(error)}: {body[:100]!r}") from None
-    choice = found.choices[0]
-    text, reasoning = choice.message.content or "", choice.message.reasoning_content or choice.message.reasoning or ""
-    calls = choice.message.tool_calls or []
-    wrote = text + reasoning + "".join(call.function.arguments for call in calls)
-    usage = _usage(found.usage) if found.usage else estimate(messages, wrote)
+    choice = next(iter(completion.choices), _ChatChoice())
+    if fault := completion.error or choice.error:
+        raise ServerFailed(f"the server reports an error: {_words(fault)}", _charged(completion))
+    if choice.finish_reason == "error":
+        raise ServerFailed("the server reports an error and no reason", _charged(completion))
+    if choice.message is None:
+        raise ExchangeFailed(f"malformed answer at choices: no message: {body[:100]!r}")
+    message = choice.message
+    text, thoughts, refused = _read_content(message.content)
+    refusal = message.refusal or refused
+    reasoning = message.reasoning_content or message.reasoning or thoughts
+    calls = message.tool_calls or []
+    wrote = text + refusal + reasoning + "".join(call.function.arguments for call in calls)
+    usage = _charged(completion) or estimate(messages, wrote)
+    if choice.finish_reason == "content_filter" or (refusal and not calls):
+        return Answer(text or refusal, reasoning, usage, withheld=True)
     return Answer(text, reasoning, usage, choice.finish_reason == "length", calls)
+
+
+def withheld_request(status: int, body: bytes) -> bool:
+    """Whether an error with this body says that the server's filter has stopped the request, as Azure's does.
+
+    >>> withheld_request(400, b'{"error": {"code": "content_filter", "message": "..."}}')
+    True
+    """
+    try:
+        fault = _Completion.model_validate_json(body).error
+    except ValidationError:
+        return False
+    return status in (400, 403) and isinstance(fault, dict) and fault.get("code") in FILTERED
 
 
 def estimate(messages: Messages, said: str) -> Usage:
     """Estimate the tokens of a question and its answer, at four characters a token."""
     return Usage(prompt=sum(len(one["content"]) for one in messages) // 4, completion=len(said) // 4)
+
+
+def _read_content(content: Content) -> tuple[str, str, str]:
+    """The text, the reasoning and the refusal of a message's content."""
+    if content is None or isinstance(content, str):
+        return content or "", "", ""
+    parts = [_ContentPart(text=part) if isinstance(part, str) else part for part in content]
+    thoughts = [part.thinking or "" for part in parts]
+    reasoning = "".join(text if isinstance(text, str) else _read_content([*text])[0] for text in thoughts)
+    return "".join(part.text or "" for part in parts), reasoning, "".join(part.refusal or "" for part in parts)
+
+
+def _words(fault: object) -> str:
+    """The message of an error in an answer, on one line."""
+    if isinstance(fault, dict):
+        fault = fault.get("message") or fault.get("code") or fault
+    return " ".join(str(fault)[:300].split())
+
+
+def _charged(completion: _Completion) -> Usage | None:
+    """The usage that the server reports, if it does."""
+    return _usage(completion.usage) if completion.usage else None
 
 
 def _usage(reported: _Reported) -> Usage:

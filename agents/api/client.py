@@ -21,7 +21,15 @@ import httpx2
 import openai
 from pydantic import JsonValue
 
-from gagpo.agents.api.answer import Answer, Messages, Usage, answer_limit, read_answer
+from gagpo.agents.api.answer import (
+    Answer,
+    Messages,
+    ServerFailed,
+    Usage,
+    answer_limit,
+    read_answer,
+    withheld_request,
+)
 from gagpo.agents.api.settings import ApiSettings
 from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.base.exchange import ExchangeFailed, Reply, Unreachable, exchange, is_loopback, open_http
@@ -35,6 +43,17 @@ _ADVICE = {
     403: "may the key in {key} use this model?",
     404: "is the model's name right, and does --base-url end in /v1?",
 }
+_LIMITS = ("max_tokens", "max_completion_tokens")  # names for the limit on an answer's tokens; servers know one or both
+_UNKNOWN = (
+    "instead",
+    "unsupported",
+    "not supported",
+    "unrecognized",
+    "unknown",
+    "not permitted",
+    "unexpected",
+    "extra",
+)
 _FOR_RETRIES = ("retry-after", "retry-after-ms", "x-should-retry")  # headers that openai reads
 
 
@@ -86,6 +105,8 @@ class ApiClient:
         self._closed = False
         self._reached = False  # by some attempt
         self._failing = False  # a warning was logged since the last answer
+        # OpenAI's newer models refuse max_tokens, and other servers may not know its successor.
+        self._limit = _LIMITS[0] if settings.base_url else _LIMITS[1]
         self._sending: set[asyncio.Task[Any] | None] = set()
         self._openai = openai.AsyncOpenAI(
             api_key=_key(settings),
@@ -110,9 +131,7 @@ class ApiClient:
 
         The future fails with ContextFull, or with ApiError after the last attempt or at the limit on the cost.
         """
-        # OpenAI's newer models refuse max_tokens, and other servers may not know its successor.
-        limit = "max_tokens" if self.settings.base_url else "max_completion_tokens"
-        fields: dict[str, object] = {limit: max_tokens, "temperature": temperature}
+        fields: dict[str, object] = {"temperature": temperature}
         if tools:
             fields["tools"] = [dict(tool) for tool in tools]
         if stop:
@@ -125,20 +144,33 @@ class ApiClient:
 
     async def _answer(self, question: _Question, fields: Mapping[str, object]) -> Answer:
         _asked.set(question)
-        who = f"{self.settings.model} at {self.settings.url}"
-        create: Any = self._openai.chat.completions.with_raw_response.create
+        who, limit = f"{self.settings.model} at {self.settings.url}", self._limit
         try:
-            await create(model=self.settings.model, messages=_encodable(question.messages), extra_body=fields)
+            try:
+                await self._create(question, fields, limit)
+            except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
+                if not _refuses_limit(error):
+                    raise
+                self._limit = _other(limit)
+                await self._create(question, fields, _other(limit))
         except _Stopped as stopped:
             raise stopped.error from None
         except asyncio.CancelledError:  # by close
             raise ApiError("the client is closed") from None
         except openai.APIConnectionError as error:
-            raise ApiError(self._exhausted(who, error.__cause__)) from None
+            raise ApiError(self._exhausted(who, error.__cause__, question)) from None
         except openai.APIStatusError as error:
-            raise self._refusal(who, error) from None
+            if not withheld_request(error.status_code, error.response.content):
+                raise self._refusal(who, error, question) from None
+            question.answer = Answer("", "", Usage(), withheld=True)
         assert question.answer is not None
         return replace(question.answer, usage=question.usage)
+
+    async def _create(self, question: _Question, fields: Mapping[str, object], limit: str) -> None:
+        """Ask until the transport has set the question's answer. limit: how the server calls the limit on tokens."""
+        create: Any = self._openai.chat.completions.with_raw_response.create
+        body = {**fields, limit: question.max_tokens}
+        await create(model=self.settings.model, messages=_encodable(question.messages), extra_body=body)
 
     def close(self) -> None:
         """Reject later questions and stop retries; requests that were sent are answered or reach their deadline."""
@@ -155,15 +187,18 @@ class ApiClient:
         await self._openai.close()
         self._loop.stop()
 
-    def _exhausted(self, who: str, reason: object) -> str:
-        return f"{who} gave no answer in {self.settings.attempts} tries; the last time: {reason}"
+    @staticmethod
+    def _exhausted(who: str, reason: object, question: _Question) -> str:
+        """The error after the last attempt; a server may forbid further ones before they are used up."""
+        tries = question.usage.requests
+        return f"{who} gave no answer in {tries} {'try' if tries == 1 else 'tries'}; the last time: {reason}"
 
-    def _refusal(self, who: str, error: openai.APIStatusError) -> ApiError:
+    def _refusal(self, who: str, error: openai.APIStatusError, question: _Question) -> ApiError:
         status = error.status_code
         text = " ".join(error.response.text[:300].split()) or "no message"
         words = f"status {status}: {text}"
         if status >= 500 or status in (408, 409, 429):
-            return ApiError(self._exhausted(who, words))
+            return ApiError(self._exhausted(who, words, question))
         if status in (400, 413, 422) and any(mark in words.lower() for mark in _TOO_LONG):
             return ContextFull(f"{who}: {words}")
         advice = _ADVICE.get(status, "is --base-url the server's own address?" if 300 <= status < 400 else "")
@@ -203,10 +238,10 @@ class ApiClient:
             raise
         finally:
             self._sending.discard(task)
-        if reply.status >= 500 or reply.status in (408, 409, 429):
-            self._warn(f"{settings.url}: status {reply.status}: {reply.said}")
-        else:
+        if reply.status < 500 and reply.status not in (408, 409, 429):
             self._failing = False
+        elif reply.headers.get("x-should-retry") != "false":
+            self._warn(f"{settings.url}: status {reply.status}: {reply.said}")
         return reply
 
     def _warn(self, reason: str) -> None:
@@ -221,7 +256,12 @@ class ApiClient:
             if 200 < reply.status < 300:  # openai would take it for an answer
                 raise ExchangeFailed(f"status {reply.status} is not an answer")
             return
-        question.answer = answer = read_answer(reply.body, question.messages)
+        try:
+            question.answer = answer = read_answer(reply.body, question.messages)
+        except ServerFailed as failed:
+            if failed.usage is not None:
+                self._spend(question, replace(failed.usage, unanswered=-1, cost=self.settings.cost(failed.usage)))
+            raise
         self._spend(question, replace(answer.usage, unanswered=-1, cost=self.settings.cost(answer.usage)))
 
     def _spend(self, question: _Question, change: Usage) -> None:
@@ -248,6 +288,16 @@ class _Transport(httpx2.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         await self._http.aclose()
+
+
+def _refuses_limit(error: openai.APIStatusError) -> bool:
+    """Whether a request is refused for the name of its limit on tokens."""
+    text = error.response.text[:2000].lower()
+    return any(name in text for name in _LIMITS) and any(mark in text for mark in _UNKNOWN)
+
+
+def _other(limit: str) -> str:
+    return next(name for name in _LIMITS if name != limit)
 
 
 def _encodable(messages: Messages) -> list[dict[str, Any]]:

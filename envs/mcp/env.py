@@ -47,6 +47,7 @@ class MCPEnv(ToolEnv):
     splits = SPLITS
     instructions = "Answer the question. Use the tools, and give the answer with final_answer."
     immaterial: ClassVar[frozenset[str]] = ToolEnv.immaterial | {"start_seconds", "environment"}
+    code_arguments: ClassVar[frozenset[str]] = frozenset({"command"})
 
     def __init__(
         self,

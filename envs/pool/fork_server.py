@@ -28,6 +28,7 @@ from gagpo.base import guard
 from gagpo.base.child import Child, Pipe
 from gagpo.base.errors import GagpoError
 from gagpo.base.removal import remove
+from gagpo.base.terminal import printable
 from gagpo.envs.base import Kwargs
 from gagpo.envs.lookup import name_of, portable
 from gagpo.envs.pool.output import CapturedOutput
@@ -249,7 +250,7 @@ def _run_worker(
         serve(Pipe(connection), maker(spec, kwargs), token, failure, limit)
         status = 0
     except BaseException as error:
-        print(f"a worker of the pool ended: {describe(error)}", file=sys.stderr)
+        print(printable(f"a worker of the pool ended: {describe(error)}"), file=sys.stderr)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

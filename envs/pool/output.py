@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gagpo.base.once import is_new
+from gagpo.base.terminal import printable
 
 MOST_LINES = 20  # shown of a pool
 MOST_CHARACTERS = 300  # of a line
@@ -67,7 +68,7 @@ class CapturedOutput:
     def _show(self, lines: list[bytes]) -> None:
         for data in lines:
             text = data[: 4 * MOST_CHARACTERS].decode(errors="replace")
-            line = "".join(letter if letter.isprintable() else " " for letter in text).strip()
+            line = printable(text.replace("\r", " ").replace("\t", " ")).strip()
             if not line or self._lines > MOST_LINES or not is_new(line):
                 continue
             self._lines += 1

@@ -20,6 +20,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from gagpo.base.child import LONGEST_FRAME, Pipe, pack
 from gagpo.base.errors import is_termination
+from gagpo.base.terminal import printable
 from gagpo.envs.base import Info, Kwargs
 from gagpo.envs.pool.wire import Garbage, Request, describe, plain
 
@@ -147,7 +148,7 @@ class Host:
         except BaseException as error:
             if not self._is_fault(error):
                 raise
-            print(f"closing an environment failed: {describe(error)}", file=sys.stderr)
+            print(printable(f"closing an environment failed: {describe(error)}"), file=sys.stderr)
 
     def _is_fault(self, error: BaseException) -> bool:
         """Whether the environment, not a signal, is the cause of an error."""

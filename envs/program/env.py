@@ -44,6 +44,7 @@ class ProgramEnv(TextEnv):
     markov_key: ClassVar[MarkovKey | None] = "state"
     immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial | {"environment", "memory", "seconds"}
     choosing: ClassVar[frozenset[str]] = frozenset({"tasks"})
+    code_arguments: ClassVar[frozenset[str]] = frozenset({"command", "agent", "reward"})
 
     def __init__(
         self,

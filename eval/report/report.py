@@ -13,7 +13,7 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.base.tables import Table
 from gagpo.eval.compare import Comparison, DifferentPanels, compare_results
 from gagpo.eval.curves import plot_curves
-from gagpo.eval.episode_files import EpisodeRecord, read_episode_file
+from gagpo.eval.episode_files import EpisodeRecord, episode_files, read_episode_file
 from gagpo.eval.health import sentences
 from gagpo.eval.report.page import render
 from gagpo.eval.runs import Evaluation, Run, load_run, shown_settings
@@ -118,8 +118,9 @@ def _numbers(run: Run) -> Table | None:
 
 def _episode_files(folder: Path, shown: Sequence[Evaluation]) -> list[Path]:
     """The episodes of the first table of results, else the first two files."""
+    files, _ = episode_files(folder)
     named = [folder / "episodes" / f"{one.label}.jsonl" for one in shown]
-    return [path for path in named if path.exists()] or sorted((folder / "episodes").glob("*.jsonl"))[:2]
+    return [path for path in named if path in files] or files[:2]
 
 
 def _samples(path: Path, each: int = 2) -> dict[str, object]:

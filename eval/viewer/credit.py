@@ -12,7 +12,8 @@ from gagpo.credit import CreditSettings, Turns, advantages, intern
 from gagpo.credit.episode import Grpo
 from gagpo.credit.gagpo import Gagpo
 from gagpo.eval.episode_files import EpisodeRecord
-from gagpo.settings import SettingsError, load
+from gagpo.runs.run_folder import RunFolder
+from gagpo.settings import SettingsError
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,9 @@ class Recredit:
 
 
 def for_run(folder: Path) -> Recredit:
-    """Credit with the run's own options if it uses GAGPO."""
+    """Credit with the run's own options if it uses GAGPO; nothing that the run names is imported."""
     try:
-        settings = load(folder / "config.yaml")
+        settings = RunFolder.open(folder).stored_settings()
     except SettingsError:
         return Recredit()
     credit = settings.algorithm.credit

@@ -6,6 +6,7 @@ Pages opened from disk may load scripts but not data, so every data file is a sc
 from __future__ import annotations
 
 import json
+import logging
 import re
 import zlib
 from collections.abc import Iterator, Sequence
@@ -30,6 +31,8 @@ from gagpo.eval.viewer.index import (
 from gagpo.eval.viewer.opening import home_of, open_path
 from gagpo.runs.reading import BadResult
 
+LOG = logging.getLogger("gagpo")
+
 MARKER = ".gagpo-view"  # marks a folder that may be replaced
 SHARD = 600_000  # characters of one shard, about
 OUTCOMES = ("terminated", "truncated", "failed")
@@ -41,12 +44,17 @@ def export(paths: Sequence[Path], output: Path, problems: Sequence[str] = ()) ->
     paths: run folders, and files of episodes or results.
     problems: further read errors to show.
 
+    Links and other files among a run's episodes that are not regular are skipped with a warning.
+
     Raises:
         BadResult: a folder is not a run, there are no episodes, or ``output`` holds other files.
     """
     require_replaceable(output)
     opened = [open_path(path) for path in paths]
-    if not any(files for _, files in opened):
+    skipped = [problem for *_, problems_of_run in opened for problem in problems_of_run]
+    for problem in skipped:
+        LOG.warning("%s", problem)
+    if not any(files for _, files, _ in opened):
         raise BadResult(
             f"{paths[0]} holds no episodes to look at (no episodes/*.jsonl); train with "
             "training.keep_episodes=1, or wait for its first evaluation"
@@ -59,13 +67,14 @@ def export(paths: Sequence[Path], output: Path, problems: Sequence[str] = ()) ->
             if page.name.endswith((".html", ".css", ".js")):
                 (part / page.name).write_bytes(page.read_bytes())
         sources = []
-        for number, (path, (_, files)) in enumerate(zip(paths, opened, strict=True)):
+        for number, (path, (_, files, _)) in enumerate(zip(paths, opened, strict=True)):
             recredit = for_run(home_of(path))
             sources += [_write_file(data, number, file, recredit) for file in files]
         if not any(source.groups for source in sources):
             raise BadResult(f"{paths[0]} holds no finished episode")
         sources.sort(key=reading_order)
-        _write_script(data / "index.js", "viewer.load", index([run for run, _ in opened], sources, problems))
+        runs = [run for run, *_ in opened]
+        _write_script(data / "index.js", "viewer.load", index(runs, sources, [*problems, *skipped]))
     return output / "index.html"
 
 

@@ -5,27 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gagpo.eval.episode_files import format_of
+from gagpo.eval.episode_files import episode_files, format_of
 from gagpo.eval.results import EvalResult
 from gagpo.eval.runs import Evaluation, Run, load_run, read_label
 from gagpo.runs.reading import BadResult
 
 
-def open_path(path: Path) -> tuple[Run, list[Path]]:
-    """A run folder, or a file as a run with the evaluation in it, and the files of its episodes.
+def open_path(path: Path) -> tuple[Run, list[Path], list[str]]:
+    """A run folder, or a file as a run with the evaluation in it; the files of its episodes; errors of skipped files.
 
     Raises:
         BadResult: it cannot be used.
     """
     if not path.is_file():
-        return load_run(path), sorted((path / "episodes").glob("*.jsonl"))
+        return load_run(path), *episode_files(path)
     if format_of(path) != "evaluation":
-        return Run(path, (), 0, ()), [path]
+        return Run(path, (), 0, ()), [path], []
     stage, split, iteration = read_label(path.stem)
     result = EvalResult.load(path)
     evaluation = Evaluation(path.stem, stage or "after", split or result.panel.split, iteration, result)
     played = home_of(path) / "episodes" / f"{path.stem}.jsonl"  # of the same evaluation, in a run folder
-    return Run(path, (), 0, (evaluation,)), [played if played.is_file() else path]
+    has_episodes = played.is_file() and not played.is_symlink()
+    return Run(path, (), 0, (evaluation,)), [played if has_episodes else path], []
 
 
 def home_of(path: Path) -> Path:

@@ -101,6 +101,29 @@ def remove(folder: Path) -> None:
         shutil.rmtree(doomed, ignore_errors=True)
 
 
+def remove_leftovers(folder: Path, alone: bool = False) -> None:
+    """Remove temporary files, and folders half removed, that killed processes have left in ``folder``.
+
+    alone: no other process writes to the folder. Otherwise only what names a process that has ended is removed.
+    """
+    for path in [*folder.glob(".*.part"), *folder.glob(".*.old")]:
+        writer = path.name.split(".")[-2]
+        if alone or (writer.isdecimal() and not _is_running(int(writer))):
+            with suppress(OSError):
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def _is_running(process: int) -> bool:
+    """Whether another process with this id runs on this machine."""
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # somebody else's
+        return True
+    return process != os.getpid()
+
+
 def naming(error: OSError, path: Path) -> OSError:
     """``error`` with the name of the file."""
     return OSError(error.errno, error.strerror or str(error), str(path))

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from gagpo.base.tables import duration
+from gagpo.base.terminal import cleaned, printable, raw
 
 PLAIN_EVERY = 15.0  # seconds between the lines of a pipe
 RECENT = 50  # calls of advance that the rate is taken from
@@ -43,7 +44,7 @@ class Meter:
         self.begun = self.last = clock()
         self._recent = deque([(self.begun, done)], maxlen=RECENT)
         if bar is not None:
-            self.task = bar.add_task(label, total=total, completed=done, state="")
+            self.task = bar.add_task(printable(label), total=total, completed=done, state="")
 
     def advance(self, amount: int = 1, note: str = "") -> None:
         self.done += amount
@@ -67,7 +68,7 @@ class Meter:
             counted += f" in {duration(now - self.begun)}"
         elif rate and self.done - self.first >= FEW:
             counted += f", {rate:.1f}/s, {self.bound}{duration((self.total - self.done) / rate)} left"
-        return f"{counted} {note}".rstrip()
+        return printable(f"{counted} {note}".rstrip())
 
 
 @contextmanager
@@ -78,13 +79,15 @@ def track(
 
     done, bound: see :class:`Meter`.
     """
-    console = Console(stderr=True)
+    console = Console(file=raw(sys.stderr))
     if quiet or not console.is_terminal:
         meter = Meter(label, total, unit, None, float("inf") if quiet else PLAIN_EVERY, done, bound)
         yield meter
         if not quiet and time.monotonic() - meter.begun > 2:
             meter.line()
         return
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), TextColumn("{task.fields[state]}"))
-    with Progress(*columns, console=console, transient=True, expand=True) as bar:
+    label_column = TextColumn("{task.description}", markup=False)
+    columns = (label_column, BarColumn(bar_width=None), TextColumn("{task.fields[state]}", markup=False))
+    # The bar redirects what is printed meanwhile to the terminal, so it must be cleaned in front of that.
+    with Progress(*columns, console=console, transient=True, expand=True) as bar, cleaned():
         yield Meter(label, total, unit, bar, PLAIN_EVERY, done, bound)

@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from gagpo.base.terminal import printable
+
 if TYPE_CHECKING:
     import rich.table
 
@@ -119,14 +121,14 @@ class Table:
         from rich.table import Table
         from rich.text import Text
 
-        made = Table(title=self.title or None)
+        # Text, not str: titles and cells are not markup.
+        made = Table(title=Text(printable(self.title)) if self.title else None)
         for number, name in enumerate(self.header):
-            made.add_column(name, justify="left" if number in self.words else "right", overflow="fold")
+            made.add_column(Text(printable(name)), justify="left" if number in self.words else "right", overflow="fold")
         for number, row in enumerate(self.rows):
-            # Text, not str: a cell is not markup.
             if self.total and number == len(self.rows) - 1:
                 made.add_section()
-            made.add_row(*(Text(cell, self.styles.get(cell, "")) for cell in row))
+            made.add_row(*(Text(printable(cell), self.styles.get(cell, "")) for cell in row))
         return made
 
 

@@ -1,4 +1,4 @@
-"""What all commands share: names in their help, and the line after Ctrl-C."""
+"""What all commands share: names in their help, output without escapes, and the line after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
+from gagpo.base.terminal import cleaned
 from gagpo.cli.options import say
 
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ class Command(TyperCommand):
 
     def invoke(self, ctx: Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with cleaned():
+                return super().invoke(ctx)
         except KeyboardInterrupt as error:
             from gagpo.base.errors import Interrupted
 

@@ -27,12 +27,13 @@ def list_everything(
 ) -> None:
     """List available configs, environments, algorithms, engines, models and runs. In a pipe, tabs separate columns."""
     from gagpo.base.tables import Table
+    from gagpo.base.terminal import is_terminal
 
     listed = everything(runs, models)
     rows = [astuple(one) for one in listed]
     if as_json:
         print_json([vars(one) for one in listed])
-    elif sys.stdout.isatty():
+    elif is_terminal(sys.stdout):
         print_table(Table(["kind", "name", "about", "from", "problem"], rows, words=range(5)))
     else:
         say(*("\t".join(" ".join(cell.split()) for cell in row) for row in rows))

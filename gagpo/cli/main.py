@@ -16,6 +16,7 @@ import typer
 
 from gagpo.base import once
 from gagpo.base.errors import Terminated
+from gagpo.base.terminal import cleaned
 from gagpo.cli import environments, evaluate, examples, listing, models, planning, prompts, train, view
 from gagpo.cli.command import Command, Program
 
@@ -79,7 +80,9 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except Exception as error:
-        sys.exit(_complain(error))
+        with cleaned():
+            status = _complain(error)
+        sys.exit(status)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
@@ -98,7 +101,7 @@ def _complain(error: Exception) -> int:
             from gagpo.base.options import in_words
 
             error.message = in_words(error.message)  # type: ignore[attr-defined]  # as click's errors have one
-            error.show()
+            error.show(file=sys.stderr)
             context = getattr(error, "ctx", None)
             _hint(getattr(error, "option_name", ""), context.command.params if context else ())
         return int(error.exit_code)

@@ -17,7 +17,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the
 Config = Annotated[str, typer.Argument(help="A settings file, or the name of a shipped config.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="section.key=value, as for train.")]
 TrustRemoteCode = Annotated[
-    bool, typer.Option("--trust-remote-code", help="Run code that comes with the model; read it first.")
+    bool, typer.Option("--trust-remote-code", help="Run code that comes with the model or run; read it first.")
 ]
 Kwargs = Annotated[
     list[str] | None, typer.Option("--kwargs", "-k", help="Environment argument, name=value (YAML); repeat for more.")
@@ -61,4 +61,6 @@ def print_table(table: Table) -> None:
     """Print a table, fitted to the terminal or 120 columns wide in a pipe."""
     from rich.console import Console
 
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    from gagpo.base.terminal import is_terminal, raw
+
+    Console(file=raw(sys.stdout), width=None if is_terminal(sys.stdout) else 120).print(table)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gagpo.base.terminal import CleanStream, is_terminal, raw
 from gagpo.cli.options import Json, Overrides, first_comment, print_json, say
 
 if TYPE_CHECKING:
@@ -71,11 +72,11 @@ def _preview(config: str, overrides: list[str], turns: int, name: str | None, an
     from gagpo.agents.model import load_tokenizer
     from gagpo.agents.preview import make_with_expert, preview
     from gagpo.agents.setup import make_context, tasks_of
-    from gagpo.settings import load
+    from gagpo.settings import load_stored
     from gagpo.settings.derived import model_or_base
     from gagpo.settings.machine import require_model
 
-    settings = load(config, overrides)
+    settings = load_stored(config, overrides)
     chosen = settings.only_environment if name is None else settings.environment_named(name)
     model = model_or_base(settings)
     require_model(model)
@@ -96,11 +97,11 @@ def _preview(config: str, overrides: list[str], turns: int, name: str | None, an
             records.append({"prompt": read, "response": written, "action": turn.action, **counts})
             say(
                 f"\n--- turn {number}: the model reads {len(ids)} tokens" + f", {known} of them known" * bool(known),
-                _shown(tokenizer.decode(ids[known:])),
+                tokenizer.decode(ids[known:]),
                 f"--- turn {number}: it writes {len(turn.response_ids)} tokens, which are trained on ({source})",
-                _trained(_shown(written)),
-                f"--- turn {number}: the parser reads {_shown(_found(turn))}",
             )
+            _print_trained(written)
+            say(f"--- turn {number}: the parser reads {_found(turn)}")
     finally:
         env.close()
     return records
@@ -113,14 +114,12 @@ def _found(turn: Turn) -> str:
     return repr(turn.action) if turn.valid else f"no action ({turn.invalid})"
 
 
-def _trained(text: str) -> str:
-    """The text in green; between marks in a pipe or with NO_COLOR."""
-    coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    return f"\x1b[32m{text}\x1b[0m" if coloured else f">>>{text}<<<"
-
-
-def _shown(text: str) -> str:
-    """The text as it is, with escapes for what a terminal would obey or cannot show."""
-    safe = "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
-    encoding = sys.stdout.encoding or "ascii"
-    return safe.encode(encoding, "backslashreplace").decode(encoding)
+def _print_trained(text: str) -> None:
+    """Print the text in green; between marks in a pipe or with NO_COLOR."""
+    if not is_terminal(sys.stdout) or os.environ.get("NO_COLOR"):
+        say(f">>>{text}<<<")
+        return
+    terminal = raw(sys.stdout)
+    terminal.write("\x1b[32m")
+    CleanStream(terminal).write(text)
+    terminal.write("\x1b[0m\n")

@@ -214,7 +214,7 @@ def export(
         return
     from gagpo.interop.export import export as write
 
-    count = write(Path(source), out)
+    count = write(Path(source), out, trust_remote_code)
     say(f"{count} episodes: {out}")
     if as_json:
         print_json({"episodes": count, "path": str(out)})

@@ -15,6 +15,7 @@ from gagpo.base import durable
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.lookup import maker
 from gagpo.eval.journal import JournalError, read_journal
+from gagpo.eval.trust import module_in, untrusted
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import RunSettings
 
@@ -22,12 +23,17 @@ About = Mapping[str, object]
 """What a journal tells of its episodes: model, environment, split and its hash."""
 
 
-def export(source: Path, out: Path) -> int:
+def export(source: Path, out: Path, trust_remote_code: bool = False) -> int:
     """Write the successful episodes of ``source``, one conversation a line, to the file ``out``; return their number.
 
     The messages of a run's episodes have the wording of the run's prompt, those of other files of the prompt ``plain``.
 
-    Raises: InvalidArgument if ``out`` exists, or if the source holds no successful episode.
+    trust_remote_code: import the environment that the run's settings name, for its instructions, where it is not part
+        of gagpo.
+
+    Raises:
+        InvalidArgument: ``out`` exists, or the source holds no successful episode.
+        UntrustedCode: the run's environment may not be imported.
     """
     if out.exists():
         raise InvalidArgument(f"{out} exists: choose another path")
@@ -36,7 +42,9 @@ def export(source: Path, out: Path) -> int:
         raise InvalidArgument(f"{source} holds no successful episode")
     place = source.resolve().parents[1]
     settings = RunFolder.open(place).stored_settings() if (place / "config.yaml").is_file() else None
-    rows = [{"messages": conversation(episode, *_wording(settings, episode.environment or ""))} for episode in solved]
+    names = sorted({episode.environment or "" for episode in solved})
+    wordings = {name: _wording(place, settings, name, trust_remote_code) for name in names}
+    rows = [{"messages": conversation(episode, *wordings[episode.environment or ""])} for episode in solved]
     durable.write_text(out, "".join(json.dumps(row) + "\n" for row in rows))
     return len(rows)
 
@@ -53,12 +61,17 @@ def conversation(episode: Episode, prompt: Prompt, instructions: str) -> list[Me
     return messages
 
 
-def _wording(settings: RunSettings | None, name: str) -> tuple[Prompt, str]:
-    """The prompt and the instructions of a run's environment."""
+def _wording(run: Path, settings: RunSettings | None, name: str, trust_remote_code: bool) -> tuple[Prompt, str]:
+    """The prompt and the instructions of the environment called ``name`` of ``run``."""
     if settings is None:
         return find_prompt("plain"), ""
-    environment = next(one for one in settings.all_environments if one.name == name)
-    return environment.context.prompt, str(getattr(maker(environment.environment.id), "instructions", ""))
+    environment = next((env for env in settings.all_environments if env.name == name), None)
+    if environment is None:
+        raise InvalidArgument(f"the settings of {run} have no environment {name!r:.80}, which an episode names")
+    place = environment.environment.id
+    if module_in(place) and not trust_remote_code:
+        raise untrusted(run, f"the environment {place!r:.80}")
+    return environment.context.prompt, str(getattr(maker(place), "instructions", ""))
 
 
 def read_source(source: Path) -> tuple[About, list[Episode]]:

@@ -191,6 +191,12 @@ class RunFolder:
         finally:
             lock.release()
 
+    def remove_leftovers(self) -> None:
+        """Remove what a killed process has left half written, while the run is locked."""
+        durable.remove_leftovers(self.path)  # another process may write a report or pages
+        for part in PARTS:
+            durable.remove_leftovers(self.path / part, alone=True)
+
     # Metrics ----------------------------------------------------------------------------------------------------------
 
     def log(self, row: Metrics) -> None:

@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 
 from gagpo.base.core_schema import NotYaml, parse_yaml, read_mapping, write_yaml
 from gagpo.base.nearest import hint
-from gagpo.base.options import by_place, complaint, sentence
+from gagpo.base.options import by_name, by_place, complaint, sentence
 from gagpo.credit import CREDITS, CreditSettings
 from gagpo.settings import keys
 from gagpo.settings.run import RunSettings, SettingsError
@@ -51,27 +51,36 @@ def load(config: str | Path, overrides: Sequence[str] = ()) -> RunSettings:
     return parse(read_mapping(find_config(config), SettingsError), str(config), overrides)
 
 
-def load_stored(path: Path) -> RunSettings:
-    """The settings of a run, to evaluate or export it: its credit is not imported, unless it is one of this package."""
-    values = read_mapping(path, SettingsError)
-    algorithm = values.get("algorithm")
-    credit = algorithm.get("credit") if isinstance(algorithm, dict) else None
+def load_stored(config: str | Path, overrides: Sequence[str] = ()) -> RunSettings:
+    """As :func:`load`, for commands that do not train: a credit that is not of this package is not imported.
+
+    Its name stays, its options and the critic are left out. The other settings import nothing when they are read.
+    """
+    changed = _overridden(read_mapping(find_config(config), SettingsError), overrides)
+    algorithm = changed.get("algorithm")
+    credit = by_name(algorithm.get("credit")) if isinstance(algorithm, dict) else None
     if isinstance(algorithm, dict) and isinstance(credit, dict) and credit.get("name") not in CREDITS.ours:
         stored = CreditSettings(name=str(credit.get("name")))
-        values["algorithm"] = {**algorithm, "preset": "", "credit": stored, "critic": None}
-    return parse(values, str(path))
+        changed["algorithm"] = {**algorithm, "preset": "", "credit": stored, "critic": None}
+    return parse(changed, str(config))
 
 
 def parse(values: Mapping[str, object], where: str, overrides: Sequence[str] = ()) -> RunSettings:
     """Typed settings from plain values and overrides. where: origin of the values, for errors."""
-    changed = dict(values)
-    for override in overrides:
-        _apply(changed, override)
+    changed = _overridden(values, overrides)
     try:
         return RunSettings.model_validate(changed)
     except ValidationError as error:
         found = list(by_place(error, lambda location: keys.place(RunSettings, location)).items())[:5]
         raise SettingsError("; ".join(_explain(*one, where, overrides) for one in found)) from None
+
+
+def _overridden(values: Mapping[str, object], overrides: Sequence[str]) -> dict[str, Any]:
+    """A copy of the values with the overrides applied."""
+    changed = dict(values)
+    for override in overrides:
+        _apply(changed, override)
+    return changed
 
 
 def dump(settings: RunSettings) -> str:

@@ -130,9 +130,11 @@ class Trainer:
                 self.collector.close()
 
     def _run(self, pool: Pool) -> None:
-        measured, training = self.settings.evaluation, self.settings.training
-        if measured.before and self.iteration == 0:
+        training = self.settings.training
+        if self.settings.evaluation.before and self.iteration == 0:
             self._evaluate(pool, "before")
+        # Of a resumed run: an interruption saves the iteration before its evaluation is done.
+        self._evaluate_if_due(pool)
         while not self.done:
             # Collect, learn, record; then evaluate and save when due.
             begun = time.perf_counter()
@@ -149,8 +151,7 @@ class Trainer:
                     left = self.left.seconds(self.iteration, self.turns_total)
                     self.recorder.iteration(metrics, collected.played, left)
                 self._consistent = self._state()
-            if measured.every and self.iteration % measured.every == 0 and not self.done:
-                self._evaluate(pool, f"iteration-{self.iteration:04d}")
+            self._evaluate_if_due(pool)
             if self.iteration % training.save_every == 0 or self.done:
                 self._save()
         self._evaluate(pool, "after")
@@ -186,6 +187,12 @@ class Trainer:
             "environment_restarts": pool.counters.restarts,
             **self.sampler.measures(),
         }
+
+    def _evaluate_if_due(self, pool: Pool) -> None:
+        """Make the evaluation of the last iteration if one is due; the last of the run is measured after it."""
+        every = self.settings.evaluation.every
+        if every and self.iteration and self.iteration % every == 0 and not self.done:
+            self._evaluate(pool, f"iteration-{self.iteration:04d}")
 
     def _evaluate(self, pool: Pool, stage: str) -> None:
         """Evaluate every panel that has no result of this stage yet."""
@@ -264,6 +271,7 @@ def train(
     with folder.locked() if ranks.first else nullcontext():
         if ranks.first:
             folder.write()
+            folder.remove_leftovers()
         trainer = trainer or Trainer(folder, report, quiet, ranks)
         trainer.run()
         return final_results(folder.path, trainer.panels)

@@ -26,6 +26,7 @@ class RawServer(socketserver.ThreadingTCPServer):
     """script: called with the number of the request, returns bytes to send and seconds to wait until the end.
 
     requests, sent: numbers of requests and of sent bytes.
+    bodies: of the requests.
     """
 
     daemon_threads = True
@@ -34,6 +35,7 @@ class RawServer(socketserver.ThreadingTCPServer):
 
     def __init__(self, script):
         self.script, self.requests, self.sent, self.free = script, 0, 0, threading.Event()
+        self.bodies = []
         self.lock = threading.Lock()
         super().__init__(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
@@ -56,6 +58,7 @@ class Handler(socketserver.BaseRequestHandler):
                 body += chunk
             with server.lock:
                 number, server.requests = server.requests, server.requests + 1
+                server.bodies.append(body)
             for step in server.script(number):
                 if isinstance(step, bytes):
                     self.request.sendall(step)

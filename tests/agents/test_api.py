@@ -16,6 +16,8 @@ from gagpo.agents.prompts import find_prompt
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.pool import WorkerPool
+from gagpo.eval.results import EvalResult, Panel
+from gagpo.eval.summary import result_lines
 from tests.agents.chat_server import serving
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
@@ -250,3 +252,24 @@ def test_turns_are_returned_in_the_order_of_the_states():
         agent = ApiAgent(client_of(server), ChatSettings(find_prompt("plain")))
         states = [EpisodeState(slot, Episode("t"), f"You stand at {slot}. Go to door 2.") for slot in (1, 5, 0)]
         assert [turn.action for turn in agent.decide(states)] == ["right", "left", "right"]
+
+
+@pytest.mark.parametrize("prompt", ["plain", "tools"])
+def test_an_answer_that_is_withheld_is_a_turn_of_its_own_kind(prompt):
+    with serving(end="content_filter", style="{}") as server:
+        _, (episode,) = play(server, count=1, chat=ChatSettings(find_prompt(prompt)))
+    assert {turn.invalid for turn in episode.turns} == {"withheld"} and {turn.action for turn in episode.turns} == {""}
+    assert Episode.from_record(episode.record()).turns[0].invalid == "withheld"
+    panel = Panel(CORRIDOR, "test", "0" * 16, 1)
+    result = EvalResult.from_episodes([episode], panel, "openai:m", 0.4)
+    (attempt,) = result.every_try
+    assert (attempt.invalid, attempt.withheld) == (0, attempt.turns) and attempt.turns == len(server.requests)
+    assert f"{attempt.turns} refused or filtered by the server" in " ".join(result_lines(result, 200))
+    assert EvalResult.from_json(result.to_json()) == result and result.summary()["withheld"] == attempt.turns
+
+
+def test_only_results_with_withheld_answers_tell_of_them():
+    with serving() as server:
+        _, episodes = play(server, count=1)
+    result = EvalResult.from_episodes(episodes, Panel(CORRIDOR, "test", "0" * 16, 1), "openai:m", 0.4)
+    assert "withheld" not in result.to_json() and "server" not in " ".join(result_lines(result, 200))

@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import contextmanager
 
 import psutil
 import pytest
@@ -66,6 +67,130 @@ def test_malformed_answers_are_retried(body):
     assert answer.text == "left" and server.requests == 3
     assert (answer.usage.requests, answer.usage.unanswered) == (3, 2) and answer.usage == client.spent
     assert (client.spent.prompt, client.spent.completion) == (10, 2)
+
+
+def choice(message=None, **changes):
+    return chat(choices=[{**SOUND["choices"][0], **({"message": message} if message else {}), **changes}])
+
+
+FAILED = {
+    "a reason": choice(finish_reason="error"),
+    "an error of the choice": choice(error={"code": 502, "message": "upstream\nfailed"}),
+    "an error and no message": chat(choices=[{"finish_reason": "error", "error": "upstream failed"}]),
+    "an error of the whole": chat(error={"message": "upstream failed"}),
+    "an error alone": b'{"error": {"code": 503}}',
+    "a choice without a message": chat(choices=[{"finish_reason": "stop"}]),
+}
+
+
+@pytest.mark.parametrize("body", FAILED.values(), ids=FAILED.keys())
+def test_a_failure_of_the_server_in_an_answer_is_retried(body, caplog):
+    with answering(lambda number: [reply(body if number < 2 else chat())]) as server:
+        client = client_of(server, output_price=1e6)
+        answer = client.submit(ASK, 0.0, 5).result()
+    assert (answer.text, answer.withheld, server.requests) == ("left", False, 3)
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert "\n" not in warning and "trying again, 7 times at most" in warning
+    paid = b'"usage"' in body and b"error" in body  # what the server says that it charges for a failure
+    assert (client.spent.cost, client.spent.unanswered) == ((6, 0) if paid else (2, 2))
+
+
+CONTENTS = {
+    "a text": ("left", "left", ""),
+    "parts": ([{"type": "text", "text": "le"}, {"type": "text", "text": "ft"}], "left", ""),
+    "bare texts": (["le", "ft"], "left", ""),
+    "no parts": ([], "", ""),
+    "null": (None, "", ""),
+    "thoughts": ([{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"text": "left"}], "left", "hm"),
+    "thoughts as a text": ([{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "left"}], "left", "hm"),
+    "a part of another kind": ([{"type": "image_url", "image_url": {"url": "x"}}, {"text": "left"}], "left", ""),
+}
+
+
+@pytest.mark.parametrize(("content", "text", "reasoning"), CONTENTS.values(), ids=CONTENTS.keys())
+def test_a_content_of_parts_is_read(content, text, reasoning):
+    with answering(lambda number: [reply(choice({"role": "assistant", "content": content}))]) as server:
+        answer = client_of(server).submit(ASK, 0.0, 5).result()
+    assert (answer.text, answer.reasoning, answer.withheld, server.requests) == (text, reasoning, False, 1)
+
+
+FILTERED = b'{"error": {"code": "content_filter", "message": "The prompt triggered the policy"}}'
+WITHHELD = {
+    "a filter": (choice({"content": ""}, finish_reason="content_filter"), "200 OK", ""),
+    "a filter amid the text": (choice({"content": "le"}, finish_reason="content_filter"), "200 OK", "le"),
+    "a refusal": (choice({"content": None, "refusal": "I cannot help"}), "200 OK", "I cannot help"),
+    "a refusal in parts": (choice({"content": [{"type": "refusal", "refusal": "No"}]}), "200 OK", "No"),
+    "a filtered prompt": (FILTERED, "400 Bad Request", ""),
+    "a forbidden prompt": (FILTERED.replace(b"filter", b"policy_violation"), "403 Forbidden", ""),
+}
+
+
+@pytest.mark.parametrize(("body", "status", "text"), WITHHELD.values(), ids=WITHHELD.keys())
+def test_an_answer_that_the_server_withholds_is_no_attempt_of_the_model(body, status, text):
+    with answering(lambda number: [reply(body, status)]) as server:
+        client = client_of(server)
+        answer = client.submit(ASK, 0.0, 5).result()
+    assert (answer.withheld, answer.text, server.requests, client.spent.unanswered) == (True, text, 1, 0)
+
+
+NAMES = {"max_tokens", "max_completion_tokens"}
+
+
+@contextmanager
+def knowing(name, status, text):
+    """A server that knows the limit on tokens by one name and refuses the other with ``text``."""
+    refusal = json.dumps({"error": {"message": text.format(*(NAMES - {name}), name)}}).encode()
+
+    def script(number):
+        return [reply(chat()) if name in json.loads(server.bodies[-1]) else reply(refusal, status)]
+
+    with answering(script) as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "text"),
+    [
+        ("max_completion_tokens", "400 Bad Request", "Use '{1}' instead"),
+        ("max_completion_tokens", "400 Bad Request", "'{0}' is not supported with this model."),
+        ("max_completion_tokens", "422 Unprocessable Entity", "body.{0}: Extra inputs are not permitted"),
+    ],
+)
+def test_the_limit_on_tokens_is_named_as_the_server_knows_it(name, status, text):
+    with knowing(name, status, text) as server:
+        client = client_of(server)
+        assert [client.submit(ASK, 0.0, 5).result().text for _ in range(2)] == ["left", "left"]
+    limits = [{key: value for key, value in json.loads(body).items() if key in NAMES} for body in server.bodies]
+    assert limits == [{"max_tokens": 5}, {name: 5}, {name: 5}] and client.spent.requests == 3
+
+
+def test_openai_is_asked_again_under_the_older_name(monkeypatch):
+    with knowing("max_tokens", "400 Bad Request", "Unrecognized request argument supplied: {0}") as server:
+        monkeypatch.setattr("gagpo.agents.api.settings.OPENAI", f"{server.url}/v1")
+        monkeypatch.setenv("OPENAI_API_KEY", "key")
+        assert ApiClient(ApiSettings("m")).submit(ASK, 0.0, 5).result().text == "left"
+    assert server.requests == 2
+
+
+@pytest.mark.parametrize("text", ["Use 'max_completion_tokens' instead", "Unsupported parameter: 'temperature'"])
+def test_a_request_that_stays_refused_is_asked_twice_at_most(text):
+    refusal = json.dumps({"error": {"message": text}}).encode()
+    with (
+        answering(lambda number: [reply(refusal, "400 Bad Request")]) as server,
+        pytest.raises(ApiError, match=f"refuses: status 400: .*{text}"),
+    ):
+        client_of(server).submit(ASK, 0.0, 5).result()
+    assert server.requests == 1 + ("max" in text)
+
+
+@pytest.mark.parametrize(("header", "tries"), [("x-should-retry: false", "1 try"), ("x: y", "3 tries")])
+def test_the_error_counts_the_attempts_that_were_made(header, tries, caplog):
+    with (
+        answering(lambda number: [reply(b"down", "503 Service Unavailable", header)]) as server,
+        pytest.raises(ApiError, match=f"gave no answer in {tries}; the last time: status 503: down"),
+    ):
+        client_of(server, attempts=3).submit(ASK, 0.0, 5).result()
+    assert server.requests == int(tries[0]) and len(caplog.records) == (tries != "1 try")
 
 
 @pytest.mark.parametrize("text", [b"null", b'"2"', b"2.0"])

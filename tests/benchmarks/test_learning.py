@@ -1,8 +1,12 @@
 """The command of the learning studies."""
 
+from pathlib import Path
+
 import pytest
 
 from benchmarks import learning
+from benchmarks.studies.compared import STUDIES
+from gagpo.eval.study import read_rows
 
 
 def test_an_unknown_variant_is_refused_with_those_that_exist(monkeypatch, capsys):
@@ -10,3 +14,16 @@ def test_an_unknown_variant_is_refused_with_those_that_exist(monkeypatch, capsys
     with pytest.raises(SystemExit):
         learning.main()
     assert "smollm2-maths has no variant 'lora'; choose from 'gagpo', 'grpo', 'gagpo, LoRA'" in capsys.readouterr().err
+
+
+RESULTS = Path(__file__).parents[2] / "lab" / "results"
+
+
+STORED = [path for path in sorted([*RESULTS.glob("*.jsonl"), *RESULTS.glob("swept/*.jsonl")]) if path.stem in STUDIES]
+
+
+@pytest.mark.parametrize("path", STORED, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_stored_rows_are_of_methods_that_the_code_has(path):
+    """A removed method is not printed, and Holm's correction does not count it."""
+    labels = {row.label.removesuffix(", averaged") for row in read_rows(path)}
+    assert labels <= STUDIES[path.stem].variants.keys()

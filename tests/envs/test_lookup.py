@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from gymnasium.envs.registration import load_env_creator
 
 from gagpo.base.interpreter import module_path
-from gagpo.envs.lookup import UnknownEnvironment, find_spec, markov_key
+from gagpo.envs.lookup import find_spec, markov_key
 
 ROOT = Path(__file__).parents[2]
 OWN = """
@@ -104,7 +105,23 @@ def test_arguments_of_generated_tasks_are_not_material_where_tasks_are_given(
     assert env.without_effect(idle).isdisjoint(idle) and idle.items() <= env.material(idle).items()
 
 
-@pytest.mark.parametrize("module", ["../x", ".x", "..", "x.", "a..b", "a/b", "/tmp/x", "a\\b"])
-def test_a_path_is_not_the_name_of_a_module(module: str) -> None:
-    with pytest.raises(UnknownEnvironment, match=r"is not the name of a module, such as package\.module"):
-        find_spec(f"{module}:Name-v0")
+@pytest.mark.parametrize(
+    ("env_id", "reason"),
+    [
+        *((f"{path}:y", "is not the name of a module") for path in ("../x", ".x", "..", "x.", "a..b", "a/b", "/tmp/x")),
+        ("nobody_has_this:X-v0", "No module named 'nobody_has_this'"),
+        ("broken_env:X-v0", "its module cannot be imported: SyntaxError: "),
+        ("failing_env:X-v0", r"its module cannot be imported: RuntimeError: no display \(failing_env.py, line 1\)$"),
+        ("half_env:Half-v0", "its module cannot be imported: AttributeError: "),
+    ],
+)
+def test_an_id_whose_module_cannot_be_imported_is_one_line(
+    env_id: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_env.py").write_text("class :\n")
+    (tmp_path / "failing_env.py").write_text("raise RuntimeError('no display\\nset DISPLAY')\n")
+    (tmp_path / "half_env.py").write_text("import gymnasium\ngymnasium.register('Half-v0', 'half_env:Missing')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=f"^environment '{re.escape(env_id)}': .*{reason}") as error:
+        find_spec(env_id)
+    assert "\n" not in str(error.value)

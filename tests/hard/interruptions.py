@@ -29,7 +29,11 @@ from tests.hard.kills import difference
 from tests.hard.outcome import Outcome, Tally, attempt, command
 from tests.hard.small_run import make_model, make_run, write_settings
 
-PLAN: dict[str, dict[str, Any]] = {"training": {"iterations": 3}, "rollout": {"workers": 2}}
+PLAN: dict[str, dict[str, Any]] = {
+    "training": {"iterations": 3},
+    "rollout": {"workers": 2},
+    "evaluation": {"every": 1},
+}
 HOME = str(Path(gagpo.__file__).parent)
 BEGIN = "_train"  # where the run begins; before it, an interruption is Python's and Typer's own affair
 LEAVING_SECONDS = 30.0

@@ -33,7 +33,7 @@
 
   function invalid(turn) {
     if (turn.invalid === "refused" && turn.refusal) return ["refused by the environment: ", h("q", null, viewer.short(turn.refusal, 300))];
-    return { "not parsed": "no action was found in the response", "cut off": "cut off at the token limit", refused: "refused by the environment" }[turn.invalid] || "invalid action";
+    return { "not parsed": "no action was found in the response", "cut off": "cut off at the token limit", refused: "refused by the environment", withheld: "the server gave a refusal, or its filter no answer" }[turn.invalid] || "invalid action";
   }
 
   // The tool calls of a turn, each with its error or answer.

@@ -5,8 +5,25 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from gagpo.cli.main import main
+from tests.gagpo.conftest import CORRIDOR
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory, warm_model):
+    """A finished run of two iterations."""
+    from gagpo.runs.run_folder import RunFolder
+    from gagpo.settings import load
+    from gagpo.training.trainer import train
+
+    folder = tmp_path_factory.mktemp("finished")
+    path = folder / "run.yaml"
+    path.write_text(yaml.safe_dump({**CORRIDOR, "model": warm_model}))
+    created = RunFolder.create(folder / "run", load(path))
+    train(created, quiet=True)
+    return created.path
 
 
 @pytest.fixture

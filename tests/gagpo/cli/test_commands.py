@@ -15,7 +15,6 @@ import typer
 from gagpo.agents.model import ModelError
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
-from gagpo.training.trainer import train
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
 
@@ -29,21 +28,6 @@ class RaisesEnv(CorridorEnv):
 
 gymnasium.register("Raises-v0", "raises:RaisesEnv", disable_env_checker=True, order_enforce=False)
 """
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory, warm_model):
-    """A finished run of two iterations."""
-    import yaml
-
-    from tests.gagpo.conftest import CORRIDOR as settings
-
-    folder = tmp_path_factory.mktemp("finished")
-    path = folder / "run.yaml"
-    path.write_text(yaml.safe_dump({**settings, "model": warm_model}))
-    created = RunFolder.create(folder / "run", load(path))
-    train(created, quiet=True)
-    return created.path
 
 
 def test_training_ends_with_a_table_curves_a_page_and_json(inside, corridor, tmp_path):

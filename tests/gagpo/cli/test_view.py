@@ -1,8 +1,12 @@
 """``gagpo view`` as people call it: what it prints, and one line for what is no run."""
 
 import json
+import os
+from pathlib import Path
 
 import pytest
+
+EPISODES = "episodes/train-0001.jsonl"
 
 
 @pytest.fixture(autouse=True)
@@ -71,3 +75,38 @@ def test_wrong_input_is_one_line(inside, tmp_path, arguments, told):
     assert done.returncode == 2 and done.stdout == ""
     assert told in done.stderr and done.stderr.count("\n") == 1
     assert not (tmp_path / "nowhere").exists() and not list(tmp_path.glob("*-view"))
+
+
+LINKS = {
+    "a link to nothing": lambda path: path.symlink_to("nowhere"),
+    "a link to itself": lambda path: path.symlink_to(path),
+    "a link to a folder": lambda path: path.symlink_to("/"),
+    "a link to an endless file": lambda path: path.symlink_to("/dev/zero"),
+    "a link out of the run": lambda path: path.symlink_to(path.parents[2] / "secret.jsonl"),
+    "a pipe": os.mkfifo,
+    "a folder": Path.mkdir,
+}
+
+
+@pytest.mark.parametrize("make", LINKS.values(), ids=LINKS.keys())
+@pytest.mark.parametrize("command", ["view", "report"])
+def test_an_episode_file_that_must_not_be_read_is_skipped(command, make, inside, tmp_path, caplog):
+    (tmp_path / "secret.jsonl").write_text(write_run(tmp_path / "secret").joinpath(EPISODES).read_text())
+    run = write_run(tmp_path / "run")
+    make(run / "episodes" / "hostile.jsonl")
+    done = inside(command, "run")
+    assert done.returncode == 0, done.stderr
+    if command == "view":
+        (warning,) = [record.getMessage() for record in caplog.records if record.name == "gagpo"]
+        assert "episodes/hostile.jsonl" in warning
+        shown = (run / "view" / "data" / "index.js").read_text()
+        assert "hostile.jsonl" in shown and shown.count('"label":') == 1
+
+
+def test_a_run_of_links_alone_says_so(inside, tmp_path, caplog):
+    run = write_run(tmp_path / "run")
+    (run / EPISODES).rename(tmp_path / "elsewhere.jsonl")
+    (run / EPISODES).symlink_to(tmp_path / "elsewhere.jsonl")
+    done = inside("view", "run")
+    assert done.returncode == 2 and "run holds no episodes to look at" in done.stderr
+    assert "skipped, because it is a link; copy the file to show its episodes" in caplog.text

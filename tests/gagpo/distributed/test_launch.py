@@ -149,6 +149,32 @@ def test_ctrl_c_saves_and_ends_both(tmp_path, warm_model):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
+def test_both_make_an_evaluation_that_was_interrupted(tmp_path, warm_model, number):
+    training = {"iterations": 3, "save_every": 100}
+    evaluation = {"every": 1, "before": False, "tasks": 8, "tries": 40}
+    config = config_of(tmp_path, warm_model, training=training, evaluation=evaluation)
+    command = ["gagpo", "train", config, "--runs", tmp_path / "runs", "-q"]
+    process = gagpo(*command, start_new_session=True)
+    made = tmp_path / "runs" / "corridor"
+    wait_for_rows(made / "metrics.jsonl", 2, process)
+    children = children_of(process)
+    process.send_signal(number)  # the second evaluation takes longer than the ranks need to get there
+    process.communicate(timeout=SECONDS)
+    assert process.returncode in (130, 143, -signal.SIGKILL)
+    assert not psutil.wait_procs(children, timeout=30)[1]
+    if number != signal.SIGKILL:  # the ranks outlive a killed parent for a moment
+        assert not (made / "evals" / "iteration-0002-test.json").exists()
+    output, _ = gagpo("gagpo", "train", "--resume", made, "-q").communicate(timeout=SECONDS)
+    assert (made / "evals" / "iteration-0002-test.json").exists(), output
+    train(RunFolder.new(tmp_path / "one", load(config)), quiet=True)
+    require_same_run(tmp_path / "one", made)
+    names = {path.name for path in (tmp_path / "one" / "evals").iterdir()}
+    assert {path.name for path in (made / "evals").iterdir()} == names
+    assert not [path.name for path in made.rglob("*.part")]
+
+
+@pytest.mark.slow
 def test_what_is_wrong_on_both_is_said_once(tmp_path, warm_model):
     context = json.loads((Path(warm_model) / "config.json").read_text())["max_position_embeddings"]
     config = config_of(tmp_path, warm_model, rollout={"max_tokens": context})
