@@ -90,7 +90,7 @@ class ALFWorldEnv(TextEnv):
 
     @classmethod
     def cheap(cls, kwargs: Kwargs) -> bool:
-        return kwargs.get("engine", "native") == "native"
+        return bool(kwargs.get("engine", "native") == "native")
 
     @classmethod
     def without_effect(cls, kwargs: Kwargs) -> frozenset[str]:
