@@ -73,8 +73,8 @@ def test_each_line_is_shown_once_with_the_name_of_the_environment(
     lines = shown.err.splitlines()
     assert len(lines) == len(set(lines)) and all(line.startswith("gagpo-test/Noisy-v0: ") for line in lines)
     words = " / ".join(line.partition(": ")[2] for line in lines)
-    for line in ("a banner", "[31ma warning [0m", "half a line, �from a child", "2 rows were skipped", "last words"):
-        assert line in words
+    for line in ("a banner", r"\x1b[31ma warning\x1b[0m", "half a line, �", "from a child", "last words"):
+        assert line in words  # workers share the pipe, so the half line may end with another one's words
     assert "\x1b" not in shown.err
 
 
@@ -104,4 +104,5 @@ def test_what_the_caller_has_shown_is_not_repeated(capfd: pytest.CaptureFixture[
     finally:
         log.handlers.clear()
     play("left")
-    assert capfd.readouterr().err.count("2 rows were skipped") == 1
+    lines = capfd.readouterr().err.splitlines()
+    assert lines.count("2 rows were skipped") == 1 and "gagpo-test/Noisy-v0: 2 rows were skipped" not in lines
