@@ -34,6 +34,7 @@ from gagpo.agents.episodes import Episode
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.base.tables import Table
 from gagpo.credit import CREDITS, CreditSettings, advantages, turns_for
+from gagpo.credit.assign import VISITS
 from gagpo.credit.turns import Turns
 from gagpo.eval.statistics import mean_over_seeds, paired_t
 
@@ -64,10 +65,6 @@ SETTINGS: list[dict[str, Any]] = [
 """What the page reports: one thing changed at a time, as far as it goes."""
 
 
-VISITS: dict[str, tuple[int, float]] = {"1": (1, 1), "2-3": (2, 3), "4-7": (4, 7), "8+": (8, np.inf)}
-"""Classes of turns by the visits to their state in the task group; a credit without a key takes the true state."""
-
-
 @dataclass
 class Batch:
     """One batch of groups, what its turns were worth, and the direction that advantages for them move the policy in."""
@@ -86,7 +83,7 @@ class Batch:
         return replace(columns, entropy_N=entropy_N, energy_K=energy_K)
 
     def visits(self, credit: CreditSettings) -> np.ndarray:
-        """Visits to the state of each turn in its task group, int64[N]."""
+        """Visits to the state of each turn in its task group, by the credit's key or the true state, int64[N]."""
         keyed = credit if hasattr(credit, "key") else CREDITS.make({"name": "gagpo", "key": "state"})
         state_N = turns_for(self.episodes, keyed).states()
         return np.asarray(np.bincount(state_N)[state_N])
@@ -263,7 +260,7 @@ def visits_table(row: Mapping[str, Any]) -> list[str]:
             lines.append(cells)
     if not lines:
         return []
-    head = ["credit@key", *(f"{name} visits" for name in VISITS)]
+    head = ["credit@key", *(f"{name.replace('_', '-').replace('-up', '+')} visits" for name in VISITS)]
     legend = "cosine, wrong signs (fraction of turns)"
     return [f"\n{title(row)}\n{legend}\n", *Table(head, lines).markdown()]
 

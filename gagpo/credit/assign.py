@@ -18,6 +18,9 @@ from gagpo.credit.turns.errors import BadTurns
 from gagpo.credit.turns.grouping import varies
 from gagpo.credit.turns.keys import StateKey
 
+VISITS: dict[str, tuple[int, float]] = {"1": (1, 1), "2_3": (2, 3), "4_7": (4, 7), "8_up": (8, math.inf)}
+"""Classes of turns by the number of visits to their state in the task group, lowest and highest."""
+
 ALIASED = 0.05
 """Share of aliased pairs above which a credit that follows states warns."""
 
@@ -135,6 +138,8 @@ def statistics(turns: Turns, advantage_N: np.ndarray) -> dict[str, float]:
     ``equal_return_groups``: share of task groups with equal returns.
     ``advantage_std``, ``advantage_abs``: standard deviation and mean size over turns.
     ``coverage``: share of turns whose state occurs again in their task group.
+    ``visits_1`` and so on: share of turns whose state was visited so often, see ``VISITS``. A value estimated from one
+        visit is that episode's own return.
     ``aliasing``: see :func:`gagpo.credit.turns.aliasing.aliasing`.
     """
     signal_G = np.bincount(turns.group_index_N, np.abs(advantage_N), turns.groups)
@@ -146,7 +151,10 @@ def statistics(turns: Turns, advantage_N: np.ndarray) -> dict[str, float]:
     }
     if turns.state_N is not None:
         state_N = turns.states()
-        stats["coverage"] = float((np.bincount(state_N)[state_N] > 1).mean())
+        visits_N = np.bincount(state_N)[state_N]
+        stats["coverage"] = float((visits_N > 1).mean())
+        for name, (low, high) in VISITS.items():
+            stats[f"visits_{name}"] = float(((visits_N >= low) & (visits_N <= high)).mean())
         if not math.isnan(aliased := aliasing(turns)):
             stats["aliasing"] = aliased
     return stats
