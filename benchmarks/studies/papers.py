@@ -46,8 +46,8 @@ GAGPO = Study(
     ROOMS,
     {
         "GAGPO": preset("gagpo"),
-        **{f"lambda {lam}": gagpo(lam=lam) for lam in (0.0, 0.5, 0.95, 1.0)},
-        **{f"gamma {gamma}": gagpo(gamma=gamma) for gamma in (0.8, 0.99, 1.0)},
+        **{f"lambda {lam:g}": gagpo(lam=lam) for lam in (0.0, 0.5, 0.95, 1.0)},
+        **{f"gamma {gamma:g}": gagpo(gamma=gamma) for gamma in (0.8, 0.99, 1.0)},
         "leave-one-out": gagpo(leave_one_out=True),
         "outcome proxy": gagpo(proxy="outcome"),
         "bootstrap truncated": gagpo(bootstrap_truncated=True),

@@ -174,7 +174,10 @@ def test_statistics_by_hand():
             "zero_groups": 0.5,
             "equal_return_groups": 0.5,
             "coverage": 0.4,
-            **{"visits_1": 0.6, "visits_2_3": 0.4, "visits_4_7": 0.0, "visits_8_up": 0.0},
+            "visits_1": 0.6,
+            "visits_2_3": 0.4,
+            "visits_4_7": 0.0,
+            "visits_8_up": 0.0,
             "advantage_abs": 1.9,
             "advantage_std": math.sqrt(2 * 4.75**2 / 5),
         }

@@ -74,15 +74,17 @@ def test_credits_are_scored_by_direction_and_signs():
     rng = np.random.default_rng(0)
     true_N = np.array([0.5, -0.5, 0.05, 0.3])
     batches = [SimpleNamespace(true_N=true_N, error_N=np.full(4, 0.01), gradient=np.asarray) for _ in range(4)]
-    exact = np.stack([true_N] * 4)
 
-    def judged(make):
-        return truth.judge(batches, [make() for _ in batches], exact)
+    def judged(make, chosen=None):
+        return truth.judge(batches, [make() for _ in batches], chosen)
 
     same = judged(lambda: true_N)
     assert same["wrong_signs"] == 0 and np.mean(same["cosines"]) == pytest.approx(1)
     assert judged(lambda: -true_N)["wrong_signs"] == 1 and judged(lambda: 0 * true_N)["wrong_signs"] == 0.5
     assert judged(lambda: np.array([1, 1, -1, 0]))["wrong_signs"] == pytest.approx(0.5)  # the third does not matter
+    first = [np.array([True, False, False, False])] * 4
+    assert judged(lambda: np.array([1, 1, 1, -1]), first)["wrong_signs"] == 0  # the others are left out
+    assert np.mean(judged(lambda: np.array([1, 1, 1, -1]), first)["cosines"]) == pytest.approx(1)
     noisy = judged(lambda: true_N + rng.normal(0, 0.5, 4))
     assert 0 < noisy["signal_to_noise"] < 10
 
