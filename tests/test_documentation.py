@@ -159,6 +159,11 @@ def test_the_table_of_metrics_is_the_registers():
     assert page == tool("metrics_table").with_metrics(page), "run python .ci/metrics_table.py"
 
 
+def test_the_tables_of_the_papers_page_are_those_of_the_stored_rows():
+    page = read(DOCS / "papers.md")
+    assert page == tool("papers_tables").with_tables(page), "run python .ci/papers_tables.py"
+
+
 def test_the_plans_of_the_recipes_are_what_is_printed(tmp_path):
     blocks = re.findall(r"```\n(gagpo plan [^\n]+)\n```\n```text\n(.*?)```", read(DOCS / "scale.md"), re.DOTALL)
     assert len(blocks) == 4
