@@ -24,6 +24,14 @@ def answer_of(result: Any) -> Outcome:
     return Outcome(_bounded("\n".join(parts)), valid=not result.is_error)
 
 
+def with_content(message: Any) -> Any:
+    """A message whose result is only ``structuredContent`` gets the empty ``content`` that the package requires."""
+    result = getattr(message, "result", None)
+    if isinstance(result, dict) and "structuredContent" in result and result.get("content") is None:
+        result["content"] = []
+    return message
+
+
 def rejection_of(error: Any) -> Outcome:
     """A JSON-RPC error in answer to a call, as an invalid turn with the server's message and data."""
     parts = [str(error.message).strip() or f"error {error.code}"]

@@ -20,12 +20,12 @@ from pydantic import JsonValue
 from gagpo.base import interpreter
 from gagpo.base.errors import GagpoError, InvalidArgument, MissingPackage, first_line
 from gagpo.envs.base import Outcome
-from gagpo.envs.mcp.answers import answer_of, rejection_of
+from gagpo.envs.mcp.answers import answer_of, rejection_of, with_content
 from gagpo.envs.tools import Tool
 
 MOST_LINE = 4 * 2**20  # bytes of a message
 MOST_TOOLS, MOST_SCHEMA = 64, 20_000  # tools of a server, characters of a tool's description and schema
-MOST_STDERR = 300  # characters of the server's last words on standard error, for an error
+MOST_LAST_WORDS = 300  # characters of the server's last words, for an error
 _INHERITED = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER", "VIRTUAL_ENV")
 _PAGES = 20  # of a list of tools
 _END_SECONDS = 5.0  # for killed processes and threads to end
@@ -61,7 +61,7 @@ class ToolServer:
         self._session: Any = None
         self._closing = asyncio.Event()
         self._silent = False  # the server has closed its output, so an error is not its answer
-        self._stderr = bytearray()  # its last bytes
+        self._words = bytearray()  # the last bytes of standard error, and of standard output what is not a message
         self._stderr_ended = asyncio.Event()
         self._loop = asyncio.new_event_loop()
         self._looping = threading.Thread(target=self._loop.run_forever, name="mcp", daemon=True)
@@ -146,10 +146,10 @@ class ToolServer:
                     await self._process.wait()
 
     def _last_words(self) -> str:
-        """The end of what the server wrote on standard error, for an error; '' if it wrote nothing."""
-        text = bytes(self._stderr).decode(errors="replace")
+        """The end of what the server wrote besides messages, for an error; '' if it wrote nothing."""
+        text = bytes(self._words).decode(errors="replace")
         words = "".join(letter if letter.isprintable() else " " for letter in text).split()
-        return f"; its last words on standard error: {' '.join(words)[-MOST_STDERR:]}" if words else ""
+        return f"; its last words: {' '.join(words)[-MOST_LAST_WORDS:]}" if words else ""
 
     async def _converse(self, listed: Future[Sequence[Any]]) -> None:
         """Start the server and keep its session open until :meth:`close`, in one task as its scopes require."""
@@ -217,21 +217,28 @@ class ToolServer:
         with suppress(OSError), closing(heard):
             try:
                 while line := await process.stdout.readline():
-                    with suppress(ValueError):  # a line that is not a message is skipped
+                    try:
                         message = jsonrpc_message_adapter.validate_json(line, by_name=False)
-                        await heard.send(SessionMessage(message))
+                    except ValueError:  # not a message: often the reason why a server ends
+                        self._keep(line)
+                        continue
+                    await heard.send(SessionMessage(with_content(message)))
             except ValueError:  # the line is too long
                 self._kill()
             finally:
                 self._silent = True  # before the session learns of the end, which fails the pending calls
+
+    def _keep(self, piece: bytes) -> None:
+        """Remember the end of what the server writes besides messages."""
+        self._words += piece[-4 * MOST_LAST_WORDS :]
+        del self._words[: -4 * MOST_LAST_WORDS]
 
     async def _read_stderr(self, process: asyncio.subprocess.Process) -> None:
         """Read all that the server writes on standard error, so that it never blocks, and keep the end."""
         assert process.stderr is not None
         try:
             while piece := await process.stderr.read(1 << 16):
-                self._stderr += piece
-                del self._stderr[: -4 * MOST_STDERR]
+                self._keep(piece)
         finally:
             self._stderr_ended.set()
 

@@ -20,6 +20,8 @@ RESULTS = {
     "shapeless": {"content": "done"},
     "surrogate": {"content": [{"type": "text", "text": "\ud800"}]},
     "structured": {"content": [], "structuredContent": {"value": 42}},
+    "structured only": {"structuredContent": {"value": 42}},
+    "structured and null": {"content": None, "structuredContent": {"value": 42}},
     "structured beside an image": {"content": [PICTURE], "structuredContent": {"value": "é"}},
     "structured and blank": {"content": [{"type": "text", "text": " "}], "structuredContent": {"value": 42}},
     "structured and text": {"content": [{"type": "text", "text": "42"}], "structuredContent": {"value": 42}},
@@ -42,6 +44,9 @@ ERRORS = {
 calls = 0
 if LIE == "key":
     sys.exit("starting\nset MY_API_KEY")
+if LIE == "key on standard output":
+    print("set MY_API_KEY")
+    sys.exit(1)
 
 
 def say(text):

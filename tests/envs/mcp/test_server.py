@@ -67,6 +67,8 @@ def test_what_is_only_odd_is_read(lie):
     ("lie", "outcome"),
     [
         ("structured", Outcome('{"value": 42}')),
+        ("structured only", Outcome('{"value": 42}')),
+        ("structured and null", Outcome('{"value": 42}')),
         ("structured beside an image", Outcome('[image image/png]\n{"value": "é"}')),
         ("structured and blank", Outcome(' \n{"value": 42}')),
         ("structured and text", Outcome("42")),
@@ -98,12 +100,18 @@ def test_a_rejected_call_is_an_invalid_turn_and_the_server_goes_on(lie, text):
         assert server.call("echo", {}, 30) == Outcome("call 2")
 
 
+@pytest.mark.parametrize(
+    ("lie", "words"), [("key", "starting set MY_API_KEY"), ("key on standard output", "set MY_API_KEY")]
+)
+def test_the_last_words_of_a_server_that_does_not_start_are_in_the_error(lie, words):
+    with pytest.raises(ServerError, match=rf"did not start: it ended with status 1; its last words: {words}$"):
+        ToolServer((*LIAR, lie), 60)
+
+
 def test_the_last_words_of_a_server_are_in_the_error():
-    with pytest.raises(ServerError, match=r"did not start: it ended with status 1; .*: starting set MY_API_KEY$"):
-        ToolServer((*LIAR, "key"), 60)
     with closing(ToolServer((*LIAR, "last words"), 60)) as server, pytest.raises(ServerError) as caught:
         server.call("echo", {}, 30)
-    assert str(caught.value).endswith("it ended with status 1; its last words on standard error: out of [1mdisk [0m")
+    assert str(caught.value).endswith("it ended with status 1; its last words: out of [1mdisk [0m")
 
 
 @pytest.mark.parametrize("lie", ["line", "stranger", "shapeless", "deep", "forever", "surrogate"])
