@@ -19,12 +19,14 @@ import gymnasium
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
+from gagpo.envs.base import Info
 from gagpo.envs.check.beginnings import beginnings, judge
 from gagpo.envs.check.fresh_process import call
 from gagpo.envs.check.leaks import leaks
 from gagpo.envs.check.markov import markov
 from gagpo.envs.check.subject import (
     Broken,
+    Doubtful,
     Start,
     StepResult,
     Subject,
@@ -159,25 +161,47 @@ def _expert(subject: Subject) -> str:
     except TypeError:
         return "none: the environment does not accept expert=True"
     with closing(env):
-        turns, solved = 0, 0
+        turns, solved, late = 0, 0, []
         for task in subject.sample(env):
-            # Without an action at the first task, there is no expert; without one later, the expert has failed.
             _, info = env.reset(seed=subject.seed, options={"task": task.id})
-            if info.get("expert_action") is None and not solved:
+            # Without an action at the first task, there is no expert; without one later, the expert has failed.
+            if info.get("expert_action") is None and not solved and not late:
                 return "none: info['expert_action'] is None"
-            over = False
-            while not over:
-                action = info.get("expert_action")
-                require(action is not None, f"the expert gives up task {task.id!r} after {info.get('turn')} turns")
-                for call in separate(str(action)):  # one step per call
-                    _, _, terminated, truncated, info = env.step(call)
-                    over = terminated or truncated
-                    turns += 1
-                    if over:
-                        break
-            require(info["success"], f"the expert does not solve task {task.id!r}")
-            solved += 1
+            success, truncated, length = _follow_expert(env, info, task.id)
+            require(success or truncated, f"the expert does not solve task {task.id!r}")
+            turns += length
+            solved += success
+            late += [] if success else [task.id]
+        if late:
+            _require_solved_later(env, subject, late)
     return f"solves {solved} of {solved} tasks in {turns / solved:.1f} turns on average"
+
+
+def _follow_expert(env: gymnasium.Env, info: Info, task_id: str) -> tuple[bool, bool, int]:
+    """Whether the expert solves the task that was just reset, whether a limit stopped it, and its number of turns."""
+    turns = 0
+    while True:
+        action = info.get("expert_action")
+        require(action is not None, f"the expert gives up task {task_id!r} after {info.get('turn')} turns")
+        for part in separate(str(action)):  # one step per call
+            _, _, terminated, truncated, info = env.step(part)
+            turns += 1
+            if terminated or truncated:
+                return bool(info["success"]), truncated, turns
+
+
+def _require_solved_later(env: gymnasium.Env, subject: Subject, late: list[str]) -> None:
+    """Raise Doubtful if the expert solves these tasks with more turns, else Broken: the limit may be the user's."""
+    limit = getattr(env.unwrapped, "max_turns", None)
+    require(limit is not None, f"the expert does not solve task {late[0]!r}")
+    env.unwrapped.max_turns = 10 * limit  # type: ignore[attr-defined]
+    for task_id in late:
+        _, info = env.reset(seed=subject.seed, options={"task": task_id})
+        require(_follow_expert(env, info, task_id)[0], f"the expert does not solve task {task_id!r}")
+    raise Doubtful(
+        f"the expert needs more than max_turns={limit} turns for {len(late)} of the sampled tasks, such as "
+        f"{late[0]!r}: raise max_turns, or expect an agent to fail there, too"
+    )
 
 
 def _chance(subject: Subject) -> str:

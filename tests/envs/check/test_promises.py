@@ -136,6 +136,12 @@ def test_a_correct_environment_passes_every_check() -> None:
     assert "nearest: " in seen["unknown task"]
 
 
+def test_an_expert_that_needs_more_turns_than_the_users_limit_is_a_warning() -> None:
+    (finding,) = check("gagpo.envs.testing:gagpo-test/Corridor-v0", {"max_turns": 3}, episodes=4, only=["expert"])
+    assert finding.ok and finding.warning
+    assert "the expert needs more than max_turns=3 turns for" in finding.detail and "raise max_turns" in finding.detail
+
+
 @pytest.mark.parametrize(
     ("lie", "name", "words"),
     [
