@@ -11,6 +11,7 @@ import numpy as np
 
 from gagpo.base import durable
 from gagpo.base.errors import InvalidArgument
+from gagpo.base.nearest import hint
 from gagpo.eval.runs import Run, trailing_mean
 from gagpo.eval.statistics import Interval
 from gagpo.runs.register import find
@@ -47,11 +48,20 @@ class ChartPanel:
 
     lines: one line per seed, by label.
     intervals: of the points in ``lines``; None if they are not evaluations.
+    unit: of y. A ``share`` is drawn in per cent.
+    bounded: whether y is drawn from 0 to 100 per cent.
     """
 
     title: str
     lines: Mapping[str, list[Line]]
     intervals: Mapping[str, list[list[Interval]]] | None = None
+    unit: str = "share"
+    bounded: bool = True
+
+    @property
+    def scale(self) -> float:
+        """The factor of what is drawn."""
+        return 100.0 if self.unit == "share" else 1.0
 
 
 def band(lines: Sequence[Line], pointwise: bool = False) -> Band | None:
@@ -72,9 +82,9 @@ def band(lines: Sequence[Line], pointwise: bool = False) -> Band | None:
     return Band(points, values.mean(axis=0), values.min(axis=0), values.max(axis=0)) if len(points) else None
 
 
-def training_lines(runs: Sequence[Run], x: str, smooth: int = 1) -> list[Line]:
-    """The success rate in training of each run, as a trailing mean over ``smooth`` iterations."""
-    lines = [run.series(METRIC, X_KEYS[x]) for run in runs]
+def training_lines(runs: Sequence[Run], x: str, smooth: int = 1, metric: str = METRIC) -> list[Line]:
+    """A metric of training of each run, as a trailing mean over ``smooth`` iterations."""
+    lines = [run.series(metric, X_KEYS[x]) for run in runs]
     return [(xs, trailing_mean(ys, smooth)) for xs, ys in lines]
 
 
@@ -96,8 +106,7 @@ def chart_panels(groups: Mapping[str, Sequence[Run]], x: str, smooth: int) -> li
     panels: list[ChartPanel] = []
     training = {label: training_lines(group, x, smooth) for label, group in groups.items()}
     if any(line[0] for lines in training.values() for line in lines):
-        window = f", mean of {smooth} iterations" if smooth > 1 else ""
-        panels.append(ChartPanel(f"{find(METRIC).caption}{window}", training))
+        panels.append(ChartPanel(f"{find(METRIC).caption}{_window(smooth)}", training))
     for split in dict.fromkeys(split for group in groups.values() for run in group for split in run.splits()):
         points = {label: evaluation_points(group, split, x) for label, group in groups.items()}
         lines = {label: [(at, [r.value for r in rates]) for at, rates in group] for label, group in points.items()}
@@ -107,20 +116,49 @@ def chart_panels(groups: Mapping[str, Sequence[Run]], x: str, smooth: int) -> li
     return panels
 
 
-def plot_curves(groups: Mapping[str, Sequence[Run]], output: Path, x: str = "iteration", smooth: int = 1) -> Path:
+def metric_panel(groups: Mapping[str, Sequence[Run]], metric: str, x: str, smooth: int) -> ChartPanel:
+    """A plot of one metric of training.
+
+    Raises:
+        InvalidArgument: no run has logged it over x.
+    """
+    runs = [run for group in groups.values() for run in group]
+    names = sorted({name for run in runs for row in run.metrics for name in row})
+    if metric not in names:
+        raise InvalidArgument(
+            f"--y {metric!r:.60}: no run has logged it; {hint(metric, names)}; logged: {', '.join(names) or 'nothing'}"
+        )
+    lines = {label: training_lines(group, x, smooth, metric) for label, group in groups.items()}
+    if not any(line[0] for seeds in lines.values() for line in seeds):
+        raise InvalidArgument(f"there is no curve to draw: no run has {metric!r} over {X_KEYS[x]!r}")
+    about = find(metric)
+    absent = [label for label, seeds in lines.items() if not any(line[0] for line in seeds)]
+    note = f" (not logged: {', '.join(absent)})" if absent else _missing(lines)
+    title = f"{about.caption}{_window(smooth)}{note}"
+    return ChartPanel(title, lines, unit=about.unit, bounded=metric.partition("/")[0] == METRIC)
+
+
+def plot_curves(
+    groups: Mapping[str, Sequence[Run]],
+    output: Path,
+    x: str = "iteration",
+    smooth: int = 1,
+    metric: str | None = None,
+) -> Path:
     """Draw runs by label into one PNG; return its path. Runs of one label are seeds of one method.
 
     x: ``iteration`` or ``turns``.
     smooth: window of the trailing mean, in iterations.
+    metric: a metric of training to draw alone; by default the success in training and on each split.
 
     Raises:
-        InvalidArgument: there is nothing to draw, or x is unknown.
+        InvalidArgument: there is nothing to draw, or x or the metric is unknown.
     """
     if x not in X_KEYS:
         raise InvalidArgument(f"x must be one of {', '.join(X_KEYS)}, got {x!r}")
     from matplotlib.lines import Line2D
 
-    panels = chart_panels(groups, x, smooth)
+    panels = chart_panels(groups, x, smooth) if metric is None else [metric_panel(groups, metric, x, smooth)]
     if not panels:
         raise InvalidArgument(f"there is no curve to draw: no run has {METRIC!r} over {X_KEYS[x]!r}")
     figure = empty_figure(1.8 + 3.4 * len(panels), 3.4)
@@ -184,6 +222,10 @@ def _legend(groups: Mapping[str, Sequence[Run]], panels: Sequence[ChartPanel]) -
     return "; ".join(parts)
 
 
+def _window(smooth: int) -> str:
+    return f", mean of {smooth} iterations" if smooth > 1 else ""
+
+
 def _missing(lines: Mapping[str, Sequence[Line]]) -> str:
     """How many seeds a panel shows, if some are missing."""
     drawn = {(sum(bool(x) for x, _ in seeds), len(seeds)) for seeds in lines.values()}
@@ -199,14 +241,18 @@ def _draw_panel(axis: Axes, panel: ChartPanel, styles: Mapping[str, tuple[str, s
         if summed is None:
             continue
         if len(seeds) > 1:
-            axis.fill_between(summed.x, 100 * summed.low, 100 * summed.high, color=colour, alpha=0.15, linewidth=0)
+            low, high = panel.scale * summed.low, panel.scale * summed.high
+            axis.fill_between(summed.x, low, high, color=colour, alpha=0.15, linewidth=0)
         mark = marker if evaluated else None
-        axis.plot(summed.x, 100 * summed.mean, color=colour, linewidth=1.8, marker=mark, markersize=5)
+        axis.plot(summed.x, panel.scale * summed.mean, color=colour, linewidth=1.8, marker=mark, markersize=5)
         if panel.intervals and len(seeds) == 1:
             (rates,) = panel.intervals[label]
-            bounds = ([100 * rate.low for rate in rates], [100 * rate.high for rate in rates])
+            bounds = ([panel.scale * rate.low for rate in rates], [panel.scale * rate.high for rate in rates])
             axis.vlines(seeds[0][0], *bounds, color=colour, linewidth=1, alpha=0.6)
-    axis.set_title(literal(f"{panel.title}, %"), loc="left", fontsize=10, color=INK)
+    axis.set_title(literal(f"{panel.title}, %" if panel.bounded else panel.title), loc="left", fontsize=10, color=INK)
     plain_axes(axis)
     axis.xaxis.get_major_locator().set_params(integer=True, nbins=5)  # type: ignore[call-arg]
-    axis.set_ylim(0, 100)
+    if panel.bounded:
+        axis.set_ylim(0, 100)
+    else:
+        axis.set_ylabel("%" if panel.unit == "share" else panel.unit, color=INK)
