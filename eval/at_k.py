@@ -149,7 +149,7 @@ def _majority(votes: tuple[tuple[int, int], ...], silent: tuple[int, int], most:
     total = silent[0] + sum(size for size, _ in votes)
     unvoted_K = np.diagonal(_draws(silent[0], total - silent[0], np.arange(most + 1), most))
     score_K = unvoted_K * silent[1] / max(silent[0], 1)
-    for top in range(1, max((size for size, _ in votes), default=0) + 1):
+    for top in range(1, min(most, max((size for size, _ in votes), default=0)) + 1):
         able = [vote for vote in votes if vote[0] >= top]
         population = total - sum(size for size, _ in able)  # these cannot exceed or tie the winners
         chance_TK = np.zeros((min(len(able), most // top) + 1, most + 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 X_KEYS = {"iteration": "iteration", "turns": "turns_total"}
 X_NAMES = {"iteration": "iterations", "turns": "environment turns"}
+TITLE = 50  # characters of a line of a plot's title
 INK, GREY, FAINT = "#333333", "#666666", "#d9d9d9"
 
 Line = tuple[list[float], list[float]]
@@ -132,10 +134,9 @@ def metric_panel(groups: Mapping[str, Sequence[Run]], metric: str, x: str, smoot
     if not any(line[0] for seeds in lines.values() for line in seeds):
         raise InvalidArgument(f"there is no curve to draw: no run has {metric!r} over {X_KEYS[x]!r}")
     about = find(metric)
-    absent = [label for label, seeds in lines.items() if not any(line[0] for line in seeds)]
-    note = f" (not logged: {', '.join(absent)})" if absent else _missing(lines)
-    title = f"{about.caption}{_window(smooth)}{note}"
-    return ChartPanel(title, lines, unit=about.unit, bounded=metric.partition("/")[0] == METRIC)
+    return ChartPanel(
+        f"{about.caption}{_window(smooth)}", lines, unit=about.unit, bounded=metric.partition("/")[0] == METRIC
+    )
 
 
 def plot_curves(
@@ -161,16 +162,19 @@ def plot_curves(
     panels = chart_panels(groups, x, smooth) if metric is None else [metric_panel(groups, metric, x, smooth)]
     if not panels:
         raise InvalidArgument(f"there is no curve to draw: no run has {METRIC!r} over {X_KEYS[x]!r}")
-    figure = empty_figure(1.8 + 3.4 * len(panels), 3.4)
+    names = {label: label if metric is None else f"{label}{_drawn(panels[0].lines[label])}" for label in groups}
+    legend = 0.0 if metric is None else 0.08 * min(60, max(map(len, names.values())))  # inches more for its names
+    figure = empty_figure(1.8 + 3.4 * len(panels) + legend, 3.4)
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     styles = {label: (COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]) for i, label in enumerate(groups)}
     for axis, panel in zip(axes, panels, strict=True):
         _draw_panel(axis, panel, styles)
         axis.set_xlabel(X_NAMES[x], color=INK)
-    names = [
-        Line2D([], [], color=colour, marker=marker, label=literal(label)) for label, (colour, marker) in styles.items()
+    handles = [
+        Line2D([], [], color=colour, marker=marker, label=literal(names[label]))
+        for label, (colour, marker) in styles.items()
     ]
-    figure.legend(handles=names, loc="outside right upper", fontsize=9, frameon=False)
+    figure.legend(handles=handles, loc="outside right upper", fontsize=9, frameon=False)
     figure.supxlabel(_legend(groups, panels), fontsize=8, color=GREY)
     return write_png(figure, output)
 
@@ -226,6 +230,14 @@ def _window(smooth: int) -> str:
     return f", mean of {smooth} iterations" if smooth > 1 else ""
 
 
+def _drawn(seeds: Sequence[Line]) -> str:
+    """How many seeds of a method have logged a metric, if some have not."""
+    count = sum(bool(x) for x, _ in seeds)
+    if count == len(seeds):
+        return ""
+    return f" ({count} of {len(seeds)} seeds)" if count else " (not logged)"
+
+
 def _missing(lines: Mapping[str, Sequence[Line]]) -> str:
     """How many seeds a panel shows, if some are missing."""
     drawn = {(sum(bool(x) for x, _ in seeds), len(seeds)) for seeds in lines.values()}
@@ -249,7 +261,8 @@ def _draw_panel(axis: Axes, panel: ChartPanel, styles: Mapping[str, tuple[str, s
             (rates,) = panel.intervals[label]
             bounds = ([panel.scale * rate.low for rate in rates], [panel.scale * rate.high for rate in rates])
             axis.vlines(seeds[0][0], *bounds, color=colour, linewidth=1, alpha=0.6)
-    axis.set_title(literal(f"{panel.title}, %" if panel.bounded else panel.title), loc="left", fontsize=10, color=INK)
+    title = f"{panel.title}, %" if panel.bounded else panel.title
+    axis.set_title(literal(textwrap.fill(title, TITLE)), loc="left", fontsize=10, color=INK)
     plain_axes(axis)
     axis.xaxis.get_major_locator().set_params(integer=True, nbins=5)  # type: ignore[call-arg]
     if panel.bounded:
