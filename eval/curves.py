@@ -28,7 +28,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 X_KEYS = {"iteration": "iteration", "turns": "turns_total"}
 X_NAMES = {"iteration": "iterations", "turns": "environment turns"}
-TITLE = 50  # characters of a line of a plot's title
+TITLE = 54  # characters of a line of a plot's title
 INK, GREY, FAINT = "#333333", "#666666", "#d9d9d9"
 
 Line = tuple[list[float], list[float]]
