@@ -73,8 +73,8 @@ class Measure:
     def _rise(self, k: int, before: tuple[EvalResult, np.ndarray], after: tuple[EvalResult, np.ndarray]) -> Interval:
         if not self.share:
             return cluster_bootstrap(after[1] - before[1], np.ones(len(after[1])))
-        sides = [_counted(values, result.panel.tries / k) for result, values in (before, after)]
-        return paired_difference(*sides)
+        first, other = (_counted(values, result.panel.tries / k) for result, values in (before, after))
+        return paired_difference(first, other)
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,8 @@ def _combined(table_TK: np.ndarray, weight_JK: np.ndarray, start: int, stop: int
     stop = start + 1 if stop is None else stop
     padded_TK = np.pad(table_TK, ((0, 0), (stop - 1, 0)))
     earlier_TKJ = sliding_window_view(padded_TK, stop, axis=1)[..., ::-1]  # at j: the column k - j
-    return np.einsum("tkj,jk->tk", earlier_TKJ[..., start:], weight_JK[start:stop])
+    combined_TK: np.ndarray = np.einsum("tkj,jk->tk", earlier_TKJ[..., start:], weight_JK[start:stop])
+    return combined_TK
 
 
 def _draws(size: int, others: int, j: np.ndarray, most: int) -> np.ndarray:
@@ -193,7 +194,9 @@ def _draws(size: int, others: int, j: np.ndarray, most: int) -> np.ndarray:
 
     k_K = np.minimum(np.arange(most + 1), size + others)
     j_J1 = np.asarray(j)[:, None]
-    chance_JK = np.exp(log_binomial(size, j_J1) + log_binomial(others, k_K - j_J1) - log_binomial(size + others, k_K))
+    chance_JK: np.ndarray = np.exp(
+        log_binomial(size, j_J1) + log_binomial(others, k_K - j_J1) - log_binomial(size + others, k_K)
+    )
     chance_JK[:, size + others + 1 :] = 0.0
     return chance_JK
 
