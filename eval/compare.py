@@ -107,7 +107,7 @@ class Comparison:
     @property
     def note(self) -> str:
         """What the differences are, and the tests behind their p-values."""
-        compared = {one.test for one in self.differences} | {one.difference.test for one in self.at_k}
+        compared = {one.test for one in self.differences} | {row.difference.test for row in self.at_k}
         tests = ", ".join(sorted(compared))
         return f"against {self.baseline}; 95 % intervals, paired by task; p: {tests}"
 
@@ -123,15 +123,15 @@ class Comparison:
     def at_k_difference_tables(self) -> list[Table]:
         """One table per measure of k episodes, one row per result and k."""
         tables = []
-        for measure, differences in groupby(self.at_k, key=lambda one: one.measure):
+        for measure, differences in groupby(self.at_k, key=lambda row: row.measure):
             rows = [
                 [
-                    one.label,
-                    str(one.k),
-                    measured(one.difference.rise, measure, signed=True),
-                    p_value(one.p_holm),
+                    row.label,
+                    str(row.k),
+                    measured(row.difference.rise, measure, signed=True),
+                    p_value(row.p_holm),
                 ]
-                for one in differences
+                for row in differences
             ]
             p_name = "p (Holm)" if len(rows) > 1 else "p"
             header = [f"difference, {measure.name}", "k", "points" if measure.share else "rise", p_name]

@@ -249,8 +249,9 @@ def report(
     say(*pages)
     record: dict[str, object] = {}
     if len(runs) > 1 or not folders or markdown or latex:
-        form = "latex" if latex else "markdown" if markdown else "text"
-        record = _shown_study(groups, [Path(run) for run in runs if run not in folders], baseline, split, ks, form)
+        form = "markdown" if markdown else "text"
+        files = [Path(run) for run in runs if run not in folders]
+        record = _shown_study(groups, files, baseline, split, ks, "latex" if latex else form)
     if curves:
         say(str(plot_curves(groups, curves, x, smooth, y)))
     if as_json:
@@ -272,19 +273,19 @@ def _shown_study(
     from gagpo.eval.study_at_k import measure_studies
 
     study = study_of(groups, files, baseline, split, ks)
-    measured = measure_studies(study, ks)
+    measures = measure_studies(study, ks)
     if form == "text":
         width = text_width(most=100)
         loaded = [run for group in groups.values() for run in group]
         by_task = len(groups) == len(loaded) > 1  # one seed each: pair by task
         say(*study.lines(width))
         if not by_task or files:
-            say(*(line for one in measured for line in ("", *one.lines(width))))
+            say(*(line for measure in measures for line in ("", *measure.lines(width))))
         if by_task:
             say("", *compare_files([run.folder for run in loaded], split, ks).lines(text_width()))
     else:
-        tables = [study.table(), *(one.table() for one in measured)]
+        tables = [study.table(), *(measure.table() for measure in measures)]
         texts = [table.latex() if form == "latex" else table.markdown() for table in tables]
-        say(*(line for text in texts for line in ("", *text)))
-    at_k = {one.measure.name: one.record() for one in measured}
+        say("\n\n".join("\n".join(lines) for lines in texts))
+    at_k = {measure.measure.name: measure.record() for measure in measures}
     return {"study": study.record(), **({"at_k": at_k} if at_k else {})}
