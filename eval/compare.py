@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.base.tables import WIDTH, Table, facts
+from gagpo.eval.at_k import KDifference, Measure, at_k_record, measures_of, shown_ks
 from gagpo.eval.results import EvalResult
 from gagpo.eval.runs import load_run
 from gagpo.eval.statistics import Interval, holm, paired_difference, paired_test
-from gagpo.eval.summary import p_value, panel_facts, plain, with_interval
+from gagpo.eval.summary import at_k_table, measured, p_value, panel_facts, plain, with_interval
 
 
 class DifferentPanels(GagpoError, ValueError):
@@ -43,11 +45,43 @@ class Difference:
 
 
 @dataclass(frozen=True)
+class AtKDifference:
+    """One result compared with the baseline in a measure of k episodes, such as pass@8.
+
+    p_holm: its p-value corrected for all results and all k of the measure.
+    """
+
+    measure: Measure
+    label: str
+    k: int
+    difference: KDifference
+    p_holm: float
+
+    def record(self) -> dict[str, object]:
+        """JSON-ready values."""
+        return {
+            "measure": self.measure.name,
+            "label": self.label,
+            "k": self.k,
+            **self.difference.rise.record(),
+            "p": self.difference.p,
+            "p_holm": self.p_holm,
+            "test": self.difference.test,
+        }
+
+
+@dataclass(frozen=True)
 class Comparison:
-    """Results by label, the baseline first, and a difference for each of the others."""
+    """Results by label, the baseline first, and a difference for each of the others.
+
+    ks: the k of pass@k and the like; empty if they are not compared.
+    at_k: the differences in these measures, by measure, result and k.
+    """
 
     results: dict[str, EvalResult]
     differences: tuple[Difference, ...]
+    ks: tuple[int, ...] = ()
+    at_k: tuple[AtKDifference, ...] = ()
 
     @property
     def baseline(self) -> str:
@@ -59,12 +93,22 @@ class Comparison:
             "baseline": self.baseline,
             "results": {label: result.summary() for label, result in self.results.items()},
             "differences": {one.label: one.record() for one in self.differences},
+            **self._at_k_record(),
         }
+
+    def _at_k_record(self) -> dict[str, object]:
+        """The measures of k episodes; nothing if they are not compared."""
+        if not self.ks:
+            return {}
+        differences = [difference.record() for difference in self.at_k]
+        values = {label: at_k_record(result, self.ks) for label, result in self.results.items()}
+        return {"at_k": values, "at_k_differences": differences}
 
     @property
     def note(self) -> str:
         """What the differences are, and the tests behind their p-values."""
-        tests = ", ".join(sorted({one.test for one in self.differences}))
+        compared = {one.test for one in self.differences} | {row.difference.test for row in self.at_k}
+        tests = ", ".join(sorted(compared))
         return f"against {self.baseline}; 95 % intervals, paired by task; p: {tests}"
 
     def difference_table(self) -> Table:
@@ -75,6 +119,24 @@ class Comparison:
         ]
         p_name = "p (Holm)" if len(self.differences) > 1 else "p"
         return Table(["difference", "points", "better", "worse", p_name], rows)
+
+    def at_k_difference_tables(self) -> list[Table]:
+        """One table per measure of k episodes, one row per result and k."""
+        tables = []
+        for measure, differences in groupby(self.at_k, key=lambda row: row.measure):
+            rows = [
+                [
+                    row.label,
+                    str(row.k),
+                    measured(row.difference.rise, measure, signed=True),
+                    p_value(row.p_holm),
+                ]
+                for row in differences
+            ]
+            p_name = "p (Holm)" if len(rows) > 1 else "p"
+            header = [f"difference, {measure.name}", "k", "points" if measure.share else "rise", p_name]
+            tables.append(Table(header, rows))
+        return tables
 
     def lines(self, width: int = WIDTH) -> list[str]:
         """The tables as ASCII lines of at most ``width`` columns."""
@@ -88,13 +150,25 @@ class Comparison:
             *Table(["result", "success %", "turns", "failed"], results).lines(width),
             "",
             *self.difference_table().lines(width),
+            *(line for table in self._at_k_tables(width) for line in ("", *table.lines(width))),
             "",
             *facts([("note", self.note)], width),
         ]
 
+    def _at_k_tables(self, width: int) -> list[Table]:
+        rates = at_k_table(self.results, self.ks)
+        return [*(rates.split(width, keys=2) if rates else []), *self.at_k_difference_tables()]
 
-def compare_results(results: Mapping[str, EvalResult]) -> Comparison:
-    """Compare every result with the first; raises :class:`DifferentPanels`."""
+
+def compare_results(results: Mapping[str, EvalResult], pass_at: Sequence[int] | None = None) -> Comparison:
+    """Compare every result with the first.
+
+    pass_at: the k of pass@k; by default those of :func:`gagpo.eval.at_k.shown_ks`.
+
+    Raises:
+        DifferentPanels: the results have different tasks or conditions.
+        InvalidArgument: there are fewer than two results, or fewer episodes per task than a k.
+    """
     if len(results) < 2:
         raise InvalidArgument(f"a comparison needs at least two results, got {len(results)}")
     (baseline, first), *others = results.items()
@@ -102,13 +176,29 @@ def compare_results(results: Mapping[str, EvalResult]) -> Comparison:
         require_same_panel(baseline, first, label, other)
     tests = [paired_test(first.counts, other.counts) for _, other in others]
     corrected = holm([p for p, _ in tests])
+    ks = shown_ks(results, pass_at)
     return Comparison(
         dict(results),
         tuple(
             _difference(label, first, other, p, p_holm, test)
             for (label, other), (p, test), p_holm in zip(others, tests, corrected, strict=True)
         ),
+        tuple(ks),
+        tuple(_at_k_differences(results, ks)) if ks else (),
     )
+
+
+def _at_k_differences(results: Mapping[str, EvalResult], ks: Sequence[int]) -> Iterator[AtKDifference]:
+    first, *others = results.items()
+    for measure in measures_of(results.values()):
+        compared = [
+            (label, k, difference)
+            for label, other in others
+            for k, difference in measure.differences(first[1], other, ks).items()
+        ]
+        corrected = holm([difference.p for _, _, difference in compared])
+        for (label, k, difference), p_holm in zip(compared, corrected, strict=True):
+            yield AtKDifference(measure, label, k, difference, p_holm)
 
 
 def _difference(label: str, first: EvalResult, other: EvalResult, p: float, p_holm: float, test: str) -> Difference:
@@ -127,15 +217,16 @@ def require_same_panel(label: str, first: EvalResult, other_label: str, other: E
         raise DifferentPanels(f"{label} and {other_label} are not of the same panel: {difference}")
 
 
-def compare_files(paths: Sequence[Path], split: str | None = None) -> Comparison:
+def compare_files(paths: Sequence[Path], split: str | None = None, pass_at: Sequence[int] | None = None) -> Comparison:
     """Load results and compare them with the first; each is named by its path without ``.json``.
 
     paths: result files, or run folders, which stand for :meth:`gagpo.eval.runs.Run.last`.
     split: of run folders.
+    pass_at: as in :func:`compare_results`.
     """
     if len(set(paths)) != len(paths):
         raise InvalidArgument("the same result file is named twice")
-    return compare_results({str(path).removesuffix(".json"): _load(path, split) for path in paths})
+    return compare_results({str(path).removesuffix(".json"): _load(path, split) for path in paths}, pass_at)
 
 
 def _load(path: Path, split: str | None) -> EvalResult:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 
 from gagpo.base import durable
 from gagpo.base.errors import InvalidArgument
+from gagpo.base.nearest import hint
 from gagpo.eval.runs import Run, trailing_mean
 from gagpo.eval.statistics import Interval
 from gagpo.runs.register import find
@@ -26,6 +28,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 X_KEYS = {"iteration": "iteration", "turns": "turns_total"}
 X_NAMES = {"iteration": "iterations", "turns": "environment turns"}
+TITLE = 54  # characters of a line of a plot's title
 INK, GREY, FAINT = "#333333", "#666666", "#d9d9d9"
 
 Line = tuple[list[float], list[float]]
@@ -47,11 +50,20 @@ class ChartPanel:
 
     lines: one line per seed, by label.
     intervals: of the points in ``lines``; None if they are not evaluations.
+    unit: of y. A ``share`` is drawn in per cent.
+    bounded: whether y is drawn from 0 to 100 per cent.
     """
 
     title: str
     lines: Mapping[str, list[Line]]
     intervals: Mapping[str, list[list[Interval]]] | None = None
+    unit: str = "share"
+    bounded: bool = True
+
+    @property
+    def scale(self) -> float:
+        """The factor of what is drawn."""
+        return 100.0 if self.unit == "share" else 1.0
 
 
 def band(lines: Sequence[Line], pointwise: bool = False) -> Band | None:
@@ -72,9 +84,9 @@ def band(lines: Sequence[Line], pointwise: bool = False) -> Band | None:
     return Band(points, values.mean(axis=0), values.min(axis=0), values.max(axis=0)) if len(points) else None
 
 
-def training_lines(runs: Sequence[Run], x: str, smooth: int = 1) -> list[Line]:
-    """The success rate in training of each run, as a trailing mean over ``smooth`` iterations."""
-    lines = [run.series(METRIC, X_KEYS[x]) for run in runs]
+def training_lines(runs: Sequence[Run], x: str, smooth: int = 1, metric: str = METRIC) -> list[Line]:
+    """A metric of training of each run, as a trailing mean over ``smooth`` iterations."""
+    lines = [run.series(metric, X_KEYS[x]) for run in runs]
     return [(xs, trailing_mean(ys, smooth)) for xs, ys in lines]
 
 
@@ -96,8 +108,7 @@ def chart_panels(groups: Mapping[str, Sequence[Run]], x: str, smooth: int) -> li
     panels: list[ChartPanel] = []
     training = {label: training_lines(group, x, smooth) for label, group in groups.items()}
     if any(line[0] for lines in training.values() for line in lines):
-        window = f", mean of {smooth} iterations" if smooth > 1 else ""
-        panels.append(ChartPanel(f"{find(METRIC).caption}{window}", training))
+        panels.append(ChartPanel(f"{find(METRIC).caption}{_window(smooth)}", training))
     for split in dict.fromkeys(split for group in groups.values() for run in group for split in run.splits()):
         points = {label: evaluation_points(group, split, x) for label, group in groups.items()}
         lines = {label: [(at, [r.value for r in rates]) for at, rates in group] for label, group in points.items()}
@@ -107,32 +118,63 @@ def chart_panels(groups: Mapping[str, Sequence[Run]], x: str, smooth: int) -> li
     return panels
 
 
-def plot_curves(groups: Mapping[str, Sequence[Run]], output: Path, x: str = "iteration", smooth: int = 1) -> Path:
+def metric_panel(groups: Mapping[str, Sequence[Run]], metric: str, x: str, smooth: int) -> ChartPanel:
+    """A plot of one metric of training.
+
+    Raises:
+        InvalidArgument: no run has logged it over x.
+    """
+    runs = [run for group in groups.values() for run in group]
+    names = sorted({name for run in runs for row in run.metrics for name in row})
+    if metric not in names:
+        raise InvalidArgument(
+            f"--y {metric!r:.60}: no run has logged it; {hint(metric, names)}; logged: {', '.join(names) or 'nothing'}"
+        )
+    lines = {label: training_lines(group, x, smooth, metric) for label, group in groups.items()}
+    if not any(line[0] for seeds in lines.values() for line in seeds):
+        raise InvalidArgument(f"there is no curve to draw: no run has {metric!r} over {X_KEYS[x]!r}")
+    about = find(metric)
+    return ChartPanel(
+        f"{about.caption}{_window(smooth)}", lines, unit=about.unit, bounded=metric.partition("/")[0] == METRIC
+    )
+
+
+def plot_curves(
+    groups: Mapping[str, Sequence[Run]],
+    output: Path,
+    x: str = "iteration",
+    smooth: int = 1,
+    metric: str | None = None,
+) -> Path:
     """Draw runs by label into one PNG; return its path. Runs of one label are seeds of one method.
 
     x: ``iteration`` or ``turns``.
     smooth: window of the trailing mean, in iterations.
+    metric: a metric of training to draw alone; by default the success in training and on each split.
 
     Raises:
-        InvalidArgument: there is nothing to draw, or x is unknown.
+        InvalidArgument: there is nothing to draw, or x or the metric is unknown.
     """
     if x not in X_KEYS:
         raise InvalidArgument(f"x must be one of {', '.join(X_KEYS)}, got {x!r}")
     from matplotlib.lines import Line2D
 
-    panels = chart_panels(groups, x, smooth)
+    panels = chart_panels(groups, x, smooth) if metric is None else [metric_panel(groups, metric, x, smooth)]
     if not panels:
         raise InvalidArgument(f"there is no curve to draw: no run has {METRIC!r} over {X_KEYS[x]!r}")
-    figure = empty_figure(1.8 + 3.4 * len(panels), 3.4)
+    names = {label: label if metric is None else f"{label}{_drawn(panels[0].lines[label])}" for label in groups}
+    legend = 0.0 if metric is None else 0.08 * min(60, max(map(len, names.values())))  # inches more for its names
+    figure = empty_figure(1.8 + 3.4 * len(panels) + legend, 3.4)
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     styles = {label: (COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]) for i, label in enumerate(groups)}
     for axis, panel in zip(axes, panels, strict=True):
         _draw_panel(axis, panel, styles)
         axis.set_xlabel(X_NAMES[x], color=INK)
-    names = [
-        Line2D([], [], color=colour, marker=marker, label=literal(label)) for label, (colour, marker) in styles.items()
+    handles = [
+        Line2D([], [], color=colour, marker=marker, label=literal(names[label]))
+        for label, (colour, marker) in styles.items()
     ]
-    figure.legend(handles=names, loc="outside right upper", fontsize=9, frameon=False)
+    figure.legend(handles=handles, loc="outside right upper", fontsize=9, frameon=False)
     figure.supxlabel(_legend(groups, panels), fontsize=8, color=GREY)
     return write_png(figure, output)
 
@@ -184,6 +226,18 @@ def _legend(groups: Mapping[str, Sequence[Run]], panels: Sequence[ChartPanel]) -
     return "; ".join(parts)
 
 
+def _window(smooth: int) -> str:
+    return f", mean of {smooth} iterations" if smooth > 1 else ""
+
+
+def _drawn(seeds: Sequence[Line]) -> str:
+    """How many seeds of a method have logged a metric, if some have not."""
+    count = sum(bool(x) for x, _ in seeds)
+    if count == len(seeds):
+        return ""
+    return f" ({count} of {len(seeds)} seeds)" if count else " (not logged)"
+
+
 def _missing(lines: Mapping[str, Sequence[Line]]) -> str:
     """How many seeds a panel shows, if some are missing."""
     drawn = {(sum(bool(x) for x, _ in seeds), len(seeds)) for seeds in lines.values()}
@@ -199,14 +253,19 @@ def _draw_panel(axis: Axes, panel: ChartPanel, styles: Mapping[str, tuple[str, s
         if summed is None:
             continue
         if len(seeds) > 1:
-            axis.fill_between(summed.x, 100 * summed.low, 100 * summed.high, color=colour, alpha=0.15, linewidth=0)
+            low, high = panel.scale * summed.low, panel.scale * summed.high
+            axis.fill_between(summed.x, low, high, color=colour, alpha=0.15, linewidth=0)
         mark = marker if evaluated else None
-        axis.plot(summed.x, 100 * summed.mean, color=colour, linewidth=1.8, marker=mark, markersize=5)
+        axis.plot(summed.x, panel.scale * summed.mean, color=colour, linewidth=1.8, marker=mark, markersize=5)
         if panel.intervals and len(seeds) == 1:
             (rates,) = panel.intervals[label]
-            bounds = ([100 * rate.low for rate in rates], [100 * rate.high for rate in rates])
+            bounds = ([panel.scale * rate.low for rate in rates], [panel.scale * rate.high for rate in rates])
             axis.vlines(seeds[0][0], *bounds, color=colour, linewidth=1, alpha=0.6)
-    axis.set_title(literal(f"{panel.title}, %"), loc="left", fontsize=10, color=INK)
+    title = f"{panel.title}, %" if panel.bounded else panel.title
+    axis.set_title(literal(textwrap.fill(title, TITLE)), loc="left", fontsize=10, color=INK)
     plain_axes(axis)
     axis.xaxis.get_major_locator().set_params(integer=True, nbins=5)  # type: ignore[call-arg]
-    axis.set_ylim(0, 100)
+    if panel.bounded:
+        axis.set_ylim(0, 100)
+    else:
+        axis.set_ylabel("%" if panel.unit == "share" else panel.unit, color=INK)

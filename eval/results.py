@@ -6,6 +6,7 @@ evaluations give equal files.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections import defaultdict
@@ -25,6 +26,7 @@ from gagpo.eval.statistics import Interval, cluster_bootstrap, clustered_wilson,
 from gagpo.runs.reading import BadResult, Document, parse, read_text, shortened, validated
 
 FORMAT = "gagpo evaluation 1"
+LONGEST_ANSWER = 200  # characters of an answer that are stored
 SHOWN = 120  # characters of a value in an error about panels
 CHECKED = ConfigDict(allow_inf_nan=False)
 
@@ -93,6 +95,8 @@ class Try:
     cut: turns whose response ended at the token limit.
     withheld: turns in which a server gave no answer of the model, because of its filter or a refusal; not in
         ``invalid``.
+    answer: canonical final answer, for majority votes; None if it has none, or with one try per task.
+    solution: hash of the actions of a success, to count distinct ones; None as for ``answer``.
     """
 
     success: StrictBool
@@ -103,11 +107,15 @@ class Try:
     restarts: Count = 0
     cut: Count = 0
     withheld: Count = 0
+    answer: StrictStr | None = None
+    solution: StrictStr | None = None
 
     @classmethod
-    def of(cls, episode: Episode) -> Try:
+    def of(cls, episode: Episode, several: bool = False) -> Try:
+        """An episode in short. several: one of several at its task, so answer and solution are noted."""
+        success = bool(episode.success) and episode.outcome != "failed"
         return cls(
-            success=bool(episode.success) and episode.outcome != "failed",
+            success=success,
             reward=float(episode.reward),
             turns=len(episode.turns),
             invalid=sum(not turn.valid and turn.invalid != "withheld" for turn in episode.turns),
@@ -115,12 +123,34 @@ class Try:
             restarts=int(episode.restarts),
             cut=sum(turn.cut for turn in episode.turns),
             withheld=sum(turn.invalid == "withheld" for turn in episode.turns),
+            answer=_answer(episode) if several else None,
+            solution=_solution(episode) if several and success else None,
         )
 
     def record(self) -> dict[str, object]:
-        """JSON-ready values; ``withheld`` only where it is not 0, as no local model has it."""
-        values = asdict(self)
-        return values if self.withheld else {name: value for name, value in values.items() if name != "withheld"}
+        """JSON-ready values, without ``withheld`` if it is 0 and without answer and solution if there is none."""
+        optional = {"withheld": 0, "answer": None, "solution": None}
+        return {name: value for name, value in asdict(self).items() if name not in optional or value != optional[name]}
+
+
+def _answer(episode: Episode) -> str | None:
+    """The environment's canonical answer; a hash of a long one. The text comes from a model: any characters."""
+    answer = episode.info.get("answer")
+    text = "" if answer is None else str(answer).strip().encode("utf-8", "backslashreplace").decode()
+    return (text if len(text) <= LONGEST_ANSWER else _digest(text)) or None
+
+
+def _solution(episode: Episode) -> str:
+    """A hash of the actions that the environment accepted, without differences in white space.
+
+    The action of a turn of several calls consists of its valid calls, even if one of the calls is invalid.
+    """
+    accepted = [turn.action for turn in episode.turns if turn.valid or (turn.calls and turn.invalid != "refused")]
+    return _digest(json.dumps([" ".join(action.split()) for action in accepted if action.strip()]))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, config=CHECKED)
@@ -139,6 +169,10 @@ class TaskResult:
         """JSON-ready values."""
         tries = [attempt.record() for attempt in self.tries]
         return {"task": self.task, "task_type": self.task_type, "tries": tries}
+
+
+def _tries(episodes: Iterable[Episode], several: bool) -> tuple[Try, ...]:
+    return tuple(Try.of(episode, several) for episode in sorted(episodes, key=lambda episode: episode.sample))
 
 
 def _by_name(tasks: tuple[TaskResult, ...]) -> tuple[TaskResult, ...]:
@@ -176,7 +210,7 @@ class EvalResult:
             if len(played) != panel.tries:
                 raise InvalidArgument(f"task {task!r} was played {len(played)} times instead of {panel.tries}")
         tasks = tuple(
-            TaskResult(task, played[0].task_type, tuple(Try.of(one) for one in sorted(played, key=lambda e: e.sample)))
+            TaskResult(task, played[0].task_type, _tries(played, several=panel.tries > 1))
             for task, played in by_task.items()
         )
         return cls(panel, model, None if temperature is None else float(temperature), tasks)
@@ -266,7 +300,7 @@ class EvalResult:
         tries = self.panel.tries
         if tries == 1:
             return {}
-        ks = [*(2**i for i in range(tries.bit_length()) if 2**i < tries), tries]
+        ks = powers_of_two(tries)
         passed = {k: [pass_at_k(tries, task.successes, k) for task in self.tasks] for k in ks}
         return {k: math.fsum(of_tasks) / len(self.tasks) for k, of_tasks in passed.items()}
 
@@ -358,6 +392,15 @@ class ResultHead(Document):
 
     format: Literal["gagpo evaluation 1"]
     summary: ResultSummary
+
+
+def powers_of_two(most: int) -> list[int]:
+    """1, 2, 4, ... below ``most``, and ``most``.
+
+    >>> powers_of_two(6)
+    [1, 2, 4, 6]
+    """
+    return [*(2**i for i in range(most.bit_length()) if 2**i < most), most]
 
 
 def _finite(value: float) -> float | None:

@@ -15,6 +15,8 @@ import numpy as np
 
 from gagpo.base.errors import InvalidArgument
 
+Numbers = Sequence[float] | np.ndarray  # one per task
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -55,12 +57,12 @@ def wilson(successes: float, trials: float, level: float = 0.95) -> Interval:
     return Interval(rate, low, high, level)
 
 
-def clustered_wilson(successes: Sequence[int], tries: Sequence[int], level: float = 0.95) -> Interval:
+def clustered_wilson(successes: Numbers, tries: Numbers, level: float = 0.95) -> Interval:
     """Wilson's interval for task i solved in ``successes[i]`` of ``tries[i]`` tries.
 
     Uses the effective number of trials, ``p (1 - p) / var(p)``, with the between-task variance of the ratio estimator
     (Korn & Graubard 1998; Dean & Pagano 2015), clipped to between the number of tasks and the number of tries. One try
-    per task gives :func:`wilson` exactly.
+    per task gives :func:`wilson` exactly. Successes and tries may be fractions, as those of pass@k are.
     """
     solved, tried = _per_task(successes, tries)
     tasks, total = len(tried), float(tried.sum())
@@ -79,9 +81,7 @@ def clustered_wilson(successes: Sequence[int], tries: Sequence[int], level: floa
 # Two proportions on the same tasks ------------------------------------------------------------------------------------
 
 
-def paired_difference(
-    before: tuple[Sequence[int], Sequence[int]], after: tuple[Sequence[int], Sequence[int]], level: float = 0.95
-) -> Interval:
+def paired_difference(before: tuple[Numbers, Numbers], after: tuple[Numbers, Numbers], level: float = 0.95) -> Interval:
     """The rise of the success rate from ``before`` to ``after``, each ``(successes, tries)`` over the same tasks.
 
     Combines two Wilson intervals ("square and add") with the correlation of the per-task rates, which is lowered by a
@@ -137,6 +137,29 @@ def paired_test(
     return sign_flip_test([int(one) for one in scaled]), name
 
 
+def random_sign_flips(before: np.ndarray, after: np.ndarray, samples: int = 9_999, seed: int = 0) -> float:
+    """:func:`sign_flip_test` of any numbers per task: exact for up to 13 tasks that differ, else by random signs.
+
+    samples: number of random signs; the smallest p is ``2 / (samples + 1)``.
+    """
+    differs = before != after  # equal tasks do not change the sum
+    if differs.sum() < 2:  # one task is as likely to differ in either direction
+        return 1.0
+    from scipy.stats import permutation_test
+
+    pairs = (after[differs], before[differs])
+    result = permutation_test(
+        pairs,
+        lambda x, y, axis: (x - y).mean(axis=axis),
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=samples,
+        batch=max(1, 1_000_000 // len(pairs[0])),
+        rng=np.random.default_rng(seed),
+    )
+    return float(result.pvalue)
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """p-values corrected for multiple comparisons, in the given order (Holm 1979)."""
     adjusted = [0.0] * len(p_values)
@@ -151,7 +174,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def cluster_bootstrap(
-    numerators: Sequence[float], denominators: Sequence[float], level: float = 0.95, samples: int = 2000, seed: int = 0
+    numerators: Numbers, denominators: Numbers, level: float = 0.95, samples: int = 2000, seed: int = 0
 ) -> Interval:
     """Bootstrap percentile interval of ``sum(numerators) / sum(denominators)`` over tasks (Efron 1979).
 
@@ -246,7 +269,7 @@ def _two_sided(level: float) -> float:
     return NormalDist().inv_cdf((1 + level) / 2)
 
 
-def _per_task(successes: Sequence[int], tries: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+def _per_task(successes: Numbers, tries: Numbers) -> tuple[np.ndarray, np.ndarray]:
     solved, tried = np.asarray(successes, dtype=float), np.asarray(tries, dtype=float)
     if solved.shape != tried.shape or solved.ndim != 1:
         raise InvalidArgument(
@@ -258,7 +281,7 @@ def _per_task(successes: Sequence[int], tries: Sequence[int]) -> tuple[np.ndarra
 
 
 def _paired(
-    before: tuple[Sequence[int], Sequence[int]], after: tuple[Sequence[int], Sequence[int]]
+    before: tuple[Numbers, Numbers], after: tuple[Numbers, Numbers]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     sides = (*_per_task(*before), *_per_task(*after))
     if len(sides[0]) != len(sides[2]):

@@ -11,16 +11,22 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.tables import WIDTH, Table, ascii_only
+from gagpo.eval.at_k import rates_at_k
 from gagpo.eval.compare import require_same_panel
 from gagpo.eval.runs import Run
 from gagpo.eval.statistics import Interval, area_under_curve, holm, mean_over_seeds, paired_t
 from gagpo.eval.summary import p_value, percent
 from gagpo.runs.reading import BadResult, Document, read_as, read_text
+
+K = Annotated[str, StringConstraints(pattern="^[1-9][0-9]{0,5}$")]
+Rates = dict[str, dict[K, float]]
+"""Means over tasks by measure (``pass@k``) and k."""
 
 
 class RunRow(Document):
@@ -34,6 +40,7 @@ class RunRow(Document):
     seconds: time of the iterations, without evaluations.
     turns: environment turns after each iteration.
     success: success rate of each iteration.
+    at_k, at_k_before: pass@k and the other measures of k episodes after and before training; None with one try.
     """
 
     label: str
@@ -50,6 +57,8 @@ class RunRow(Document):
     seconds: float | None = None
     turns: list[float] = Field(default_factory=list)
     success: list[float] = Field(default_factory=list)
+    at_k: Rates | None = None
+    at_k_before: Rates | None = None
 
 
 @dataclass(frozen=True)
@@ -205,14 +214,18 @@ def _labels(rows: Sequence[RunRow], baseline: str | None) -> list[str]:
     return sorted(labels, key=lambda label: label != baseline)
 
 
-def spread(interval: Interval, signed: bool = False) -> str:
-    """``72.2 ± 5.2`` in per cent; without the second part for a single seed."""
+def spread(interval: Interval, signed: bool = False, scale: int = 100) -> str:
+    """``72.2 ± 5.2`` in per cent; without the second part for a single seed.
+
+    scale: 1 for a count, which has two decimals.
+    """
     if math.isnan(interval.value):
         return ""
     half = (interval.high - interval.low) / 2
     sign = "+" if signed else ""
-    tail = "" if math.isnan(half) or math.isinf(half) or half == 0 else f" ± {100 * half:.1f}"
-    return f"{100 * interval.value:{sign}.1f}{tail}"
+    digits = 1 if scale == 100 else 2
+    tail = "" if math.isnan(half) or math.isinf(half) or half == 0 else f" ± {scale * half:.{digits}f}"
+    return f"{scale * interval.value:{sign}.{digits}f}{tail}"
 
 
 def study_of(
@@ -220,8 +233,11 @@ def study_of(
     files: Sequence[Path] = (),
     baseline: str | None = None,
     split: str | None = None,
+    pass_at: Sequence[int] | None = None,
 ) -> Study:
     """One study of runs by label and of files of rows.
+
+    pass_at: the k of pass@k that the rows of runs have; by default those of :func:`gagpo.eval.at_k.shown_ks`.
 
     Raises:
         BadResult: a file holds no rows.
@@ -232,15 +248,24 @@ def study_of(
         results = [one.result for run in group if (one := run.last(split)) and one.stage == "after"]
         for other in results[1:]:
             require_same_panel(f"{label}, first seed", results[0], f"{label}, another", other)
-        rows += [row for i, run in enumerate(group, 1) if (row := row_of(label, run, i, split))]
+        numbered = (row_of(label, run, i, split, pass_at=pass_at) for i, run in enumerate(group, 1))
+        rows += [row for row in numbered if row]
     return Study.of(rows, baseline)
 
 
-def row_of(label: str, run: Run, number: int = 1, split: str | None = None, stage: str = "after") -> RunRow | None:
+def row_of(
+    label: str,
+    run: Run,
+    number: int = 1,
+    split: str | None = None,
+    stage: str = "after",
+    pass_at: Sequence[int] | None = None,
+) -> RunRow | None:
     """One run in numbers, or None before its final evaluation.
 
     number: the seed if the folder's name tells none.
     stage: ``after``, or ``average`` for the averaged weights.
+    pass_at: as in :func:`study_of`.
     """
     split = split or next(iter(run.splits()), None)
     stages = {one.stage: one.result for one in run.evaluations if one.split == split}
@@ -264,6 +289,8 @@ def row_of(label: str, run: Run, number: int = 1, split: str | None = None, stag
         seconds=math.fsum(run.seconds().values()) if run.metrics else None,
         turns=turns,
         success=success,
+        at_k=rates_at_k(label, after, pass_at),
+        at_k_before=rates_at_k(f"{label} before training", before, pass_at) if before else None,
     )
 
 

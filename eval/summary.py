@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gagpo.base.tables import WIDTH, Table, facts
+from gagpo.eval.at_k import Measure, measures_of, shown_ks
 from gagpo.eval.results import EvalResult, whole
 from gagpo.eval.statistics import Interval
 
@@ -106,24 +107,49 @@ def types_table(results: Mapping[str, EvalResult]) -> Table | None:
     return Table(["task type", "tasks", *results], rows) if any(kinds) else None
 
 
+def measured(interval: Interval, measure: Measure, signed: bool = False) -> str:
+    """A measure of k episodes with its interval: in per cent, or a count with two decimals."""
+    if measure.share:
+        return with_interval(interval, signed)
+    sign = "+" if signed else ""
+    value, low, high = (f"{round(end, 2) + 0.0:{sign}.2f}" for end in (interval.value, interval.low, interval.high))
+    return f"{value} [{low}, {high}]"
+
+
+def unit_name(measure: Measure) -> str:
+    """The measure as the name of a column: ``pass@k %``."""
+    return f"{measure.name} %" if measure.share else measure.name
+
+
+def at_k_table(results: Mapping[str, EvalResult], ks: Sequence[int]) -> Table | None:
+    """pass@k and the other measures of k episodes, one row per result and k; None without any k."""
+    if not ks:
+        return None
+    measures = measures_of(results.values())
+    rows = []
+    for label, result in results.items():
+        columns = [(measure, measure.intervals(result, ks)) for measure in measures]
+        rows += [[label, str(k), *(measured(column[k], measure) for measure, column in columns)] for k in ks]
+    return Table(["result", "k", *map(unit_name, measures)], rows)
+
+
 def measured_facts(result: EvalResult) -> list[tuple[str, str]]:
-    """Success, reward, turns, invalid actions, failures, and pass@k with several tries."""
+    """Success, reward, turns, invalid actions and failures."""
     reward = result.mean_reward
     solved = f"({result.successes} of {result.episodes}, 95 %)"
-    pairs = [
+    return [
         ("success %", f"{with_interval(result.success)} {solved}"),
         ("mean reward", f"{plain(reward.value, 3)} [{plain(reward.low, 3)}, {plain(reward.high, 3)}]"),
         ("mean turns", plain(result.mean_turns)),
         ("invalid %", f"{percent(result.invalid_rate)} of turns{_cut(result)}{_withheld(result)}"),
         ("not ended", f"{result.truncated} truncated, {result.failed} failed, {result.restarts} restarts"),
     ]
-    if passed := result.pass_at_k:
-        pairs.append(("pass@k %", ", ".join(f"{percent(value)} at {k}" for k, value in passed.items())))
-    return pairs
 
 
 def result_lines(result: EvalResult, width: int = WIDTH) -> list[str]:
-    """The whole result: panel, what was measured, task types."""
+    """The whole result: panel, what was measured, pass@k with several tries, task types."""
     lines = facts([*panel_facts(result), *measured_facts(result)], width)
+    several = at_k_table({"": result}, shown_ks({"": result}))
     types = types_table({"success %": result})
-    return [*lines, "", *types.lines(width)] if types else lines
+    parts = [*(several.without("result").split(width) if several else []), *([types] if types else [])]
+    return [*lines, *(line for part in parts for line in ("", *part.lines(width)))]

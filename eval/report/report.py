@@ -11,13 +11,23 @@ from gagpo.base import durable
 from gagpo.base.core_schema import write_yaml
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.tables import Table
+from gagpo.eval.at_k import shown_ks
 from gagpo.eval.compare import Comparison, DifferentPanels, compare_results
 from gagpo.eval.curves import plot_curves
 from gagpo.eval.episode_files import EpisodeRecord, episode_files, read_episode_file
 from gagpo.eval.health import sentences
 from gagpo.eval.report.page import render
 from gagpo.eval.runs import Evaluation, Run, load_run, shown_settings
-from gagpo.eval.summary import measured_facts, number, panel_facts, percent, types_table, whole_table, with_interval
+from gagpo.eval.summary import (
+    at_k_table,
+    measured_facts,
+    number,
+    panel_facts,
+    percent,
+    types_table,
+    whole_table,
+    with_interval,
+)
 from gagpo.runs.reading import BadResult
 from gagpo.runs.register import find
 from gagpo.runs.run_folder import RunFolder
@@ -26,19 +36,22 @@ STAGES = ("before", "after", "average")
 """The columns of a table: before training, after it, and averaged weights."""
 
 
-def write_report(run_folder: str | Path) -> Path:
+def write_report(run_folder: str | Path, pass_at: Sequence[int] | None = None) -> Path:
     """Write ``report.html`` and ``curves.png`` into a run folder; return the path of the page.
 
     The page needs no other file and no network, and escapes all text from models and files.
 
+    pass_at: the k of pass@k; by default those of :func:`gagpo.eval.at_k.shown_ks`.
+
     Raises:
+        InvalidArgument: an evaluation has fewer episodes per task than a k.
         BadResult: the folder is not a run, or an evaluation in it is broken.
     """
     folder = Path(run_folder)
     run = load_run(folder)
     splits = list(dict.fromkeys([*run.splits(), *(one.split for one in run.evaluations)]))
     shown = {split: before_and_after(run, split) for split in splits}
-    results = [_result(split, evaluations) for split, evaluations in shown.items()]
+    results = [_result(split, evaluations, pass_at) for split, evaluations in shown.items()]
     page = render(
         "report.html",
         name=run.name,
@@ -65,14 +78,14 @@ def before_and_after(run: Run, split: str) -> list[Evaluation]:
     return ends or of_split[-1:]
 
 
-def _result(split: str, shown: Sequence[Evaluation]) -> dict[str, object]:
+def _result(split: str, shown: Sequence[Evaluation], pass_at: Sequence[int] | None) -> dict[str, object]:
     """The tables of a split, one column per evaluation, and the comparison with the first."""
     results = {one.stage or one.label: one.result for one in shown}
     measured = zip(*(measured_facts(result) for result in results.values()), strict=False)
     compared: Comparison | None = None
     complaint = ""
     try:
-        compared = compare_results(results) if len(results) > 1 else None
+        compared = compare_results(results, pass_at) if len(results) > 1 else None
     except DifferentPanels as error:
         complaint = str(error)
     ends = compared is not None and {"before", "after"} <= results.keys()
@@ -80,6 +93,8 @@ def _result(split: str, shown: Sequence[Evaluation]) -> dict[str, object]:
         "split": split,
         "panel": "; ".join(text for _, text in panel_facts(shown[-1].result)[:2]),
         "table": Table(["", *results], [[row[0][0], *(text for _, text in row)] for row in measured]),
+        "at_k": at_k_table(results, shown_ks(results, pass_at)),
+        "at_k_differences": compared.at_k_difference_tables() if compared else [],
         "types": types_table(results),
         "complaint": complaint,
         "differences": compared.difference_table() if compared else None,

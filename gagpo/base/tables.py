@@ -103,6 +103,17 @@ class Table:
         words = [number for number, i in enumerate(kept) if i in self.words]
         return replace(self, header=[self.header[i] for i in kept], rows=rows, words=words)
 
+    def split(self, width: int, keys: int = 1) -> list[Table]:
+        """The table as tables that fit ``width``, each with the first ``keys`` columns and at least one other."""
+        parts: list[list[str]] = []
+        for name in self.header[keys:]:
+            others = [title for title in self.header[keys:] if title not in [*(parts[-1] if parts else []), name]]
+            if parts and self.without(*others).fits(width):
+                parts[-1].append(name)
+            else:
+                parts.append([name])
+        return [self.without(*(name for name in self.header[keys:] if name not in part)) for part in parts]
+
     def markdown(self) -> list[str]:
         """Lines of Markdown."""
         cells = [[" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in (self.header, *self.rows)]

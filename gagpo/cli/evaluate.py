@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gagpo.agents.api.settings import ApiSettings
     from gagpo.eval.evaluate import EvaluationOutcome
     from gagpo.eval.results import EvalResult
+    from gagpo.eval.runs import Run
 
 PREFIX = "openai:"
 
@@ -31,6 +32,10 @@ Timeout = Annotated[float | None, _option(help="Timeout of a request in seconds;
 InputPrice = Annotated[float | None, _option("--price-in", help="Dollars per million input tokens.", min=0)]
 CachedPrice = Annotated[float | None, _option("--price-cached", help="Dollars per million cached input tokens.", min=0)]
 OutputPrice = Annotated[float | None, _option("--price-out", help="Dollars per million output tokens.", min=0)]
+PassAt = Annotated[
+    str | None,
+    typer.Option("--pass-at", help="k of pass@k and the like, such as 1,8,64; by default 1, 2, 4, ... and all tries."),
+]
 LimitCost = Annotated[float | None, _option(help="Stop at this cost in dollars.", min=0)]
 KeyVariable = Annotated[str | None, _option(help="Environment variable with the API key; OPENAI_API_KEY by default.")]
 
@@ -159,9 +164,12 @@ def _shown_together(results: Mapping[str, EvalResult]) -> dict[str, dict[str, ob
 def _shown(outcome: EvaluationOutcome, env: str) -> dict[str, object]:
     """Print the result; return it as JSON-ready values."""
     from gagpo.base.tables import ascii_only, text_width
+    from gagpo.eval.at_k import at_k_record, shown_ks
     from gagpo.eval.summary import result_lines
 
     result, usage, record = outcome.result, outcome.usage, outcome.result.summary()
+    if result.panel.tries > 1:
+        record |= {"at_k": at_k_record(result, shown_ks({"": result}))}
     say(*result_lines(result, text_width()), *([""] if env else []))
     if result.failed:
         say(f"first failure: {ascii_only(outcome.failure)}")
@@ -192,13 +200,15 @@ def _require_writable(path: Path | None) -> None:
 def compare(
     results: Annotated[list[Path], typer.Argument(help="Two or more result files or run folders.")],
     split: Annotated[str | None, typer.Option(help="Split to compare in run folders; by default the first.")] = None,
+    pass_at: PassAt = None,
     as_json: Json = False,
 ) -> None:
     """Compare evaluations of the same tasks with paired tests."""
     from gagpo.base.tables import text_width
+    from gagpo.eval.at_k import read_ks
     from gagpo.eval.compare import compare_files
 
-    comparison = compare_files(results, split)
+    comparison = compare_files(results, split, read_ks(pass_at))
     say(*comparison.lines(text_width()))
     if as_json:
         print_json(comparison.record())
@@ -215,30 +225,67 @@ def report(
     curves: Annotated[
         Path | None, typer.Option(help="Draw the learning curves of all runs into this PNG, averaged over seeds.")
     ] = None,
+    y: Annotated[
+        str | None, typer.Option(help="Metric for --curves, such as entropy; by default success, also on the splits.")
+    ] = None,
     x: Annotated[str, typer.Option(help="x axis of --curves: iteration or turns.")] = "iteration",
     smooth: Annotated[int, typer.Option(min=1, help="For --curves: mean over this many iterations.")] = 1,
+    pass_at: PassAt = None,
     as_json: Json = False,
 ) -> None:
     """Write a page for each run (curves.png, report.html); for several runs, print one table with paired tests."""
-    from gagpo.base.tables import text_width
-    from gagpo.eval.compare import compare_files
+    from gagpo.base.errors import InvalidArgument
+    from gagpo.eval.at_k import read_ks
     from gagpo.eval.curves import plot_curves
     from gagpo.eval.report.report import write_report
     from gagpo.eval.runs import group_runs
-    from gagpo.eval.study import study_of
 
+    if y is not None and curves is None:
+        raise InvalidArgument("--y needs a file to draw into: add --curves FILE.png")
+    ks = read_ks(pass_at)
     folders = [run for run in runs if not run.endswith(".jsonl")]
-    groups, study = group_runs(folders), None
-    loaded = [run for group in groups.values() for run in group]
-    pages = [str(write_report(run.folder)) for run in loaded]
+    groups = group_runs(folders)
+    pages = [str(write_report(run.folder, ks)) for group in groups.values() for run in group]
     say(*pages)
+    record: dict[str, object] = {}
     if len(runs) > 1 or not folders or markdown or latex:
-        study = study_of(groups, [Path(run) for run in runs if run not in folders], baseline, split)
-        table = study.table()
-        say(*(table.latex() if latex else table.markdown() if markdown else study.lines(text_width(most=100))))
-        if len(groups) == len(loaded) > 1 and not markdown and not latex:  # one seed each: pair by task
-            say("", *compare_files([run.folder for run in loaded], split).lines(text_width()))
+        form = "markdown" if markdown else "text"
+        files = [Path(run) for run in runs if run not in folders]
+        record = _shown_study(groups, files, baseline, split, ks, "latex" if latex else form)
     if curves:
-        say(str(plot_curves(groups, curves, x, smooth)))
+        say(str(plot_curves(groups, curves, x, smooth, y)))
     if as_json:
-        print_json({"pages": pages, "study": study.record()} if study else pages)
+        print_json({"pages": pages, **record} if record else pages)
+
+
+def _shown_study(
+    groups: Mapping[str, Sequence[Run]],
+    files: Sequence[Path],
+    baseline: str | None,
+    split: str | None,
+    ks: Sequence[int] | None,
+    form: str,
+) -> dict[str, object]:
+    """Print the study of several runs; return it as JSON-ready values. form: ``text``, ``markdown`` or ``latex``."""
+    from gagpo.base.tables import text_width
+    from gagpo.eval.compare import compare_files
+    from gagpo.eval.study import study_of
+    from gagpo.eval.study_at_k import measure_studies
+
+    study = study_of(groups, files, baseline, split, ks)
+    measures = measure_studies(study, ks)
+    if form == "text":
+        width = text_width(most=100)
+        loaded = [run for group in groups.values() for run in group]
+        by_task = len(groups) == len(loaded) > 1  # one seed each: pair by task
+        say(*study.lines(width))
+        if not by_task or files:
+            say(*(line for measure in measures for line in ("", *measure.lines(width))))
+        if by_task:
+            say("", *compare_files([run.folder for run in loaded], split, ks).lines(text_width()))
+    else:
+        tables = [study.table(), *(measure.table() for measure in measures)]
+        texts = [table.latex() if form == "latex" else table.markdown() for table in tables]
+        say("\n\n".join("\n".join(lines) for lines in texts))
+    at_k = {measure.measure.name: measure.record() for measure in measures}
+    return {"study": study.record(), **({"at_k": at_k} if at_k else {})}

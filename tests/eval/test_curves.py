@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gagpo.base.errors import InvalidArgument
-from gagpo.eval.curves import band, chart_panels, evaluation_points, plot_curves, training_lines
+from gagpo.eval.curves import band, chart_panels, evaluation_points, metric_panel, plot_curves, training_lines
 from gagpo.eval.runs import group_runs, load_run
 
 
@@ -105,3 +105,70 @@ def test_what_cannot_be_drawn_is_said(tmp_path, make_run):
     with pytest.raises(InvalidArgument, match="no run has 'success_rate' over 'iteration'"):
         plot_curves(group_runs([tmp_path]), tmp_path / "curves.png")
     assert not (tmp_path / "curves.png").exists()
+
+
+def texts_of(groups, tmp_path, monkeypatch, **more):
+    """The picture, and the texts on it: of the axis, and of the legend."""
+    from gagpo.eval import curves
+
+    figures = []
+    monkeypatch.setattr(curves, "write_png", lambda figure, output: figures.append(figure))
+    plot_curves(groups, tmp_path / "curves.png", **more)
+    (axis,) = figures[0].axes
+    return axis, [text.get_text() for text in figures[0].legends[0].get_texts()]
+
+
+@pytest.mark.parametrize(
+    ("metric", "label", "factor"),
+    [
+        ("entropy", "nats per token", 1),
+        ("kl", "nats per token", 1),
+        ("grad_norm", "norm", 1),
+        ("mean_turns", "turns", 1),
+        ("clip_fraction", "%", 100),
+        ("own_metric", "", 1),  # not in the register
+    ],
+)
+def test_any_logged_metric_is_drawn_with_its_unit(tmp_path, make_run, monkeypatch, metric, label, factor):
+    runs = [load_run(make_run(tmp_path / f"seed{i}", seed=i, iterations=4)) for i in (1, 2)]
+    logged = [tuple({"own_metric": 0.5, **row} for row in run.metrics) for run in runs]
+    groups = {"gagpo": [replace(run, metrics=rows) for run, rows in zip(runs, logged, strict=True)]}
+    axis, legend = texts_of(groups, tmp_path, monkeypatch, metric=metric)
+    rows = np.array([[row[metric] for row in run.metrics] for run in groups["gagpo"]])
+    assert axis.get_ylabel() == label and legend == ["gagpo"] and axis.get_xlabel() == "iterations"
+    assert axis.lines[0].get_ydata() == pytest.approx(factor * rows.mean(axis=0))
+    ends = axis.collections[0].get_paths()[0].vertices[:, 1]
+    assert (ends.min(), ends.max()) == pytest.approx((factor * rows.min(), factor * rows.max()))
+
+
+def test_methods_without_the_metric_say_so(tmp_path, make_run, monkeypatch):
+    runs = [load_run(make_run(tmp_path / f"seed{i}", seed=i, iterations=4)) for i in (1, 2)]
+    bare = [replace(run, metrics=tuple({k: v for k, v in r.items() if k != "kl"} for r in run.metrics)) for run in runs]
+    groups = {"all": runs, "some": [runs[0], bare[1]], "none": bare}
+    axis, legend = texts_of(groups, tmp_path, monkeypatch, metric="kl", x="turns", smooth=2)
+    assert legend == ["all", "some (1 of 2 seeds)", "none (not logged)"]
+    assert axis.get_title(loc="left") == "divergence from the reference, mean of 2 iterations" and len(axis.lines) == 2
+
+
+def test_the_success_rate_of_an_environment_is_in_per_cent(tmp_path, make_run, monkeypatch):
+    run = load_run(make_run(tmp_path / "run", iterations=4))
+    mixed = replace(run, metrics=tuple({"success_rate/maths": 0.25, **row} for row in run.metrics))
+    axis, _ = texts_of({"a": [mixed]}, tmp_path, monkeypatch, metric="success_rate/maths")
+    assert axis.get_ylim() == (0, 100) and axis.lines[0].get_ydata().tolist() == [25] * 4
+    assert axis.get_title(loc="left") == "success in training, maths, %"
+
+
+@pytest.mark.parametrize(
+    ("metric", "nearest"),
+    [("entrpy", "nearest: entropy"), ("grad-norm", "nearest: grad_norm"), ("", "known: "), ("success", "success_rate")],
+)
+def test_an_unknown_metric_names_the_nearest_and_those_logged(tmp_path, make_run, metric, nearest):
+    groups = group_runs([make_run(tmp_path / "run", iterations=3)])
+    with pytest.raises(InvalidArgument) as caught:
+        metric_panel(groups, metric, "iteration", 1)
+    message = str(caught.value)
+    assert nearest in message and "clip_fraction" in message and "\n" not in message
+    metric_panel(groups, "entropy", "iteration", 1)
+    (tmp_path / "run" / "metrics.jsonl").unlink()
+    with pytest.raises(InvalidArgument, match="logged: nothing"):
+        metric_panel(group_runs([tmp_path / "run"]), "entropy", "iteration", 1)

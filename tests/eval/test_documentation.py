@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-MODULES = ("report.page", "runs", "summary")
+MODULES = ("at_k", "report.page", "results", "runs", "summary")
 GUIDE = Path(__file__).parents[2] / "docs" / "evaluation.md"
 
 

@@ -72,3 +72,14 @@ def test_no_line_is_wider_than_asked_whatever_the_cells_hold(header, rows, width
 def test_a_narrow_terminal_is_heeded(monkeypatch, columns, width):
     monkeypatch.setenv("COLUMNS", columns)
     assert text_width() == width and text_width(most=200) == max(30, int(columns))
+
+
+def test_a_wide_table_is_split_into_tables_that_fit():
+    """Each part has the first columns; a column too wide for any table has a part of its own."""
+    table = Table(["run", "k", "a", "b", "c"], [["first", "1", "x" * 12, "y" * 12, "z" * 12]])
+    assert [list(part.header) for part in table.split(60, keys=2)] == [["run", "k", "a", "b", "c"]]
+    assert [list(part.header) for part in table.split(40, keys=2)] == [["run", "k", "a", "b"], ["run", "k", "c"]]
+    assert [list(part.header) for part in table.split(26, keys=2)] == [["run", "k", name] for name in "abc"]
+    assert [list(part.header) for part in table.split(30)] == [["run", "k", "a"], ["run", "b"], ["run", "c"]]
+    assert [list(part.header) for part in table.split(10, keys=2)] == [["run", "k", name] for name in "abc"]
+    assert Table(["run", "k"], [["first", "1"]]).split(60, keys=2) == []

@@ -1,0 +1,93 @@
+"""pass@k and the curves of any metric from the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gagpo.agents.episodes import Episode, Turn
+from gagpo.eval.results import EvalResult, Panel
+
+
+def write_result(path: Path, counts, tries=4):
+    """Successes of each task among its episodes; a success answers 7 and others 8."""
+    episodes = [
+        Episode(
+            f"t{task}",
+            "",
+            "test",
+            sample=i,
+            success=i < count,
+            outcome="terminated",
+            turns=[Turn("", "", f"go {i % 2}")],
+            info={"answer": "7" if i < count else "8"},
+        )
+        for task, count in enumerate(counts)
+        for i in range(tries)
+    ]
+    EvalResult.from_episodes(episodes, Panel("e", "test", "h", len(counts), tries), "m", 1.0).save(path)
+    return path
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Two methods with one seed each."""
+    for label, counts in (("a", [0, 1, 4, 2, 0]), ("b", [1, 2, 4, 4, 3])):
+        write_result(tmp_path / label / "evals" / "before-test.json", [0, 0, 1, 0, 0])
+        write_result(tmp_path / label / "evals" / "after-test.json", counts)
+        rows = [{"iteration": i, "success_rate": 0.1 * i, "entropy": 1 / i, "turns_total": 9 * i} for i in (1, 2, 3)]
+        (tmp_path / label / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return [tmp_path / label for label in "ab"]
+
+
+@pytest.mark.parametrize("columns", ["40", "60"])
+def test_comparing_at_any_k(inside, tmp_path, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    first = write_result(tmp_path / "a.json", [0, 1, 4, 2, 0])
+    other = write_result(tmp_path / "b.json", [1, 2, 4, 4, 3])
+    done = inside("compare", first, other, "--pass-at", "3,1", "--json")
+    assert done.returncode == 0, done.stderr
+    *lines, record = done.stdout.splitlines()
+    assert max(map(len, lines)) <= int(columns)
+    text = " ".join(lines)
+    assert all(name in text for name in ("pass@k %", "majority@k %", "solutions@k", "p (Holm)"))
+    record = json.loads(record)
+    values = record["at_k"][str(first).removesuffix(".json")]["pass@k"]
+    assert values["3"]["value"] == pytest.approx((0 + 3 / 4 + 1 + 1 + 0) / 5) and list(values) == ["1", "3"]
+    assert {one["k"] for one in record["at_k_differences"]} == {1, 3}
+
+
+@pytest.mark.parametrize(
+    ("value", "complaint"),
+    [("8", "has 4 episodes per task; evaluate it with --tries 8, or choose at most 4"), ("two", "such as 1,8,64")],
+)
+@pytest.mark.parametrize("command", ["compare", "report"])
+def test_wrong_k_is_one_line(inside, runs, command, value, complaint):
+    done = inside(command, *runs, "--pass-at", value)
+    assert done.returncode == 2 and complaint in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_reports_show_the_measures(inside, runs):
+    done = inside("report", *runs, "--json")
+    assert done.returncode == 0, done.stderr
+    *lines, record = done.stdout.splitlines()
+    tables = " ".join(line for line in lines if not line.startswith("/"))
+    assert tables.count("difference, pass@k") == 1 and "majority@k %" in tables  # one seed each: paired by task
+    assert json.loads(record)["at_k"]["pass@k"]["4"]["b"]["mean"]["value"] == 1
+    page = (runs[0] / "report.html").read_text(encoding="utf-8")
+    assert page.count("pass@k %") == 1 and "difference, solutions@k" in page
+    done = inside("report", *runs, "--markdown", "--pass-at", "2")
+    assert "pass@k % | minus a |" in done.stdout and "| b | 2 |" in done.stdout
+
+
+def test_curves_of_a_metric(inside, runs, tmp_path):
+    done = inside("report", *runs, "--curves", tmp_path / "c.png", "--y", "entropy", "--x", "turns")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "c.png").stat().st_size > 5000
+    for wrong, complaint in (
+        (["--curves", tmp_path / "d.png", "--y", "entrpy"], "nearest: entropy"),
+        (["--y", "entropy"], "add --curves FILE.png"),
+    ):
+        done = inside("report", *runs, *wrong)
+        assert done.returncode == 2 and complaint in done.stderr and len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "d.png").exists()
