@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import closing
+from typing import Any
 
 import gymnasium
 from gymnasium.error import ResetNeeded
@@ -161,7 +162,8 @@ def _expert(subject: Subject) -> str:
     except TypeError:
         return "none: the environment does not accept expert=True"
     with closing(env):
-        turns, solved, late = 0, 0, []
+        turns = solved = 0
+        late: list[str] = []  # tasks that the expert does not solve within the turn limit
         for task in subject.sample(env):
             _, info = env.reset(seed=subject.seed, options={"task": task.id})
             # Without an action at the first task, there is no expert; without one later, the expert has failed.
@@ -192,9 +194,10 @@ def _follow_expert(env: gymnasium.Env, info: Info, task_id: str) -> tuple[bool, 
 
 def _require_solved_later(env: gymnasium.Env, subject: Subject, late: list[str]) -> None:
     """Raise Doubtful if the expert solves these tasks with more turns, else Broken: the limit may be the user's."""
-    limit = getattr(env.unwrapped, "max_turns", None)
-    require(limit is not None, f"the expert does not solve task {late[0]!r}")
-    env.unwrapped.max_turns = 10 * limit  # type: ignore[attr-defined]
+    inner: Any = env.unwrapped
+    limit = getattr(inner, "max_turns", 0)
+    require(limit > 0, f"the expert does not solve task {late[0]!r}")
+    inner.max_turns = 10 * limit
     for task_id in late:
         _, info = env.reset(seed=subject.seed, options={"task": task_id})
         require(_follow_expert(env, info, task_id)[0], f"the expert does not solve task {task_id!r}")

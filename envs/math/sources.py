@@ -116,7 +116,7 @@ def gold_of(value: object, how: str) -> str:
         if found is None:
             raise InvalidArgument("the answer has no ####" if how == "hashes" else r"the solution has no \boxed{...}")
         value = found.text
-    if not value.strip():
+    if not value.strip(" \t\n#"):
         raise InvalidArgument("the answer is empty")
     if len(value) > MAX_ANSWER:
         raise InvalidArgument(f"the answer is longer than {MAX_ANSWER} characters")

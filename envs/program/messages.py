@@ -169,13 +169,13 @@ class ChatRequest(_Sent):
     tools: list[_Tool] = []
     tool_choice: Literal["auto", "none"] = "auto"
     model: str = ""
-    max_tokens: int | None = Field(None, ge=1)
-    max_completion_tokens: int | None = Field(None, ge=1)
+    max_tokens: int | None = Field(None, ge=1, strict=True)
+    max_completion_tokens: int | None = Field(None, ge=1, strict=True)
     stop: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=200)]],
         BeforeValidator(lambda stop: [stop] if isinstance(stop, str) else stop),
     ] = Field([], max_length=16)
-    n: int = Field(1, ge=1, le=16)
+    n: int = Field(1, ge=1, le=16, strict=True)
     logprobs: bool = False
     stream: bool = False
     stream_options: _StreamOptions = _StreamOptions()

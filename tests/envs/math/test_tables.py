@@ -39,6 +39,7 @@ BAD_ROWS = [
     ({"problem": None, "answer": "1"}, "the problem is empty"),
     ({"problem": "x" * 30_000, "answer": "1"}, "longer than 20000"),
     ({"problem": "?", "answer": ""}, "the answer is empty"),
+    ({"problem": "?", "answer": "#### "}, "the answer is empty"),
     ({"problem": "?", "answer": None}, "the answer is None"),
     ({"problem": "?", "answer": []}, "an empty list"),
     ({"problem": "?", "answer": True}, "the answer is True"),

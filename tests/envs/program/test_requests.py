@@ -183,6 +183,8 @@ def test_every_public_parameter_is_decided(parameters, public):
         (openai, {**SAID, "parallel_tool_calls": False}, "parallel_tool_calls=False is not supported"),
         (openai, {**SAID, "functions": [FUNCTION]}, "is not supported: it is deprecated; use tools"),
         (openai, {**SAID, "reasoning_effort": "low"}, "reasoning_effort='low' is not supported"),
+        (openai, {**SAID, "max_tokens": True}, "max_tokens must be "),
+        (openai, {**SAID, "max_tokens": "5"}, "max_tokens must be "),
         (openai, {**SAID, "max_token": 5}, "unknown parameter 'max_token'; nearest: max_tokens"),
         (openai, {**SAID, "tool_choice": {"type": "function", "function": FUNCTION}}, "tool_choice"),
         (openai, {"messages": [{"role": "assistant", "function_call": {}}, USER]}, "function_call is not supported"),
