@@ -181,7 +181,7 @@ class Browser:
 
     def _type(self, number: int, text: str) -> None:
         spot = self._aim(f"__gagpo.aimToType({number}, {json.dumps(text)})", number)
-        if not spot["focused"]:
+        if not spot["focused"] and not spot["formatted"]:
             self._press_at(spot)
         self._evaluate(f"__gagpo.enter({number}, {json.dumps(text)})")
         if spot["formatted"]:
@@ -270,6 +270,7 @@ class Browser:
         self.command("Page.addScriptToEvaluateOnNewDocument", source=_preparation())
         self.command("Emulation.setTimezoneOverride", timezoneId="UTC")
         self.command("Emulation.setFocusEmulationEnabled", enabled=True)
+        self.command("Page.setInterceptFileChooserDialog", enabled=True)  # nothing can be uploaded
 
     def _drop(self) -> None:
         end, self._end, self._driver = self._end, None, None

@@ -168,7 +168,7 @@ def _session(address: str, options: Any, timeout: float) -> WebDriver:
         driver.set_script_timeout(timeout)
     except (WebDriverException, HTTPError, OSError) as error:
         raise BrowserLost(f"no browser starts at {address}: {_short(error)}") from None
-    config.timeout = int(timeout + MARGIN_SECONDS)  # type: ignore[assignment]
+    config.timeout = int(timeout + MARGIN_SECONDS)
     return driver
 
 

@@ -51,7 +51,7 @@ class Line:
         parts.append(self.role)
         if self.role == "option":
             parts.append(self.name)
-        elif self.name or self.value is not None:
+        elif self.name:
             parts.append(f'"{self.name}"')
         if self.value is not None:
             parts.append(f'= "{self.value}"')

@@ -2,6 +2,7 @@
 function reader(gagpo) {
   const PATIENCE = 5000; // milliseconds of real time for the network
   const MOST_LINES = 3000;
+  const MOST_INSIDE = 5; // things to use in something that can be clicked itself
   const LONGEST_TEXT = 1000;
   const CLICKS = new Set(['click', 'mousedown', 'mouseup', 'pointerdown', 'pointerup', 'dblclick']);
   const ROLES = new Set(['button', 'link', 'tab', 'checkbox', 'radio', 'menuitem', 'menuitemcheckbox',
@@ -59,7 +60,7 @@ function reader(gagpo) {
         if (element.type === 'hidden') return '';
         if (PRESSED.has(element.type)) return 'button';
         if (element.type === 'range') return 'slider';
-        return TYPED.has(element.type) ? 'input' : element.type;
+        return TYPED.has(element.type) && !FORMATTED.has(element.type) ? 'input' : element.type;
       case 'LABEL': if (element.control && !visible(element.control)) return element.control.type; break;
       default:
     }
@@ -80,11 +81,7 @@ function reader(gagpo) {
     return parent && getComputedStyle(parent).cursor === 'pointer' ? '' : 'clickable';
   };
   const used = (element) => use(element) !== '' && visible(element) && hasSize(element);
-  const usedInside = (element) => {
-    let count = 0;
-    for (const child of element.querySelectorAll('*')) count += used(child);
-    return count;
-  };
+  const usedInside = (element) => Array.from(element.querySelectorAll('*')).filter(used);
 
   const shownText = (node) => {
     if (node.nodeType === Node.TEXT_NODE) return node.data;
@@ -95,12 +92,19 @@ function reader(gagpo) {
     return getComputedStyle(node).display.startsWith('inline') ? inner : ` ${inner} `;
   };
 
+  // Whether an element has text of its own, outside of what can be used in it.
+  const hasText = (element) => Array.from(element.childNodes).some((node) => {
+    if (node.nodeType === Node.TEXT_NODE) return node.data.trim() !== '';
+    return node.nodeType === Node.ELEMENT_NODE && !SKIPPED.has(node.tagName) && visible(node) && !used(node) &&
+      hasText(node);
+  });
+
   const named = (element) => {
     const by = attribute(element, 'aria-labelledby').split(' ').map((id) => document.getElementById(id)?.textContent);
     return attribute(element, 'aria-label') || squeeze(by.filter(Boolean).join(' '));
   };
   const hint = (element) => // what an icon is called in its markup, where nothing else names it
-    squeeze(attribute(element, 'title') || element.id || element.getAttribute('class') || element.tagName.toLowerCase());
+    squeeze(attribute(element, 'title') || element.id || element.getAttribute('class'));
   const label = (element, role) => {
     const name = named(element);
     if (name) return name;
@@ -110,7 +114,7 @@ function reader(gagpo) {
       if (text) return text;
     }
     if (role === 'button' && element.tagName === 'INPUT') return squeeze(element.value || element.alt || element.type);
-    if (['input', 'textarea', 'select', 'checkbox', 'radio', 'slider', 'spinbutton'].includes(role)) {
+    if (element.tagName === 'INPUT' || ['textarea', 'select'].includes(role)) {
       return attribute(element, 'placeholder') || attribute(element, 'title') || attribute(element, 'name') || element.id;
     }
     return squeeze(shownText(element)) || attribute(element, 'title') || attribute(element, 'alt');
@@ -143,16 +147,27 @@ function reader(gagpo) {
     }
     return hit !== null;
   };
+  // Whether this point of the element is inside of everything that cuts it off, such as a part that is scrolled.
+  const uncut = (element, x, y) => {
+    for (let outer = element.parentElement; outer && outer !== document.body; outer = outer.parentElement) {
+      if (getComputedStyle(outer).overflow === 'visible') continue;
+      const box = outer.getBoundingClientRect();
+      if (x < box.left || x >= box.right || y < box.top || y >= box.bottom) return false;
+    }
+    return true;
+  };
+  // A point at which a click reaches the element, or why there is none; null if it is outside of the window.
   const place = (element) => {
     let shown = false;
     for (const box of element.getClientRects()) {
       for (const [across, down] of [[.5, .5], [.1, .5], [.9, .5], [.5, .1], [.5, .9], [.1, .1], [.9, .9]]) {
         const [x, y] = [box.left + across * box.width, box.top + down * box.height];
-        shown ||= inView(x, y);
-        if (inView(x, y) && reaches(element, x, y)) return {x, y};
+        if (!inView(x, y) || !uncut(element, x, y)) continue;
+        shown = true;
+        if (reaches(element, x, y)) return {x, y};
       }
     }
-    return shown ? {why: 'covered'} : null; // null: outside of the window
+    return shown ? {why: 'covered'} : null;
   };
 
   gagpo.read = () => {
@@ -175,26 +190,36 @@ function reader(gagpo) {
     const pushSelect = (element, depth) => {
       const value = Array.from(element.selectedOptions, (option) => squeeze(option.label)).join(', ');
       push(element, depth, 'select', label(element, 'select'), value, chosen(element));
+      const covered = lines[lines.length - 1][5].includes('covered') ? 'covered' : '';
       for (const option of element.options) {
-        const states = [option.selected ? 'selected' : '', option.disabled || element.disabled ? 'disabled' : ''];
+        const disabled = option.disabled || element.disabled ? 'disabled' : '';
+        const states = [option.selected ? 'selected' : '', disabled, covered];
         elements.push(option);
         const top = lines[lines.length - 1][6];
         lines.push([elements.length, depth + 1, 'option', squeeze(option.label), null, states.filter(Boolean), top]);
       }
     };
-    const pushUsed = (element, depth, role) => {
+    const pushUsed = (element, depth, role, inside) => {
       if (role === 'select') return pushSelect(element, depth);
-      const inside = ['input', 'textarea'].includes(role) ? 0 : usedInside(element);
-      let value = null;
-      if (['input', 'textarea', 'slider'].includes(role)) value = element.value ?? squeeze(shownText(element));
-      if (inside) {
+      const typed = ['input', 'textarea'].includes(role);
+      const value = typed || role === 'slider' || FORMATTED.has(element.type) ?
+        element.value ?? squeeze(shownText(element)) : null;
+      if (inside.length === 1 && !typed && place(element)?.why) {
+        // A tab around a link, say: one thing to click with the properties of both.
+        const [inner] = inside;
+        const states = chosen(element);
+        for (const state of chosen(inner)) if (!states.includes(state)) states.push(state);
+        const name = label(element, role) || label(inner, use(inner));
+        return push(inner, depth, role === 'clickable' ? use(inner) : role, name, value, states);
+      }
+      if (inside.length && !typed) {
         push(element, depth, role, named(element), value, chosen(element));
         for (const child of element.childNodes) walk(child, depth + 1);
         return flush(depth + 1);
       }
       const states = chosen(element);
-      let name = label(element, role);
-      if (!name) states.unshift(hint(element));
+      const name = label(element, role);
+      if (!name && hint(element)) states.unshift(hint(element));
       return push(element, depth, role, name, value, states);
     };
     const pushRow = (row, depth) => {
@@ -220,20 +245,26 @@ function reader(gagpo) {
       if (ignored && node.matches(ignored)) return;
       if (!visible(node) || clipped(node)) return;
       const role = hasSize(node) ? use(node) : '';
-      const weak = role === 'clickable';
-      if (role && !(weak && usedInside(node) > 5)) {
-        flush(depth);
-        return pushUsed(node, depth, role);
+      if (role) {
+        const inside = usedInside(node);
+        // A listener at an element with other things to use counts if the element shows something itself: it may be
+        // that of a whole list.
+        const weak = role === 'clickable' && inside.length > 0 &&
+          (group(node) !== '' || inside.length > MOST_INSIDE || !hasText(node));
+        if (!weak) {
+          flush(depth);
+          return pushUsed(node, depth, role, inside);
+        }
       }
       if (node.tagName === 'BR') return flush(depth);
       if (node.tagName === 'IMG') { words += ` ${attribute(node, 'alt')} `; return; }
-      if (/^H[1-6]$/.test(node.tagName) && !usedInside(node)) {
+      if (/^H[1-6]$/.test(node.tagName) && !usedInside(node).length) {
         flush(depth);
         const text = squeeze(shownText(node));
         if (text) lines.push([0, depth, 'heading', text, null, [], Math.round(node.getBoundingClientRect().top)]);
         return;
       }
-      if (node.tagName === 'TR' && !usedInside(node)) { flush(depth); return pushRow(node, depth); }
+      if (node.tagName === 'TR' && !usedInside(node).length) { flush(depth); return pushRow(node, depth); }
       const inline = getComputedStyle(node).display.startsWith('inline');
       if (!inline) flush(depth);
       const kind = group(node);
@@ -252,6 +283,24 @@ function reader(gagpo) {
   const values = () => Array.from(document.querySelectorAll('input, textarea, select'), (field) =>
     [field.value, field.checked ?? false]);
 
+  // Pictures that a style or the page loads after it is complete: icons have no size before.
+  const loaded = new Map(); // by address
+  const pictures = () => {
+    const addresses = new Set(Array.from(document.images, (image) => image.currentSrc || image.src));
+    for (const element of document.querySelectorAll('body *')) {
+      const {content} = getComputedStyle(element);
+      if (content.startsWith('url("')) addresses.add(content.slice(5, content.indexOf('"', 5)));
+    }
+    addresses.delete('');
+    for (const address of addresses) {
+      if (loaded.has(address)) continue;
+      const picture = new Image();
+      picture.src = address;
+      loaded.set(address, picture.decode().catch(() => {}));
+    }
+    return Promise.all([document.fonts.ready, ...loaded.values()]);
+  };
+
   // What the page is, once its timers of the next `milliseconds` have run.
   gagpo.look = async (milliseconds, ignore) => {
     ignored = ignore;
@@ -266,6 +315,7 @@ function reader(gagpo) {
     }
     await gagpo.advance(milliseconds - 1);
     await Promise.race([gagpo.answered(), gagpo.wait(PATIENCE)]);
+    await Promise.race([pictures(), gagpo.wait(PATIENCE)]);
     await gagpo.advance(1);
     await leave();
     const root = document.scrollingElement;
