@@ -31,7 +31,12 @@ function reader(gagpo) {
   const visible = (element) => {
     if (!element.checkVisibility({opacityProperty: true, visibilityProperty: true})) return false;
     const box = element.getBoundingClientRect();
-    return box.right + scrollX > 0 && box.bottom + scrollY > 0;
+    if (box.right + scrollX > 0 && box.bottom + scrollY > 0) return true;
+    // Moved out of the page, unless a part of the page is scrolled.
+    for (let outer = element.parentElement; outer && outer !== document.body; outer = outer.parentElement) {
+      if (outer.scrollTop > 0 || outer.scrollLeft > 0) return true;
+    }
+    return false;
   };
   // Whether a text is the label of a field that is listed with it.
   const labels = (element) => {

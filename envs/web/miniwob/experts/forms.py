@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 from gagpo.envs.web.actions import Command
 from gagpo.envs.web.miniwob.experts.common import (
     between,
     click,
+    click_named,
     fields,
     fill,
     first,
@@ -36,7 +38,8 @@ def password(instruction: str, page: Page) -> Command | None:
 
 
 def login(instruction: str, page: Page) -> Command | None:
-    return fill(page, *zip(fields(page), quoted(instruction), strict=False))
+    leave = click_named(page, "Cancel", "button")  # of a pop-up that asks whether to leave the page
+    return leave or fill(page, *zip(fields(page), quoted(instruction), strict=False))
 
 
 def date(instruction: str, page: Page) -> Command | None:
@@ -111,18 +114,18 @@ def autocomplete(instruction: str, page: Page) -> Command | None:
 
 
 def movie(instruction: str, page: Page) -> Command | None:
-    """Fields are named by the text above them."""
+    """Fields are named by the text above them, or below them if the page begins with a field."""
     match = re.match(r"Search for (.*?) movies directed by (.*?) from year (\d+)", instruction)
     if match is None:
         return None
     words = {"genre": match[1], "director": match[2], "year": match[3], "date": match[3]}
-    above = ""
-    for line in page.lines:
-        if line.role == "text":
-            above = line.name.lower()
-        wanted = next((text for name, text in words.items() if name in above), None)
-        if line.role == "input" and wanted is not None and line.value != wanted:
-            return Command("type", line.number, wanted)
+    lines = [line for line in page.lines if line.role in ("text", "input")]
+    labels_first = bool(lines) and lines[0].role == "text"
+    for line, other in itertools.pairwise(lines):
+        label, field = (line, other) if labels_first else (other, line)
+        wanted = next((text for name, text in words.items() if name in label.name.lower()), None)
+        if label.role == "text" and field.role == "input" and wanted is not None and field.value != wanted:
+            return Command("type", field.number, wanted)
     return submit(page)
 
 
