@@ -25,13 +25,30 @@ function guards(gagpo) {
     here(link);
     if (link?.protocol === 'file:') note('file: cannot be reached from here.'); // refused without any event
   }, true);
-  window.addEventListener('submit', (event) => here(event.target), true);
+  // A form is sent a moment after its event, so the page waits for the navigation that follows.
+  const SENDING = 250; // milliseconds
+  let sent = null;
+  window.addEventListener('submit', (event) => { here(event.target); sent = event; }, true);
+  const {submit} = HTMLFormElement.prototype;
+  HTMLFormElement.prototype.submit = function () {
+    here(this);
+    sent = {target: this, defaultPrevented: false};
+    return submit.call(this);
+  };
+  // Let the browser do what it has put off; resolves once a navigation that is due has begun.
+  gagpo.turn = async () => {
+    await gagpo.wait(0);
+    const due = () => sent !== null && !sent.defaultPrevented && sent.target.method !== 'dialog';
+    for (let waited = 0; due() && waited < SENDING; waited += 2) await gagpo.wait(2);
+    sent = null;
+  };
 
   let departure = null; // the event of a navigation to another document that has begun
   gagpo.leaving = () => departure !== null && !departure.defaultPrevented;
   gagpo.stay = () => { departure = null; };
   if (window.navigation && window.top === window) {
     window.navigation.addEventListener('navigate', (event) => {
+      sent = null;
       if (event.destination.sameDocument || event.hashChange) return;
       const target = new URL(event.destination.url);
       if (event.downloadRequest !== null) {

@@ -311,6 +311,7 @@ function reader(gagpo) {
     ignored = ignore;
     // If the page is left, the browser ends this call. A server that answers without a page leaves it where it is.
     const leave = async () => {
+      await gagpo.turn();
       if (gagpo.leaving()) await gagpo.wait(PATIENCE);
       gagpo.stay();
     };

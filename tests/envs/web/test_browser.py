@@ -44,7 +44,8 @@ def test_a_page_is_read_as_a_list_of_what_can_be_seen_and_used(show):
     <select aria-label=Size><option>Small<option selected>Large</select>
     <div style="display:none"><button>no</button></div><button style="visibility:hidden">no</button>
     <div style="height:0;overflow:hidden"><button>no</button></div>
-    <table><tr><td>one</td><td>two</td></tr></table><i class="star icon" onclick="1" style="float:left;width:9px;height:9px"></i>
+    <table><tr><td>one</td><td>two</td></tr></table>
+    <i class="star icon" onclick="1" style="float:left;width:9px;height:9px"></i>
     <button aria-label="Buy Now">B</button><button disabled>Wait</button><a href="/x">go</a><a>no link</a>
     <input type=hidden value=secret><div role=dialog aria-label=Hi><p>inside</p></div>"""
     browser = show(body)

@@ -19,7 +19,8 @@ from gagpo.envs.web.source import SOURCES, Verdict
 from tests.envs.web.conftest import needs_browser
 
 pytestmark = needs_browser
-PAGE = b"""<!doctype html><input name=q><button onclick="q.textContent = document.querySelector('input').value">Go</button>
+PAGE = b"""<!doctype html><input name=q>
+<button onclick="q.textContent = document.querySelector('input').value">Go</button>
 <p id=q></p><button onclick="for (;;) ;">Hang</button><a href=/next>next</a>"""
 
 
