@@ -70,7 +70,7 @@ class Browser:
     grid: address of a Selenium Grid; None for a browser of this machine.
     host: address at which the pages are served, which the browser must be able to reach.
 
-    ``page`` is what was read last.
+    ``page`` is what was read last, ``last`` the last command that was carried out on this visit.
 
     All methods that use a page can raise:
         BrowserLost: the browser ended.
@@ -82,6 +82,7 @@ class Browser:
             raise InvalidArgument(f"timeout must be between 1 and 600 seconds (got {timeout:g})")
         self.timeout, self.grid, self.host = timeout, grid, host
         self.page = Page("", (), (), (False, False), "")
+        self.last: Command | None = None
         self._driver: WebDriver | None = None
         self._end: Callable[[], None] | None = None
         self._server: Server | None = None
@@ -108,7 +109,7 @@ class Browser:
         address = self.address
         assert self._server is not None
         self._server.pages = pages
-        self._ignored = ignored
+        self._ignored, self.last = ignored, None
         if self._driver is None:
             self._start()
         else:
@@ -174,6 +175,7 @@ class Browser:
                 self._back()
         except _Navigated:
             pass  # the page went on while the command was carried out
+        self.last = command
         return self.read()
 
     def _click(self, number: int) -> None:
