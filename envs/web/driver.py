@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -173,9 +174,18 @@ def _session(address: str, options: Any, timeout: float) -> WebDriver:
 
 
 def _quit(driver: WebDriver) -> None:
-    """End the session on a grid; a lost node cannot answer."""
-    with suppress(Exception):
-        driver.quit()
+    """End the session on a grid. A lost node cannot answer, and one whose page hangs not before the page.
+
+    The request goes on in a thread, which nobody waits for longer: a Selenium Grid ends a session that is not used.
+    """
+
+    def end() -> None:
+        with suppress(Exception):
+            driver.quit()
+
+    thread = threading.Thread(target=end, daemon=True)
+    thread.start()
+    thread.join(MARGIN_SECONDS)
 
 
 def _end(keeper: Child) -> None:

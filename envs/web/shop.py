@@ -130,5 +130,6 @@ def _is_instruction(piece: Piece, goal: str) -> bool:
 
 def _click(page: Page, label: str) -> Command | None:
     wanted = " ".join(label.lower().split())
-    line: Line | None = next((line for line in page.find() if line.name.lower() == wanted), None)
+    lines = page.find("link", "button", "radio")
+    line: Line | None = next((line for line in lines if line.name.lower() == wanted), None)
     return None if line is None else Command("click", line.number)
