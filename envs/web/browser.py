@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 THINKING = 1_000
 """Milliseconds on the page's own clock that pass with every action."""
 
+_MOST_HISTORY = 25  # pages; a browser remembers 50
 _SCRIPTS = ("clock", "guards", "reader")
 # What the browser says when the page changed while a script ran.
 _NAVIGATED = ("navigated or closed", "context was destroyed", "Cannot find context", "Cannot find default execution")
@@ -86,7 +87,9 @@ class Browser:
         self._driver: WebDriver | None = None
         self._end: Callable[[], None] | None = None
         self._server: Server | None = None
-        self._ignored = ""
+        self._ignored, self._probe = "", "null"
+        self._first = 0  # place of this visit's first page in the history
+        self._failed = self._stored = False  # this visit is in an unknown state; a page of it has stored something
 
     # Pages ------------------------------------------------------------------------------------------------------------
 
@@ -101,39 +104,39 @@ class Browser:
                 raise InvalidArgument(reason) from None
         return f"http://{self.host}:{self._server.port}"
 
-    def open(self, path: str, pages: Pages, ignored: str = "") -> Page:
+    def open(self, path: str, pages: Pages, ignored: str = "", prepare: str = "", probe: str = "null") -> Any:
         """Show ``path`` of ``pages`` as a new visitor, without cookies, storage or history.
 
         ignored: a CSS selector of elements that do not belong to the page.
+        prepare: a JavaScript expression to evaluate once before the page is read; returns its value.
+        probe: a JavaScript expression to evaluate with every reading; its value is ``page.probe``.
         """
         address = self.address
         assert self._server is not None
         self._server.pages = pages
-        self._ignored, self.last = ignored, None
+        self._ignored, self._probe, self.last = ignored, probe, None
         if self._driver is None:
             self._start()
-        else:
-            self._forget_visit(address)
-        self._guard(lambda started: started.get(address + path))
-        self.command("Page.resetNavigationHistory")
-        return self.read()
-
-    def _forget_visit(self, address: str) -> None:
-        self.command("Network.clearBrowserCookies")
-        try:
-            stored = self._evaluate("__gagpo.stored()")
-        except (BrowserLost, _Navigated):  # the browser's own page for an error
-            stored = True
-        if stored:
+        elif self._stored or self._failed:
+            self.command("Network.clearBrowserCookies")
             self.command("Storage.clearDataForOrigin", origin=address, storageTypes="all")
+        if self.page.place > _MOST_HISTORY:
+            self.command("Page.resetNavigationHistory")
+        self._failed, self._stored = True, False  # until the page has been read
+        self._guard(lambda started: started.get(address + path))
+        value = self.evaluate(prepare) if prepare else None
+        self._first = self.read().place
+        return value
 
     def read(self) -> Page:
         """Wait until the page is ready, and read it."""
         deadline = time.monotonic() + self.timeout
-        expression = f"__gagpo.look({THINKING}, {json.dumps(self._ignored)})"
+        look = f"__gagpo.look({THINKING}, {json.dumps(self._ignored)})"
+        expression = f"{look}.then((seen) => ({{...seen, probe: ({self._probe})}}))"
         while True:
             try:
                 self.page = Page.of(self._evaluate(expression))
+                self._failed, self._stored = False, self._stored or self.page.stored
                 return self.page
             except _Navigated:
                 if time.monotonic() > deadline:
@@ -215,7 +218,7 @@ class Browser:
     def _back(self) -> None:
         history = self.command("Page.getNavigationHistory")
         current = history["currentIndex"]
-        if current < 1:
+        if self.page.place <= self._first or current < 1:
             raise CallError("there is no page to go back to")
         before = self.page.path
         self.command("Page.navigateToHistoryEntry", entryId=history["entries"][current - 1]["id"])

@@ -73,6 +73,9 @@ class Page:
     notes: what happened since the last reading, such as a dialog.
     can_scroll: whether the page can be scrolled up and down.
     key: identifies the visible page and the values of its fields.
+    place: number of the page in the browser's history.
+    stored: the site has stored something in the browser.
+    probe: value of the source's expression.
     """
 
     path: str
@@ -80,6 +83,9 @@ class Page:
     notes: tuple[str, ...]
     can_scroll: tuple[bool, bool]
     key: str
+    place: int = 0
+    stored: bool = False
+    probe: Any = None
 
     @classmethod
     def of(cls, answer: Any) -> Page:
@@ -92,7 +98,16 @@ class Page:
         content = json.dumps([answer["path"], answer["title"], visible, answer["hidden"]])
         up, down = answer["scroll"]
         key = hashlib.sha256(content.encode("utf-8", "replace")).hexdigest()[:32]
-        return cls(answer["path"], lines, tuple(answer["notes"]), (up, down), key)
+        return cls(
+            answer["path"],
+            lines,
+            tuple(answer["notes"]),
+            (up, down),
+            key,
+            place=answer["place"],
+            stored=answer["stored"],
+            probe=answer["probe"],
+        )
 
     def line(self, number: int) -> Line | None:
         """The line with this number."""

@@ -115,13 +115,13 @@ class MiniWoB:
     def open(self, browser: Browser, task: Task) -> str:
         kind, _, seed = task.id.rpartition(".")
         self._kind, self._over = kind, False
-        browser.open(f"/miniwob/{kind}.html", self._pages, ignored=_FRAME)
-        self._instruction = str(browser.evaluate(_BEGIN.format(seed=json.dumps(str(int(seed))))))
-        browser.read()
+        begin = _BEGIN.format(seed=json.dumps(str(int(seed))))
+        path = f"/miniwob/{kind}.html"
+        self._instruction = str(browser.open(path, self._pages, ignored=_FRAME, prepare=begin, probe=_OUTCOME))
         return self._instruction
 
     def outcome(self, browser: Browser) -> Verdict:
-        over, reward, clicked = browser.evaluate(_OUTCOME)
+        over, reward, clicked = browser.page.probe
         self._over = bool(over)
         if not over:
             return Verdict(state=json.dumps(clicked))

@@ -11,6 +11,11 @@ function clock(gagpo) {
   let now = 0;
   let lastId = 0;
 
+  // The browser's other tasks come before this one; unlike a timer it does not wait.
+  const {port1, port2} = new MessageChannel();
+  const turns = [];
+  port1.onmessage = () => turns.shift()();
+  gagpo.yield = () => new Promise((resume) => { turns.push(resume); port2.postMessage(null); });
   gagpo.wait = (milliseconds) => new Promise((resume) => { realTimeout(resume, milliseconds); });
 
   const add = (callback, delay, every, rest) => {

@@ -37,7 +37,7 @@ function guards(gagpo) {
   };
   // Let the browser do what it has put off; resolves once a navigation that is due has begun.
   gagpo.turn = async () => {
-    await gagpo.wait(0);
+    await gagpo.yield();
     const due = () => sent !== null && !sent.defaultPrevented && sent.target.method !== 'dialog';
     for (let waited = 0; due() && waited < SENDING; waited += 2) await gagpo.wait(2);
     sent = null;

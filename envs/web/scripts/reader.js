@@ -306,6 +306,24 @@ function reader(gagpo) {
     return Promise.all([document.fonts.ready, ...loaded.values()]);
   };
 
+  // Whether the site has stored anything in the browser.
+  let stored = false;
+  for (const [owner, name] of [[IDBFactory, 'open'], [window.CacheStorage, 'open']]) {
+    if (!owner) continue;
+    const open = owner.prototype[name];
+    owner.prototype[name] = function (...values) {
+      stored = true;
+      return open.apply(this, values);
+    };
+  }
+  const hasStored = () => {
+    try {
+      return stored || localStorage.length + sessionStorage.length + document.cookie.length > 0;
+    } catch {
+      return true; // a page of the browser's own
+    }
+  };
+
   // What the page is, once its timers of the next `milliseconds` have run.
   gagpo.look = async (milliseconds, ignore) => {
     ignored = ignore;
@@ -331,6 +349,8 @@ function reader(gagpo) {
       lines: document.body ? gagpo.read() : [],
       notes: gagpo.takeNotes(),
       hidden: JSON.stringify([values(), gagpo.pending(), Math.round(scrollX), Math.round(scrollY)]),
+      stored: hasStored(),
+      place: window.navigation?.currentEntry?.index ?? 0,
       scroll: [root.scrollTop > 0, root.scrollTop + innerHeight < root.scrollHeight - 1],
     };
   };
@@ -379,12 +399,6 @@ function reader(gagpo) {
     } else {
       element.select();
     }
-  };
-  // Whether the site has stored anything in the browser.
-  gagpo.stored = async () => {
-    const databases = await indexedDB.databases();
-    const caches = window.caches ? await window.caches.keys() : [];
-    return localStorage.length + sessionStorage.length + databases.length + caches.length > 0;
   };
   // Choose an option; returns '' or why not.
   gagpo.choose = (number) => {

@@ -28,6 +28,11 @@ from tests.envs.web.conftest import needs_browser
 pytestmark = needs_browser
 
 
+def opened(browser, pages):
+    browser.open("/", pages)
+    return browser.page.text("full", 100)
+
+
 def text(browser, observation="full", limit=10_000):
     return browser.page.text(observation, limit)
 
@@ -292,7 +297,7 @@ def test_a_page_that_hangs_is_ended_at_the_deadline_and_the_next_one_starts(own_
         act(own_browser, "click[1]")
     assert time.monotonic() - begun < 15
     assert not psutil.wait_procs(all_processes, timeout=10)[1]
-    assert own_browser.open("/", lambda request: Response(b"hello")).text("full", 100) == "hello"
+    assert opened(own_browser, lambda request: Response(b"hello")) == "hello"
 
 
 @pytest.mark.slow
@@ -320,7 +325,7 @@ def test_a_killed_browser_is_an_error_and_the_next_visit_starts_another(own_brow
         {"browser": started, "driver": started.parent(), "keeper": keeper}[victim].kill()
     with pytest.raises((BrowserLost, PageHung)):
         own_browser.command("Page.crash" if victim == "page" else "Page.getNavigationHistory")
-    assert own_browser.open("/", lambda request: Response(b"hello")).text("full", 100) == "hello"
+    assert opened(own_browser, lambda request: Response(b"hello")) == "hello"
     assert not psutil.wait_procs(all_processes, timeout=10)[1]
 
 

@@ -19,6 +19,11 @@ from tests.envs.web.conftest import needs_browser
 pytestmark = needs_browser
 
 
+def opened(browser, pages):
+    browser.open("/", pages)
+    return browser.page.text("full", 100)
+
+
 class Node:
     """A chromedriver that listens at a port; it may be killed and started again there."""
 
@@ -57,8 +62,8 @@ def node():
 def test_a_browser_of_a_grid_is_used_and_given_back(node):
     browser = Browser(grid=node.address)
     try:
-        page = browser.open("/", lambda request: Response(b"<button onclick='this.textContent = 1'>a</button>"))
-        assert page.text("full", 100) == '[1] button "a"'
+        browser.open("/", lambda request: Response(b"<button onclick='this.textContent = 1'>a</button>"))
+        assert browser.page.text("full", 100) == '[1] button "a"'
         assert node.children()
     finally:
         browser.close()
@@ -97,7 +102,7 @@ def test_a_page_that_hangs_on_a_grid_is_left_at_the_deadline(node):
         with pytest.raises(PageHung):
             browser.evaluate("document.querySelector('button').click()")
         assert time.monotonic() - begun < 10
-        assert browser.open("/", lambda request: Response(b"hello")).text("full", 100) == "hello"
+        assert opened(browser, lambda request: Response(b"hello")) == "hello"
     finally:
         browser.close()
 

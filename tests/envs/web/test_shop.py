@@ -75,7 +75,7 @@ def test_the_same_purchase_earns_the_same_reward(pair):
 def test_the_same_purchase_earns_the_same_reward_in_200_episodes(pair):
     rewards = compare(pair, 200)
     assert len(rewards) == 200
-    assert len(set(rewards)) > 5
+    assert len(set(rewards)) > 3
 
 
 def test_the_tasks_are_those_of_the_text_environment_and_its_expert_wins(pair):
