@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
+import os
+import threading
 import time
 from collections.abc import Callable
 from importlib.resources import files
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 
 THINKING = 1_000
 """Milliseconds on the page's own clock that pass with every action."""
+
+MOST_BROWSERS = 4
+"""Browsers that one thread runs for one set of settings: more episodes take turns, see :class:`Browser`."""
 
 _MOST_HISTORY = 25  # pages; a browser remembers 50
 _SCRIPTS = ("clock", "guards", "reader")
@@ -71,6 +76,10 @@ class Browser:
     grid: address of a Selenium Grid; None for a browser of this machine.
     host: address at which the pages are served, which the browser must be able to reach.
 
+    A thread runs at most :data:`MOST_BROWSERS`. The next to open a page takes over the one that was used least
+    recently, whose former owner is then ``parked``: it has to open its page and repeat its commands before it goes on.
+    Pages are exact, so nothing changes but the time that this takes.
+
     ``page`` is what was read last, ``last`` the last command that was carried out on this visit.
 
     All methods that use a page can raise:
@@ -84,10 +93,12 @@ class Browser:
         self.timeout, self.grid, self.host = timeout, grid, host
         self.page = Page("", (), (), (False, False), "")
         self.last: Command | None = None
+        self.parked = False
         self._driver: WebDriver | None = None
         self._end: Callable[[], None] | None = None
         self._server: Server | None = None
         self._ignored, self._probe = "", "null"
+        self._thread = threading.get_ident()
         self._first = 0  # place of this visit's first page in the history
         self._failed = self._stored = False  # this visit is in an unknown state; a page of it has stored something
 
@@ -111,9 +122,12 @@ class Browser:
         prepare: a JavaScript expression to evaluate once before the page is read; returns its value.
         probe: a JavaScript expression to evaluate with every reading; its value is ``page.probe``.
         """
+        if self._driver is None:
+            self._take_over()
+        self._touch()
         address = self.address
         assert self._server is not None
-        self._server.pages = pages
+        self._server.pages, self.parked = pages, False
         self._ignored, self._probe, self.last = ignored, probe, None
         if self._driver is None:
             self._start()
@@ -277,7 +291,33 @@ class Browser:
         self.command("Emulation.setFocusEmulationEnabled", enabled=True)
         self.command("Page.setInterceptFileChooserDialog", enabled=True)  # nothing can be uploaded
 
+    def _touch(self) -> None:
+        """Make this the browser that was used last."""
+        if self in _RUNNING:
+            _RUNNING.remove(self)
+        _RUNNING.append(self)
+
+    def _take_over(self) -> None:
+        """Take the process of another browser if there are as many as there may be."""
+
+        def likeness(browser: Browser) -> tuple[Any, ...]:
+            return browser._thread, browser.timeout, browser.grid, browser.host
+
+        self._thread = threading.get_ident()
+        running = [one for one in _RUNNING if one._driver is not None and likeness(one) == likeness(self)]
+        if len(running) < MOST_BROWSERS:
+            return
+        other = running[0]
+        _RUNNING.remove(other)
+        if self._server is not None:
+            self._server.close()
+        self._driver, self._end, self._server = other._driver, other._end, other._server
+        other._driver = other._end = other._server = None
+        other.parked, self._failed = True, True
+
     def _drop(self) -> None:
+        if self in _RUNNING:
+            _RUNNING.remove(self)
         end, self._end, self._driver = self._end, None, None
         if end is not None:
             end()
@@ -307,3 +347,8 @@ class Browser:
         path = self.page.path
         self._drop()
         return PageHung(f"the page {path or '/'} did not answer in {self.timeout:g} s")
+
+
+_RUNNING: list[Browser] = []  # the one used last at the end
+
+os.register_at_fork(after_in_child=_RUNNING.clear)  # a fork owns none of them

@@ -92,6 +92,7 @@ class WebEnv(TextEnv):
         self.browser = Browser(timeout, grid, host)
         self.instruction = ""
         self._tasks: dict[str, TaskSet] = {}
+        self._commands: list[Command | None] = []  # of this episode
 
     def tasks(self, split: str) -> TaskSet:
         if split not in self.splits:
@@ -101,23 +102,46 @@ class WebEnv(TextEnv):
         return self._tasks[split]
 
     def begin(self, task: Task) -> Outcome:
+        self._commands = []
         self.instruction = self.source.open(self.browser, task)
         return self._outcome(self.source.outcome(self.browser))
 
     def act(self, action: str) -> Outcome:
+        command, note = None, ""
         try:
             command = parse_call(action) if self.form == "tools" else parse(action)
-            self.browser.do(command)
-            verdict, note = self.source.outcome(self.browser), ""
         except CallError as reason:
-            note = f"Invalid action: {reason}."
-            # What was begun may have changed the page.
-            self.browser.read()
-            verdict = self.source.outcome(self.browser)
+            note = str(reason)
+        try:
+            if self.browser.parked:
+                self._repeat()
+            note = self._carry_out(command) or note
         except PageHung as error:
             text = f"{self.instruction}\n\nThe episode ends: {error}."
             return Outcome(text, truncated=True, valid=False, state=self._key("hung"), extras={"hung": True})
-        return self._outcome(verdict, note)
+        return self._outcome(self.source.outcome(self.browser), note and f"Invalid action: {note}.")
+
+    def _carry_out(self, command: Command | None) -> str:
+        """Carry out a command, None for an action that is none; returns why it cannot be."""
+        self._commands.append(command)
+        reason = ""
+        if command is not None:
+            try:
+                self.browser.do(command)
+                return ""
+            except CallError as error:
+                reason = str(error)
+        self.browser.read()  # time passes on the page, and what was begun may have changed it
+        return reason
+
+    def _repeat(self) -> None:
+        """Bring a new browser to where this episode stands."""
+        assert self.task is not None
+        commands, self._commands = self._commands, []
+        self.source.open(self.browser, self.task)
+        for command in commands:
+            self.source.outcome(self.browser)
+            self._carry_out(command)
 
     def expert_action(self) -> str | None:
         command = self.source.expert(self.browser)

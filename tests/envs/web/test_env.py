@@ -7,10 +7,12 @@ import random
 from typing import ClassVar
 
 import gymnasium
+import psutil
 import pytest
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.check.promises import GARBAGE
+from gagpo.envs.pool import WorkerPool
 from gagpo.envs.tasks import Task
 from gagpo.envs.web.actions import Command, parse, parse_call
 from gagpo.envs.web.env import WebEnv
@@ -162,6 +164,49 @@ def play_hostile(env, number, seed=0):
 
 def test_hostile_actions_are_answered(env):
     assert 5 < play_hostile(env, 150) < 140
+
+
+def test_more_episodes_than_browsers_take_turns_and_see_the_same(env, monkeypatch):
+    """Three episodes at once with one browser, against one after another."""
+    actions = ["type[1] red", "click[9]", "scroll[down]", "press[Tab]", "click[2]"]
+    expected = [env.reset(options={"task": "train-red"})[0], *(env.step(action) for action in actions)]
+    env.browser.close()
+    monkeypatch.setattr("gagpo.envs.web.browser.MOST_BROWSERS", 1)
+    others = [WebEnv(source=f"{__name__}:WordSource", expert=True) for _ in range(3)]
+    try:
+        starts = [other.reset(options={"task": "train-red"})[0] for other in others]
+        assert sum(other.browser._driver is not None for other in others) == 1
+        steps = [[other.step(action) for other in others] for action in actions]
+        for number in range(3):
+            assert [starts[number], *(results[number] for results in steps)] == expected
+    finally:
+        for other in others:
+            other.close()
+
+
+@pytest.mark.slow
+def test_killed_browsers_cost_their_own_episodes_only():
+    """Browsers are killed at random instants; every episode of the pool ends with the expert's success."""
+    rng = random.Random(3)
+    with WorkerPool("gagpo/Web-v0", {"tasks": ["enter-text"], "unseen": [], "expert": True}, workers=1) as pool:
+        for seed in range(6):
+            pool.reset(0, f"enter-text.{seed:06d}", seed=0)
+            killed, over = False, False
+            while not over:
+                (event,) = pool.wait()
+                assert event.kind in ("reset", "step", "restarted")
+                over = event.terminated
+                if over:
+                    assert event.info["success"]
+                    break
+                if not killed and (event.info["turn"] == 1 or rng.random() < 0.5):
+                    killed = True
+                    for process in psutil.Process().children(recursive=True):
+                        if process.name().startswith("chrom") and "chromedriver" not in process.name():
+                            process.kill()
+                pool.step(0, event.info["expert_action"])
+        assert pool.counters.restarts > 0
+        assert pool.counters.failures == 0
 
 
 @pytest.mark.slow
