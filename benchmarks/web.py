@@ -136,22 +136,22 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--browsergym", metavar="PYTHON", help="an interpreter with browsergym-miniwob")
     parser.add_argument("--out", type=Path, help="file for the result")
-    given = parser.parse_args()
+    options = parser.parse_args()
     plays: dict[str, Callable[[int], Count]] = {"gagpo/Web-v0": ours, "miniwob": bare}
-    if given.browsergym:
-        plays["BrowserGym"] = browsergym(given.browsergym)
+    if options.browsergym:
+        plays["BrowserGym"] = browsergym(options.browsergym)
     rates: dict[str, list[float]] = {name: [] for name in plays}
-    for number in range(given.rounds):
+    for number in range(options.rounds):
         for name, play in plays.items():
-            steps, seconds = play(given.episodes)
+            steps, seconds = play(options.episodes)
             rates[name].append(steps / seconds)
             print(f"round {number + 1}: {name} {steps} steps in {seconds:.1f} s", file=sys.stderr)
     medians = {name: round(statistics.median(values), 1) for name, values in rates.items()}
     ratios = {f"times {name}": round(medians["gagpo/Web-v0"] / value, 2) for name, value in medians.items()}
     result = json.dumps({"steps_per_second": medians, "gagpo/Web-v0": ratios}, indent=1)
     print(result)
-    if given.out:
-        given.out.write_text(result + "\n", encoding="utf-8")
+    if options.out:
+        options.out.write_text(result + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

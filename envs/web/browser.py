@@ -16,7 +16,7 @@ from gagpo.envs.tools import CallError
 from gagpo.envs.web import driver as drivers
 from gagpo.envs.web.actions import KEYS, Command
 from gagpo.envs.web.driver import BrowserLost
-from gagpo.envs.web.page import Page
+from gagpo.envs.web.page import WebPage
 from gagpo.envs.web.server import Pages, Server
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Browser:
         if not 1.0 <= timeout <= 600.0:
             raise InvalidArgument(f"timeout must be between 1 and 600 seconds (got {timeout:g})")
         self.timeout, self.grid, self.host = timeout, grid, host
-        self.page = Page("", (), (), (False, False), "")
+        self.page = WebPage("", (), (), (False, False), "")
         self.last: Command | None = None
         self.parked = False
         self._driver: WebDriver | None = None
@@ -142,14 +142,14 @@ class Browser:
         self._first = self.read().place
         return value
 
-    def read(self) -> Page:
+    def read(self) -> WebPage:
         """Wait until the page is ready, and read it."""
         deadline = time.monotonic() + self.timeout
         look = f"__gagpo.look({THINKING}, {json.dumps(self._ignored)})"
-        expression = f"{look}.then((seen) => ({{...seen, probe: ({self._probe})}}))"
+        expression = f"{look}.then((page) => ({{...page, probe: ({self._probe})}}))"
         while True:
             try:
-                self.page = Page.of(self._evaluate(expression))
+                self.page = WebPage.of(self._evaluate(expression))
                 self._failed, self._stored = False, self._stored or self.page.stored
                 return self.page
             except _Navigated:
@@ -169,7 +169,7 @@ class Browser:
 
     # Commands ---------------------------------------------------------------------------------------------------------
 
-    def do(self, command: Command) -> Page:
+    def do(self, command: Command) -> WebPage:
         """Carry out a command as a person would, and read what is shown then.
 
         Raises:
@@ -304,7 +304,7 @@ class Browser:
             return browser._thread, browser.timeout, browser.grid, browser.host
 
         self._thread = threading.get_ident()
-        running = [one for one in _RUNNING if one._driver is not None and likeness(one) == likeness(self)]
+        running = [browser for browser in _RUNNING if browser._driver and likeness(browser) == likeness(self)]
         if len(running) < MOST_BROWSERS:
             return
         other = running[0]

@@ -99,15 +99,15 @@ def start(reachable: str, timeout: float, grid: str | None) -> tuple[WebDriver, 
         driver = _session(check_grid(grid), _options(reachable), timeout)
         return driver, lambda: _quit(driver)
     browser, program = find_programs()
-    keeper = Child(
-        "gagpo.envs.web.keeper:serve",
+    supervisor = Child(
+        "gagpo.envs.web.supervisor:serve",
         program,
         name="the browser's driver",
         bare=("gagpo", "gagpo.envs"),
         start_seconds=START_SECONDS,
     )
     try:
-        port, folder = keeper.ask("port", START_SECONDS)
+        port, folder = supervisor.ask("port", START_SECONDS)
         if not port:
             raise BrowserLost(str(folder))
         options = _options(reachable)
@@ -118,9 +118,9 @@ def start(reachable: str, timeout: float, grid: str | None) -> tuple[WebDriver, 
     except ChildFailed as error:
         raise BrowserLost(str(error)) from None
     except BaseException:
-        keeper.end(END_SECONDS)
+        supervisor.end(END_SECONDS)
         raise
-    return driver, lambda: _end(keeper)
+    return driver, lambda: _end(supervisor)
 
 
 def _options(reachable: str) -> Any:
@@ -188,8 +188,8 @@ def _quit(driver: WebDriver) -> None:
     thread.join(MARGIN_SECONDS)
 
 
-def _end(keeper: Child) -> None:
-    keeper.end(END_SECONDS)
+def _end(supervisor: Child) -> None:
+    supervisor.end(END_SECONDS)
 
 
 def _short(error: BaseException) -> str:

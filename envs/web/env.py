@@ -16,7 +16,7 @@ from gagpo.envs.web import driver as drivers
 from gagpo.envs.web.actions import INSTRUCTIONS, TOOLS, Command, parse, parse_call
 from gagpo.envs.web.browser import Browser, PageHung
 from gagpo.envs.web.page import OBSERVATIONS, Line, Observation
-from gagpo.envs.web.source import Verdict, make_source
+from gagpo.envs.web.source import Standing, make_source
 
 FORMS = ("text", "tools")
 LEAST_LIMIT = 200
@@ -32,7 +32,7 @@ class WebEnv(TextEnv):
     ``select[7]``, ``press[Enter]``, ``scroll[down]``, ``scroll[up]`` and ``back``. One that cannot be carried out is
     invalid, and the observation says why.
 
-    source: ``miniwob``, ``folder``, ``webshop`` or ``module:Name`` (:class:`gagpo.envs.web.source.Source`).
+    source: ``miniwob``, ``folder``, ``webshop`` or ``module:Name`` (:class:`gagpo.envs.web.source.WebSource`).
     observation: ``full``, or ``interactive`` for only what can be used.
     limit: characters of the page that are shown.
     form: ``text``, or ``tools`` to declare the actions as tools.
@@ -159,7 +159,7 @@ class WebEnv(TextEnv):
     def _written(self, command: Command) -> str:
         return ToolCall(command.name, command.call).text if self.form == "tools" else str(command)
 
-    def _outcome(self, verdict: Verdict, note: str = "") -> Outcome:
+    def _outcome(self, verdict: Standing, note: str = "") -> Outcome:
         page = self.browser.page
         notes = [note] if note else []
         shown = "The episode is over." if verdict.over else page.text(self.observation, self.limit)

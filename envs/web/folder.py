@@ -18,13 +18,13 @@ from gagpo.envs.tools import CallError
 from gagpo.envs.web.actions import Command, parse
 from gagpo.envs.web.browser import Browser
 from gagpo.envs.web.server import Files, Request
-from gagpo.envs.web.source import Verdict
+from gagpo.envs.web.source import Standing
 
 TASKS_FILE = "tasks.yaml"
 MOST_FILES = 10_000
 
 
-class Condition(Options):
+class PageCondition(Options):
     """What the browser shows; all that is given must hold.
 
     selector: a CSS selector of something visible.
@@ -37,7 +37,7 @@ class Condition(Options):
     url: str | None = Field(None, min_length=1, max_length=1000)
 
     @model_validator(mode="after")
-    def _not_empty(self) -> Condition:
+    def _not_empty(self) -> PageCondition:
         if self.selector is None and self.text is None and self.url is None:
             raise ValueError("must have a selector, a text or a url")
         return self
@@ -84,8 +84,8 @@ class WebTask(Options):
     type: str = Field("page", max_length=200)
     start: str = Field("index.html", max_length=1000)
     instruction: str = Field(min_length=1, max_length=10_000)
-    success: Condition
-    failure: Condition | None = None
+    success: PageCondition
+    failure: PageCondition | None = None
     expert: tuple[str, ...] = ()
 
 
@@ -126,14 +126,14 @@ class Folder:
         browser.open("/" + self._task.start.lstrip("/"), self._serve)
         return self._task.instruction
 
-    def outcome(self, browser: Browser) -> Verdict:
+    def outcome(self, browser: Browser) -> Standing:
         assert self._task is not None
         if self._steps and browser.last == self._steps[0]:
             self._steps = self._steps[1:]
         if self._task.success.holds(browser):
-            return Verdict(1.0, over=True, success=True)
+            return Standing(1.0, over=True, success=True)
         failed = self._task.failure is not None and self._task.failure.holds(browser)
-        return Verdict(over=failed)
+        return Standing(over=failed)
 
     def expert(self, browser: Browser) -> Command | None:
         """The first action of the file that was not done yet."""

@@ -65,7 +65,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Page:
+class WebPage:
     """What the browser shows.
 
     path: of its address.
@@ -88,7 +88,7 @@ class Page:
     probe: Any = None
 
     @classmethod
-    def of(cls, answer: Any) -> Page:
+    def of(cls, answer: Any) -> WebPage:
         """The page in what the script returned."""
         lines = tuple(
             Line(number, depth, role, name, value, tuple(states), top)

@@ -12,9 +12,9 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.envs.tasks import Task
 from gagpo.envs.web.actions import Command
 from gagpo.envs.web.browser import Browser
-from gagpo.envs.web.page import Line, Page
+from gagpo.envs.web.page import Line, WebPage
 from gagpo.envs.web.server import NOT_FOUND, Request, Response, fields
-from gagpo.envs.web.source import Verdict
+from gagpo.envs.web.source import Standing
 from gagpo.envs.webshop import expert
 from gagpo.envs.webshop.env import open_catalogue
 from gagpo.envs.webshop.goals import KINDS
@@ -61,12 +61,12 @@ class ShopSite:
         browser.open(self._path(self.shop.start(task.id)), self._serve)
         return self.shop.goal(task.id).instruction
 
-    def outcome(self, browser: Browser) -> Verdict:
+    def outcome(self, browser: Browser) -> Standing:
         state = self._state(browser.page)
         if state is None or state.kind != DONE:
-            return Verdict()
+            return Standing()
         score = self.shop.verdict(state)
-        return Verdict(score.reward, over=True, success=score.success)
+        return Standing(score.reward, over=True, success=score.success)
 
     def expert(self, browser: Browser) -> Command | None:
         """The shop's expert, which knows the goal's product."""
@@ -83,7 +83,7 @@ class ShopSite:
             return _click(page, BACK)
         return _click(page, "search") if field.value == argument else Command("type", field.number, argument)
 
-    def _state(self, page: Page) -> PageState | None:
+    def _state(self, page: WebPage) -> PageState | None:
         return self.states.get(page.path.partition("?")[0])
 
     def _path(self, state: PageState) -> str:
@@ -99,8 +99,8 @@ class ShopSite:
             return NOT_FOUND
         words = fields(request.form).get("q")
         if words is not None:
-            found = self.shop.search(state, words)
-            return Response(location=self._path(found or state))
+            results = self.shop.search(state, words)
+            return Response(location=self._path(results or state))
         pieces = self.shop.page(state).pieces
         goal = self.shop.goal(state.task).instruction
         body = "\n".join(self._html(state, piece) for piece in pieces if not _is_instruction(piece, goal))
@@ -128,7 +128,7 @@ def _is_instruction(piece: Piece, goal: str) -> bool:
     return piece.kind == "text" and (piece.text.strip() == "Instruction:" or piece.text == goal)
 
 
-def _click(page: Page, label: str) -> Command | None:
+def _click(page: WebPage, label: str) -> Command | None:
     wanted = " ".join(label.lower().split())
     lines = page.find("link", "button", "radio")
     line: Line | None = next((line for line in lines if line.name.lower() == wanted), None)

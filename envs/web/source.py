@@ -1,4 +1,4 @@
-"""What a source of web tasks offers, and how sources are found by name."""
+"""What a source of web tasks offers, and how sources are source_class by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gagpo.envs.web.browser import Browser
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Standing:
     """How an episode stands.
 
     reward: what it earns if it is over, else 0.
@@ -32,7 +32,7 @@ class Verdict:
 
 
 @runtime_checkable
-class Source(Protocol):
+class WebSource(Protocol):
     """Tasks on web pages.
 
     splits: names of the splits, the first one for training.
@@ -46,7 +46,7 @@ class Source(Protocol):
     def open(self, browser: Browser, task: Task) -> str:
         """Open the first page of ``task`` with ``browser.open``; returns the instruction."""
 
-    def outcome(self, browser: Browser) -> Verdict:
+    def outcome(self, browser: Browser) -> Standing:
         """How the episode stands after an action. Must not change the page."""
 
     def expert(self, browser: Browser) -> Command | None:
@@ -57,10 +57,10 @@ def _check(thing: Any, what: str) -> None:
     missing = [name for name in ("splits", "tasks", "open", "outcome", "expert") if not hasattr(thing, name)]
     if not isinstance(thing, type) or missing:
         lacks = f" (it has no {', '.join(missing)})" if isinstance(thing, type) else ""
-        raise InvalidArgument(f"{what} is not a source of web tasks: give a class with the methods of Source{lacks}")
+        raise InvalidArgument(f"{what} is not a source of web tasks: give a class with the methods of WebSource{lacks}")
 
 
-SOURCES: Registry[type[Source]] = Registry(
+SOURCES: Registry[type[WebSource]] = Registry(
     "source of web tasks",
     "gagpo.web_sources",
     {
@@ -72,7 +72,7 @@ SOURCES: Registry[type[Source]] = Registry(
 )
 
 
-def make_source(name: str, options: dict[str, Any]) -> Source:
+def make_source(name: str, options: dict[str, Any]) -> WebSource:
     """The source called ``name`` (or ``module:Name``), built with ``options``.
 
     Raises:
@@ -80,12 +80,12 @@ def make_source(name: str, options: dict[str, Any]) -> Source:
     """
     if not isinstance(name, str):
         raise InvalidArgument(f"source must be a name such as miniwob (got {name!r:.80})")
-    found = SOURCES.find(name)
-    parameters = list(inspect.signature(found).parameters)
+    source_class = SOURCES.find(name)
+    parameters = list(inspect.signature(source_class).parameters)
     for option in options:
         if option not in parameters:
             raise InvalidArgument(f"source {name} takes no option {option!r:.80}; {hint(str(option), parameters)}")
     try:
-        return found(**options)
+        return source_class(**options)
     except TypeError as error:
         raise InvalidArgument(f"source {name}: {error}") from None

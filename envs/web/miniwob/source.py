@@ -20,7 +20,7 @@ from gagpo.envs.web.browser import Browser
 from gagpo.envs.web.driver import BrowserMissing
 from gagpo.envs.web.miniwob.experts import EXPERTS
 from gagpo.envs.web.server import Files
-from gagpo.envs.web.source import Verdict
+from gagpo.envs.web.source import Standing
 
 LEVELS = ("easy", "all")
 UNSEEN_KINDS = (
@@ -120,13 +120,13 @@ class MiniWoB:
         self._instruction = str(browser.open(path, self._pages, ignored=_FRAME, prepare=begin, probe=_OUTCOME))
         return self._instruction
 
-    def outcome(self, browser: Browser) -> Verdict:
+    def outcome(self, browser: Browser) -> Standing:
         over, reward, clicked = browser.page.probe
         self._over = bool(over)
         if not over:
-            return Verdict(state=json.dumps(clicked))
+            return Standing(state=json.dumps(clicked))
         reward = float(reward) if isinstance(reward, int | float) and math.isfinite(reward) else 0.0
-        return Verdict(reward, over=True, success=reward >= 1.0, state=f"over {reward:g}")
+        return Standing(reward, over=True, success=reward >= 1.0, state=f"over {reward:g}")
 
     def expert(self, browser: Browser) -> Command | None:
         find = EXPERTS.get(self._kind)

@@ -21,8 +21,8 @@ from gagpo.envs.web import driver as drivers
 from gagpo.envs.web.actions import Command, parse
 from gagpo.envs.web.browser import Browser, PageHung
 from gagpo.envs.web.driver import BrowserLost, BrowserMissing
-from gagpo.envs.web.keeper import PREFIX
 from gagpo.envs.web.server import Files, Request, Response
+from gagpo.envs.web.supervisor import PREFIX
 from tests.envs.web.conftest import needs_browser
 
 pytestmark = needs_browser
@@ -268,10 +268,10 @@ def test_files_outside_of_the_folder_are_not_served(tmp_path):
 
 
 def processes(browser):
-    """The browser's process, its driver and all others below the keeper."""
+    """The browser's process, its driver and all others below the supervisor."""
     started = psutil.Process(browser._driver.capabilities["goog:processID"])
-    keeper = started.parent().parent()
-    return keeper, [keeper, *keeper.children(recursive=True)]
+    supervisor = started.parent().parent()
+    return supervisor, [supervisor, *supervisor.children(recursive=True)]
 
 
 def folders():
@@ -316,13 +316,13 @@ def test_a_page_that_hangs_while_it_loads_is_ended_at_the_deadline(own_browser, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", ["browser", "driver", "keeper", "page"])
+@pytest.mark.parametrize("victim", ["browser", "driver", "supervisor", "page"])
 def test_a_killed_browser_is_an_error_and_the_next_visit_starts_another(own_browser, victim):
     own_browser.open("/", lambda request: Response(b"hello"))
-    keeper, all_processes = processes(own_browser)
+    supervisor, all_processes = processes(own_browser)
     started = psutil.Process(own_browser._driver.capabilities["goog:processID"])
     if victim != "page":
-        {"browser": started, "driver": started.parent(), "keeper": keeper}[victim].kill()
+        {"browser": started, "driver": started.parent(), "supervisor": supervisor}[victim].kill()
     with pytest.raises((BrowserLost, PageHung)):
         own_browser.command("Page.crash" if victim == "page" else "Page.getNavigationHistory")
     assert opened(own_browser, lambda request: Response(b"hello")) == "hello"
@@ -359,7 +359,7 @@ def test_a_killed_owner_takes_its_browser_and_the_folder_along(number):
     assert folders() <= before
 
 
-def test_the_folder_of_a_killed_keeper_is_removed_by_the_next(tmp_path, monkeypatch):
+def test_the_folder_of_a_killed_supervisor_is_removed_by_the_next(tmp_path, monkeypatch):
     abandoned = Path(tempfile.mkdtemp(prefix=PREFIX))
     (abandoned / "owner.lock").touch()
     browser = Browser()

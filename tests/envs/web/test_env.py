@@ -17,7 +17,7 @@ from gagpo.envs.tasks import Task
 from gagpo.envs.web.actions import Command, parse, parse_call
 from gagpo.envs.web.env import WebEnv
 from gagpo.envs.web.server import Response
-from gagpo.envs.web.source import SOURCES, Verdict
+from gagpo.envs.web.source import SOURCES, Standing
 from tests.envs.web.conftest import needs_browser
 
 pytestmark = needs_browser
@@ -44,7 +44,7 @@ class WordSource:
 
     def outcome(self, browser):
         written = browser.evaluate("document.getElementById('q')?.textContent ?? ''")
-        return Verdict(float(written == self.word), over=bool(written), success=written == self.word)
+        return Standing(float(written == self.word), over=bool(written), success=written == self.word)
 
     def expert(self, browser):
         if not browser.page.line(1) or browser.page.line(1).value != self.word:
@@ -242,8 +242,8 @@ def test_a_command_is_the_same_as_text_and_as_a_call(name):
     ("options", "message"),
     [
         ({"source": "miniwo"}, "there is no source of web tasks 'miniwo'; nearest: miniwob"),
-        ({"source": "json:loads"}, "give a class with the methods of Source"),
-        ({"source": f"{__name__}:PAGE"}, "give a class with the methods of Source"),
+        ({"source": "json:loads"}, "give a class with the methods of WebSource"),
+        ({"source": f"{__name__}:PAGE"}, "give a class with the methods of WebSource"),
         ({"source": f"{__name__}:WordSource", "word": 1}, "takes no option 'word'; nearest: words"),
         ({"source": 3}, "source must be a name"),
         ({"observation": "all"}, "unknown observation 'all'; choose full or interactive"),

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 from gagpo.envs.web.actions import Command
 from gagpo.envs.web.miniwob.experts import choosing, finding, forms, mail, media
-from gagpo.envs.web.page import Page
+from gagpo.envs.web.page import WebPage
 
-Expert = Callable[[str, Page], Command | None]
+Expert = Callable[[str, WebPage], Command | None]
 """The next action for an instruction and a page; None if it is at a loss. It depends on nothing else, so it also goes
 on from where an agent's mistakes led."""
 

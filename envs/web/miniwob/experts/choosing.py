@@ -17,57 +17,57 @@ from gagpo.envs.web.miniwob.experts.common import (
     quoted,
     submit,
 )
-from gagpo.envs.web.page import Page
+from gagpo.envs.web.page import WebPage
 
 
-def named_button(instruction: str, page: Page) -> Command | None:
+def named_button(instruction: str, page: WebPage) -> Command | None:
     return click_named(page, quoted(instruction)[0])
 
 
-def only_button(instruction: str, page: Page) -> Command | None:
+def only_button(instruction: str, page: WebPage) -> Command | None:
     return click(first(page.find("button")))
 
 
-def numbered_button(instruction: str, page: Page) -> Command | None:
+def numbered_button(instruction: str, page: WebPage) -> Command | None:
     return click_named(page, between(instruction, "button ", "."), "button")
 
 
-def button_sequence(instruction: str, page: Page) -> Command | None:
+def button_sequence(instruction: str, page: WebPage) -> Command | None:
     pressed = first(line for line in page.find("button", name="ONE") if "focused" in line.states)
     return click_named(page, "TWO" if pressed else "ONE", "button")
 
 
-def tab(instruction: str, page: Page) -> Command | None:
+def tab(instruction: str, page: WebPage) -> Command | None:
     return click_named(page, between(instruction, "Click on ", "."), "tab")
 
 
-def link_behind_tabs(instruction: str, page: Page) -> Command | None:
+def link_behind_tabs(instruction: str, page: WebPage) -> Command | None:
     here = click_named(page, quoted(instruction)[0], "clickable", "link")
     return here or click(next_of(list(page.find("tab")), "selected", "expanded"))
 
 
-def dialog(instruction: str, page: Page) -> Command | None:
+def dialog(instruction: str, page: WebPage) -> Command | None:
     name = quoted(instruction)[0]
     return click_named(page, "Close" if name == "x" else name, "button")
 
 
-def section(instruction: str, page: Page) -> Command | None:
+def section(instruction: str, page: WebPage) -> Command | None:
     closed = first(line for line in page.find("tab") if line.name and "collapsed" in line.states)
     return click(closed) or submit(page)
 
 
-def checkboxes(instruction: str, page: Page) -> Command | None:
+def checkboxes(instruction: str, page: WebPage) -> Command | None:
     names = between(instruction, "Select ", " and click")
     return mark(page, "checkbox", () if names == "nothing" else names.split(", "))
 
 
-def option(instruction: str, page: Page) -> Command | None:
+def option(instruction: str, page: WebPage) -> Command | None:
     name = between(instruction, "Select ", " and click")
     chosen = first(line for line in page.find("radio", name=name) if "selected" in line.states)
     return submit(page) if chosen else click_named(page, name, "radio")
 
 
-def listed(instruction: str, page: Page) -> Command | None:
+def listed(instruction: str, page: WebPage) -> Command | None:
     names = re.split(r" from the (?:scroll )?list", between(instruction, "Select ", " and click"))[0].split(", ")
     single = len(names) == 1 and "scroll list" not in instruction
     for line in page.find("option"):
@@ -77,7 +77,7 @@ def listed(instruction: str, page: Page) -> Command | None:
     return submit(page)
 
 
-def focus(instruction: str, page: Page) -> Command | None:
+def focus(instruction: str, page: WebPage) -> Command | None:
     return click(fields(page)[max(0, ordinal(instruction) - 1)])
 
 

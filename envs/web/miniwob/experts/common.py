@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable
 
 from gagpo.envs.web.actions import Command
-from gagpo.envs.web.page import Line, Page
+from gagpo.envs.web.page import Line, WebPage
 
 _QUOTED = re.compile(r'"(.*?)"')
 SUBMITS = ("Submit", "Search", "Login", "OK", "Go!")
@@ -38,18 +38,18 @@ def first(lines: Iterable[Line]) -> Line | None:
     return next(iter(lines), None)
 
 
-def click_named(page: Page, name: str, *roles: str) -> Command | None:
+def click_named(page: WebPage, name: str, *roles: str) -> Command | None:
     """Click the first usable line of that name, also if only the case differs."""
     exact = first(page.find(*roles, name=name))
     return click(exact or first(line for line in page.find(*roles) if line.name.lower() == name.lower()))
 
 
-def submit(page: Page) -> Command | None:
+def submit(page: WebPage) -> Command | None:
     """Click what sends the form."""
     return click(first(line for line in page.find("button", "clickable") if line.name in SUBMITS))
 
 
-def fill(page: Page, *wanted: tuple[Line | None, str]) -> Command | None:
+def fill(page: WebPage, *wanted: tuple[Line | None, str]) -> Command | None:
     """Type into the first field that has another text; then send the form."""
     for line, text in wanted:
         if line is None:
@@ -59,12 +59,12 @@ def fill(page: Page, *wanted: tuple[Line | None, str]) -> Command | None:
     return submit(page)
 
 
-def fields(page: Page) -> list[Line]:
+def fields(page: WebPage) -> list[Line]:
     """The fields to type into, from top to bottom."""
     return list(page.find("input", "textarea", "number", "date", "time"))
 
 
-def mark(page: Page, role: str, wanted: Collection[str]) -> Command | None:
+def mark(page: WebPage, role: str, wanted: Collection[str]) -> Command | None:
     """Click the first box that is not as wanted; then send the form."""
     for line in page.find(role):
         if ("checked" in line.states) != (line.name in wanted):

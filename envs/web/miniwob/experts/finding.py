@@ -16,30 +16,30 @@ from gagpo.envs.web.miniwob.experts.common import (
     quoted,
     submit,
 )
-from gagpo.envs.web.page import Page
+from gagpo.envs.web.page import WebPage
 
 RESULTS_PER_PAGE = 3
 
 
-def word(instruction: str, page: Page) -> Command | None:
+def word(instruction: str, page: WebPage) -> Command | None:
     paragraph = first(line for line in page.lines if line.role == "text")
     if paragraph is None:
         return None
-    found = paragraph.name.split()[ordinal(instruction) - 1].strip(",.")
-    return fill(page, (first(fields(page)), found))
+    answer = paragraph.name.split()[ordinal(instruction) - 1].strip(",.")
+    return fill(page, (first(fields(page)), answer))
 
 
-def _rows(page: Page) -> dict[str, str]:
+def _rows(page: WebPage) -> dict[str, str]:
     cells = (line.name.partition(" | ") for line in page.lines if " | " in line.name)
     return {name: value for name, _, value in cells}
 
 
-def table_cell(instruction: str, page: Page) -> Command | None:
+def table_cell(instruction: str, page: WebPage) -> Command | None:
     name = between(instruction, "the value of ", " into the")
     return fill(page, (first(fields(page)), _rows(page).get(name, "")))
 
 
-def table_cells(instruction: str, page: Page) -> Command | None:
+def table_cells(instruction: str, page: WebPage) -> Command | None:
     rows, above = _rows(page), ""
     for line in page.lines:
         if line.role == "text":
@@ -49,7 +49,7 @@ def table_cells(instruction: str, page: Page) -> Command | None:
     return submit(page)
 
 
-def search_result(instruction: str, page: Page) -> Command | None:
+def search_result(instruction: str, page: WebPage) -> Command | None:
     field = first(fields(page))
     if field is None:
         return None
@@ -66,13 +66,13 @@ def search_result(instruction: str, page: Page) -> Command | None:
     return click(results[place % RESULTS_PER_PAGE] if shown == wanted else pages.get(wanted) or pages.get(">"))
 
 
-def in_tree(instruction: str, page: Page) -> Command | None:
+def in_tree(instruction: str, page: WebPage) -> Command | None:
     name = quoted(instruction)[0]
     closed = first(line for line in page.find("clickable") if any("expandable" in state for state in line.states))
     return click_named(page, name, "clickable") or click(closed)
 
 
-def in_book(instruction: str, page: Page) -> Command | None:
+def in_book(instruction: str, page: WebPage) -> Command | None:
     match = re.search(r"Find (.*?) in the contact book and click on their (.*?)\.", instruction)
     if match is None:
         return None

@@ -16,38 +16,38 @@ from gagpo.envs.web.miniwob.experts.common import (
     quoted,
     submit,
 )
-from gagpo.envs.web.page import Page
+from gagpo.envs.web.page import WebPage
 
 
-def text(instruction: str, page: Page) -> Command | None:
+def text(instruction: str, page: WebPage) -> Command | None:
     return fill(page, (first(fields(page)), quoted(instruction)[0]))
 
 
-def changed_case(instruction: str, page: Page) -> Command | None:
+def changed_case(instruction: str, page: WebPage) -> Command | None:
     word = quoted(instruction)[0]
     return fill(page, (first(fields(page)), word.upper() if "upper" in instruction else word.lower()))
 
 
-def shown_text(instruction: str, page: Page) -> Command | None:
+def shown_text(instruction: str, page: WebPage) -> Command | None:
     shown = first(line for line in page.lines if line.role == "text")
     return None if shown is None else fill(page, (first(fields(page)), shown.name))
 
 
-def password(instruction: str, page: Page) -> Command | None:
+def password(instruction: str, page: WebPage) -> Command | None:
     return fill(page, *((line, quoted(instruction)[0]) for line in fields(page)))
 
 
-def login(instruction: str, page: Page) -> Command | None:
+def login(instruction: str, page: WebPage) -> Command | None:
     leave = click_named(page, "Cancel", "button")  # of a pop-up that asks whether to leave the page
     return leave or fill(page, *zip(fields(page), quoted(instruction), strict=False))
 
 
-def date(instruction: str, page: Page) -> Command | None:
+def date(instruction: str, page: WebPage) -> Command | None:
     match = re.search(r"(\d\d)/(\d\d)/(\d{4})", instruction)
     return None if match is None else fill(page, (first(fields(page)), f"{match[3]}-{match[1]}-{match[2]}"))
 
 
-def time(instruction: str, page: Page) -> Command | None:
+def time(instruction: str, page: WebPage) -> Command | None:
     match = re.search(r"(\d+):(\d\d) ([AP])M", instruction)
     if match is None:
         return None
@@ -55,7 +55,7 @@ def time(instruction: str, page: Page) -> Command | None:
     return fill(page, (first(fields(page)), f"{hour:02d}:{match[2]}"))
 
 
-def spinner(instruction: str, page: Page) -> Command | None:
+def spinner(instruction: str, page: WebPage) -> Command | None:
     target = int(between(instruction, "Select ", " with"))
     field = first(fields(page))
     if field is None:
@@ -67,7 +67,7 @@ def spinner(instruction: str, page: Page) -> Command | None:
     return click(up if now < target else down)
 
 
-def radio_and_text(instruction: str, page: Page) -> Command | None:
+def radio_and_text(instruction: str, page: WebPage) -> Command | None:
     match = re.search(r"(\d+)\w\w radio .* \"(.*)\" into the (\d+)\w\w textbox", instruction)
     if match is None:
         return None
@@ -77,7 +77,7 @@ def radio_and_text(instruction: str, page: Page) -> Command | None:
     return fill(page, (fields(page)[int(match[3]) - 1], match[2]))
 
 
-def arithmetic(instruction: str, page: Page) -> Command | None:
+def arithmetic(instruction: str, page: WebPage) -> Command | None:
     for line in page.lines:
         if match := re.fullmatch(r"(-?\d+) ([-+x]) (-?\d+) =", line.name):
             left, right = int(match[1]), int(match[3])
@@ -86,7 +86,7 @@ def arithmetic(instruction: str, page: Page) -> Command | None:
     return None
 
 
-def algebra(instruction: str, page: Page) -> Command | None:
+def algebra(instruction: str, page: WebPage) -> Command | None:
     for line in page.lines:
         if match := re.fullmatch(r"(x|-?\d+) ([-+]) (x|-?\d+) = (-?\d+)", line.name):
             left, sign, right, total = match.groups()
@@ -98,7 +98,7 @@ def algebra(instruction: str, page: Page) -> Command | None:
     return None
 
 
-def autocomplete(instruction: str, page: Page) -> Command | None:
+def autocomplete(instruction: str, page: WebPage) -> Command | None:
     start, end = ([*quoted(instruction), ""] * 2)[:2]
     field = first(fields(page))
     if field is None:
@@ -113,7 +113,7 @@ def autocomplete(instruction: str, page: Page) -> Command | None:
     return click(offered) or Command("type", field.number, start)
 
 
-def movie(instruction: str, page: Page) -> Command | None:
+def movie(instruction: str, page: WebPage) -> Command | None:
     """Fields are named by the text above them, or below them if the page begins with a field."""
     match = re.match(r"Search for (.*?) movies directed by (.*?) from year (\d+)", instruction)
     if match is None:

@@ -6,7 +6,7 @@ import re
 
 from gagpo.envs.web.actions import Command
 from gagpo.envs.web.miniwob.experts.common import click, first
-from gagpo.envs.web.page import Line, Page
+from gagpo.envs.web.page import Line, WebPage
 
 _NAME = r"([A-Z][\w'-]*)"
 _FORMS = (
@@ -17,7 +17,7 @@ _FORMS = (
 )
 
 
-def _icon(page: Page, word: str, after: int = 0) -> Line | None:
+def _icon(page: WebPage, word: str, after: int = 0) -> Line | None:
     return first(
         line
         for line in page.find("clickable")
@@ -25,7 +25,7 @@ def _icon(page: Page, word: str, after: int = 0) -> Line | None:
     )
 
 
-def _message(page: Page, sender: str) -> Line | None:
+def _message(page: WebPage, sender: str) -> Line | None:
     """The line of the list that contains the sender's name."""
     row: Line | None = None
     for line in page.lines:
@@ -36,14 +36,14 @@ def _message(page: Page, sender: str) -> Line | None:
     return None
 
 
-def mail(instruction: str, page: Page) -> Command | None:
+def mail(instruction: str, page: WebPage) -> Command | None:
     for pattern, task in _FORMS:
         if match := re.match(pattern, instruction):
             return _act(page, task, *match.groups())
     return None
 
 
-def _act(page: Page, task: str, sender: str, content: str = "") -> Command | None:
+def _act(page: WebPage, task: str, sender: str, content: str = "") -> Command | None:
     row = _message(page, sender)
     if row is not None:
         return click(_icon(page, task, row.number)) if task in ("trash", "star") else click(row)

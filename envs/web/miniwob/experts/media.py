@@ -6,12 +6,12 @@ import re
 
 from gagpo.envs.web.actions import Command
 from gagpo.envs.web.miniwob.experts.common import click, quoted, submit
-from gagpo.envs.web.page import Line, Page
+from gagpo.envs.web.page import Line, WebPage
 
 _ICONS = {"Reply": "reply", "Retweet": "retweet", "Like": "like", "Share": "share"}
 
 
-def _posts(page: Page, user: str) -> list[list[Line]]:
+def _posts(page: WebPage, user: str) -> list[list[Line]]:
     """What can be used under each post of the user."""
     posts: list[list[Line]] = []
     inside = False
@@ -29,7 +29,7 @@ def _has(line: Line, word: str) -> bool:
     return word in " ".join(line.states).split()
 
 
-def post(instruction: str, page: Page) -> Command | None:
+def post(instruction: str, page: WebPage) -> Command | None:
     match = re.search(r"user (@\w+)", instruction)
     if match is None:
         return None
@@ -43,7 +43,7 @@ def post(instruction: str, page: Page) -> Command | None:
     return None
 
 
-def posts(instruction: str, page: Page) -> Command | None:
+def posts(instruction: str, page: WebPage) -> Command | None:
     match = re.search(r"on (all|\d+) posts? by (@\w+)", instruction)
     if match is None:
         return None

@@ -1,8 +1,7 @@
 """A process that runs the browser's driver and cleans up: its owner may be killed at any time.
 
-It ends when its owner does, kills the driver and every browser process, and removes the profile folder. If the keeper
-itself is killed, the system kills the driver, the browser ends with the driver's pipe, and the next keeper removes the
-folder.
+It ends when its owner does, kills the driver and every browser process, and removes the profile folder. If it is killed
+itself, the system kills the driver, the browser ends with that pipe, and the next supervisor removes the folder.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ def _claim() -> tuple[Path, IO[str]]:
 
 
 def _remove_abandoned() -> None:
-    """Remove the folders of keepers that were killed."""
+    """Remove the folders of supervisors that were killed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError):
             if folder.stat().st_uid != os.getuid():
