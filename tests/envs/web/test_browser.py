@@ -343,20 +343,20 @@ def test_closing_leaves_no_process_and_no_folder():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_killed_owner_takes_its_browser_and_the_folder_along(number):
+def test_a_killed_owner_takes_its_browser_and_the_folder_along(number, tmp_path):
     script = (
         "import time; from gagpo.envs.web.browser import Browser; from gagpo.envs.web.server import Response\n"
         "browser = Browser(); browser.open('/', lambda request: Response(b'hello'))\n"
         "print(browser._driver.capabilities['goog:processID'], flush=True); time.sleep(60)"
     )
-    before = folders()
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
+    variables = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=variables) as process:
         started = psutil.Process(int(process.stdout.readline()))
         orphans = [started, started.parent(), started.parent().parent(), *started.children(recursive=True)]
         process.send_signal(number)
         process.wait(20)
     assert not psutil.wait_procs(orphans, timeout=15)[1]
-    assert folders() <= before
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_folder_of_a_killed_supervisor_is_removed_by_the_next(tmp_path, monkeypatch):
