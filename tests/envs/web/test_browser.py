@@ -341,22 +341,29 @@ def test_closing_leaves_no_process_and_no_folder():
     assert folders() <= before
 
 
+@pytest.fixture
+def short_folder():
+    """A folder with a short path: Chromium puts a socket into it, whose path may have 107 characters."""
+    with tempfile.TemporaryDirectory(prefix="t") as folder:
+        yield Path(folder)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_killed_owner_takes_its_browser_and_the_folder_along(number, tmp_path):
+def test_a_killed_owner_takes_its_browser_and_the_folder_along(number, short_folder):
     script = (
         "import time; from gagpo.envs.web.browser import Browser; from gagpo.envs.web.server import Response\n"
         "browser = Browser(); browser.open('/', lambda request: Response(b'hello'))\n"
         "print(browser._driver.capabilities['goog:processID'], flush=True); time.sleep(60)"
     )
-    variables = {**os.environ, "TMPDIR": str(tmp_path)}
+    variables = {**os.environ, "TMPDIR": str(short_folder)}
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=variables) as process:
         started = psutil.Process(int(process.stdout.readline()))
         orphans = [started, started.parent(), started.parent().parent(), *started.children(recursive=True)]
         process.send_signal(number)
         process.wait(20)
     assert not psutil.wait_procs(orphans, timeout=15)[1]
-    assert not list(tmp_path.iterdir())
+    assert not list(short_folder.iterdir())
 
 
 def test_the_folder_of_a_killed_supervisor_is_removed_by_the_next(tmp_path, monkeypatch):
