@@ -1,0 +1,354 @@
+"""One browser with one window: opens pages, carries out commands, reads what is shown."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from gagpo.base.errors import GagpoError, InvalidArgument
+from gagpo.envs.tools import CallError
+from gagpo.envs.web import driver as drivers
+from gagpo.envs.web.actions import KEYS, Command
+from gagpo.envs.web.driver import BrowserLost
+from gagpo.envs.web.page import WebPage
+from gagpo.envs.web.server import Pages, Server
+
+if TYPE_CHECKING:
+    from selenium.webdriver.remote.webdriver import WebDriver
+
+THINKING = 1_000
+"""Milliseconds on the page's own clock that pass with every action."""
+
+MOST_BROWSERS = 4
+"""Browsers that one thread runs for one set of settings: more episodes take turns, see :class:`Browser`."""
+
+_MOST_HISTORY = 25  # pages; a browser remembers 50
+_SCRIPTS = ("clock", "guards", "reader")
+# What the browser says when the page changed while a script ran.
+_NAVIGATED = ("navigated or closed", "context was destroyed", "Cannot find context", "Cannot find default execution")
+_WHY = {
+    "gone": "[{0}] is not on this page",
+    "option": "[{0}] is an option of a list: write select[{0}]",
+    "no option": "[{0}] is not an option of a list: write click[{0}]",
+    "hidden": "[{0}] cannot be seen",
+    "covered": "[{0}] is covered by something else",
+    "disabled": "[{0}] is disabled",
+    "read-only": "[{0}] cannot be changed",
+    "no field": "[{0}] is not a field to type into",
+}
+
+
+class PageHung(GagpoError, TimeoutError):
+    """The page did not answer in time, and its browser was ended."""
+
+
+class _Navigated(Exception):
+    """The page was left while a script ran."""
+
+
+@functools.cache
+def _preparation() -> str:
+    """The script that runs in every document before its own."""
+    folder = files("gagpo.envs.web") / "scripts"
+    parts = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in _SCRIPTS]
+    calls = "".join(f"{name}(gagpo); " for name in _SCRIPTS)
+    style = (
+        "const sheet = new CSSStyleSheet(); sheet.replaceSync('*, *::before, *::after {transition: none !important; "
+        "animation-duration: 0s !important; animation-delay: 0s !important; animation-iteration-count: 1 !important; "
+        "scroll-behavior: auto !important; caret-color: transparent !important}'); "
+        "document.adoptedStyleSheets = [sheet];"
+    )
+    define = "Object.defineProperty(window, '__gagpo', {value: Object.freeze(gagpo)});"
+    body = "\n".join(parts)
+    return f"(() => {{ if (window.__gagpo) return; {body}\nconst gagpo = {{}}; {calls}{define} {style} }})()"
+
+
+class Browser:
+    """A browser that is started by the first :meth:`open`, and again after it was lost.
+
+    timeout: seconds that a page may take to answer; then the browser is ended.
+    grid: address of a Selenium Grid; None for a browser of this machine.
+    host: address at which the pages are served, which the browser must be able to reach.
+
+    A thread runs at most :data:`MOST_BROWSERS`. The next to open a page takes over the one that was used least
+    recently, whose former owner is then ``parked``: it has to open its page and repeat its commands before it goes on.
+    Pages are exact, so nothing changes but the time that this takes.
+
+    ``page`` is what was read last, ``last`` the last command that was carried out on this visit.
+
+    All methods that use a page can raise:
+        BrowserLost: the browser ended.
+        PageHung: the page did not answer in time.
+    """
+
+    def __init__(self, timeout: float = 20.0, grid: str | None = None, host: str = "127.0.0.1"):
+        if not 1.0 <= timeout <= 600.0:
+            raise InvalidArgument(f"timeout must be between 1 and 600 seconds (got {timeout:g})")
+        self.timeout, self.grid, self.host = timeout, grid, host
+        self.page = WebPage("", (), (), (False, False), "")
+        self.last: Command | None = None
+        self.parked = False
+        self._driver: WebDriver | None = None
+        self._end: Callable[[], None] | None = None
+        self._server: Server | None = None
+        self._ignored, self._probe = "", "null"
+        self._thread = threading.get_ident()
+        self._first = 0  # place of this visit's first page in the history
+        self._failed = self._stored = False  # this visit is in an unknown state; a page of it has stored something
+
+    # Pages ------------------------------------------------------------------------------------------------------------
+
+    @property
+    def address(self) -> str:
+        """Where the pages are served; the start of every address that can be reached."""
+        if self._server is None:
+            try:
+                self._server = Server(self.host)
+            except OSError as error:
+                reason = f"host must be an address of this machine (got {self.host!r:.80}): {error.strerror or error}"
+                raise InvalidArgument(reason) from None
+        return f"http://{self.host}:{self._server.port}"
+
+    def open(self, path: str, pages: Pages, ignored: str = "", prepare: str = "", probe: str = "null") -> Any:
+        """Show ``path`` of ``pages`` as a new visitor, without cookies, storage or history.
+
+        ignored: a CSS selector of elements that do not belong to the page.
+        prepare: a JavaScript expression to evaluate once before the page is read; returns its value.
+        probe: a JavaScript expression to evaluate with every reading; its value is ``page.probe``.
+        """
+        if self._driver is None:
+            self._take_over()
+        self._touch()
+        address = self.address
+        assert self._server is not None
+        self._server.pages, self.parked = pages, False
+        self._ignored, self._probe, self.last = ignored, probe, None
+        if self._driver is None:
+            self._start()
+        elif self._stored or self._failed:
+            self.command("Network.clearBrowserCookies")
+            self.command("Storage.clearDataForOrigin", origin=address, storageTypes="all")
+        if self.page.place > _MOST_HISTORY:
+            self.command("Page.resetNavigationHistory")
+        self._failed, self._stored = True, False  # until the page has been read
+        self._guard(lambda started: started.get(address + path))
+        value = self.evaluate(prepare) if prepare else None
+        self._first = self.read().place
+        return value
+
+    def read(self) -> WebPage:
+        """Wait until the page is ready, and read it."""
+        deadline = time.monotonic() + self.timeout
+        look = f"__gagpo.look({THINKING}, {json.dumps(self._ignored)})"
+        expression = f"{look}.then((page) => ({{...page, probe: ({self._probe})}}))"
+        while True:
+            try:
+                self.page = WebPage.of(self._evaluate(expression))
+                self._failed, self._stored = False, self._stored or self.page.stored
+                return self.page
+            except _Navigated:
+                if time.monotonic() > deadline:
+                    raise self._hung() from None
+
+    def evaluate(self, expression: str) -> Any:
+        """The value of a JavaScript expression, as plain data; a promise is awaited."""
+        try:
+            return self._evaluate(expression)
+        except _Navigated:
+            return self._evaluate(expression)
+
+    def screenshot(self) -> str:
+        """The window as a PNG in base64."""
+        return str(self.command("Page.captureScreenshot", format="png")["data"])
+
+    # Commands ---------------------------------------------------------------------------------------------------------
+
+    def do(self, command: Command) -> WebPage:
+        """Carry out a command as a person would, and read what is shown then.
+
+        Raises:
+            CallError: it cannot be carried out here; the message says why.
+        """
+        try:
+            if command.name == "click":
+                self._click(command.number)
+            elif command.name == "type":
+                self._type(command.number, command.text)
+            elif command.name == "select":
+                self._require(command.number)
+                self._refuse(self._evaluate(f"__gagpo.choose({command.number})"), command.number)
+            elif command.name == "press":
+                self._press(command.text)
+            elif command.name == "scroll":
+                if not self._evaluate(f"__gagpo.scroll({1 if command.text == 'down' else -1})"):
+                    raise CallError(f"the page cannot be scrolled {command.text}")
+            else:
+                self._back()
+        except _Navigated:
+            pass  # the page went on while the command was carried out
+        self.last = command
+        return self.read()
+
+    def _click(self, number: int) -> None:
+        self._press_at(self._aim(f"__gagpo.aim({number})", number))
+
+    def _type(self, number: int, text: str) -> None:
+        spot = self._aim(f"__gagpo.aimToType({number}, {json.dumps(text)})", number)
+        if not spot["focused"] and not spot["formatted"]:
+            self._press_at(spot)
+        self._evaluate(f"__gagpo.enter({number}, {json.dumps(text)})")
+        if spot["formatted"]:
+            return
+        if not text:
+            self._press("Delete")
+            return
+        self.command("Input.insertText", text=text)
+        self.command("Input.dispatchKeyEvent", type="keyUp", key=text[-1])  # pages wait for a key to look at a field
+
+    def _aim(self, expression: str, number: int) -> dict[str, Any]:
+        self._require(number)
+        spot: dict[str, Any] = self._evaluate(expression)
+        self._refuse(spot.get("why", ""), number)
+        return spot
+
+    def _press_at(self, spot: dict[str, Any]) -> None:
+        # Pressing at another place also moves the pointer there. A movement alone would wait for a frame.
+        event = {"x": spot["x"], "y": spot["y"], "button": "left", "clickCount": 1}
+        self.command("Input.dispatchMouseEvent", type="mousePressed", **event)
+        self.command("Input.dispatchMouseEvent", type="mouseReleased", **event)
+
+    def _press(self, key: str) -> None:
+        name, code, text = KEYS.get(key, (key, ord(key[0].upper()), key))
+        event = {"key": name, "code": key, "windowsVirtualKeyCode": code, "nativeVirtualKeyCode": code}
+        self.command("Input.dispatchKeyEvent", type="keyDown" if text else "rawKeyDown", text=text, **event)
+        self.command("Input.dispatchKeyEvent", type="keyUp", **event)
+
+    def _back(self) -> None:
+        history = self.command("Page.getNavigationHistory")
+        current = history["currentIndex"]
+        if self.page.place <= self._first or current < 1:
+            raise CallError("there is no page to go back to")
+        before = self.page.path
+        self.command("Page.navigateToHistoryEntry", entryId=history["entries"][current - 1]["id"])
+        self._await_departure(before)
+
+    def _await_departure(self, before: str) -> None:
+        """Wait for another page: going back is begun by the browser, so the page itself does not know of it."""
+        expression = "location.pathname + location.search + location.hash"
+        deadline = time.monotonic() + self.timeout
+        while time.monotonic() < deadline:
+            try:
+                if self._evaluate(expression) != before:
+                    return
+            except _Navigated:
+                return
+
+    def _require(self, number: int) -> None:
+        if self.page.line(number) is None:
+            self._refuse("gone", number)
+
+    def _refuse(self, why: str, number: int) -> None:
+        if why:
+            raise CallError(_WHY.get(why, f"[{{0}}] takes {why.removeprefix('no ')}s only").format(number))
+
+    # The driver -------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End the browser and stop serving; safe to call twice."""
+        self._drop()
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    def command(self, name: str, **parameters: Any) -> Any:
+        """Send a command of the DevTools protocol."""
+        return self._guard(
+            lambda started: started.execute("executeCdpCommand", {"cmd": name, "params": parameters})["value"]
+        )
+
+    def _evaluate(self, expression: str) -> Any:
+        answer = self.command("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in answer:
+            details = answer["exceptionDetails"]
+            text = details.get("exception", {}).get("description") or details.get("text", "")
+            if "__gagpo" in text or "is not defined" in text:
+                raise _Navigated(text)  # a document that is not ready yet
+            raise BrowserLost(f"a script failed in the page {self.page.path}: {text[:200]}")
+        return answer["result"].get("value")
+
+    def _start(self) -> None:
+        host, _, port = self.address.rpartition(":")
+        reachable = f"{host.removeprefix('http://')}:{port}"
+        self._driver, self._end = drivers.start(reachable, self.timeout, self.grid)
+        self.command("Page.addScriptToEvaluateOnNewDocument", source=_preparation())
+        self.command("Emulation.setTimezoneOverride", timezoneId="UTC")
+        self.command("Emulation.setFocusEmulationEnabled", enabled=True)
+        self.command("Page.setInterceptFileChooserDialog", enabled=True)  # nothing can be uploaded
+
+    def _touch(self) -> None:
+        """Make this the browser that was used last."""
+        if self in _RUNNING:
+            _RUNNING.remove(self)
+        _RUNNING.append(self)
+
+    def _take_over(self) -> None:
+        """Take the process of another browser if there are as many as there may be."""
+
+        def likeness(browser: Browser) -> tuple[Any, ...]:
+            return browser._thread, browser.timeout, browser.grid, browser.host
+
+        self._thread = threading.get_ident()
+        running = [browser for browser in _RUNNING if browser._driver and likeness(browser) == likeness(self)]
+        if len(running) < MOST_BROWSERS:
+            return
+        other = running[0]
+        _RUNNING.remove(other)
+        if self._server is not None:
+            self._server.close()
+        self._driver, self._end, self._server = other._driver, other._end, other._server
+        other._driver = other._end = other._server = None
+        other.parked, self._failed = True, True
+
+    def _drop(self) -> None:
+        if self in _RUNNING:
+            _RUNNING.remove(self)
+        end, self._end, self._driver = self._end, None, None
+        if end is not None:
+            end()
+
+    def _guard(self, act: Callable[[WebDriver], Any]) -> Any:
+        """Use the driver; whatever goes wrong becomes one of this module's errors."""
+        from selenium.common.exceptions import TimeoutException, WebDriverException
+        from urllib3.exceptions import HTTPError, TimeoutError
+
+        if self._driver is None:
+            raise BrowserLost("the browser ended")
+        try:
+            return act(self._driver)
+        except (TimeoutException, TimeoutError):
+            raise self._hung() from None
+        except WebDriverException as error:
+            text = " ".join(str(error.msg or error).split())
+            if any(words in text for words in _NAVIGATED):
+                raise _Navigated(text) from None
+            self._drop()
+            raise BrowserLost(f"the browser ended: {text[:200]}") from None
+        except (HTTPError, OSError, ValueError, KeyError) as error:  # the driver ended, or answered without sense
+            self._drop()
+            raise BrowserLost(f"the browser's driver does not answer: {type(error).__name__}") from None
+
+    def _hung(self) -> PageHung:
+        path = self.page.path
+        self._drop()
+        return PageHung(f"the page {path or '/'} did not answer in {self.timeout:g} s")
+
+
+_RUNNING: list[Browser] = []  # the one used last at the end
+
+os.register_at_fork(after_in_child=_RUNNING.clear)  # a fork owns none of them

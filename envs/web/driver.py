@@ -1,0 +1,196 @@
+"""Starts a browser through Selenium: on this machine, or on a Selenium Grid."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from gagpo.base.child import Child, ChildFailed
+from gagpo.base.errors import GagpoError, InvalidArgument, MissingPackage
+
+if TYPE_CHECKING:
+    from selenium.webdriver.remote.webdriver import WebDriver
+
+START_SECONDS = 60.0
+END_SECONDS = 8.0
+MARGIN_SECONDS = 2.0  # the driver's own deadline comes first
+
+_FLAGS = (
+    "--headless=new",
+    "--no-sandbox",  # a sandbox needs rights that containers lack; only local pages are shown
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-dev-shm-usage",
+    "--disable-breakpad",
+    "--disable-crash-reporter",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-default-apps",
+    "--disable-extensions",
+    "--disable-sync",
+    "--disable-popup-blocking",
+    "--block-new-web-contents",
+    "--disable-features=BackForwardCache,Translate,OptimizationHints,MediaRouter",
+    "--no-first-run",
+    "--no-default-browser-check",
+    "--mute-audio",
+    "--lang=en-US",
+    "--force-device-scale-factor=1",
+    "--hide-scrollbars",
+    "--window-size=1000,800",
+)
+
+
+class BrowserMissing(MissingPackage):
+    """Selenium, Chromium or its driver is not installed."""
+
+
+class BrowserLost(GagpoError, RuntimeError):
+    """The browser or its driver ended, or does not start."""
+
+
+def require_selenium() -> None:
+    """Raises BrowserMissing if Selenium is not installed."""
+    try:
+        import selenium  # noqa: F401
+    except ImportError:
+        raise BrowserMissing("gagpo/Web-v0 needs Selenium: pip install 'gagpo[web]'") from None
+
+
+def find_programs() -> tuple[str, str]:
+    """The paths of Chromium and chromedriver; raises BrowserMissing."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    browser = next((path for path in map(shutil.which, names) if path), None)
+    driver = shutil.which("chromedriver")
+    if not browser or not driver:
+        missing = "Chromium" if not browser else "chromedriver"
+        raise BrowserMissing(f"gagpo/Web-v0 needs {missing}: apt-get install chromium chromium-driver")
+    return browser, driver
+
+
+def check_grid(grid: str) -> str:
+    """The address of a grid; raises InvalidArgument."""
+    try:
+        parts = urlsplit(grid)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        valid = False
+    if not valid:
+        raise InvalidArgument(f"grid must be an address such as http://HOST:4444 (got {grid!r:.80})")
+    return grid
+
+
+def start(reachable: str, timeout: float, grid: str | None) -> tuple[WebDriver, Callable[[], None]]:
+    """Start a browser that can reach ``reachable`` (HOST:PORT) only; returns it with a function that ends it.
+
+    timeout: seconds that one command may take.
+    grid: address of a Selenium Grid; None for this machine.
+
+    Raises:
+        BrowserMissing: a program or package is not installed.
+        BrowserLost: the browser does not start.
+    """
+    require_selenium()
+    if grid is not None:
+        driver = _session(check_grid(grid), _options(reachable), timeout)
+        return driver, lambda: _quit(driver)
+    browser, program = find_programs()
+    supervisor = Child(
+        "gagpo.envs.web.supervisor:serve",
+        program,
+        name="the browser's driver",
+        bare=("gagpo", "gagpo.envs"),
+        start_seconds=START_SECONDS,
+    )
+    try:
+        port, folder = supervisor.ask("port", START_SECONDS)
+        if not port:
+            raise BrowserLost(str(folder))
+        options = _options(reachable)
+        options.binary_location = browser
+        options.add_argument(f"--user-data-dir={folder}/profile")
+        options.add_argument("--remote-debugging-pipe")  # the browser ends with its driver
+        driver = _session(f"http://127.0.0.1:{port}", options, timeout)
+    except ChildFailed as error:
+        raise BrowserLost(str(error)) from None
+    except BaseException:
+        supervisor.end(END_SECONDS)
+        raise
+    return driver, lambda: _end(supervisor)
+
+
+def _options(reachable: str) -> Any:
+    from selenium.webdriver import ChromeOptions
+
+    options = ChromeOptions()
+    host = reachable.rpartition(":")[0]
+    for flag in (
+        *_FLAGS,
+        # Pages are untrusted. Other names do not resolve, and other addresses, loopback included, lead to a proxy
+        # that does not exist.
+        f"--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE {host}",
+        "--proxy-server=http://127.0.0.1:9",
+        f"--proxy-bypass-list=<-loopback>;{reachable}",
+        "--webrtc-ip-handling-policy=disable_non_proxied_udp",
+        "--force-webrtc-ip-handling-policy",
+    ):
+        options.add_argument(flag)
+    options.add_experimental_option(
+        "prefs",
+        {
+            "download_restrictions": 3,  # all
+            "profile.default_content_setting_values.automatic_downloads": 2,
+            "profile.default_content_setting_values.notifications": 2,
+            "profile.default_content_setting_values.geolocation": 2,
+            "credentials_enable_service": False,
+            "profile.password_manager_enabled": False,
+        },
+    )
+    options.unhandled_prompt_behavior = "accept"
+    return options
+
+
+def _session(address: str, options: Any, timeout: float) -> WebDriver:
+    from selenium.common.exceptions import WebDriverException
+    from selenium.webdriver import Remote
+    from selenium.webdriver.common.proxy import Proxy, ProxyType
+    from selenium.webdriver.remote.client_config import ClientConfig
+    from urllib3.exceptions import HTTPError
+
+    direct = Proxy(raw={"proxyType": ProxyType.DIRECT})  # the driver listens here: the user's proxy is not for it
+    config = ClientConfig(remote_server_addr=address, timeout=int(START_SECONDS), proxy=direct)
+    try:
+        driver = Remote(command_executor=address, options=options, client_config=config)
+        driver.set_page_load_timeout(timeout)
+        driver.set_script_timeout(timeout)
+    except (WebDriverException, HTTPError, OSError) as error:
+        raise BrowserLost(f"no browser starts at {address}: {_short(error)}") from None
+    config.timeout = int(timeout + MARGIN_SECONDS)
+    return driver
+
+
+def _quit(driver: WebDriver) -> None:
+    """End the session on a grid. A lost node cannot answer, and one whose page hangs not before the page.
+
+    The request goes on in a thread, which nobody waits for longer: a Selenium Grid ends a session that is not used.
+    """
+
+    def end() -> None:
+        with suppress(Exception):
+            driver.quit()
+
+    thread = threading.Thread(target=end, daemon=True)
+    thread.start()
+    thread.join(MARGIN_SECONDS)
+
+
+def _end(supervisor: Child) -> None:
+    supervisor.end(END_SECONDS)
+
+
+def _short(error: BaseException) -> str:
+    return " ".join(str(error).partition("\nStacktrace")[0].split())[:300]

@@ -1,0 +1,187 @@
+"""Tasks on the pages of a folder: HTML files and one YAML file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from gagpo.base.core_schema import read_mapping
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.options import Options, explain
+from gagpo.envs.tasks import Task
+from gagpo.envs.tools import CallError
+from gagpo.envs.web.actions import Command, parse
+from gagpo.envs.web.browser import Browser
+from gagpo.envs.web.server import Files, Request
+from gagpo.envs.web.source import Standing
+
+TASKS_FILE = "tasks.yaml"
+MOST_FILES = 10_000
+
+
+class PageCondition(Options):
+    """What the browser shows; all that is given must hold.
+
+    selector: a CSS selector of something visible.
+    text: a text that can be seen on the page.
+    url: the address after the host, with the query.
+    """
+
+    selector: str | None = Field(None, min_length=1, max_length=1000)
+    text: str | None = Field(None, min_length=1, max_length=1000)
+    url: str | None = Field(None, min_length=1, max_length=1000)
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> PageCondition:
+        if self.selector is None and self.text is None and self.url is None:
+            raise ValueError("must have a selector, a text or a url")
+        return self
+
+    def holds(self, browser: Browser) -> bool:
+        """Whether the page of ``browser`` is so; a selector that is none raises InvalidArgument."""
+        if self.url is not None and browser.page.path.lstrip("/") != self.url.lstrip("/"):
+            return False
+        return (self.selector is None or _shows(browser, self.selector)) and (
+            self.text is None or bool(browser.evaluate(_HAS_TEXT.format(json.dumps(self.text))))
+        )
+
+
+_HAS_TEXT = "document.body !== null && document.body.innerText.replace(/\\s+/g, ' ').includes({})"
+_SHOWS = """
+(() => {{
+  try {{
+    return Array.from(document.querySelectorAll({})).some((element) => element.checkVisibility());
+  }} catch (error) {{
+    return String(error.message);
+  }}
+}})()
+"""
+
+
+def _shows(browser: Browser, selector: str) -> bool:
+    answer = browser.evaluate(_SHOWS.format(json.dumps(selector)))
+    if isinstance(answer, str):
+        raise InvalidArgument(f"success or failure has a wrong selector {selector!r:.80}: {answer:.200}")
+    return bool(answer)
+
+
+class WebTask(Options):
+    """A task of the file.
+
+    start: path of its first page, in the folder; may have a query.
+    success: ends the episode with reward 1.
+    failure: ends the episode with reward 0.
+    expert: actions that solve it, such as ``click[3]``.
+    """
+
+    id: str = Field(min_length=1, max_length=200)
+    split: Literal["train", "test"] = "train"
+    type: str = Field("page", max_length=200)
+    start: str = Field("index.html", max_length=1000)
+    instruction: str = Field(min_length=1, max_length=10_000)
+    success: PageCondition
+    failure: PageCondition | None = None
+    expert: tuple[str, ...] = ()
+
+
+class Folder:
+    """Pages that are files: bring your own site.
+
+    folder: has the HTML files, with their scripts and pictures, and ``tasks.yaml``.
+
+    Raises:
+        InvalidArgument: the folder or the file is missing, or a task is wrong; names the task and the key.
+    """
+
+    splits: ClassVar[tuple[str, ...]] = ("train", "test")
+
+    def __init__(self, folder: str):
+        self.folder = Path(folder)
+        if not self.folder.is_dir():
+            raise InvalidArgument(f"folder: there is no folder {str(folder)!r:.200}")
+        self._tasks = {task.id: task for task in _read(self.folder / TASKS_FILE)}
+        for task in self._tasks.values():
+            if not self._file(task.start).is_file():
+                raise InvalidArgument(f"task {task.id}: start: there is no file {task.start!r} in {self.folder}")
+        self._content = _digest(self.folder)
+        self._pages = Files(self.folder)
+        self._task: WebTask | None = None
+        self._steps: list[Command] = []
+
+    def tasks(self, split: str) -> Iterable[Task]:
+        return [
+            Task(task.id, split, task.type, digest=self._task_digest(task))
+            for task in self._tasks.values()
+            if task.split == split
+        ]
+
+    def open(self, browser: Browser, task: Task) -> str:
+        self._task = self._tasks[task.id]
+        self._steps = [parse(action) for action in self._task.expert]
+        browser.open("/" + self._task.start.lstrip("/"), self._serve)
+        return self._task.instruction
+
+    def outcome(self, browser: Browser) -> Standing:
+        assert self._task is not None
+        if self._steps and browser.last == self._steps[0]:
+            self._steps = self._steps[1:]
+        if self._task.success.holds(browser):
+            return Standing(1.0, over=True, success=True)
+        failed = self._task.failure is not None and self._task.failure.holds(browser)
+        return Standing(over=failed)
+
+    def expert(self, browser: Browser) -> Command | None:
+        """The first action of the file that was not done yet."""
+        return self._steps[0] if self._steps else None
+
+    def _serve(self, request: Request) -> Any:
+        hidden = request.path.strip("/") == TASKS_FILE  # it has the answers
+        return self._pages(Request("GET", "/no such page", []) if hidden else request)
+
+    def _file(self, start: str) -> Path:
+        root = self.folder.resolve()
+        place = (root / start.partition("?")[0].lstrip("/")).resolve()
+        return place if place.is_relative_to(root) else root
+
+    def _task_digest(self, task: WebTask) -> str:
+        content = f"{self._content} {task.model_dump_json(exclude={'id', 'split', 'expert'})}"
+        return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def _read(path: Path) -> list[WebTask]:
+    rows = read_mapping(path, keys="tasks").get("tasks")
+    if not isinstance(rows, list) or not rows:
+        raise InvalidArgument(f"{path}: tasks must be a list of tasks")
+    tasks: dict[str, WebTask] = {}
+    for number, row in enumerate(rows, 1):
+        named = row.get("id") if isinstance(row, dict) else None
+        what = f"{path}, task {named if isinstance(named, str) else number:.80}" if named else f"{path}, task {number}"
+        try:
+            task = WebTask.model_validate(row)
+            for action in task.expert:
+                parse(action)
+        except ValidationError as error:
+            raise InvalidArgument(explain(error, WebTask.model_fields, what)) from None
+        except CallError as error:
+            raise InvalidArgument(f"{what}: expert: {error}") from None
+        if task.id in tasks:
+            raise InvalidArgument(f"{what}: another task has this id")
+        tasks[task.id] = task
+    return list(tasks.values())
+
+
+def _digest(folder: Path) -> str:
+    """Identifies the contents of the pages."""
+    digest = hashlib.sha256()
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != TASKS_FILE)
+    if len(paths) > MOST_FILES:
+        raise InvalidArgument(f"folder: {folder} has {len(paths)} files; at most {MOST_FILES} are served")
+    for path in paths:
+        digest.update(f"{path.relative_to(folder)}\0".encode())
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,435 @@
+// Reads the page as a list of lines, and finds where an element of the list can be clicked.
+function reader(gagpo) {
+  const PATIENCE = 5000; // milliseconds of real time for the network
+  const MOST_LINES = 3000;
+  const MOST_INSIDE = 5; // things to use in something that can be clicked itself
+  const LONGEST_TEXT = 1000;
+  const CLICKS = new Set(['click', 'mousedown', 'mouseup', 'pointerdown', 'pointerup', 'dblclick']);
+  const ROLES = new Set(['button', 'link', 'tab', 'checkbox', 'radio', 'menuitem', 'menuitemcheckbox',
+    'menuitemradio', 'option', 'switch', 'combobox', 'textbox', 'searchbox', 'treeitem', 'slider', 'spinbutton']);
+  const GROUPS = {NAV: 'navigation', FIELDSET: 'group', TABLE: 'table', DIALOG: 'dialog', FORM: 'form'};
+  const GROUP_ROLES = new Set(['dialog', 'alertdialog', 'menu', 'menubar', 'tablist', 'tabpanel', 'tree', 'listbox',
+    'radiogroup', 'group', 'navigation']);
+  const SKIPPED = new Set(['SCRIPT', 'STYLE', 'NOSCRIPT', 'TEMPLATE', 'HEAD', 'META', 'LINK', 'TITLE', 'OPTION']);
+  const TYPED = new Set(['text', 'search', 'email', 'url', 'tel', 'password', 'number', 'date', 'time', 'month',
+    'week', 'datetime-local', 'color']);
+  const FORMATTED = new Set(['date', 'time', 'month', 'week', 'datetime-local', 'color', 'number']);
+  const PRESSED = new Set(['submit', 'button', 'reset', 'image']);
+
+  let elements = []; // of the last reading; number 1 is the first
+  let ignored = ''; // selector of what belongs to the task's frame and not to the page
+  const listeners = new WeakSet();
+  const {addEventListener} = EventTarget.prototype;
+  EventTarget.prototype.addEventListener = function (type, ...values) {
+    if (this instanceof Element && CLICKS.has(type)) listeners.add(this);
+    return addEventListener.call(this, type, ...values);
+  };
+
+  const squeeze = (text) => String(text ?? '').replace(/\s+/g, ' ').trim().slice(0, LONGEST_TEXT);
+  const attribute = (element, name) => squeeze(element.getAttribute(name));
+
+  const visible = (element) => {
+    if (!element.checkVisibility({opacityProperty: true, visibilityProperty: true})) return false;
+    const box = element.getBoundingClientRect();
+    if (box.right + scrollX > 0 && box.bottom + scrollY > 0) return true;
+    // Moved out of the page, unless a part of the page is scrolled.
+    for (let outer = element.parentElement; outer && outer !== document.body; outer = outer.parentElement) {
+      if (outer.scrollTop > 0 || outer.scrollLeft > 0) return true;
+    }
+    return false;
+  };
+  // Whether a text is the label of a field that is listed with it.
+  const labels = (element) => {
+    const control = element.closest('label')?.control;
+    return Boolean(control) && nature(control) !== '' && visible(control) && !named(control);
+  };
+  const hasSize = (element) => {
+    const box = element.getBoundingClientRect();
+    return box.width > 0 && box.height > 0;
+  };
+  const clipped = (element) => {
+    const box = element.getBoundingClientRect();
+    return (box.width === 0 || box.height === 0) && getComputedStyle(element).overflow !== 'visible';
+  };
+
+  // The role of an element that is used by its nature, or ''.
+  const nature = (element) => {
+    const role = attribute(element, 'role');
+    switch (element.tagName) {
+      case 'A': case 'AREA': if (element.hasAttribute('href')) return ROLES.has(role) ? role : 'link'; break;
+      case 'BUTTON': return ROLES.has(role) ? role : 'button';
+      case 'SUMMARY': return 'button';
+      case 'SELECT': return 'select';
+      case 'TEXTAREA': return 'textarea';
+      case 'INPUT':
+        if (element.type === 'hidden') return '';
+        if (PRESSED.has(element.type)) return 'button';
+        if (element.type === 'range') return 'slider';
+        return TYPED.has(element.type) && !FORMATTED.has(element.type) ? 'input' : element.type;
+      case 'LABEL': if (element.control && !visible(element.control)) return element.control.type; break;
+      default:
+    }
+    if (element.isContentEditable && !element.parentElement?.isContentEditable) return 'textarea';
+    return ROLES.has(role) ? role : '';
+  };
+  // The role of an element that a click may do something to; 'clickable' for one with a listener or a hand cursor.
+  const use = (element) => {
+    if (element === document.body || element === document.documentElement) return '';
+    const role = nature(element);
+    if (role) return role;
+    if (element.tagName === 'LABEL' || element.tagName === 'FORM') return '';
+    if (listeners.has(element) || element.onclick || element.onmousedown || element.hasAttribute('onclick')) {
+      return 'clickable';
+    }
+    if (getComputedStyle(element).cursor !== 'pointer') return '';
+    const parent = element.parentElement;
+    return parent && getComputedStyle(parent).cursor === 'pointer' ? '' : 'clickable';
+  };
+  const used = (element) => use(element) !== '' && visible(element) && hasSize(element);
+  const usedInside = (element) => Array.from(element.querySelectorAll('*')).filter(used);
+
+  const shownText = (node) => {
+    if (node.nodeType === Node.TEXT_NODE) return node.data;
+    if (node.nodeType !== Node.ELEMENT_NODE || SKIPPED.has(node.tagName) || !visible(node) || clipped(node)) return '';
+    if (node.tagName === 'IMG') return attribute(node, 'alt');
+    if (node.tagName === 'BR') return ' ';
+    const inner = Array.from(node.childNodes, shownText).join('');
+    return getComputedStyle(node).display.startsWith('inline') ? inner : ` ${inner} `;
+  };
+
+  // Whether an element has text of its own, outside of what can be used in it.
+  const hasText = (element) => Array.from(element.childNodes).some((node) => {
+    if (node.nodeType === Node.TEXT_NODE) return node.data.trim() !== '';
+    return node.nodeType === Node.ELEMENT_NODE && !SKIPPED.has(node.tagName) && visible(node) && !used(node) &&
+      hasText(node);
+  });
+
+  const named = (element) => {
+    const by = attribute(element, 'aria-labelledby').split(' ').map((id) => document.getElementById(id)?.textContent);
+    return attribute(element, 'aria-label') || squeeze(by.filter(Boolean).join(' '));
+  };
+  const hint = (element) => // what an icon is called in its markup, where nothing else names it
+    squeeze(attribute(element, 'title') || element.id || element.getAttribute('class'));
+  const label = (element, role) => {
+    const name = named(element);
+    if (name) return name;
+    if (element.tagName === 'LABEL') return squeeze(shownText(element));
+    if (element.labels?.length) {
+      const text = squeeze(Array.from(element.labels, (one) => shownText(one)).join(' '));
+      if (text) return text;
+    }
+    if (role === 'button' && element.tagName === 'INPUT') return squeeze(element.value || element.alt || element.type);
+    if (element.tagName === 'INPUT' || ['textarea', 'select'].includes(role)) {
+      return attribute(element, 'placeholder') || attribute(element, 'title') || attribute(element, 'name') || element.id;
+    }
+    return squeeze(shownText(element)) || attribute(element, 'title') || attribute(element, 'alt');
+  };
+
+  const chosen = (element) => {
+    const states = [];
+    const aria = (name) => element.getAttribute(`aria-${name}`);
+    if (element.type === 'checkbox' || element.type === 'radio') {
+      if (element.checked) states.push(element.type === 'radio' ? 'selected' : 'checked');
+    } else if (element.tagName === 'LABEL') {
+      if (element.control.checked) states.push('checked');
+    } else if (aria('checked') === 'true') states.push('checked');
+    if (aria('selected') === 'true') states.push('selected');
+    if (aria('expanded') === 'true') states.push('expanded');
+    if (aria('expanded') === 'false') states.push('collapsed');
+    if (element.disabled || aria('disabled') === 'true') states.push('disabled');
+    if (element.readOnly) states.push('read-only');
+    if (document.activeElement === element && element !== document.body) states.push('focused');
+    return states;
+  };
+
+  const inView = (x, y) => x >= 0 && y >= 0 && x < innerWidth && y < innerHeight;
+  // Whether a click at this point reaches the element and not another one of the list.
+  const reaches = (element, x, y) => {
+    let hit = document.elementFromPoint(x, y);
+    while (hit && hit !== element && !(hit.tagName === 'LABEL' && hit.control === element)) {
+      if (use(hit) && element.contains(hit)) return false;
+      hit = hit.parentElement;
+    }
+    return hit !== null;
+  };
+  // Whether this point of the element is inside of everything that cuts it off, such as a part that is scrolled.
+  const uncut = (element, x, y) => {
+    for (let outer = element.parentElement; outer && outer !== document.body; outer = outer.parentElement) {
+      if (getComputedStyle(outer).overflow === 'visible') continue;
+      const box = outer.getBoundingClientRect();
+      if (x < box.left || x >= box.right || y < box.top || y >= box.bottom) return false;
+    }
+    return true;
+  };
+  // A point at which a click reaches the element, or why there is none; null if it is outside of the window.
+  const place = (element) => {
+    let shown = false;
+    for (const box of element.getClientRects()) {
+      for (const [across, down] of [[.5, .5], [.1, .5], [.9, .5], [.5, .1], [.5, .9], [.1, .1], [.9, .9]]) {
+        const [x, y] = [box.left + across * box.width, box.top + down * box.height];
+        if (!inView(x, y) || !uncut(element, x, y)) continue;
+        shown = true;
+        if (reaches(element, x, y)) return {x, y};
+      }
+    }
+    return shown ? {why: 'covered'} : null;
+  };
+
+  gagpo.read = () => {
+    const lines = [];
+    let words = '';
+    let wordsTop = 0;
+    elements = [];
+
+    const flush = (depth) => {
+      const text = squeeze(words);
+      words = '';
+      if (text) lines.push([0, depth, 'text', text, null, [], wordsTop]);
+    };
+    const push = (element, depth, role, name, value, states) => {
+      elements.push(element);
+      const top = Math.round(element.getBoundingClientRect().top);
+      if (place(element)?.why) states.push('covered');
+      lines.push([elements.length, depth, role, name, value, states, top]);
+    };
+    const pushSelect = (element, depth) => {
+      const value = Array.from(element.selectedOptions, (option) => squeeze(option.label)).join(', ');
+      push(element, depth, 'select', label(element, 'select'), value, chosen(element));
+      const covered = lines[lines.length - 1][5].includes('covered') ? 'covered' : '';
+      for (const option of element.options) {
+        const disabled = option.disabled || element.disabled ? 'disabled' : '';
+        const states = [option.selected ? 'selected' : '', disabled, covered];
+        elements.push(option);
+        const top = lines[lines.length - 1][6];
+        lines.push([elements.length, depth + 1, 'option', squeeze(option.label), null, states.filter(Boolean), top]);
+      }
+    };
+    const pushUsed = (element, depth, role, inside) => {
+      if (role === 'select') return pushSelect(element, depth);
+      const typed = ['input', 'textarea'].includes(role);
+      const value = typed || role === 'slider' || FORMATTED.has(element.type) ?
+        element.value ?? squeeze(shownText(element)) : null;
+      if (inside.length === 1 && !typed && place(element)?.why) {
+        // A tab around a link, say: one thing to click with the properties of both.
+        const [inner] = inside;
+        const states = chosen(element);
+        for (const state of chosen(inner)) if (!states.includes(state)) states.push(state);
+        const name = label(element, role) || label(inner, use(inner));
+        return push(inner, depth, role === 'clickable' ? use(inner) : role, name, value, states);
+      }
+      if (inside.length && !typed) {
+        push(element, depth, role, named(element), value, chosen(element));
+        for (const child of element.childNodes) walk(child, depth + 1);
+        return flush(depth + 1);
+      }
+      const states = chosen(element);
+      const name = label(element, role);
+      if (!name && hint(element)) states.unshift(hint(element));
+      return push(element, depth, role, name, value, states);
+    };
+    const pushRow = (row, depth) => {
+      const cells = Array.from(row.cells, (cell) => squeeze(shownText(cell)));
+      const top = Math.round(row.getBoundingClientRect().top);
+      if (cells.some(Boolean)) lines.push([0, depth, 'text', cells.join(' | '), null, [], top]);
+    };
+    const group = (element) => {
+      const role = attribute(element, 'role');
+      return GROUP_ROLES.has(role) ? role : GROUPS[element.tagName] ?? '';
+    };
+    const walk = (node, depth) => {
+      if (lines.length >= MOST_LINES) return;
+      if (node.nodeType === Node.TEXT_NODE) {
+        if (node.parentElement && labels(node.parentElement)) return;
+        if (!words.trim() && node.data.trim() && node.parentElement) {
+          wordsTop = Math.round(node.parentElement.getBoundingClientRect().top);
+        }
+        words += node.data;
+        return;
+      }
+      if (node.nodeType !== Node.ELEMENT_NODE || SKIPPED.has(node.tagName)) return;
+      if (ignored && node.matches(ignored)) return;
+      if (!visible(node) || clipped(node)) return;
+      const role = hasSize(node) ? use(node) : '';
+      if (role) {
+        const inside = usedInside(node);
+        // A listener at an element with other things to use counts if the element shows something itself: it may be
+        // that of a whole list.
+        const weak = role === 'clickable' && inside.length > 0 &&
+          (group(node) !== '' || inside.length > MOST_INSIDE || !hasText(node));
+        if (!weak) {
+          flush(depth);
+          return pushUsed(node, depth, role, inside);
+        }
+      }
+      if (node.tagName === 'BR') return flush(depth);
+      if (node.tagName === 'IMG') { words += ` ${attribute(node, 'alt')} `; return; }
+      if (/^H[1-6]$/.test(node.tagName) && !usedInside(node).length) {
+        flush(depth);
+        const text = squeeze(shownText(node));
+        if (text) lines.push([0, depth, 'heading', text, null, [], Math.round(node.getBoundingClientRect().top)]);
+        return;
+      }
+      if (node.tagName === 'TR' && !usedInside(node).length) { flush(depth); return pushRow(node, depth); }
+      const inline = getComputedStyle(node).display.startsWith('inline');
+      if (!inline) flush(depth);
+      const kind = group(node);
+      const start = lines.length;
+      if (kind) lines.push([0, depth, kind, named(node), null, [], Math.round(node.getBoundingClientRect().top)]);
+      const deeper = depth + (kind || node.tagName === 'LI' ? 1 : 0);
+      for (const child of node.shadowRoot?.childNodes ?? node.childNodes) walk(child, deeper);
+      if (!inline) flush(deeper);
+      if (kind && lines.length === start + 1) lines.pop(); // an empty group says nothing
+    };
+
+    walk(document.body, 0);
+    flush(0);
+    return lines;
+  };
+  const values = () => Array.from(document.querySelectorAll('input, textarea, select'), (field) =>
+    [field.value, field.checked ?? false]);
+
+  // Pictures that a style or the page loads after it is complete: icons have no size before.
+  const loaded = new Map(); // by address
+  const pictures = () => {
+    const addresses = new Set(Array.from(document.images, (image) => image.currentSrc || image.src));
+    for (const element of document.querySelectorAll('body *')) {
+      const {content} = getComputedStyle(element);
+      if (content.startsWith('url("')) addresses.add(content.slice(5, content.indexOf('"', 5)));
+    }
+    addresses.delete('');
+    for (const address of addresses) {
+      if (loaded.has(address)) continue;
+      const picture = new Image();
+      picture.src = address;
+      loaded.set(address, picture.decode().catch(() => {}));
+    }
+    return Promise.all([document.fonts.ready, ...loaded.values()]);
+  };
+
+  // Whether the site has stored anything in the browser.
+  let stored = false;
+  for (const [owner, name] of [[IDBFactory, 'open'], [window.CacheStorage, 'open']]) {
+    if (!owner) continue;
+    const open = owner.prototype[name];
+    owner.prototype[name] = function (...values) {
+      stored = true;
+      return open.apply(this, values);
+    };
+  }
+  const hasStored = () => {
+    try {
+      return stored || localStorage.length + sessionStorage.length + document.cookie.length > 0;
+    } catch {
+      return true; // a page of the browser's own
+    }
+  };
+
+  // What the page is, once its timers of the next `milliseconds` have run.
+  gagpo.look = async (milliseconds, ignore) => {
+    ignored = ignore;
+    // If the page is left, the browser ends this call. A server that answers without a page leaves it where it is.
+    const leave = async () => {
+      await gagpo.turn();
+      if (gagpo.leaving()) await gagpo.wait(PATIENCE);
+      gagpo.stay();
+    };
+    await leave();
+    if (document.readyState !== 'complete') {
+      await new Promise((resume) => { addEventListener.call(window, 'load', resume, {once: true}); });
+    }
+    await gagpo.advance(milliseconds - 1);
+    await Promise.race([gagpo.answered(), gagpo.wait(PATIENCE)]);
+    await Promise.race([pictures(), gagpo.wait(PATIENCE)]);
+    await gagpo.advance(1);
+    await leave();
+    const root = document.scrollingElement;
+    return {
+      path: location.pathname + location.search + location.hash,
+      title: squeeze(document.title),
+      lines: document.body ? gagpo.read() : [],
+      notes: gagpo.takeNotes(),
+      hidden: JSON.stringify([values(), gagpo.pending(), Math.round(scrollX), Math.round(scrollY)]),
+      stored: hasStored(),
+      place: window.navigation?.currentEntry?.index ?? 0,
+      scroll: [root.scrollTop > 0, root.scrollTop + innerHeight < root.scrollHeight - 1],
+    };
+  };
+
+  // Where to click the element with this number, or why it cannot be clicked.
+  gagpo.aim = (number) => {
+    const element = elements[number - 1];
+    if (!element || !element.isConnected) return {why: 'gone'};
+    if (element.tagName === 'OPTION') return {why: 'option'};
+    if (!visible(element) || !hasSize(element)) return {why: 'hidden'};
+    if (element.disabled) return {why: 'disabled'};
+    let spot = place(element);
+    if (spot === null || spot.why) {
+      element.scrollIntoView({block: 'center', inline: 'center', behavior: 'instant'});
+      spot = place(element);
+    }
+    return spot ?? {why: 'hidden'};
+  };
+
+  // Where to click to type this text into the element, or why that is impossible.
+  gagpo.aimToType = (number, text) => {
+    const spot = gagpo.aim(number);
+    if (spot.why) return spot;
+    const element = elements[number - 1];
+    const field = element.tagName === 'TEXTAREA' || (element.tagName === 'INPUT' && TYPED.has(element.type));
+    if (!field && !element.isContentEditable) return {why: 'no field'};
+    if (element.readOnly) return {why: 'read-only'};
+    if (FORMATTED.has(element.type)) {
+      const probe = document.createElement('input');
+      probe.type = element.type;
+      probe.value = text;
+      if (text && probe.value !== text) return {why: `no ${element.type}`};
+    }
+    return {...spot, formatted: FORMATTED.has(element.type), focused: document.activeElement === element};
+  };
+  // Prepare the element for typing: its text is selected. The value of a field with a format is set at once.
+  gagpo.enter = (number, text) => {
+    const element = elements[number - 1];
+    if (document.activeElement !== element) element.focus();
+    if (FORMATTED.has(element.type)) {
+      Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, 'value').set.call(element, text);
+      element.dispatchEvent(new Event('input', {bubbles: true}));
+      element.dispatchEvent(new Event('change', {bubbles: true}));
+    } else if (element.isContentEditable) {
+      getSelection().selectAllChildren(element);
+    } else {
+      element.select();
+    }
+  };
+  // Choose an option; returns '' or why not.
+  gagpo.choose = (number) => {
+    const option = elements[number - 1];
+    if (!option || !option.isConnected) return 'gone';
+    if (option.tagName !== 'OPTION') return 'no option';
+    const select = option.closest('select');
+    if (option.disabled || select.disabled) return 'disabled';
+    if (!visible(select)) return 'hidden';
+    if (place(select)?.why) return 'covered';
+    select.focus();
+    option.selected = select.multiple ? !option.selected : true;
+    select.dispatchEvent(new Event('input', {bubbles: true}));
+    select.dispatchEvent(new Event('change', {bubbles: true}));
+    return '';
+  };
+  // Scroll the page by most of a window, or the largest scrolled part of it; returns whether anything moved.
+  gagpo.scroll = (direction) => {
+    const area = (element) => element.clientWidth * element.clientHeight;
+    const scrolled = Array.from(document.querySelectorAll('*')).filter((element) =>
+      element.scrollHeight > element.clientHeight + 1 && element.clientHeight > 0 &&
+      ['auto', 'scroll'].includes(getComputedStyle(element).overflowY) && visible(element));
+    const parts = [document.scrollingElement, ...scrolled.sort((one, two) => area(two) - area(one))];
+    for (const part of parts) {
+      const before = part.scrollTop;
+      part.scrollBy({top: direction * .8 * (part.clientHeight || innerHeight), behavior: 'instant'});
+      if (part.scrollTop !== before) {
+        part.dispatchEvent(new Event('scroll', {bubbles: part === document.scrollingElement}));
+        return true;
+      }
+    }
+    return false;
+  };
+}

@@ -1,0 +1,405 @@
+"""A real browser: what it reads, what it does, what it cannot reach, and how it ends."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gagpo.base.errors import InvalidArgument
+from gagpo.envs.tools import CallError
+from gagpo.envs.web import driver as drivers
+from gagpo.envs.web.actions import Command, parse
+from gagpo.envs.web.browser import Browser, PageHung
+from gagpo.envs.web.driver import BrowserLost, BrowserMissing
+from gagpo.envs.web.server import Files, Request, Response
+from gagpo.envs.web.supervisor import PREFIX
+from tests.envs.web.conftest import needs_browser
+
+pytestmark = needs_browser
+
+
+def opened(browser, pages):
+    browser.open("/", pages)
+    return browser.page.text("full", 100)
+
+
+def text(browser, observation="full", limit=10_000):
+    return browser.page.text(observation, limit)
+
+
+def act(browser, *actions):
+    for action in actions:
+        browser.do(parse(action))
+    return text(browser)
+
+
+def test_a_page_is_read_as_a_list_of_what_can_be_seen_and_used(show):
+    body = """<h1>Shop</h1><p>Two <b>bold</b> words</p>
+    <label>search <input name=q value=red></label> <input type=checkbox id=c checked><label for=c>New</label>
+    <select aria-label=Size><option>Small<option selected>Large</select>
+    <div style="display:none"><button>no</button></div><button style="visibility:hidden">no</button>
+    <div style="height:0;overflow:hidden"><button>no</button></div>
+    <table><tr><td>one</td><td>two</td></tr></table>
+    <i class="star icon" onclick="1" style="float:left;width:9px;height:9px"></i>
+    <button aria-label="Buy Now">B</button><button disabled>Wait</button><a href="/x">go</a><a>no link</a>
+    <input type=hidden value=secret><div role=dialog aria-label=Hi><p>inside</p></div>"""
+    browser = show(body)
+    assert text(browser).split("\n") == [
+        'heading "Shop"',
+        "Two bold words",
+        '[1] input "search" = "red"',
+        '[2] checkbox "New" (checked)',
+        '[3] select "Size" = "Large"',
+        "  [4] option Small",
+        "  [5] option Large (selected)",
+        "table",
+        "  one | two",
+        "[6] clickable (star icon)",
+        '[7] button "Buy Now"',
+        '[8] button "Wait" (disabled)',
+        '[9] link "go"',
+        "no link",
+        'dialog "Hi"',
+        "  inside",
+    ]
+    assert text(browser, "interactive").split("\n")[0] == '[1] input "search" = "red"'
+    assert "heading" not in text(browser, "interactive")
+
+
+def test_a_long_page_is_cut_with_marks_and_scrolling_shows_the_rest(show):
+    browser = show("".join(f"<p style='margin:0;height:100px'>line {n}</p>" for n in range(50)))
+    first = text(browser, limit=100)
+    assert first.startswith("line 0\n")
+    assert first.endswith("lines below: scroll[down]")
+    second = browser.do(parse("scroll[down]")).text("full", 100)
+    assert second.startswith("... 6 lines above: scroll[up]\nline 6\n")
+    browser.do(parse("scroll[up]"))
+    with pytest.raises(CallError, match="cannot be scrolled up"):
+        browser.do(parse("scroll[up]"))
+
+
+def test_actions_do_what_a_person_does(show):
+    body = """<form action=/result><input name=q value=old><textarea name=more></textarea>
+    <select name=size><option>S<option>M</select><input type=radio name=r value=1><input type=date name=d></form>
+    <p id=log></p><script>document.querySelector('form').addEventListener('input', e => log.textContent += e.isTrusted)
+    </script>"""
+    browser = show(body, result=lambda request: f"got {request.form}")
+    shown = act(browser, "type[1] red shirt", "type[2] two", "select[5]", "click[6]", "type[7] 2026-02-03")
+    assert '[1] input "q" = "red shirt"' in shown
+    assert "[5] option M (selected)" in shown
+    assert "truetruefalsetruefalse" in shown
+    shown = act(browser, "type[1] ", "type[1] blue", "press[Enter]")
+    form = [("q", "blue"), ("more", "two"), ("size", "M"), ("r", "1"), ("d", "2026-02-03")]
+    assert shown == f"got {form}"
+    assert browser.page.path.startswith("/result?q=blue")
+    assert '[1] input "q" = "blue"' in act(browser, "back")
+    with pytest.raises(CallError, match="no page to go back to"):
+        act(browser, "back", "back")
+
+
+@pytest.mark.parametrize(
+    ("body", "action", "reason"),
+    [
+        ("<button>a</button>", "click[2]", r"\[2\] is not on this page"),
+        ("<button>a</button>", "click[0]", r"\[0\] is not on this page"),
+        ("<button disabled>a</button>", "click[1]", "disabled"),
+        ("<button>a</button><div style='position:fixed;inset:0'></div>", "click[1]", "covered"),
+        ("<a href=/x style='pointer-events:none'>a</a>", "click[1]", "covered"),
+        ("<button>a</button>", "type[1] x", "not a field"),
+        ("<input readonly>", "type[1] x", "cannot be changed"),
+        ("<input type=date>", "type[1] yesterday", "takes dates only"),
+        ("<input type=number>", "type[1] many", "takes numbers only"),
+        ("<select><option>a</select>", "click[2]", r"write select\[2\]"),
+        ("<button>a</button>", "select[1]", r"write click\[1\]"),
+        ("<select disabled><option>a</select>", "select[2]", "disabled"),
+        ("<p>short</p>", "scroll[down]", "cannot be scrolled down"),
+    ],
+)
+def test_what_cannot_be_done_says_why_and_changes_nothing(show, body, action, reason):
+    browser = show(body)
+    key = browser.page.key
+    with pytest.raises(CallError, match=reason):
+        browser.do(parse(action))
+    assert browser.read().key == key
+
+
+def test_an_element_hidden_after_it_was_read_is_not_clicked(show):
+    browser = show("<button id=a>a</button><button id=b>b</button>")
+    browser.evaluate("a.style.display = 'none', b.remove()")
+    for number, reason in ((1, "cannot be seen"), (2, "is not on this page")):
+        with pytest.raises(CallError, match=reason):
+            browser.do(Command("click", number))
+
+
+def test_timers_run_in_order_without_waiting_and_the_clock_is_the_same_in_every_visit(show):
+    body = """<p id=p></p><script>
+    setTimeout(() => { p.textContent += ' late'; }, 900); setTimeout(() => { p.textContent += ' early'; }, 300);
+    setTimeout(() => { p.textContent += ' never'; }, 600000);
+    p.textContent = [Date.now(), new Date().toISOString(), Math.random(), performance.now()].join(' ');
+    Promise.resolve().then(() => { p.textContent += ' promise'; });</script>"""
+    texts, begun = [], time.monotonic()
+    for _ in range(2):
+        texts.append(text(show(body)))
+    assert time.monotonic() - begun < 5
+    assert texts[0] == texts[1]
+    assert texts[0].startswith("1767603600000 2026-01-05T09:00:00.000Z 0.")
+    assert texts[0].endswith("promise early late")
+
+
+def test_a_page_that_changes_for_ever_is_read(show):
+    endless = "<p id=p>0</p><script>(function f() { p.textContent++; setTimeout(f, 0); requestAnimationFrame(f); })()"
+    assert text(show(f"{endless}</script>"))
+    assert text(show("<script>(async () => { for (let i = 0; i < 1e4; i++) await null; })()</script>ok")) == "ok"
+
+
+def test_dialogs_pop_ups_and_downloads_are_answered_and_told(show):
+    body = """<button onclick="alert('Hello'); this.textContent = confirm('Sure?') + prompt('Name?', 'Ann')">a</button>
+    <button onclick="window.open('/other')">b</button><a href=/other target=_blank>c</a>
+    <a href="data:text/plain,x" download>d</a><a href=/file.zip>e</a>"""
+    zipped = Response(b"PK", "application/zip")
+    browser = show(body, **{"other": "the other page", "file.zip": zipped})
+    act(browser, "click[1]")
+    assert browser.page.notes == (
+        "The page said: Hello",
+        "The page asked: Sure? (answered: OK)",
+        "The page asked: Name? (answered: Ann)",
+    )
+    assert '[1] button "trueAnn" (focused)' in text(browser)
+    act(browser, "click[2]")
+    assert browser.page.notes == ("A pop-up was blocked: /other",)
+    act(browser, "click[4]")
+    assert browser.page.notes == ("A download was blocked.",)
+    assert act(browser, "click[3]") == "the other page"
+
+
+def test_a_link_to_a_missing_page_can_be_left(show):
+    browser = show("<a href=/nothing>a</a>")
+    act(browser, "click[1]")
+    assert '[1] link "a"' in act(browser, "back")
+
+
+@pytest.mark.slow  # only time can tell that no page will come
+def test_a_link_that_is_answered_without_a_page_leaves_this_one(show):
+    browser = show("<a href=/empty>b</a>", empty=Response(b"", status=204))
+    assert '[1] link "b"' in act(browser, "click[1]")
+
+
+class _Secret(http.server.BaseHTTPRequestHandler):
+    reached = 0
+
+    def do_GET(self):
+        type(self).reached += 1
+        self.send_response(200)
+        self.send_header("Access-Control-Allow-Origin", "*")
+        self.end_headers()
+
+    def log_message(self, *values):
+        pass
+
+
+def test_only_its_own_server_can_be_reached(show):
+    with http.server.HTTPServer(("127.0.0.1", 0), _Secret) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        port = other.server_address[1]
+        body = f"""<a href="http://127.0.0.1:{port}/">a</a><a href="file:///etc/passwd">b</a>
+        <a href="http://example.com/">c</a><img src="http://127.0.0.1:{port}/x.png">
+        <iframe src="http://localhost:{port}/"></iframe>"""
+        browser = show(body)
+        for action, name in (
+            ("click[1]", f"http://127.0.0.1:{port}"),
+            ("click[2]", "file:"),
+            ("click[3]", "http://ex"),
+        ):
+            assert '[1] link "a"' in act(browser, action)
+            assert browser.page.notes[0].startswith(name)
+        for url in (f"http://127.0.0.1:{port}/", f"http://[::1]:{port}/", "http://example.com/", "file:///etc/passwd"):
+            fetched = f"fetch('{url}', {{mode: 'no-cors'}}).then(() => 'reached', () => 'not')"
+            assert browser.evaluate(fetched) == "not", url
+        browser.evaluate(f"location.href = 'http://127.0.0.1:{port}/'; 1")
+        other.shutdown()
+    assert _Secret.reached == 0
+
+
+def test_a_visit_leaves_no_cookies_and_no_storage_to_the_next(show):
+    body = """<p id=p></p><script>p.textContent = `${document.cookie}|${localStorage.x}|${sessionStorage.x}`;
+    document.cookie = 'a=1'; localStorage.x = sessionStorage.x = 2;</script>"""
+    assert text(show(body)) == text(show(body)) == "|undefined|undefined"
+
+
+def test_the_key_changes_with_what_can_be_seen_typed_or_will_happen(show):
+    body = "<input><p id=p>x</p><input type=hidden id=h>"
+    browser = show(body)
+    keys = [browser.page.key]
+    for change in (
+        "p.textContent = 'y'",
+        "document.querySelector('input').value = 'v'",
+        "h.value = 'w'",
+        "setTimeout(() => {}, 50000)",
+        "history.replaceState(null, '', '/elsewhere')",
+    ):
+        browser.evaluate(f"{change}, 1")
+        keys.append(browser.read().key)
+    assert len(set(keys)) == len(keys)
+    assert show(body).page.key == keys[0]
+
+
+def test_files_outside_of_the_folder_are_not_served(tmp_path):
+    (tmp_path / "secret.html").write_text("secret")
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "index.html").write_text("hello")
+    (site / "link.html").symlink_to(tmp_path / "secret.html")
+    (site / "data.bin").write_bytes(b"x")
+    files = Files(site)
+    assert files(Request("GET", "/", [])).body == b"hello"
+    assert files(Request("GET", "/data.bin", [])).status == 415
+    for path in ("/../secret.html", "/link.html", "//etc/passwd", "/%2e%2e/secret.html", "/\0", "/a" * 5000):
+        assert files(Request("GET", path, [])).status == 404, path
+
+
+def processes(browser):
+    """The browser's process, its driver and all others below the supervisor."""
+    started = psutil.Process(browser._driver.capabilities["goog:processID"])
+    supervisor = started.parent().parent()
+    return supervisor, [supervisor, *supervisor.children(recursive=True)]
+
+
+def folders():
+    return {str(path) for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*")}
+
+
+@pytest.fixture
+def own_browser():
+    browser = Browser(timeout=2.0)
+    yield browser
+    browser.close()
+
+
+HANGING = Response(b"<button onclick='for (;;) ;'>a</button>")
+
+
+@pytest.mark.slow
+def test_a_page_that_hangs_is_ended_at_the_deadline_and_the_next_one_starts(own_browser):
+    own_browser.open("/", lambda request: HANGING)
+    _, all_processes = processes(own_browser)
+    begun = time.monotonic()
+    with pytest.raises(PageHung, match=r"page / did not answer in 2 s"):
+        act(own_browser, "click[1]")
+    assert time.monotonic() - begun < 15
+    assert not psutil.wait_procs(all_processes, timeout=10)[1]
+    assert opened(own_browser, lambda request: Response(b"hello")) == "hello"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("body", [b"<script>for (;;) ;</script>", b"<script>fetch('/x')</script><img src=/slow>"])
+def test_a_page_that_hangs_while_it_loads_is_ended_at_the_deadline(own_browser, body):
+    answered = threading.Event()
+
+    def pages(request):
+        if request.path != "/":
+            answered.wait(30)
+        return Response(body)
+
+    with pytest.raises(PageHung):
+        own_browser.open("/", pages)
+    answered.set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["browser", "driver", "supervisor", "page"])
+def test_a_killed_browser_is_an_error_and_the_next_visit_starts_another(own_browser, victim):
+    own_browser.open("/", lambda request: Response(b"hello"))
+    supervisor, all_processes = processes(own_browser)
+    started = psutil.Process(own_browser._driver.capabilities["goog:processID"])
+    if victim != "page":
+        {"browser": started, "driver": started.parent(), "supervisor": supervisor}[victim].kill()
+    with pytest.raises((BrowserLost, PageHung)):
+        own_browser.command("Page.crash" if victim == "page" else "Page.getNavigationHistory")
+    assert opened(own_browser, lambda request: Response(b"hello")) == "hello"
+    assert not psutil.wait_procs(all_processes, timeout=10)[1]
+
+
+def test_closing_leaves_no_process_and_no_folder():
+    before = folders()
+    browser = Browser()
+    browser.open("/", lambda request: Response(b"hello"))
+    _, all_processes = processes(browser)
+    assert folders() - before
+    browser.close()
+    browser.close()
+    assert not psutil.wait_procs(all_processes, timeout=10)[1]
+    assert folders() <= before
+
+
+@pytest.fixture
+def short_folder():
+    """A folder with a short path: Chromium puts a socket into it, whose path may have 107 characters."""
+    with tempfile.TemporaryDirectory(prefix="t") as folder:
+        yield Path(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_killed_owner_takes_its_browser_and_the_folder_along(number, short_folder):
+    script = (
+        "import time; from gagpo.envs.web.browser import Browser; from gagpo.envs.web.server import Response\n"
+        "browser = Browser(); browser.open('/', lambda request: Response(b'hello'))\n"
+        "print(browser._driver.capabilities['goog:processID'], flush=True); time.sleep(60)"
+    )
+    variables = {**os.environ, "TMPDIR": str(short_folder)}
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=variables) as process:
+        started = psutil.Process(int(process.stdout.readline()))
+        orphans = [started, started.parent(), started.parent().parent(), *started.children(recursive=True)]
+        process.send_signal(number)
+        process.wait(20)
+    assert not psutil.wait_procs(orphans, timeout=15)[1]
+    assert not list(short_folder.iterdir())
+
+
+def test_the_folder_of_a_killed_supervisor_is_removed_by_the_next(tmp_path, monkeypatch):
+    abandoned = Path(tempfile.mkdtemp(prefix=PREFIX))
+    (abandoned / "owner.lock").touch()
+    browser = Browser()
+    browser.open("/", lambda request: Response(b"hello"))
+    browser.close()
+    assert not abandoned.exists()
+
+
+@pytest.mark.parametrize("program", ["chromium", "chromedriver"])
+def test_a_missing_program_says_what_to_install(monkeypatch, program):
+    real = drivers.shutil.which
+    hidden = {"chromium", "chromium-browser", "google-chrome"} if program == "chromium" else {program}
+    monkeypatch.setattr(drivers.shutil, "which", lambda name: None if name in hidden else real(name))
+    with pytest.raises(BrowserMissing, match="apt-get install chromium chromium-driver"):
+        Browser().open("/", lambda request: Response(b""))
+
+
+def test_a_missing_package_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "selenium", None)
+    with pytest.raises(BrowserMissing, match=r"pip install 'gagpo\[web\]'"):
+        Browser().open("/", lambda request: Response(b""))
+
+
+@pytest.mark.parametrize("grid", ["", "host:4444", "ftp://host", "http://", "http://host:99999", "http://[x"])
+def test_a_wrong_address_of_a_grid_is_an_error(grid):
+    with pytest.raises(InvalidArgument, match="grid must be an address"):
+        drivers.check_grid(grid)
+
+
+def test_a_driver_that_does_not_start_says_why(monkeypatch, tmp_path):
+    monkeypatch.setattr(drivers, "find_programs", lambda: ("/usr/bin/chromium", "/bin/false"))
+    with pytest.raises(BrowserLost, match="/bin/false ended before it listened"):
+        Browser().open("/", lambda request: Response(b""))
+    monkeypatch.setattr(drivers, "find_programs", lambda: ("/usr/bin/chromium", str(tmp_path)))
+    with pytest.raises(BrowserLost, match=os.strerror(13)):
+        Browser().open("/", lambda request: Response(b""))

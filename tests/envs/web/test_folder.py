@@ -1,0 +1,130 @@
+"""A site that is a folder of files, with its tasks in a YAML file."""
+
+from __future__ import annotations
+
+import pytest
+
+from gagpo.base.errors import InvalidArgument
+from gagpo.envs.web.env import WebEnv
+from gagpo.envs.web.folder import Folder
+from tests.envs.web.conftest import needs_browser
+
+pytestmark = needs_browser
+TASKS = """
+tasks:
+  - id: tea
+    instruction: Put the tea into the basket.
+    success: {selector: "#basket li.tea", text: "1 thing"}
+    failure: {text: coffee in the basket}
+    expert: ["click[1]"]
+  - id: help
+    split: test
+    start: more/help.html?topic=tea
+    instruction: Go to the page of contacts.
+    success: {url: "contact.html?from=help"}
+    expert: ["click[1]"]
+"""
+INDEX = """<!doctype html><button onclick="add('tea')">Tea</button><button onclick="add('coffee')">Coffee</button>
+<ul id=basket></ul><p id=count></p><script src=shop.js></script>"""
+SCRIPT = """function add(name) {
+  basket.innerHTML += `<li class=${name}>${name}</li>`;
+  count.textContent = `${basket.children.length} thing` + (name === 'coffee' ? ', coffee in the basket' : '');
+}"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "more").mkdir()
+    (folder / "tasks.yaml").write_text(TASKS)
+    (folder / "index.html").write_text(INDEX)
+    (folder / "shop.js").write_text(SCRIPT)
+    (folder / "more" / "help.html").write_text('<a href="/contact.html?from=help">c</a><a href="/tasks.yaml">t</a>')
+    (folder / "contact.html").write_text("<p>Contacts</p>")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def env(site):
+    env = WebEnv(source="folder", folder=str(site), expert=True)
+    yield env
+    env.close()
+
+
+@pytest.mark.parametrize("task", ["tea", "help"])
+def test_the_written_expert_solves_the_task(env, task):
+    _, info = env.reset(options={"task": task})
+    env.step("press[Tab]")  # an action of its own does not confuse the expert
+    assert info["expert_action"] == "click[1]"
+    _, reward, terminated, _, info = env.step("click[1]")
+    assert (reward, terminated, info["success"], info["expert_action"]) == (1.0, True, True, None)
+
+
+def test_a_failure_ends_the_episode_without_a_reward(env):
+    env.reset(options={"task": "tea"})
+    _, reward, terminated, _, info = env.step("click[2]")
+    assert (reward, terminated, info["success"]) == (0.0, True, False)
+
+
+def test_the_answers_are_not_served(env):
+    env.reset(options={"task": "help"})
+    observation, *_ = env.step("click[2]")
+    assert "This page does not exist." in observation
+    assert "expert" not in observation
+
+
+def test_a_changed_page_changes_the_tasks(site, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    for name in ("tasks.yaml", "index.html", "shop.js", "contact.html"):
+        (other / name).write_text((site / name).read_text())
+    (other / "more").mkdir()
+    (other / "more" / "help.html").write_text((site / "more" / "help.html").read_text())
+    digest = {task.id: task.digest for task in Folder(str(site)).tasks("train")}
+    assert {task.id: task.digest for task in Folder(str(other)).tasks("train")} == digest
+    (other / "shop.js").write_text("// other")
+    assert {task.id: task.digest for task in Folder(str(other)).tasks("train")} != digest
+
+
+def test_a_wrong_selector_is_an_error_and_not_a_lost_episode(site, tmp_path):
+    (tmp_path / "index.html").write_text("hello")
+    (tmp_path / "tasks.yaml").write_text("tasks: [{id: a, instruction: b, success: {selector: '<<'}}]")
+    env = WebEnv(source="folder", folder=str(tmp_path))
+    try:
+        with pytest.raises(InvalidArgument, match="wrong selector '<<'"):
+            env.reset()
+    finally:
+        env.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tasks: []", "tasks must be a list of tasks"),
+        ("tasks: 3", "tasks must be a list of tasks"),
+        ("- a", "must hold keys and values: tasks"),
+        ("tasks: [3]", "task 1"),
+        ("tasks: [{id: a, success: {text: x}}]", "task a: instruction is missing"),
+        ("tasks: [{id: a, instruction: b, success: {}}]", "task a: success must have a selector, a text or a url"),
+        ("tasks: [{id: a, instruction: b, success: {txt: x}}]", "task a has no option 'success.txt'"),
+        ("tasks: [{id: a, instruction: b, sucess: {text: x}}]", "task a has no option 'sucess'; nearest: success"),
+        ("tasks: [{id: a, instruction: b, success: {text: x}, expert: [clik]}]", "task a: expert: 'clik' is not an"),
+        ("tasks: [{id: a, instruction: b, success: {text: x}, start: no.html}]", "start: there is no file 'no.html'"),
+        ("tasks: [{id: a, instruction: b, success: {text: x}, start: ../x.html}]", "start: there is no file"),
+        ("tasks: [{id: a, instruction: b, split: dev, success: {text: x}}]", "split must be 'train' or 'test'"),
+        (f"tasks: [{', '.join(['{id: a, instruction: b, success: {text: x}}'] * 2)}]", "another task has this id"),
+    ],
+)
+def test_a_wrong_file_is_an_error_with_its_place(tmp_path, text, message):
+    (tmp_path / "index.html").write_text("hello")
+    (tmp_path.parent / "x.html").write_text("outside")
+    (tmp_path / "tasks.yaml").write_text(text)
+    with pytest.raises(InvalidArgument, match=message):
+        Folder(str(tmp_path))
+
+
+def test_a_missing_folder_or_file_is_an_error(tmp_path):
+    with pytest.raises(InvalidArgument, match="there is no folder"):
+        Folder(str(tmp_path / "none"))
+    with pytest.raises(InvalidArgument, match=r"tasks.yaml cannot be read"):
+        Folder(str(tmp_path))

@@ -1,0 +1,142 @@
+"""The tasks of MiniWoB++: exact pages, rewards without a clock, and experts that win."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from gagpo.base.errors import InvalidArgument
+from gagpo.envs.web.driver import BrowserMissing
+from gagpo.envs.web.env import WebEnv
+from gagpo.envs.web.miniwob.experts import EXPERTS
+from gagpo.envs.web.miniwob.source import UNSEEN_KINDS, MiniWoB
+from tests.envs.web.conftest import needs_browser
+
+pytestmark = [
+    *needs_browser,
+    pytest.mark.skipif(importlib.util.find_spec("miniwob") is None, reason="needs miniwob: pip install 'gagpo[web]'"),
+]
+FAST = ("click-checkboxes", "click-tab-2", "email-inbox-reply", "enter-date", "social-media", "use-autocomplete")
+
+
+@pytest.fixture(scope="module")
+def env():
+    env = WebEnv(level="all", expert=True, max_turns=40, unseen=[])
+    yield env
+    env.close()
+
+
+def play(env, task):
+    """The expert's episode: all observations, the last reward and the last info."""
+    observation, info = env.reset(options={"task": task})
+    texts, over, reward = [observation], False, 0.0
+    while not over:
+        assert info["expert_action"] is not None, f"at a loss:\n{observation}"
+        observation, reward, terminated, truncated, info = env.step(info["expert_action"])
+        assert info["valid"], observation
+        texts.append(observation)
+        over = terminated or truncated
+    return texts, reward, info
+
+
+@pytest.mark.parametrize("kind", FAST)
+def test_experts_win(env, kind):
+    texts, reward, info = play(env, f"{kind}.000000")
+    assert (reward, info["success"]) == (1.0, True), "\n".join(texts)
+    assert "The episode is over." in texts[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sorted(EXPERTS))
+def test_every_expert_wins_on_five_seeds(env, kind):
+    for seed in range(5):
+        texts, reward, info = play(env, f"{kind}.{seed:06d}")
+        assert (reward, info["success"]) == (1.0, True), "\n".join(texts)
+
+
+def test_there_are_experts_for_many_kinds_and_each_is_a_task():
+    source = MiniWoB()
+    assert len(EXPERTS) >= 50
+    assert set(EXPERTS) <= set(source.kinds)
+    assert len(source.kinds) > 100
+    assert set(UNSEEN_KINDS) <= set(EXPERTS)
+    assert not set(source.trained) & set(source.unseen)
+
+
+def test_the_same_seed_is_the_same_page_after_others_and_in_another_browser(env):
+    first, _ = env.reset(options={"task": "social-media.000003"})
+    state = env.browser.page.key
+    other, _ = env.reset(options={"task": "social-media.000004"})
+    again, _ = env.reset(options={"task": "social-media.000003"})
+    assert first == again != other
+    assert env.browser.page.key == state
+    second = WebEnv(level="all", unseen=[])
+    try:
+        assert second.reset(options={"task": "social-media.000003"})[0] == first
+    finally:
+        second.close()
+
+
+def test_the_reward_does_not_depend_on_time_and_the_limit_is_lifted(env):
+    env.reset(options={"task": "click-button.000000"})
+    for _ in range(30):  # half a minute on the page's clock; its own limit is ten seconds
+        _, _, terminated, _, info = env.step("press[Tab]")
+        assert not terminated
+    _, reward, terminated, _, info = env.step(info["expert_action"])
+    assert (reward, terminated, info["success"]) == (1.0, True, True)
+
+
+def test_a_wrong_click_loses_and_ends_the_episode(env):
+    observation, _ = env.reset(options={"task": "click-test-2.000000"})
+    wrong = 'button "TWO"'
+    number = next(line for line in observation.split("\n") if wrong in line).split("]")[0]
+    _, reward, terminated, _, info = env.step(f"click{number}]")
+    assert (reward, terminated, info["success"]) == (-1.0, True, False)
+
+
+def test_what_only_the_page_remembers_is_part_of_the_state(env):
+    """A click that changes nothing visible, before a sequence of two."""
+    states = set()
+    for actions in ((), ("click[1]",), ("click[2]",)):
+        _, info = env.reset(options={"task": "click-button-sequence.000000"})
+        for action in actions:
+            *_, info = env.step(action)
+        states.add(info["state"])
+    assert len(states) == 3
+
+
+def test_splits_hold_unseen_seeds_and_unseen_kinds():
+    source = MiniWoB(tasks=["click-tab-2", "enter-text"], seeds={"train": "0-9", "test": "10-14"})
+    train, test, kinds = ({task.id: task for task in source.tasks(split)} for split in source.splits)
+    assert (len(train), len(test)) == (20, 10)
+    assert {task.type for task in train.values()} == {task.type for task in test.values()} == set(source.trained)
+    assert {task.type for task in kinds.values()} == set(UNSEEN_KINDS)
+    digests = [task.digest for tasks in (train, test, kinds) for task in tasks.values()]
+    assert len(set(digests)) == len(digests)
+    assert "enter-text-2" not in MiniWoB(tasks=["enter-text-2"]).unseen
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tasks": ["click-tabs"]}, "tasks: there is no MiniWoB.. task 'click-tabs'; nearest: click-tab"),
+        ({"tasks": "click-tab"}, "tasks must be a list"),
+        ({"tasks": []}, "tasks must name at least one kind"),
+        ({"tasks": ["../core/core"]}, "there is no MiniWoB"),
+        ({"tasks": ["click-tab"], "unseen": ["click-tab"]}, "click-tab is in tasks and in unseen"),
+        ({"level": "hard"}, "unknown level 'hard'; choose easy or all"),
+        ({"seeds": {"train": "0-9", "test": "5-14"}}, "share seeds"),
+        ({"seeds": {"train": "0-9"}}, "seeds must have the entries train and test"),
+        ({"seeds": {"train": "9-0", "test": "5-14"}}, "tasks.train must be a range"),
+    ],
+)
+def test_wrong_options_are_errors(options, message):
+    with pytest.raises(InvalidArgument, match=message):
+        MiniWoB(**options)
+
+
+def test_a_missing_package_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("gagpo.envs.web.miniwob.source.importlib.util.find_spec", lambda name: None)
+    with pytest.raises(BrowserMissing, match=r"pip install 'gagpo\[web\]'"):
+        MiniWoB()
