@@ -1,0 +1,150 @@
+"""An episode in the simulator, which may share its process with others and may outlive it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from gagpo.envs.scienceworld.simulator import ActionFailed, Globals, Simulator, SimulatorFailed
+
+_NO_ACTION = "No known action matches that input."
+_UNKNOWN_ACTION = "Unknown action."
+_AMBIGUOUS = "Ambiguous request"
+FAILED = "The simulator cannot carry out this action."
+
+
+class Start(NamedTuple):
+    """What the simulator loads: a variation of a task, with simplifications separated by commas."""
+
+    task: str
+    variation: int
+    simplifications: str = ""
+
+
+class Reply(NamedTuple):
+    """The answer to an action.
+
+    text: as the simulator writes it.
+    score: so far, at most 100; -100 after a mistake that cannot be undone.
+    completed: the task is solved or failed.
+    valid: the action was understood.
+    """
+
+    text: str
+    score: int
+    completed: bool
+    valid: bool
+
+
+class Session:
+    """One episode. Another one in the same process does not change it, and it is replayed if the process was lost.
+
+    history: the actions that the state depends on: all but those that the simulator did not understand.
+    """
+
+    def __init__(self, simulator: Simulator):
+        self._simulator = simulator
+        self._interface: Any = None
+        self._generation = 0
+        self._globals: Globals | None = None
+        self._start: Start | None = None
+        self._ambiguous = False
+        self.history: list[str] = []
+
+    def load(self, start: Start, with_gold: bool = False) -> list[str]:
+        """Begin an episode; returns the gold path, which takes longer, or nothing.
+
+        Raises:
+            MissingPackage, SimulatorFailed: see :class:`Simulator`.
+            ActionFailed: the simulator cannot load it.
+        """
+        self._start, self._globals, self._ambiguous = start, None, False
+        self.history = []
+        gold: list[str] = []
+        with self._turn(load=False) as interface:
+            problem = self._simulator.call(lambda: interface.load(*start, with_gold))
+            if problem:
+                raise ActionFailed(f"ScienceWorld cannot load {start.task} {start.variation}: {problem}")
+            if with_gold:
+                gold = self._simulator.call(lambda: list(interface.getGoldActionSequence()))
+        return gold
+
+    def look(self) -> tuple[str, str]:
+        """The description of the task, and what the agent sees; takes no time in the simulator."""
+        with self._turn() as interface:
+            return self._simulator.call(lambda: (interface.getTaskDescription(), interface.freeActionLook()))
+
+    def step(self, action: str) -> Reply:
+        """Carry out an action. One that makes the simulator raise an error changes nothing that can be relied on, and
+        is invalid."""
+        with self._turn() as interface:
+            try:
+                reply = self._simulator.call(lambda: _step(interface, action))
+            except ActionFailed:
+                reply = self._simulator.call(lambda: _reply(interface, FAILED))
+        understood = not reply.text.startswith(_NO_ACTION)
+        if understood or self._ambiguous:
+            self.history.append(action)
+        self._ambiguous = reply.text.startswith(_AMBIGUOUS)
+        return reply
+
+    def valid_actions(self) -> list[str]:
+        """All actions that the simulator would carry out; takes tenths of a second."""
+        with self._turn() as interface:
+            return self._unchanged(lambda: sorted(set(interface.getValidActionObjectCombinations())))
+
+    def vocabulary(self) -> tuple[list[str], list[str]]:
+        """The forms of actions, with OBJ for an object, and the objects that the agent sees."""
+        with self._turn() as interface:
+            forms = self._unchanged(lambda: (list(interface.getPossibleActions()), list(interface.getPossibleObjects())))
+        return sorted(forms[0]), sorted(forms[1])
+
+    def _unchanged(self, function: Any) -> Any:
+        """The result of a question, without its traces in the globals."""
+        before = self._simulator.call(self._simulator.read_globals)
+        result = self._simulator.call(function)
+        self._simulator.call(lambda: self._simulator.set_globals(before))
+        return result
+
+    @contextmanager
+    def _turn(self, load: bool = True) -> Iterator[Any]:
+        """Hold the simulator with this episode's globals; ``load`` the episode again if the process was lost."""
+        simulator = self._simulator
+        with simulator.lock:
+            simulator.start()
+            previous = simulator.active
+            if isinstance(previous, Session) and previous is not self:
+                previous._globals = simulator.call(simulator.read_globals)
+            simulator.active = None
+            if self._generation != simulator.generation:
+                self._interface, self._generation = simulator.new_interface(), simulator.generation
+                if load:
+                    self._replay()
+            elif load and previous is not self and self._globals is not None:
+                values = self._globals
+                simulator.call(lambda: simulator.set_globals(values))
+            simulator.active = self
+            yield self._interface
+
+    def _replay(self) -> None:
+        """Load the episode and repeat its actions, which leads to the same state."""
+        if self._start is None:
+            raise SimulatorFailed("the ScienceWorld process was lost before an episode began")
+        start, interface = self._start, self._interface
+        self._simulator.call(lambda: interface.load(*start, False))
+        for action in self.history:
+            try:
+                self._simulator.call(lambda action=action: interface.step(action))
+            except ActionFailed:  # as it did the first time
+                continue
+
+
+def _step(interface: Any, action: str) -> Reply:
+    return _reply(interface, str(interface.step(action)))
+
+
+def _reply(interface: Any, text: str) -> Reply:
+    score = round(100 * interface.getScore())
+    completed = bool(interface.getCompleted()) or score < 0
+    return Reply(text, score, completed, not text.startswith((_NO_ACTION, _UNKNOWN_ACTION, FAILED)))
