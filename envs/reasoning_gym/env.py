@@ -14,7 +14,14 @@ from gagpo.base.nearest import hint
 from gagpo.envs.base import MarkovKey, Outcome, TextEnv
 from gagpo.envs.math.verify.extract import without_thoughts
 from gagpo.envs.plain import SEEDS, seed_ranges
-from gagpo.envs.reasoning_gym.problems import GenerationFailed, Problem, Problems, Verdict, shared_problems, task_sets
+from gagpo.envs.reasoning_gym.problems import (
+    GeneratedProblem,
+    GenerationFailed,
+    ProblemProcess,
+    Verdict,
+    shared_problems,
+    task_sets,
+)
 from gagpo.envs.tasks import Task, TaskSet
 
 _OPEN, _CLOSE = "<answer>", "</answer>"
@@ -38,8 +45,8 @@ class ReasoningGymEnv(TextEnv):
     evaluated. It may use 5 s of CPU time.
 
     family: its name in reasoning-gym.
-    tasks: the seeds of each split as inclusive ranges, by default :data:`gagpo.envs.plain.SEEDS`. A question that occurs
-        in another split, or twice, is left out of the earlier split.
+    tasks: the seeds of each split as inclusive ranges, by default :data:`gagpo.envs.plain.SEEDS`. A question that
+        occurs in a later split, or at an earlier seed of its own split, is left out.
     config: fields of the family's configuration, such as its difficulty.
 
     ``info`` also holds ``answer`` (for voting), ``score`` and ``verdict``: correct, partial, wrong, no_answer or
@@ -78,7 +85,7 @@ class ReasoningGymEnv(TextEnv):
         size = max(seeds[-1] for seeds in self._seeds.values()) + 1
         self._shared = shared_problems(family, json.dumps({"seed": 0, **config, "size": size}, sort_keys=True))
         self._tasks: dict[str, TaskSet] = {}
-        self._problem = Problem("", None)
+        self._problem = GeneratedProblem("", None)
         self._seed = 0
 
     def tasks(self, split: str) -> TaskSet:
@@ -89,7 +96,7 @@ class ReasoningGymEnv(TextEnv):
         return self._tasks[split]
 
     @property
-    def _problems(self) -> Problems:
+    def _problems(self) -> ProblemProcess:
         return self._shared.take(self)
 
     def begin(self, task: Task) -> Outcome:
@@ -97,8 +104,8 @@ class ReasoningGymEnv(TextEnv):
         self._problem = self._problems.problem(self._seed)
         if self._problem.digest != task.digest:
             raise GenerationFailed(
-                f"reasoning_gym:{self.family}: seed {self._seed} gives another problem than when the tasks were listed: "
-                "delete the folder reasoning_gym in $GAGPO_DATA"
+                f"reasoning_gym:{self.family}: seed {self._seed} gives another problem than when the tasks were "
+                "listed: delete the folder reasoning_gym in $GAGPO_DATA"
             )
         return self._outcome(self._problem.question)
 

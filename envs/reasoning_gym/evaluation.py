@@ -1,7 +1,7 @@
 """Replace the evaluation of answers in reasoning-gym's verifiers.
 
-Several verifiers pass the answer of a model to ``eval``, directly or through SymPy's ``parse_expr``. In the process that
-scores, :func:`restrict` replaces both: a literal is read as a literal, and an expression may only contain numbers,
+Several verifiers pass the answer of a model to ``eval``, directly or through SymPy's ``parse_expr``. In the process
+that scores, :func:`restrict` replaces both: a literal is read as a literal, and an expression may only contain numbers,
 symbols, operators and SymPy's functions. A process that scores may not start programs or open connections either.
 """
 

@@ -35,7 +35,7 @@ class GenerationFailed(GagpoError, RuntimeError):
 
 
 @dataclass(frozen=True)
-class Problem:
+class GeneratedProblem:
     """A question, and an answer that scores 1; None if none is known."""
 
     question: str
@@ -47,7 +47,7 @@ class Problem:
         return hashlib.sha256(" ".join(self.question.split()).encode()).hexdigest()[:16]
 
 
-class Problems:
+class ProblemProcess:
     """The problems of one family and configuration. Thread-safe; usable again after ``close()``.
 
     family: its name in reasoning-gym.
@@ -65,7 +65,7 @@ class Problems:
             variables={**os.environ, "PYTHONHASHSEED": "0"},
         )
 
-    def problem(self, seed: int) -> Problem:
+    def problem(self, seed: int) -> GeneratedProblem:
         """The problem of a seed.
 
         Raises:
@@ -82,7 +82,7 @@ class Problems:
         self._require_valid(answer)
         if answer[0] != "ok":
             raise GenerationFailed(f"{where} cannot be generated: {answer[1:]}; use other seeds")
-        return Problem(answer[1], answer[2])
+        return GeneratedProblem(answer[1], answer[2])
 
     def score(self, seed: int, answer: str) -> tuple[float, Verdict]:
         """The score of an answer from 0 to 1, and the verdict.
@@ -122,19 +122,19 @@ class Problems:
 
 
 @functools.lru_cache(maxsize=64)
-def shared_problems(family: str, config: str) -> Shared[Problems]:
+def shared_problems(family: str, config: str) -> Shared[ProblemProcess]:
     """The problems that all environments of this process with one configuration (as JSON) share."""
-    return Shared(Problems(family, json.loads(config)))
+    return Shared(ProblemProcess(family, json.loads(config)))
 
 
-def task_sets(problems: Problems, seeds: Mapping[str, range]) -> dict[str, TaskSet]:
+def task_sets(problems: ProblemProcess, seeds: Mapping[str, range]) -> dict[str, TaskSet]:
     """The tasks of every split: the seeds whose question occurs in no later split and at no earlier seed of its own.
 
     Later splits come first, so held-out tasks stay the same when the training split grows. The list is stored once in
     ``$GAGPO_DATA/reasoning_gym``.
 
     Raises:
-        InvalidArgument, GenerationFailed: see :meth:`Problems.problem`.
+        InvalidArgument, GenerationFailed: see :meth:`ProblemProcess.problem`.
     """
     file = _file(problems, seeds)
     listed = _stored(file)
@@ -153,7 +153,7 @@ def _tasks(family: str, split: str, rows: list[tuple[int, str]]) -> list[Task]:
     return [Task(f"{split}-{seed:07d}", split, family, digest, str(seed)) for seed, digest in rows]
 
 
-def _list(problems: Problems, seeds: Mapping[str, range]) -> dict[str, list[tuple[int, str]]]:
+def _list(problems: ProblemProcess, seeds: Mapping[str, range]) -> dict[str, list[tuple[int, str]]]:
     listed: dict[str, list[tuple[int, str]]] = {}
     digests: set[str] = set()
     total = sum(map(len, seeds.values()))
@@ -169,7 +169,7 @@ def _list(problems: Problems, seeds: Mapping[str, range]) -> dict[str, list[tupl
     return {split: listed[split] for split in seeds}
 
 
-def _file(problems: Problems, seeds: Mapping[str, range]) -> Path:
+def _file(problems: ProblemProcess, seeds: Mapping[str, range]) -> Path:
     """Where the list of tasks is stored: a file per version, family, configuration and seeds."""
     ranges = {split: [numbers.start, numbers.stop] for split, numbers in seeds.items()}
     content = [version("reasoning-gym"), problems.family, problems.config, ranges]

@@ -29,7 +29,7 @@ _EXAMPLES = ("example_answer", "example_correct_answer", "possible_answer")
 Entry = dict[str, Any]  # a problem as reasoning-gym describes it
 
 
-class Family:
+class ProblemFamily:
     """The problems of a family with one configuration.
 
     config: fields of the family's configuration, ``seed`` and ``size`` included.
@@ -83,7 +83,7 @@ class Family:
         return None
 
 
-def answer_request(family: Family, request: tuple[Any, ...]) -> tuple[Any, ...]:
+def answer_request(family: ProblemFamily, request: tuple[Any, ...]) -> tuple[Any, ...]:
     """The answer to ``("problem", index)`` or ``("score", index, answer, seconds)``."""
     operation, index, *arguments = request
     try:
@@ -113,7 +113,7 @@ def main(pipe: Pipe, name: str, config: str) -> None:
             request = pipe.receive()
             if family is None and not problem:
                 try:
-                    family = Family(name, json.loads(config))
+                    family = ProblemFamily(name, json.loads(config))
                 except Exception as error:  # a configuration is checked by assertions and by errors of any kind
                     problem = " ".join(str(error).split())[:300] or type(error).__name__
             pipe.send(("invalid", problem) if family is None else answer_request(family, request))

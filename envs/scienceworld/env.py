@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from gagpo.envs.base import MarkovKey, Outcome, TextEnv
-from gagpo.envs.scienceworld.session import Reply, Session, Start
+from gagpo.envs.scienceworld.experiment import Experiment, SimulatorReply, Variation
 from gagpo.envs.scienceworld.simulator import SIMULATOR
 from gagpo.envs.scienceworld.variations import SPLITS, checked_simplifications, checked_tasks, task_set
 from gagpo.envs.tasks import Task, TaskSet
@@ -46,9 +46,10 @@ class ScienceWorldEnv(TextEnv):
     markov_key: ClassVar[MarkovKey] = "state"
     instructions: ClassVar[str] = (
         "You carry out a science task in a simulated house. Each turn, write one command. The commands are: "
-        "look around, inventory, task, look at OBJ, look in OBJ, read OBJ, open OBJ, close OBJ, go to LOC, pick up OBJ, "
-        "put down OBJ, move OBJ to OBJ, pour OBJ in OBJ, dunk OBJ in OBJ, mix OBJ, eat OBJ, flush OBJ, activate OBJ, "
-        "deactivate OBJ, use OBJ on OBJ, connect OBJ to OBJ, disconnect OBJ, focus on OBJ, wait (10 steps), wait1. "
+        "look around, inventory, task, look at OBJ, look in OBJ, read OBJ, open OBJ, close OBJ, go to LOC, "
+        "pick up OBJ, put down OBJ, move OBJ to OBJ, pour OBJ in OBJ, dunk OBJ in OBJ, mix OBJ, eat OBJ, flush OBJ, "
+        "activate OBJ, deactivate OBJ, use OBJ on OBJ, connect OBJ to OBJ, disconnect OBJ, focus on OBJ, "
+        "wait (10 steps), wait1. "
         "OBJ is an object that you can see, LOC a room with an open door. Focus only on what the task asks for: the "
         "wrong object ends it. If a command is ambiguous, answer with the number of the one you mean."
     )
@@ -69,7 +70,7 @@ class ScienceWorldEnv(TextEnv):
         self.admissible = admissible
         simulator = SIMULATOR.take(self)
         simulator.start()
-        self._session = Session(simulator)
+        self._experiment = Experiment(simulator)
         self._gold: list[str] = []
         self._score = 0
 
@@ -83,34 +84,34 @@ class ScienceWorldEnv(TextEnv):
 
     def begin(self, task: Task) -> Outcome:
         SIMULATOR.take(self)  # again after close()
-        start = Start(task.type, int(task.source), self.simplifications)
-        self._gold = self._session.load(start, with_gold=self.with_expert)
+        start = Variation(task.type, int(task.source), self.simplifications)
+        self._gold = self._experiment.load(start, with_gold=self.with_expert)
         self._score = 0
-        description, view = self._session.look()
-        return self._outcome(Reply(f"{description}\n\n{view}", 0, False, True))
+        description, view = self._experiment.look()
+        return self._outcome(SimulatorReply(f"{description}\n\n{view}", 0, False, True))
 
     def act(self, action: str) -> Outcome:
         text = " ".join(action[:LONGEST_ACTION].split()).encode("utf-8", "replace").decode()
-        return self._outcome(self._session.step(text))
+        return self._outcome(self._experiment.step(text))
 
     def expert_action(self) -> str | None:
         """The next action of the gold path, or None if the agent has left it."""
-        done = len(self._session.history)
-        on_path = self._session.history == self._gold[:done]
+        done = len(self._experiment.history)
+        on_path = self._experiment.history == self._gold[:done]
         return self._gold[done] if on_path and done < len(self._gold) else None
 
     def sample_action(self, rng: np.random.Generator) -> str:
         """An action of a random form about random objects that the agent sees."""
-        forms, objects = self._session.vocabulary()
+        forms, objects = self._experiment.vocabulary()
         words = str(rng.choice(forms)).split(" ")
         return " ".join(str(rng.choice(objects)) if word == "OBJ" else word for word in words)
 
     def close(self) -> None:
         SIMULATOR.release(self)
 
-    def _outcome(self, reply: Reply) -> Outcome:
+    def _outcome(self, reply: SimulatorReply) -> Outcome:
         reward, self._score = (reply.score - self._score) / 100, reply.score
-        listed = self._session.valid_actions() if self.admissible and not reply.completed else None
+        listed = self._experiment.valid_actions() if self.admissible and not reply.completed else None
         return Outcome(
             reply.text.strip(),
             reward,
@@ -124,5 +125,5 @@ class ScienceWorldEnv(TextEnv):
 
     def _state(self) -> str:
         assert self.task is not None
-        content = json.dumps([self.task.digest, self._session.history])
+        content = json.dumps([self.task.digest, self._experiment.history])
         return hashlib.sha256(content.encode()).hexdigest()[:16]

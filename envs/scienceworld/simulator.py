@@ -7,6 +7,7 @@ objects. :class:`Globals` reads and sets them, so that several episodes can take
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import select
 import shutil
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from gagpo.base.child import END_SECONDS, Shared
-from gagpo.base.errors import GagpoError, InvalidArgument, MissingPackage
+from gagpo.base.errors import GagpoError, MissingPackage
 
 START_SECONDS = 120.0
 CALL_SECONDS = 180.0  # of one call; the gold path of a genetics task takes 15 s on an idle machine
@@ -28,7 +29,9 @@ _JAVA_OPTIONS = (
     "-XX:+UseSerialGC",  # one thread collects, so that workers do not compete
     "-XX:CICompilerCount=2",
     "-Xss16m",
-    "-Xshare:auto",
+    # The order of some texts follows the identity hashes of objects: equal ones make it the order of insertion.
+    "-XX:+UnlockExperimentalVMOptions",
+    "-XX:hashCode=2",
     "-Djava.awt.headless=true",
 )
 _MULTIPLIER = 0x5DEECE66D  # java.util.Random.setSeed(s) stores s ^ _MULTIPLIER
@@ -53,6 +56,11 @@ class Globals(NamedTuple):
 
     random: int
     ids: int
+
+
+def _quiet(record: logging.LogRecord) -> bool:
+    """Drop py4j's tracebacks of a lost process, which the root logger gets; :class:`SimulatorFailed` reports it."""
+    return record.module != "java_gateway"
 
 
 class Simulator:
@@ -81,6 +89,7 @@ class Simulator:
         self._set_ids: Any = None
         self._content: Any = None
         self._stream: Any = None
+        self._strings: Any = None
         self._interface: Any = None
 
     @property
@@ -89,7 +98,7 @@ class Simulator:
         return self._process.pid if self._process is not None else None
 
     def start(self) -> None:
-        """Start the Java process unless it runs.
+        """Variation the Java process unless it runs.
 
         Raises:
             MissingPackage: Java or the package scienceworld is not installed.
@@ -121,6 +130,8 @@ class Simulator:
     def _connect(self, process: subprocess.Popen[bytes]) -> None:
         from py4j.java_gateway import GatewayParameters, JavaGateway
 
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)
+        logging.getLogger().addFilter(_quiet)  # adds it once
         port, token = _first_lines(process, 2)
         parameters = GatewayParameters(
             port=int(port), auth_token=token, auto_field=True, auto_convert=True, read_timeout=CALL_SECONDS
@@ -135,6 +146,7 @@ class Simulator:
         self._set_ids = getattr(self._ids, "count_$eq")
         self._content = java.java.io.ByteArrayOutputStream()
         self._stream = java.java.io.ObjectOutputStream(self._content)
+        self._strings = java.java.lang.String
         self._interface = java.scienceworld.runtime.pythonapi.PythonInterface
 
     def new_interface(self) -> Any:
@@ -178,6 +190,11 @@ class Simulator:
         self._random.setSeed(values.random ^ _MULTIPLIER)
         self._set_ids(values.ids)
 
+    def texts(self, java_list: Any) -> list[str]:
+        """A list of texts without line breaks, in one call: an iteration would take one for each."""
+        joined = str(self._strings.join("\n", java_list))
+        return joined.split("\n") if joined else []
+
     def close(self) -> None:
         """End the Java process; safe to call twice."""
         with self.lock:
@@ -213,9 +230,14 @@ def _command() -> tuple[list[str], Path]:
     from py4j.java_gateway import find_jar_path
 
     folder = Path(package.origin).parent
-    classes = os.pathsep.join([find_jar_path(), str(folder / "scienceworld.jar")])
+    jars = [find_jar_path(), str(folder / "scienceworld.jar")]
+    for jar in jars:
+        if not Path(jar or "missing").is_file():
+            raise MissingPackage(
+                f"ScienceWorld: the file {jar or 'py4j.jar'} is missing: reinstall scienceworld and py4j"
+            )
     server = ["py4j.GatewayServer", "--die-on-broken-pipe", "--enable-auth", "0"]
-    return [java_path(), *_JAVA_OPTIONS, "-classpath", classes, *server], folder
+    return [java_path(), *_JAVA_OPTIONS, "-classpath", os.pathsep.join(jars), *server], folder
 
 
 def java_path() -> str:
@@ -250,7 +272,9 @@ def _first_lines(process: subprocess.Popen[bytes], count: int) -> list[str]:
             raise SimulatorFailed(f"ScienceWorld does not start: Java printed no port within {START_SECONDS:g} s")
         part = os.read(number, 4096)
         if not part:
-            raise SimulatorFailed("ScienceWorld does not start: Java ended; does `java -version` work, and is it 8 or newer?")
+            raise SimulatorFailed(
+                "ScienceWorld does not start: Java ended; does `java -version` work, and is it 8 or newer?"
+            )
         content += part
     return content.decode("utf-8", "replace").splitlines()[:count]
 

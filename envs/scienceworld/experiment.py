@@ -14,7 +14,7 @@ _AMBIGUOUS = "Ambiguous request"
 FAILED = "The simulator cannot carry out this action."
 
 
-class Start(NamedTuple):
+class Variation(NamedTuple):
     """What the simulator loads: a variation of a task, with simplifications separated by commas."""
 
     task: str
@@ -22,7 +22,7 @@ class Start(NamedTuple):
     simplifications: str = ""
 
 
-class Reply(NamedTuple):
+class SimulatorReply(NamedTuple):
     """The answer to an action.
 
     text: as the simulator writes it.
@@ -37,7 +37,7 @@ class Reply(NamedTuple):
     valid: bool
 
 
-class Session:
+class Experiment:
     """One episode. Another one in the same process does not change it, and it is replayed if the process was lost.
 
     history: the actions that the state depends on: all but those that the simulator did not understand.
@@ -48,11 +48,11 @@ class Session:
         self._interface: Any = None
         self._generation = 0
         self._globals: Globals | None = None
-        self._start: Start | None = None
+        self._start: Variation | None = None
         self._ambiguous = False
         self.history: list[str] = []
 
-    def load(self, start: Start, with_gold: bool = False) -> list[str]:
+    def load(self, start: Variation, with_gold: bool = False) -> list[str]:
         """Begin an episode; returns the gold path, which takes longer, or nothing.
 
         Raises:
@@ -67,7 +67,7 @@ class Session:
             if problem:
                 raise ActionFailed(f"ScienceWorld cannot load {start.task} {start.variation}: {problem}")
             if with_gold:
-                gold = self._simulator.call(lambda: list(interface.getGoldActionSequence()))
+                gold = self._simulator.call(lambda: self._simulator.texts(interface.getGoldActionSequence()))
         return gold
 
     def look(self) -> tuple[str, str]:
@@ -75,7 +75,7 @@ class Session:
         with self._turn() as interface:
             return self._simulator.call(lambda: (interface.getTaskDescription(), interface.freeActionLook()))
 
-    def step(self, action: str) -> Reply:
+    def step(self, action: str) -> SimulatorReply:
         """Carry out an action. One that makes the simulator raise an error changes nothing that can be relied on, and
         is invalid."""
         with self._turn() as interface:
@@ -92,16 +92,20 @@ class Session:
     def valid_actions(self) -> list[str]:
         """All actions that the simulator would carry out; takes tenths of a second."""
         with self._turn() as interface:
-            return self._unchanged(lambda: sorted(set(interface.getValidActionObjectCombinations())))
+            return self._unchanged(
+                lambda: sorted(set(self._simulator.texts(interface.getValidActionObjectCombinations())))
+            )
 
     def vocabulary(self) -> tuple[list[str], list[str]]:
         """The forms of actions, with OBJ for an object, and the objects that the agent sees."""
+        texts = self._simulator.texts
         with self._turn() as interface:
-            forms = self._unchanged(lambda: (list(interface.getPossibleActions()), list(interface.getPossibleObjects())))
-        return sorted(forms[0]), sorted(forms[1])
+            forms = self._unchanged(lambda: texts(interface.getPossibleActions()))
+            objects = self._unchanged(lambda: texts(interface.getPossibleObjects()))
+        return sorted(forms), sorted(objects)
 
     def _unchanged(self, function: Any) -> Any:
-        """The result of a question, without its traces in the globals."""
+        """The result of a question to the simulator, without traces in its globals."""
         before = self._simulator.call(self._simulator.read_globals)
         result = self._simulator.call(function)
         self._simulator.call(lambda: self._simulator.set_globals(before))
@@ -114,7 +118,7 @@ class Session:
         with simulator.lock:
             simulator.start()
             previous = simulator.active
-            if isinstance(previous, Session) and previous is not self:
+            if isinstance(previous, Experiment) and previous is not self:
                 previous._globals = simulator.call(simulator.read_globals)
             simulator.active = None
             if self._generation != simulator.generation:
@@ -140,11 +144,11 @@ class Session:
                 continue
 
 
-def _step(interface: Any, action: str) -> Reply:
+def _step(interface: Any, action: str) -> SimulatorReply:
     return _reply(interface, str(interface.step(action)))
 
 
-def _reply(interface: Any, text: str) -> Reply:
+def _reply(interface: Any, text: str) -> SimulatorReply:
     score = round(100 * interface.getScore())
     completed = bool(interface.getCompleted()) or score < 0
-    return Reply(text, score, completed, not text.startswith((_NO_ACTION, _UNKNOWN_ACTION, FAILED)))
+    return SimulatorReply(text, score, completed, not text.startswith((_NO_ACTION, _UNKNOWN_ACTION, FAILED)))
