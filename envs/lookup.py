@@ -10,6 +10,7 @@ without tasks is wrapped, see :mod:`gagpo.envs.plain`.
 from __future__ import annotations
 
 import copy
+import importlib.util
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, cast
@@ -68,9 +69,12 @@ def find_spec(env_id: str) -> EnvSpec:
 
 def _family(name: str) -> EnvSpec:
     """The registration of a family of reasoning-gym."""
-    import_from_here("reasoning_gym")
     from gagpo.envs.reasoning_gym.env import families
 
+    if importlib.util.find_spec("reasoning_gym") is None:
+        raise UnknownEnvironment(
+            f"environment 'reasoning_gym:{name}' needs the package reasoning-gym: pip install 'gagpo[reasoning-gym]'"
+        )
     if name not in families():
         raise UnknownEnvironment(f"environment 'reasoning_gym:{name}': unknown family; {hint(name, families())}")
     return EnvSpec(

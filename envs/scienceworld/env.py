@@ -11,7 +11,7 @@ import numpy as np
 
 from gagpo.envs.base import MarkovKey, Outcome, TextEnv
 from gagpo.envs.scienceworld.experiment import Experiment, SimulatorReply, Variation
-from gagpo.envs.scienceworld.simulator import SIMULATOR
+from gagpo.envs.scienceworld.simulator import SIMULATOR, simulator_command
 from gagpo.envs.scienceworld.variations import SPLITS, checked_simplifications, checked_tasks, task_set
 from gagpo.envs.tasks import Task, TaskSet
 
@@ -68,9 +68,8 @@ class ScienceWorldEnv(TextEnv):
         self.task_types = checked_tasks(task_types)
         self.simplifications = checked_simplifications(simplifications)
         self.admissible = admissible
-        simulator = SIMULATOR.take(self)
-        simulator.start()
-        self._experiment = Experiment(simulator)
+        simulator_command()  # raises an error if Java or the package is missing; Java starts with the first episode
+        self._experiment = Experiment(SIMULATOR.take(self))
         self._gold: list[str] = []
         self._score = 0
 

@@ -108,7 +108,7 @@ class Simulator:
             if self._process is not None and self._process.poll() is None:
                 return
             self._end()
-            command, folder = _command()
+            command, folder = simulator_command()
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,  # at its end Java exits
@@ -218,7 +218,7 @@ class Simulator:
                 gateway.close()
 
 
-def _command() -> tuple[list[str], Path]:
+def simulator_command() -> tuple[list[str], Path]:
     """The command that starts the simulator, and the folder that it needs as its working directory.
 
     Raises:
