@@ -160,18 +160,15 @@ class Simulator:
             ActionFailed: the simulator raised an error.
             SimulatorFailed: the process ended or did not answer; it was killed.
         """
-        from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+        from py4j.protocol import Py4JError, Py4JJavaError
 
         try:
             return function()
         except Py4JJavaError as error:
             raise ActionFailed(f"the simulator failed: {error.java_exception}") from None
-        except (Py4JNetworkError, OSError) as error:
+        except (Py4JError, OSError) as error:
             self._end()
             raise SimulatorFailed(f"the ScienceWorld process ended or did not answer: {error}") from None
-        except Py4JError as error:
-            self._end()
-            raise SimulatorFailed(f"the ScienceWorld process gave no answer: {error}") from None
         except BaseException:  # after an interrupt, a late answer must not answer the next call
             self._end()
             raise
