@@ -46,7 +46,11 @@ def test_simplifications_are_a_list_or_a_text(names: str | list[str], expected: 
         (checked_tasks, ["melt", 3], "unknown task type 3"),
         (checked_tasks, [], "at least one task"),
         (checked_simplifications, "openDoor", "unknown simplification 'openDoor'; nearest: openDoors"),
-        (lambda split: task_set(split, ("boil",), ""), "valid", "unknown split 'valid'; choose one of train, dev, test"),
+        (
+            lambda split: task_set(split, ("boil",), ""),
+            "valid",
+            "unknown split 'valid'; choose one of train, dev, test",
+        ),
     ],
 )
 def test_wrong_arguments_name_the_right_ones(check, value, words: str) -> None:
