@@ -158,7 +158,7 @@ def _list(problems: ProblemProcess, seeds: Mapping[str, range]) -> dict[str, lis
     digests: set[str] = set()
     total = sum(map(len, seeds.values()))
     with track(f"generating reasoning_gym:{problems.family}", total, "problems") as meter:
-        for split in reversed(seeds):
+        for split in reversed(list(seeds)):
             listed[split] = []
             for seed in seeds[split]:
                 digest = problems.problem(seed).digest

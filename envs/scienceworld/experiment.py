@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from gagpo.envs.scienceworld.simulator import ActionFailed, Globals, Simulator, SimulatorFailed
@@ -110,7 +111,7 @@ class Experiment:
             objects = self._unchanged(lambda: texts(interface.getPossibleObjects()))
         return sorted(forms), sorted(objects)
 
-    def _unchanged(self, function: Any) -> Any:
+    def _unchanged(self, function: Callable[[], list[str]]) -> list[str]:
         """The result of a question to the simulator, without traces in its globals."""
         before = self._simulator.call(self._simulator.read_globals)
         result = self._simulator.call(function)
@@ -144,10 +145,8 @@ class Experiment:
         start, interface = self._start, self._interface
         self._simulator.call(lambda: _load(interface, start, False))
         for action in self.history:
-            try:
-                self._simulator.call(lambda action=action: interface.step(action))
-            except ActionFailed:  # as it did the first time
-                continue
+            with suppress(ActionFailed):  # as it did the first time
+                self._simulator.call(functools.partial(interface.step, action))
 
 
 def _load(interface: Any, start: Variation, search: bool) -> str:

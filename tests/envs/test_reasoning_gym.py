@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -218,14 +219,13 @@ def test_every_family_is_exact_and_solved_by_its_own_answers() -> None:
 @pytest.mark.interop
 @pytest.mark.slow
 @installed
-def test_a_small_model_trains_on_a_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import subprocess
-
+def test_a_small_model_trains_on_a_family(tmp_path: Path) -> None:
     settings = {
         "name": "gcd",
         "model": "model",
         "environment": {"id": "reasoning_gym:gcd", "kwargs": {"max_value": 9}, "tasks": FEW["tasks"]},
         "rollout": {"tasks": 2, "samples": 2, "max_tokens": 12},
+        "algorithm": "gagpo",
         "training": {"iterations": 1},
         "evaluation": {"splits": ["test"], "tasks": 2},
         "sft": {"episodes": 8, "steps": 2, "model": {"layers": 1, "width": 32}},
