@@ -67,11 +67,11 @@ def test_without_the_package_one_line_says_what_to_install(monkeypatch: pytest.M
 @installed
 def test_a_problem_is_one_turn_with_its_own_verifier() -> None:
     env = make_env("reasoning_gym:gcd", {**FEW, "expert": True})
-    text, info = env.reset(options={"task": "test-1000001"})
+    text, info = env.reset(options={"task": "test-0001001"})
     gold = extract_answer(info["expert_action"])
     assert "Greatest Common Divisor" in text and (info["turn"], info["answer"]) == (0, "")
     assert env.step(info["expert_action"])[1:3] == (1.0, True)
-    env.reset(options={"task": "test-1000001"})
+    env.reset(options={"task": "test-0001001"})
     _, reward, terminated, truncated, info = env.step(f"<answer>{int(gold) + 1}</answer>")
     assert (reward, terminated, truncated) == (0.0, True, False)
     assert (info["success"], info["valid"], info["verdict"], info["answer"]) == (
@@ -80,7 +80,7 @@ def test_a_problem_is_one_turn_with_its_own_verifier() -> None:
         "wrong",
         str(int(gold) + 1),
     )
-    env.reset(options={"task": "test-1000001"})
+    env.reset(options={"task": "test-0001001"})
     _, reward, terminated, _, info = env.step(gold)
     assert (reward, terminated, info["valid"], info["verdict"]) == (0.0, True, False, "no_answer")
     assert markov_key("reasoning_gym:gcd") == "state"
