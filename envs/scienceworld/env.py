@@ -72,6 +72,7 @@ class ScienceWorldEnv(TextEnv):
         self._experiment = Experiment(SIMULATOR.take(self))
         self._gold: list[str] = []
         self._score = 0
+        self._listed: list[str] = []
 
     @property
     def process(self) -> int | None:
@@ -91,7 +92,9 @@ class ScienceWorldEnv(TextEnv):
 
     def act(self, action: str) -> Outcome:
         text = " ".join(action[:LONGEST_ACTION].split()).encode("utf-8", "replace").decode()
-        return self._outcome(self._experiment.step(text))
+        reply = self._experiment.step(text)
+        # The simulator lists a few actions, such as with one of several bees, that it then does not understand.
+        return self._outcome(reply._replace(valid=reply.valid or text in self._listed))
 
     def expert_action(self) -> str | None:
         """The next action of the gold path, or None if the agent has left it."""
@@ -110,7 +113,8 @@ class ScienceWorldEnv(TextEnv):
 
     def _outcome(self, reply: SimulatorReply) -> Outcome:
         reward, self._score = (reply.score - self._score) / 100, reply.score
-        listed = self._experiment.valid_actions() if self.admissible and not reply.completed else None
+        lists = self.admissible and not reply.completed
+        self._listed = self._experiment.valid_actions() if lists else []
         return Outcome(
             reply.text.strip(),
             reward,
@@ -118,7 +122,7 @@ class ScienceWorldEnv(TextEnv):
             success=reply.completed and reply.score >= 100,
             valid=reply.valid,
             state=self._state(),
-            admissible_actions=listed,
+            admissible_actions=self._listed if lists else None,
             extras={"score": reply.score},
         )
 

@@ -72,6 +72,17 @@ def test_valid_actions_are_listed_on_request_and_change_nothing() -> None:
 
 @pytest.mark.interop
 @pytest.mark.usefixtures("installed")
+def test_a_listed_action_is_valid_even_if_the_simulator_does_not_understand_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gagpo.envs.scienceworld.experiment.Experiment.valid_actions", lambda self: ["pick up bee 4"])
+    with closing(make_env("scienceworld", {**ANIMAL, "admissible": True})) as env:
+        env.reset(options={"task": "find-animal-0000"})
+        assert env.step("pick up bee 4")[4]["valid"] and not env.step("pick up bee 5")[4]["valid"]
+
+
+@pytest.mark.interop
+@pytest.mark.usefixtures("installed")
 def test_a_wrong_focus_ends_the_episode_with_a_negative_score() -> None:
     with closing(make_env("scienceworld", ANIMAL)) as env:
         env.reset(options={"task": "find-animal-0000"})
