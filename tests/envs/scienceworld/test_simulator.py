@@ -82,6 +82,7 @@ def test_a_process_that_does_not_answer_is_ended_and_replaced(simulator: Simulat
     assert first is not None
     os.kill(first, signal.SIGSTOP)
     for connection in simulator._gateway._gateway_client.deque:
+        connection.gateway_parameters.read_timeout = 0.2  # py4j sets it again before each call
         connection.socket.settimeout(0.2)
     with pytest.raises(SimulatorFailed, match="did not answer"):
         experiment.step("look around")
