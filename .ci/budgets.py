@@ -23,7 +23,7 @@ from pydantic import BaseModel
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("envs", "agents", "eval", "gagpo")
 OUTSIDE_CORE = (
-    *(f"envs/{name}" for name in ("alfworld", "webshop", "math", "sql", "web")),
+    *(f"envs/{name}" for name in ("alfworld", "webshop", "math", "sql", "web", "reasoning_gym", "scienceworld")),
     *(f"gagpo/{name}" for name in ("cli", "interop", "planning")),
     "eval",
 )

@@ -2,13 +2,15 @@
 
 ``module:Name-v0`` imports the module first, which may lie in the working directory; ``module:Class`` needs no
 registration. An installed package registers ids as entry points of ``gagpo.environments`` (``"Guess-v0" = "guess"``).
-``http://HOST:PORT`` is an environment on an OpenEnv server, and ``textarena:NAME`` a game of TextArena. An environment
+``http://HOST:PORT`` is an environment on an OpenEnv server, ``textarena:NAME`` a game of TextArena,
+``reasoning_gym:NAME`` a family of reasoning-gym, and ``scienceworld`` is ``gagpo/ScienceWorld-v0``. An environment
 without tasks is wrapped, see :mod:`gagpo.envs.plain`.
 """
 
 from __future__ import annotations
 
 import copy
+import importlib.util
 import inspect
 import traceback
 from collections.abc import Callable, Mapping
@@ -19,11 +21,15 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from gagpo.base.errors import GagpoError, InvalidArgument, first_line, is_termination
+from gagpo.base.nearest import hint
 from gagpo.base.registry import Registry, import_from_here
 from gagpo.envs.base import Info, Kwargs, MarkovKey
 
 ENVIRONMENTS: Registry[EnvSpec] = Registry("environment", "gagpo.environments", {})
 """Entry points of installed packages: the module that registers an id."""
+
+ALIASES = {"scienceworld": "gagpo/ScienceWorld-v0"}
+"""Short names of environments of this package."""
 
 
 class UnknownEnvironment(GagpoError, ValueError):
@@ -39,11 +45,14 @@ def find_spec(env_id: str) -> EnvSpec:
     """
     if env_id.startswith(("http://", "https://")):
         return _with_seeds(EnvSpec("gagpo/OpenEnv-v0", "gagpo.envs.openenv:Session", kwargs={"url": env_id}))
+    env_id = ALIASES.get(env_id, env_id)
     module, _, name = env_id.rpartition(":")
     try:
         if module == "textarena":
             import_from_here(module)
             return _with_seeds(EnvSpec(f"textarena/{name}", "gagpo.envs.textarena:Game", kwargs={"game": name}))
+        if module == "reasoning_gym":
+            return _family(name)
         own = getattr(import_from_here(module), name, None) if module else None
         if not module and name not in gymnasium.registry and (offer := ENVIRONMENTS.offered().get(name)):
             import_from_here(offer.module)
@@ -69,6 +78,25 @@ def find_spec(env_id: str) -> EnvSpec:
             place = traceback.extract_tb(error.__traceback__)[-1]
             reason += f" ({PurePath(place.filename).name}, line {place.lineno})"
         raise InvalidArgument(f"environment {env_id!r}: its module cannot be imported: {reason}") from error
+
+
+def _family(name: str) -> EnvSpec:
+    """The registration of a family of reasoning-gym."""
+    from gagpo.envs.reasoning_gym.env import families
+
+    if importlib.util.find_spec("reasoning_gym") is None:
+        raise UnknownEnvironment(
+            f"environment 'reasoning_gym:{name}' needs the package reasoning-gym: pip install 'gagpo[reasoning-gym]'"
+        )
+    if name not in families():
+        raise UnknownEnvironment(f"environment 'reasoning_gym:{name}': unknown family; {hint(name, families())}")
+    return EnvSpec(
+        f"reasoning_gym/{name}",
+        "gagpo.envs.reasoning_gym.env:ReasoningGymEnv",
+        order_enforce=False,
+        disable_env_checker=True,
+        kwargs={"family": name},
+    )
 
 
 def _with_seeds(spec: EnvSpec) -> EnvSpec:

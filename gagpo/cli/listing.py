@@ -67,12 +67,26 @@ def environments() -> list[Listed]:
     from gagpo.envs.lookup import ENVIRONMENTS
 
     own = [name for name in gymnasium.registry if name.startswith("gagpo/")]
-    found = [Listed("environment", name) for name in own]
+    found = [Listed("environment", name, problem=_missing(name)) for name in own]
     for point in ENVIRONMENTS.offered().values():
         package = point.dist.name if point.dist else point.module
         problem = _problem(point.module, point.name)
         found.append(Listed("environment", point.name, package=package, problem=problem))
     return sorted(found, key=lambda one: (one.package != "gagpo", one.name))
+
+
+def _missing(name: str) -> str:
+    """The package or program that an environment of the suite needs and that is not installed; empty if none."""
+    from gagpo.base.errors import MissingPackage
+    from gagpo.envs.scienceworld.simulator import simulator_command
+
+    if name != "gagpo/ScienceWorld-v0":
+        return ""
+    try:
+        simulator_command()
+    except MissingPackage as error:
+        return str(error)
+    return ""
 
 
 def _problem(module: str, name: str) -> str:
@@ -97,6 +111,7 @@ def everything(runs: Path = Path("runs"), models: Path = Path("data/models")) ->
 
     listed = [Listed("config", name, first_comment(path)) for name, path in shipped_configs().items()]
     listed += environments()
+    listed += _families_of_environments()
     listed += [Listed("algorithm", name) for name in sorted(PRESETS)]
     for package in ("transformers", "vllm"):
         missing = "" if find_spec(package) else f"the package {package} is not installed"
@@ -108,6 +123,24 @@ def everything(runs: Path = Path("runs"), models: Path = Path("data/models")) ->
     for kind, folder, mark in (("model", models, "config.json"), ("run", runs, "config.yaml")):
         listed += [Listed(kind, str(path.parent), package="") for path in sorted(folder.glob(f"*/{mark}"))]
     return listed
+
+
+def _families_of_environments() -> list[Listed]:
+    """How to name the environments of packages that are not registered one by one."""
+    packages = {
+        "reasoning_gym": ("reasoning_gym:leg_counting; one answer to a generated problem", "gagpo[reasoning-gym]"),
+        "textarena": ("textarena:GuessTheNumber-v0; single-player games", "textarena"),
+    }
+    return [
+        Listed(
+            "environment",
+            f"{package}:NAME",
+            f"such as {about}",
+            package,
+            "" if find_spec(package) else f"the package {package} is not installed: pip install '{install}'",
+        )
+        for package, (about, install) in packages.items()
+    ]
 
 
 def _origin(name: str) -> str:

@@ -77,7 +77,7 @@ class EnvironmentSettings(Options):
 
     id: str = Field(
         description="a registered id, module:Name-v0 or module:Class of a file in the working directory, "
-        "textarena:NAME, or http://HOST:PORT"
+        "reasoning_gym:NAME, textarena:NAME, or http://HOST:PORT"
     )
     split: str = Field("train", description="the split that is trained on")
     kwargs: Kwargs = Field({}, description="arguments of the environment's constructor")

@@ -1,0 +1,237 @@
+"""Families of reasoning-gym: tasks, verdicts, untrusted answers, invalid configurations, exactness, and training."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gagpo.agents.setup import make_env
+from gagpo.base.errors import InvalidArgument
+from gagpo.envs.check.check import check
+from gagpo.envs.lookup import UnknownEnvironment, find_spec, markov_key
+from gagpo.envs.reasoning_gym.env import extract_answer
+
+FEW = {"tasks": {"train": "0-9", "test": "1000-1003"}}
+WITHOUT_ANSWERS = {"boxnet", "rush_hour"}
+"""Families whose problems carry no answer."""
+
+installed = pytest.mark.usefixtures("package")
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("reasoning_gym", reason="the package reasoning-gym is not installed")
+    monkeypatch.setenv("GAGPO_DATA", str(tmp_path / "data"))
+
+
+def score(family: str, answer: str) -> tuple[float, str]:
+    """The reward of an answer to the first task of a family, and the verdict."""
+    env = make_env(f"reasoning_gym:{family}", {"tasks": {"train": "0-1", "test": "2-3"}})
+    try:
+        env.reset(options={"task": "train-0000000"})
+        _, reward, terminated, _, info = env.step(f"<answer>{answer}</answer>")
+    finally:
+        env.close()
+    assert terminated
+    return reward, info["verdict"]
+
+
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        ("It is <answer> 2 </answer>.", "2"),
+        ("<answer>1</answer> no, <answer>2\n3</answer>", "2\n3"),
+        ("<think><answer>1</answer></think> I do not know", ""),
+        ("2", ""),
+        ("</answer>2<answer>", ""),
+        ("<answer>" * 20_000, ""),
+        ("<answer>\ud800</answer>", "?"),
+    ],
+)
+def test_the_answer_is_what_stands_between_the_last_tags(response: str, answer: str) -> None:
+    assert extract_answer(response) == answer
+
+
+def test_without_the_package_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gagpo.envs.lookup.importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UnknownEnvironment, match=r"pip install 'gagpo\[reasoning-gym\]'"):
+        find_spec("reasoning_gym:gcd")
+
+
+@pytest.mark.interop
+@installed
+def test_a_problem_is_one_turn_with_its_own_verifier() -> None:
+    env = make_env("reasoning_gym:gcd", {**FEW, "expert": True})
+    text, info = env.reset(options={"task": "test-0001001"})
+    gold = extract_answer(info["expert_action"])
+    assert "Greatest Common Divisor" in text and (info["turn"], info["answer"]) == (0, "")
+    assert env.step(info["expert_action"])[1:3] == (1.0, True)
+    env.reset(options={"task": "test-0001001"})
+    _, reward, terminated, truncated, info = env.step(f"<answer>{int(gold) + 1}</answer>")
+    assert (reward, terminated, truncated) == (0.0, True, False)
+    assert (info["success"], info["valid"], info["verdict"], info["answer"]) == (
+        False,
+        True,
+        "wrong",
+        str(int(gold) + 1),
+    )
+    env.reset(options={"task": "test-0001001"})
+    _, reward, terminated, _, info = env.step(gold)
+    assert (reward, terminated, info["valid"], info["verdict"]) == (0.0, True, False, "no_answer")
+    assert markov_key("reasoning_gym:gcd") == "state"
+    env.close()
+
+
+@pytest.mark.interop
+@installed
+def test_no_question_is_in_two_splits(tmp_path: Path) -> None:
+    """``coin_flip`` has few problems with small numbers: most seeds repeat one."""
+    kwargs = {"tasks": {"train": "0-39", "test": "40-49"}, "max_trials": 4}
+    env = make_env("reasoning_gym:coin_flip", kwargs)
+    train, test = env.tasks("train"), env.tasks("test")
+    digests = [task.digest for tasks in (train, test) for task in tasks]
+    assert len(set(digests)) == len(digests) and 0 < len(train) < 40
+    grown = make_env("reasoning_gym:coin_flip", {**kwargs, "tasks": {"train": "0-20", "test": "40-49"}})
+    assert grown.tasks("test").hash == test.hash  # held-out tasks do not depend on the training seeds
+    (file, _) = sorted((tmp_path / "data" / "reasoning_gym").glob("*.json"))
+    file.write_text("{")  # a damaged list is made again
+    again = make_env("reasoning_gym:coin_flip", kwargs)
+    assert (again.tasks("train").hash, again.tasks("test").hash) == (train.hash, test.hash)
+    env.close(), grown.close(), again.close()
+
+
+@pytest.mark.interop
+@installed
+@pytest.mark.parametrize(
+    ("family", "answer"),
+    [
+        ("polynomial_multiplication", "__import__('os').system('touch {}')"),
+        ("polynomial_multiplication", "open('{}', 'w')"),
+        ("simple_integration", "(lambda: open('{}', 'w'))()"),
+        ("countdown", "eval(\"open('{}', 'w')\")"),
+        ("puzzle24", "().__class__.__base__.__subclasses__()"),
+        ("spiral_matrix", "[open('{}', 'w')]"),
+        ("string_insertion", "[__import__('os').system('touch {}')]"),
+        ("binary_matrix", "[[__import__('pathlib').Path('{}').touch()]]"),
+        ("n_queens", "exec('open({}, 1)')"),
+    ],
+)
+def test_an_answer_is_never_evaluated(family: str, answer: str, tmp_path: Path) -> None:
+    reward, verdict = score(family, answer.format(tmp_path / "trace"))
+    assert reward < 0.1 and verdict in ("wrong", "partial")
+    assert not (tmp_path / "trace").exists()
+
+
+@pytest.mark.interop
+def test_the_verifiers_that_evaluate_are_known() -> None:
+    """A new version of the package must not bring another ``eval`` of an answer."""
+    package = pytest.importorskip("reasoning_gym", reason="the package reasoning-gym is not installed")
+    from gagpo.envs.reasoning_gym.evaluation import LITERALS
+
+    folder = Path(package.__file__).parent
+    evaluating = {}
+    for path in folder.rglob("*.py"):
+        calls = re.findall(r"(?<![\w.])(?:eval|exec)\((\w+)", path.read_text(encoding="utf-8"))
+        evaluating[".".join(("reasoning_gym", *path.relative_to(folder).with_suffix("").parts))] = set(calls)
+    assert {name for name, arguments in evaluating.items() if "answer" in arguments} == set(LITERALS)
+    own = {"exp", "entry", "problem", "problem_str", "fraction", "rng", "full_code", "answer"}
+    assert set().union(*evaluating.values()) <= own
+
+
+@pytest.mark.interop
+@installed
+@pytest.mark.parametrize(
+    ("family", "answer", "verdict"),
+    [
+        ("countdown", "9**9**9**9", "timeout"),  # seconds of CPU time
+        ("gcd", "9" * 60_000, "wrong"),  # too long
+        ("prime_factorization", "x", "wrong"),  # the verifier raises an error
+        ("game_of_life_halting", "nothing of this kind", "wrong"),  # the verifier accepts anything
+    ],
+)
+def test_hostile_answers_get_a_verdict(family: str, answer: str, verdict: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gagpo.envs.reasoning_gym.problems.SCORING_CPU_SECONDS", 0.5)
+    assert score(family, answer)[1] == verdict
+
+
+@pytest.mark.interop
+@installed
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        ({"min_number": 3}, "has no argument 'min_number'; nearest: min_numbers"),
+        ({"min_value": -1}, "invalid configuration: min_value must be positive"),
+        ({"size": 3}, "set by tasks, not by size"),
+        ({"max_turns": 2}, r"max_turns must be 1: .*\(got 2\)"),
+        ({"tasks": {"train": "0-9", "test": "5-12"}}, "share seeds"),
+    ],
+)
+def test_invalid_configurations_are_reported(kwargs: dict, words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        make_env("reasoning_gym:gcd", kwargs).reset()
+
+
+@pytest.mark.interop
+@installed
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("leg_countng", "nearest: leg_counting"), ("composite", "unknown family"), ("", "unknown family")],
+)
+def test_an_unknown_family_names_the_nearest(name: str, words: str) -> None:
+    with pytest.raises(UnknownEnvironment, match=words):
+        find_spec(f"reasoning_gym:{name}")
+
+
+@pytest.mark.interop
+@pytest.mark.slow
+@installed
+@pytest.mark.parametrize("family", ["gcd", "word_ladder", "sudoku"])
+def test_the_checks_pass(family: str) -> None:
+    findings = check(f"reasoning_gym:{family}", FEW, episodes=3)
+    assert [(found.name, found.detail) for found in findings if not found.ok] == []
+
+
+@pytest.mark.interop
+@pytest.mark.slow
+def test_every_family_is_exact_and_solved_by_its_own_answers() -> None:
+    pytest.importorskip("reasoning_gym", reason="the package reasoning-gym is not installed")
+    from gagpo.envs.reasoning_gym.env import families
+    from gagpo.envs.reasoning_gym.problems import ProblemProcess
+
+    assert len(families()) >= 105
+    for family in families():
+        one, other = (ProblemProcess(family, {"seed": 0, "size": 1100}) for _ in range(2))
+        problems = {seed: one.problem(seed) for seed in (3, 0, 1050)}
+        assert problems == {seed: other.problem(seed) for seed in (0, 3, 1050)}, family
+        if family not in WITHOUT_ANSWERS:
+            for seed, problem in problems.items():
+                assert problem.answer is not None, family
+                assert one.score(seed, problem.answer) == (1.0, "correct"), family
+        assert one.score(3, "nothing of this kind")[1] != "correct", family
+        one.close(), other.close()
+
+
+@pytest.mark.interop
+@pytest.mark.slow
+@installed
+def test_a_small_model_trains_on_a_family(tmp_path: Path) -> None:
+    settings = {
+        "name": "gcd",
+        "model": "model",
+        "environment": {"id": "reasoning_gym:gcd", "kwargs": {"max_value": 9}, "tasks": FEW["tasks"]},
+        "rollout": {"tasks": 2, "samples": 2, "max_tokens": 12},
+        "algorithm": "gagpo",
+        "training": {"iterations": 1},
+        "evaluation": {"splits": ["test"], "tasks": 2},
+        "sft": {"episodes": 8, "steps": 2, "model": {"layers": 1, "width": 32}},
+    }
+    (tmp_path / "run.yaml").write_text(json.dumps(settings))
+    command = [sys.executable, "-m", "gagpo", "train", "run.yaml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert (tmp_path / "runs/gcd/report.html").is_file()
