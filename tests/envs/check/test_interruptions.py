@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 import subprocess
 import sys
@@ -36,7 +37,9 @@ class Stuck(CorridorEnv):
 def test_a_signal_ends_the_command(number: signal.Signals, status: int, tmp_path: Path) -> None:
     (tmp_path / "stuck.py").write_text(STUCK)
     command = [sys.executable, "-m", "gagpo", "check", "stuck:Stuck"]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+    # A process that a shell starts in the background ignores SIGINT, and so do its children, unless it is reset.
+    heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, preexec_fn=heed) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "stuck\n"
         process.send_signal(number)
