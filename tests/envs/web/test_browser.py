@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import http.server
 import os
 import signal
@@ -323,8 +324,10 @@ def test_a_killed_browser_is_an_error_and_the_next_visit_starts_another(own_brow
     started = psutil.Process(own_browser._driver.capabilities["goog:processID"])
     if victim != "page":
         {"browser": started, "driver": started.parent(), "supervisor": supervisor}[victim].kill()
+    deadline = time.monotonic() + 20
     with pytest.raises((BrowserLost, PageHung)):
-        own_browser.command("Page.crash" if victim == "page" else "Page.getNavigationHistory")
+        while time.monotonic() < deadline:  # the driver ends a moment after its supervisor
+            own_browser.command("Page.crash" if victim == "page" else "Page.getNavigationHistory")
     assert opened(own_browser, lambda request: Response(b"hello")) == "hello"
     assert not psutil.wait_procs(all_processes, timeout=10)[1]
 
@@ -357,7 +360,10 @@ def test_a_killed_owner_takes_its_browser_and_the_folder_along(number, short_fol
         "print(browser._driver.capabilities['goog:processID'], flush=True); time.sleep(60)"
     )
     variables = {**os.environ, "TMPDIR": str(short_folder)}
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=variables) as process:
+    # A process that a shell starts in the background ignores SIGINT, and so do its children, unless it is reset.
+    heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables, preexec_fn=heed) as process:
         started = psutil.Process(int(process.stdout.readline()))
         orphans = [started, started.parent(), started.parent().parent(), *started.children(recursive=True)]
         process.send_signal(number)

@@ -29,7 +29,7 @@ ABLATIONS = {
         "algorithm.controllers.agpo.radius.skewness=0.5",
     ],
     "AGPO's temperature alone": ["algorithm=agpo_adaptive", "algorithm.controllers.agpo={radius: null, probe: 4}"],
-    "AGPO, asymmetric, without penalty": ["algorithm=agpo_asymmetric", "algorithm.credit.bonus=0"],
+    "AGPO, asymmetric, half the penalty": ["algorithm=agpo_asymmetric", "algorithm.credit.bonus=-0.5"],
     "SAPO with one temperature": ["algorithm=sapo", "algorithm.gate.negative=1.0", "training.epochs=2"],
     "DAPO with a short buffer": [
         "algorithm=dapo",
