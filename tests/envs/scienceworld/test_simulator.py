@@ -107,6 +107,7 @@ def test_without_the_package_one_line_says_what_to_install(monkeypatch: pytest.M
         simulator_command()
 
 
+@pytest.mark.interop
 @pytest.mark.parametrize(("program", "words"), [("exit 1", "Java ended"), ("sleep 60", "no port within 0.2 s")])
 def test_java_that_does_not_start_is_reported(
     program: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
