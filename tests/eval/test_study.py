@@ -31,7 +31,6 @@ def row(label, seed, after, **more):
         ("credits-shop", None),
         ("swept/credits", None),
         ("algorithms", None),
-        ("ablations", None),
         ("maths", None),
     ],
 )

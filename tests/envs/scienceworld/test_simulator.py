@@ -112,6 +112,7 @@ def test_without_the_package_one_line_says_what_to_install(monkeypatch: pytest.M
 def test_java_that_does_not_start_is_reported(
     program: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("scienceworld", reason="the optional package scienceworld is not installed")
     script = tmp_path / "java"
     script.write_text(f"#!/bin/sh\n{program}\n")
     script.chmod(0o755)
