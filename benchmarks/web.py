@@ -62,7 +62,7 @@ Count = tuple[int, float]
 """Steps, and the seconds that they and their resets took; starting a browser does not count."""
 
 
-def ours(episodes: int) -> Count:
+def measure_gagpo(episodes: int) -> Count:
     """gagpo/Web-v0, one browser for all kinds."""
     from gagpo.envs.web.env import WebEnv
 
@@ -137,7 +137,7 @@ def main() -> None:
     parser.add_argument("--browsergym", metavar="PYTHON", help="an interpreter with browsergym-miniwob")
     parser.add_argument("--out", type=Path, help="file for the result")
     options = parser.parse_args()
-    plays: dict[str, Callable[[int], Count]] = {"gagpo/Web-v0": ours, "miniwob": bare}
+    plays: dict[str, Callable[[int], Count]] = {"gagpo/Web-v0": measure_gagpo, "miniwob": bare}
     if options.browsergym:
         plays["BrowserGym"] = browsergym(options.browsergym)
     rates: dict[str, list[float]] = {name: [] for name in plays}
