@@ -30,17 +30,20 @@ def _alarm(number: int, frame: object) -> None:
 def cpu_limit(seconds: float) -> Iterator[None]:
     """Raise :class:`OutOfTime` in the body after ``seconds`` of CPU time; kill the process two seconds later.
 
-    The kill is for code that does not return to the interpreter, such as a power of huge integers.
+    The kill is for code that does not return to the interpreter, such as a power of huge integers. Afterwards the
+    process has its former limit: one left behind would kill it without a word, seconds of CPU time later.
     """
     used = resource.getrusage(resource.RUSAGE_SELF)
-    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-    resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime + seconds) + 2, hard))
-    signal.signal(signal.SIGPROF, _alarm)
+    former = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime + seconds) + 2, former[1]))
+    handler = signal.signal(signal.SIGPROF, _alarm)
     signal.setitimer(signal.ITIMER_PROF, seconds, 0.2)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, handler)
+        resource.setrlimit(resource.RLIMIT_CPU, former)
 
 
 def compare(gold: str, prediction: str, seconds: float) -> str:

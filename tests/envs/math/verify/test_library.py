@@ -1,5 +1,8 @@
 """The reading of math-verify as the last resort of a verifier process."""
 
+import resource
+import signal
+
 import pytest
 
 from gagpo.envs.math.verify import library, worker
@@ -32,3 +35,17 @@ def test_a_process_asks_it_only_about_what_cannot_be_read(gold, answer, same, mo
 
     monkeypatch.setattr(worker, "same", unreadable)
     assert worker.compare(gold, answer, 20.0) == ("match" if same else "unparsable")
+
+
+def test_a_comparison_leaves_no_limit_behind():
+    """A limit left in a process that goes on would kill it later, without a message."""
+    former, handler = resource.getrlimit(resource.RLIMIT_CPU), signal.signal(signal.SIGPROF, signal.SIG_IGN)
+    chosen = (10**6, former[1])
+    resource.setrlimit(resource.RLIMIT_CPU, chosen)
+    try:
+        assert worker.compare("x + 1", "1 + x", 20.0) == "match"
+        assert resource.getrlimit(resource.RLIMIT_CPU) == chosen
+        assert signal.getsignal(signal.SIGPROF) == signal.SIG_IGN
+    finally:
+        resource.setrlimit(resource.RLIMIT_CPU, former)
+        signal.signal(signal.SIGPROF, handler)
