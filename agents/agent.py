@@ -11,10 +11,11 @@ from pydantic import JsonValue
 
 from gagpo.agents.context import Context, Prompting, Rejection
 from gagpo.agents.engines.base import Engine, Request, Response, Sampling, require_stop
-from gagpo.agents.episodes import Episode, Turn
 from gagpo.base.errors import InvalidArgument
+from gagpo.data.episodes import Episode, Turn
 from gagpo.envs.program.messages import Completion
 from gagpo.envs.tasks import split_task
+from gagpo.envs.tools import separate
 
 
 @dataclass
@@ -200,7 +201,7 @@ class ExpertAgent:
             if rng.random() < 0.5:
                 action = slip(expert, action, rng)
             return Turn("", action, action, trainable=False)
-        return Turn.acting(expert)
+        return Turn.acting(separate(expert))
 
     def forget(self, slot: int) -> None:
         pass

@@ -12,10 +12,10 @@ from gagpo.agents.call_formats import MARKS
 from gagpo.agents.chat_template import DATE, TemplateFailed
 from gagpo.agents.encoding import THOUGHT, TextEncoder
 from gagpo.agents.engines.base import Response, end_of_response, stop_tokens
-from gagpo.agents.episodes import Ids, Turn
 from gagpo.agents.prompts import Message, Prompt
 from gagpo.agents.toolbox import Phrasing, Toolbox, answer_messages, format_of
 from gagpo.base.errors import InvalidArgument
+from gagpo.data.episodes import Ids, Turn
 from gagpo.envs.tools import Tool
 
 _MARK = "\u241e"  # stands for a message while the chat template is probed; no template alters it

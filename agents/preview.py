@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from gagpo.agents.context import Context
-from gagpo.agents.episodes import Turn
 from gagpo.agents.setup import make_env
 from gagpo.base.errors import InvalidArgument, is_termination
+from gagpo.data.episodes import Turn
 from gagpo.envs.base import TextEnv
 from gagpo.envs.pool.wire import describe
+from gagpo.envs.tools import separate
 
 FIXED = "look"  # the answer where nothing else is known
 
@@ -40,7 +41,7 @@ def preview(env: TextEnv, context: Context, task: str, answer: str | None = None
     over = False
     while not over:
         action, source = _choice(info)
-        text = context.phrasing.write(Turn.acting(action)) if answer is None else answer
+        text = context.phrasing.write(Turn.acting(separate(action))) if answer is None else answer
         response_ids = context.response(text)
         turn = context.turn(response_ids)
         turn.observation, turn.response_ids = observation, response_ids

@@ -16,10 +16,10 @@ from gagpo.agents.chat_template import TemplateFailed
 from gagpo.agents.context import Context, Prompting, Rejection
 from gagpo.agents.encoding import Ids
 from gagpo.agents.engines.base import Response
-from gagpo.agents.episodes import Turn
 from gagpo.agents.prompts import Message, Prompt
 from gagpo.agents.toolbox import format_of
 from gagpo.base.errors import GagpoError, first_line
+from gagpo.data.episodes import Turn
 from gagpo.envs.program.messages import Completion, Json, unexpected
 from gagpo.envs.tools import CallError, read_call
 

@@ -9,9 +9,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from gagpo.agents.agent import Agent, AsyncAgent, EpisodeState
-from gagpo.agents.engines.spans import span
-from gagpo.agents.episodes import Episode, Turn
+from gagpo.data.episodes import Episode, Turn
 from gagpo.envs.pool import Event, Pool
+from gagpo.model.spans import span
 
 POLL_SECONDS = 0.005  # wait for the agent before the pool is checked again
 

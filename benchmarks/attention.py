@@ -3,7 +3,7 @@
     python benchmarks/attention.py [--lengths 64 200 400 1000 2000 4000] [--rounds 7]
 
 All three read the same rows forward and backward, taking turns; the figures are medians of processor time, as ratios
-to the fused kernel. Blocks are what :mod:`gagpo.agents.engines.flat.kernels` uses for rows in bfloat16.
+to the fused kernel. Blocks are what :mod:`gagpo.model.flat.kernels` uses for rows in bfloat16.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from gagpo.agents.engines.flat import kernels
-from gagpo.agents.engines.flat.packed import PackedRows
+from gagpo.model.flat import kernels
+from gagpo.model.flat.packed import PackedRows
 
 TOKENS, HEADS, SHARED, SIZE = 4000, 6, 2, 32
 BLOCK = kernels.BLOCK

@@ -24,10 +24,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gagpo.agents.episodes import Episode, Turn
 from gagpo.base.child import free_port
 from gagpo.base.interpreter import module_command
 from gagpo.collecting.distributed_rollout import packed, unpacked
+from gagpo.data.episodes import Episode, Turn
 from gagpo.distributed.environment import ENVIRONMENT
 from gagpo.distributed.ranks import joined
 from gagpo.learning.batch import build_rows

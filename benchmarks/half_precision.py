@@ -20,12 +20,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gagpo.agents.precision import KERNELS
 from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Credit
 from gagpo.learning.batch import Row
 from gagpo.learning.packing import Packing
 from gagpo.learning.update import Updater
+from gagpo.model.dtypes import KERNELS
 from gagpo.sft.small_model import ModelShape, create, train_tokenizer
 
 WAYS = ("exact", "bounded", "rounded", "float32")

@@ -23,7 +23,6 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.allocated import Allocated
-from gagpo.agents.engines.flat import attention
 from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Credit
 from gagpo.learning import forward
@@ -31,6 +30,7 @@ from gagpo.learning.batch import Row
 from gagpo.learning.logprobs import hidden_of, token_logprobs
 from gagpo.learning.packing import MicroBatch, Packing
 from gagpo.learning.update import Updater
+from gagpo.model.flat import attention
 
 VOCABULARY = 151_936  # Qwen2.5
 TOLERANCE = 1e-5

@@ -17,9 +17,9 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from gagpo.agents.engines.base import Request, Sampling
-from gagpo.agents.engines.flat import attention
 from gagpo.agents.engines.transformers import TransformersEngine
-from gagpo.agents.precision import bound_kernels, dtype_of
+from gagpo.model.dtypes import bound_kernels, dtype_of
+from gagpo.model.flat import attention
 
 VOCABULARY, FIRST, SEEN, STOPS = 49152, 300, 60, 6000  # every token below STOPS ends a response
 SHAPE = {"hidden_size": 576, "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3}

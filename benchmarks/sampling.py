@@ -32,8 +32,8 @@ Sampler = Callable[[list[list[int]], int], list[list[int]]]
 
 def ours(model: str, dtype: str) -> Sampler:
     from gagpo.agents.engines.base import Request, Sampling
-    from gagpo.agents.model import load_model, load_tokenizer
     from gagpo.agents.setup import make_engine
+    from gagpo.model.loading import load_model, load_tokenizer
 
     engine = make_engine("transformers", load_model(model), load_tokenizer(model), dtype=dtype)
     engine.stops = []  # every response has equally many tokens

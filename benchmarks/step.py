@@ -27,9 +27,9 @@ import numpy as np
 import torch
 
 from benchmarks.starters.lexicon import lexicon
-from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.envs.alfworld.env import ALFWorldEnv
 from gagpo.envs.base import Outcome
+from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import parse
 from gagpo.sft.small_model import ModelShape, build, save_folder

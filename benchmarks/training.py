@@ -22,13 +22,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gagpo.agents.model import load_model
 from gagpo.credit import Credit
 from gagpo.learning.batch import Row
 from gagpo.learning.forward import autocast
 from gagpo.learning.logprobs import token_logprobs
 from gagpo.learning.packing import Packing
 from gagpo.learning.update import Updater
+from gagpo.model.loading import load_model
 from gagpo.objectives import Correction
 from gagpo.settings import RunSettings, load
 from gagpo.sft.small_model import ModelShape, create, shape_for, train_tokenizer

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gagpo.agents.agent import Agent
-from gagpo.agents.episodes import Decode, Episode, write_episodes
 from gagpo.agents.rollout import Clock, group_jobs, rollout
 from gagpo.agents.setup import make_env, tasks_of
 from gagpo.base import durable
 from gagpo.base.errors import GagpoError
 from gagpo.base.progress import track
+from gagpo.data.episodes import Decode, Episode, write_episodes
 from gagpo.envs import TextEnv
 from gagpo.envs.lookup import with_split
 from gagpo.envs.pool import Pool

@@ -21,9 +21,9 @@ from typing import Any, BinaryIO
 from filelock import FileLock, Timeout
 from pydantic import FiniteFloat
 
-from gagpo.agents.episodes import Episode
 from gagpo.base.durable import naming
 from gagpo.base.errors import GagpoError, InvalidArgument
+from gagpo.data.episodes import Episode
 from gagpo.runs.reading import parse, validated
 
 FORMAT = "gagpo journal 2"

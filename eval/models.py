@@ -16,9 +16,7 @@ from gagpo.agents.api.answer import Usage
 from gagpo.agents.api.client import ApiClient, ApiError
 from gagpo.agents.api.settings import ApiSettings
 from gagpo.agents.engines.base import Sampling
-from gagpo.agents.pretrained import folder_of
 from gagpo.agents.setup import language_agent, make_engine, make_env
-from gagpo.agents.starters import find, is_starter
 from gagpo.base.errors import InvalidArgument, is_termination
 from gagpo.envs.arguments import require_arguments
 from gagpo.envs.pool.wire import describe
@@ -37,6 +35,8 @@ from gagpo.eval.request import (
 )
 from gagpo.eval.results import EvalResult
 from gagpo.eval.trust import require_engine_trust, require_environment_trust
+from gagpo.model.pretrained import folder_of
+from gagpo.model.starters import find, is_starter
 from gagpo.runs.reading import in_one_line
 from gagpo.runs.run_folder import RunFolder, named
 from gagpo.settings import EngineSettings, RunSettings, SettingsError, load
@@ -149,7 +149,7 @@ def _player(panel: ChosenPanel, run: RunSettings | None, which: str | None, like
         kwargs = {**kwargs, "expert": True}
         _require_expert(request.environment or "", kwargs, panel.tasks.ids[0])
         return Player(ExpertAgent(), "expert", {"weights": ""}, None, kwargs)
-    from gagpo.agents.model import commit_of  # torch, which the random agent and the expert do not need
+    from gagpo.model.loading import commit_of  # torch, which the random agent and the expert do not need
 
     folder = _folder(request, run, which)
     revision = request.revision or (like.revision if like is not None and like.model == request.model else None)
@@ -195,7 +195,7 @@ def _language_agent(
     folder: str, commit: str | None, panel: ChosenPanel, run: RunSettings | None, like: RunSettings | None
 ) -> LanguageAgent:
     """The loaded model. Only the request allows its own code to run: a run folder may come from somebody else."""
-    from gagpo.agents.model import load_model, load_tokenizer
+    from gagpo.model.loading import load_model, load_tokenizer
 
     request, settings = panel.request, run or like
     sampler, trust = settings.engine if settings else EngineSettings(), request.trust_remote_code

@@ -18,9 +18,9 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StrictBool, StrictStr
 from pydantic.dataclasses import dataclass
 
-from gagpo.agents.episodes import Episode
 from gagpo.base import durable
 from gagpo.base.errors import InvalidArgument
+from gagpo.data.episodes import Episode
 from gagpo.envs.lookup import choosing
 from gagpo.eval.statistics import Interval, cluster_bootstrap, clustered_wilson, pass_at_k
 from gagpo.runs.reading import BadResult, Document, parse, read_text, shortened, validated

@@ -18,9 +18,11 @@ TOPS = ("envs", "agents", "eval", "gagpo")
 
 ORDER = (
     {"base"},
-    {"envs", "trackers"},
-    {"agents"},
+    {"data"},
     {"credit", "objectives"},
+    {"envs", "trackers"},
+    {"model"},
+    {"agents"},
     {"controllers"},
     {"algorithms"},
     {"settings"},

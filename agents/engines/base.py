@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from gagpo.agents import chat_template
-from gagpo.agents.precision import name_of, require_known
 from gagpo.base.errors import InvalidArgument
+from gagpo.model.dtypes import name_of, require_known
+from gagpo.model.shape import config_of
 
 if TYPE_CHECKING:  # agents behind a server need neither
     import torch
     from transformers import PreTrainedConfig
+
+    from gagpo.model.weights import NamedTensor
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,6 @@ class Response:
 
 
 Finished = tuple[Request, Response]
-NamedTensor = tuple[str, "torch.Tensor"]
 
 
 class Engine(Protocol):
@@ -185,11 +187,6 @@ class ModelEngine(Engine):
             raise InvalidArgument(
                 f"prompt and max_tokens need {longest} tokens, the model's limit is {self.max_length}"
             )
-
-
-def config_of(model: torch.nn.Module) -> PreTrainedConfig:
-    """The config of a transformers model."""
-    return model.config  # type: ignore[return-value]
 
 
 def context_limit(config: PreTrainedConfig, wanted: int | None = None) -> int:

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from gagpo.agents.engines.attention_check import tolerance_of, worst
-from gagpo.agents.engines.flat.attention import is_flat
 from gagpo.agents.engines.transformers import PREFILL_TOKENS, DecodingRow, TransformersEngine
-from gagpo.agents.model import ModelError
+from gagpo.model.attention_check import tolerance_of, worst
+from gagpo.model.flat.attention import is_flat
+from gagpo.model.loading import ModelError
 
 CACHES = ("past_key_values", "cache_params")  # names of the states that families return
 PIECES = (3, 2, 2)  # tokens read at a time to check a cache

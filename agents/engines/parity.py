@@ -15,11 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gagpo.agents.engines.base import NamedTensor, Request, Response, Sampling, config_of
-from gagpo.agents.engines.flat.attention import forward
-from gagpo.agents.engines.flat.packed import PackedRows
-from gagpo.agents.engines.weights import copy_tensors
-from gagpo.agents.model import ModelError, untrained
+from gagpo.agents.engines.base import Request, Response, Sampling
+from gagpo.model.flat.attention import forward
+from gagpo.model.flat.packed import PackedRows
+from gagpo.model.loading import ModelError, untrained
+from gagpo.model.shape import config_of
+from gagpo.model.weights import NamedTensor, copy_tensors
 
 TOLERANCE = 1e-3  # of a log-probability, in float32
 NOISE, RISE = 2e-3, 4.0  # KL of rounding alone; factor by which a later copy's may exceed the first one's

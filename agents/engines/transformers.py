@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from gagpo.agents.engines.adapters import merge
-from gagpo.agents.engines.base import Finished, ModelEngine, NamedTensor, Request, Response, Sampling
-from gagpo.agents.engines.flat.attention import forward, is_flat
-from gagpo.agents.engines.flat.graphs import RecordedSteps
-from gagpo.agents.engines.flat.slots import SlotCache
-from gagpo.agents.engines.spans import span
-from gagpo.agents.engines.weights import copy_tensors
-from gagpo.agents.precision import dtype_of
+from gagpo.agents.engines.base import Finished, ModelEngine, Request, Response, Sampling
 from gagpo.base.errors import InvalidArgument
+from gagpo.model.adapters import merge
+from gagpo.model.dtypes import dtype_of
+from gagpo.model.flat.attention import forward, is_flat
+from gagpo.model.flat.graphs import RecordedSteps
+from gagpo.model.flat.slots import SlotCache
+from gagpo.model.spans import span
+from gagpo.model.weights import NamedTensor, copy_tensors
 
 PREFILL_TOKENS = 8192  # most padded prompt tokens of one forward pass
 READING = 4  # decoding steps that take as long as reading prompts, where steps are recorded

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
-from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.base.errors import InvalidArgument
+from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.sft.small_model import save_folder
 
 

@@ -17,12 +17,12 @@ import torch
 from benchmarks.starters.lexicon import lexicon
 from benchmarks.starters.players import CorrectedAgent, StubbornExpert
 from benchmarks.starters.recipe import Recipe, load_recipe
-from gagpo.agents.episodes import Episode
-from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.setup import language_agent, make_engine, make_env
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.progress import track
+from gagpo.data.episodes import Episode
 from gagpo.envs.base import Kwargs
+from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.settings.derived import RECIPE, refuse_other
 from gagpo.settings.derived import recipe as settings_of
 from gagpo.sft.demonstrations import (

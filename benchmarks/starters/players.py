@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from gagpo.agents.agent import EpisodeState, ExpertAgent, LanguageAgent, slip
-from gagpo.agents.episodes import Turn
 from gagpo.base.errors import InvalidArgument
+from gagpo.data.episodes import Turn
 
 
 def require_probability(name: str, value: float) -> None:

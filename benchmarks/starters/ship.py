@@ -18,14 +18,14 @@ from pathlib import Path
 import torch
 
 from benchmarks.starters.recipe import load_recipe
-from gagpo.agents import starters
-from gagpo.agents.model import load_model, load_tokenizer, save
 from gagpo.agents.setup import make_env
-from gagpo.agents.starters import FORMAT, MANIFEST, SETTINGS
 from gagpo.base import durable
 from gagpo.base.core_schema import read_mapping, write_yaml
 from gagpo.base.errors import GagpoError
 from gagpo.eval.results import EvalResult
+from gagpo.model import starters
+from gagpo.model.loading import load_model, load_tokenizer, save
+from gagpo.model.starters import FORMAT, MANIFEST, SETTINGS
 from gagpo.settings import load
 from gagpo.settings.derived import RECIPE
 

@@ -12,9 +12,9 @@ import torch
 
 from benchmarks.studies.policy import SmallAgent, SmallPolicy, read_states
 from gagpo.agents.agent import EpisodeState
-from gagpo.agents.episodes import Episode, Turn
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import make_env, tasks_of
+from gagpo.data.episodes import Episode, Turn
 from gagpo.envs.pool import Pool, WorkerPool
 
 DEMONSTRATIONS, SLIPS = 64, 0.3

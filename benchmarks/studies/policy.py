@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from gagpo.agents.agent import EpisodeState
-from gagpo.agents.episodes import Turn
 from gagpo.base.errors import InvalidArgument
+from gagpo.data.episodes import Turn
 
 WIDTH = 1 << 16
 """Weights of the policy, and of the critic."""

@@ -30,12 +30,12 @@ from benchmarks.studies.environments import ENVIRONMENTS_TRIED, ScriptedAgent, S
 from benchmarks.studies.policy import WIDTH, SmallAgent, SmallPolicy, code
 from benchmarks.studies.rows import FOLDER, append_row, has_row, read_rows
 from gagpo.agents.agent import Agent
-from gagpo.agents.episodes import Episode
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.base.tables import Table
 from gagpo.credit import CREDITS, CreditSettings, advantages, turns_for
 from gagpo.credit.assign import VISITS
 from gagpo.credit.turns import Turns
+from gagpo.data.episodes import Episode
 from gagpo.eval.statistics import mean_over_seeds, paired_t
 
 KEYS = ("observation", "state", "history")

@@ -105,8 +105,8 @@ def _problem(module: str, name: str) -> str:
 
 def everything(runs: Path = Path("runs"), models: Path = Path("data/models")) -> list[Listed]:
     """Shipped configs, environments, algorithms, engines, shipped models, local models and runs."""
-    from gagpo.agents import pretrained
     from gagpo.algorithms import PRESETS
+    from gagpo.model import pretrained
     from gagpo.settings import shipped_configs
 
     listed = [Listed("config", name, first_comment(path)) for name, path in shipped_configs().items()]
@@ -145,16 +145,16 @@ def _families_of_environments() -> list[Listed]:
 
 def _origin(name: str) -> str:
     """How the pretrained model called ``name`` comes here, or where it lies."""
-    from gagpo.agents import pretrained
+    from gagpo.model import pretrained
 
     return f"gagpo models get {name}" if pretrained.is_missing(name) else str(pretrained.place_of(name))
 
 
 def _starters() -> list[Listed]:
     """The shipped models with size and results."""
-    from gagpo.agents import starters
     from gagpo.eval.statistics import Interval
     from gagpo.eval.summary import with_interval
+    from gagpo.model import starters
 
     found = []
     for one in map(starters.find, starters.names()):

@@ -31,9 +31,9 @@ def models(
     as_json: Json = False,
 ) -> None:
     """List the pretrained models that can be downloaded, or make one a folder that every command takes as a model."""
-    from gagpo.agents import pretrained
     from gagpo.base.errors import InvalidArgument
     from gagpo.base.tables import facts, text_width
+    from gagpo.model import pretrained
 
     known = pretrained.MODELS
     if wanted is None:

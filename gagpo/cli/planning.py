@@ -131,8 +131,8 @@ def doctor(
 ) -> None:
     """Check that your machine gives correct results: memory, disk, GPUs, ranks, a training step, sampling."""
     from gagpo.agents.engines.registry import ENGINES
-    from gagpo.agents.precision import require_known
     from gagpo.distributed import launch
+    from gagpo.model.dtypes import require_known
     from gagpo.settings.machine import require_device
 
     require_known(dtype)

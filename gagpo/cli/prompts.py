@@ -14,7 +14,7 @@ from gagpo.base.terminal import CleanStream, is_terminal, raw
 from gagpo.cli.options import Json, Overrides, first_comment, print_json, say
 
 if TYPE_CHECKING:
-    from gagpo.agents.episodes import Turn
+    from gagpo.data.episodes import Turn
 
 
 class PromptAction(StrEnum):
@@ -69,9 +69,9 @@ def prompts(
 
 def _preview(config: str, overrides: list[str], turns: int, name: str | None, answer: str | None) -> list[object]:
     """Print what a model reads and writes in the first training task; returns the turns as JSON-ready values."""
-    from gagpo.agents.model import load_tokenizer
     from gagpo.agents.preview import make_with_expert, preview
     from gagpo.agents.setup import make_context, tasks_of
+    from gagpo.model.loading import load_tokenizer
     from gagpo.settings import load_stored
     from gagpo.settings.derived import model_or_base
     from gagpo.settings.machine import require_model

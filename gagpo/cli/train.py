@@ -79,9 +79,9 @@ def train(
 
 def _make_missing_model(config: str, changes: list[str], quiet: bool) -> None:
     """Run SFT, in a process of its own, for a config that has a section ``sft`` and names a folder without a model."""
-    from gagpo.agents.starters import is_starter
     from gagpo.base.interpreter import module_command
     from gagpo.distributed.environment import PARENT, started_as_rank
+    from gagpo.model.starters import is_starter
     from gagpo.settings import load
 
     settings = load(config, changes)
@@ -164,7 +164,7 @@ def sft(
     as_json: Json = False,
 ) -> None:
     """Train the model that a config names on demonstrations (supervised fine-tuning)."""
-    from gagpo.agents.starters import is_starter
+    from gagpo.model.starters import is_starter
     from gagpo.settings import SettingsError, load, machine
 
     settings = load(config, overrides or [])

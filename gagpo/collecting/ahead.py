@@ -34,8 +34,6 @@ import torch
 
 from gagpo.agents.agent import Agent, LanguageAgent
 from gagpo.agents.engines.base import Engine
-from gagpo.agents.engines.weights import named_tensors
-from gagpo.agents.episodes import Episode
 from gagpo.agents.rollout import Clock
 from gagpo.base.errors import InvalidArgument
 from gagpo.collecting.buffer import Group, GroupBuffer
@@ -44,7 +42,9 @@ from gagpo.collecting.distributed_rollout import packed, unpacked
 from gagpo.collecting.sampling_thread import SamplingThread
 from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
+from gagpo.data.episodes import Episode
 from gagpo.envs.pool import Pool
+from gagpo.model.weights import named_tensors
 from gagpo.settings import RunSettings
 
 

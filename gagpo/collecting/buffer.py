@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from gagpo.agents.episodes import Episode
 from gagpo.agents.rollout import Job, derive_seed, group_jobs
+from gagpo.data.episodes import Episode
 from gagpo.settings import RunSettings
 
 

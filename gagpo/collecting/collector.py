@@ -11,13 +11,13 @@ import torch
 
 from gagpo.agents.agent import Agent
 from gagpo.agents.engines.base import Engine
-from gagpo.agents.engines.weights import refreshed
-from gagpo.agents.episodes import Episode
+from gagpo.agents.engines.sync import weights_synced
 from gagpo.agents.rollout import Clock, group_jobs, rollout
 from gagpo.collecting.distributed_rollout import Rollout
 from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
 from gagpo.credit import Turns, turns_for
+from gagpo.data.episodes import Episode
 from gagpo.envs.pool import Pool
 from gagpo.settings import RunSettings
 
@@ -102,7 +102,7 @@ class Collector:
 
     def updating(self, engine: Engine, model: torch.nn.Module, iteration: int) -> AbstractContextManager[None]:
         """A context in which ``model`` is updated for the ``iteration``-th time; the engine gets the new weights."""
-        return refreshed(engine, model, self.settings.engine.sleep)
+        return weights_synced(engine, model, self.settings.engine.sleep)
 
     def paused(self, engine: Engine) -> AbstractContextManager[None]:
         """A context in which nothing is sampled, so that the caller can use engine and pool."""

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from gagpo.agents.agent import Agent
-from gagpo.agents.episodes import Call, Episode, Turn
 from gagpo.agents.rollout import Clock, Job, rollout
+from gagpo.data.episodes import Call, Episode, Turn
 from gagpo.distributed.errors import RanksDiffer
 from gagpo.distributed.interrupt import Interruptions
 from gagpo.distributed.ranks import Ranks

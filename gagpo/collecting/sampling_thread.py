@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from gagpo.agents.agent import EpisodeState, LanguageAgent
-from gagpo.agents.engines.base import NamedTensor, Request, Response, claim_device
-from gagpo.agents.episodes import Episode, Turn
+from gagpo.agents.engines.base import Request, Response, claim_device
 from gagpo.agents.rollout import Clock, RolloutLoop
 from gagpo.collecting.buffer import Group, GroupBuffer
+from gagpo.data.episodes import Episode, Turn
 from gagpo.envs.pool import Pool
+from gagpo.model.weights import NamedTensor
 
 T = TypeVar("T")
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gagpo.agents.episodes import Episode
 from gagpo.base.errors import InvalidArgument
 from gagpo.credit.registry import CreditSettings, Level
 from gagpo.credit.turns.aliasing import aliasing
@@ -17,6 +16,7 @@ from gagpo.credit.turns.columns import Turns
 from gagpo.credit.turns.errors import BadTurns
 from gagpo.credit.turns.grouping import varies
 from gagpo.credit.turns.keys import StateKey
+from gagpo.data.episodes import Episode
 
 VISITS: dict[str, tuple[int, float]] = {"1": (1, 1), "2_3": (2, 3), "4_7": (4, 7), "8_up": (8, math.inf)}
 """Classes of turns by the number of visits to their state in the task group, lowest and highest."""

@@ -17,12 +17,12 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from gagpo.agents.engines.adapters import merge
-from gagpo.agents.engines.flat.attention import backbone_of, forward
-from gagpo.agents.engines.flat.packed import PackedRows
-from gagpo.agents.engines.weights import named_tensors
-from gagpo.agents.precision import dtype_of
 from gagpo.distributed.ranks import Ranks
+from gagpo.model.adapters import merge
+from gagpo.model.dtypes import dtype_of
+from gagpo.model.flat.attention import backbone_of, forward
+from gagpo.model.flat.packed import PackedRows
+from gagpo.model.weights import named_tensors
 
 T = TypeVar("T")
 

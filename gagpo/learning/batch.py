@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gagpo.agents.episodes import Episode
+from gagpo.data.episodes import Episode
 from gagpo.objectives import Normaliser
 
 

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gagpo.agents.engines.flat.attention import is_flat
-from gagpo.agents.engines.flat.packed import PackedRows, PackedTrees, build_branches, common_prefix, prefix_order
 from gagpo.distributed.ranks import Ranks
 from gagpo.learning.batch import Row
+from gagpo.model.flat.attention import is_flat
+from gagpo.model.flat.packed import PackedRows, PackedTrees, build_branches, common_prefix, prefix_order
 from gagpo.objectives import Layout
 from gagpo.settings import RunSettings
 

@@ -10,8 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gagpo.agents.engines.spans import span
-from gagpo.agents.engines.weights import gather
 from gagpo.algorithms import Algorithm
 from gagpo.controllers.average import local
 from gagpo.credit import Credit
@@ -23,6 +21,8 @@ from gagpo.learning.loss import OldLogprobs, micro_batch_loss, nonfinite_error, 
 from gagpo.learning.metrics import StepLog
 from gagpo.learning.packing import MicroBatch, Packing, rank_batches, token_columns
 from gagpo.learning.skipped_steps import NonFiniteLoss, NonFiniteWeights, Skips
+from gagpo.model.spans import span
+from gagpo.model.weights import gather
 from gagpo.objectives import Controls, Normaliser, gate_weights
 from gagpo.objectives.nonfinite import LOG_RATIO_LIMIT
 from gagpo.objectives.policy import Metrics

@@ -25,9 +25,6 @@ import torch
 
 from gagpo.agents.engines.base import Engine, Request
 from gagpo.agents.engines.parity import ParityCheck, PolicyReader
-from gagpo.agents.engines.weights import named_tensors
-from gagpo.agents.model import load_model, load_tokenizer
-from gagpo.agents.precision import dtype_of
 from gagpo.agents.setup import make_engine
 from gagpo.algorithms import load as load_algorithm
 from gagpo.base.cores import available_cores
@@ -38,6 +35,9 @@ from gagpo.distributed.sharding import Reader, sampled_from, shard
 from gagpo.learning.batch import Row
 from gagpo.learning.packing import Packing
 from gagpo.learning.update import Updater
+from gagpo.model.dtypes import dtype_of
+from gagpo.model.loading import load_model, load_tokenizer
+from gagpo.model.weights import named_tensors
 from gagpo.planning.memory import GB
 from gagpo.runs.run_folder import versions
 from gagpo.sft.small_model import ModelShape, build, save_folder

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from gagpo.agents.shape import Shape
 from gagpo.base.errors import InvalidArgument
+from gagpo.model.shape import Shape
 from gagpo.planning.memory import GB
 from gagpo.planning.plan import Guess, plan, shape_of
 from gagpo.settings import RunSettings

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gagpo.agents.engines.flat.kernels import BLOCK, KEPT_SCORES, SMALL_SCORES
 from gagpo.agents.engines.ranks import is_colocated
 from gagpo.agents.engines.registry import SERVERS
-from gagpo.agents.shape import Shape
 from gagpo.learning.logprobs import chunk_tokens
+from gagpo.model.flat.kernels import BLOCK, KEPT_SCORES, SMALL_SCORES
+from gagpo.model.shape import Shape
 from gagpo.settings import RunSettings
 
 GB = 1e9

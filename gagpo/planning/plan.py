@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gagpo.agents import pretrained
-from gagpo.agents.model import ModelError, load_tokenizer
 from gagpo.agents.preview import make_with_expert, preview
 from gagpo.agents.setup import make_context, tasks_of
-from gagpo.agents.shape import Shape, sizes
 from gagpo.base.errors import GagpoError, InvalidArgument, first_line
+from gagpo.model import pretrained
+from gagpo.model.loading import ModelError, load_tokenizer
+from gagpo.model.shape import Shape, sizes
 from gagpo.planning.memory import MOMENTS, PHASES, Part, adapter, engine_parts, peak, state_parts, update_parts
 from gagpo.settings import EnvironmentSettings, RunEnvironment, RunSettings
 from gagpo.settings.derived import model_or_base

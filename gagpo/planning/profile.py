@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gagpo.agents.engines.spans import Profile
 from gagpo.base.tables import Table
+from gagpo.model.spans import Profile
 from gagpo.runs.metrics import Metrics
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import RunSettings

@@ -13,9 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gagpo.agents.engines import adapters
-from gagpo.agents.engines.weights import gather
-from gagpo.agents.model import save
 from gagpo.base import durable, manifest
 from gagpo.base.errors import GagpoError
 from gagpo.distributed import states
@@ -24,6 +21,9 @@ from gagpo.distributed.errors import RankFailed, RankLost
 from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.sharding import local_parts, mesh_of
 from gagpo.distributed.states import names_of, optimizer_tensors
+from gagpo.model import adapters
+from gagpo.model.loading import save
+from gagpo.model.weights import gather
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from gagpo.agents.episodes import Decode, Episode, write_episodes
 from gagpo.base import durable
 from gagpo.base.regular_file import read_bytes
+from gagpo.data.episodes import Decode, Episode, write_episodes
 from gagpo.runs.metrics import Metrics, metric_row, metric_rows, read_metrics
 from gagpo.settings import RunSettings, SettingsError, TrainingSettings, dump, load, load_stored
 
@@ -242,7 +242,7 @@ class RunFolder:
     def save_episodes(
         self, label: str, episodes: Sequence[Episode], tokens: bool = False, decode: Decode | None = None
     ) -> Path:
-        """Write ``episodes/<label>.jsonl``; see :func:`gagpo.agents.episodes.write_episodes`."""
+        """Write ``episodes/<label>.jsonl``; see :func:`gagpo.data.episodes.write_episodes`."""
         path = self.episodes(label)
         with durable.replacing(path) as temporary:
             write_episodes(temporary, episodes, tokens, decode)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from gagpo.agents.engines.ranks import require_vllm
 from gagpo.agents.engines.registry import SERVERS
-from gagpo.agents.pretrained import folder_of
 from gagpo.base.hub import NAME, why_unavailable
 from gagpo.base.nearest import nearest
 from gagpo.envs.arguments import require_arguments
+from gagpo.model.pretrained import folder_of
 from gagpo.settings.run import RunSettings, SettingsError
 from gagpo.trackers import require_trackers
 

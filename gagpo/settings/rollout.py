@@ -9,10 +9,10 @@ from pydantic import Field, model_validator
 from gagpo.agents.engines.base import Sampling
 from gagpo.agents.engines.ranks import require_one_gpu
 from gagpo.agents.engines.registry import ENGINES, SERVERS
-from gagpo.agents.precision import require_known
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.options import Options, by_name
 from gagpo.envs.pool.pool import WORKERS
+from gagpo.model.dtypes import require_known
 from gagpo.settings.environment import Kwargs
 
 MOST_EPISODES = 1_000_000

@@ -12,16 +12,16 @@ import numpy as np
 from gagpo.agents.agent import Agent, EpisodeState, ExpertAgent, RandomAgent
 from gagpo.agents.call_formats import find_format
 from gagpo.agents.context import Context
-from gagpo.agents.episodes import Episode, Turn, episodes_in
-from gagpo.agents.model import load_tokenizer
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import make_env, tasks_of
 from gagpo.agents.toolbox import Phrasing, Toolbox
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.progress import track
+from gagpo.data.episodes import Episode, Turn, episodes_in
 from gagpo.envs.base import Kwargs, TextEnv
 from gagpo.envs.pool.opening import open_pool
-from gagpo.envs.tools import tools_of
+from gagpo.envs.tools import separate, tools_of
+from gagpo.model.loading import load_tokenizer
 from gagpo.settings import RunSettings, SftSettings
 from gagpo.sft.messages import half_character
 
@@ -147,7 +147,7 @@ class CarelessExpert:
         actions = state.info.get("admissible_actions") or self.moves
         if turn is None or not actions or rng.random() >= self.share:
             return turn
-        return Turn.acting(actions[int(rng.integers(len(actions)))])
+        return Turn.acting(separate(actions[int(rng.integers(len(actions)))]))
 
     def forget(self, slot: int) -> None:
         pass

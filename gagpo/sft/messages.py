@@ -19,9 +19,9 @@ from transformers import PreTrainedTokenizerBase
 
 from gagpo.agents.encoding import THOUGHT, TextEncoder
 from gagpo.agents.engines.base import end_of_response
-from gagpo.agents.episodes import Episode, Turn
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.regular_file import open_bytes
+from gagpo.data.episodes import Episode, Turn
 
 ROLES = ("system", "user", "assistant", "tool")
 WEIGHTS = ("weight", "train", "loss")

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from gagpo.agents.context import Context
-from gagpo.agents.episodes import Episode
 from gagpo.base import durable
+from gagpo.data.episodes import Episode
 from gagpo.learning.batch import Row, build_rows
 
 RESPONSE, PROMPT, SKIPPED = 0, 1, 2

@@ -14,12 +14,12 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from gagpo.agents.context import Context
-from gagpo.agents.engines import adapters
-from gagpo.agents.episodes import Episode
-from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.setup import make_context
 from gagpo.base import durable
 from gagpo.base.errors import InvalidArgument
+from gagpo.data.episodes import Episode
+from gagpo.model import adapters
+from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.settings import RunSettings, SettingsError
 from gagpo.settings.derived import RECIPE, Derived, applied, recipe, refuse_other
 from gagpo.sft.demonstrations import Demonstrations, demonstrations, environment_of, of_file, phrasing_of, sft_of

@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from gagpo.agents.engines.flat import attention
 from gagpo.base import durable, manifest
 from gagpo.base.errors import InvalidArgument
+from gagpo.model.flat import attention
 from gagpo.settings.sft import SftModelSettings
 
 CHAT_TEMPLATE = (
@@ -159,7 +159,7 @@ def save_folder(
     model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, folder: Path, more: Mapping[str, str] | None = None
 ) -> None:
     """Write a Hugging Face folder under a temporary name and rename it. more: texts of further files, by file name."""
-    from gagpo.agents.model import save
+    from gagpo.model.loading import save
 
     with durable.replacing_folder(folder) as temporary:
         save(model, tokenizer, temporary)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gagpo.agents.episodes import Episode
 from gagpo.credit import Credit, CreditSettings, Turns
 from gagpo.credit.gagpo import Gagpo
+from gagpo.data.episodes import Episode
 
 
 def annotate(

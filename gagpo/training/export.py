@@ -43,8 +43,8 @@ def export(source: str, out: Path, adapter: bool = False, trust_remote_code: boo
     settings = RunFolder.open(run).stored_settings()
     if out.exists():
         raise SettingsError(f"{out} exists; choose a folder that does not exist")
-    from gagpo.agents.engines import adapters  # torch: slow to import
-    from gagpo.agents.model import load_model, load_tokenizer, save
+    from gagpo.model import adapters  # torch: slow to import
+    from gagpo.model.loading import load_model, load_tokenizer, save
     from gagpo.runs import keeping
 
     saved = keeping.chosen(run, which, settings.training)
@@ -64,7 +64,7 @@ def export(source: str, out: Path, adapter: bool = False, trust_remote_code: boo
 
 def _name_base_absolutely(config: Path) -> None:
     """Let an adapter name its base model's folder so that peft finds it from everywhere; hub names stay."""
-    from gagpo.agents.pretrained import folder_of
+    from gagpo.model.pretrained import folder_of
 
     record = json.loads(config.read_text(encoding="utf-8"))
     base = Path(folder_of(record["base_model_name_or_path"]))

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from gagpo.agents.episodes import Episode
 from gagpo.collecting.collector import Collection, tasks_of_groups
 from gagpo.controllers import Controllers
 from gagpo.controllers.average import AveragedWeights
 from gagpo.credit import Credit, Turns, advantages, turns_for
 from gagpo.credit.assign import first_tokens, statistics
 from gagpo.credit.turns.grouping import group_mean
+from gagpo.data.episodes import Episode
 from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.sharding import shard
 from gagpo.distributed.states import names_of

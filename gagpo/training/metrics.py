@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gagpo.agents.episodes import Episode
+from gagpo.data.episodes import Episode
 from gagpo.eval.health import answer_task_information
 from gagpo.runs.register import of_environment
 
 INVALID = {"invalid_unparsed": "not parsed", "invalid_cut": "cut off", "invalid_refused": "refused"}
-"""Metrics of turns without a valid action, and the value of :attr:`gagpo.agents.episodes.Turn.invalid` they count."""
+"""Metrics of turns without a valid action, and the value of :attr:`gagpo.data.episodes.Turn.invalid` they count."""
 
 
 def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gagpo.agents.engines import adapters
-from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.learning.forward import checkpoint_activations
+from gagpo.model import adapters
+from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.runs.checkpoint import AVERAGE, Checkpoint
 from gagpo.settings import RunSettings, SettingsError
 from gagpo.settings.machine import require_device

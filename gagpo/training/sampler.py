@@ -11,9 +11,9 @@ import torch
 from gagpo.agents.agent import ChatFormat, LanguageAgent
 from gagpo.agents.engines.base import Engine, Sampling, engine_measures
 from gagpo.agents.engines.registry import SERVERS
-from gagpo.agents.episodes import Episode
 from gagpo.agents.setup import language_agent, make_engine
 from gagpo.collecting.distributed_rollout import Rollout
+from gagpo.data.episodes import Episode
 from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.sharding import Reader
 from gagpo.envs import TaskSet, TextEnv

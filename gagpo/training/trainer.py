@@ -8,10 +8,7 @@ from contextlib import nullcontext
 
 import torch
 
-from gagpo.agents.engines.spans import span
-from gagpo.agents.engines.weights import refreshed
-from gagpo.agents.episodes import Episode
-from gagpo.agents.model import commit_of
+from gagpo.agents.engines.sync import weights_synced
 from gagpo.agents.setup import make_env, tasks_of
 from gagpo.base.errors import GagpoError
 from gagpo.base.memory import release_freed
@@ -21,6 +18,7 @@ from gagpo.collecting.distributed_rollout import require_fitting, rollout_of
 from gagpo.collecting.pool import open_run_pool
 from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
+from gagpo.data.episodes import Episode
 from gagpo.distributed.interrupt import Interruptions
 from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.sharding import sampled_from
@@ -28,6 +26,8 @@ from gagpo.envs.pool import Pool
 from gagpo.eval.evaluate import choose_panel, require_played
 from gagpo.eval.results import EvalResult
 from gagpo.eval.runs import final_results
+from gagpo.model.loading import commit_of
+from gagpo.model.spans import span
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import Checkpoint, CheckpointError, State
 from gagpo.runs.metrics import Metrics
@@ -218,7 +218,7 @@ class Trainer:
             return
         self.collector.close()
         with average.applied():
-            with refreshed(self.sampler.engine, self.learner.model, self.settings.engine.sleep):
+            with weights_synced(self.sampler.engine, self.learner.model, self.settings.engine.sleep):
                 pass
             self._evaluate(pool, "average")
 

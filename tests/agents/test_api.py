@@ -11,10 +11,10 @@ from gagpo.agents.api import settings as api_settings
 from gagpo.agents.api.agent import ApiAgent, ChatSettings
 from gagpo.agents.api.client import ApiClient, ApiError, ContextFull
 from gagpo.agents.api.settings import ApiSettings
-from gagpo.agents.episodes import Episode
 from gagpo.agents.prompts import find_prompt
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.base.errors import InvalidArgument
+from gagpo.data.episodes import Episode
 from gagpo.envs.pool import WorkerPool
 from gagpo.eval.results import EvalResult, Panel
 from gagpo.eval.summary import result_lines

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from gagpo.agents.context import Context
-from gagpo.agents.episodes import Turn
 from gagpo.agents.prompts import find_prompt
 from gagpo.agents.rollout import derive_seed
+from gagpo.data.episodes import Turn
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ from gagpo.agents.call_formats import FORMATS
 from gagpo.agents.context import Context
 from gagpo.agents.engines.base import Response, Sampling
 from gagpo.agents.engines.transformers import TransformersEngine
-from gagpo.agents.episodes import Episode, Turn, read_episodes, write_episodes
 from gagpo.agents.prompts import find_prompt
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import language_agent, make_env
 from gagpo.base.errors import InvalidArgument
 from gagpo.collecting.distributed_rollout import packed, unpacked
+from gagpo.data.episodes import Episode, Turn, read_episodes, write_episodes
 from gagpo.envs.pool import WorkerPool
 from gagpo.learning.batch import build_rows
 from gagpo.sft.small_model import CHAT_TEMPLATE, ModelShape, build

@@ -7,10 +7,10 @@ import gagpo.envs.testing  # noqa: F401 (registers the corridor)
 from gagpo.agents.agent import LanguageAgent
 from gagpo.agents.context import Context
 from gagpo.agents.engines.base import Response, Sampling
-from gagpo.agents.episodes import MOST_REFUSAL, Episode, Turn, read_episodes, write_episodes
 from gagpo.agents.prompts import find_prompt
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.base.errors import InvalidArgument
+from gagpo.data.episodes import MOST_REFUSAL, Episode, Turn, read_episodes, write_episodes
 from gagpo.envs.pool import WorkerPool
 from gagpo.eval.episode_files import read_episode_file
 from gagpo.eval.results import EvalResult, Panel

@@ -9,12 +9,12 @@ import gagpo.envs.testing  # noqa: F401 (registers the corridor)
 from gagpo.agents.agent import EpisodeState, ExpertAgent, LanguageAgent, RandomAgent
 from gagpo.agents.context import Context
 from gagpo.agents.engines.base import Sampling
-from gagpo.agents.engines.flat.slots import SlotCache
 from gagpo.agents.engines.transformers import TransformersEngine
-from gagpo.agents.episodes import Episode, Turn
 from gagpo.agents.prompts import find_prompt
 from gagpo.agents.rollout import group_jobs, rollout
+from gagpo.data.episodes import Episode, Turn
 from gagpo.envs.pool import WorkerPool
+from gagpo.model.flat.slots import SlotCache
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
 FAULTY = "tests.envs.faulty:gagpo-test/Faulty-v0"

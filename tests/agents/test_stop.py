@@ -10,9 +10,9 @@ from gagpo.agents.agent import EpisodeState, LanguageAgent
 from gagpo.agents.context import Context
 from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.engines.transformers import TransformersEngine
-from gagpo.agents.episodes import Episode
 from gagpo.agents.prompts import find_prompt
 from gagpo.base.errors import InvalidArgument
+from gagpo.data.episodes import Episode
 
 
 def test_a_response_ends_with_the_token_that_completes_the_string(tiny):

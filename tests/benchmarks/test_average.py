@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks.starters.average import average
-from gagpo.agents.model import load_model, load_tokenizer
+from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.sft.small_model import ModelShape, build, save_folder
 
 SHAPE = ModelShape(layers=1, width=16, heads=2, feed_forward=16, vocabulary=300, context=64)

@@ -5,9 +5,9 @@ import pytest
 
 from benchmarks.starters.players import CorrectedAgent, StubbornExpert
 from gagpo.agents.agent import EpisodeState
-from gagpo.agents.episodes import Episode, Turn
 from gagpo.agents.prompts import find_prompt
 from gagpo.agents.toolbox import Phrasing
+from gagpo.data.episodes import Episode, Turn
 
 
 class Words:

@@ -10,9 +10,9 @@ from benchmarks.starters.lexicon import lexicon
 from benchmarks.starters.make import first_losses, learner, make, played, start
 from benchmarks.starters.recipe import FOLDER, Extras, Recipe, load_recipe
 from benchmarks.starters.ship import TooLarge, ship
-from gagpo.agents import starters
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.alfworld.games.catalogue import ROOMS
+from gagpo.model import starters
 from gagpo.settings import load
 from gagpo.sft.rows import RESPONSE, SKIPPED, stored_rows
 

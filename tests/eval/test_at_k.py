@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gagpo.agents.episodes import Call, Episode, Turn
 from gagpo.base.errors import InvalidArgument
+from gagpo.data.episodes import Call, Episode, Turn
 from gagpo.eval.at_k import (
     MAJORITY,
     PASS,

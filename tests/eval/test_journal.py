@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gagpo.agents.episodes import Episode, Turn
 from gagpo.base.errors import GagpoError
+from gagpo.data.episodes import Episode, Turn
 from gagpo.eval.journal import Journal, JournalError, read_journal, weights_identity
 
 KEY = {"model": "m", "panel": "abc"}

@@ -8,11 +8,11 @@ import torch
 from typer.testing import CliRunner
 
 from benchmarks.starters.ship import MOST_BYTES, ship
-from gagpo.agents import starters
-from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.base.errors import InvalidArgument
 from gagpo.cli.main import app
 from gagpo.eval.models import evaluate as measure
+from gagpo.model import starters
+from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.settings import load
 
 SHIPPED = starters.names()

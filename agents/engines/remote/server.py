@@ -25,13 +25,13 @@ import httpx2
 
 from gagpo.agents.engines.ranks import Rank, require_vllm, visible_gpu
 from gagpo.agents.engines.remote.transfer import BACKEND
-from gagpo.agents.model import ModelError
-from gagpo.agents.precision import dtype_of
-from gagpo.agents.shape import key_value_shape
 from gagpo.base.child import Child, RestartBudget, free_port
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.interpreter import command, module_path
 from gagpo.base.tables import ascii_only
+from gagpo.model.dtypes import dtype_of
+from gagpo.model.loading import ModelError
+from gagpo.model.shape import key_value_shape
 
 if TYPE_CHECKING:
     import torch

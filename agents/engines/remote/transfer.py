@@ -13,12 +13,11 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from gagpo.agents.engines.adapters import base_tensors
-from gagpo.agents.engines.base import NamedTensor
 from gagpo.agents.engines.remote.client import Client, ReplicaError
-from gagpo.agents.engines.weights import checked
-from gagpo.agents.precision import dtype_of
 from gagpo.base import durable
+from gagpo.model.adapters import base_tensors
+from gagpo.model.dtypes import dtype_of
+from gagpo.model.weights import NamedTensor, checked
 
 BACKEND = "gagpo_file"  # name of this transfer among vLLM's own
 FILE_BYTES = 2**30  # of one file, which is held in memory

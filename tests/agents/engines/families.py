@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from gagpo.agents.engines.flat.attention import is_flat
+from gagpo.model.flat.attention import is_flat
 
 TINY: dict[str, object] = {
     "vocab_size": 120,
@@ -135,7 +135,7 @@ def tiny(family: Family) -> torch.nn.Module:
     """A random model of the family, with weights large enough for differences to show."""
     from transformers import AutoConfig
 
-    from gagpo.agents.model import untrained
+    from gagpo.model.loading import untrained
 
     shape = {**TINY, **family.more}
     shape = {name: value for name, value in shape.items() if value is not None or name not in PLAIN}
@@ -153,7 +153,7 @@ def tiny(family: Family) -> torch.nn.Module:
 
 def judge(family: Family) -> tuple[str, str]:
     """Check one family: ``flat``, ``general`` or ``refused``, and why it is not flat."""
-    from gagpo.agents.model import choose_path
+    from gagpo.model.loading import choose_path
 
     try:
         model = tiny(family)

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from gagpo.agents.engines.base import Request, Sampling
-from gagpo.agents.engines.flat.attention import forward
-from gagpo.agents.engines.flat.packed import PackedRows
 from gagpo.agents.engines.transformers import TransformersEngine, sample
-from gagpo.agents.engines.weights import named_tensors
+from gagpo.model.flat.attention import forward
+from gagpo.model.flat.packed import PackedRows
+from gagpo.model.weights import named_tensors
 
 
 def recomputed(model, prompt_ids, response_ids, temperature=1.0):

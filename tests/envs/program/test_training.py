@@ -8,13 +8,13 @@ pytest.importorskip("uvicorn")
 
 from gagpo.agents.engines.base import Sampling
 from gagpo.agents.engines.transformers import TransformersEngine
-from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import language_agent, make_env
 from gagpo.base.errors import GagpoError
 from gagpo.envs.pool.opening import open_pool
 from gagpo.eval.models import evaluate
 from gagpo.eval.results import EvalResult
+from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.training.launch import train
 from tests.commands.pages import ROOT, blocks
 

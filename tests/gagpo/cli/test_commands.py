@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from gagpo.agents.model import ModelError
+from gagpo.model.loading import ModelError
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
 
@@ -226,7 +226,7 @@ def test_a_run_of_somebody_else_never_grants_itself_trust(inside, finished, tmp_
         trusted.append(trust_remote_code)
         raise ModelError("not loaded")
 
-    monkeypatch.setattr("gagpo.agents.model.load_model", refused)
+    monkeypatch.setattr("gagpo.model.loading.load_model", refused)
     model = next((run / "checkpoints").glob("*/model"))
     export = ["export", run, tmp_path / "out"]
     for words in (["eval", run, "-q"], ["eval", model, "--like", run, "-q"], export):

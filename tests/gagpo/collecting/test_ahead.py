@@ -10,11 +10,11 @@ from gagpo.agents.agent import EpisodeState, LanguageAgent
 from gagpo.agents.context import Context, Rejection
 from gagpo.agents.engines.base import Sampling
 from gagpo.agents.engines.transformers import TransformersEngine
-from gagpo.agents.episodes import Episode, read_episodes
 from gagpo.agents.prompts import find_prompt
 from gagpo.collecting.ahead import AheadCollector
 from gagpo.collecting.distributed_rollout import require_fitting
 from gagpo.collecting.sampling_thread import RolloutStream, VersionedAgent
+from gagpo.data.episodes import Episode, read_episodes
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import CheckpointError
 from gagpo.runs.run_folder import RunFolder

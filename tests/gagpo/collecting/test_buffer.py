@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gagpo.agents.episodes import Episode, Turn
 from gagpo.collecting.buffer import GroupBuffer, age
+from gagpo.data.episodes import Episode, Turn
 from gagpo.settings import parse
 from tests.gagpo.conftest import CORRIDOR
 

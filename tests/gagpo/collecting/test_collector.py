@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gagpo.agents.episodes import Turn
 from gagpo.agents.setup import make_env
 from gagpo.collecting.collector import Collector, usable
 from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
+from gagpo.data.episodes import Turn
 from gagpo.envs.pool import WorkerPool
 from gagpo.settings import load
 

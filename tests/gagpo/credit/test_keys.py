@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from gagpo.agents.episodes import Episode, Turn
 from gagpo.credit import BadTurns, Turns, turns_for
 from gagpo.credit.graphgpo import Graphgpo
 from gagpo.credit.turns.aliasing import aliasing
+from gagpo.data.episodes import Episode, Turn
 from gagpo.eval.health import health
 
 

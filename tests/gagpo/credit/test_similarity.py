@@ -5,10 +5,10 @@ import itertools
 import numpy as np
 import pytest
 
-from gagpo.agents.episodes import Episode, Turn
 from gagpo.credit import BadTurns, Turns, turns_for
 from gagpo.credit.gigpo import Gigpo
 from gagpo.credit.turns.similarity import cluster, similar_states, similarity
+from gagpo.data.episodes import Episode, Turn
 
 
 def subsequence(first: str, second: str) -> int:

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from gagpo.agents.episodes import Episode, Turn
 from gagpo.credit import BadTurns, Turns, intern
 from gagpo.credit.turns import renumber
+from gagpo.data.episodes import Episode, Turn
 
 
 def episode(*steps: tuple[str, str, float], group: int = 0, **more) -> Episode:

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from gagpo.agents.engines import adapters
-from gagpo.agents.engines.weights import named_tensors
-from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.sharding import sampled_from
+from gagpo.model import adapters
+from gagpo.model.loading import load_model, load_tokenizer
+from gagpo.model.weights import named_tensors
 from gagpo.runs.run_folder import RunFolder
 from tests.agents.engines.remote.fake_server import serving
 from tests.gagpo.distributed.conftest import require_close, train_in_one, train_in_two, weights, write_config

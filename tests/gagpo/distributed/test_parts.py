@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gagpo.agents.episodes import Episode, Turn
 from gagpo.collecting.distributed_rollout import packed, unpacked
+from gagpo.data.episodes import Episode, Turn
 from gagpo.distributed.background import Background, Overdue
 from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.states import StateError, fill_optimizer, names_of, optimizer_tensors, read, write

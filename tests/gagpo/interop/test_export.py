@@ -5,8 +5,8 @@ import zlib
 
 import pytest
 
-from gagpo.agents.episodes import Episode, Turn, write_episodes
 from gagpo.base.errors import GagpoError, InvalidArgument
+from gagpo.data.episodes import Episode, Turn, write_episodes
 from gagpo.eval.journal import Journal
 from gagpo.interop.export import export
 

@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 from benchmarks.serve import start, stop
 from gagpo.agents.engines.base import Sampling
 from gagpo.agents.engines.transformers import TransformersEngine
-from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import language_agent, make_env
 from gagpo.base.errors import GagpoError
@@ -21,6 +20,7 @@ from gagpo.cli.main import app
 from gagpo.envs.lookup import find_spec
 from gagpo.envs.openenv import ServerFailed, Session
 from gagpo.envs.pool.opening import open_pool
+from gagpo.model.loading import load_model, load_tokenizer
 from tests.commands.pages import ROOT, blocks
 
 pytestmark = pytest.mark.interop

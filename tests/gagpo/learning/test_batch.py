@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gagpo.agents.episodes import Episode, Turn
 from gagpo.credit import Credit
+from gagpo.data.episodes import Episode, Turn
 from gagpo.learning.batch import build_rows, mini_batches
 from gagpo.learning.logprobs import token_logprobs
 from gagpo.learning.loss import OldLogprobs, with_columns
@@ -133,8 +133,8 @@ def test_temperature_and_entropy(tiny, temperature):
     (batch,) = Packing(100).micro_batches(build_rows([episode]))
     logprob, entropy = token_logprobs(model, batch)
     with torch.no_grad():
-        from gagpo.agents.engines.flat.attention import forward
-        from gagpo.agents.engines.flat.packed import PackedRows
+        from gagpo.model.flat.attention import forward
+        from gagpo.model.flat.packed import PackedRows
 
         layout = PackedRows([3])
         logits = forward(model, torch.tensor([5, 6, 7]), layout, torch.tensor([1, 2])) / temperature

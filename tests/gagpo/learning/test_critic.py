@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from gagpo.agents.episodes import Episode, Turn
 from gagpo.algorithms import load
 from gagpo.credit import advantages, turns_for
+from gagpo.data.episodes import Episode, Turn
 from gagpo.learning.batch import build_rows
 from gagpo.learning.forward import Critic
 from gagpo.learning.loss import with_columns

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from gagpo.agents.engines.flat.attention import head, hidden_states
-from gagpo.agents.engines.flat.packed import PackedRows
-from gagpo.agents.model import choose_path, untrained
 from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Credit
 from gagpo.learning.batch import Row
 from gagpo.learning.forward import checkpoint_activations
 from gagpo.learning.update import Updater
+from gagpo.model.flat.attention import head, hidden_states
+from gagpo.model.flat.packed import PackedRows
+from gagpo.model.loading import choose_path, untrained
 from tests.agents.engines.families import TINY
 
 MORE = {"head_dim": None, "num_key_value_heads": None, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from benchmarks.half_precision import make_rows
-from gagpo.agents.precision import KERNELS, bound_kernels
 from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Credit
 from gagpo.learning.packing import Packing
 from gagpo.learning.update import Updater
+from gagpo.model.dtypes import KERNELS, bound_kernels
 
 UPDATES = """
 import sys

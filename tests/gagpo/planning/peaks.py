@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from benchmarks.allocated import Allocated
-from gagpo.agents.engines import adapters
 from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Credit
 from gagpo.distributed.ranks import Ranks, joined
@@ -22,6 +21,7 @@ from gagpo.distributed.sharding import shard
 from gagpo.learning.batch import build_rows
 from gagpo.learning.packing import Packing
 from gagpo.learning.update import Updater
+from gagpo.model import adapters
 from gagpo.sft.small_model import ModelShape, create, train_tokenizer
 from tests.gagpo.learning.test_batch import conversation
 

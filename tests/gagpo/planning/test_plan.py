@@ -10,11 +10,11 @@ from transformers import Gemma2Config, Qwen2Config
 
 from benchmarks.allocated import Allocated
 from gagpo.agents.engines.base import Request, Sampling
-from gagpo.agents.engines.flat.attention import hidden_states
-from gagpo.agents.engines.flat.packed import PackedRows
 from gagpo.agents.engines.transformers import TransformersEngine
-from gagpo.agents.model import ModelError, untrained
-from gagpo.agents.shape import sizes
+from gagpo.model.flat.attention import hidden_states
+from gagpo.model.flat.packed import PackedRows
+from gagpo.model.loading import ModelError, untrained
+from gagpo.model.shape import sizes
 from gagpo.planning.fitting import judge
 from gagpo.planning.memory import GB, update_parts
 from gagpo.planning.memory import peak as peak_of

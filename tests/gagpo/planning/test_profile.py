@@ -5,8 +5,8 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from gagpo.agents.engines import spans
 from gagpo.cli.main import app
+from gagpo.model import spans
 from gagpo.planning.profile import PARTS, profile
 from gagpo.settings import load
 

@@ -6,11 +6,11 @@ import gymnasium
 import pytest
 
 from gagpo.agents.agent import EpisodeState
-from gagpo.agents.episodes import Episode, Turn
 from gagpo.agents.prompts import find_prompt
 from gagpo.agents.setup import make_env
 from gagpo.agents.toolbox import Phrasing
 from gagpo.base.errors import InvalidArgument
+from gagpo.data.episodes import Episode, Turn
 from gagpo.settings import load
 from gagpo.sft import demonstrations as module
 from gagpo.sft.demonstrations import (

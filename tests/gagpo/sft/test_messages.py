@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from gagpo.agents.episodes import Episode, Turn, write_episodes
-from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.base.errors import InvalidArgument
+from gagpo.data.episodes import Episode, Turn, write_episodes
+from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.settings import SettingsError, load
 from gagpo.settings.derived import RECIPE
 from gagpo.sft.messages import read_messages

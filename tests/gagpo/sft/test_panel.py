@@ -5,9 +5,9 @@ import re
 import pytest
 import torch
 
-from gagpo.agents.episodes import Episode, Turn
-from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.agents.rollout import rollout
+from gagpo.data.episodes import Episode, Turn
+from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.settings import load
 from gagpo.sft import fit as supervised
 from gagpo.sft import panel as panels

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gagpo.agents.model import load_model, load_tokenizer
+from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.settings import SettingsError, SftModelSettings, load
 from gagpo.settings.derived import recipe_difference
 from gagpo.sft.run import parts, prepare, sft

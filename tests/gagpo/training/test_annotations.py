@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gagpo.agents.episodes import MOST_SENT, Episode, Turn, read_episodes
 from gagpo.credit import advantages, turns_for
 from gagpo.credit.episode import Grpo
 from gagpo.credit.gagpo import Gagpo
 from gagpo.credit.reinforce import ReinforcePlusPlus
+from gagpo.data.episodes import MOST_SENT, Episode, Turn, read_episodes
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
 from gagpo.training.annotations import annotate

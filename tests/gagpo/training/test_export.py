@@ -9,13 +9,13 @@ import pytest
 import torch
 import yaml
 
-from gagpo.agents.engines import adapters
 from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.engines.transformers import TransformersEngine
-from gagpo.agents.model import load_model, load_tokenizer
 from gagpo.eval.models import evaluate
 from gagpo.eval.results import EvalResult
 from gagpo.eval.summary import with_interval
+from gagpo.model import adapters
+from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.runs.checkpoint import CheckpointError
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError, load

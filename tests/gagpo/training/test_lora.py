@@ -9,17 +9,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from gagpo.agents.engines import adapters
-from gagpo.agents.engines.adapters import AdapterError, Base
 from gagpo.agents.engines.base import Request, Sampling
-from gagpo.agents.engines.flat.attention import forward
-from gagpo.agents.engines.flat.packed import PackedRows
 from gagpo.agents.engines.remote.engine import VLLMServerEngine
+from gagpo.agents.engines.sync import weights_synced
 from gagpo.agents.engines.transformers import TransformersEngine
-from gagpo.agents.engines.weights import copy_tensors, named_tensors, refreshed
-from gagpo.agents.model import ModelError, choose_path, load_model, load_tokenizer
 from gagpo.cli.main import app
 from gagpo.eval.models import evaluate
+from gagpo.model import adapters
+from gagpo.model.adapters import AdapterError, Base
+from gagpo.model.flat.attention import forward
+from gagpo.model.flat.packed import PackedRows
+from gagpo.model.loading import ModelError, choose_path, load_model, load_tokenizer
+from gagpo.model.weights import copy_tensors, named_tensors
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import CheckpointError
 from gagpo.runs.run_folder import RunFolder
@@ -135,7 +136,7 @@ def test_servers_get_them_merged(tiny):
     with serving(model, tokenizer) as (fake,):
         inject(model)
         engine = VLLMServerEngine(model, tokenizer, urls=[fake.url], deadline=60, silence=60)
-        with refreshed(engine, moved(model)):
+        with weights_synced(engine, moved(model)):
             pass
         requests = [Request(0, np.arange(5, 20, dtype=np.int32), 0)]
         (served,) = engine.generate(requests, Sampling(0.0, max_tokens=6))

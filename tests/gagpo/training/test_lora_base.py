@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from gagpo.agents.engines import adapters
-from gagpo.agents.model import load_model, load_tokenizer, save
+from gagpo.model import adapters
+from gagpo.model.loading import load_model, load_tokenizer, save
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError, load
 from gagpo.training.trainer import Trainer

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("uvicorn")
 
-from gagpo.agents.model import load_model, load_tokenizer
+from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.runs.run_folder import RunFolder
 from gagpo.training.trainer import train
 from tests.agents.engines.remote.fake_server import serving

@@ -6,8 +6,8 @@ import shutil
 import pytest
 from huggingface_hub import constants
 
-from gagpo.agents.model import ModelError, commit_of, load_model, load_tokenizer
 from gagpo.eval.models import evaluate
+from gagpo.model.loading import ModelError, commit_of, load_model, load_tokenizer
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load

@@ -4,13 +4,13 @@ import gymnasium
 import numpy as np
 import pytest
 
-from gagpo.agents.episodes import Episode, Turn
 from gagpo.agents.setup import make_env
 from gagpo.collecting.collector import Collector
 from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
 from gagpo.credit import BadTurns, Turns, turns_for
 from gagpo.credit.gagpo import Gagpo
+from gagpo.data.episodes import Episode, Turn
 from gagpo.envs.testing import CorridorEnv
 from gagpo.eval.episode_files import read_episode_file
 from gagpo.eval.viewer.credit import for_run

@@ -35,7 +35,7 @@ def test_what_is_written_is_what_was_there_when_it_was_asked_for(corridor, tmp_p
     trainer.recorder.saver.wait()
     saved = checkpoints.latest(tmp_path / "run" / "checkpoints")
     saved.verify()
-    from gagpo.agents.model import load_model
+    from gagpo.model.loading import load_model
 
     after = dict(load_model(saved.model).named_parameters())
     assert all(torch.equal(after[name], value) for name, value in before.items())

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from gagpo.agents.engines.base import Request, Sampling
+from gagpo.agents.engines.sync import weights_synced
 from gagpo.agents.engines.transformers import TransformersEngine
-from gagpo.agents.engines.weights import named_tensors, refreshed
+from gagpo.model.weights import named_tensors
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
@@ -82,7 +83,7 @@ def test_an_update_that_fails_leaves_an_engine_that_answers_nobody(tiny):
     model, tokenizer = tiny
     engine = TransformersEngine(model, tokenizer, dtype="bfloat16")
     request = Request(0, np.arange(5, 9, dtype=np.int32), 0)
-    with pytest.raises(RuntimeError, match="burst"), refreshed(engine, model):
+    with pytest.raises(RuntimeError, match="burst"), weights_synced(engine, model):
         raise RuntimeError("burst")
     with pytest.raises(ValueError, match="asleep"):
         engine.load_weights(named_tensors(model))

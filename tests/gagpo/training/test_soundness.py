@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from gagpo.agents.model import ModelError, load_model
 from gagpo.base import durable, manifest
 from gagpo.base.errors import GagpoError
 from gagpo.distributed.interrupt import Interruptions
 from gagpo.eval.results import EvalResult
+from gagpo.model.loading import ModelError, load_model
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import CheckpointError
 from gagpo.runs.run_folder import RunFolder
@@ -41,7 +41,7 @@ def written(folder, iteration, model, tokenizer, optimizer, state, keep, critic=
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory, warm_model):
     """A checkpoint with a critic beside the optimiser."""
-    from gagpo.agents.model import load_model, load_tokenizer
+    from gagpo.model.loading import load_model, load_tokenizer
 
     model = load_model(warm_model)
     optimizer = torch.optim.AdamW(model.parameters())

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.engines.transformers import TransformersEngine
-from gagpo.agents.engines.weights import named_tensors
+from gagpo.model.weights import named_tensors
 from tests.served import LOOK_SECONDS, Listening
 
 WHOLE = {

@@ -13,10 +13,10 @@ from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.engines.remote.client import MalformedAnswer, RequestRefused, Terms, parse
 from gagpo.agents.engines.remote.engine import VLLMServerEngine
 from gagpo.agents.engines.remote.replicas import ReplicasLost
-from gagpo.agents.engines.weights import named_tensors
-from gagpo.agents.model import ModelError
 from gagpo.agents.setup import make_engine
 from gagpo.base.errors import InvalidArgument
+from gagpo.model.loading import ModelError
+from gagpo.model.weights import named_tensors
 from tests.agents.engines.remote.fake_server import answer_of, sampling_at, serving, spoiled
 
 GREEDY = Sampling(0.0, max_tokens=6)

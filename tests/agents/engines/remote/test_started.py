@@ -7,10 +7,10 @@ from gagpo.agents.engines.ranks import Rank, is_colocated, share_of
 from gagpo.agents.engines.remote import engine as engine_file
 from gagpo.agents.engines.remote.engine import VLLMServerEngine
 from gagpo.agents.engines.remote.replicas import ReplicasLost
-from gagpo.agents.engines.weights import named_tensors
-from gagpo.agents.model import ModelError
 from gagpo.base.child import RestartBudget
 from gagpo.base.errors import InvalidArgument
+from gagpo.model.loading import ModelError
+from gagpo.model.weights import named_tensors
 from gagpo.settings import EngineSettings
 from tests.agents.engines.remote.fake_server import serving
 from tests.agents.engines.remote.test_servers import GREEDY, assert_same_tokens, expected, requests_of

@@ -12,8 +12,8 @@ import pytest
 
 from gagpo.agents.engines.remote import server as server_file
 from gagpo.agents.engines.remote.server import Server, ServerPlan, arguments, environment, last_error_line
-from gagpo.agents.model import ModelError
 from gagpo.base.errors import MissingPackage
+from gagpo.model.loading import ModelError
 
 STUBBORN = """
 import os, signal, subprocess, sys, time

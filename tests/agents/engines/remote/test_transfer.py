@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from gagpo.agents.engines.remote import transfer
 from gagpo.agents.engines.remote.client import ReplicaUnreachable
 from gagpo.agents.engines.remote.transfer import FileTransfer
-from gagpo.agents.engines.weights import WeightsError, named_tensors
+from gagpo.model.weights import WeightsError, named_tensors
 
 
 class FakeClient:

@@ -1,18 +1,17 @@
-"""Send weights to engines: each tensor once, by its name."""
+"""The weights of a model as a stream: each tensor once, by its name."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from gagpo.agents.engines.adapters import merged_tensors
-from gagpo.agents.engines.base import Engine, NamedTensor
-from gagpo.agents.precision import dtype_of
 from gagpo.base.errors import GagpoError
+from gagpo.model.adapters import merged_tensors
+
+NamedTensor = tuple[str, Tensor]
 
 
 class WeightsError(GagpoError, ValueError):
@@ -57,22 +56,6 @@ def gather(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     parts: DTensor = tensor.to(tensor.device_mesh.device_type, dtype or tensor.dtype)  # type: ignore[assignment]
     gathered: Tensor = parts.full_tensor()
     return gathered
-
-
-@contextmanager
-def refreshed(engine: Engine, model: torch.nn.Module, sleep: bool = True) -> Iterator[None]:
-    """A context in which ``model`` may change; the engine gets the new weights at its end.
-
-    If the block raises, a sleeping engine stays asleep and rejects requests.
-
-    sleep: free the engine's memory during the block; nothing may be under way.
-    """
-    if sleep:
-        engine.sleep()
-    yield
-    if sleep:
-        engine.wake()
-    engine.load_weights(named_tensors(model, not engine.shares_weights, dtype_of(engine.dtype)))
 
 
 @torch.no_grad()

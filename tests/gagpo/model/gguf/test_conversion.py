@@ -8,10 +8,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from gagpo.agents import pretrained
-from gagpo.agents.gguf.conversion import convert
-from gagpo.agents.gguf.file import ConversionError
-from tests.agents.gguf_files import HEADS, WIDTH, WORDS, tensors_of, write_gguf
+from gagpo.model import pretrained
+from gagpo.model.gguf.conversion import convert
+from gagpo.model.gguf.file import ConversionError
+from tests.gagpo.model.gguf_files import HEADS, WIDTH, WORDS, tensors_of, write_gguf
 from tests.oracles.gguf_forward import Forward
 
 IDS = [1, 40, 7, 98, 55, 2, 40, 61, 13, 99, 5, 70]

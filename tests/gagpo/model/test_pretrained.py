@@ -6,13 +6,13 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from gagpo.agents import pretrained
-from gagpo.agents.gguf.conversion import convert
-from gagpo.agents.gguf.file import ConversionError
-from gagpo.agents.model import ModelError, load_model, load_tokenizer
-from gagpo.agents.pretrained import FetchError, Pretrained
 from gagpo.base import manifest
-from tests.agents.gguf_files import write_gguf
+from gagpo.model import pretrained
+from gagpo.model.gguf.conversion import convert
+from gagpo.model.gguf.file import ConversionError
+from gagpo.model.loading import ModelError, load_model, load_tokenizer
+from gagpo.model.pretrained import FetchError, Pretrained
+from tests.gagpo.model.gguf_files import write_gguf
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import torch
 from transformers import AutoConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from gagpo.agents.gguf.file import ConversionError, GgufFile
-from gagpo.agents.gguf.rope import FACTORS, rope_parameters
+from gagpo.model.gguf.file import ConversionError, GgufFile
+from gagpo.model.gguf.rope import FACTORS, rope_parameters
 
 
 def published_factors(base, head_dim, factor, low, high, original):

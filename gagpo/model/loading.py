@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gagpo.agents.engines import adapters, attention_check
-from gagpo.agents.engines.flat import attention
-from gagpo.agents.precision import bound_kernels, dtype_of
-from gagpo.agents.pretrained import folder_of
 from gagpo.base import manifest
 from gagpo.base.errors import GagpoError
 from gagpo.base.hub import why_unavailable
+from gagpo.model import adapters, attention_check
+from gagpo.model.dtypes import bound_kernels, dtype_of
+from gagpo.model.flat import attention
+from gagpo.model.pretrained import folder_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from gagpo.agents.engines.base import config_of
-from gagpo.agents.engines.flat.kernels import PLAIN, LayerKind, materialized_attention
-from gagpo.agents.shape import key_value_shape
+from gagpo.model.flat.kernels import PLAIN, LayerKind, materialized_attention
+from gagpo.model.shape import config_of, key_value_shape
 
 ROUND = 128  # capacities are multiples of it, so that they are rarely outgrown
 

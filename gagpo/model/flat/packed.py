@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gagpo.agents.engines.flat.kernels import PLAIN, CausalAttention, LayerKind, attend_ragged, bucket
+from gagpo.model.flat.kernels import PLAIN, CausalAttention, LayerKind, attend_ragged, bucket
 
 UNEVEN, WORTHWHILE = 1.2, 2**16  # padded over real scores in one call on a CPU; scores worth a call
 LARGEST_HEAD = 256  # of the kernel for rows of any length
@@ -107,7 +107,7 @@ class PackedTrees:
     def attend(
         self, layer: int, query_THD: Tensor, key_THD: Tensor, value_THD: Tensor, scale: float, kind: LayerKind = PLAIN
     ) -> Tensor:
-        """``(T, H, D)``; see :class:`gagpo.agents.engines.flat.attention.AttentionLayout`."""
+        """``(T, H, D)``; see :class:`gagpo.model.flat.attention.AttentionLayout`."""
         if _ragged_fits(query_THD, value_THD, kind):
             self._ragged = self._ragged or _Ragged(self._asking, self._tokens, query_THD.device)
             return self._ragged.attend(query_THD, key_THD, value_THD, scale, kind.window or 0)

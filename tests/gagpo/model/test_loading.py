@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from gagpo.agents.model import ModelError, load_model, load_tokenizer
+from gagpo.model.loading import ModelError, load_model, load_tokenizer
 from gagpo.sft.small_model import ModelShape, save_folder
 
 WORDS = ["go to cabinet 1", "Your task is to: put a hot mug in shelf.", "naïve 漢字 \x00 ok", "12 345"]

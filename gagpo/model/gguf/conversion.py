@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gagpo.agents.gguf.file import ConversionError, GgufFile, read, reason_of, require_convertible
-from gagpo.agents.gguf.rope import FACTORS
-from gagpo.agents.gguf.shape import config_of
+from gagpo.model.gguf.file import ConversionError, GgufFile, read, reason_of, require_convertible
+from gagpo.model.gguf.rope import FACTORS
+from gagpo.model.gguf.shape import config_of
 
 if TYPE_CHECKING:
     import torch

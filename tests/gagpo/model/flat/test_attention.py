@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AutoModelForCausalLM
 
-from gagpo.agents.engines.flat import packed
-from gagpo.agents.engines.flat.attention import forward
-from gagpo.agents.engines.flat.packed import PackedRows
-from gagpo.agents.engines.flat.slots import SlotCache
+from gagpo.model.flat import packed
+from gagpo.model.flat.attention import forward
+from gagpo.model.flat.packed import PackedRows
+from gagpo.model.flat.slots import SlotCache
 from gagpo.sft.small_model import ModelShape, build
 
 

@@ -12,7 +12,6 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from gagpo.base.errors import InvalidArgument
-from gagpo.envs.tools import separate
 
 Ids = np.ndarray  # int32[...], token ids
 Decode = Callable[[Sequence[int]], str]  # the text of tokens, with special tokens visible
@@ -118,10 +117,12 @@ class Turn:
         return turn
 
     @classmethod
-    def acting(cls, action: str) -> Turn:
-        """A turn whose response is ``action``, which may be several calls, one per line."""
-        calls = separate(action)
-        return cls.of(action, action) if len(calls) == 1 else cls.calling(action, [Call(call) for call in calls])
+    def acting(cls, actions: Sequence[str]) -> Turn:
+        """A turn whose response is one action, or several calls, one per line (see ``gagpo.envs.tools.separate``)."""
+        response = "\n".join(actions)
+        if len(actions) == 1:
+            return cls.of(response, response)
+        return cls.calling(response, [Call(action) for action in actions])
 
     @property
     def upcoming(self) -> str | None:

@@ -14,9 +14,9 @@ from torch import Tensor
 from transformers import AttentionInterface
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from gagpo.agents.engines.flat.kernels import PLAIN, LayerKind
-from gagpo.agents.engines.flat.packed import PackedRows
 from gagpo.base.errors import InvalidArgument
+from gagpo.model.flat.kernels import PLAIN, LayerKind
+from gagpo.model.flat.packed import PackedRows
 
 NAME = "flat"
 
@@ -53,9 +53,7 @@ def _flat_attention(
     **more: Any,
 ) -> tuple[Tensor, None]:
     if layout is None:
-        raise InvalidArgument(
-            "a model with flat attention is called through gagpo.agents.engines.flat.attention.forward"
-        )
+        raise InvalidArgument("a model with flat attention is called through gagpo.model.flat.attention.forward")
     for name, value_given in more.items():
         if name not in HARMLESS and value_given is not None:
             raise InvalidArgument(f"the attention of {type(module).__name__} takes {name}, which is not known here")

@@ -13,13 +13,13 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from gagpo.agents import starters
-from gagpo.agents.gguf.conversion import convert
-from gagpo.agents.gguf.file import require_convertible, require_packages, stem_of
 from gagpo.base import durable, lock, manifest
 from gagpo.base.errors import GagpoError
 from gagpo.base.folders import data_folder
 from gagpo.base.interpreter import module_command
+from gagpo.model import starters
+from gagpo.model.gguf.conversion import convert
+from gagpo.model.gguf.file import require_convertible, require_packages, stem_of
 
 DOWNLOAD_SECONDS = 3600.0
 LOCK_SECONDS = 2 * DOWNLOAD_SECONDS  # another process may be fetching the same model

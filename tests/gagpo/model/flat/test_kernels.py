@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from benchmarks.allocated import Allocated
-from gagpo.agents.engines.flat import kernels
-from gagpo.agents.engines.flat.kernels import CausalAttention, LayerKind, bucket
+from gagpo.model.flat import kernels
+from gagpo.model.flat.kernels import CausalAttention, LayerKind, bucket
 
 HEADS, SHARED, SIZE = 4, 2, 8
 KINDS = {

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gagpo.agents.engines.base import config_of
-from gagpo.agents.engines.flat.attention import forward
-from gagpo.agents.engines.flat.packed import PackedRows
-from gagpo.agents.engines.flat.slots import SlotCache
 from gagpo.base.errors import first_line
+from gagpo.model.flat.attention import forward
+from gagpo.model.flat.packed import PackedRows
+from gagpo.model.flat.slots import SlotCache
+from gagpo.model.shape import config_of
 
 LENGTHS = (5, 11)
 WINDOW = 4  # sliding windows are narrowed to this, since the rows are short

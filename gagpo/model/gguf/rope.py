@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gagpo.agents.gguf.file import ConversionError, GgufFile
+from gagpo.model.gguf.file import ConversionError, GgufFile
 
 FACTORS = "rope_freqs.weight"
 BASE = 10000.0  # llama.cpp's default

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedConfig
 
 
@@ -35,6 +36,11 @@ class Shape:
     embeddings: int
     linear: int
     materialized: bool = False
+
+
+def config_of(model: torch.nn.Module) -> PreTrainedConfig:
+    """The config of a transformers model."""
+    return model.config  # type: ignore[return-value]
 
 
 def key_value_shape(config: PreTrainedConfig) -> tuple[int, int, int]:

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gagpo.agents.engines.flat import packed
-from gagpo.agents.engines.flat.attention import hidden_states, is_flat
-from gagpo.agents.engines.flat.packed import PackedRows, PackedTrees, build_branches
+from gagpo.model.flat import packed
+from gagpo.model.flat.attention import hidden_states, is_flat
+from gagpo.model.flat.packed import PackedRows, PackedTrees, build_branches
 from tests.agents.engines.families import FAMILIES, tiny
 
 ROWS = st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=9), min_size=1, max_size=8)

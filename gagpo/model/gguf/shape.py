@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gagpo.agents.gguf.file import ConversionError, GgufFile, reason_of
-from gagpo.agents.gguf.rope import rope_parameters
+from gagpo.model.gguf.file import ConversionError, GgufFile, reason_of
+from gagpo.model.gguf.rope import rope_parameters
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gagpo.agents.engines.flat.attention import forward
-from gagpo.agents.engines.flat.slots import ROUND, SlotCache
+from gagpo.model.flat.attention import forward
+from gagpo.model.flat.slots import ROUND, SlotCache
 
 SLOTS = 32  # recorded steps read a multiple of so many slots, so that few are recorded
 

@@ -1,0 +1,28 @@
+"""Weight synchronisation: an engine gets the weights of the model in training after an update."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from gagpo.agents.engines.base import Engine
+from gagpo.model.dtypes import dtype_of
+from gagpo.model.weights import named_tensors
+
+
+@contextmanager
+def weights_synced(engine: Engine, model: torch.nn.Module, sleep: bool = True) -> Iterator[None]:
+    """A context in which ``model`` may change; the engine gets the new weights at its end.
+
+    If the block raises, a sleeping engine stays asleep and rejects requests.
+
+    sleep: free the engine's memory during the block; nothing may be under way.
+    """
+    if sleep:
+        engine.sleep()
+    yield
+    if sleep:
+        engine.wake()
+    engine.load_weights(named_tensors(model, not engine.shares_weights, dtype_of(engine.dtype)))

@@ -1,0 +1,1 @@
+"""Stages of experience, from episodes to rows of tokens; needs numpy alone."""
