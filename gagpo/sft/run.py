@@ -22,7 +22,7 @@ from gagpo.model import adapters
 from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.settings import RunSettings, SettingsError
 from gagpo.settings.derived import RECIPE, Derived, applied, recipe, refuse_other
-from gagpo.sft.demonstrations import Demonstrations, demonstrations, environment_of, of_file, phrasing_of, sft_of
+from gagpo.sft.demonstrations import Demonstrations, action_format_of, demonstrations, environment_of, of_file, sft_of
 from gagpo.sft.derived import Lengths, derived_shape, rate_of, resolved, vocabulary_of, words
 from gagpo.sft.fit import fit
 from gagpo.sft.messages import read_messages, rows_of
@@ -180,7 +180,7 @@ def texts_of(played: list[tuple[RunSettings, list[Episode]]]) -> list[str]:
     shown = episodes[:: max(1, len(episodes) // _TOKENIZED)]
     texts = [text for episode in shown for turn in episode.turns for text in (turn.observation, turn.response)]
     for part, own in played:
-        toolbox = phrasing_of(part).toolbox
+        toolbox = action_format_of(part).toolbox
         if toolbox is not None:
             description = "\n".join([*(json.dumps(spec) for spec in toolbox.specs), environment_of(part).instructions])
             texts += [description] * len(own[:: max(1, len(own) // 100)])
