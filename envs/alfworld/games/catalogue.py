@@ -1,7 +1,7 @@
 """Kinds of rooms, their furniture, and the usual places of objects, by ALFWorld's type names (``CounterTop``).
 
 Which receptacle can hold which object is decided by the installed alfworld package
-(:mod:`gagpo.envs.alfworld.games.shipped`).
+(:mod:`gagpo.envs.alfworld.games.package_data`).
 """
 
 from __future__ import annotations
