@@ -135,7 +135,8 @@ Answer = Number | Choice | Words | Sequence | Matrix | Formula | Relation | Fami
 
 NOTHING = Sequence((), r"\{", r"\}")
 """The empty set, also for "no solution"."""
-INFINITY, MINUS_INFINITY = Formula(r"\infty"), Formula(r"-\infty")
+INFINITY = Formula(r"\infty")
+MINUS_INFINITY = Formula(r"-\infty")
 
 
 def canonical(answer: Answer) -> str:

@@ -38,11 +38,11 @@ def solutions(text: str) -> list[str] | None:
 
 def environments(text: str) -> list[str]:
     """The systems in ``text`` that only separators join; empty if there are fewer than two."""
-    found = list(_ENVIRONMENT.finditer(text))
-    between = [text[one.end() : other.start()] for one, other in itertools.pairwise(found)]
-    if len(found) < 2 or text[: found[0].start()].strip() or text[found[-1].end() :].strip():
+    matches = list(_ENVIRONMENT.finditer(text))
+    between = [text[match.end() : next_match.start()] for match, next_match in itertools.pairwise(matches)]
+    if len(matches) < 2 or text[: matches[0].start()].strip() or text[matches[-1].end() :].strip():
         return []
-    return [match[0] for match in found] if all(map(_BETWEEN.fullmatch, between)) else []
+    return [match[0] for match in matches] if all(map(_BETWEEN.fullmatch, between)) else []
 
 
 def _groups(parts: list[str], joints: list[str]) -> list[list[str]]:
@@ -54,8 +54,8 @@ def _groups(parts: list[str], joints: list[str]) -> list[list[str]]:
     else:
         cuts = [_name(part) == _name(parts[0]) for part in parts[1:]]
     groups = [[parts[0]]]
-    for part, starts in zip(parts[1:], cuts, strict=True):
-        if starts:
+    for part, is_start in zip(parts[1:], cuts, strict=True):
+        if is_start:
             groups.append([part])
         else:
             groups[-1].append(part)
@@ -67,8 +67,8 @@ def _is_or(joint: str) -> bool:
 
 
 def _name(part: str) -> str:
-    stated = relations.statement(part)
-    return stated.name if stated is not None else ""
+    statement = relations.statement(part)
+    return statement.name if statement is not None else ""
 
 
 def _without_index(part: str) -> str:

@@ -37,6 +37,7 @@ def cpu_limit(seconds: float) -> Iterator[None]:
     former = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime + seconds) + 2, former[1]))
     handler = signal.signal(signal.SIGPROF, _alarm)
+    # It repeats every 0.2 seconds, because code with a bare "except:" swallows an alarm.
     signal.setitimer(signal.ITIMER_PROF, seconds, 0.2)
     try:
         yield

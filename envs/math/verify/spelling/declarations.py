@@ -64,7 +64,10 @@ def stripped(text: str) -> str:
             break
         text = shorter
     condition = _CONDITION.fullmatch(text)
-    if condition is None or not variables(main := condition["main"]) or main.count("{") != main.count("}"):
+    if condition is None:
+        return text
+    main = condition["main"]
+    if not variables(main) or main.count("{") != main.count("}"):
         return text
     relation = (condition["after"] or condition["inside"]).strip()
     return f"{main.strip()}, {relation}" if _RELATION.match(relation) else text
@@ -72,10 +75,11 @@ def stripped(text: str) -> str:
 
 def _without_declaration(text: str) -> str:
     for pattern in (_QUANTIFIED, _DESCRIBED, _NAMELESS):
-        declared = pattern.search(text)
-        if declared is None:
+        declaration = pattern.search(text)
+        if declaration is None:
             continue
-        main, parts = text[: declared.start()].rstrip(" ,;"), declared.groupdict()
+        main = text[: declaration.start()].rstrip(" ,;")
+        parts = declaration.groupdict()
         names = {re.sub(r"[\s{}]", "", name) for name in (parts.get("names") or "").split(",")} - {""}
         if not main or main.count("{") != main.count("}") or (parts.get("quantifier") == "some" and names & _VARYING):
             continue  # within other text, or true of some arguments only
