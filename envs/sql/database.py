@@ -41,7 +41,7 @@ _LOG_STARTS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
 _LOG_HEADER = 32  # bytes; a log without frames is no longer
 _JOURNAL_START = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"
 
-_EVERY = 1_000  # steps between two checks
+_EVERY = 1_000  # steps between two checks; more often, the calls into Python would slow ordinary queries
 _ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 _QUERY = re.compile(r"(?>\s+|--[^\n]*|/\*(?>.*?\*/))*+(?:select|with|values)\b", re.IGNORECASE | re.DOTALL)
 
@@ -97,7 +97,7 @@ class Result:
     cost: Cost
 
 
-class Opened(NamedTuple):
+class OpenDatabase(NamedTuple):
     """A connection that queries will read.
 
     tables: its tables.
@@ -118,13 +118,14 @@ class Database:
     :data:`gagpo.envs.sql.functions.ALLOWED`.
     """
 
-    def __init__(self, source: Source | Opened):
+    def __init__(self, source: Source | OpenDatabase):
         self._refused = ""
         if isinstance(source, str):
             source = open_file(source)
-        elif not isinstance(source, Opened):
-            source = Opened(create(source), columns_of(source), [], MAX_LENGTH)
-        self._connection, self.tables = source.connection, source.tables
+        elif not isinstance(source, OpenDatabase):
+            source = OpenDatabase(create(source), columns_of(source), [], MAX_LENGTH)
+        self._connection = source.connection
+        self.tables = source.tables
         self._readable = {name.lower() for name in (*self.tables, *source.views)}
         limits = {
             sqlite3.SQLITE_LIMIT_LENGTH: source.max_length,
@@ -148,7 +149,8 @@ class Database:
         if not _QUERY.match(sql):
             raise QueryFailed("only SELECT is possible")
         self._refused = ""
-        steps, begun = 0, time.process_time()
+        steps = 0
+        start = time.process_time()
 
         def tick() -> bool:
             nonlocal steps
@@ -163,7 +165,7 @@ class Database:
                 if not names:
                     raise QueryFailed("only SELECT is possible")
                 rows, size = _fetch(cursor, limit, bounds.size)
-            return Result(names, rows, Cost(steps, time.process_time() - begun, size))
+            return Result(names, rows, Cost(steps, time.process_time() - start, size))
         except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as error:
             raise QueryFailed(self._refused or _reason(error)) from None
         except MemoryError:
@@ -182,7 +184,7 @@ class Database:
 
     def _authorize(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
         if action == sqlite3.SQLITE_FUNCTION:
-            self._refused = functions.refusal(str(second).lower()) or self._refused
+            self._refused = functions.rejection_reason(str(second).lower()) or self._refused
         elif action not in _ALLOWED or (
             action == sqlite3.SQLITE_READ and not self._can_read(str(first).lower(), second)
         ):
@@ -206,7 +208,7 @@ def _modules() -> frozenset[str]:
         return frozenset(name.lower() for (name,) in connection.execute("SELECT name FROM pragma_module_list"))
 
 
-def open_file(path: str) -> Opened:
+def open_file(path: str) -> OpenDatabase:
     """A read-only connection to a file that nothing else changes.
 
     Raises:
@@ -215,7 +217,8 @@ def open_file(path: str) -> Opened:
     if not Path(path).is_file():
         raise BadDatabase(f"there is no database {path}")
     reject_journal(Path(path))
-    if (log := log_of(Path(path))) is not None:
+    log = log_of(Path(path))
+    if log is not None:
         raise BadDatabase(f"{path}: {log.name} has changes that are not in the file; {advice(path)}")
     address = f"{Path(path).resolve().as_uri()}?mode=ro&immutable=1"
     columns = "SELECT name, type FROM pragma_table_info(?) ORDER BY cid"
@@ -223,12 +226,12 @@ def open_file(path: str) -> Opened:
         connection = sqlite3.connect(address, uri=True, check_same_thread=False)
         connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
         connection.execute("PRAGMA cache_size = -20000")
-        known = connection.execute("SELECT type, name FROM sqlite_master ORDER BY name").fetchall()
-        names = [name for kind, name in known if kind == "table" and not name.lower().startswith("sqlite_")]
+        schema_rows = connection.execute("SELECT type, name FROM sqlite_master ORDER BY name").fetchall()
+        names = [name for kind, name in schema_rows if kind == "table" and not name.lower().startswith("sqlite_")]
         tables = {name: connection.execute(columns, (name,)).fetchall() for name in names}
     except sqlite3.Error as error:
         raise BadDatabase(f"{path}: not an SQLite database ({error})") from None
-    return Opened(connection, tables, [name for kind, name in known if kind == "view"], MAX_STORED_LENGTH)
+    return OpenDatabase(connection, tables, [name for kind, name in schema_rows if kind == "view"], MAX_STORED_LENGTH)
 
 
 def log_of(path: Path) -> Path | None:
@@ -287,13 +290,13 @@ def columns_of(tables: tuple[Table, ...]) -> Columns:
     }
 
 
-def _fetch(cursor: sqlite3.Cursor, limit: int | None, most: int) -> tuple[list[Row], int]:
+def _fetch(cursor: sqlite3.Cursor, limit: int | None, max_size: int) -> tuple[list[Row], int]:
     """At most ``limit`` rows and their approximate size in bytes; one by one, because a row may be large."""
     rows: list[Row] = []
     size = 0
     while (limit is None or len(rows) < limit) and (row := cursor.fetchone()) is not None:
         size += 64 + sum(40 + len(value) if isinstance(value, str | bytes) else 40 for value in row)
-        if size > most:
+        if size > max_size:
             raise QueryFailed("the result is too large")
         rows.append(row)
     return rows, size
@@ -321,6 +324,9 @@ def show(names: Sequence[str], rows: Sequence[Row], limit: int, width: int = 60)
 
 
 def _show_value(value: Any, width: int) -> str:
-    text = "NULL" if value is None else f"{value:.10g}" if isinstance(value, float) else str(value)
+    if value is None:
+        text = "NULL"
+    else:
+        text = f"{value:.10g}" if isinstance(value, float) else str(value)
     text = " ".join(text.split())
     return text if len(text) <= width else text[: width - 3] + "..."
