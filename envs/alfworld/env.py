@@ -78,7 +78,10 @@ class ALFWorldEnv(TextEnv):
         self.text_style = TextStyle(verb, texts)  # type: ignore[arg-type]  # checked there
         if verb != "move":
             put_command = "put OBJECT in/on RECEPTACLE"
-            command = put_command if verb == "put" else f"move OBJECT to RECEPTACLE (or {put_command})"
+            if verb == "put":
+                command = put_command
+            else:
+                command = f"move OBJECT to RECEPTACLE (or {put_command})"
             self.instructions = self.instructions.replace("move OBJECT to RECEPTACLE", command)  # type: ignore[misc]
         self.games: Path | None = None
         if games == "official":

@@ -192,7 +192,9 @@ class _Reader:
         """``()`` if a factor follows without a sign, next to a bracket."""
         before = self.tokens[self.position - 1]
         after = self.peek()
-        return "()" if after == "(" or (before == ")" and (after[:1].isalnum() or after[:1] == ".")) else ""
+        if after == "(" or (before == ")" and (after[:1].isalnum() or after[:1] == ".")):
+            return "()"
+        return ""
 
     def postfix(self) -> Fraction:
         value = self.atom()
@@ -201,7 +203,10 @@ class _Reader:
             if sign == following == "!":
                 raise CalculatorError("double factorials are not supported; write factorial(factorial(n))")
             sign = following
-            value = Fraction(_factorial(*_integers("factorial", [value]))) if sign == "!" else value / 100
+            if sign == "!":
+                value = Fraction(_factorial(*_integers("factorial", [value])))
+            else:
+                value = value / 100
         return value
 
     def power(self) -> Fraction:

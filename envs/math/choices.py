@@ -32,7 +32,7 @@ from gagpo.envs.math.verify.extract import MAX_ANSWER
 from gagpo.envs.math.verify.reading import Unreadable, read
 
 LETTERS = string.ascii_uppercase[:10]
-"""Letters of options; the verifier knows no others."""
+"""Letters of options; the verifier accepts only these."""
 _OPTIONS = ("choices", "options", "choice", "option", "endings")
 _KEYS = (
     *("label", "answerkey", "answer_key", "answer_idx", "answer_index", "correct", "correct_option", "correct_answer"),
@@ -159,9 +159,10 @@ def _checked(options: _Options, name: str) -> _Options:
         raise InvalidArgument(f"column {name!r} must have 2 to {len(LETTERS)} options (got {len(options.texts)})")
     label_matches = [_LABELLED.fullmatch(text) for text in options.texts]
     letters = [(match[1] or match[2]).upper() if match else "" for match in label_matches]
-    texts = (
-        [match[3] for match in label_matches if match] if letters == list(LETTERS[: len(letters)]) else options.texts
-    )
+    if letters == list(LETTERS[: len(letters)]):
+        texts = [match[3] for match in label_matches if match]
+    else:
+        texts = options.texts
     for text in texts:
         if not text:
             raise InvalidArgument(f"column {name!r} has an empty option")
@@ -212,7 +213,7 @@ def _index(options: _Options, value: object) -> int | None:
 
 
 def _gold(texts: list[str], right: int) -> str:
-    """The letter with its option; the letter alone if the option cannot be told from the others."""
+    """The letter with its option; the letter alone if another option has the same value."""
     letter = LETTERS[right]
     readings = [_reading(LETTERS[number], text) for number, text in enumerate(texts)]
     value = readings[right]
@@ -237,4 +238,6 @@ def _reading(letter: str, text: str) -> Answer | None:
         answer = read(spelled)
     except Unreadable:
         return None
-    return answer.value if isinstance(answer, Choice) and answer.letter == letter else None
+    if isinstance(answer, Choice) and answer.letter == letter:
+        return answer.value
+    return None

@@ -40,7 +40,7 @@ class MathEnv(TextEnv):
         (:func:`gagpo.envs.math.sources.load`).
     families, levels: of generated problems.
     size, test_size: generated problems in the training split and in each held-out split. Further problems of a split
-        can be played by id.
+        are available by id.
     on_bad_row: ``refuse``, or ``skip`` (and count) rows that cannot be used.
     attempts: wrong answers after which the episode ends.
     tools: offer the calculator. Without it every turn is an attempt; with it a turn without call and answer only costs
@@ -107,7 +107,9 @@ class MathEnv(TextEnv):
                 r"<calc>(3 + 4) * 5 / 2</calc>, and wait for its result, or put the final answer in \boxed{}. "
                 f"The calculator knows + - * / ^ mod, brackets, {', '.join(FUNCTIONS)}; its results are exact."
             )
-        return text if self.attempts == 1 else f"{text} You have {self.attempts} attempts at the answer."
+        if self.attempts == 1:
+            return text
+        return f"{text} You have {self.attempts} attempts at the answer."
 
     @classmethod
     def without_effect(cls, kwargs: Kwargs) -> frozenset[str]:
@@ -125,7 +127,10 @@ class MathEnv(TextEnv):
         return load(self.data, self.on_bad_row)
 
     def begin(self, task: Task) -> Outcome:
-        self.problem = problems.by_id(task.id) if self.data == "generated" else self._loaded().problem(task.id)
+        if self.data == "generated":
+            self.problem = problems.by_id(task.id)
+        else:
+            self.problem = self._loaded().problem(task.id)
         self._wrong_answers = []
         self._results = set()
         self._calls = 0
@@ -189,7 +194,9 @@ class MathEnv(TextEnv):
     def sample_action(self, rng: np.random.Generator) -> str:
         """A small number as the answer, or a sum of two as a call."""
         first, second = (int(number) for number in rng.integers(0, 100, size=2))
-        return f"<calc>{first} + {second}</calc>" if self.with_tools and rng.random() < 0.5 else rf"\boxed{{{first}}}"
+        if self.with_tools and rng.random() < 0.5:
+            return f"<calc>{first} + {second}</calc>"
+        return rf"\boxed{{{first}}}"
 
     def close(self) -> None:
         self.verifier.close()

@@ -105,7 +105,10 @@ def fractions(rng: random.Random, level: int) -> Draft:
     c, k = _proper(rng)
     inner = rng.choice("+-")
     outer = rng.choice("*/")
-    value = Fraction(a, n) + Fraction(b, m) if inner == "+" else Fraction(a, n) - Fraction(b, m)
+    if inner == "+":
+        value = Fraction(a, n) + Fraction(b, m)
+    else:
+        value = Fraction(a, n) - Fraction(b, m)
     text = f"({a}/{n} {inner} {b}/{m}) {outer} ({c}/{k})"
     return _ask(rng, text), [f"{a}/{n} {inner} {b}/{m}", f"({value}) {outer} ({c}/{k})"]
 

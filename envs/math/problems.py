@@ -146,7 +146,10 @@ def _distinct(family: str, level: int, split: str, count: int) -> list[Problem]:
 
 def check_families(names: Sequence[str] | str) -> tuple[str, ...]:
     """Validated family names; ``"all"`` or an empty list means every family."""
-    names = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+    if isinstance(names, str):
+        names = [name.strip() for name in names.split(",")]
+    else:
+        names = list(names)
     if names in ([], ["all"], [""]):
         return tuple(FAMILIES)
     for name in names:

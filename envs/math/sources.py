@@ -67,7 +67,9 @@ class Source:
 
     @property
     def name(self) -> str:
-        return Path(self.path).stem.lower() if self.is_file else self.path.split("/")[-1].lower()
+        if self.is_file:
+            return Path(self.path).stem.lower()
+        return self.path.split("/")[-1].lower()
 
 
 _TRAIN_AND_TEST = {"train": "train", "test": "test"}

@@ -108,7 +108,10 @@ def hub_tables(path: str, config: str | None) -> Mapping[str, Any]:
     # The cache first: no waiting for the network, and the same rows as last time.
     for offline in (True, False):
         if not offline and (was_offline or not reachable(datasets.config.HF_ENDPOINT)):
-            reason = "offline mode is set" if was_offline else f"no connection to {datasets.config.HF_ENDPOINT}"
+            if was_offline:
+                reason = "offline mode is set"
+            else:
+                reason = f"no connection to {datasets.config.HF_ENDPOINT}"
             break
         datasets.config.HF_HUB_OFFLINE = offline
         datasets.logging.set_verbosity_error()  # else it warns that it uses its cache

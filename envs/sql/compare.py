@@ -20,7 +20,7 @@ ZERO = 1e-15
 
 
 def agrees(gold_query: str, gold: Result, prediction: Result, comparison: Comparison = "exact") -> bool:
-    """Whether the result ``found`` agrees with ``gold``, the result of ``gold_query``.
+    """Whether the result ``prediction`` agrees with ``gold``, the result of ``gold_query``.
 
     exact: equal numbers of columns and :func:`same_result`, ordered if the outermost gold query has an ORDER BY.
     bird: the same set of rows.
@@ -75,7 +75,9 @@ def same_result(gold: Sequence[Row], prediction: Sequence[Row], ordered: bool) -
     columns = range(len(gold[0]) if gold else 0)
     float_columns = [column for column in columns if any(isinstance(row[column], float) for row in gold)]
     if not float_columns:
-        return list(gold) == list(prediction) if ordered else Counter(gold) == Counter(prediction)
+        if ordered:
+            return list(gold) == list(prediction)
+        return Counter(gold) == Counter(prediction)
     if not ordered:
         # Exact columns first, so that rows with nearly equal numbers are in the same order in both.
         column_order = [*(column for column in columns if column not in float_columns), *float_columns]
@@ -106,7 +108,7 @@ def _rank(value: Any) -> tuple[int, Any]:
 
 
 def _permuted(gold: Sequence[Row], prediction: Sequence[Row], ordered: bool) -> bool:
-    """Whether some permutation of the columns of ``found`` gives the rows of ``gold``.
+    """Whether some permutation of the columns of ``prediction`` gives the rows of ``gold``.
 
     Chooses columns from left to right and backtracks as soon as the rows so far differ. Columns with the same content
     are tried once.
@@ -121,7 +123,9 @@ def _permuted(gold: Sequence[Row], prediction: Sequence[Row], ordered: bool) -> 
     def agree(prefix: list[tuple[Any, ...]]) -> bool:
         gold_rows = zip(*gold_columns[: len(prefix)], strict=True)
         rows = zip(*prefix, strict=True)
-        return list(gold_rows) == list(rows) if ordered else Counter(gold_rows) == Counter(rows)
+        if ordered:
+            return list(gold_rows) == list(rows)
+        return Counter(gold_rows) == Counter(rows)
 
     def choose(prefix: list[tuple[Any, ...]], remaining: Counter[tuple[Any, ...]]) -> bool:
         if len(prefix) == len(gold_columns):

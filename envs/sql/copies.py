@@ -20,7 +20,7 @@ _BOUNDS = Bounds(seconds=1.0)
 
 
 def choose(gold: str, expected: Result, copy: Callable[[int], OpenDatabase], count: int) -> list[int]:
-    """The numbers of at most ``wanted`` copies that can judge answers; fewer if the results do not differ.
+    """The numbers of at most ``count`` copies that can judge answers; fewer if the results do not differ.
 
     expected: the result of the gold query on the user's database.
     copy: opens the copy of a number.

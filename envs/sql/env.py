@@ -14,7 +14,7 @@ import numpy as np
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import Kwargs, MarkovKey, Outcome, TextEnv
 from gagpo.envs.sql.compare import Comparison
-from gagpo.envs.sql.database import Columns, QueryFailed, columns_of, show
+from gagpo.envs.sql.database import Columns, Copy, QueryFailed, Source, columns_of, show
 from gagpo.envs.sql.generate import TYPES, generate_questions
 from gagpo.envs.sql.perturb import NUMBERS
 from gagpo.envs.sql.process import QUERIES
@@ -205,7 +205,11 @@ class SQLEnv(TextEnv):
         """The verdict on a query; raises QueryFailed if it does not run."""
         question = self.question
         assert question is not None
-        sources = suite(question) if self.folder is None else (question.database, *question.hidden())
+        sources: tuple[Source | Copy, ...]
+        if self.folder is None:
+            sources = suite(question)
+        else:
+            sources = (question.database, *question.hidden())
         agreements = QUERIES.take(self).agrees(sources, sql, question.gold, self.comparison, question.bounds)
         if all(agreements):
             return "right"
@@ -216,7 +220,10 @@ class SQLEnv(TextEnv):
         assert self.question is not None
         source = self.question.database
         if self._tables is None:
-            self._tables = QUERIES.take(self).tables(source) if isinstance(source, str) else columns_of(source)
+            if isinstance(source, str):
+                self._tables = QUERIES.take(self).tables(source)
+            else:
+                self._tables = columns_of(source)
         return self._tables
 
     def _learned(self, text: str) -> Outcome:

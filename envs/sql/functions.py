@@ -86,7 +86,9 @@ def _text(value: Any) -> str:
     """``value`` as SQLite's time functions read it: a C string, so it ends at a zero byte."""
     if isinstance(value, bytes):
         value = value.decode("latin-1")
-    return value.partition("\0")[0].strip().lower() if isinstance(value, str) else repr(value)
+    if isinstance(value, str):
+        return value.partition("\0")[0].strip().lower()
+    return repr(value)
 
 
 @functools.cache

@@ -25,7 +25,10 @@ def generate_questions(
 
     invent: each question has its own tables, with made-up names.
     """
-    domain_names = [UNSEEN] if split == "unseen" else [name for name in DOMAINS if name != UNSEEN]
+    if split == "unseen":
+        domain_names = [UNSEEN]
+    else:
+        domain_names = [name for name in DOMAINS if name != UNSEEN]
     questions = {}
     for number in range(size):
         rng = random.Random(f"{split} {number} {seed}")
@@ -40,7 +43,9 @@ def _question(rng: random.Random, name: str, kind: str, split: str, number: int,
     domain = DOMAINS[name] if name in DOMAINS else invent_domain(stem)
     parents, children = rows(domain, stem)
     text, gold, incomplete = _WRITERS[kind](rng, domain, parents, children)
-    question_tables = (domain.child, domain.parent) if " JOIN " in gold else (domain.child,)
+    question_tables: tuple[str, ...] = (domain.child,)
+    if " JOIN " in gold:
+        question_tables = (domain.child, domain.parent)
     database = tables(domain, parents, children)
     place = f"{name}-{kind}-{split}-{number:05d}"
     return Question(place, split, kind, text, gold, question_tables, incomplete, database, domain=domain)

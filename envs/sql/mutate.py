@@ -139,7 +139,10 @@ def _aggregates(q: Clauses, schema: Mapping[str, Sequence[str]], run_query: RunQ
         return
     function, argument = call.groups()
     prefix = q["columns"].removesuffix(call[0])
-    columns = [argument] if argument != "*" else [_qualified(q, q["table"], column) for column in schema[q["table"]]]
+    if argument != "*":
+        columns = [argument]
+    else:
+        columns = [_qualified(q, q["table"], column) for column in schema[q["table"]]]
     for column in columns:
         for other_function in _AGGREGATES:
             if other_function != function:
@@ -207,4 +210,6 @@ def _read_off(q: Clauses, schema: Mapping[str, Sequence[str]], run_query: RunQue
 def _literal(value: Any) -> str:
     if value is None:
         return "NULL"
-    return str(value) if isinstance(value, int | float) else "'" + str(value).replace("'", "''") + "'"
+    if isinstance(value, int | float):
+        return str(value)
+    return "'" + str(value).replace("'", "''") + "'"

@@ -163,15 +163,15 @@ class _TableFiller:
         ]
         self._keys = {link: _keys(link, rows.get(link.parent, ())) for link in table.links}
 
-    def fill(self, connection: sqlite3.Connection, most: int, min_fraction: float) -> list[Row]:
-        """Insert at most ``most`` rows that meet the constraints, and return them.
+    def fill(self, connection: sqlite3.Connection, max_rows: int, min_fraction: float) -> list[Row]:
+        """Insert at most ``max_rows`` rows that meet the constraints, and return them.
 
         min_fraction: the least fraction of the table's rows that a copy has.
         """
         names = ", ".join(quote_identifier(column.name) for column in self._table.columns)
         places = ", ".join("?" * len(self._table.columns))
         statement = f"INSERT OR IGNORE INTO {quote_identifier(self._table.name)} ({names}) VALUES ({places})"
-        for template in self._templates(most, min_fraction):
+        for template in self._templates(max_rows, min_fraction):
             for _ in range(_TRIES):
                 row = self._draw(template)
                 if row is not None and self._insert(connection, statement, row):
@@ -196,14 +196,14 @@ class _TableFiller:
                 keys.extend(_keys(link, [row]))
         return True
 
-    def _templates(self, most: int, min_fraction: float) -> list[Row]:
+    def _templates(self, max_rows: int, min_fraction: float) -> list[Row]:
         """The rows that a copy starts from: some of the table's left out, and some repeated."""
         rows = self._table.rows
         rng = self._rng
         if not rows:
             return [(None,) * len(self._table.columns)] * rng.randint(3, 6)
         fraction = min_fraction + (1.2 - min_fraction) * rng.random() ** (1 if min_fraction else 3)
-        count = min(most, max(1, round(len(rows) * fraction) + rng.randint(0, 2)))
+        count = min(max_rows, max(1, round(len(rows) * fraction) + rng.randint(0, 2)))
         distinct = rng.sample(rows, min(count, max(1, round(len(rows) * rng.uniform(max(min_fraction, 0.3), 1.0)))))
         return [*distinct, *(rng.choice(rows) for _ in range(count - len(distinct)))]
 
@@ -236,7 +236,9 @@ class _TableFiller:
             literal = (self._rng.choice(columns[0].literals),)
             if literal in keys:
                 return literal
-        return before if before in keys and self._rng.random() >= self._rate else self._rng.choice(keys)
+        if before in keys and self._rng.random() >= self._rate:
+            return before
+        return self._rng.choice(keys)
 
 
 def _keys(link: ForeignKey, rows: Sequence[Row]) -> list[Row]:

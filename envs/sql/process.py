@@ -50,7 +50,7 @@ class QueryProcess:
         return Cost(*self._ask(bounds, "cost", source, _plain(sql), astuple(bounds)))
 
     def copies(self, path: str, gold: str, count: int) -> list[int]:
-        """The numbers of at most ``wanted`` perturbed copies of a file that can judge answers to the ``gold`` query."""
+        """The numbers of at most ``count`` perturbed copies of a file that can judge answers to the ``gold`` query."""
         return cast("list[int]", self._ask(GOLD, "copies", path, _plain(gold), count))
 
     def agrees(

@@ -189,7 +189,7 @@ def _implied_links(
 ) -> list[ForeignKey]:
     """Columns that are named like the key of another table and have no other values than it.
 
-    most: the number of rows of a table of which others may be left out.
+    sample_size: the number of rows of a table of which others may be left out.
     """
     links: list[ForeignKey] = []
     for place, column in enumerate(columns[table]):

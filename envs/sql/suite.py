@@ -94,7 +94,10 @@ def _tempting_rows(domain: Domain, gold: str, rng: random.Random) -> tuple[list[
                 category = value
         if similar_row is not None and rng.random() < 0.5:
             name = similar_row[1]
-        amount = similar_row[3] if similar_row is not None and rng.random() < 0.6 else rng.randrange(low, high)
+        if similar_row is not None and rng.random() < 0.6:
+            amount = similar_row[3]
+        else:
+            amount = rng.randrange(low, high)
         if bound.isdigit() and rng.random() < 0.4:
             limit = int(bound)
             if ">" in gold:
@@ -102,9 +105,10 @@ def _tempting_rows(domain: Domain, gold: str, rng: random.Random) -> tuple[list[
             else:
                 amounts = [limit, limit - 1, rng.randint(low, limit)]
             amount = rng.choice(amounts)
-        parent = (
-            names.index(named_parents[0]) + 1 if named_parents and rng.random() < 0.4 else rng.randint(1, len(parents))
-        )
+        if named_parents and rng.random() < 0.4:
+            parent = names.index(named_parents[0]) + 1
+        else:
+            parent = rng.randint(1, len(parents))
         children.append((i + 1, name, category, amount, parent))
     for extreme, distant in ((min(row[3] for row in children), -1), (max(row[3] for row in children), 1)):
         i = next(i for i, row in enumerate(children) if row[3] == extreme)

@@ -55,7 +55,9 @@ class ColumnValues:
             return literal
         if not isinstance(literal, str):
             return str(literal)
-        return int(literal) if literal.isascii() and literal.isdigit() and len(literal) < _DIGITS else None
+        if literal.isascii() and literal.isdigit() and len(literal) < _DIGITS:
+            return int(literal)
+        return None
 
     def _next_to_literals(self) -> list[Any]:
         """The literals and the integers next to them: a condition that is one off must fail somewhere."""

@@ -86,7 +86,9 @@ class _Databases:
         return databases[key]
 
     def _opened(self, source: Source | Copy) -> Database:
-        return Database(self.copy(*source)) if is_copy(source) else Database(cast(Source, source))
+        if is_copy(source):
+            return Database(self.copy(*source))
+        return Database(cast(Source, source))
 
     def copy(self, path: str, gold: str, number: int) -> OpenDatabase:
         """A perturbed copy of a file."""

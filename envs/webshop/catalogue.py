@@ -125,7 +125,9 @@ def find_sources(data: Path) -> Sources:
         products = data
     else:
         raise CatalogueError(f"{data}: no such file or folder; give the folder of the WebShop data files")
-    suffix = products.stem.removeprefix(PRODUCTS) if products.stem.startswith(PRODUCTS) else ""
+    suffix = ""
+    if products.stem.startswith(PRODUCTS):
+        suffix = products.stem.removeprefix(PRODUCTS)
     attributes = products.with_name(f"{ATTRIBUTES}{suffix}.json")
     if not attributes.is_file():
         attributes = products.with_name(f"{ATTRIBUTES}.json")
@@ -303,7 +305,10 @@ def _goal_options(value: object, place: str) -> tuple[tuple[str, str], ...]:
         raise CatalogueError(f"{place}: 'instruction_options' must be a list or an object, found {_kind(value)}")
     options = []
     for entry in value:
-        name, option_value = entry if isinstance(entry, list) and len(entry) == 2 else ("", entry)
+        name: object = ""
+        option_value: object = entry
+        if isinstance(entry, list) and len(entry) == 2:
+            name, option_value = entry
         if not isinstance(name, str) or not isinstance(option_value, str):
             raise CatalogueError(f"{place}: 'instruction_options' must contain texts or [name, value] pairs")
         options.append((clean(name, MAX_OPTION_LENGTH).lower(), clean(option_value, MAX_OPTION_LENGTH).lower()))

@@ -50,7 +50,10 @@ def open_catalogue(
             "(docs/environments.md, WebShop)"
         )
     source = official_folder if data in (None, "", "official") else data
-    folder = Path(source) if source else generated_folder(root, products, catalogue_seed)
+    if source:
+        folder = Path(source)
+    else:
+        folder = generated_folder(root, products, catalogue_seed)
     return open_store(store_for(find_sources(folder), root, catalogue_seed), exact)
 
 
@@ -154,7 +157,9 @@ class WebShopEnv(TextEnv):
         if parsed is None:
             return None
         name, argument = parsed
-        return self.shop.search(self.state, argument) if name == "search" else self.shop.click(self.state, argument)
+        if name == "search":
+            return self.shop.search(self.state, argument)
+        return self.shop.click(self.state, argument)
 
     def expert_action(self) -> str | None:
         if self.shopper == "browsing":
@@ -163,13 +168,15 @@ class WebShopEnv(TextEnv):
 
     def _outcome(self, valid: bool = True) -> Outcome:
         page = self.shop.page(self.state)
-        searches = [f"search[{self.shop.goal(self.state.task).instruction}]"] if page.has_search_bar else []
+        actions = [f"click[{label}]" for label in page.clickables]
+        if page.has_search_bar:
+            actions.insert(0, f"search[{self.shop.goal(self.state.task).instruction}]")
         extras: Info = {"has_search_bar": page.has_search_bar}
         outcome = Outcome(
             MODES[self.mode](page.elements),
             valid=valid,
             state=address(self.shop, page.state),
-            admissible_actions=searches + [f"click[{label}]" for label in page.clickables],
+            admissible_actions=actions,
             extras=extras,
         )
         if page.state.kind == DONE:

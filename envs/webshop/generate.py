@@ -249,7 +249,9 @@ def _product(asin: str, rng: random.Random, with_instruction: bool) -> tuple[Row
         "images": [f"https://images.invalid/{asin}.jpg"],
         "brand": brand,
     }
-    annotation: Row = {"attributes": attributes} if rng.random() < 0.98 or with_instruction else {}
+    annotation: Row = {}
+    if rng.random() < 0.98 or with_instruction:
+        annotation["attributes"] = attributes
     words = {"kind": kind.name, "first": first, "second": second, "audience": audience}
     human: list[Row] = []
     if with_instruction:

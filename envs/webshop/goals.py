@@ -58,9 +58,10 @@ class Goal:
         instruction = self.instruction
         if (request, options) != (self.request, self.options):
             # Human instructions state the options in their own words.
-            options_in_text = (
-                options if self.instruction == instruction_text(self.request, self.options, self.budget) else ()
-            )
+            if self.instruction == instruction_text(self.request, self.options, self.budget):
+                options_in_text = options
+            else:
+                options_in_text = ()
             instruction = instruction_text(request, options_in_text, self.budget)
         return replace(
             self,
@@ -75,7 +76,10 @@ class Goal:
 def instruction_text(request: str, options: Iterable[tuple[str, str]], budget: float) -> str:
     """A request followed by its options and its budget."""
     options_text = ", and ".join(f"{name}: {value}" for name, value in options)
-    limit = "" if budget == NO_BUDGET else f", and price lower than {budget:.2f} dollars"
+    if budget == NO_BUDGET:
+        limit = ""
+    else:
+        limit = f", and price lower than {budget:.2f} dollars"
     return f"{request}{' with ' + options_text if options_text else ''}{limit}"
 
 
@@ -83,11 +87,13 @@ def price_of(product: Product, rng: random.Random) -> float:
     """The price that counts: uniform in a range, 100 dollars when missing."""
     if not product.prices:
         return MISSING_PRICE
-    return product.prices[0] if len(product.prices) == 1 else rng.uniform(*product.prices)
+    if len(product.prices) == 1:
+        return product.prices[0]
+    return rng.uniform(*product.prices)
 
 
 def product_rng(asin: str, seed: int) -> random.Random:
-    """The product's own random numbers: equal in every process and whatever else the catalogue holds."""
+    """The product's own random numbers: the same in every process, and independent of the other products."""
     return random.Random(f"webshop:{seed}:{asin}")
 
 

@@ -188,7 +188,9 @@ class Shop:
         if number is None:
             return None
         element = page.elements[number]
-        return self._press_published(state, element) if self.exact else self.press(state, element)
+        if self.exact:
+            return self._press_published(state, element)
+        return self.press(state, element)
 
     def _results_of(self, state: PageState, query: str, page: int) -> PageState:
         """A page of the results of ``query``, reached from ``state``."""

@@ -41,7 +41,9 @@ def address(shop: Shop, state: PageState) -> str:
     path = f"{ROOT}/{_quoted(state.task)}"
     if state.kind == INDEX:
         return f"{path}?draws={state.draws}" if state.draws else path
-    fields = [] if state.kind == DONE else [f"q={_quoted(state.query)}", f"page={state.page}"]
+    fields = []
+    if state.kind != DONE:
+        fields += [f"q={_quoted(state.query)}", f"page={state.page}"]
     if state.product >= 0:
         fields.append(f"asin={_quoted(shop.store.product(state.product).asin)}")
     fields += [f"option.{_quoted(name)}={_quoted(value)}" for name, value in state.options]

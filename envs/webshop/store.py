@@ -395,7 +395,10 @@ def _verified_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _unusable(folder: Path, place: str, error: Exception) -> CatalogueError:
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    if isinstance(error, OSError) and error.strerror:
+        reason = error.strerror
+    else:
+        reason = str(error)
     if isinstance(error, KeyError):
         reason = f"lacks {reason}"
     return CatalogueError(f"{folder}: not a usable store ({place}{reason}); delete the folder to rebuild it")
@@ -433,9 +436,11 @@ class _Blobs:
         self._offsets = _mapped(folder / f"{name}.npy")
         with (folder / f"{name}.bin").open("rb") as file:
             # An empty file cannot be mapped.
-            self._data: mmap.mmap | bytes = (
-                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if self._offsets[-1] else b""
-            )
+            self._data: mmap.mmap | bytes
+            if self._offsets[-1]:
+                self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            else:
+                self._data = b""
 
     def __len__(self) -> int:
         return len(self._offsets) - 1

@@ -150,7 +150,9 @@ class Expert:
         for command in sorted(self._admissible or ()):
             if command.startswith((f"move {object_name} to ", f"put {object_name} in/on ")):
                 return command
-        return self._put_down(self.memory.origin[object_name]) if object_name in self.memory.origin else "inventory"
+        if object_name in self.memory.origin:
+            return self._put_down(self.memory.origin[object_name])
+        return "inventory"
 
     def _put_down(self, place: str) -> str:
         step = self._reach(place)

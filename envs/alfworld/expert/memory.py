@@ -75,7 +75,7 @@ class Memory:
     def _apply_refusal(self, action: str) -> None:
         match = re.fullmatch(r"go to ([a-z]+ \d+)", action)
         if match and match[1] in self.contents and self.here:
-            self.here.add(match[1])  # "go to" is refused where the agent already is
+            self.here.add(match[1])  # "go to" does nothing where the agent already is
 
     def _apply_effect(self, action: str) -> None:
         for verb, pattern in _EFFECTS:

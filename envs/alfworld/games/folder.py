@@ -86,7 +86,9 @@ def find_games(root: Path, split: str, task_types: Collection[str] = TASK_TYPES)
     tasks: list[Task] = []
     trials = [path for path, _, files in os.walk(folder) if TRAJECTORY in files]
     for id in sorted(Path(path).relative_to(folder).as_posix() for path in trials):
-        reason = "with movable receptacles or slicing" if "movable" in id or "Sliced" in id else ""
+        reason = ""
+        if "movable" in id or "Sliced" in id:  # alfworld decides by the name of the folder, not by the game
+            reason = "with movable receptacles or slicing"
         if not reason:
             row = _trial(folder / id, cached_rows.get(id))
             rows[id] = list(row)

@@ -177,14 +177,14 @@ def _make_game(root: Path, job: Job, files: GameFiles, engine: NativeEngine) -> 
     with durable.replacing_folder(root / job[0] / files.folder, flushed=False, within=root) as fresh:
         (fresh / GAME).write_bytes(files.game.encode())
         (fresh / TRAJECTORY).write_bytes(files.trajectory.encode())
-        play(engine, fresh / GAME, files.plan)
+        check_plan(engine, fresh / GAME, files.plan)
     game = _stored_game(root, job, files)
     assert game is not None
     return game
 
 
-def play(engine: NativeEngine, game: Path, plan: Sequence[str]) -> None:
-    """Play ``plan``; raises :class:`UnsolvedGame` unless every command is admissible and exactly the last one wins."""
+def check_plan(engine: NativeEngine, game: Path, plan: Sequence[str]) -> None:
+    """Run ``plan``; raises :class:`UnsolvedGame` unless every command is admissible and exactly the last one wins."""
     scene = engine.reset(game)
     for number, command in enumerate(plan, 1):
         if scene.won:

@@ -115,7 +115,9 @@ def _furnish(rng: RandomStream, size: str, scene: int, room: Room) -> RoomLayout
     locations = [_place(rng, used_names)]
     receptacles: list[Receptacle] = []
     for kind in sorted(types):
-        neighbour = receptacles[-1] if receptacles and receptacles[-1].type == kind else None
+        neighbour: Receptacle | None = None
+        if receptacles and receptacles[-1].type == kind:
+            neighbour = receptacles[-1]
         if size != "small" and neighbour is not None and rng.chance(1, 6):
             location = neighbour.location  # in ALFRED, several drawers share a location
         else:
@@ -215,7 +217,10 @@ def _as_in_alfred(
     two_objects = task_type == "pick_two_obj_and_place"
     near_target = size == "alfred2" and rng.chance(1, 2 if two_objects else 4)
     excluded_type = TOOL_OF_TASK.get(task_type, target)
-    lamps = [toggle] if toggle else [kind for kind in layout.room.lamps if rng.chance(1, 3)]
+    if toggle:
+        lamps = [toggle]
+    else:
+        lamps = [kind for kind in layout.room.lamps if rng.chance(1, 3)]
     kinds = alfred.things(rng, layout.room, object_type, two_objects)
     used_names: set[str] = set()
     object_counts: Counter[int] = Counter()
@@ -245,7 +250,12 @@ def _room(
     unseen = split == "valid_unseen"
     rng = RandomStream("scene", size, seed, "unseen" if unseen else "train", task_type, index)
     rooms = [room for room in ROOMS.values() if task_type in room.tasks]
-    first, last = (0, UNSEEN_PER_ROOM - 1) if unseen else (UNSEEN_PER_ROOM, SCENES_PER_ROOM - 1)
+    if unseen:
+        first = 0
+        last = UNSEEN_PER_ROOM - 1
+    else:
+        first = UNSEEN_PER_ROOM
+        last = SCENES_PER_ROOM - 1
     goals: list[tuple[str, str, str]] = []
     while not goals:
         room = rng.choose(rooms)
@@ -311,7 +321,7 @@ def walkthrough(package: PackageData, problem: Scenario) -> list[str]:
 
     def approach(place: str, reach_in: bool = True) -> None:
         nonlocal here
-        if places[place].location != here:  # "go to" is refused where the agent already is
+        if places[place].location != here:  # "go to" does nothing where the agent already is
             plan.append(f"go to {names[place]}")
             here = places[place].location
         if reach_in and places[place].type in package.openable and place not in opened_places:

@@ -1,4 +1,4 @@
-"""The native ALFWorld engine: plays ``game.tw-pddl`` files without TextWorld, with the same texts."""
+"""The native ALFWorld engine: runs ``game.tw-pddl`` files without TextWorld, with the same texts."""
 
 from __future__ import annotations
 
@@ -119,6 +119,7 @@ class NativeEngine:
         remove = operator.remove
         add = operator.add
         if operator.leaves_place:
+            # A shared operator has blanks for what differs between places: fill them in for this one.
             assert self._place.leaving is not None
             remove = (*remove, self._place.leaving)
             trigger_binding = self._place.binding[id(operator.entry)]
@@ -131,6 +132,7 @@ class NativeEngine:
             )
         if operator.conditional:
             add, remove = _with_conditional(operator, facts, add, remove)
+        # Removals first: in PDDL, a fact that an action both removes and adds is true afterwards.
         for fact, slots, weight in remove:
             if fact in facts:
                 state.discard(fact, slots)

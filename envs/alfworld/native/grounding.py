@@ -105,7 +105,7 @@ class SharedOperators:
 
 
 class GroundGame:
-    """A problem compiled for play, shared between episodes.
+    """A compiled problem, shared between episodes.
 
     start: the first state.
     salt: the part of the state key that stands for everything static.
@@ -122,19 +122,21 @@ class GroundGame:
         fluents = logic.domain.fluents
         self.goal = [(case, plan(case.positive, case.variables, (), fluents)) for case in cases(problem.goal)]
         self.goal_predicates = frozenset(name for case, _ in self.goal for name in mentioned(case)) & fluents
-        indexed = logic.lookups.union(*[lookups(steps) for _, steps in self.goal])
+        indexed_positions = logic.lookups.union(*[lookups(steps) for _, steps in self.goal])
         self.indexes: dict[str, tuple[tuple[int, ...], ...]] = {}
-        for predicate, positions in sorted(indexed):
+        for predicate, positions in sorted(indexed_positions):
             self.indexes[predicate] = (*self.indexes.get(predicate, ()), positions)
         self.relevant = self._relevant()
+        # The state key is a Zobrist hash: the XOR of the weights (128 bits) of all facts that are true. A command
+        # updates it in a few operations, whatever the size of the game.
         self.salt = int.from_bytes(hashlib.blake2b(salt, digest_size=16).digest(), "big")
         self._weights: dict[Fact, int] = {}
         self.start = State()
         self.start_key = self.salt
         for fact in sorted(static.initial):
-            for change in self._forms(fact, True):
-                self.start.insert(change[0], change[1])
-                self.start_key ^= change[2]
+            for form, slots, weight in self._forms(fact, True):
+                self.start.insert(form, slots)
+                self.start_key ^= weight
         self.places: dict[tuple[Row, bool], Place] = {}
         self._shared: dict[tuple[Entry, Row], SharedOperators] = {}
         self.everywhere = Place()
@@ -397,6 +399,8 @@ class GroundGame:
         slots = state.slots
         commands = place.free.copy()
         order = place.order.copy()
+        # The inner loop of a step. The test of an operator is written twice, because a call for each would cost more
+        # than the test.
         for operator in place.checked:
             if operator.need <= facts and operator.forbid.isdisjoint(facts) and operator.command not in commands:
                 if operator.universal and not self._universal_holds(operator, state):

@@ -1,4 +1,4 @@
-"""A domain and its grammar compiled for play, once for all games that share them."""
+"""A domain and its grammar, compiled once for all games that share them."""
 
 from __future__ import annotations
 
@@ -103,7 +103,11 @@ class Entry:
         self.guard = guard if isinstance(guard, Match) else None
         self.after: tuple[Step, ...] = steps[guard_index + 1 :]
         self.static_after = len(guards) <= 1
-        self.after_fixed: tuple[Step, ...] = steps[guard_index + 1 : guards[1]] if len(guards) > 1 else self.after
+        self.after_fixed: tuple[Step, ...]
+        if len(guards) > 1:
+            self.after_fixed = steps[guard_index + 1 : guards[1]]
+        else:
+            self.after_fixed = self.after
         # Atoms over these names can be checked after ``before``, once for all rows that the guard will return.
         bound = set(trigger.args if trigger else ()) | {name for step in self.before for name in step.bound}
         bound |= {name for atom in (*case.positive, *case.negative) for name in atom.args if name not in self.types}

@@ -300,7 +300,11 @@ class Compiled:
     ):
         parts = list(parts)
         self.constant = text if isinstance(text, str) else None
-        self.render: TextFunction = (lambda env, static, state: text) if isinstance(text, str) else text
+        self.render: TextFunction
+        if isinstance(text, str):
+            self.render = lambda env, static, state: text
+        else:
+            self.render = text
         self.placeholders: frozenset[Placeholder] = placeholders.union(*[part.placeholders for part in parts])
         self.changing: bool = any(part.changing for part in parts)
         self.open: bool = any(part.open for part in parts)

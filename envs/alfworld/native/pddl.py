@@ -146,7 +146,10 @@ def _line_of(text: str, word: str) -> int:
 
 def _show(node: object) -> str:
     """A nested list as text, shortened."""
-    text = str(node).replace("[", "(").replace("]", ")").replace("'", "").replace(",", "") if node else "nothing"
+    if node:
+        text = str(node).replace("[", "(").replace("]", ")").replace("'", "").replace(",", "")
+    else:
+        text = "nothing"
     return text if len(text) <= 80 else text[:77] + "..."
 
 

@@ -131,9 +131,10 @@ class StaticFacts:
         key = tuple([binding.get(name, name) for name in step.keys])
         rows: Iterable[Row]
         if not step.fresh:
-            fact_holds = (
-                (step.predicate, *key) in state.facts if step.fluent else key in self.rows.get(step.predicate, ())
-            )
+            if step.fluent:
+                fact_holds = (step.predicate, *key) in state.facts
+            else:
+                fact_holds = key in self.rows.get(step.predicate, ())
             if fact_holds:
                 yield from self.solutions(steps, binding, state, index + 1)
             return
@@ -200,9 +201,10 @@ class StaticFacts:
             fact = (formula.predicate, *[binding.get(name, name) for name in formula.args])
             if fact[0] == "=":
                 return (fact[1] == fact[2]) != formula.negated
-            fact_holds = (
-                fact in state.facts if fact[0] in self.domain.fluents else fact[1:] in self.rows.get(fact[0], ())
-            )
+            if fact[0] in self.domain.fluents:
+                fact_holds = fact in state.facts
+            else:
+                fact_holds = fact[1:] in self.rows.get(fact[0], ())
             return fact_holds != formula.negated
         if isinstance(formula, Quantified):
             steps = plan((), formula.variables, (), frozenset())

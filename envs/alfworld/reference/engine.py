@@ -157,7 +157,7 @@ def _reject_code(grammar: str) -> None:
     """Raise ValueError unless all that textworld would evaluate in ``grammar`` is names, strings, + and ``or``.
 
     textworld hands expressions in templates to Python's ``eval``. The package's own grammar with a plain task text is
-    known to be harmless; any other is parsed, and every expression found is looked at before anything is played.
+    known to be harmless; any other is parsed, and every expression found is checked before the game is loaded.
     """
     if _TASK.sub("Your task is to: UNKNOWN GOAL.", grammar, count=1) == package_data().grammar:
         return

@@ -405,4 +405,6 @@ def _in_order(names: list[str]) -> list[str]:
     letters = sorted(names)
     steps = {(len(a), len(b), ord(b[-1]) - ord(a[-1])) for a, b in itertools.pairwise(letters)}
     stems = {name[:-1] for name in names}
-    return letters if len(steps) == 1 and next(iter(steps))[2] == 1 and len(stems) == 1 else names
+    if len(steps) == 1 and next(iter(steps))[2] == 1 and len(stems) == 1:
+        return letters
+    return names

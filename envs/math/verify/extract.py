@@ -178,7 +178,9 @@ def _boxed(text: str) -> _Candidate | None:
     names = [_BOX_NAME.search(text, max(0, box.start - 20), box.start) for box in boxes]
     items = [f"{name[1]} = {box.text}" if name else box.text for name, box in zip(names, boxes, strict=True)]
     joined = ", ".join(items if all(names) else [box.text for box in boxes])
-    return _Candidate(joined, boxes[0].start, last.end) if len(joined) <= MAX_ANSWER else last
+    if len(joined) <= MAX_ANSWER:
+        return _Candidate(joined, boxes[0].start, last.end)
+    return last
 
 
 def _last_box(text: str, end: int) -> _Candidate | None:
@@ -199,7 +201,9 @@ def _group(text: str, position: int) -> tuple[str | None, int]:
     """The content of the brace group (or the token) at ``position`` and its end; None if it is not closed."""
     if not text.startswith("{", position):
         match = _TOKEN.match(text, position)
-        return (match[0], match.end()) if match and len(match[0]) <= MAX_ANSWER else (None, position)
+        if match and len(match[0]) <= MAX_ANSWER:
+            return match[0], match.end()
+        return None, position
     depth = 0
     i = position
     limit = min(len(text), position + MAX_ANSWER + 2)
@@ -223,7 +227,9 @@ def _hashes(text: str) -> _Candidate | None:
     content = match[1].strip() if match else ""
     if cues.HEADED.fullmatch(text, start, match.end() if match else start):
         return None  # "#### Answer" is a heading
-    return _Candidate(content, start, match.end()) if match and content and len(content) <= MAX_ANSWER else None
+    if match and content and len(content) <= MAX_ANSWER:
+        return _Candidate(content, start, match.end())
+    return None
 
 
 def _phrase(text: str) -> _Candidate | None:
@@ -233,7 +239,9 @@ def _phrase(text: str) -> _Candidate | None:
     if start >= 0 and (last is None or last.start() < end):
         tagged = text[start + len("<answer>") : end].strip()
         inner = _phrase(tagged)
-        return _Candidate(inner.text if inner else tagged, start, end) if 0 < len(tagged) <= MAX_ANSWER else None
+        if 0 < len(tagged) <= MAX_ANSWER:
+            return _Candidate(inner.text if inner else tagged, start, end)
+        return None
     return _after_cue(text, last) if last is not None else None
 
 

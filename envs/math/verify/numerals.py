@@ -84,7 +84,9 @@ def read_number(plain: str) -> Number | None:
         return number and replace(number, items=(Fraction(int(both[1])), number.value - int(both[1])))
     if modulus := MODULUS.search(text):
         number = _quantity(text[: modulus.start()])
-        return replace(number, modulus=int(modulus[1])) if number is not None and int(modulus[1]) else None
+        if number is not None and int(modulus[1]):
+            return replace(number, modulus=int(modulus[1]))
+        return None
     number = _quantity(text) or _compound(text)
     if number is not None:
         return number
@@ -92,7 +94,9 @@ def read_number(plain: str) -> Number | None:
     if remark is None:
         return None
     number = _quantity(text[: remark.start()])
-    return number if number is not None and _harmless(number, remark[2], bool(remark[1])) else None
+    if number is not None and _harmless(number, remark[2], bool(remark[1])):
+        return number
+    return None
 
 
 def _harmless(number: Number, remark: str, spaced: bool) -> bool:
@@ -183,7 +187,10 @@ def _with_unit(number: Number, text_after: str, currency: str) -> Number | None:
     nouns = re.sub(r"\s+(\^|(?=squared))", r"\1", words.lower()).split()
     if not text_after[0].isspace() or FUNCTION.search(words) or not all(map(_is_noun, nouns)):
         return None
-    noun_unit = unit(currency) if currency else next(filter(None, map(unit, _beginnings(nouns))), None)
+    if currency:
+        noun_unit = unit(currency)
+    else:
+        noun_unit = next(filter(None, map(unit, _beginnings(nouns))), None)
     return replace(number, unit=noun_unit, counted=noun_unit is None and not {"unit", "units"} & {*nouns})
 
 
@@ -192,11 +199,10 @@ def _multiplied(number: Number, words: str, text_after: str, currency: str) -> N
     if letter := _MONEY_WITH_LETTER.fullmatch(words):  # 5 MUSD
         words = " ".join(letter.groups())
     first, _, further_words = words.partition(" ")
-    factor = (
-        MULTIPLES.get(first.lower().rstrip("."))
-        if text_after[0].isspace() or text_after[0] == "-" or len(first) > 3
-        else None
-    )
+    if text_after[0].isspace() or text_after[0] == "-" or len(first) > 3:
+        factor = MULTIPLES.get(first.lower().rstrip("."))
+    else:
+        factor = None
     if currency:
         factor = MONEY_LETTERS.get(first, factor)
     elif further_words and first in ("k", "K", "M", "MM", "B"):  # 5 M dollars

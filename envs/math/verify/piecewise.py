@@ -57,6 +57,12 @@ def function(cases: list[tuple[str, str]], read: Callable[[str], Answer]) -> Seq
 
 def _region(condition: Answer) -> Sequence | None:
     if isinstance(condition, Number | Formula) and condition.name:
-        point = Number(condition.value) if isinstance(condition, Number) else Formula(condition.latex)
+        point: Number | Formula
+        if isinstance(condition, Number):
+            point = Number(condition.value)
+        else:
+            point = Formula(condition.latex)
         return regions.interval(point, point, "[", "]", condition.name)
-    return condition if isinstance(condition, Sequence) and condition.name and regions.is_region(condition) else None
+    if isinstance(condition, Sequence) and condition.name and regions.is_region(condition):
+        return condition
+    return None

@@ -122,7 +122,9 @@ def _read(text: str, depth: int) -> Answer:
     if statement is not None:
         number = read_number(normalise.plain(statement.value))
         if number is not None:
-            return replace(number, name=statement.name) if relations.holds(statement.lefts, number) else Relation(text)
+            if relations.holds(statement.lefts, number):
+                return replace(number, name=statement.name)
+            return Relation(text)
         if statement.lefts and not statement.name and not variables(statement.value):  # 256 = 2^8
             number = read_number(normalise.plain(statement.lefts[0]))
             if number is not None and relations.holds([*statement.lefts[1:], statement.value], number):
@@ -177,7 +179,9 @@ def _looks_like_words(plain: str) -> bool:
 def _wrapped_choice(text: str, depth: int) -> Choice | None:
     r"""A letter in a text command before the value it stands for, as in ``\textbf{(A)}\ \sqrt{2}``."""
     match = _WRAPPED_CHOICE.fullmatch(text)
-    return Choice(match[1], _read(match[2], depth + 1)) if match and depth < _MAX_NESTED else None
+    if match and depth < _MAX_NESTED:
+        return Choice(match[1], _read(match[2], depth + 1))
+    return None
 
 
 def _choice(plain: str, depth: int) -> Choice | None:
@@ -199,7 +203,9 @@ def _several(text: str, depth: int) -> Answer | None:
     if {len(_PLUS_MINUS.findall(text)), len(_MINUS_PLUS.findall(text))} in ({0, 1}, {1}):
         signs = (_PLUS_MINUS.sub(upper, _MINUS_PLUS.sub(lower, text)) for upper, lower in ("+-", "-+"))
         alternatives = tuple(_read(re.sub(r"^\s*\+", "", signed), depth) for signed in signs)
-        return _join(text, alternatives, ["and"]) if r"\ne" in text else Sequence(alternatives)
+        if r"\ne" in text:
+            return _join(text, alternatives, ["and"])
+        return Sequence(alternatives)
     if r"\begin" in text:
         if separate := systems.environments(text):
             return Sequence(tuple(_read(system, depth) for system in separate))
@@ -247,7 +253,9 @@ def _join(text: str, items: tuple[Answer, ...], joints: list[str]) -> Answer:
     intersections = [regions.intersection(group, name) for group in groups]
     if all(intersections):
         return regions.union([region for region in intersections if region], name)
-    return regions.union(conditions, name) if {*joints} <= {",", ";"} else Relation(text)
+    if {*joints} <= {",", ";"}:
+        return regions.union(conditions, name)
+    return Relation(text)
 
 
 def _approximation(text: str, exact: str, rounded: str, depth: int) -> Answer:
@@ -306,7 +314,9 @@ def _delimited(text: str, depth: int) -> Answer | None:
     if line := _LINE.fullmatch(text):
         part = _PARTS_OF_THE_LINE.get(re.sub(r"[\s^_{}]", "", line["scripts"] or ""))
         if part or not line["scripts"]:
-            return regions.half_line(part, Number(Fraction(0)), "") if part else regions.real_line()
+            if part:
+                return regions.half_line(part, Number(Fraction(0)), "")
+            return regions.real_line()
     whole, *subtrahends = brackets.split(text, _MINUS)[0]
     if len(subtrahends) == 1 and whole and subtrahends[0]:
         return _difference(whole, _read(subtrahends[0], depth), depth)
@@ -329,7 +339,10 @@ def _delimited(text: str, depth: int) -> Answer | None:
     rows = [item.items for item in items if isinstance(item, Sequence) and item.opening == "["]
     if opening == "[" and len(rows) == len(items) and len({*map(len, rows)}) == 1:
         return Matrix(tuple(rows))
-    label = "C" if re.match(r"\s*(?:C|\\(?:text|mathrm)\s*\{\s*C\s*\})\s*\(", text) else ""
+    if re.match(r"\s*(?:C|\\(?:text|mathrm)\s*\{\s*C\s*\})\s*\(", text):
+        label = "C"
+    else:
+        label = ""
     return Sequence(items, opening, closing, label=label)
 
 
@@ -343,7 +356,9 @@ def _difference(whole: str, points: Answer, depth: int) -> Answer | None:
     else:
         excluded = [regions.complement(points, "") if regions.is_region(points) else None]
     regions_left = [part for part in excluded if part]
-    return regions.intersection([region, *regions_left], "") if len(regions_left) == len(excluded) else None
+    if len(regions_left) == len(excluded):
+        return regions.intersection([region, *regions_left], "")
+    return None
 
 
 def _unit_vectors(text: str, depth: int) -> Sequence | None:

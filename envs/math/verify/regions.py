@@ -81,10 +81,18 @@ def complement(region: Sequence, name: str) -> Sequence | None:
     sides = []
     for piece in pieces(region):
         low, high = piece.items
-        below = None if low == MINUS_INFINITY else interval(MINUS_INFINITY, low, "(", _OTHER_SIDE[piece.opening])
-        above = None if high == INFINITY else interval(high, INFINITY, _OTHER_SIDE[piece.closing], ")")
+        if low == MINUS_INFINITY:
+            below = None
+        else:
+            below = interval(MINUS_INFINITY, low, "(", _OTHER_SIDE[piece.opening])
+        if high == INFINITY:
+            above = None
+        else:
+            above = interval(high, INFINITY, _OTHER_SIDE[piece.closing], ")")
         sides.append([side for side in (below, above) if side])
-    return intersection([union(side, name) for side in sides], name) if all(sides) else None
+    if all(sides):
+        return intersection([union(side, name) for side in sides], name)
+    return None
 
 
 _OTHER_SIDE = {"(": "]", "[": ")", ")": "[", "]": "("}

@@ -77,7 +77,9 @@ def variable(text: str) -> str:
     ('x_1', '', '')
     """
     match = _VARIABLE.fullmatch(text.strip())
-    return "" if match is None or match[0] in _CONSTANTS else re.sub(r"[\s{}]", "", match[0])
+    if match is None or match[0] in _CONSTANTS:
+        return ""
+    return re.sub(r"[\s{}]", "", match[0])
 
 
 def name_of(side: str) -> str | None:
@@ -137,7 +139,10 @@ def solved(text: str, read: Callable[[str], Answer]) -> Sequence | Relation | No
     ends = sides[:subject_index] + sides[subject_index + 1 :]
     if name and not any(name in variables(end) or variables(end) & {"x", "y", "z"} for end in ends):
         if len(sides) == 2:
-            operator = _MIRRORED[operators[0]] if subject_index and operators[0] in _MIRRORED else operators[0]
+            if subject_index and operators[0] in _MIRRORED:
+                operator = _MIRRORED[operators[0]]
+            else:
+                operator = operators[0]
             if operator in (*_MIRRORED, regions.UNEQUAL):
                 region = regions.half_line(operator, read(ends[0]), name)
         else:

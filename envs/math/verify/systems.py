@@ -42,7 +42,9 @@ def environments(text: str) -> list[str]:
     between = [text[match.end() : next_match.start()] for match, next_match in itertools.pairwise(matches)]
     if len(matches) < 2 or text[: matches[0].start()].strip() or text[matches[-1].end() :].strip():
         return []
-    return [match[0] for match in matches] if all(map(_BETWEEN.fullmatch, between)) else []
+    if all(map(_BETWEEN.fullmatch, between)):
+        return [match[0] for match in matches]
+    return []
 
 
 def _groups(parts: list[str], joints: list[str]) -> list[list[str]]:

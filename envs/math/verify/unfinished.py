@@ -63,7 +63,9 @@ def value(tree: Any, point: int, digits: int) -> Any:
         number = tree.evalf(digits, subs=point_values)
     except (ArithmeticError, AttributeError, NotImplementedError, TypeError, ValueError):
         return None
-    return number if number.is_number and number.is_finite and not number.has(sympy.nan, sympy.zoo) else None
+    if number.is_number and number.is_finite and not number.has(sympy.nan, sympy.zoo):
+        return number
+    return None
 
 
 def defined(tree: Any, point: dict[Any, Any]) -> bool:
@@ -128,7 +130,10 @@ def _kinds(node: Any) -> Iterator[str]:
     root = _is_root(node)
     if node.is_Function or (root and not node.free_symbols):
         simple = evaluate(node)
-        remains = any(map(_is_root, sympy.preorder_traversal(simple))) if root else simple.has(node.func)
+        if root:
+            remains = any(map(_is_root, sympy.preorder_traversal(simple)))
+        else:
+            remains = simple.has(node.func)
         if not remains and simple != sympy.E:
             yield "root of a power" if root else str(node.func)
 
@@ -235,7 +240,9 @@ def _content(factor: Any) -> int:
     if not factor.is_Add:
         return 1
     parts = [_Product(evaluate(term)) for term in _terms(factor)]
-    return 1 if any(part.divisors for part in parts) else math.gcd(*(math.prod(part.numbers) for part in parts))
+    if any(part.divisors for part in parts):
+        return 1
+    return math.gcd(*(math.prod(part.numbers) for part in parts))
 
 
 def _kinds_of_power(node: Any) -> Iterator[str]:

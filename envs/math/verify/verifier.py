@@ -109,7 +109,11 @@ class Verifier:
         except Unreadable:
             return Verdict("unparsable", extraction.text, extraction.method, extraction.text[:80])
         try:
-            reason: Reason = "match" if same(gold_answer, prediction, needs_algebra) else "mismatch"
+            reason: Reason
+            if same(gold_answer, prediction, needs_algebra):
+                reason = "match"
+            else:
+                reason = "mismatch"
         except NeedsAlgebra:
             reason = self.pool.compare(gold, extraction.text)
         return Verdict(reason, extraction.text, extraction.method, canonical(prediction))

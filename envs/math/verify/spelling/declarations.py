@@ -91,7 +91,9 @@ def _without_declaration(text: str) -> str:
 def _arguments(main: str) -> set[str]:
     """The variables on which the function or sequence on the left side of ``main`` depends."""
     function = _FUNCTION_OF.match(main)
-    return set(re.findall(r"[a-zA-Z]", f"{function[1] or ''}{function[3] or ''}")) if function else set()
+    if function:
+        return set(re.findall(r"[a-zA-Z]", f"{function[1] or ''}{function[3] or ''}"))
+    return set()
 
 
 def _is_vacuous(main: str, names: set[str], numbers: str, part: str) -> bool:

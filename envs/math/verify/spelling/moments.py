@@ -50,7 +50,9 @@ def moment(plain: str) -> str:
     if time := _CLOCK.fullmatch(plain):
         late = time["half"].lower() == "p"
         hour = int(time["hour"]) % 12 + 12 * late
-        return clock(str(hour), time["minute"] or "00") if 1 <= int(time["hour"]) <= 12 else ""
+        if 1 <= int(time["hour"]) <= 12:
+            return clock(str(hour), time["minute"] or "00")
+        return ""
     weekday = _WEEKDAY.match(plain)
     for pattern in _DATES:
         if date := pattern.fullmatch(plain, weekday.end() if weekday else 0):

@@ -76,9 +76,16 @@ def _units() -> dict[str, Unit]:
     units: dict[str, Unit] = {}
     for entry in _TABLE.replace("\n", ";").strip(";").split(";"):
         spellings, _, definition = entry.strip().partition(" = ")
-        size, _, words = definition.partition(" ") if definition[0].isdigit() else ("1", "", definition)
+        if definition[0].isdigit():
+            size, _, words = definition.partition(" ")
+        else:
+            size = "1"
+            words = definition
         composed = _compose(words, units.get)
-        base_unit = Unit(composed.dimension, Fraction(size) * composed.size) if composed else Unit(words, Fraction(1))
+        if composed:
+            base_unit = Unit(composed.dimension, Fraction(size) * composed.size)
+        else:
+            base_unit = Unit(words, Fraction(1))
         symbol, *names = spellings.lstrip("*").replace("_", "\0").split()
         spelling_units = {name.replace("\0", " "): base_unit for name in (symbol, *names)}
         if spellings.startswith("*"):

@@ -10,7 +10,7 @@ from gagpo.envs.alfworld.env import ALFWorldEnv
 from gagpo.envs.alfworld.expert.goal import read_goal
 from gagpo.envs.alfworld.games.catalogue import TASK_TYPES
 from gagpo.envs.alfworld.games.gamefile import GAME
-from gagpo.envs.alfworld.games.generate import default_root, files_of, generate, play
+from gagpo.envs.alfworld.games.generate import check_plan, default_root, files_of, generate
 from gagpo.envs.alfworld.games.package_data import package_data
 from gagpo.envs.alfworld.games.random_stream import RandomStream
 from gagpo.envs.alfworld.games.scenes import draw_scenario
@@ -43,7 +43,7 @@ def test_games_with_the_older_verb_are_won_by_their_walkthrough(tmp_path, size, 
     files = files_of(size, 0, ("train", task_type, 0), TextStyle("put", "human"))
     (tmp_path / GAME).write_text(files.game)
     engine = NativeEngine()
-    play(engine, tmp_path / GAME, files.plan)
+    check_plan(engine, tmp_path / GAME, files.plan)
     engine.close()
     assert not [command for command in files.plan if command.startswith("move ")]
     assert task_type == TASK_TYPES[1] or re.fullmatch(r"put \S+ \d+ in/on \S+ \d+", files.plan[-1])
