@@ -73,7 +73,7 @@ def choice_problem(row: Mapping[str, object], question: str, answers: tuple[str,
     """
     columns = {name.strip().lower(): value for name, value in row.items() if isinstance(name, str)}
     separate = _separate_columns(columns, question)
-    options = separate[0] if separate else _listed(columns) or _lettered(row)
+    options = separate[0] if separate else _options_in_column(columns) or _options_by_letter(row)
     if options is None:
         return None
     if separate is not None:
@@ -86,7 +86,7 @@ def choice_problem(row: Mapping[str, object], question: str, answers: tuple[str,
     return ChoiceProblem("\n".join([*parts, question.strip(), *lines]), _gold(options.texts, right))
 
 
-def _listed(columns: Mapping[str, object]) -> _Options | None:
+def _options_in_column(columns: Mapping[str, object]) -> _Options | None:
     """The options in a column such as ``choices``; None if there is no such column or it is empty."""
     name = next((name for name in _OPTIONS if columns.get(name) not in (None, "", [], {})), None)
     if name is None:
@@ -121,7 +121,7 @@ def _of_value(value: object, name: str) -> _Options:
     return _Options([_text(text) for text in texts], [_text(label) for label in labels])
 
 
-def _lettered(row: Mapping[str, object]) -> _Options | None:
+def _options_by_letter(row: Mapping[str, object]) -> _Options | None:
     """The options in the columns A, B, C and so on."""
     present = [letter for letter in LETTERS if row.get(letter) not in (None, "")]
     if len(present) < 3 or present != list(LETTERS[: len(present)]):
@@ -222,20 +222,20 @@ def _gold(texts: list[str], right: int) -> str:
     ]
     if value is None or canonical(value) in other_values:
         return letter
-    return _spelled(letter, texts[right])
+    return _with_letter(letter, texts[right])
 
 
-def _spelled(letter: str, text: str) -> str:
+def _with_letter(letter: str, text: str) -> str:
     return rf"\text{{({letter})}} {text}"
 
 
 def _reading(letter: str, text: str) -> Answer | None:
     """The value of an option as the verifier reads it after its letter."""
-    spelled = _spelled(letter, text)
-    if len(spelled) > MAX_ANSWER or "\n" in text:
+    text_with_letter = _with_letter(letter, text)
+    if len(text_with_letter) > MAX_ANSWER or "\n" in text:
         return None
     try:
-        answer = read(spelled)
+        answer = read(text_with_letter)
     except Unreadable:
         return None
     if isinstance(answer, Choice) and answer.letter == letter:

@@ -204,7 +204,7 @@ class MathEnv(TextEnv):
     def expert_action(self) -> str | None:
         """The next step of a worked solution as a calculator call, or the boxed answer after the last step.
 
-        The hasty expert answers with the value of the first step, and stops when that is wrong.
+        The imperfect expert answers with the value of the first step, and stops when that is wrong.
         """
         problem = self.problem
         assert problem is not None

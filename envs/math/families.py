@@ -185,15 +185,13 @@ def sequences(rng: random.Random, level: int) -> Draft:
     if level == 1:
         d = rng.randint(1, 12)
         terms = [start + i * d for i in range(4)]
-        text = f"The terms of a sequence grow by a fixed amount: {_listed(terms)}. What is the next term?"
+        text = f"The terms of a sequence grow by a fixed amount: {_join(terms)}. What is the next term?"
         return text, [f"{terms[-1]} - {terms[-2]}", f"{terms[-1]} + {d}"]
     if level == 2:
         q = rng.randint(2, 5)
         start = rng.randint(1, 9)
         terms = [start * q**i for i in range(4)]
-        text = (
-            f"Each term of a sequence is a fixed multiple of the one before: {_listed(terms)}. What is the next term?"
-        )
+        text = f"Each term of a sequence is a fixed multiple of the one before: {_join(terms)}. What is the next term?"
         return text, [f"{terms[-1]} / {terms[-2]}", f"{terms[-1]} * {q}"]
     if level == 3:
         d = rng.randint(1, 9)
@@ -201,20 +199,18 @@ def sequences(rng: random.Random, level: int) -> Draft:
         terms = [start + i * d + e * i * (i - 1) // 2 for i in range(5)]
         last = terms[-1] - terms[-2]
         before = terms[-2] - terms[-3]
-        text = f"The differences of a sequence grow by a fixed amount: {_listed(terms)}. What is the next term?"
+        text = f"The differences of a sequence grow by a fixed amount: {_join(terms)}. What is the next term?"
         steps = [f"{terms[-1]} - {terms[-2]}", f"{terms[-2]} - {terms[-3]}", f"{last} - {before}", f"{last} + {e}"]
         return text, [*steps, f"{terms[-1]} + {last + e}"]
     terms = [start, rng.randint(1, 20)]
     while len(terms) < 5:
         terms.append(terms[-1] + terms[-2])
-    text = (
-        f"Each term of a sequence is the sum of the two before it: {_listed(terms)}. What is the term after the next?"
-    )
+    text = f"Each term of a sequence is the sum of the two before it: {_join(terms)}. What is the term after the next?"
     following = terms[-1] + terms[-2]
     return text, [f"{terms[-2]} + {terms[-1]}", f"{terms[-1]} + {following}"]
 
 
-def _listed(terms: list[int]) -> str:
+def _join(terms: list[int]) -> str:
     return ", ".join(map(str, terms))
 
 

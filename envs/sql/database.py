@@ -24,6 +24,8 @@ from gagpo.envs.sql import functions
 from gagpo.envs.sql.tokens import without_end
 
 MAX_SQL = 10_000  # characters of a query
+# One step of SQLite's virtual machine can take seconds on a long value (instr, replace, hex(zeroblob(n))), and the
+# progress handler is not called within a step. So the length of a value bounds the time of a step.
 MAX_LENGTH = 10_000  # bytes of a value in a generated database
 MAX_STORED_LENGTH = 100_000  # bytes of a value in a file
 
@@ -41,7 +43,7 @@ _LOG_STARTS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
 _LOG_HEADER = 32  # bytes; a log without frames is no longer
 _JOURNAL_START = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"
 
-_EVERY = 1_000  # steps between two checks; more often, the calls into Python would slow ordinary queries
+_STEPS_PER_CHECK = 1_000  # steps between two checks; more often, the calls into Python would slow ordinary queries
 _ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 _QUERY = re.compile(r"(?>\s+|--[^\n]*|/\*(?>.*?\*/))*+(?:select|with|values)\b", re.IGNORECASE | re.DOTALL)
 
@@ -127,6 +129,8 @@ class Database:
         self._connection = source.connection
         self.tables = source.tables
         self._readable = {name.lower() for name in (*self.tables, *source.views)}
+        # Limits of what is parsed: generous for a query that a person would write, but a nested or repeated definition
+        # can take time and memory before the first step.
         limits = {
             sqlite3.SQLITE_LIMIT_LENGTH: source.max_length,
             sqlite3.SQLITE_LIMIT_SQL_LENGTH: MAX_SQL,
@@ -154,10 +158,10 @@ class Database:
 
         def tick() -> bool:
             nonlocal steps
-            steps += _EVERY
+            steps += _STEPS_PER_CHECK
             return steps > bounds.steps
 
-        self._connection.set_progress_handler(tick, _EVERY)
+        self._connection.set_progress_handler(tick, _STEPS_PER_CHECK)
         try:
             with closing(self._connection.cursor()) as cursor:
                 cursor.execute(without_end(sql))
@@ -294,7 +298,10 @@ def _fetch(cursor: sqlite3.Cursor, limit: int | None, max_size: int) -> tuple[li
     """At most ``limit`` rows and their approximate size in bytes; one by one, because a row may be large."""
     rows: list[Row] = []
     size = 0
-    while (limit is None or len(rows) < limit) and (row := cursor.fetchone()) is not None:
+    while limit is None or len(rows) < limit:
+        row = cursor.fetchone()
+        if row is None:
+            break
         size += 64 + sum(40 + len(value) if isinstance(value, str | bytes) else 40 for value in row)
         if size > max_size:
             raise QueryFailed("the result is too large")

@@ -63,7 +63,7 @@ class SQLEnv(TextEnv):
         own tables with made-up names.
     rows: number of rows that a query shows.
     comparison: see :func:`gagpo.envs.sql.compare.agrees`.
-    hidden: the most hidden databases of a question of data files; 0 to compare with published numbers.
+    hidden: maximum number of hidden databases for a question of data files; 0 to compare with published numbers.
 
     ``info`` also holds ``queries``, and after an answer ``verdict``: right, wrong, wrong elsewhere, or failed.
     """
@@ -170,7 +170,7 @@ class SQLEnv(TextEnv):
     def _list(self, argument: str) -> Outcome:
         if argument:
             return self._outcome("Say tables, and nothing else.", valid=False)
-        return self._learned(f"Tables: {', '.join(self._schema())}")
+        return self._fact(f"Tables: {', '.join(self._schema())}")
 
     def _columns(self, table: str) -> Outcome:
         tables = {name.lower(): name for name in self._schema()}
@@ -179,7 +179,7 @@ class SQLEnv(TextEnv):
             return self._outcome("There is no such table.", valid=False)
         self._inspected_tables.append(name)
         columns = ", ".join(f"{column} {kind}".strip() for column, kind in self._schema()[name])
-        return self._learned(f"{name}: {columns}")
+        return self._fact(f"{name}: {columns}")
 
     def _query(self, sql: str) -> Outcome:
         question = self.question
@@ -189,7 +189,7 @@ class SQLEnv(TextEnv):
             names, rows = QUERIES.take(self).run(question.database, sql, question.bounds, self.rows + 1)
         except QueryFailed as error:
             return self._outcome(f"Error: {error}.", valid=False)
-        return self._learned(show(names, rows, self.rows))
+        return self._fact(show(names, rows, self.rows))
 
     def _answer(self, sql: str) -> Outcome:
         try:
@@ -226,7 +226,7 @@ class SQLEnv(TextEnv):
                 self._tables = columns_of(source)
         return self._tables
 
-    def _learned(self, text: str) -> Outcome:
+    def _fact(self, text: str) -> Outcome:
         self._facts.add(text)
         return self._outcome(text)
 

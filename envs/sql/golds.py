@@ -26,7 +26,7 @@ from gagpo.envs.sql.perturb import VERSION
 from gagpo.envs.sql.process import QUERIES
 from gagpo.envs.sql.question import Question
 
-_EVERY = 30.0  # seconds between two log lines
+_LOG_INTERVAL = 30.0  # seconds between two log lines
 
 
 class BadSource(GagpoError, ValueError):
@@ -36,14 +36,14 @@ class BadSource(GagpoError, ValueError):
 def check_golds(rows: Iterable[tuple[str, Question] | BadSource], hidden: int = 0) -> Iterator[Question | BadSource]:
     """The questions with bounds derived from their gold queries, or what is wrong with them.
 
-    hidden: the most hidden databases of a question; see :mod:`gagpo.envs.sql.copies`.
+    hidden: maximum number of hidden databases for a question; see :mod:`gagpo.envs.sql.copies`.
     """
     gold_costs = _GoldCosts()
     copy_numbers = _CopyNumbers()
     log_time = time.monotonic()
     try:
         for number, row in enumerate(rows):
-            if time.monotonic() > log_time + _EVERY:
+            if time.monotonic() > log_time + _LOG_INTERVAL:
                 log_time = time.monotonic()
                 logging.getLogger(__name__).warning("ran %d gold queries", number)
             question = row if isinstance(row, BadSource) else _check(*row, gold_costs)
@@ -54,7 +54,7 @@ def check_golds(rows: Iterable[tuple[str, Question] | BadSource], hidden: int = 
         QUERIES.release(gold_costs)
 
 
-def _check(where: str, question: Question, costs: _GoldCosts) -> Question | BadSource:
+def _check(place: str, question: Question, costs: _GoldCosts) -> Question | BadSource:
     path = question.database
     assert isinstance(path, str)
     key = _key(path, question.gold)
@@ -63,12 +63,12 @@ def _check(where: str, question: Question, costs: _GoldCosts) -> Question | BadS
         try:
             cost = QUERIES.take(costs).cost(path, question.gold, GOLD)
         except BadDatabase as error:
-            return BadSource(f"{where}: {error}")
+            return BadSource(f"{place}: {error}")
         except QueryFailed as error:
             cost = str(error)
         costs.add(key, cost)
     if isinstance(cost, str):
-        return BadSource(f"{where}: the gold query fails: {cost}")
+        return BadSource(f"{place}: the gold query fails: {cost}")
     return replace(question, bounds=STORED.extended(cost))
 
 

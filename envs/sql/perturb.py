@@ -28,7 +28,7 @@ NUMBERS = len(_SIZES) * len(_RATES)
 """Copies that are tried for a question."""
 _ALL_ROWS = 6_000  # of a copy
 _TRIES = 5  # to draw a row that meets the constraints
-_EVERY = 10_000  # steps of SQLite's virtual machine between two checks
+_STEPS_PER_CHECK = 10_000  # steps of SQLite's virtual machine between two checks
 _MAX_STEPS = 50_000_000  # to make a copy
 _ALLOWED = {
     *(sqlite3.SQLITE_CREATE_TABLE, sqlite3.SQLITE_CREATE_INDEX, sqlite3.SQLITE_CREATE_VIEW, sqlite3.SQLITE_INSERT),
@@ -78,7 +78,7 @@ def _guard(connection: sqlite3.Connection) -> None:
 
     def tick() -> bool:
         nonlocal steps
-        steps += _EVERY
+        steps += _STEPS_PER_CHECK
         return steps > _MAX_STEPS
 
     def authorize(action: int, first: str | None, second: str | None, *_: str | None) -> int:
@@ -97,7 +97,7 @@ def _guard(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA temp_store = MEMORY")
     connection.execute("PRAGMA foreign_keys = OFF")  # of several tables that refer to each other none could be first
     functions.install(connection, lambda reason: None)
-    connection.set_progress_handler(tick, _EVERY)
+    connection.set_progress_handler(tick, _STEPS_PER_CHECK)
     connection.set_authorizer(authorize)
 
 

@@ -42,22 +42,24 @@ class QueryProcess:
 
     def run(self, source: Source, sql: str, bounds: Bounds, limit: int) -> tuple[list[str], list[Row]]:
         """The column names and the first ``limit`` rows of a result."""
-        names, rows = self._ask(bounds, "run", source, _plain(sql), limit, astuple(bounds))
+        names, rows = self._ask(bounds, "run", source, _check_length(sql), limit, astuple(bounds))
         return names, rows
 
     def cost(self, source: Source, sql: str, bounds: Bounds) -> Cost:
         """The cost of a query with all its rows."""
-        return Cost(*self._ask(bounds, "cost", source, _plain(sql), astuple(bounds)))
+        return Cost(*self._ask(bounds, "cost", source, _check_length(sql), astuple(bounds)))
 
     def copies(self, path: str, gold: str, count: int) -> list[int]:
         """The numbers of at most ``count`` perturbed copies of a file that can judge answers to the ``gold`` query."""
-        return cast("list[int]", self._ask(GOLD, "copies", path, _plain(gold), count))
+        return cast("list[int]", self._ask(GOLD, "copies", path, _check_length(gold), count))
 
     def agrees(
         self, sources: tuple[Source | Copy, ...], sql: str, gold: str, comparison: Comparison, bounds: Bounds
     ) -> list[bool]:
         """Whether ``sql`` and the ``gold`` query agree, for each database up to the first where they do not."""
-        return cast("list[bool]", self._ask(bounds, "agree", sources, _plain(sql), gold, comparison, astuple(bounds)))
+        return cast(
+            "list[bool]", self._ask(bounds, "agree", sources, _check_length(sql), gold, comparison, astuple(bounds))
+        )
 
     def close(self) -> None:
         """End the process; safe to call twice."""
@@ -90,8 +92,8 @@ class QueryProcess:
         return value
 
 
-def _plain(sql: str) -> str:
-    if len(sql) > MAX_SQL:  # not sent to the process
+def _check_length(sql: str) -> str:
+    if len(sql) > MAX_SQL:  # checked here, so that a query of gigabytes is not sent through the pipe
         raise QueryFailed(f"a query may have {MAX_SQL} characters")
     return sql
 

@@ -41,7 +41,7 @@ def load_questions(
     Both formats have the keys ``question`` and ``db_id``, and the query in ``query`` or ``SQL``.
 
     on_bad_row: ``refuse`` (raise :class:`BadSource`) or ``skip`` (and count).
-    hidden: the most hidden databases of a question. Logs a warning with the questions that have none.
+    hidden: maximum number of hidden databases for a question. Logs a warning with the questions that have none.
     """
     files, roots = LAYOUT[split]
     path = next((folder / name for name in files if (folder / name).is_file()), None)
@@ -89,50 +89,50 @@ def _questions(path: Path, roots: list[Path], split: str) -> Iterator[tuple[str,
         raise BadSource(f"{path}: must hold a list of questions")
     contents: set[tuple[object, ...]] = set()
     for number, record in enumerate(records):
-        where = f"{path}, row {number}"
+        place = f"{path}, row {number}"
         try:
-            question = _question(record, where, roots, f"{split}-{number:06d}", split)
+            question = _question(record, place, roots, f"{split}-{number:06d}", split)
         except BadSource as error:
             yield error
             continue
         content = (question.text, question.gold, question.database)
         if content not in contents:
             contents.add(content)
-            yield where, question
+            yield place, question
 
 
-def _question(record: Any, where: str, roots: list[Path], name: str, split: str) -> Question:
+def _question(record: Any, place: str, roots: list[Path], name: str, split: str) -> Question:
     if not isinstance(record, dict):
-        raise BadSource(f"{where}: not an object")
-    text = _text(record, "question", where)
-    folder = _text(record, "db_id", where)
-    gold = _text(record, "query" if "query" in record else "SQL", where)
+        raise BadSource(f"{place}: not an object")
+    text = _text(record, "question", place)
+    folder = _text(record, "db_id", place)
+    gold = _text(record, "query" if "query" in record else "SQL", place)
     if not _PLAIN.fullmatch(folder) or ".." in folder:
-        raise BadSource(f"{where}: db_id {folder[:80]!r} is not a folder name")
+        raise BadSource(f"{place}: db_id {folder[:80]!r} is not a folder name")
     files = [root / folder / f"{folder}.sqlite" for root in roots]
     database = next((file for file in files if file.is_file()), None)
     if database is None:
-        raise BadSource(f"{where}: there is no database {files[0]}")
+        raise BadSource(f"{place}: there is no database {files[0]}")
     try:
         database = with_log(database)
     except BadDatabase as error:
-        raise BadSource(f"{where}: {error}") from None
-    evidence = _sound(str(record.get("evidence") or ""), "evidence", where)
-    kind = _sound(str(record.get("difficulty") or record.get("hardness") or folder)[:100], "difficulty", where)
+        raise BadSource(f"{place}: {error}") from None
+    evidence = _sound(str(record.get("evidence") or ""), "evidence", place)
+    kind = _sound(str(record.get("difficulty") or record.get("hardness") or folder)[:100], "difficulty", place)
     return Question(name, split, kind, text, gold, (), "", str(database), evidence)
 
 
-def _text(record: dict[str, Any], key: str, where: str) -> str:
+def _text(record: dict[str, Any], key: str, place: str) -> str:
     value = record.get(key)
     if not isinstance(value, str) or not value.strip():
-        raise BadSource(f"{where}: key {key!r} must be a text")
-    return _sound(value, key, where)
+        raise BadSource(f"{place}: key {key!r} must be a text")
+    return _sound(value, key, place)
 
 
-def _sound(value: str, key: str, where: str) -> str:
+def _sound(value: str, key: str, place: str) -> str:
     """``value`` if it can be encoded as UTF-8; JSON allows lone surrogates, UTF-8 does not."""
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise BadSource(f"{where}: key {key!r} contains a lone surrogate") from None
+        raise BadSource(f"{place}: key {key!r} contains a lone surrogate") from None
     return value

@@ -110,7 +110,7 @@ def _tempting_rows(domain: Domain, gold: str, rng: random.Random) -> tuple[list[
         else:
             parent = rng.randint(1, len(parents))
         children.append((i + 1, name, category, amount, parent))
-    for extreme, distant in ((min(row[3] for row in children), -1), (max(row[3] for row in children), 1)):
+    for extreme, step in ((min(row[3] for row in children), -1), (max(row[3] for row in children), 1)):
         i = next(i for i, row in enumerate(children) if row[3] == extreme)
-        children[i] = (*children[i][:3], extreme + distant, children[i][4])
+        children[i] = (*children[i][:3], extreme + step, children[i][4])
     return parents, children

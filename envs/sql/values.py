@@ -87,8 +87,8 @@ class ColumnValues:
             return None
         if value is not None and rng.random() >= self.rate and (not self._categories or value in self.values):
             return value
-        drawn = rng.choice(self.values)
-        return drawn if self._categories or rng.random() < 0.5 else self._neighbour(drawn)
+        sample = rng.choice(self.values)
+        return sample if self._categories or rng.random() < 0.5 else self._neighbour(sample)
 
     def _near(self, literal: Any) -> Any:
         """A literal, or a number next to it, or a day in the month or year that it names."""

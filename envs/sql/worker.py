@@ -81,11 +81,11 @@ class _Databases:
         if key not in databases:
             while len(databases) >= _MAX_OPEN[kind]:
                 databases.popitem(last=False)[1][0].close()
-            databases[key] = (self._opened(source), {})
+            databases[key] = (self._open_source(source), {})
         databases.move_to_end(key)
         return databases[key]
 
-    def _opened(self, source: Source | Copy) -> Database:
+    def _open_source(self, source: Source | Copy) -> Database:
         if is_copy(source):
             return Database(self.copy(*source))
         return Database(cast(Source, source))

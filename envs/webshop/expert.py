@@ -1,13 +1,13 @@
 """Experts that buy the goal's product with its options.
 
-:func:`next_action` knows the goal's product. It searches with words of the instruction, in their order, turns pages
+:func:`next_action` gets the goal's product. It searches with words of the instruction, in their order, turns pages
 until the product is shown, chooses its options, and buys. If those words do not find the product, it searches with the
 product's own words. If several titles fit, an agent cannot infer which result this expert opens.
 
-:func:`browse` knows only the instruction. It opens one result after another and buys the first that offers all options
+:func:`browse` gets only the instruction. It opens one result after another and buys the first that offers all options
 within the budget.
 
-A hasty expert buys the first product that it opens, without choosing options.
+An imperfect expert buys the first product that it opens, without choosing options.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def queries(shop: Shop, goal: Goal) -> list[str]:
     return list(dict.fromkeys(query for query in plain if query))
 
 
-def next_action(shop: Shop, state: PageState, hasty: bool = False) -> str | None:
+def next_action(shop: Shop, state: PageState, imperfect: bool = False) -> str | None:
     """The expert's action in ``state``; None after the purchase, or if no search finds the product."""
     goal = shop.goal(state.task)
     number = shop.store.number(goal.asin)
@@ -53,7 +53,7 @@ def next_action(shop: Shop, state: PageState, hasty: bool = False) -> str | None
     if state.kind == ITEM:
         if state.product != number:
             return _click(PREVIOUS)
-        return _click(BUY) if hasty else _at_item(shop, state, goal)
+        return _click(BUY) if imperfect else _at_item(shop, state, goal)
     if state.kind == RESULTS:
         products = shop.results(state)
         if number in products:
@@ -67,7 +67,7 @@ def next_action(shop: Shop, state: PageState, hasty: bool = False) -> str | None
     return f"search[{next_queries[0]}]" if next_queries else None
 
 
-def browse(shop: Shop, state: PageState, opened_products: Set[int], hasty: bool = False) -> str | None:
+def browse(shop: Shop, state: PageState, opened_products: Set[int], imperfect: bool = False) -> str | None:
     """The action of an expert that has opened ``opened_products``; None after the purchase or the last result."""
     goal = shop.goal(state.task)
     if state.kind == DONE:
@@ -75,7 +75,7 @@ def browse(shop: Shop, state: PageState, opened_products: Set[int], hasty: bool 
     if state.kind == PART:
         return _click(PREVIOUS)
     if state.kind == ITEM:
-        if hasty:
+        if imperfect:
             return _click(BUY)
         return _at_item(shop, state, goal) if fits(shop, state, goal) else _click(PREVIOUS)
     if state.kind == RESULTS:

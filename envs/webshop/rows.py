@@ -128,7 +128,7 @@ class _RowReader:
             if self.ended or len(self.buffer) - self.position > MAX_ROW:
                 raise CatalogueError(f"{self.path}, row {row}: broken JSON ({reason})")
             self._more(size)
-            size *= 2
+            size *= 2  # a long row is parsed again after every read; doubling keeps the total linear in its length
 
     def _more(self, size: int) -> None:
         data = self._file.read(size)

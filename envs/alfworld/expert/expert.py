@@ -45,9 +45,8 @@ class Expert:
         self._pending_put = ""  # a command to put something down that was not answered yet
         self._imperfect = imperfect
         self._orderly = orderly
-        self.objects_in_target = (
-            False  # treated objects may lie in the target's type; else an orderly search ends there
-        )
+        # Whether objects to be treated may lie in the target type; if not, an orderly search visits that type last.
+        self.objects_in_target = False
         self.finished = False  # an imperfect expert stops here, solved or not
 
     @property
@@ -83,17 +82,17 @@ class Expert:
             return self._clear_hands()
         if self._imperfect and goal.operation == "light":
             return self._light(goal)
-        settled = self._settled(goal)
-        candidates = [name for name in memory.objects_of(goal.object_type) if name not in settled]
+        delivered = self._delivered(goal)
+        candidates = [name for name in memory.objects_of(goal.object_type) if name not in delivered]
         if goal.operation in _TOOLS:
             candidates.sort(key=lambda name: goal.operation not in memory.operations.get(name, ()))
         candidates.sort(key=lambda name: memory.place_of(name) not in memory.here)
-        for name in candidates:
-            place = memory.place_of(name)
-            return self._reach(place) or f"take {name} from {place}"
-        # If delivering is all that is asked, an object in a target receptacle would have won already.
-        enough = not goal.operation and goal.count == 1
-        return self._search(goal.object_type, {goal.target: 0.0 if enough else _ALREADY_THERE})
+        if candidates:
+            place = memory.place_of(candidates[0])
+            return self._reach(place) or f"take {candidates[0]} from {place}"
+        # If the task is only to deliver one object, an object in a target receptacle would have ended it already.
+        only_delivery = not goal.operation and goal.count == 1
+        return self._search(goal.object_type, {goal.target: 0.0 if only_delivery else _ALREADY_THERE})
 
     # With the wanted object in hand -----------------------------------------------------------------------------------
 
@@ -138,7 +137,7 @@ class Expert:
         )
         return best
 
-    def _settled(self, goal: HouseholdGoal) -> set[str]:
+    def _delivered(self, goal: HouseholdGoal) -> set[str]:
         """Objects of the wanted type that should stay where they are."""
         if goal.count == 1:
             return set()

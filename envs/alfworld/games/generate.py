@@ -124,9 +124,9 @@ def list_jobs(
     jobs: list[Job] = []
     for split in splits:
         games_per_type, remainder = divmod(full[split], len(types))
-        jobs += [
-            (split, kind, k) for place, kind in enumerate(types) for k in range(games_per_type + (place < remainder))
-        ]
+        for position, task_type in enumerate(types):
+            count = games_per_type + (position < remainder)
+            jobs += [(split, task_type, index) for index in range(count)]
     return sorted(jobs)
 
 

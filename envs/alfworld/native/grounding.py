@@ -208,7 +208,7 @@ class GroundGame:
     def _enter(self, place: Place, branch: Branch, binding: Binding) -> None:
         """Put the operators and watches of ``branch`` that static facts allow into ``place``."""
         for entry in branch.entries:
-            if entry.restricted and not self._permitted(entry.before_bans, binding):
+            if entry.has_restrictions and not self._permitted(entry.before_bans, binding):
                 continue
             guard = entry.guard
             if guard is None:
@@ -282,10 +282,10 @@ class GroundGame:
 
     def operator(self, entry: Entry, binding: Binding) -> Operator | None:
         """The operator of a complete binding, or None if static facts rule it out."""
-        if entry.restricted and not self.static.allowed(entry.case, binding):
+        if entry.has_restrictions and not self.static.allowed(entry.case, binding):
             return None
         bare = entry.loose and not entry.loose & binding.keys()
-        if entry.doubtful and not bare and not self._does_something(entry, binding):
+        if entry.may_be_no_op and not bare and not self._has_effect(entry, binding):
             return None
         schema = entry.schema
         env = tuple([self.static.cast(binding.get(name, ""), kind) for name, kind in schema.action.parameters])
@@ -298,7 +298,7 @@ class GroundGame:
         operator.leaves_place = bool(bare)
         return operator
 
-    def _does_something(self, entry: Entry, binding: Binding) -> bool:
+    def _has_effect(self, entry: Entry, binding: Binding) -> bool:
         """Whether the planner keeps this action: it drops those whose effects are all preconditions already."""
         required = set(ground(entry.fluent_positive, binding))
         forbidden = set(ground(entry.fluent_negative, binding))

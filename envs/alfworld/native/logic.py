@@ -73,16 +73,31 @@ class Entry:
     before_need, before_forbid: changing facts that must be true, or false, known after ``before``.
     before_bans: static facts that must be false, known after ``before``.
     need: changing facts that must be true, without trigger and guard.
-    restricted: there are equalities or negated static facts.
-    doubtful: the action may change nothing, and the planner drops such actions.
+    has_restrictions: there are equalities or negated static facts.
+    may_be_no_op: the action may change nothing, and the planner drops such actions.
     loose: variables of the trigger that only the effect removing the trigger depends on; places that differ in these
         alone share their operators.
     """
 
     __slots__ = (
-        "after", "after_fixed", "before", "before_bans", "before_forbid", "before_need", "case", "doubtful",
-        "fluent_negative", "fluent_positive", "guard", "loose", "need", "restricted", "schema", "static_after",
-        "trigger", "types",
+        "after",
+        "after_fixed",
+        "before",
+        "before_bans",
+        "before_forbid",
+        "before_need",
+        "case",
+        "fluent_negative",
+        "fluent_positive",
+        "guard",
+        "has_restrictions",
+        "loose",
+        "may_be_no_op",
+        "need",
+        "schema",
+        "static_after",
+        "trigger",
+        "types",
     )  # fmt: skip
 
     def __init__(self, schema: Schema, case: Case, trigger: Atom | None, fluents: frozenset[str]):
@@ -124,11 +139,11 @@ class Entry:
         if self.guard is not None:
             lookup_atoms.add(_atom(self.guard))
         self.need = tuple(a for a in self.fluent_positive if a not in lookup_atoms)
-        self.restricted = any(a.predicate == "=" for a in case.positive) or any(
+        self.has_restrictions = any(a.predicate == "=" for a in case.positive) or any(
             a.predicate not in fluents for a in case.negative
         )
-        positive_predicates = {atom.predicate for atom in case.positive}
-        self.doubtful = all(o.literal.negated or o.literal.predicate in positive_predicates for o in schema.outcomes)
+        present = {atom.predicate for atom in case.positive}
+        self.may_be_no_op = all(o.literal.negated or o.literal.predicate in present for o in schema.outcomes)
         self.loose = _loose(self)
 
 
@@ -148,7 +163,7 @@ class Branch:
     entries: list[Entry] = field(default_factory=list)
     steps: list[tuple[Step, Branch]] = field(default_factory=list)
 
-    def plant(self, entry: Entry) -> None:
+    def insert(self, entry: Entry) -> None:
         branch = self
         for step in entry.before:
             next_branch = next((child for lookup, child in branch.steps if lookup == step), None)
@@ -222,7 +237,7 @@ class Logic:
             self.schemas.append(schema)
             for case in alternatives[action.name]:
                 triggers = [atom for atom in case.positive if atom.predicate == self.trigger]
-                self._plant(Entry(schema, case, triggers[0] if triggers else None, fluents))
+                self._insert(Entry(schema, case, triggers[0] if triggers else None, fluents))
             for outcome in schema.outcomes:
                 for case in outcome.cases:
                     self.lookups |= lookups(plan(case.positive, (*outcome.variables, *case.variables), (), fluents))
@@ -233,10 +248,10 @@ class Logic:
         self.queries = tuple(narration.queries)
         self.negated_queries = frozenset(name[4:] for name in self.mentioned if narration.queries_negation(name))
 
-    def _plant(self, entry: Entry) -> None:
+    def _insert(self, entry: Entry) -> None:
         self.lookups |= lookups((*entry.before, *((entry.guard,) if entry.guard else ()), *entry.after))
         if entry.trigger is None:
-            self.everywhere.plant(entry)
+            self.everywhere.insert(entry)
             return
         types = {name: entry.types[name] for name in entry.trigger.args if name in entry.types}
         tree = next((t for t in self.trees if t.trigger == entry.trigger and t.types == types), None)
@@ -245,9 +260,9 @@ class Logic:
             self.trees.append(tree)
         if entry.loose:
             tree.shared.append(entry)
-            tree.separate.plant(entry)
+            tree.separate.insert(entry)
         else:
-            tree.root.plant(entry)
+            tree.root.insert(entry)
 
     def search_order(self, types: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
         """The type tuples below ``types`` in TextWorld's search order: breadth first, with its repetitions."""
@@ -325,13 +340,13 @@ def _check_grammar(domain: PddlDomain, grammar: Grammar, actions: list[str]) -> 
     checked_rules: set[str] = set()
     path: list[str] = []
 
-    def ask(conditions: tuple[Condition, ...] | None) -> None:
+    def check_query(conditions: tuple[Condition, ...] | None) -> None:
         for condition in conditions or ():
             for _, kind in condition.parameters:
                 if kind not in domain.types:
                     raise GameError(f"grammar: unknown type {kind} in a query about {condition.predicate}")
 
-    def rule(name: str) -> None:
+    def check_rule(name: str) -> None:
         if name in path:
             raise GameError(f"grammar: circular rules: {' -> '.join([*path[path.index(name) :], name])}")
         if name in checked_rules:
@@ -342,29 +357,29 @@ def _check_grammar(domain: PddlDomain, grammar: Grammar, actions: list[str]) -> 
             raise GameError(f"grammar: rules nest too deeply: {' -> '.join(path[:5])} ...")
         path.append(name)
         for production in rules[name]:
-            ask(production.condition)
-            walk(production.symbols)
+            check_query(production.condition)
+            check_symbols(production.symbols)
         path.pop()
         checked_rules.add(name)
 
-    def walk(rule_symbols: tuple[Symbol, ...]) -> None:
+    def check_symbols(rule_symbols: tuple[Symbol, ...]) -> None:
         for symbol in rule_symbols:
             if isinstance(symbol, Listing):
                 for name in LIST_RULES:
-                    rule(name)
+                    check_rule(name)
                 symbol = symbol.item
             if isinstance(symbol, ForEach):
-                ask(symbol.query)
+                check_query(symbol.query)
                 symbol = symbol.part
             if isinstance(symbol, Call):
-                rule(symbol.rule)
+                check_rule(symbol.rule)
             if isinstance(symbol, Value) and symbol.fault:
                 raise GameError(f"grammar: {f'rule {path[-1]}: ' if path else ''}{symbol.fault}")
 
-    rule("intro")
+    check_rule("intro")
     for name in actions:
-        walk(grammar.templates[name].command)
-        walk(grammar.templates[name].feedback)
+        check_symbols(grammar.templates[name].command)
+        check_symbols(grammar.templates[name].feedback)
 
 
 # Cached reading -------------------------------------------------------------------------------------------------------

@@ -221,8 +221,8 @@ def _close(gold: Number, prediction: Number, scale: Fraction = Fraction(1)) -> b
     if gold.value == prediction.value * scale:
         return True
     decimals = [
-        (number, other)
-        for number, other in ((gold, prediction.value * scale), (prediction, gold.value / scale))
+        (number, target)
+        for number, target in ((gold, prediction.value * scale), (prediction, gold.value / scale))
         if number.places is not None
     ]
     if not decimals:
@@ -238,14 +238,18 @@ _LIST_OF_WORDS = re.compile(r"\s*,\s*(?:and\s+)?|\s+and\s+")
 
 
 def _same_words(gold: Answer, prediction: Answer) -> bool:
-    gold_text, prediction_text = (
-        side.text if isinstance(side, Words) else normalise.words(normalise.plain(to_latex(side)))
-        for side in (gold, prediction)
-    )
+    gold_text = _as_words(gold)
+    prediction_text = _as_words(prediction)
     if gold_text in _PLAIN_REPLIES:
         prediction_text = _REPLY_END.split(prediction_text, maxsplit=1)[0].strip()
     lists = [sorted(_LIST_OF_WORDS.split(side)) for side in (gold_text, prediction_text)]
     return gold_text == prediction_text or (lists[0] == lists[1] and all(len(part.split()) <= 2 for part in lists[0]))
+
+
+def _as_words(answer: Answer) -> str:
+    if isinstance(answer, Words):
+        return answer.text
+    return normalise.words(normalise.plain(to_latex(answer)))
 
 
 _MULTIPLES = frozenset(filter(None, map(unit, LETTERS)))
@@ -364,7 +368,10 @@ def _same_sequences(gold: Sequence, prediction: Sequence, symbolic: Symbolic) ->
     if not _same_kind(gold, prediction):
         return False
     if gold.ordered or prediction.ordered:
-        return all(same(one, other, symbolic) for one, other in zip(gold.items, prediction.items, strict=True))
+        return all(
+            same(gold_item, prediction_item, symbolic)
+            for gold_item, prediction_item in zip(gold.items, prediction.items, strict=True)
+        )
     remaining = list(prediction.items)
     for item in gold.items:
         # Try equal spellings first, which avoids symbolic comparisons with the other items.

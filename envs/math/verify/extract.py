@@ -282,9 +282,13 @@ def _content(text: str, position: int, before: str) -> tuple[str, int]:
         if unit and formula["d"] is None:
             content += _conclusion(f"0{unit[0]}")[1:]
             end = unit.end()
-        while (joint := _JOINT.match(visible, end)) and (further := _MATH.match(visible, joint.end())):
-            content = f"{content}, {next(group for group in further.groups() if group is not None)}"
-            end = further.end()
+        while True:
+            joint = _JOINT.match(visible, end)
+            next_formula = _MATH.match(visible, joint.end()) if joint else None
+            if next_formula is None:
+                break
+            content = f"{content}, {next(group for group in next_formula.groups() if group is not None)}"
+            end = next_formula.end()
     else:
         stop = _SENTENCE_END.search(visible)
         end = stop.start() if stop else len(visible)

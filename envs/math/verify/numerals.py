@@ -79,9 +79,10 @@ def read_number(plain: str) -> Number | None:
     text = foreign.percent(_ABOUT.sub("", text.strip()))
     if text[:1].isalpha() or " and " in text or number_words.is_fraction(text):
         text = number_words.digits(text)
-    if both := _WHOLE_AND_PART.fullmatch(text):
-        number = _quantity(f"{both[1]} {both[2]}")
-        return number and replace(number, items=(Fraction(int(both[1])), number.value - int(both[1])))
+    if whole_and_part := _WHOLE_AND_PART.fullmatch(text):
+        whole = int(whole_and_part[1])
+        number = _quantity(f"{whole_and_part[1]} {whole_and_part[2]}")
+        return number and replace(number, items=(Fraction(whole), number.value - whole))
     if modulus := MODULUS.search(text):
         number = _quantity(text[: modulus.start()])
         if number is not None and int(modulus[1]):

@@ -265,8 +265,8 @@ def _approximation(text: str, exact: str, rounded: str, depth: int) -> Answer:
     answer = _read(exact, depth)
     decimal = read_number(normalise.plain(rounded))
     if isinstance(answer, Number) and decimal is not None:
-        right = agrees(decimal.value, decimal.places or 0, answer.value) or decimal.percent != answer.percent
-        return answer if right else Relation(text)
+        is_rounded = agrees(decimal.value, decimal.places or 0, answer.value)
+        return answer if is_rounded or decimal.percent != answer.percent else Relation(text)
     return replace(answer, rounded=decimal) if isinstance(answer, Formula) else answer
 
 
@@ -317,9 +317,9 @@ def _delimited(text: str, depth: int) -> Answer | None:
             if part:
                 return regions.half_line(part, Number(Fraction(0)), "")
             return regions.real_line()
-    whole, *subtrahends = brackets.split(text, _MINUS)[0]
-    if len(subtrahends) == 1 and whole and subtrahends[0]:
-        return _difference(whole, _read(subtrahends[0], depth), depth)
+    minuend, *subtrahends = brackets.split(text, _MINUS)[0]
+    if len(subtrahends) == 1 and minuend and subtrahends[0]:
+        return _difference(minuend, _read(subtrahends[0], depth), depth)
     unions = brackets.split(text, _CUP)[0]
     if len(unions) > 1 and all(unions):
         return Sequence(tuple(_read(part, depth) for part in unions), r"\cup", r"\cup")
@@ -346,19 +346,19 @@ def _delimited(text: str, depth: int) -> Answer | None:
     return Sequence(items, opening, closing, label=label)
 
 
-def _difference(whole: str, points: Answer, depth: int) -> Answer | None:
+def _difference(minuend: str, points: Answer, depth: int) -> Answer | None:
     """A region minus a set of points or another region."""
-    region = _read(whole, depth)
+    region = _read(minuend, depth)
     if not isinstance(region, Sequence) or not isinstance(points, Sequence) or not regions.is_region(region):
         return None
     if points.opening == r"\{":
         excluded = [regions.half_line(regions.UNEQUAL, point, "") for point in points.items]
     else:
         excluded = [regions.complement(points, "") if regions.is_region(points) else None]
-    regions_left = [part for part in excluded if part]
-    if len(regions_left) == len(excluded):
-        return regions.intersection([region, *regions_left], "")
-    return None
+    parts = [part for part in excluded if part]
+    if len(parts) < len(excluded):
+        return None
+    return regions.intersection([region, *parts], "")
 
 
 def _unit_vectors(text: str, depth: int) -> Sequence | None:

@@ -25,7 +25,7 @@ _DIGITS = 40
 """Values that differ in these digits are not equal; values that agree may be."""
 _IMAGINARY = re.compile(r"\\[a-zA-Z]+|_\s*\{[^{}]*\}|_\s*\w|(?P<unit>i)(?![a-zA-Z]*\s*=)")
 _BOUND_INDEX = re.compile(r"_\s*\{?\s*i\s*=")
-_WRITTEN = table(
+_REWRITINGS = table(
     (r"(?<![\d.])(\d+)\s*\\frac\{(\d+)\}\{(\d+)\}", r"(\1+\\frac{\2}{\3})"),  # a mixed number
     (
         r"(?<![\d.])(\d+(?:\.\d+)?)\s*(?:\^\s*\{?\s*\\circ(?![a-zA-Z])\s*\}?|\\degree(?![a-zA-Z]))",
@@ -55,7 +55,7 @@ def _parse(latex: str, over_complex: bool) -> Any:
 
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)
     text = _DECIMAL.sub(lambda d: rf"\frac{{{int(d[1] + d[2])}}}{{{10 ** len(d[2])}}}", latex)
-    text = rewrite(text, _WRITTEN)
+    text = rewrite(text, _REWRITINGS)
     if over_complex:
         # In braces, because the grammar drops an exponent after a bare I: it reads I^2 as I.
         text = _IMAGINARY.sub(lambda part: "{I}" if part["unit"] else part[0], text)

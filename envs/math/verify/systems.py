@@ -26,12 +26,16 @@ def solutions(text: str) -> list[str] | None:
     if not all(names):
         return None
     groups = _groups(parts, joints)
-    spelled = [[_name(part) for part in group] for group in groups]
-    if len({*map(tuple, map(sorted, spelled))}) > 1:  # x_1, y_1 and x_2, y_2
+    group_names = [[_name(part) for part in group] for group in groups]
+    if len({*map(tuple, map(sorted, group_names))}) > 1:  # x_1, y_1 and x_2, y_2
         groups = [[_without_index(part) for part in group] for group in groups]
-        spelled = [[_name(part) for part in group] for group in groups]
-    unknowns = sorted(spelled[0])
-    if len(groups) < 2 or len({*unknowns}) < max(2, len(unknowns)) or any(sorted(row) != unknowns for row in spelled):
+        group_names = [[_name(part) for part in group] for group in groups]
+    unknowns = sorted(group_names[0])
+    if (
+        len(groups) < 2
+        or len({*unknowns}) < max(2, len(unknowns))
+        or any(sorted(row) != unknowns for row in group_names)
+    ):
         return None
     return [", ".join(group) for group in groups]
 

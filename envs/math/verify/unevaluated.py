@@ -32,7 +32,7 @@ _FUNCTION = re.compile(
     rf"\\(?P<name>(?:arc|ar|a)?(?:{_TRIGONOMETRIC})|ln|log|lg|sqrt|gcd|lcm|max|min|arg|bmod|[dt]?binom|lfloor|lceil)"
     r"(?![a-zA-Z])"
 )
-_SPELLED = re.compile(r"\\(?:operatorname\*?\s*\{\s*([a-zA-Z]+)\s*\}|(?:text|mathrm)\s*\{\s*(gcd|lcm)\s*\})")
+_OPERATOR_NAME = re.compile(r"\\(?:operatorname\*?\s*\{\s*([a-zA-Z]+)\s*\}|(?:text|mathrm)\s*\{\s*(gcd|lcm)\s*\})")
 _CIRCULAR = re.compile(r"^(arc)?(?:sin|cos|tan|cot|sec|csc)$")
 _SYNONYMS = {"ln": "log", "lg": "log", "tg": "tan", "ctg": "cot", "sqrt": "root", "dbinom": "binom", "tbinom": "binom"}
 _SCRIPT = re.compile(r"\s*[\^_]\s*(?:\{([^{}]*)\}|(\\[a-zA-Z]+|.))")
@@ -67,7 +67,7 @@ def unevaluated_operations(gold: str, prediction: str) -> frozenset[str]:
 
 def _operations(latex: str, of_variables: bool) -> frozenset[str]:
     """The operators and functions of constants in ``latex``; with ``of_variables`` all functions."""
-    text = _SPELLED.sub(lambda spelled: rf"\{spelled[1] or spelled[2]} ", latex)
+    text = _OPERATOR_NAME.sub(lambda spelled: rf"\{spelled[1] or spelled[2]} ", latex)
     operations = {name for name, pattern in _OPERATORS.items() if pattern.search(text)}
     if "!" in text and _FACTORIAL.search(text):
         operations.add("factorial")

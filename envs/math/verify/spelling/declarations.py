@@ -100,8 +100,8 @@ def _is_vacuous(main: str, names: set[str], numbers: str, part: str) -> bool:
     """Whether the declaration of ``names`` adds nothing to ``main``."""
     if re.search(r"[<>]|\\(?:le|ge|ne|in)(?![a-zA-Z])", main):
         return False
-    names_known = names <= variables(main) | _arguments(main)
+    names_in_use = names <= variables(main) | _arguments(main)
     if _FUNCTION_OF.match(main):
         is_part = part and numbers in "RQC"  # such as the positive numbers
-        return names_known and not is_part and (numbers not in "NZ" or names <= _arguments(main))
-    return numbers in "RC" and not part and names_known and names <= {*_PLAIN_VARIABLES} and bool(variables(main))
+        return names_in_use and not is_part and (numbers not in "NZ" or names <= _arguments(main))
+    return numbers in "RC" and not part and names_in_use and names <= {*_PLAIN_VARIABLES} and bool(variables(main))

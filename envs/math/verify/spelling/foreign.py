@@ -53,7 +53,8 @@ def percent(text: str) -> str:
     >>> percent("百分之30"), percent("30 процентов")
     ('30%', '30%')
     """
-    if text.isascii() or not (match := _PERCENT.search(text)):
+    match = None if text.isascii() else _PERCENT.search(text)
+    if match is None:
         return text
     return f"{text[: match.start()]}{text[match.end() :]}%"
 

@@ -115,7 +115,7 @@ def unit(words: str) -> Unit | None:
     """
     for sign, replacement in _SIGNS:
         words = sign.sub(replacement, words)
-    return _compose(" ".join(_EXPONENT.sub(r"^\1 ", words).split()), _named)
+    return _compose(" ".join(_EXPONENT.sub(r"^\1 ", words).split()), _find_unit)
 
 
 def is_usual(words: str) -> bool:
@@ -128,33 +128,27 @@ def _rare() -> frozenset[str]:
     """Symbols with prefixes that are rare, which look like products of variables."""
     prefixes = [prefix for prefix, _, exponent in _PREFIXES if abs(exponent) > 15 or abs(exponent) <= 2]
     symbols = [entry.split()[0][1:] for entry in re.findall(r"\*\S+ [^;=]*", _TABLE)]
-    symbols_with_prefix = {prefix + symbol for prefix in prefixes for symbol in [*symbols, "l"]}
-    return frozenset(symbols_with_prefix | {f"{name}s" for name in symbols_with_prefix}) - {
-        "cm",
-        "dm",
-        "cl",
-        "cL",
-        "dl",
-        "dL",
-        "hPa",
-        "cms",
-        "dms",
-    }
+    rare = {prefix + symbol for prefix in prefixes for symbol in [*symbols, "l"]}
+    plurals = {f"{symbol}s" for symbol in rare}
+    return frozenset(rare | plurals) - _USUAL_WITH_RARE_PREFIX
 
 
-def _named(word: str) -> Unit | None:
+_USUAL_WITH_RARE_PREFIX = frozenset(("cm", "dm", "cl", "cL", "dl", "dL", "hPa", "cms", "dms"))
+
+
+def _find_unit(word: str) -> Unit | None:
     return _units().get(word) or (_units().get(word.lower()) if len(word) > 1 else None)
 
 
-def _compose(words: str, named: Callable[[str], Unit | None]) -> Unit | None:
-    whole = named(words)
-    if whole:
-        return whole
+def _compose(words: str, find_unit: Callable[[str], Unit | None]) -> Unit | None:
+    single_unit = find_unit(words)
+    if single_unit:
+        return single_unit
     powers: Counter[str] = Counter()
     size = Fraction(1)
     for i, part in enumerate(re.split(r"\s*/\s*|(?:^|\s)per\s", words)):
         for name, exponent in _factors(part):
-            factor_unit = named(name)
+            factor_unit = find_unit(name)
             if factor_unit is None:
                 return None
             power = -exponent if i else exponent
