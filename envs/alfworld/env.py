@@ -139,7 +139,9 @@ class ALFWorldEnv(TextEnv):
 
     def _expert_commands(self, scene: Scene) -> Sequence[str] | None:
         """The admissible commands that the expert sees: None where it has to discover the verb."""
-        return scene.admissible_commands if self.text_style.verb == "move" else None
+        if self.text_style.verb == "move":
+            return scene.admissible_commands
+        return None
 
     def expert_action(self) -> str | None:
         if self._expert is None or not self._expert.has_goal:

@@ -139,7 +139,9 @@ class _Reader:
         return value
 
     def peek(self) -> str:
-        return self.tokens[self.position] if self.position < len(self.tokens) else ""
+        if self.position < len(self.tokens):
+            return self.tokens[self.position]
+        return ""
 
     def take(self, *choices: str) -> str:
         token = self.peek()

@@ -113,7 +113,9 @@ class MathEnv(TextEnv):
 
     @classmethod
     def without_effect(cls, kwargs: Kwargs) -> frozenset[str]:
-        return frozenset() if kwargs.get("data", "generated") == "generated" else _GENERATED
+        if kwargs.get("data", "generated") == "generated":
+            return frozenset()
+        return _GENERATED
 
     def tasks(self, split: str) -> TaskSet:
         problems.check_split(split)
@@ -142,6 +144,7 @@ class MathEnv(TextEnv):
         action = without_thoughts(action)
         answer = self.verifier.extract(self.problem.answer, action)
         call = _first_call(action) if self.with_tools else None
+        # An answer before the last call is a guess made before its result was known.
         if call is not None and (answer is None or answer.start < action.rfind(_CLOSE)):
             return self._calculate(call)
         if answer is None and self.with_tools:

@@ -104,11 +104,15 @@ def gold_of(value: object, gold_format: str) -> str:
         parts = [gold_of(item, gold_format) for item in value]
         if not parts:
             raise InvalidArgument("the answer is an empty list")
-        return ", ".join(part.strip("$ ") for part in parts) if len(parts) > 1 else parts[0]
+        if len(parts) > 1:
+            return ", ".join(part.strip("$ ") for part in parts)
+        return parts[0]
     if isinstance(value, float) and not math.isfinite(value):
         raise InvalidArgument(f"the answer is {value}, not a number")
     if isinstance(value, int | float):
-        return str(int(value)) if abs(value) < 1e15 and value == int(value) else repr(value)
+        if abs(value) < 1e15 and value == int(value):
+            return str(int(value))
+        return repr(value)
     if not isinstance(value, str):
         raise InvalidArgument(f"the answer is of type {type(value).__name__}")
     if gold_format == "auto":

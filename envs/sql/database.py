@@ -264,7 +264,9 @@ def _journal(path: Path, suffix: str, starts: tuple[bytes, ...], header: int) ->
         return None
     except OSError as error:
         raise BadDatabase(f"{journal} cannot be read ({error.strerror})") from None
-    return journal if len(start) > header and start.startswith(starts) else None
+    if len(start) > header and start.startswith(starts):
+        return journal
+    return None
 
 
 def advice(path: str | Path) -> str:

@@ -105,7 +105,9 @@ def _plural(word: str) -> str:
     """The English plural."""
     if word.endswith("y") and word[-2] not in "aeiou":
         return f"{word[:-1]}ies"
-    return f"{word}es" if word.endswith(("s", "x", "z", "ch", "sh")) else f"{word}s"
+    if word.endswith(("s", "x", "z", "ch", "sh")):
+        return f"{word}es"
+    return f"{word}s"
 
 
 def invent_domain(seed: str) -> Domain:

@@ -127,7 +127,9 @@ class SQLEnv(TextEnv):
 
     @classmethod
     def without_effect(cls, kwargs: Kwargs) -> frozenset[str]:
-        return frozenset({"hidden"}) if _folder(kwargs.get("data")) is None else _GENERATED
+        if _folder(kwargs.get("data")) is None:
+            return frozenset({"hidden"})
+        return _GENERATED
 
     @classmethod
     def preload(cls, **kwargs: Any) -> None:

@@ -45,7 +45,9 @@ def rejection_reason(name: str) -> str | None:
     """The reason why the function ``name`` cannot be called; None if it can."""
     if name in _CLOCKS:
         return f"there is no clock here: {name} cannot be used"
-    return None if name in ALLOWED else f"the function {name} is not available"
+    if name in ALLOWED:
+        return None
+    return f"the function {name} is not available"
 
 
 def install(connection: sqlite3.Connection, refuse: Callable[[str], None]) -> None:

@@ -88,7 +88,9 @@ class ColumnValues:
         if value is not None and rng.random() >= self.rate and (not self._categories or value in self.values):
             return value
         sample = rng.choice(self.values)
-        return sample if self._categories or rng.random() < 0.5 else self._neighbour(sample)
+        if self._categories or rng.random() < 0.5:
+            return sample
+        return self._neighbour(sample)
 
     def _near(self, literal: Any) -> Any:
         """A literal, or a number next to it, or a day in the month or year that it names."""
@@ -139,7 +141,9 @@ class ColumnValues:
 
 def _defaults(affinity: str) -> Sequence[Any]:
     """Values for a column that has none."""
-    return tuple("abcdefgh") if affinity == "TEXT" else tuple(range(1, 9))
+    if affinity == "TEXT":
+        return tuple("abcdefgh")
+    return tuple(range(1, 9))
 
 
 def _other_text(text: str, rng: random.Random, texts: Sequence[str]) -> str:

@@ -77,14 +77,18 @@ def browse(shop: Shop, state: PageState, opened_products: Set[int], imperfect: b
     if state.kind == ITEM:
         if imperfect:
             return _click(BUY)
-        return _at_item(shop, state, goal) if fits(shop, state, goal) else _click(PREVIOUS)
+        if fits(shop, state, goal):
+            return _at_item(shop, state, goal)
+        return _click(PREVIOUS)
     if state.kind == RESULTS:
         products = shop.results(state)
         page_products = products[(state.page - 1) * shop.results_per_page : state.page * shop.results_per_page]
         unopened = [number for number in page_products if number not in opened_products]
         if unopened:
             return _click(shop.store.product(unopened[0]).asin)
-        return _click(NEXT) if len(products) > state.page * shop.results_per_page else None
+        if len(products) > state.page * shop.results_per_page:
+            return _click(NEXT)
+        return None
     plan = queries(shop, goal)
     return f"search[{plan[0]}]" if plan else None
 

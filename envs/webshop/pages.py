@@ -176,7 +176,9 @@ class Shop:
         if not self.exact:
             return self._results_of(state, regular_query(words), 1)
         query = words.lower()[:MAX_EXACT_QUERY_LENGTH]
-        return None if stops(query, len(self.store)) else self._results_of(state, query, 1)
+        if stops(query, len(self.store)):
+            return None
+        return self._results_of(state, query, 1)
 
     def click(self, state: PageState, label: str) -> PageState | None:
         """The state after a click on ``label`` (any case), or None if the page has no such label.
@@ -195,7 +197,9 @@ class Shop:
     def _results_of(self, state: PageState, query: str, page: int) -> PageState:
         """A page of the results of ``query``, reached from ``state``."""
         after = PageState(state.task, RESULTS, query, page, visited=state.visited, draws=state.draws)
-        return after._replace(draws=state.draws + 1) if self.is_drawn(after) else after
+        if self.is_drawn(after):
+            return after._replace(draws=state.draws + 1)
+        return after
 
     def is_drawn(self, state: PageState) -> bool:
         """Whether the results are random products, others on every page that is shown."""
@@ -243,7 +247,9 @@ class Shop:
                     return self._results_of(state, state.query, state.page)
                 return state._replace(kind=ITEM, part="")
         if label in PUBLISHED_PARTS:
-            return state._replace(kind=PART, part=label) if state.product >= 0 else None
+            if state.product >= 0:
+                return state._replace(kind=PART, part=label)
+            return None
         if element.group is not None:
             return self._choose(state, element.group, element.text)
         try:

@@ -187,7 +187,9 @@ class Store:
 
 
 def _kind_of(task: str) -> str:
-    return "human" if task.rpartition("-")[2].startswith("h") else "synthetic"
+    if task.rpartition("-")[2].startswith("h"):
+        return "human"
+    return "synthetic"
 
 
 @functools.cache
@@ -435,7 +437,8 @@ class _Blobs:
     def __init__(self, folder: Path, name: str):
         self._offsets = _mapped(folder / f"{name}.npy")
         with (folder / f"{name}.bin").open("rb") as file:
-            # An empty file cannot be mapped.
+            # Mapped read-only: worker processes share the pages, and only those that are read take memory. An empty
+            # file cannot be mapped.
             self._data: mmap.mmap | bytes
             if self._offsets[-1]:
                 self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -72,7 +72,9 @@ class Expert:
         if self.finished:
             return None
         action = "look" if self.goal is None else self._pursue(self.goal)
-        return action if self._admissible is None or action in self._admissible else "look"
+        if self._admissible is None or action in self._admissible:
+            return action
+        return "look"
 
     def _pursue(self, goal: HouseholdGoal) -> str:
         memory = self.memory
@@ -161,7 +163,9 @@ class Expert:
         move_command = f"move {object_name} to {place}"
         put_command = f"put {object_name} in/on {place}"
         if self._admissible is not None:
-            return put_command if put_command in self._admissible else move_command
+            if put_command in self._admissible:
+                return put_command
+            return move_command
         self._pending_put = put_command if self._old_verb else move_command
         return self._pending_put
 
@@ -173,7 +177,9 @@ class Expert:
         if place not in memory.here:
             return f"go to {place}"
         if open_it and memory.is_closed.get(place) is not False:
-            return f"open {place}" if memory.is_closed.get(place) else f"examine {place}"
+            if memory.is_closed.get(place):
+                return f"open {place}"
+            return f"examine {place}"
         return ""
 
     def _search(self, kind: str, odds: Mapping[str, float] | None = None) -> str:
@@ -210,4 +216,6 @@ def _rank(kind: str, place: str, last: str) -> tuple[bool, bool, bool, int]:
 
 
 def _lamp_kinds(goal: HouseholdGoal) -> list[str]:
-    return [goal.lamp] if goal.lamp in PLACE_FREQUENCIES else ["desklamp", "floorlamp"]
+    if goal.lamp in PLACE_FREQUENCIES:
+        return [goal.lamp]
+    return ["desklamp", "floorlamp"]

@@ -52,7 +52,9 @@ class Room:
     lamps: tuple[str, ...] = ()
 
     def objects(self, size: str) -> tuple[str, ...]:
-        return self.everyday if size == "small" else self.everyday + self.further
+        if size == "small":
+            return self.everyday
+        return self.everyday + self.further
 
 
 SCENES_PER_ROOM = 30

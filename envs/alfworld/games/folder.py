@@ -139,7 +139,9 @@ def _unsolvable(game: object) -> str:
         return ""
     if solvable:
         return ""
-    return "not marked solvable or unsolvable" if solvable is None else "not solvable"
+    if solvable is None:
+        return "not marked solvable or unsolvable"
+    return "not solvable"
 
 
 def _stamp(path: Path) -> list[int] | None:

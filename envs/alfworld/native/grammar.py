@@ -259,7 +259,9 @@ def _listing(text: str, start: int) -> tuple[Symbol, int] | None:
     if for_each is None:
         return None
     end = _skip(text, for_each[1])
-    return (Listing(for_each[0]), end + 1) if text.startswith("]", end) else None
+    if text.startswith("]", end):
+        return Listing(for_each[0]), end + 1
+    return None
 
 
 def _for_each(text: str, start: int) -> tuple[ForEach, int] | None:
@@ -304,7 +306,9 @@ def _call(text: str, start: int) -> tuple[Call, int] | None:
     if match is None:
         return None
     end = _skip(text, match.end())
-    return (Call(match.group()), end + 1) if text.startswith("#", end) else None
+    if text.startswith("#", end):
+        return Call(match.group()), end + 1
+    return None
 
 
 # Queries and expressions ----------------------------------------------------------------------------------------------

@@ -257,7 +257,9 @@ class GroundGame:
         added = set(ground([literal for literal in literals if not literal.negated], operator.binding))
         added -= set(ground(entry.fluent_positive, operator.binding))
         other_removals = [literal for literal in literals if literal.negated and literal.negation != entry.trigger]
-        return added.pop() if len(added) == 1 and not other_removals else None
+        if len(added) == 1 and not other_removals:
+            return added.pop()
+        return None
 
     def expand(self, watch: FactWatch, row: Row, state: State) -> list[Operator]:
         """The operators of a watch for one row of its slot, cached in the watch if no later lookup can change them."""

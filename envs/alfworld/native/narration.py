@@ -330,7 +330,11 @@ class _Ranks(dict[Row, tuple[int, ...]]):
 
 
 def _ordered(rows: Iterable[Row], static: StaticFacts, signatures: Signatures) -> Iterable[Row]:
-    """Sorted ``rows`` in order of rank, without those of no rank; a row with two ranks comes twice."""
+    """Sorted ``rows`` in order of rank, without those of no rank; a row with two ranks comes twice.
+
+    TextWorld looks up a query once for each tuple of subtypes. A tuple can be reached in two ways (``Signatures``), and
+    then its rows are listed twice: the texts contain this repetition.
+    """
     ranks = static.cache.get(signatures)
     if ranks is None:
         ranks = static.cache[signatures] = _Ranks(static.types, signatures)

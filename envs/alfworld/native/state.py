@@ -39,6 +39,7 @@ class State:
     slots: dict[Slot, tuple[Row, ...]] = field(default_factory=dict)
 
     def copy(self) -> State:
+        # Shallow copies suffice: facts and rows are tuples, and a change replaces a slot's tuple.
         return State(self.facts.copy(), self.slots.copy())
 
     def insert(self, fact: Fact, slots: Iterable[Slot]) -> None:
@@ -117,6 +118,8 @@ class StaticFacts:
 
     def solutions(self, steps: tuple[Step, ...], binding: Binding, state: State, index: int = 0) -> Iterator[Binding]:
         """Yield all bindings under which ``steps`` succeed, always as the same dictionary, changed in place."""
+        # A backtracking search: each step binds its variables, and unbinds them when all its rows were tried. Callers
+        # that need a solution after the next one must copy it.
         if index == len(steps):
             yield binding
             return

@@ -110,7 +110,9 @@ def _unless_retracted(tail: str, answer: _Candidate, method: str, offset: int) -
     if change.start < 0:
         return None
     content, _ = _content(tail, change.start, "")
-    return Extraction(content, "phrase", offset + change.start) if content else None
+    if content:
+        return Extraction(content, "phrase", offset + change.start)
+    return None
 
 
 def _last_resort(tail: str, choices: bool) -> _Candidate | None:
@@ -328,7 +330,9 @@ def _within(before: str, content: str) -> str:
 def _bold_choice(text: str) -> _Candidate | None:
     start = text.rfind("**", 0, max(0, text.rfind("**")))
     match = _BOLD_CHOICE.match(text, start) if start >= 0 else None
-    return _Candidate(match[1].strip(), start, match.end()) if match else None
+    if match:
+        return _Candidate(match[1].strip(), start, match.end())
+    return None
 
 
 _FINDERS = {"boxed": _boxed, "hashes": _hashes, "phrase": _phrase}

@@ -42,7 +42,9 @@ def _parsed(latex: str) -> Any:
     trees = parse(
         f"${latex}$", extraction_config=[LatexExtractionConfig()], fallback_mode="no_fallback", parsing_timeout=None
     )
-    return trees[0] if trees and isinstance(trees[0], sympy.Expr) else None
+    if trees and isinstance(trees[0], sympy.Expr):
+        return trees[0]
+    return None
 
 
 def _agree(gold: Any, prediction: Any) -> bool:

@@ -266,7 +266,9 @@ def _based(match: re.Match[str]) -> Number | None:
     digits = match[1] or match["digits"]
     name = match[2] or match["system"]
     base = int(name) if name.isdigit() else (_SYSTEMS | number_words.SMALL)[name]
-    return Number(Fraction(int(digits)), base=base) if base > int(max(digits)) else None
+    if base > int(max(digits)):
+        return Number(Fraction(int(digits)), base=base)
+    return None
 
 
 def _decimal(digits: str) -> Number:
@@ -294,7 +296,9 @@ def _quotient(match: re.Match[str]) -> Number | None:
 
 def _signed(text: str) -> Fraction:
     text = text.strip("() ").replace(" ", "")
-    return -_decimal(text[1:]).value if text.startswith("-") else _decimal(text).value
+    if text.startswith("-"):
+        return -_decimal(text[1:]).value
+    return _decimal(text).value
 
 
 def agrees(decimal: Fraction, places: int, exact: Fraction) -> bool:

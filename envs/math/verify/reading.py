@@ -143,7 +143,9 @@ def _read(text: str, depth: int) -> Answer:
         answer = answer or relations.solved(text, lambda end: _read(end, depth + 1)) or _delimited(text, depth + 1)
         if answer is not None:
             return answer
-    return Words(normalise.words(plain)) if _looks_like_words(plain) else _formula(text)
+    if _looks_like_words(plain):
+        return Words(normalise.words(plain))
+    return _formula(text)
 
 
 def _with_name(answer: Answer, statement: relations.Statement) -> Answer:
@@ -266,8 +268,12 @@ def _approximation(text: str, exact: str, rounded: str, depth: int) -> Answer:
     decimal = read_number(normalise.plain(rounded))
     if isinstance(answer, Number) and decimal is not None:
         is_rounded = agrees(decimal.value, decimal.places or 0, answer.value)
-        return answer if is_rounded or decimal.percent != answer.percent else Relation(text)
-    return replace(answer, rounded=decimal) if isinstance(answer, Formula) else answer
+        if is_rounded or decimal.percent != answer.percent:
+            return answer
+        return Relation(text)
+    if isinstance(answer, Formula):
+        return replace(answer, rounded=decimal)
+    return answer
 
 
 def _environment(text: str, depth: int) -> Answer | None:

@@ -129,4 +129,6 @@ def _inner_end(first_end: tuple[Answer, str], second_end: tuple[Answer, str], si
         return second_end if first_value == outermost else first_end
     if first_value is None or second_value is None:
         raise _NeedsAlgebra
-    return first_end if sign * first_value > sign * second_value else second_end
+    if sign * first_value > sign * second_value:
+        return first_end
+    return second_end

@@ -67,7 +67,9 @@ def statement(text: str) -> Statement | None:
     if not contained and not lefts and variable(last):
         return Statement(variable(last), [], first, False)
     constant = not free_variables(" ".join(sides[:-1]))
-    return Statement("", sides[:-1], last, contained) if constant else None
+    if constant:
+        return Statement("", sides[:-1], last, contained)
+    return None
 
 
 def variable(text: str) -> str:

@@ -62,7 +62,9 @@ def compare(gold: str, prediction: str, seconds: float) -> str:
 
 def _decide(gold: str, prediction: str) -> str:
     try:
-        return "match" if same(read(gold), read(prediction), equal) else "mismatch"
+        if same(read(gold), read(prediction), equal):
+            return "match"
+        return "mismatch"
     except Unparsable:
         return "match" if library.equal(gold, prediction) else "unparsable"
 

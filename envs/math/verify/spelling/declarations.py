@@ -70,7 +70,9 @@ def stripped(text: str) -> str:
     if not variables(main) or main.count("{") != main.count("}"):
         return text
     relation = (condition["after"] or condition["inside"]).strip()
-    return f"{main.strip()}, {relation}" if _RELATION.match(relation) else text
+    if _RELATION.match(relation):
+        return f"{main.strip()}, {relation}"
+    return text
 
 
 def _without_declaration(text: str) -> str:

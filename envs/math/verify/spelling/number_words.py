@@ -93,4 +93,6 @@ def _whole(text: str, start: int) -> tuple[str, int]:
         else:
             continue
         end = word.end(1)
-    return (str(total + group), end) if last is not None else ("", start)
+    if last is not None:
+        return str(total + group), end
+    return "", start
