@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from gagpo.envs.alfworld.games.catalogue import TASK_TYPES
-from gagpo.envs.alfworld.games.scenes import Scenario, pose
-from gagpo.envs.alfworld.games.shipped import shipped
+from gagpo.envs.alfworld.games.package_data import package_data
+from gagpo.envs.alfworld.games.scenes import Scenario, draw_scenario
 
 SEEDS = range(1_000, 1_100)
 EACH = 3  # problems per seed, size and task type
@@ -24,7 +24,7 @@ def problems() -> Iterator[Scenario]:
         for size in ("small", "full"):
             for task_type in TASK_TYPES:
                 for index in range(EACH):
-                    yield pose(shipped(), seed, size, "train", task_type, index)
+                    yield draw_scenario(package_data(), seed, size, "train", task_type, index)
 
 
 def count() -> dict[str, dict[str, int]]:
@@ -39,7 +39,7 @@ def count() -> dict[str, dict[str, int]]:
         type_of = {place.id: place.type for place in problem.layout.receptacles}
         for thing in problem.things:
             # What is wanted never starts where it is to go, which must not count against that place.
-            barred = problem.target if thing.type == problem.wanted else ""
+            barred = problem.target if thing.type == problem.object_type else ""
             lies[thing.type, type_of[thing.place]] += 1
             could.update((thing.type, place) for place in problem.layout.types - {barred})
     table: dict[str, dict[str, int]] = {}
@@ -58,7 +58,7 @@ def main() -> None:
         "",
         "# fmt: off",
         "# ruff: noqa: E501",
-        "COUNTED = {",
+        "PLACE_FREQUENCIES = {",
     ]
     for thing, places in count().items():
         ranked = sorted(places.items(), key=lambda item: (-item[1], item[0]))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gagpo.envs.alfworld.engine import GameData, read_game
-from gagpo.envs.alfworld.games.phrasings import plan_with_put, with_put
+from gagpo.envs.alfworld.games.text_style import plan_with_put, with_put
 
 # Human task descriptions are free text; these hold the marks that text grammars give a meaning to.
 TASKS = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gagpo.envs.alfworld.games.catalogue import ROOMS
-from gagpo.envs.alfworld.games.shipped import shipped
+from gagpo.envs.alfworld.games.package_data import package_data
 
 MANY = 50  # numbers of the receptacles that stand in rows
 SOME = 12  # numbers of everything else
@@ -12,7 +12,7 @@ _ROWS = ("Cabinet", "Drawer", "Shelf")
 
 def lexicon() -> list[str]:
     """Texts with all names of objects and receptacles of alfworld, each with its numbers, and the commands."""
-    source = shipped()
+    source = package_data()
     kinds = {kind for room in ROOMS.values() for kind in (*room.ranges, *room.always, *room.sometimes)}
     kinds |= {kind for room in ROOMS.values() for kind in (*room.objects("full"), *room.lamps)}
     kinds |= set(source.contains) | source.kinds

@@ -14,7 +14,7 @@ NOTHING_HAPPENS = "Nothing happens."
 
 
 class BrokenGame(GagpoError, ValueError):
-    """A game file that cannot be read or played; the message names the file and the place."""
+    """A game file that cannot be read or run; the message names the file and the place."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Scene:
 
 
 class Engine(Protocol):
-    """What plays one ``game.tw-pddl`` file at a time."""
+    """Runs one ``game.tw-pddl`` file at a time."""
 
     def reset(self, game: Path) -> Scene:
         """Start ``game``; raises :class:`BrokenGame`."""
@@ -46,14 +46,25 @@ class Engine(Protocol):
         """Carry out ``command``; one that is not admissible changes nothing. RuntimeError before the first reset."""
 
     def close(self) -> None:
-        """Forget the game."""
+        """Release the game."""
 
 
 _FIELDS = ("pddl_domain", "grammar", "pddl_problem")
 
 
 class GameData(TypedDict, total=False):
-    """The fields of a game file that an engine reads; a file may hold more."""
+    """The fields of a game file that an engine reads; a file may have more.
+
+    pddl_domain: the actions, in PDDL.
+    grammar: commands and texts, in TextWorld's grammar language; the task text is one of its rules.
+    pddl_problem: objects, initial facts and goal, in PDDL.
+    digest: SHA-256 of the file, added when it is read.
+    walkthrough: commands that win the game.
+    """
+
+    # Traps of the format: the agent's verb is decided by each game's grammar ("move O to R", before alfworld 0.4
+    # "put O in/on R"), names are mangled ids whose numbers exist in texts only, and the goal in PDDL never contains the
+    # sentence that the agent reads. The task type stands in traj_data.json, not here.
 
     pddl_domain: Required[str]
     grammar: Required[str]
@@ -62,15 +73,15 @@ class GameData(TypedDict, total=False):
     walkthrough: list[str]
 
 
-_LARGEST = 5_000_000  # bytes; the largest released game has 150 kB
+MAX_FILE_BYTES = 5_000_000  # the largest released game has 150 kB
 
 
 def read_json(path: Path) -> tuple[object, bytes]:
     """The content of a JSON file of a game, and its bytes; raises :class:`BrokenGame` with file and place."""
     try:
         size = path.stat().st_size
-        if size > _LARGEST:
-            raise BrokenGame(f"{path}: {size} bytes; a game has at most {_LARGEST}")
+        if size > MAX_FILE_BYTES:
+            raise BrokenGame(f"{path}: {size} bytes; a game has at most {MAX_FILE_BYTES}")
         content = path.read_bytes()
         return json.loads(content), content
     except OSError as error:

@@ -13,7 +13,7 @@ from gagpo.envs.alfworld.games.catalogue import TASK_TYPES
 from gagpo.envs.alfworld.games.folder import find_games, official_root
 from gagpo.envs.alfworld.games.gamefile import GAME
 from gagpo.envs.alfworld.games.generate import SPLITS, default_root, generate, list_jobs
-from gagpo.envs.alfworld.games.phrasings import Phrasing
+from gagpo.envs.alfworld.games.text_style import TextStyle
 from gagpo.envs.alfworld.native.engine import NativeEngine
 from gagpo.envs.base import Kwargs, MarkovKey, Outcome, TextEnv
 from gagpo.envs.tasks import Task, TaskSet
@@ -26,14 +26,14 @@ BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
 class ALFWorldEnv(TextEnv):
     """Six types of household tasks. The reward is 1 on success, else 0; ``info`` also holds the task text as ``goal``.
 
-    The expert of ``expert=True`` knows only what the agent was shown.
+    The expert of ``expert=True`` reads only the texts that the agent sees.
 
     size: generated rooms: ``small`` (6-9 receptacles), ``full`` (20-48), ``varied`` (3-48; in a third of the games
         objects lie in unusual places), ``alfred`` (furniture and objects as in released games) or ``alfred2`` (more
         of what is hard there: pairs, pans on burners, objects in their target that are to be treated).
     games: a folder with one folder of games per split, ``official`` for ``$ALFWORLD_DATA/json_2.1.1``, or None to
         generate them (once, into ``$GAGPO_DATA/alfworld``) from ``seed`` with ``counts`` games per split.
-    task_types: the types to play, all six by default.
+    task_types: the task types to include, all six by default.
     verb: command of generated games: ``move`` ("move O to R"), ``put`` ("put O in/on R") or ``both``, game by game.
         ``released`` is ``both``, and games with ``put`` say "You arrive at loc 12", as released ones before 0.4 do.
         The agent cannot see which one a game uses. Unless it is ``move``, the expert gets no list of admissible
@@ -75,12 +75,19 @@ class ALFWorldEnv(TextEnv):
         self.seed = seed
         self.counts = dict(counts or {})
         self.task_types = tuple(TASK_TYPES if task_types is None else task_types)
-        self.phrasing = Phrasing(verb, texts)  # type: ignore[arg-type]  # checked there
+        self.text_style = TextStyle(verb, texts)  # type: ignore[arg-type]  # checked there
         if verb != "move":
-            put = "put OBJECT in/on RECEPTACLE"
-            wording = put if verb == "put" else f"move OBJECT to RECEPTACLE (or {put})"
-            self.instructions = self.instructions.replace("move OBJECT to RECEPTACLE", wording)  # type: ignore[misc]
-        self.games = official_root() if games == "official" else None if games is None else Path(games)
+            put_command = "put OBJECT in/on RECEPTACLE"
+            if verb == "put":
+                command = put_command
+            else:
+                command = f"move OBJECT to RECEPTACLE (or {put_command})"
+            self.instructions = self.instructions.replace("move OBJECT to RECEPTACLE", command)  # type: ignore[misc]
+        self.games: Path | None = None
+        if games == "official":
+            self.games = official_root()
+        elif games is not None:
+            self.games = Path(games)
         list_jobs(size, self.counts, self.task_types)  # checks the arguments
         self._engine = _engine(engine)
         self._task_sets: dict[str, TaskSet] = {}
@@ -100,41 +107,44 @@ class ALFWorldEnv(TextEnv):
         if split not in self.splits:
             raise InvalidArgument(f"ALFWorld has no split {split!r}; choose one of {', '.join(self.splits)}")
         if split not in self._task_sets:
-            games = self.games
-            found = self._generated(split) if games is None else find_games(games, split, self.task_types).tasks
-            self._task_sets[split] = found
+            if self.games is None:
+                self._task_sets[split] = self._generated(split)
+            else:
+                self._task_sets[split] = find_games(self.games, split, self.task_types).tasks
         return self._task_sets[split]
 
     def _generated(self, split: str) -> TaskSet:
-        root = default_root(self.size, self.seed, self.phrasing)
-        made = generate(self.size, self.seed, self.counts, self.task_types, root, (split,), phrasing=self.phrasing)
+        root = default_root(self.size, self.seed, self.text_style)
+        games = generate(self.size, self.seed, self.counts, self.task_types, root, (split,), text_style=self.text_style)
         tasks = [
             Task(game.id, split, game.task_type, game.digest, f"{root}/{split}/{game.id}/{GAME}")
-            for game in made[split]
+            for game in games[split]
         ]
         return TaskSet(split, tasks, advice=f"Ask for more than {self.counts.get(split, 0)} games in `counts`.")
 
     def begin(self, task: Task) -> Outcome:
         scene = self._engine.reset(Path(task.source))
         if self.with_expert:
-            orderly = self.phrasing.verb != "move"
-            self._expert = Expert(scene.observation, self._shown(scene), self.hasty, orderly)
-            self._expert.mixed = self.games is not None or self.size not in ("small", "full")
+            orderly = self.text_style.verb != "move"
+            self._expert = Expert(scene.observation, self._expert_commands(scene), self.hasty, orderly)
+            self._expert.objects_in_target = self.games is not None or self.size not in ("small", "full")
         self._goal = scene.observation.rpartition("Your task is to: ")[2].strip()
         return self._outcome(scene, scene.observation.removeprefix(BANNER))
 
     def act(self, action: str) -> Outcome:
         scene = self._engine.step(action)
         if self._expert is not None:
-            self._expert.observe(action, scene.observation, self._shown(scene))
+            self._expert.observe(action, scene.observation, self._expert_commands(scene))
         return self._outcome(scene, scene.observation)
 
-    def _shown(self, scene: Scene) -> Sequence[str] | None:
+    def _expert_commands(self, scene: Scene) -> Sequence[str] | None:
         """The admissible commands that the expert sees: None where it has to discover the verb."""
-        return scene.admissible_commands if self.phrasing.verb == "move" else None
+        if self.text_style.verb == "move":
+            return scene.admissible_commands
+        return None
 
     def expert_action(self) -> str | None:
-        if self._expert is None or not self._expert.understood:
+        if self._expert is None or not self._expert.has_goal:
             return None
         return self._expert.next_action()
 

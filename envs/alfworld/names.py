@@ -18,15 +18,16 @@ def mangle(name: str) -> str:
 def spoken_names(ids: Iterable[str]) -> dict[str, str]:
     """Mangled id -> its name in texts (``mug 2``); an id without coordinates keeps its name and gets a blank.
 
-    The lexicographically first id of a name, in lower case, gets the highest number.
+    The lexicographically first id of a name, in lower case, gets the highest number: the alfworld package takes numbers
+    from the end of a list.
     """
     order = sorted((id.lower(), id) for id in ids)
-    left = Counter(_word(low) for low, _ in order if "_bar_" in low)
+    next_number = Counter(_word(lower) for lower, _ in order if "_bar_" in lower)
     names: dict[str, str] = {}
-    for low, id in order:
-        word = _word(low)
-        names[id] = f"{word} {left[word] if '_bar_' in low else ''}"
-        left[word] -= "_bar_" in low
+    for lower, id in order:
+        word = _word(lower)
+        names[id] = f"{word} {next_number[word] if '_bar_' in lower else ''}"
+        next_number[word] -= "_bar_" in lower
     return names
 
 

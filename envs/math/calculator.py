@@ -60,9 +60,11 @@ def _power(base: Fraction, exponent: Fraction) -> Fraction:
         raise CalculatorError("the result is too large")
     if base == 0 and exponent < 0:
         raise CalculatorError("division by zero")
-    if size <= 1:
-        return base if exponent % 2 else abs(base) if exponent else Fraction(1)
-    return _bounded(base ** int(exponent))
+    if size > 1:
+        return _bounded(base ** int(exponent))
+    if exponent == 0:
+        return Fraction(1)
+    return base if exponent % 2 else abs(base)
 
 
 def _integers(name: str, values: list[Fraction]) -> list[int]:
@@ -81,7 +83,7 @@ def _root(value: Fraction) -> Fraction:
 
 
 def _factorial(value: int) -> int:
-    if not 0 <= value <= 150:  # 150! has 873 bits
+    if not 0 <= value <= 150:  # 150! has 873 bits, below MAX_BITS
         raise CalculatorError("factorial takes an integer from 0 to 150")
     return math.factorial(value)
 
@@ -109,7 +111,8 @@ _ASCII = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-",
 
 def _tokens(expression: str) -> list[str]:
     text = _REMAINDER.sub(" mod ", expression.translate(_ASCII)).replace("**", "^").lower().rstrip()
-    tokens, position = [], 0
+    tokens = []
+    position = 0
     while position < len(text):
         match = _TOKEN.match(text, position)
         if match is None:
@@ -136,19 +139,21 @@ class _Reader:
         return value
 
     def peek(self) -> str:
-        return self.tokens[self.position] if self.position < len(self.tokens) else ""
+        if self.position < len(self.tokens):
+            return self.tokens[self.position]
+        return ""
 
-    def take(self, *wanted: str) -> str:
+    def take(self, *choices: str) -> str:
         token = self.peek()
-        if token not in wanted:
+        if token not in choices:
             return ""
         self.position += 1
         return token
 
     def expect(self, token: str) -> None:
         if not self.take(token):
-            found = self.peek()[:12]
-            raise CalculatorError(f"expected {token!r} before {found!r}" if found else f"missing {token!r}")
+            next_token = self.peek()[:12]
+            raise CalculatorError(f"expected {token!r} before {next_token!r}" if next_token else f"missing {token!r}")
 
     def sum(self) -> Fraction:
         value = self.product()
@@ -167,7 +172,12 @@ class _Reader:
             right = self.power() if sign == "()" else self.unary()
             if divided and right == 0:
                 raise CalculatorError("division by zero")
-            value = value / right if sign == "/" else value - right * (value // right) if divided else value * right
+            if sign == "/":
+                value = value / right
+            elif sign == "mod":
+                value = value - right * (value // right)
+            else:
+                value = value * right
             value = _bounded(value)  # before the next factor
         return value
 
@@ -182,16 +192,23 @@ class _Reader:
 
     def juxtaposed(self) -> str:
         """``()`` if a factor follows without a sign, next to a bracket."""
-        before, after = self.tokens[self.position - 1], self.peek()
-        return "()" if after == "(" or (before == ")" and (after[:1].isalnum() or after[:1] == ".")) else ""
+        before = self.tokens[self.position - 1]
+        after = self.peek()
+        if after == "(" or (before == ")" and (after[:1].isalnum() or after[:1] == ".")):
+            return "()"
+        return ""
 
     def postfix(self) -> Fraction:
-        value, sign = self.atom(), ""
+        value = self.atom()
+        sign = ""
         while following := self.take("!", "%"):
             if sign == following == "!":
                 raise CalculatorError("double factorials are not supported; write factorial(factorial(n))")
             sign = following
-            value = Fraction(_factorial(*_integers("factorial", [value]))) if sign == "!" else value / 100
+            if sign == "!":
+                value = Fraction(_factorial(*_integers("factorial", [value])))
+            else:
+                value = value / 100
         return value
 
     def power(self) -> Fraction:
@@ -214,8 +231,8 @@ class _Reader:
             return self.call(token)
         if not token:
             raise CalculatorError("the expression ends too early")
-        known = f"; functions: {', '.join(FUNCTIONS)}" if token.isalpha() else ""
-        raise CalculatorError(f"unexpected {token[:12]!r}{known}")
+        hint = f"; functions: {', '.join(FUNCTIONS)}" if token.isalpha() else ""
+        raise CalculatorError(f"unexpected {token[:12]!r}{hint}")
 
     def call(self, name: str) -> Fraction:
         self.expect("(")

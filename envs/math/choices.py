@@ -32,7 +32,7 @@ from gagpo.envs.math.verify.extract import MAX_ANSWER
 from gagpo.envs.math.verify.reading import Unreadable, read
 
 LETTERS = string.ascii_uppercase[:10]
-"""Letters of options; the verifier knows no others."""
+"""Letters of options; the verifier accepts only these."""
 _OPTIONS = ("choices", "options", "choice", "option", "endings")
 _KEYS = (
     *("label", "answerkey", "answer_key", "answer_idx", "answer_index", "correct", "correct_option", "correct_answer"),
@@ -73,7 +73,7 @@ def choice_problem(row: Mapping[str, object], question: str, answers: tuple[str,
     """
     columns = {name.strip().lower(): value for name, value in row.items() if isinstance(name, str)}
     separate = _separate_columns(columns, question)
-    options = separate[0] if separate else _listed(columns) or _lettered(row)
+    options = separate[0] if separate else _options_in_column(columns) or _options_by_letter(row)
     if options is None:
         return None
     if separate is not None:
@@ -86,7 +86,7 @@ def choice_problem(row: Mapping[str, object], question: str, answers: tuple[str,
     return ChoiceProblem("\n".join([*parts, question.strip(), *lines]), _gold(options.texts, right))
 
 
-def _listed(columns: Mapping[str, object]) -> _Options | None:
+def _options_in_column(columns: Mapping[str, object]) -> _Options | None:
     """The options in a column such as ``choices``; None if there is no such column or it is empty."""
     name = next((name for name in _OPTIONS if columns.get(name) not in (None, "", [], {})), None)
     if name is None:
@@ -102,13 +102,16 @@ def _listed(columns: Mapping[str, object]) -> _Options | None:
 
 def _of_value(value: object, name: str) -> _Options:
     if isinstance(value, Mapping) and {"text", "label"} <= {*value}:
-        texts, labels = value["text"], value["label"]
+        texts = value["text"]
+        labels = value["label"]
     elif isinstance(value, Mapping):
-        texts, labels = list(value.values()), list(value)
+        texts = list(value.values())
+        labels = list(value)
     elif isinstance(value, list | tuple) and value and all(isinstance(item, Mapping) for item in value):
         texts, labels = ([item.get(key) for item in value] for key in ("text", "label"))
     else:
-        texts, labels = value, None
+        texts = value
+        labels = None
     if not isinstance(texts, list | tuple):
         raise InvalidArgument(f"column {name!r} must be a list of options (got {type(value).__name__})")
     if labels is None:
@@ -118,7 +121,7 @@ def _of_value(value: object, name: str) -> _Options:
     return _Options([_text(text) for text in texts], [_text(label) for label in labels])
 
 
-def _lettered(row: Mapping[str, object]) -> _Options | None:
+def _options_by_letter(row: Mapping[str, object]) -> _Options | None:
     """The options in the columns A, B, C and so on."""
     present = [letter for letter in LETTERS if row.get(letter) not in (None, "")]
     if len(present) < 3 or present != list(LETTERS[: len(present)]):
@@ -128,16 +131,17 @@ def _lettered(row: Mapping[str, object]) -> _Options | None:
 
 def _separate_columns(columns: Mapping[str, object], question: str) -> tuple[_Options, int] | None:
     """The options of a row with columns for the right and the wrong answers, and the index of the right one."""
-    wrong = [
+    wrong_answers = [
         _text(value) for name, value in sorted(columns.items()) if _WRONG.fullmatch(name) and value not in (None, "")
     ]
     name = next((name for name in _RIGHT if columns.get(name) not in (None, "")), None)
-    if not wrong or name is None:
+    if not wrong_answers or name is None:
         return None
     right = _text(columns[name])
     # A fixed order that does not depend on which option is right.
     texts = sorted(
-        [right, *wrong], key=lambda text: hashlib.sha256(f"{question}\0{text}".encode(errors="replace")).digest()
+        [right, *wrong_answers],
+        key=lambda text: hashlib.sha256(f"{question}\0{text}".encode(errors="replace")).digest(),
     )
     if texts.count(right) > 1:
         raise InvalidArgument(f"column {name!r} is also one of the wrong answers")
@@ -153,9 +157,12 @@ def _text(value: object) -> str:
 def _checked(options: _Options, name: str) -> _Options:
     if not 2 <= len(options.texts) <= len(LETTERS):
         raise InvalidArgument(f"column {name!r} must have 2 to {len(LETTERS)} options (got {len(options.texts)})")
-    labelled = [_LABELLED.fullmatch(text) for text in options.texts]
-    letters = [(match[1] or match[2]).upper() if match else "" for match in labelled]
-    texts = [match[3] for match in labelled if match] if letters == list(LETTERS[: len(letters)]) else options.texts
+    label_matches = [_LABELLED.fullmatch(text) for text in options.texts]
+    letters = [(match[1] or match[2]).upper() if match else "" for match in label_matches]
+    if letters == list(LETTERS[: len(letters)]):
+        texts = [match[3] for match in label_matches if match]
+    else:
+        texts = options.texts
     for text in texts:
         if not text:
             raise InvalidArgument(f"column {name!r} has an empty option")
@@ -164,15 +171,15 @@ def _checked(options: _Options, name: str) -> _Options:
 
 def _right(options: _Options, values: list[object]) -> int:
     """The index of the right option: of the first value that names one."""
-    named = [value for value in values if value not in (None, "", [])]
-    if not named:
+    answers = [value for value in values if value not in (None, "", [])]
+    if not answers:
         raise InvalidArgument("the row has options but no answer")
-    for value in named:
+    for value in answers:
         index = _index(options, value)
         if index is not None:
             return index
     raise InvalidArgument(
-        f"the answer {named[0]!r:.60} is none of the {len(options.texts)} options; "
+        f"the answer {answers[0]!r:.60} is none of the {len(options.texts)} options; "
         f"write a letter, an option, or an index from 0 to {len(options.texts) - 1}"
     )
 
@@ -206,27 +213,31 @@ def _index(options: _Options, value: object) -> int | None:
 
 
 def _gold(texts: list[str], right: int) -> str:
-    """The letter with its option; the letter alone if the option cannot be told from the others."""
+    """The letter with its option; the letter alone if another option has the same value."""
     letter = LETTERS[right]
     readings = [_reading(LETTERS[number], text) for number, text in enumerate(texts)]
     value = readings[right]
-    others = [canonical(reading) for number, reading in enumerate(readings) if number != right and reading is not None]
-    if value is None or canonical(value) in others:
+    other_values = [
+        canonical(reading) for number, reading in enumerate(readings) if number != right and reading is not None
+    ]
+    if value is None or canonical(value) in other_values:
         return letter
-    return _spelled(letter, texts[right])
+    return _with_letter(letter, texts[right])
 
 
-def _spelled(letter: str, text: str) -> str:
+def _with_letter(letter: str, text: str) -> str:
     return rf"\text{{({letter})}} {text}"
 
 
 def _reading(letter: str, text: str) -> Answer | None:
     """The value of an option as the verifier reads it after its letter."""
-    spelled = _spelled(letter, text)
-    if len(spelled) > MAX_ANSWER or "\n" in text:
+    text_with_letter = _with_letter(letter, text)
+    if len(text_with_letter) > MAX_ANSWER or "\n" in text:
         return None
     try:
-        answer = read(spelled)
+        answer = read(text_with_letter)
     except Unreadable:
         return None
-    return answer.value if isinstance(answer, Choice) and answer.letter == letter else None
+    if isinstance(answer, Choice) and answer.letter == letter:
+        return answer.value
+    return None

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from gagpo.envs.math.sources import LoadedProblems
 
 _GENERATED = frozenset({"families", "levels", "size", "test_size"})  # arguments that only concern generated problems
-_OPEN, _CLOSE = "<calc>", "</calc>"
+_OPEN = "<calc>"
+_CLOSE = "</calc>"
 
 
 class MathEnv(TextEnv):
@@ -39,7 +40,7 @@ class MathEnv(TextEnv):
         (:func:`gagpo.envs.math.sources.load`).
     families, levels: of generated problems.
     size, test_size: generated problems in the training split and in each held-out split. Further problems of a split
-        can be played by id.
+        are available by id.
     on_bad_row: ``refuse``, or ``skip`` (and count) rows that cannot be used.
     attempts: wrong answers after which the episode ends.
     tools: offer the calculator. Without it every turn is an attempt; with it a turn without call and answer only costs
@@ -79,12 +80,14 @@ class MathEnv(TextEnv):
         self.data = data if isinstance(data, str) else dict(data)
         self.families = problems.check_families(families)
         self.levels = problems.check_levels(levels)
-        self.size, self.test_size = size, test_size
+        self.size = size
+        self.test_size = test_size
         self.on_bad_row = on_bad_row
-        self.attempts, self.with_tools = attempts, tools
+        self.attempts = attempts
+        self.with_tools = tools
         self.verifier = Verifier()
         self.problem: Problem | None = None
-        self._wrong: list[str] = []
+        self._wrong_answers: list[str] = []
         self._results: set[str] = set()
         self._calls = 0
         self._verdict = Verdict("no_answer")
@@ -104,11 +107,15 @@ class MathEnv(TextEnv):
                 r"<calc>(3 + 4) * 5 / 2</calc>, and wait for its result, or put the final answer in \boxed{}. "
                 f"The calculator knows + - * / ^ mod, brackets, {', '.join(FUNCTIONS)}; its results are exact."
             )
-        return text if self.attempts == 1 else f"{text} You have {self.attempts} attempts at the answer."
+        if self.attempts == 1:
+            return text
+        return f"{text} You have {self.attempts} attempts at the answer."
 
     @classmethod
     def without_effect(cls, kwargs: Kwargs) -> frozenset[str]:
-        return frozenset() if kwargs.get("data", "generated") == "generated" else _GENERATED
+        if kwargs.get("data", "generated") == "generated":
+            return frozenset()
+        return _GENERATED
 
     def tasks(self, split: str) -> TaskSet:
         problems.check_split(split)
@@ -122,8 +129,13 @@ class MathEnv(TextEnv):
         return load(self.data, self.on_bad_row)
 
     def begin(self, task: Task) -> Outcome:
-        self.problem = problems.by_id(task.id) if self.data == "generated" else self._loaded().problem(task.id)
-        self._wrong, self._results, self._calls = [], set(), 0
+        if self.data == "generated":
+            self.problem = problems.by_id(task.id)
+        else:
+            self.problem = self._loaded().problem(task.id)
+        self._wrong_answers = []
+        self._results = set()
+        self._calls = 0
         self._verdict = Verdict("no_answer")
         return self._outcome(self.problem.text)
 
@@ -132,6 +144,7 @@ class MathEnv(TextEnv):
         action = without_thoughts(action)
         answer = self.verifier.extract(self.problem.answer, action)
         call = _first_call(action) if self.with_tools else None
+        # An answer before the last call is a guess made before its result was known.
         if call is not None and (answer is None or answer.start < action.rfind(_CLOSE)):
             return self._calculate(call)
         if answer is None and self.with_tools:
@@ -154,15 +167,15 @@ class MathEnv(TextEnv):
         valid = verdict.reason not in ("no_answer", "unparsable")
         if verdict.correct:
             return self._outcome("Right.", reward=1.0, terminated=True, success=True)
-        self._wrong.append(verdict.canonical)
+        self._wrong_answers.append(verdict.canonical)
         comment = "No answer found." if verdict.reason == "no_answer" else "Wrong."
-        if self._left <= 0:
+        if self._attempts_left <= 0:
             return self._outcome(comment, terminated=True, valid=valid)
-        return self._outcome(f"{comment} Attempts left: {self._left}.", valid=valid)
+        return self._outcome(f"{comment} Attempts left: {self._attempts_left}.", valid=valid)
 
     @property
-    def _left(self) -> int:
-        return self.attempts - len(self._wrong)
+    def _attempts_left(self) -> int:
+        return self.attempts - len(self._wrong_answers)
 
     def _outcome(
         self, text: str, reward: float = 0.0, terminated: bool = False, success: bool = False, valid: bool = True
@@ -170,21 +183,23 @@ class MathEnv(TextEnv):
         extras = {
             "verdict": self._verdict.reason,
             "answer": self._verdict.canonical,
-            "attempts_left": self._left,
+            "attempts_left": self._attempts_left,
             "calls": self._calls,
         }
         return Outcome(text, reward, terminated, success, valid, self._state(), extras=extras)
 
     def _state(self) -> str:
-        """Key of what the agent can know: the problem, the computed values, the wrong answers."""
+        """Key of all that the agent can use: the problem, the computed values, the wrong answers."""
         assert self.problem is not None
-        known = [self.problem.text, sorted(self._results), sorted(self._wrong)]
-        return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16]
+        contents = [self.problem.text, sorted(self._results), sorted(self._wrong_answers)]
+        return hashlib.sha256(json.dumps(contents).encode()).hexdigest()[:16]
 
     def sample_action(self, rng: np.random.Generator) -> str:
         """A small number as the answer, or a sum of two as a call."""
-        one, two = (int(number) for number in rng.integers(0, 100, size=2))
-        return f"<calc>{one} + {two}</calc>" if self.with_tools and rng.random() < 0.5 else rf"\boxed{{{one}}}"
+        first, second = (int(number) for number in rng.integers(0, 100, size=2))
+        if self.with_tools and rng.random() < 0.5:
+            return f"<calc>{first} + {second}</calc>"
+        return rf"\boxed{{{first}}}"
 
     def close(self) -> None:
         self.verifier.close()
@@ -192,20 +207,21 @@ class MathEnv(TextEnv):
     def expert_action(self) -> str | None:
         """The next step of a worked solution as a calculator call, or the boxed answer after the last step.
 
-        The hasty expert answers with the value of the first step, and stops when that is wrong.
+        The imperfect expert answers with the value of the first step, and stops when that is wrong.
         """
         problem = self.problem
         assert problem is not None
         if self.hasty:
-            if self._wrong:
+            if self._wrong_answers:
                 return None
             first = problem.steps[:1]
             problem = replace(problem, steps=first, answer=first[0][1] if first else problem.answer)
         if not self.with_tools:
             return worked_answer(problem)
-        turns_left, left = self.max_turns - self.turn - 1, problem.steps[self._calls :]
-        if 0 < len(left) <= turns_left:
-            return f"<calc>{left[0][0]}</calc>"
+        turns_left = self.max_turns - self.turn - 1
+        steps = problem.steps[self._calls :]
+        if 0 < len(steps) <= turns_left:
+            return f"<calc>{steps[0][0]}</calc>"
         return rf"\boxed{{{problem.answer}}}"
 
 

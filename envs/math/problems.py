@@ -73,12 +73,15 @@ def content_key(text: str) -> str:
 def split_of(key: str) -> str:
     """The split of a content key: a tenth test, a tenth validation, the rest training."""
     tenth = int(hashlib.sha256(key.encode()).hexdigest()[:8], 16) % 10
-    return "test" if tenth == 0 else "validation" if tenth == 1 else "train"
+    if tenth == 0:
+        return "test"
+    return "validation" if tenth == 1 else "train"
 
 
 @functools.lru_cache(maxsize=16_384)
 def generate(family: str, level: int, split: str, index: int) -> Problem:
     """Problem number ``index`` of a family, level and split; the same on every machine."""
+    # Drawn again until the content falls into the split: one in ten does for test and validation.
     rng = random.Random(f"{family}/{level}/{split}/{index}")
     while True:
         text, expressions = FAMILIES[family](rng, level)
@@ -129,21 +132,24 @@ class GeneratedTasks(TaskSet):
 
 def _distinct(family: str, level: int, split: str, count: int) -> list[Problem]:
     """The first ``count`` problems with different content; fewer when new ones become rare."""
-    found: dict[str, Problem] = {}
+    problems: dict[str, Problem] = {}
     index = newest = 0
-    while len(found) < count and index - newest <= 200 + len(found):
+    while len(problems) < count and index - newest <= 200 + len(problems):
         problem = generate(family, level, split, index)
         key = content_key(problem.text)
-        if key not in found:
-            found[key] = problem
+        if key not in problems:
+            problems[key] = problem
             newest = index
         index += 1
-    return list(found.values())
+    return list(problems.values())
 
 
 def check_families(names: Sequence[str] | str) -> tuple[str, ...]:
     """Validated family names; ``"all"`` or an empty list means every family."""
-    names = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+    if isinstance(names, str):
+        names = [name.strip() for name in names.split(",")]
+    else:
+        names = list(names)
     if names in ([], ["all"], [""]):
         return tuple(FAMILIES)
     for name in names:

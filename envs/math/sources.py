@@ -67,7 +67,9 @@ class Source:
 
     @property
     def name(self) -> str:
-        return Path(self.path).stem.lower() if self.is_file else self.path.split("/")[-1].lower()
+        if self.is_file:
+            return Path(self.path).stem.lower()
+        return self.path.split("/")[-1].lower()
 
 
 _TRAIN_AND_TEST = {"train": "train", "test": "test"}
@@ -88,7 +90,7 @@ PRESETS: dict[str, Source] = {
 }
 
 
-def gold_of(value: object, how: str) -> str:
+def gold_of(value: object, gold_format: str) -> str:
     r"""The gold answer in a cell of the answer column; raises InvalidArgument for an unusable one.
 
     >>> gold_of("3 + 4 = <<3+4=7>>7\n#### 1,007", "hashes"), gold_of(r"Thus $\boxed{\frac{1}{2}}$.", "boxed")
@@ -99,23 +101,29 @@ def gold_of(value: object, how: str) -> str:
     if isinstance(value, bool) or value is None:
         raise InvalidArgument(f"the answer is {value}")
     if isinstance(value, list | tuple):
-        parts = [gold_of(item, how) for item in value]
+        parts = [gold_of(item, gold_format) for item in value]
         if not parts:
             raise InvalidArgument("the answer is an empty list")
-        return ", ".join(part.strip("$ ") for part in parts) if len(parts) > 1 else parts[0]
+        if len(parts) > 1:
+            return ", ".join(part.strip("$ ") for part in parts)
+        return parts[0]
     if isinstance(value, float) and not math.isfinite(value):
         raise InvalidArgument(f"the answer is {value}, not a number")
     if isinstance(value, int | float):
-        return str(int(value)) if abs(value) < 1e15 and value == int(value) else repr(value)
+        if abs(value) < 1e15 and value == int(value):
+            return str(int(value))
+        return repr(value)
     if not isinstance(value, str):
         raise InvalidArgument(f"the answer is of type {type(value).__name__}")
-    if how == "auto":
+    if gold_format == "auto":
         value = _answer_of_solution(value)
-    elif how != "plain":
-        found = extract(value, (how,))
-        if found is None:
-            raise InvalidArgument("the answer has no ####" if how == "hashes" else r"the solution has no \boxed{...}")
-        value = found.text
+    elif gold_format != "plain":
+        extraction = extract(value, (gold_format,))
+        if extraction is None:
+            raise InvalidArgument(
+                "the answer has no ####" if gold_format == "hashes" else r"the solution has no \boxed{...}"
+            )
+        value = extraction.text
     if not value.strip(" \t\n#"):
         raise InvalidArgument("the answer is empty")
     if len(value) > MAX_ANSWER:
@@ -126,11 +134,11 @@ def gold_of(value: object, how: str) -> str:
 def _answer_of_solution(text: str) -> str:
     """The marked answer of a worked solution; ``text`` itself without a mark."""
     lines = [line for line in text.splitlines() if line.strip()]
-    marked = extract(text, ("hashes",)) or extract(text, ("boxed",))
-    if marked is None and len(lines) > 1:
-        marked = extract(text, ("phrase",))
-    if marked is not None:
-        return marked.text
+    extraction = extract(text, ("hashes",)) or extract(text, ("boxed",))
+    if extraction is None and len(lines) > 1:
+        extraction = extract(text, ("phrase",))
+    if extraction is not None:
+        return extraction.text
     if len(text.split()) <= MAX_WORDS or (len(text) <= MAX_ANSWER and not isinstance(read_gold(text), Words)):
         return text
     raise InvalidArgument(
@@ -150,31 +158,31 @@ class LoadedProblems:
         self.skipped: list[str] = []
         self.repeated: list[str] = []
         self.advice = ""
-        self._taken: dict[str, Problem] = {}
+        self._by_text: dict[str, Problem] = {}
         self._sets: dict[str, TaskSet] = {}
 
     def add(self, split: str | None, rows: Iterable[Problem | BadRow], path: str, on_bad_row: str) -> None:
         """Add rows to ``split``, or each to the split of its content; held-out splits must be added first."""
         for row in rows:
             if isinstance(row, Problem):
-                row = self._agreeing(row, path)
+                row = self._checked_answer(row, path)
             if isinstance(row, BadRow):
                 if on_bad_row == "refuse":
                     raise row
                 self.skipped.append(str(row))
                 continue
             spelling = " ".join(row.text.split())
-            if spelling in self._taken:
+            if spelling in self._by_text:
                 self.repeated.append(f"{path}, row {int(row.id.rsplit('-', 1)[1])}")
                 continue
             target = split or split_of(content_key(row.text) or spelling)
             name, number = row.id.rsplit("-", 1)
-            row = self._taken[spelling] = replace(row, id=f"{name}-{target}-{number}", split=target)
+            row = self._by_text[spelling] = replace(row, id=f"{name}-{target}-{number}", split=target)
             self.problems[target][row.id] = row
 
-    def _agreeing(self, row: Problem, path: str) -> Problem | BadRow:
+    def _checked_answer(self, row: Problem, path: str) -> Problem | BadRow:
         """``row``, or the error that its problem was added with another answer."""
-        first = self._taken.get(" ".join(row.text.split()))
+        first = self._by_text.get(" ".join(row.text.split()))
         if first is None or canonical(read_gold(first.answer)) == canonical(read_gold(row.answer)):
             return row
         return BadRow(
@@ -223,16 +231,16 @@ def _load(data: str, on_bad_row: str) -> LoadedProblems:
         if source.is_file:
             loaded.add(split, _check_rows(file_rows(Path(source.path)), source), source.path, on_bad_row)
         else:
-            for ours, rows in _hub_splits(source, split):
-                loaded.add(ours, _check_rows(enumerate(rows, 1), source), source.path, on_bad_row)
-    held = [split for split in SPLITS if loaded.problems[split]]
-    loaded.advice = f"This data has tasks for: {', '.join(held) or 'no split'}."
+            for our_split, rows in _hub_splits(source, split):
+                loaded.add(our_split, _check_rows(enumerate(rows, 1), source), source.path, on_bad_row)
+    available = [split for split in SPLITS if loaded.problems[split]]
+    loaded.advice = f"This data has tasks for: {', '.join(available) or 'no split'}."
     if loaded.skipped:
-        counted = f"{len(loaded.skipped)} bad rows were skipped"
-        logging.getLogger(__name__).warning("%s; the first: %s", counted, loaded.skipped[0])
+        message = f"{len(loaded.skipped)} bad rows were skipped"
+        logging.getLogger(__name__).warning("%s; the first: %s", message, loaded.skipped[0])
     if loaded.repeated:
-        counted = f"{len(loaded.repeated)} rows repeat a problem and were left out"
-        logging.getLogger(__name__).warning("%s; the first: %s", counted, loaded.repeated[0])
+        message = f"{len(loaded.repeated)} rows repeat a problem and were left out"
+        logging.getLogger(__name__).warning("%s; the first: %s", message, loaded.repeated[0])
     return loaded
 
 
@@ -251,10 +259,10 @@ def _parts(data: object) -> list[tuple[str | None, Source]]:
 
 def _source(data: object) -> Source:
     if isinstance(data, dict):
-        known = [item.name for item in fields(Source)]
+        field_names = [item.name for item in fields(Source)]
         for key in data:
-            if key not in known:
-                raise InvalidArgument(f"a source of problems has no field {key!r}; it has {', '.join(known)}")
+            if key not in field_names:
+                raise InvalidArgument(f"a source of problems has no field {key!r}; it has {', '.join(field_names)}")
         return Source(**data)
     if data in PRESETS:
         return PRESETS[data]
@@ -309,24 +317,28 @@ def _cell(row: Mapping[str, object], columns: str) -> object:
             return row[column]
     if present:
         return row[present[0]]
-    have = ", ".join(map(repr, list(row)[:12]))
-    raise InvalidArgument(f"no column {' or '.join(map(repr, columns.split('|')))}; the row has {have or 'no columns'}")
+    columns_text = ", ".join(map(repr, list(row)[:12]))
+    raise InvalidArgument(
+        f"no column {' or '.join(map(repr, columns.split('|')))}; the row has {columns_text or 'no columns'}"
+    )
 
 
 def _hub_splits(source: Source, split: str | None) -> Iterator[tuple[str | None, Iterable[object]]]:
     """The requested splits of a Hugging Face data set with their rows, held-out ones first."""
     tables = hub_tables(source.path, source.config)
-    names = source.splits or {ours: ours for ours in SPLITS if ours in tables}
+    names = source.splits or {our_split: our_split for our_split in SPLITS if our_split in tables}
     if split is not None:
-        theirs = names.get(split, next(iter(tables)) if len(tables) == 1 else None)
-        if theirs is None:
+        their_split = names.get(split, next(iter(tables)) if len(tables) == 1 else None)
+        if their_split is None:
             raise InvalidArgument(f"{source.path} has no split {split!r}; it has {', '.join(tables)}")
-        yield split, tables[theirs]
+        yield split, tables[their_split]
     elif source.splits is None and len(tables) == 1:
         yield None, next(iter(tables.values()))
     else:
-        for ours in reversed(SPLITS):
-            if ours in names:
-                if names[ours] not in tables:
-                    raise InvalidArgument(f"{source.path} has no split {names[ours]!r}; it has {', '.join(tables)}")
-                yield ours, tables[names[ours]]
+        for our_split in reversed(SPLITS):
+            if our_split in names:
+                if names[our_split] not in tables:
+                    raise InvalidArgument(
+                        f"{source.path} has no split {names[our_split]!r}; it has {', '.join(tables)}"
+                    )
+                yield our_split, tables[names[our_split]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+# The order of draws in a story is part of its tasks: another order makes other problems for the same seed.
 Story = tuple[str, list[str]]
 
 NAMES = ("Anna", "Ben", "Clara", "David", "Emma", "Felix", "Grace", "Hugo", "Iris", "Jonas", "Kira", "Leo")
@@ -22,48 +23,67 @@ def _two_names(rng: random.Random) -> tuple[str, str]:
 
 
 def gets_more(rng: random.Random) -> Story:
-    name, thing, a, b = rng.choice(NAMES), rng.choice(THINGS), rng.randint(2, 20), rng.randint(2, 20)
+    name = rng.choice(NAMES)
+    thing = rng.choice(THINGS)
+    a = rng.randint(2, 20)
+    b = rng.randint(2, 20)
     return f"{name} has {a} {thing} and gets {b} more. How many {thing} does {name} have now?", [f"{a} + {b}"]
 
 
 def gives_away(rng: random.Random) -> Story:
-    name, thing, a = rng.choice(NAMES), rng.choice(THINGS), rng.randint(5, 30)
+    name = rng.choice(NAMES)
+    thing = rng.choice(THINGS)
+    a = rng.randint(5, 30)
     b = rng.randint(2, a - 2)
     return f"{name} has {a} {thing} and gives {b} away. How many {thing} does {name} have left?", [f"{a} - {b}"]
 
 
 def together(rng: random.Random) -> Story:
-    (one, two), thing = _two_names(rng), rng.choice(THINGS)
-    a, b = rng.randint(2, 20), rng.randint(2, 20)
-    return f"{one} has {a} {thing}. {two} has {b} {thing}. How many {thing} do they have together?", [f"{a} + {b}"]
+    first, second = _two_names(rng)
+    thing = rng.choice(THINGS)
+    a = rng.randint(2, 20)
+    b = rng.randint(2, 20)
+    return f"{first} has {a} {thing}. {second} has {b} {thing}. How many {thing} do they have together?", [f"{a} + {b}"]
 
 
 def boxes(rng: random.Random) -> Story:
-    thing, a, b, c = rng.choice(THINGS), rng.randint(2, 9), rng.randint(2, 12), rng.randint(2, 20)
+    thing = rng.choice(THINGS)
+    a = rng.randint(2, 9)
+    b = rng.randint(2, 12)
+    c = rng.randint(2, 20)
     text = f"There are {a} boxes with {b} {thing} in each, and {c} {thing} on the table. How many {thing} are there?"
     return text, [f"{a} * {b}", f"{a * b} + {c}"]
 
 
 def spends(rng: random.Random) -> Story:
-    name, goods, price, count = rng.choice(NAMES), rng.choice(GOODS), rng.randint(2, 12), rng.randint(2, 9)
+    name = rng.choice(NAMES)
+    goods = rng.choice(GOODS)
+    price = rng.randint(2, 12)
+    count = rng.randint(2, 9)
     money = price * count + rng.randint(1, 40)
     text = f"{name} has {money} dollars and buys {count} {goods} for {price} dollars each. How many dollars are left?"
     return text, [f"{count} * {price}", f"{money} - {price * count}"]
 
 
 def shares(rng: random.Random) -> Story:
-    (one, two), thing, each, children = _two_names(rng), rng.choice(THINGS), rng.randint(3, 12), rng.randint(2, 9)
-    total = each * children
+    first, second = _two_names(rng)
+    thing = rng.choice(THINGS)
+    per_child = rng.randint(3, 12)
+    children = rng.randint(2, 9)
+    total = per_child * children
     a = rng.randint(2, total - 2)
     text = (
-        f"{one} has {a} {thing} and {two} has {total - a}. They share all of them equally among {children} children. "
-        f"How many {thing} does each child get?"
+        f"{first} has {a} {thing} and {second} has {total - a}. "
+        f"They share all of them equally among {children} children. How many {thing} does each child get?"
     )
     return text, [f"{a} + {total - a}", f"{total} / {children}"]
 
 
 def work_days(rng: random.Random) -> Story:
-    name, wage, hours, days = rng.choice(NAMES), rng.randint(8, 25), rng.randint(2, 9), rng.randint(2, 6)
+    name = rng.choice(NAMES)
+    wage = rng.randint(8, 25)
+    hours = rng.randint(2, 9)
+    days = rng.randint(2, 6)
     costs = rng.randint(5, wage * hours * days - 1)
     text = (
         f"{name} works {hours} hours a day for {days} days and earns {wage} dollars an hour. "
@@ -74,9 +94,12 @@ def work_days(rng: random.Random) -> Story:
 
 
 def ages(rng: random.Random) -> Story:
-    (one, two), age, factor, years = _two_names(rng), rng.randint(3, 15), rng.randint(2, 4), rng.randint(2, 12)
+    first, second = _two_names(rng)
+    age = rng.randint(3, 15)
+    factor = rng.randint(2, 4)
+    years = rng.randint(2, 12)
     text = (
-        f"{one} is {age} years old. {two} is {factor} times as old. "
+        f"{first} is {age} years old. {second} is {factor} times as old. "
         f"How old will they be together in {years} years, when both ages are added?"
     )
     older = age * factor
@@ -84,14 +107,20 @@ def ages(rng: random.Random) -> Story:
 
 
 def two_prices(rng: random.Random) -> Story:
-    name, (first, second) = rng.choice(NAMES), rng.sample(GOODS, 2)
-    a, p, b, q = rng.randint(2, 9), rng.randint(2, 15), rng.randint(2, 9), rng.randint(2, 15)
+    name = rng.choice(NAMES)
+    first, second = rng.sample(GOODS, 2)
+    a = rng.randint(2, 9)
+    p = rng.randint(2, 15)
+    b = rng.randint(2, 9)
+    q = rng.randint(2, 15)
     text = f"{name} buys {a} {first} for {p} dollars each and {b} {second} for {q} dollars each. What is the total?"
     return text, [f"{a} * {p}", f"{b} * {q}", f"{a * p} + {b * q}"]
 
 
 def percent_off(rng: random.Random) -> Story:
-    goods, percent, count = rng.choice(GOODS), rng.choice((5, 10, 15, 20, 25, 30, 40)), rng.randint(2, 9)
+    goods = rng.choice(GOODS)
+    percent = rng.choice((5, 10, 15, 20, 25, 30, 40))
+    count = rng.randint(2, 9)
     price = 20 * rng.randint(1, 12)
     total = count * price
     text = (
@@ -103,25 +132,38 @@ def percent_off(rng: random.Random) -> Story:
 
 
 def travel(rng: random.Random) -> Story:
-    a, s, b, t = rng.randint(1, 6), rng.randint(20, 90), rng.randint(1, 6), rng.randint(20, 90)
+    a = rng.randint(1, 6)
+    s = rng.randint(20, 90)
+    b = rng.randint(1, 6)
+    t = rng.randint(20, 90)
     text = (
         f"A train goes {s} km an hour for {a} hours and then {t} km an hour for {b} hours. "
         "What is its average speed in km an hour, as an integer or a fraction?"
     )
-    way, hours = a * s + b * t, a + b
+    way = a * s + b * t
+    hours = a + b
     return text, [f"{a} * {s}", f"{b} * {t}", f"{a * s} + {b * t}", f"{a} + {b}", f"{way} / {hours}"]
 
 
 def mixture(rng: random.Random) -> Story:
-    (one, two), thing, part, other = _two_names(rng), rng.choice(THINGS), rng.randint(2, 6), rng.randint(7, 11)
-    unit, gift = rng.randint(3, 12), rng.randint(2, 9)
-    total = unit * (part + other)
+    first, second = _two_names(rng)
+    thing = rng.choice(THINGS)
+    first_part = rng.randint(2, 6)
+    second_part = rng.randint(7, 11)
+    unit = rng.randint(3, 12)
+    gift = rng.randint(2, 9)
+    total = unit * (first_part + second_part)
     text = (
-        f"{one} and {two} share {total} {thing} in the ratio {part} to {other}. Then {two} gives {one} {gift} of them. "
-        f"How many {thing} does {one} have now?"
+        f"{first} and {second} share {total} {thing} in the ratio {first_part} to {second_part}. "
+        f"Then {second} gives {first} {gift} of them. How many {thing} does {first} have now?"
     )
-    share = unit * part
-    return text, [f"{part} + {other}", f"{total} / {part + other}", f"{unit} * {part}", f"{share} + {gift}"]
+    share = unit * first_part
+    return text, [
+        f"{first_part} + {second_part}",
+        f"{total} / {first_part + second_part}",
+        f"{unit} * {first_part}",
+        f"{share} + {gift}",
+    ]
 
 
 STORIES: dict[int, tuple[Callable[[random.Random], Story], ...]] = {

@@ -32,11 +32,11 @@ def file_rows(path: Path) -> Iterator[tuple[int, object]]:
     try:
         yield from readers.get(path.suffix, _json_rows)(path)
     except OSError as error:
-        raise BadRow(f"{path}: cannot be read ({error.strerror or _one_line(error)})") from None
+        raise BadRow(f"{path}: cannot be read ({error.strerror or _single_line(error)})") from None
 
 
-def _one_line(error: BaseException, most: int = 300) -> str:
-    return " ".join(str(error).split())[:most] or type(error).__name__
+def _single_line(error: BaseException, max_length: int = 300) -> str:
+    return " ".join(str(error).split())[:max_length] or type(error).__name__
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, object]]:
@@ -58,7 +58,7 @@ def _json_rows(path: Path) -> Iterator[tuple[int, object]]:
             try:
                 rows = json.load(file)
             except (ValueError, RecursionError) as error:  # ValueError also for a number of more than 4,300 digits
-                raise BadRow(f"{path}: not a JSON array ({_one_line(error)})") from None
+                raise BadRow(f"{path}: not a JSON array ({_single_line(error)})") from None
             yield from enumerate(rows, 1)
             return
         file.seek(0)
@@ -72,7 +72,7 @@ def _json_rows(path: Path) -> Iterator[tuple[int, object]]:
             try:
                 yield number, json.loads(line)
             except (ValueError, RecursionError) as error:
-                yield number, ValueError(f"not a JSON object ({_one_line(error)})")
+                yield number, ValueError(f"not a JSON object ({_single_line(error)})")
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[int, object]]:
@@ -91,7 +91,7 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, object]]:
         # Damaged files raise errors of many classes.
         except (pyarrow.lib.ArrowException, OSError, ValueError, OverflowError, MemoryError, KeyError) as error:
             place = f" after row {number}" if number else ""
-            raise BadRow(f"{path}: not a Parquet file{place} ({_one_line(error)})") from None
+            raise BadRow(f"{path}: not a Parquet file{place} ({_single_line(error)})") from None
         for row in rows:
             number += 1
             yield number, row
@@ -103,18 +103,22 @@ def hub_tables(path: str, config: str | None) -> Mapping[str, Any]:
         import datasets
     except ImportError:
         raise DataMissing(f"reading {path} needs the datasets package: pip install 'gagpo[data]'") from None
-    was_offline, verbosity = datasets.config.HF_HUB_OFFLINE, datasets.logging.get_verbosity()
+    was_offline = datasets.config.HF_HUB_OFFLINE
+    verbosity = datasets.logging.get_verbosity()
     # The cache first: no waiting for the network, and the same rows as last time.
     for offline in (True, False):
         if not offline and (was_offline or not reachable(datasets.config.HF_ENDPOINT)):
-            reason = "offline mode is set" if was_offline else f"no connection to {datasets.config.HF_ENDPOINT}"
+            if was_offline:
+                reason = "offline mode is set"
+            else:
+                reason = f"no connection to {datasets.config.HF_ENDPOINT}"
             break
         datasets.config.HF_HUB_OFFLINE = offline
         datasets.logging.set_verbosity_error()  # else it warns that it uses its cache
         try:
             return dict(datasets.load_dataset(path, config))
         except Exception as error:  # the library raises errors of a dozen unrelated classes here
-            reason = _one_line(error, 160)
+            reason = _single_line(error, 160)
         finally:
             datasets.config.HF_HUB_OFFLINE = was_offline
             datasets.logging.set_verbosity(verbosity)

@@ -19,8 +19,8 @@ ZERO = 1e-15
 """Differences up to this are rounding errors of sums that cancel."""
 
 
-def agrees(gold_query: str, gold: Result, found: Result, comparison: Comparison = "exact") -> bool:
-    """Whether the result ``found`` agrees with ``gold``, the result of ``gold_query``.
+def agrees(gold_query: str, gold: Result, prediction: Result, comparison: Comparison = "exact") -> bool:
+    """Whether the result ``prediction`` agrees with ``gold``, the result of ``gold_query``.
 
     exact: equal numbers of columns and :func:`same_result`, ordered if the outermost gold query has an ORDER BY.
     bird: the same set of rows.
@@ -28,10 +28,10 @@ def agrees(gold_query: str, gold: Result, found: Result, comparison: Comparison 
         contains ``order by`` anywhere.
     """
     if comparison == "bird":
-        return set(gold.rows) == set(found.rows)
+        return set(gold.rows) == set(prediction.rows)
     if comparison == "spider":
-        return _permuted(gold.rows, found.rows, "order by" in gold_query.lower())
-    return len(gold.names) == len(found.names) and same_result(gold.rows, found.rows, is_ordered(gold_query))
+        return _permuted(gold.rows, prediction.rows, "order by" in gold_query.lower())
+    return len(gold.names) == len(prediction.names) and same_result(gold.rows, prediction.rows, is_ordered(gold_query))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -43,7 +43,8 @@ def is_ordered(sql: str) -> bool:
     >>> is_ordered("SELECT a, RANK() OVER (ORDER BY (b)) FROM (SELECT 1 ORDER BY 1) WHERE c = 'order by'")
     False
     """
-    depth, before = 0, ""
+    depth = 0
+    before = ""
     for token in tokens(sql):
         if token == "(":
             depth += 1
@@ -56,7 +57,7 @@ def is_ordered(sql: str) -> bool:
     return False
 
 
-def same_result(gold: Sequence[Row], found: Sequence[Row], ordered: bool) -> bool:
+def same_result(gold: Sequence[Row], prediction: Sequence[Row], ordered: bool) -> bool:
     """Whether the rows are equal: in the same order if ``ordered``, else equally often.
 
     In a column with floats in the gold result, numbers must agree to nine digits or within :data:`ZERO`, because a sum
@@ -69,60 +70,69 @@ def same_result(gold: Sequence[Row], found: Sequence[Row], ordered: bool) -> boo
     >>> same_result([(2**63 - 1,)], [(2**63 - 500,)], ordered=False)
     False
     """
-    if len(gold) != len(found) or (gold and len(gold[0]) != len(found[0])):
+    if len(gold) != len(prediction) or (gold and len(gold[0]) != len(prediction[0])):
         return False
     columns = range(len(gold[0]) if gold else 0)
-    rough = [column for column in columns if any(isinstance(row[column], float) for row in gold)]
-    if not rough:
-        return list(gold) == list(found) if ordered else Counter(gold) == Counter(found)
+    float_columns = [column for column in columns if any(isinstance(row[column], float) for row in gold)]
+    if not float_columns:
+        if ordered:
+            return list(gold) == list(prediction)
+        return Counter(gold) == Counter(prediction)
     if not ordered:
         # Exact columns first, so that rows with nearly equal numbers are in the same order in both.
-        places = [*(column for column in columns if column not in rough), *rough]
-        gold, found = (
-            sorted(rows, key=lambda row: [_rank(row[column]) for column in places]) for rows in (gold, found)
+        column_order = [*(column for column in columns if column not in float_columns), *float_columns]
+        gold, prediction = (
+            sorted(rows, key=lambda row: [_rank(row[column]) for column in column_order]) for rows in (gold, prediction)
         )
     return all(
-        _close(one[column], other[column]) if column in rough else one[column] == other[column]
-        for one, other in zip(gold, found, strict=True)
+        _close(gold_row[column], row[column]) if column in float_columns else gold_row[column] == row[column]
+        for gold_row, row in zip(gold, prediction, strict=True)
         for column in columns
     )
 
 
-def _close(one: Any, other: Any) -> bool:
-    numbers = isinstance(one, int | float) and isinstance(other, int | float)
-    if numbers and (isinstance(one, float) or isinstance(other, float)):
-        return math.isclose(one, other, rel_tol=1e-9, abs_tol=ZERO)
-    return bool(one == other)
+def _close(first: Any, second: Any) -> bool:
+    numbers = isinstance(first, int | float) and isinstance(second, int | float)
+    if numbers and (isinstance(first, float) or isinstance(second, float)):
+        return math.isclose(first, second, rel_tol=1e-9, abs_tol=ZERO)
+    return bool(first == second)
 
 
 def _rank(value: Any) -> tuple[int, Any]:
     """A sort key for values of all types, as in SQLite."""
     if value is None:
         return 0, 0
-    return 1 if isinstance(value, int | float) else 2 if isinstance(value, str) else 3, value
+    if isinstance(value, int | float):
+        return 1, value
+    return 2 if isinstance(value, str) else 3, value
 
 
-def _permuted(gold: Sequence[Row], found: Sequence[Row], ordered: bool) -> bool:
-    """Whether some permutation of the columns of ``found`` gives the rows of ``gold``.
+def _permuted(gold: Sequence[Row], prediction: Sequence[Row], ordered: bool) -> bool:
+    """Whether some permutation of the columns of ``prediction`` gives the rows of ``gold``.
 
     Chooses columns from left to right and backtracks as soon as the rows so far differ. Columns with the same content
     are tried once.
     """
-    if len(gold) != len(found) or (gold and len(gold[0]) != len(found[0])):
+    if len(gold) != len(prediction) or (gold and len(gold[0]) != len(prediction[0])):
         return False
     if not gold:
         return True
-    wanted, given = list(zip(*gold, strict=True)), list(zip(*found, strict=True))
+    gold_columns = list(zip(*gold, strict=True))
+    columns = list(zip(*prediction, strict=True))
 
-    def agree(chosen: list[tuple[Any, ...]]) -> bool:
-        one, other = zip(*wanted[: len(chosen)], strict=True), zip(*chosen, strict=True)
-        return list(one) == list(other) if ordered else Counter(one) == Counter(other)
+    def agree(prefix: list[tuple[Any, ...]]) -> bool:
+        gold_rows = zip(*gold_columns[: len(prefix)], strict=True)
+        rows = zip(*prefix, strict=True)
+        if ordered:
+            return list(gold_rows) == list(rows)
+        return Counter(gold_rows) == Counter(rows)
 
-    def choose(chosen: list[tuple[Any, ...]], left: Counter[tuple[Any, ...]]) -> bool:
-        if len(chosen) == len(wanted):
+    def choose(prefix: list[tuple[Any, ...]], remaining: Counter[tuple[Any, ...]]) -> bool:
+        if len(prefix) == len(gold_columns):
             return True
         return any(
-            agree([*chosen, column]) and choose([*chosen, column], left - Counter([column])) for column in list(left)
+            agree([*prefix, column]) and choose([*prefix, column], remaining - Counter([column]))
+            for column in list(remaining)
         )
 
-    return choose([], Counter(given))
+    return choose([], Counter(columns))

@@ -12,15 +12,15 @@ from contextlib import closing
 from typing import get_args
 
 from gagpo.envs.sql.compare import Comparison, agrees, is_ordered, same_result
-from gagpo.envs.sql.database import BadDatabase, Bounds, Database, Opened, QueryFailed, Result
+from gagpo.envs.sql.database import BadDatabase, Bounds, Database, OpenDatabase, QueryFailed, Result
 from gagpo.envs.sql.perturb import NUMBERS
 from gagpo.envs.sql.tokens import tokens
 
 _BOUNDS = Bounds(seconds=1.0)
 
 
-def choose(gold: str, expected: Result, copy: Callable[[int], Opened], wanted: int) -> list[int]:
-    """The numbers of at most ``wanted`` copies that can judge answers; fewer if the results do not differ.
+def choose(gold: str, expected: Result, copy: Callable[[int], OpenDatabase], count: int) -> list[int]:
+    """The numbers of at most ``count`` copies that can judge answers; fewer if the results do not differ.
 
     expected: the result of the gold query on the user's database.
     copy: opens the copy of a number.
@@ -29,22 +29,22 @@ def choose(gold: str, expected: Result, copy: Callable[[int], Opened], wanted: i
         return []  # it reads no table
     numbers: list[int] = []
     results = [expected]
-    others: dict[bool, list[int]] = {True: [], False: []}
+    fallback_copies: dict[bool, list[int]] = {True: [], False: []}
     for number, result, is_stable in _candidates(gold, copy):
-        if any(_agrees_somehow(gold, other, result) for other in results):
+        if any(_agrees_somehow(gold, earlier, result) for earlier in results):
             continue
         if is_stable and (_is_informative(result) or not _is_informative(expected)):
             numbers.append(number)
             results.append(result)
         else:
-            others[bool(result.rows)].append(number)
-        if len(numbers) == wanted:
+            fallback_copies[bool(result.rows)].append(number)
+        if len(numbers) == count:
             break
     # Of some gold queries, no result has a fixed order, or the only other result is zero, or empty.
-    return numbers or others[True][:1] or others[False][:1]
+    return numbers or fallback_copies[True][:1] or fallback_copies[False][:1]
 
 
-def _candidates(gold: str, copy: Callable[[int], Opened]) -> Iterator[tuple[int, Result, bool]]:
+def _candidates(gold: str, copy: Callable[[int], OpenDatabase]) -> Iterator[tuple[int, Result, bool]]:
     """The number of each copy on which the gold query runs, its result, and whether ties do not reorder it."""
     for number in range(NUMBERS):
         try:

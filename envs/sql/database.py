@@ -24,6 +24,8 @@ from gagpo.envs.sql import functions
 from gagpo.envs.sql.tokens import without_end
 
 MAX_SQL = 10_000  # characters of a query
+# One step of SQLite's virtual machine can take seconds on a long value (instr, replace, hex(zeroblob(n))), and the
+# progress handler is not called within a step. So the length of a value bounds the time of a step.
 MAX_LENGTH = 10_000  # bytes of a value in a generated database
 MAX_STORED_LENGTH = 100_000  # bytes of a value in a file
 
@@ -41,7 +43,7 @@ _LOG_STARTS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
 _LOG_HEADER = 32  # bytes; a log without frames is no longer
 _JOURNAL_START = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"
 
-_EVERY = 1_000  # steps between two checks
+_STEPS_PER_CHECK = 1_000  # steps between two checks; more often, the calls into Python would slow ordinary queries
 _ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 _QUERY = re.compile(r"(?>\s+|--[^\n]*|/\*(?>.*?\*/))*+(?:select|with|values)\b", re.IGNORECASE | re.DOTALL)
 
@@ -97,7 +99,7 @@ class Result:
     cost: Cost
 
 
-class Opened(NamedTuple):
+class OpenDatabase(NamedTuple):
     """A connection that queries will read.
 
     tables: its tables.
@@ -118,14 +120,17 @@ class Database:
     :data:`gagpo.envs.sql.functions.ALLOWED`.
     """
 
-    def __init__(self, source: Source | Opened):
+    def __init__(self, source: Source | OpenDatabase):
         self._refused = ""
         if isinstance(source, str):
             source = open_file(source)
-        elif not isinstance(source, Opened):
-            source = Opened(create(source), columns_of(source), [], MAX_LENGTH)
-        self._connection, self.tables = source.connection, source.tables
+        elif not isinstance(source, OpenDatabase):
+            source = OpenDatabase(create(source), columns_of(source), [], MAX_LENGTH)
+        self._connection = source.connection
+        self.tables = source.tables
         self._readable = {name.lower() for name in (*self.tables, *source.views)}
+        # Limits of what is parsed: generous for a query that a person would write, but a nested or repeated definition
+        # can take time and memory before the first step.
         limits = {
             sqlite3.SQLITE_LIMIT_LENGTH: source.max_length,
             sqlite3.SQLITE_LIMIT_SQL_LENGTH: MAX_SQL,
@@ -148,14 +153,15 @@ class Database:
         if not _QUERY.match(sql):
             raise QueryFailed("only SELECT is possible")
         self._refused = ""
-        steps, begun = 0, time.process_time()
+        steps = 0
+        start = time.process_time()
 
         def tick() -> bool:
             nonlocal steps
-            steps += _EVERY
+            steps += _STEPS_PER_CHECK
             return steps > bounds.steps
 
-        self._connection.set_progress_handler(tick, _EVERY)
+        self._connection.set_progress_handler(tick, _STEPS_PER_CHECK)
         try:
             with closing(self._connection.cursor()) as cursor:
                 cursor.execute(without_end(sql))
@@ -163,7 +169,7 @@ class Database:
                 if not names:
                     raise QueryFailed("only SELECT is possible")
                 rows, size = _fetch(cursor, limit, bounds.size)
-            return Result(names, rows, Cost(steps, time.process_time() - begun, size))
+            return Result(names, rows, Cost(steps, time.process_time() - start, size))
         except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as error:
             raise QueryFailed(self._refused or _reason(error)) from None
         except MemoryError:
@@ -182,7 +188,7 @@ class Database:
 
     def _authorize(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
         if action == sqlite3.SQLITE_FUNCTION:
-            self._refused = functions.refusal(str(second).lower()) or self._refused
+            self._refused = functions.rejection_reason(str(second).lower()) or self._refused
         elif action not in _ALLOWED or (
             action == sqlite3.SQLITE_READ and not self._can_read(str(first).lower(), second)
         ):
@@ -206,7 +212,7 @@ def _modules() -> frozenset[str]:
         return frozenset(name.lower() for (name,) in connection.execute("SELECT name FROM pragma_module_list"))
 
 
-def open_file(path: str) -> Opened:
+def open_file(path: str) -> OpenDatabase:
     """A read-only connection to a file that nothing else changes.
 
     Raises:
@@ -215,7 +221,8 @@ def open_file(path: str) -> Opened:
     if not Path(path).is_file():
         raise BadDatabase(f"there is no database {path}")
     reject_journal(Path(path))
-    if (log := log_of(Path(path))) is not None:
+    log = log_of(Path(path))
+    if log is not None:
         raise BadDatabase(f"{path}: {log.name} has changes that are not in the file; {advice(path)}")
     address = f"{Path(path).resolve().as_uri()}?mode=ro&immutable=1"
     columns = "SELECT name, type FROM pragma_table_info(?) ORDER BY cid"
@@ -223,12 +230,12 @@ def open_file(path: str) -> Opened:
         connection = sqlite3.connect(address, uri=True, check_same_thread=False)
         connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
         connection.execute("PRAGMA cache_size = -20000")
-        known = connection.execute("SELECT type, name FROM sqlite_master ORDER BY name").fetchall()
-        names = [name for kind, name in known if kind == "table" and not name.lower().startswith("sqlite_")]
+        schema_rows = connection.execute("SELECT type, name FROM sqlite_master ORDER BY name").fetchall()
+        names = [name for kind, name in schema_rows if kind == "table" and not name.lower().startswith("sqlite_")]
         tables = {name: connection.execute(columns, (name,)).fetchall() for name in names}
     except sqlite3.Error as error:
         raise BadDatabase(f"{path}: not an SQLite database ({error})") from None
-    return Opened(connection, tables, [name for kind, name in known if kind == "view"], MAX_STORED_LENGTH)
+    return OpenDatabase(connection, tables, [name for kind, name in schema_rows if kind == "view"], MAX_STORED_LENGTH)
 
 
 def log_of(path: Path) -> Path | None:
@@ -257,7 +264,9 @@ def _journal(path: Path, suffix: str, starts: tuple[bytes, ...], header: int) ->
         return None
     except OSError as error:
         raise BadDatabase(f"{journal} cannot be read ({error.strerror})") from None
-    return journal if len(start) > header and start.startswith(starts) else None
+    if len(start) > header and start.startswith(starts):
+        return journal
+    return None
 
 
 def advice(path: str | Path) -> str:
@@ -287,13 +296,16 @@ def columns_of(tables: tuple[Table, ...]) -> Columns:
     }
 
 
-def _fetch(cursor: sqlite3.Cursor, limit: int | None, most: int) -> tuple[list[Row], int]:
+def _fetch(cursor: sqlite3.Cursor, limit: int | None, max_size: int) -> tuple[list[Row], int]:
     """At most ``limit`` rows and their approximate size in bytes; one by one, because a row may be large."""
     rows: list[Row] = []
     size = 0
-    while (limit is None or len(rows) < limit) and (row := cursor.fetchone()) is not None:
+    while limit is None or len(rows) < limit:
+        row = cursor.fetchone()
+        if row is None:
+            break
         size += 64 + sum(40 + len(value) if isinstance(value, str | bytes) else 40 for value in row)
-        if size > most:
+        if size > max_size:
             raise QueryFailed("the result is too large")
         rows.append(row)
     return rows, size
@@ -321,6 +333,9 @@ def show(names: Sequence[str], rows: Sequence[Row], limit: int, width: int = 60)
 
 
 def _show_value(value: Any, width: int) -> str:
-    text = "NULL" if value is None else f"{value:.10g}" if isinstance(value, float) else str(value)
+    if value is None:
+        text = "NULL"
+    else:
+        text = f"{value:.10g}" if isinstance(value, float) else str(value)
     text = " ".join(text.split())
     return text if len(text) <= width else text[: width - 3] + "..."

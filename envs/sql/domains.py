@@ -105,27 +105,30 @@ def _plural(word: str) -> str:
     """The English plural."""
     if word.endswith("y") and word[-2] not in "aeiou":
         return f"{word[:-1]}ies"
-    return f"{word}es" if word.endswith(("s", "x", "z", "ch", "sh")) else f"{word}s"
+    if word.endswith(("s", "x", "z", "ch", "sh")):
+        return f"{word}es"
+    return f"{word}s"
 
 
-def invented(seed: str) -> Domain:
+def invent_domain(seed: str) -> Domain:
     """A domain with made-up names for tables, columns, categories and rows."""
     rng = random.Random(f"domain {seed}")
-    taken = {*_KEYWORDS}
+    used_words = {*_KEYWORDS}
 
     def word() -> str:
         while True:
-            found = "".join(
+            candidate = "".join(
                 rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS)
                 for _ in range(rng.choice((1, 2, 2, 2, 3)))
             )
-            if len(found) > 3 and taken.isdisjoint((found, _plural(found))):
-                taken.update((found, _plural(found)))
-                return found
+            if len(candidate) > 3 and used_words.isdisjoint((candidate, _plural(candidate))):
+                used_words.update((candidate, _plural(candidate)))
+                return candidate
 
     parent, child, category, amount, size = (word() for _ in range(5))
     codes = rng.random() < 0.25  # some rows have numbers for names, like flights
-    letter, first = chr(rng.randrange(65, 91)), 100 * rng.randint(1, 9)
+    letter = chr(rng.randrange(65, 91))
+    first = 100 * rng.randint(1, 9)
     return Domain(
         *(_plural(parent), _plural(child), child, parent, f"{parent}_id", category),
         tuple(word() for _ in range(5)),

@@ -14,12 +14,12 @@ import numpy as np
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import Kwargs, MarkovKey, Outcome, TextEnv
 from gagpo.envs.sql.compare import Comparison
-from gagpo.envs.sql.database import Columns, QueryFailed, columns_of, show
-from gagpo.envs.sql.generate import TYPES, generated
+from gagpo.envs.sql.database import Columns, Copy, QueryFailed, Source, columns_of, show
+from gagpo.envs.sql.generate import TYPES, generate_questions
 from gagpo.envs.sql.perturb import NUMBERS
 from gagpo.envs.sql.process import QUERIES
 from gagpo.envs.sql.question import SPLITS, Question
-from gagpo.envs.sql.sources import loaded
+from gagpo.envs.sql.sources import load_questions
 from gagpo.envs.sql.suite import suite
 from gagpo.envs.tasks import Task, TaskSet
 
@@ -31,6 +31,19 @@ def _folder(data: str | Path | None) -> Path | None:
     """The folder of the questions; None for generated ones."""
     source = data or os.environ.get("SQL_DATA") or "generated"
     return None if source == "generated" else Path(source)
+
+
+def _question_types(types: Sequence[str] | str) -> tuple[str, ...]:
+    """The kinds of questions that the argument ``types`` names."""
+    if types == "all":
+        return TYPES
+    names = (types,) if isinstance(types, str) else tuple(types)
+    if not names:
+        raise InvalidArgument(f"unknown type (); choose from {', '.join(TYPES)}")
+    unknown = sorted(set(names) - set(TYPES))
+    if unknown:
+        raise InvalidArgument(f"unknown type {unknown[:1]}; choose from {', '.join(TYPES)}")
+    return names
 
 
 class SQLEnv(TextEnv):
@@ -50,7 +63,7 @@ class SQLEnv(TextEnv):
         own tables with made-up names.
     rows: number of rows that a query shows.
     comparison: see :func:`gagpo.envs.sql.compare.agrees`.
-    hidden: the most hidden databases of a question of data files; 0 to compare with published numbers.
+    hidden: maximum number of hidden databases for a question of data files; 0 to compare with published numbers.
 
     ``info`` also holds ``queries``, and after an answer ``verdict``: right, wrong, wrong elsewhere, or failed.
     """
@@ -87,9 +100,7 @@ class SQLEnv(TextEnv):
         super().__init__(split, max_turns, expert, render_mode)
         if size < 0 or test_size < 0 or rows < 1:
             raise InvalidArgument(f"size and test_size must be >= 0 and rows >= 1, got {size}, {test_size} and {rows}")
-        chosen = TYPES if types == "all" else (types,) if isinstance(types, str) else tuple(types)
-        if not chosen or (unknown := sorted(set(chosen) - set(TYPES))):
-            raise InvalidArgument(f"unknown type {unknown[:1] if chosen else '()'}; choose from {', '.join(TYPES)}")
+        self.types = _question_types(types)
         if comparison not in get_args(Comparison):
             raise InvalidArgument(f"unknown comparison {comparison!r}; choose from {', '.join(get_args(Comparison))}")
         if on_bad_row not in ("refuse", "skip"):
@@ -100,18 +111,25 @@ class SQLEnv(TextEnv):
             raise InvalidArgument(f"tables must be 'listed' or 'invented', got {tables!r}")
         self.folder = _folder(data)
         self.tables = tables
-        self.size, self.test_size, self.types, self.seed, self.rows = size, test_size, chosen, seed, rows
-        self.comparison, self.on_bad_row, self.hidden = comparison, on_bad_row, hidden
+        self.size = size
+        self.test_size = test_size
+        self.seed = seed
+        self.rows = rows
+        self.comparison = comparison
+        self.on_bad_row = on_bad_row
+        self.hidden = hidden
         self.question: Question | None = None
         self._tables: Columns | None = None
-        self._known: set[str] = set()
-        self._looked: list[str] = []
+        self._facts: set[str] = set()
+        self._inspected_tables: list[str] = []
         self._queries = 0
         self._verdict = ""
 
     @classmethod
     def without_effect(cls, kwargs: Kwargs) -> frozenset[str]:
-        return frozenset({"hidden"}) if _folder(kwargs.get("data")) is None else _GENERATED
+        if _folder(kwargs.get("data")) is None:
+            return frozenset({"hidden"})
+        return _GENERATED
 
     @classmethod
     def preload(cls, **kwargs: Any) -> None:
@@ -126,15 +144,18 @@ class SQLEnv(TextEnv):
         if split not in self.splits:
             raise InvalidArgument(f"no split {split!r}; choose one of {', '.join(self.splits)}")
         if self.folder is not None:
-            return loaded(self.folder, split, self.on_bad_row, self.hidden)
+            return load_questions(self.folder, split, self.on_bad_row, self.hidden)
         training = split == "train"
         size = self.size if training else self.test_size
-        return generated(split, size, self.types, self.seed, training and self.tables == "invented")
+        return generate_questions(split, size, self.types, self.seed, training and self.tables == "invented")
 
     def begin(self, task: Task) -> Outcome:
         self.question = self._source(task.split)[1][task.id]
         self._tables = None
-        self._known, self._looked, self._queries, self._verdict = set(), [], 0, ""
+        self._facts = set()
+        self._inspected_tables = []
+        self._queries = 0
+        self._verdict = ""
         hint = f"\nHint: {self.question.evidence}" if self.question.evidence else ""
         return self._outcome(f"{self.question.text}{hint}")
 
@@ -142,34 +163,35 @@ class SQLEnv(TextEnv):
         match = _ACTION.match(action)
         if match is None:
             return self._outcome("Say tables, columns TABLE, query: SELECT ... or answer: SELECT ...", valid=False)
-        name, rest = match[1].lower().rstrip(":"), match[2].strip()
+        name = match[1].lower().rstrip(":")
+        argument = match[2].strip()
         if name == "answer":
-            return self._answer(rest)
-        return {"tables": self._list, "columns": self._columns, "query": self._query}[name](rest)
+            return self._answer(argument)
+        return {"tables": self._list, "columns": self._columns, "query": self._query}[name](argument)
 
-    def _list(self, rest: str) -> Outcome:
-        if rest:
+    def _list(self, argument: str) -> Outcome:
+        if argument:
             return self._outcome("Say tables, and nothing else.", valid=False)
-        return self._learned(f"Tables: {', '.join(self._schema())}")
+        return self._fact(f"Tables: {', '.join(self._schema())}")
 
     def _columns(self, table: str) -> Outcome:
         tables = {name.lower(): name for name in self._schema()}
         name = tables.get(table.strip("\"'`[] ;").lower())
         if name is None:
             return self._outcome("There is no such table.", valid=False)
-        self._looked.append(name)
+        self._inspected_tables.append(name)
         columns = ", ".join(f"{column} {kind}".strip() for column, kind in self._schema()[name])
-        return self._learned(f"{name}: {columns}")
+        return self._fact(f"{name}: {columns}")
 
     def _query(self, sql: str) -> Outcome:
         question = self.question
         assert question is not None
         self._queries += 1
         try:
-            names, found = QUERIES.take(self).run(question.database, sql, question.bounds, self.rows + 1)
+            names, rows = QUERIES.take(self).run(question.database, sql, question.bounds, self.rows + 1)
         except QueryFailed as error:
             return self._outcome(f"Error: {error}.", valid=False)
-        return self._learned(show(names, found, self.rows))
+        return self._fact(show(names, rows, self.rows))
 
     def _answer(self, sql: str) -> Outcome:
         try:
@@ -177,28 +199,37 @@ class SQLEnv(TextEnv):
         except QueryFailed as error:
             self._verdict = "failed"
             return self._outcome(f"Error: {error}.", terminated=True, valid=False)
-        right = self._verdict == "right"
-        text = "Right." if right else "Wrong."
-        return self._outcome(text, reward=float(right), terminated=True, success=right)
+        is_right = self._verdict == "right"
+        text = "Right." if is_right else "Wrong."
+        return self._outcome(text, reward=float(is_right), terminated=True, success=is_right)
 
     def _judge(self, sql: str) -> str:
         """The verdict on a query; raises QueryFailed if it does not run."""
         question = self.question
         assert question is not None
-        sources = suite(question) if self.folder is None else (question.database, *question.hidden())
-        right = QUERIES.take(self).agrees(sources, sql, question.gold, self.comparison, question.bounds)
-        return "right" if all(right) else "wrong elsewhere" if right[0] else "wrong"
+        sources: tuple[Source | Copy, ...]
+        if self.folder is None:
+            sources = suite(question)
+        else:
+            sources = (question.database, *question.hidden())
+        agreements = QUERIES.take(self).agrees(sources, sql, question.gold, self.comparison, question.bounds)
+        if all(agreements):
+            return "right"
+        return "wrong elsewhere" if agreements[0] else "wrong"
 
     def _schema(self) -> Columns:
         """The tables of the database that the agent sees."""
         assert self.question is not None
         source = self.question.database
         if self._tables is None:
-            self._tables = QUERIES.take(self).tables(source) if isinstance(source, str) else columns_of(source)
+            if isinstance(source, str):
+                self._tables = QUERIES.take(self).tables(source)
+            else:
+                self._tables = columns_of(source)
         return self._tables
 
-    def _learned(self, text: str) -> Outcome:
-        self._known.add(text)
+    def _fact(self, text: str) -> Outcome:
+        self._facts.add(text)
         return self._outcome(text)
 
     def _outcome(
@@ -206,19 +237,22 @@ class SQLEnv(TextEnv):
     ) -> Outcome:
         """An outcome whose ``state`` is a hash of the question and the facts learned, in any order."""
         assert self.question is not None
-        known = "\0".join([self.question.id, *sorted(self._known), self._verdict])
-        state = hashlib.sha256(known.encode("utf-8", "replace")).hexdigest()[:16]
+        content = "\0".join([self.question.id, *sorted(self._facts), self._verdict])
+        state = hashlib.sha256(content.encode("utf-8", "replace")).hexdigest()[:16]
         extras = {"queries": self._queries, "verdict": self._verdict}
         return Outcome(text, reward, terminated, success, valid, state, extras=extras)
 
     def expert_action(self) -> str | None:
-        """Look at the tables that the gold query needs, one by one, then answer; a hasty expert answers carelessly."""
+        """Look at the tables that the gold query needs, one by one, then answer.
+
+        The imperfect expert answers with a query that omits part of the question.
+        """
         question = self.question
         assert question is not None
-        ahead = [table for table in question.tables if table not in self._looked]
-        if ahead and self.max_turns - self.turn > 1:
-            return f"columns {ahead[0]}"
-        return f"answer: {question.careless if self.hasty and question.careless else question.gold}"
+        remaining_tables = [table for table in question.tables if table not in self._inspected_tables]
+        if remaining_tables and self.max_turns - self.turn > 1:
+            return f"columns {remaining_tables[0]}"
+        return f"answer: {question.incomplete if self.hasty and question.incomplete else question.gold}"
 
     def sample_action(self, rng: np.random.Generator) -> str:
         """A random command about a random table and column of this database."""

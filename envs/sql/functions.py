@@ -37,15 +37,17 @@ _WIDEST = 100
 _LONGEST_CACHED = 100  # characters of an argument
 
 
-class Refused(Exception):
+class CallRejected(Exception):
     """A call that is not allowed; the message is for the query's author."""
 
 
-def refusal(name: str) -> str | None:
+def rejection_reason(name: str) -> str | None:
     """The reason why the function ``name`` cannot be called; None if it can."""
     if name in _CLOCKS:
         return f"there is no clock here: {name} cannot be used"
-    return None if name in ALLOWED else f"the function {name} is not available"
+    if name in ALLOWED:
+        return None
+    return f"the function {name} is not available"
 
 
 def install(connection: sqlite3.Connection, refuse: Callable[[str], None]) -> None:
@@ -58,7 +60,7 @@ def install(connection: sqlite3.Connection, refuse: Callable[[str], None]) -> No
         def call(*arguments: Any) -> Any:
             try:
                 _check(name, arguments)
-            except Refused as error:
+            except CallRejected as error:
                 refuse(str(error))
                 raise
             short = all(not isinstance(value, str | bytes) or len(value) <= _LONGEST_CACHED for value in arguments)
@@ -75,18 +77,20 @@ def _check(name: str, arguments: tuple[Any, ...]) -> None:
     if name in _PRINTED:
         for directive in _WIDTH.findall(texts[0] if texts else ""):
             if "*" in directive or any(int(number) > _WIDEST for number in re.findall(r"[0-9]+", directive)):
-                raise Refused(f"{name} takes widths up to {_WIDEST}, written out")
+                raise CallRejected(f"{name} takes widths up to {_WIDEST}, written out")
         return
     moments = texts[1:] if name == "strftime" else texts
     if not moments or moments[0] in _NOW or "now" in moments or not _ZONES.isdisjoint(moments):
-        raise Refused(f"there is no clock here: {name} must be told a time, and no time zone")
+        raise CallRejected(f"there is no clock here: {name} must be told a time, and no time zone")
 
 
 def _text(value: Any) -> str:
     """``value`` as SQLite's time functions read it: a C string, so it ends at a zero byte."""
     if isinstance(value, bytes):
         value = value.decode("latin-1")
-    return value.partition("\0")[0].strip().lower() if isinstance(value, str) else repr(value)
+    if isinstance(value, str):
+        return value.partition("\0")[0].strip().lower()
+    return repr(value)
 
 
 @functools.cache

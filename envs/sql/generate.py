@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 
 from gagpo.envs.sql.database import Row, Table
-from gagpo.envs.sql.domains import DOMAINS, UNSEEN, Domain, invented
+from gagpo.envs.sql.domains import DOMAINS, UNSEEN, Domain, invent_domain
 from gagpo.envs.sql.question import Question
 from gagpo.envs.tasks import TaskSet
 
@@ -16,20 +16,23 @@ _ROWS = 12
 
 
 @functools.lru_cache(maxsize=64)
-def generated(
-    split: str, size: int, types: tuple[str, ...], seed: int, made_up: bool = False
+def generate_questions(
+    split: str, size: int, types: tuple[str, ...], seed: int, invent: bool = False
 ) -> tuple[TaskSet, dict[str, Question]]:
     """Generate ``size`` questions of a split, each about its own database.
 
     The rows depend on the split, so splits share no database and no result. ``unseen`` also has other tables.
 
-    made_up: each question has its own tables, with made-up names.
+    invent: each question has its own tables, with made-up names.
     """
-    listed = [UNSEEN] if split == "unseen" else [name for name in DOMAINS if name != UNSEEN]
+    if split == "unseen":
+        domain_names = [UNSEEN]
+    else:
+        domain_names = [name for name in DOMAINS if name != UNSEEN]
     questions = {}
     for number in range(size):
         rng = random.Random(f"{split} {number} {seed}")
-        name = "invented" if made_up else rng.choice(listed)
+        name = "invented" if invent else rng.choice(domain_names)
         question = _question(rng, name, rng.choice(types), split, number, seed)
         questions[question.id] = question
     return TaskSet(split, [question.task() for question in questions.values()]), questions
@@ -37,13 +40,15 @@ def generated(
 
 def _question(rng: random.Random, name: str, kind: str, split: str, number: int, seed: int) -> Question:
     stem = f"{name}-{split}-{number:05d}-{seed}"
-    domain = DOMAINS[name] if name in DOMAINS else invented(stem)
+    domain = DOMAINS[name] if name in DOMAINS else invent_domain(stem)
     parents, children = rows(domain, stem)
-    text, gold, careless = _WRITERS[kind](rng, domain, parents, children)
-    looked_at = (domain.child, domain.parent) if " JOIN " in gold else (domain.child,)
+    text, gold, incomplete = _WRITERS[kind](rng, domain, parents, children)
+    question_tables: tuple[str, ...] = (domain.child,)
+    if " JOIN " in gold:
+        question_tables = (domain.child, domain.parent)
     database = tables(domain, parents, children)
     place = f"{name}-{kind}-{split}-{number:05d}"
-    return Question(place, split, kind, text, gold, looked_at, careless, database, domain=domain)
+    return Question(place, split, kind, text, gold, question_tables, incomplete, database, domain=domain)
 
 
 def rows(domain: Domain, stem: str) -> tuple[list[Row], list[Row]]:
@@ -62,7 +67,9 @@ def rows(domain: Domain, stem: str) -> tuple[list[Row], list[Row]]:
 
 def tables(domain: Domain, parents: Sequence[Row], children: Sequence[Row]) -> tuple[Table, ...]:
     """A database with these rows."""
-    key, text, number = ("id", "INTEGER PRIMARY KEY"), "TEXT NOT NULL", "INTEGER NOT NULL"
+    key = ("id", "INTEGER PRIMARY KEY")
+    text = "TEXT NOT NULL"
+    number = "INTEGER NOT NULL"
     link = (domain.link, f"{number} REFERENCES {domain.parent}(id)")
     columns = (key, ("name", text), (domain.category, text), (domain.amount, number), link)
     return (
@@ -71,7 +78,7 @@ def tables(domain: Domain, parents: Sequence[Row], children: Sequence[Row]) -> t
     )
 
 
-# The kinds of questions: text, gold query, careless query -------------------------------------------------------------
+# The kinds of questions: text, gold query, incomplete query -----------------------------------------------------------
 
 
 def _count(rng: random.Random, d: Domain, parents: Sequence[Row], children: Sequence[Row]) -> tuple[str, str, str]:
@@ -97,8 +104,8 @@ def _lookup(rng: random.Random, d: Domain, parents: Sequence[Row], children: Seq
 def _top(rng: random.Random, d: Domain, parents: Sequence[Row], children: Sequence[Row]) -> tuple[str, str, str]:
     word, order = rng.choice([("highest", "DESC"), ("lowest", "ASC")])
     base = f"SELECT name FROM {d.child} ORDER BY {d.amount}"
-    careless = f"SELECT name FROM {d.child} LIMIT 1"
-    return f"Which {d.child_word} has the {word} {d.amount}?", f"{base} {order} LIMIT 1", careless
+    incomplete = f"SELECT name FROM {d.child} LIMIT 1"
+    return f"Which {d.child_word} has the {word} {d.amount}?", f"{base} {order} LIMIT 1", incomplete
 
 
 def _join(rng: random.Random, d: Domain, parents: Sequence[Row], children: Sequence[Row]) -> tuple[str, str, str]:

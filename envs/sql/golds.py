@@ -26,7 +26,7 @@ from gagpo.envs.sql.perturb import VERSION
 from gagpo.envs.sql.process import QUERIES
 from gagpo.envs.sql.question import Question
 
-_EVERY = 30.0  # seconds between two log lines
+_LOG_INTERVAL = 30.0  # seconds between two log lines
 
 
 class BadSource(GagpoError, ValueError):
@@ -36,68 +36,80 @@ class BadSource(GagpoError, ValueError):
 def check_golds(rows: Iterable[tuple[str, Question] | BadSource], hidden: int = 0) -> Iterator[Question | BadSource]:
     """The questions with bounds derived from their gold queries, or what is wrong with them.
 
-    hidden: the most hidden databases of a question; see :mod:`gagpo.envs.sql.copies`.
+    hidden: maximum number of hidden databases for a question; see :mod:`gagpo.envs.sql.copies`.
     """
-    costs, numbers, logged = _Costs(), _Numbers(), time.monotonic()
+    gold_costs = _GoldCosts()
+    copy_numbers = _CopyNumbers()
+    log_time = time.monotonic()
     try:
         for number, row in enumerate(rows):
-            if time.monotonic() > logged + _EVERY:
-                logged = time.monotonic()
+            if time.monotonic() > log_time + _LOG_INTERVAL:
+                log_time = time.monotonic()
                 logging.getLogger(__name__).warning("ran %d gold queries", number)
-            question = row if isinstance(row, BadSource) else _check(*row, costs)
+            question = row if isinstance(row, BadSource) else _check(*row, gold_costs)
             if isinstance(question, Question) and hidden:
-                question = replace(question, copies=_choose(question, hidden, numbers))
+                question = replace(question, copies=_choose(question, hidden, copy_numbers))
             yield question
     finally:
-        QUERIES.release(costs)
+        QUERIES.release(gold_costs)
 
 
-def _check(where: str, question: Question, costs: _Costs) -> Question | BadSource:
+def _check(place: str, question: Question, costs: _GoldCosts) -> Question | BadSource:
     path = question.database
     assert isinstance(path, str)
     key = _key(path, question.gold)
-    cost = costs.known.get(key)
+    cost = costs.values.get(key)
     if cost is None:
         try:
             cost = QUERIES.take(costs).cost(path, question.gold, GOLD)
         except BadDatabase as error:
-            return BadSource(f"{where}: {error}")
+            return BadSource(f"{place}: {error}")
         except QueryFailed as error:
             cost = str(error)
         costs.add(key, cost)
     if isinstance(cost, str):
-        return BadSource(f"{where}: the gold query fails: {cost}")
+        return BadSource(f"{place}: the gold query fails: {cost}")
     return replace(question, bounds=STORED.extended(cost))
 
 
-def _choose(question: Question, hidden: int, numbers: _Numbers) -> tuple[int, ...]:
+def _choose(question: Question, hidden: int, numbers: _CopyNumbers) -> tuple[int, ...]:
     """The numbers of the copies that judge the answers to a question."""
     path = question.database
     assert isinstance(path, str)
     key = _key(path, question.gold, VERSION, hidden, sys.version_info[:2])
-    chosen = numbers.known.get(key)
-    if chosen is None:
+    copies = numbers.values.get(key)
+    if copies is None:
         try:
-            chosen = QUERIES.take(numbers).copies(path, question.gold, hidden)
+            copies = QUERIES.take(numbers).copies(path, question.gold, hidden)
         except (BadDatabase, QueryFailed):  # it has too many tables, or its copies take too long
-            chosen = []
+            copies = []
         finally:
             QUERIES.release(numbers)
-        numbers.add(key, chosen)
-    return tuple(chosen)
+        numbers.add(key, copies)
+    return tuple(copies)
 
 
-def _key(path: str, gold: str, *more: object) -> str:
+def _key(path: str, gold: str, *settings: object) -> str:
     """A hash of all that the result of a gold query depends on."""
-    file, place = os.stat(path), os.path.abspath(path)
-    parts = (place, file.st_size, file.st_mtime_ns, gold, sqlite3.sqlite_version, GOLD, MAX_STORED_LENGTH, *more)
+    file = os.stat(path)
+    absolute_path = os.path.abspath(path)
+    parts = (
+        absolute_path,
+        file.st_size,
+        file.st_mtime_ns,
+        gold,
+        sqlite3.sqlite_version,
+        GOLD,
+        MAX_STORED_LENGTH,
+        *settings,
+    )
     return hashlib.sha256(repr(parts).encode("utf-8", "replace")).hexdigest()[:24]
 
 
 T = TypeVar("T")
 
 
-class _Stored(Generic[T]):
+class _StoredValues(Generic[T]):
     """Values by key, in a file of JSON lines. A killed process may leave half a line: that value is missing.
 
     file: its name in ``$GAGPO_DATA/sql``.
@@ -107,12 +119,12 @@ class _Stored(Generic[T]):
 
     def __init__(self) -> None:
         self._path = data_folder() / "sql" / self.file
-        self.known: dict[str, T] = {}
+        self.values: dict[str, T] = {}
         if self._path.is_file():
             for line in self._path.read_text(encoding="utf-8", errors="replace").splitlines():
                 with suppress(ValueError, TypeError, RecursionError):
                     key, value = json.loads(line)
-                    self.known[str(key)] = self.decode(value)
+                    self.values[str(key)] = self.decode(value)
 
     def decode(self, value: Any) -> T:
         """The value of a line; raises ValueError or TypeError for a wrong one."""
@@ -124,10 +136,10 @@ class _Stored(Generic[T]):
     def add(self, key: str, value: T) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         append_line(self._path, json.dumps([key, self.encode(value)]))
-        self.known[key] = value
+        self.values[key] = value
 
 
-class _Costs(_Stored[Cost | str]):
+class _GoldCosts(_StoredValues[Cost | str]):
     """The cost of each gold query, or the reason why it fails."""
 
     file = "gold-queries.jsonl"
@@ -142,7 +154,7 @@ class _Costs(_Stored[Cost | str]):
         return value if isinstance(value, str) else astuple(value)
 
 
-class _Numbers(_Stored[list[int]]):
+class _CopyNumbers(_StoredValues[list[int]]):
     """The numbers of the hidden copies of each gold query."""
 
     file = "hidden-copies.jsonl"

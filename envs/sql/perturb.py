@@ -14,21 +14,22 @@ from contextlib import suppress
 from typing import Any
 
 from gagpo.envs.sql import functions
-from gagpo.envs.sql.database import MAX_STORED_LENGTH, BadDatabase, Opened, Row
+from gagpo.envs.sql.database import MAX_STORED_LENGTH, BadDatabase, OpenDatabase, Row
 from gagpo.envs.sql.literals import literals_of
-from gagpo.envs.sql.structure import ForeignKey, Sample, SampledTable, quoted
+from gagpo.envs.sql.structure import ForeignKey, Sample, SampledTable, quote_identifier
 from gagpo.envs.sql.values import ColumnValues
 
 VERSION = 1
 """Part of a task's digest: another way of drawing judges the answers of a task by other databases."""
 _SIZES = (40, 150, 600)  # rows of a table; larger copies are tried where the gold query finds nothing in small ones
 _RATES = (0.25, 0.5, 0.5, 0.8, 0.5)  # probabilities that a value changes
-_FEWEST = (0.6, 0.6, 0.3, 0.6, 0.0)  # the least fraction of a table's rows
+_MIN_FRACTIONS = (0.6, 0.6, 0.3, 0.6, 0.0)  # the least fraction of a table's rows
 NUMBERS = len(_SIZES) * len(_RATES)
 """Copies that are tried for a question."""
 _ALL_ROWS = 6_000  # of a copy
 _TRIES = 5  # to draw a row that meets the constraints
-_EVERY, _STEPS = 10_000, 50_000_000  # of SQLite's virtual machine, to make a copy
+_STEPS_PER_CHECK = 10_000  # steps of SQLite's virtual machine between two checks
+_MAX_STEPS = 50_000_000  # to make a copy
 _ALLOWED = {
     *(sqlite3.SQLITE_CREATE_TABLE, sqlite3.SQLITE_CREATE_INDEX, sqlite3.SQLITE_CREATE_VIEW, sqlite3.SQLITE_INSERT),
     *(sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_READ, sqlite3.SQLITE_SELECT, sqlite3.SQLITE_TRANSACTION),
@@ -36,7 +37,7 @@ _ALLOWED = {
 }
 
 
-def perturbed(sample: Sample, gold: str, number: int) -> Opened:
+def perturb(sample: Sample, gold: str, number: int) -> OpenDatabase:
     """Copy ``number`` (0 to :data:`NUMBERS` - 1) for a gold query.
 
     Copies come in sets of three sizes, in which more and more values change. The last of a set may lack most rows.
@@ -44,7 +45,8 @@ def perturbed(sample: Sample, gold: str, number: int) -> Opened:
     Raises:
         BadDatabase: a copy takes too long, or a constraint cannot be met.
     """
-    size, kind = _SIZES[number // len(_RATES)], number % len(_RATES)
+    size = _SIZES[number // len(_RATES)]
+    kind = number % len(_RATES)
     rng = random.Random(f"{VERSION} {sample.digest} {gold} {number}")
     names = {column.name for table in sample.tables for column in table.columns}
     literals = literals_of(gold, names)
@@ -55,9 +57,9 @@ def perturbed(sample: Sample, gold: str, number: int) -> Opened:
         rows: dict[str, list[Row]] = {}
         connection.execute("BEGIN")
         for table in _parents_first(sample.tables):
-            most = max(5, min(size, _ALL_ROWS // len(sample.tables)))
-            filling = _Filling(table, literals, _RATES[kind], rows, rng)
-            rows[table.name] = filling.fill(connection, most, _FEWEST[kind])
+            max_rows = max(5, min(size, _ALL_ROWS // len(sample.tables)))
+            filler = _TableFiller(table, literals, _RATES[kind], rows, rng)
+            rows[table.name] = filler.fill(connection, max_rows, _MIN_FRACTIONS[kind])
         connection.execute("COMMIT")
     except sqlite3.Error as error:
         connection.close()
@@ -67,7 +69,7 @@ def perturbed(sample: Sample, gold: str, number: int) -> Opened:
             connection.set_progress_handler(None, 0)
             connection.set_authorizer(None)
     columns = {table.name: [(column.name, column.affinity) for column in table.columns] for table in sample.tables}
-    return Opened(connection, columns, list(sample.views), MAX_STORED_LENGTH)
+    return OpenDatabase(connection, columns, list(sample.views), MAX_STORED_LENGTH)
 
 
 def _guard(connection: sqlite3.Connection) -> None:
@@ -76,12 +78,12 @@ def _guard(connection: sqlite3.Connection) -> None:
 
     def tick() -> bool:
         nonlocal steps
-        steps += _EVERY
-        return steps > _STEPS
+        steps += _STEPS_PER_CHECK
+        return steps > _MAX_STEPS
 
     def authorize(action: int, first: str | None, second: str | None, *_: str | None) -> int:
         if action == sqlite3.SQLITE_FUNCTION:
-            allowed = functions.refusal(str(second).lower()) is None
+            allowed = functions.rejection_reason(str(second).lower()) is None
         else:
             allowed = action in _ALLOWED
         return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
@@ -95,7 +97,7 @@ def _guard(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA temp_store = MEMORY")
     connection.execute("PRAGMA foreign_keys = OFF")  # of several tables that refer to each other none could be first
     functions.install(connection, lambda reason: None)
-    connection.set_progress_handler(tick, _EVERY)
+    connection.set_progress_handler(tick, _STEPS_PER_CHECK)
     connection.set_authorizer(authorize)
 
 
@@ -109,9 +111,9 @@ def _define(connection: sqlite3.Connection, sample: Sample) -> None:
         try:
             connection.execute(table.sql)
         except (sqlite3.Error, sqlite3.Warning, ValueError):
-            columns = ", ".join(f"{quoted(column.name)} {column.affinity}" for column in table.columns)
-            connection.execute(f"CREATE TABLE {quoted(table.name)} ({columns})")
-    for sql in sample.others:
+            columns = ", ".join(f"{quote_identifier(column.name)} {column.affinity}" for column in table.columns)
+            connection.execute(f"CREATE TABLE {quote_identifier(table.name)} ({columns})")
+    for sql in sample.definitions:
         with suppress(sqlite3.Error, sqlite3.Warning, ValueError):
             connection.execute(sql)
 
@@ -135,7 +137,7 @@ def _parents_first(tables: tuple[SampledTable, ...]) -> list[SampledTable]:
     return list(ordered.values())
 
 
-class _Filling:
+class _TableFiller:
     """Draws and inserts the rows of one table of a copy.
 
     rows: the rows inserted so far, by table.
@@ -150,7 +152,9 @@ class _Filling:
         rows: Mapping[str, list[Row]],
         rng: random.Random,
     ):
-        self._table, self._rate, self._rng = table, rate, rng
+        self._table = table
+        self._rate = rate
+        self._rng = rng
         self.inserted: list[Row] = []
         stored = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
         self._columns = [
@@ -159,15 +163,15 @@ class _Filling:
         ]
         self._keys = {link: _keys(link, rows.get(link.parent, ())) for link in table.links}
 
-    def fill(self, connection: sqlite3.Connection, most: int, fewest: float) -> list[Row]:
-        """Insert at most ``most`` rows that meet the constraints, and return them.
+    def fill(self, connection: sqlite3.Connection, max_rows: int, min_fraction: float) -> list[Row]:
+        """Insert at most ``max_rows`` rows that meet the constraints, and return them.
 
-        fewest: the least fraction of the table's rows that a copy has.
+        min_fraction: the least fraction of the table's rows that a copy has.
         """
-        names = ", ".join(quoted(column.name) for column in self._table.columns)
+        names = ", ".join(quote_identifier(column.name) for column in self._table.columns)
         places = ", ".join("?" * len(self._table.columns))
-        statement = f"INSERT OR IGNORE INTO {quoted(self._table.name)} ({names}) VALUES ({places})"
-        for template in self._templates(most, fewest):
+        statement = f"INSERT OR IGNORE INTO {quote_identifier(self._table.name)} ({names}) VALUES ({places})"
+        for template in self._templates(max_rows, min_fraction):
             for _ in range(_TRIES):
                 row = self._draw(template)
                 if row is not None and self._insert(connection, statement, row):
@@ -192,14 +196,15 @@ class _Filling:
                 keys.extend(_keys(link, [row]))
         return True
 
-    def _templates(self, most: int, fewest: float) -> list[Row]:
+    def _templates(self, max_rows: int, min_fraction: float) -> list[Row]:
         """The rows that a copy starts from: some of the table's left out, and some repeated."""
-        rows, rng = self._table.rows, self._rng
+        rows = self._table.rows
+        rng = self._rng
         if not rows:
             return [(None,) * len(self._table.columns)] * rng.randint(3, 6)
-        fraction = fewest + (1.2 - fewest) * rng.random() ** (1 if fewest else 3)
-        count = min(most, max(1, round(len(rows) * fraction) + rng.randint(0, 2)))
-        distinct = rng.sample(rows, min(count, max(1, round(len(rows) * rng.uniform(max(fewest, 0.3), 1.0)))))
+        fraction = min_fraction + (1.2 - min_fraction) * rng.random() ** (1 if min_fraction else 3)
+        count = min(max_rows, max(1, round(len(rows) * fraction) + rng.randint(0, 2)))
+        distinct = rng.sample(rows, min(count, max(1, round(len(rows) * rng.uniform(max(min_fraction, 0.3), 1.0)))))
         return [*distinct, *(rng.choice(rows) for _ in range(count - len(distinct)))]
 
     def _draw(self, template: Row) -> Row | None:
@@ -231,7 +236,9 @@ class _Filling:
             literal = (self._rng.choice(columns[0].literals),)
             if literal in keys:
                 return literal
-        return before if before in keys and self._rng.random() >= self._rate else self._rng.choice(keys)
+        if before in keys and self._rng.random() >= self._rate:
+            return before
+        return self._rng.choice(keys)
 
 
 def _keys(link: ForeignKey, rows: Sequence[Row]) -> list[Row]:

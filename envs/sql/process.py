@@ -42,22 +42,24 @@ class QueryProcess:
 
     def run(self, source: Source, sql: str, bounds: Bounds, limit: int) -> tuple[list[str], list[Row]]:
         """The column names and the first ``limit`` rows of a result."""
-        names, rows = self._ask(bounds, "run", source, _plain(sql), limit, astuple(bounds))
+        names, rows = self._ask(bounds, "run", source, _check_length(sql), limit, astuple(bounds))
         return names, rows
 
     def cost(self, source: Source, sql: str, bounds: Bounds) -> Cost:
         """The cost of a query with all its rows."""
-        return Cost(*self._ask(bounds, "cost", source, _plain(sql), astuple(bounds)))
+        return Cost(*self._ask(bounds, "cost", source, _check_length(sql), astuple(bounds)))
 
-    def copies(self, path: str, gold: str, wanted: int) -> list[int]:
-        """The numbers of at most ``wanted`` perturbed copies of a file that can judge answers to the ``gold`` query."""
-        return cast("list[int]", self._ask(GOLD, "copies", path, _plain(gold), wanted))
+    def copies(self, path: str, gold: str, count: int) -> list[int]:
+        """The numbers of at most ``count`` perturbed copies of a file that can judge answers to the ``gold`` query."""
+        return cast("list[int]", self._ask(GOLD, "copies", path, _check_length(gold), count))
 
     def agrees(
         self, sources: tuple[Source | Copy, ...], sql: str, gold: str, comparison: Comparison, bounds: Bounds
     ) -> list[bool]:
         """Whether ``sql`` and the ``gold`` query agree, for each database up to the first where they do not."""
-        return cast("list[bool]", self._ask(bounds, "agree", sources, _plain(sql), gold, comparison, astuple(bounds)))
+        return cast(
+            "list[bool]", self._ask(bounds, "agree", sources, _check_length(sql), gold, comparison, astuple(bounds))
+        )
 
     def close(self) -> None:
         """End the process; safe to call twice."""
@@ -69,17 +71,19 @@ class QueryProcess:
         return self._child.process
 
     def _ask(self, bounds: Bounds, *request: Any) -> Any:
-        patience = 60 + 20 * (bounds.seconds + GOLD.seconds)  # in seconds; enough with a twentieth of a core
-        for again in (True, False):
+        # Wall time in seconds, for a process that does not answer at all: the CPU limits end a slow query earlier. A
+        # busy machine may give the process only a twentieth of a core.
+        timeout = 60 + 20 * (bounds.seconds + GOLD.seconds)
+        for may_retry in (True, False):
             try:
-                kind, value = self._child.ask(request, patience)
+                kind, value = self._child.ask(request, timeout)
                 break
-            except ChildEnded as ended:
-                if ended.status == -signal.SIGPROF:
+            except ChildEnded as error:
+                if error.status == -signal.SIGPROF:
                     raise QueryFailed("the query takes too long") from None
-                if ended.status == -signal.SIGXCPU:
+                if error.status == -signal.SIGXCPU:
                     raise BadDatabase(f"{request[1]!s:.200}: opening it and its gold query take too long") from None
-                if not again:  # the first time, the cause may be outside the query
+                if not may_retry:  # the first time, the cause may be outside the query
                     raise QueryFailed("the query ends the process that it runs in") from None
         if kind == "fault":
             raise BadDatabase(value)
@@ -88,8 +92,8 @@ class QueryProcess:
         return value
 
 
-def _plain(sql: str) -> str:
-    if len(sql) > MAX_SQL:  # not sent to the process
+def _check_length(sql: str) -> str:
+    if len(sql) > MAX_SQL:  # checked here, so that a query of gigabytes is not sent through the pipe
         raise QueryFailed(f"a query may have {MAX_SQL} characters")
     return sql
 

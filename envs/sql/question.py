@@ -12,7 +12,7 @@ from gagpo.envs.sql.perturb import VERSION
 from gagpo.envs.tasks import Task
 
 SPLITS = ("train", "validation", "test", "unseen")
-JUDGED = 3  # version of the hidden databases of generated questions; part of the digest
+SUITE_VERSION = 3  # version of the hidden databases of generated questions; part of the digest
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Question:
     """A question about a database.
 
     tables: the tables to look at to write the gold query.
-    careless: a query that omits part of what the question asks for.
+    incomplete: a query that omits part of what the question asks for.
     database: the database that the agent sees.
     bounds: limits of the queries in this task.
     copies: numbers of the perturbed copies of the file that also judge an answer; see :mod:`gagpo.envs.sql.copies`.
@@ -33,7 +33,7 @@ class Question:
     text: str
     gold: str
     tables: tuple[str, ...]
-    careless: str
+    incomplete: str
     database: Source
     evidence: str = ""
     bounds: Bounds = Bounds()  # noqa: RUF009 (frozen)
@@ -43,7 +43,7 @@ class Question:
     def task(self) -> Task:
         """The task; its digest covers the question, the gold query and what judges answers (of a file, its name)."""
         file = self.database if isinstance(self.database, str) else ""
-        judged_by = (VERSION, Path(file).name) if file else (JUDGED, self.database)
+        judged_by = (VERSION, Path(file).name) if file else (SUITE_VERSION, self.database)
         content = f"{self.text}\0{self.gold}\0{judged_by!r}"
         digest = hashlib.sha256(content.encode("utf-8", "replace")).hexdigest()
         return Task(self.id, self.split, self.type, digest[:16], file)

@@ -26,14 +26,14 @@ LAYOUT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "test": (("test.json", "test_data/dev.json"), ("test_database", "test_databases", "database")),
     "unseen": ((), ()),
 }
-_MOST_NAMED = 10  # questions in a warning
+_MAX_NAMED = 10  # questions in a warning
 log = logging.getLogger(__name__)
 
 _PLAIN = re.compile(r"[A-Za-z0-9_. &()-]{1,100}", re.ASCII)
 
 
 @functools.lru_cache(maxsize=16)
-def loaded(
+def load_questions(
     folder: Path, split: str, on_bad_row: str = "refuse", hidden: int = 0
 ) -> tuple[TaskSet, dict[str, Question]]:
     """The questions of a split, after running their gold queries.
@@ -41,7 +41,7 @@ def loaded(
     Both formats have the keys ``question`` and ``db_id``, and the query in ``query`` or ``SQL``.
 
     on_bad_row: ``refuse`` (raise :class:`BadSource`) or ``skip`` (and count).
-    hidden: the most hidden databases of a question. Logs a warning with the questions that have none.
+    hidden: maximum number of hidden databases for a question. Logs a warning with the questions that have none.
     """
     files, roots = LAYOUT[split]
     path = next((folder / name for name in files if (folder / name).is_file()), None)
@@ -51,13 +51,13 @@ def loaded(
         return TaskSet(split, [], advice=f"{folder} has no {' or '.join(files) or 'such split'}."), {}
     questions: dict[str, Question] = {}
     skipped: list[BadSource] = []
-    for found in check_golds(_questions(path, [folder / root for root in roots], split), hidden):
-        if isinstance(found, Question):
-            questions[found.id] = found
+    for row in check_golds(_questions(path, [folder / root for root in roots], split), hidden):
+        if isinstance(row, Question):
+            questions[row.id] = row
         elif on_bad_row == "refuse":
-            raise found
+            raise row
         else:
-            skipped.append(found)
+            skipped.append(row)
     if skipped:
         log.warning("skipped %d bad rows; the first: %s", len(skipped), skipped[0])
     unchanged = [question for question in questions.values() if hidden and not question.copies]
@@ -69,11 +69,11 @@ def loaded(
 def _warn_of(questions: list[Question], path: Path) -> None:
     """Name the questions that have no hidden database."""
     places = [f"row {int(question.id.rpartition('-')[2])} ({question.text[:60]!r})" for question in questions]
-    others = f" and {len(places) - _MOST_NAMED} more" if len(places) > _MOST_NAMED else ""
+    more = f" and {len(places) - _MAX_NAMED} more" if len(places) > _MAX_NAMED else ""
     plural = "s" if len(questions) > 1 else ""
     log.warning(
         "%s: no hidden database for %d question%s, so a constant answer can be right: %s%s",
-        *(path, len(questions), plural, ", ".join(places[:_MOST_NAMED]), others),
+        *(path, len(questions), plural, ", ".join(places[:_MAX_NAMED]), more),
     )
 
 
@@ -87,51 +87,52 @@ def _questions(path: Path, roots: list[Path], split: str) -> Iterator[tuple[str,
         raise BadSource(f"{path} cannot be read ({error.strerror})") from None
     if not isinstance(records, list):
         raise BadSource(f"{path}: must hold a list of questions")
-    seen: set[tuple[object, ...]] = set()
+    contents: set[tuple[object, ...]] = set()
     for number, record in enumerate(records):
-        where = f"{path}, row {number}"
+        place = f"{path}, row {number}"
         try:
-            question = _question(record, where, roots, f"{split}-{number:06d}", split)
+            question = _question(record, place, roots, f"{split}-{number:06d}", split)
         except BadSource as error:
             yield error
             continue
         content = (question.text, question.gold, question.database)
-        if content not in seen:
-            seen.add(content)
-            yield where, question
+        if content not in contents:
+            contents.add(content)
+            yield place, question
 
 
-def _question(record: Any, where: str, roots: list[Path], name: str, split: str) -> Question:
+def _question(record: Any, place: str, roots: list[Path], name: str, split: str) -> Question:
     if not isinstance(record, dict):
-        raise BadSource(f"{where}: not an object")
-    text, folder = _text(record, "question", where), _text(record, "db_id", where)
-    gold = _text(record, "query" if "query" in record else "SQL", where)
+        raise BadSource(f"{place}: not an object")
+    text = _text(record, "question", place)
+    folder = _text(record, "db_id", place)
+    gold = _text(record, "query" if "query" in record else "SQL", place)
     if not _PLAIN.fullmatch(folder) or ".." in folder:
-        raise BadSource(f"{where}: db_id {folder[:80]!r} is not a folder name")
+        raise BadSource(f"{place}: db_id {folder[:80]!r} is not a folder name")
     files = [root / folder / f"{folder}.sqlite" for root in roots]
     database = next((file for file in files if file.is_file()), None)
     if database is None:
-        raise BadSource(f"{where}: there is no database {files[0]}")
+        raise BadSource(f"{place}: there is no database {files[0]}")
     try:
         database = with_log(database)
     except BadDatabase as error:
-        raise BadSource(f"{where}: {error}") from None
-    evidence = _sound(str(record.get("evidence") or ""), "evidence", where)
-    kind = _sound(str(record.get("difficulty") or record.get("hardness") or folder)[:100], "difficulty", where)
+        raise BadSource(f"{place}: {error}") from None
+    evidence = _sound(str(record.get("evidence") or ""), "evidence", place)
+    kind = _sound(str(record.get("difficulty") or record.get("hardness") or folder)[:100], "difficulty", place)
     return Question(name, split, kind, text, gold, (), "", str(database), evidence)
 
 
-def _text(record: dict[str, Any], key: str, where: str) -> str:
+def _text(record: dict[str, Any], key: str, place: str) -> str:
     value = record.get(key)
     if not isinstance(value, str) or not value.strip():
-        raise BadSource(f"{where}: key {key!r} must be a text")
-    return _sound(value, key, where)
+        raise BadSource(f"{place}: key {key!r} must be a text")
+    return _sound(value, key, place)
 
 
-def _sound(value: str, key: str, where: str) -> str:
+def _sound(value: str, key: str, place: str) -> str:
     """``value`` if it can be encoded as UTF-8; JSON allows lone surrogates, UTF-8 does not."""
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise BadSource(f"{where}: key {key!r} contains a lone surrogate") from None
+        raise BadSource(f"{place}: key {key!r} contains a lone surrogate") from None
     return value

@@ -74,19 +74,19 @@ class Sample:
     """A database file in small.
 
     path: the file; not part of the digest.
-    others: definitions of its indexes and views.
+    definitions: SQL of its indexes and views.
     views: names of its views.
     """
 
     path: str
     tables: tuple[SampledTable, ...]
-    others: tuple[str, ...]
+    definitions: tuple[str, ...]
     views: tuple[str, ...]
 
     @functools.cached_property
     def digest(self) -> str:
         """A hash of the structure and the rows."""
-        content = repr(([astuple(table) for table in self.tables], self.others))
+        content = repr(([astuple(table) for table in self.tables], self.definitions))
         return hashlib.sha256(content.encode("utf-8", "replace")).hexdigest()
 
 
@@ -105,24 +105,24 @@ def read_sample(path: str) -> Sample:
 
 
 def _read(connection: sqlite3.Connection, path: str) -> Sample:
-    listed = connection.execute(
+    schema_rows = connection.execute(
         "SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY rowid"
     ).fetchall()
-    definitions = {name: sql for kind, name, sql in listed if kind == "table" and _is_plain(name, sql)}
-    if len(definitions) > MAX_TABLES:
-        raise BadDatabase(f"{path}: has {len(definitions)} tables; at most {MAX_TABLES} can be copied")
-    columns = {name: _columns(connection, name) for name in definitions}
-    columns = {name: described for name, described in columns.items() if described}
+    table_definitions = {name: sql for kind, name, sql in schema_rows if kind == "table" and _is_plain(name, sql)}
+    if len(table_definitions) > MAX_TABLES:
+        raise BadDatabase(f"{path}: has {len(table_definitions)} tables; at most {MAX_TABLES} can be copied")
+    columns = {name: _columns(connection, name) for name in table_definitions}
+    columns = {name: table_columns for name, table_columns in columns.items() if table_columns}
     bounds = _Bounds(len(columns))
-    rows = {name: _rows(connection, name, described, bounds) for name, described in columns.items()}
+    rows = {name: _rows(connection, name, table_columns, bounds) for name, table_columns in columns.items()}
     tables = []
-    for name, described in columns.items():
+    for name, table_columns in columns.items():
         links = _links(connection, name, columns)
         links += _implied_links(name, columns, rows, bounds.rows, {link.columns for link in links})
-        tables.append(SampledTable(name, definitions[name], described, tuple(links), rows[name]))
-    others = [sql for kind, _, sql in listed if kind in ("index", "view")]
-    views = tuple(name for kind, name, _ in listed if kind == "view")
-    return Sample(path, tuple(tables), tuple(others), views)
+        tables.append(SampledTable(name, table_definitions[name], table_columns, tuple(links), rows[name]))
+    definitions = [sql for kind, _, sql in schema_rows if kind in ("index", "view")]
+    views = tuple(name for kind, name, _ in schema_rows if kind == "view")
+    return Sample(path, tuple(tables), tuple(definitions), views)
 
 
 def _is_plain(name: str, sql: str) -> bool:
@@ -130,10 +130,10 @@ def _is_plain(name: str, sql: str) -> bool:
 
 
 def _columns(connection: sqlite3.Connection, table: str) -> tuple[Column, ...]:
-    described = connection.execute(
+    column_rows = connection.execute(
         'SELECT name, type, "notnull", pk, hidden FROM pragma_table_xinfo(?) ORDER BY cid', (table,)
     ).fetchall()
-    keys = [name for name, _, _, pk, _ in described if pk]
+    keys = [name for name, _, _, pk, _ in column_rows if pk]
     unique = {keys[0]} if len(keys) == 1 else set()
     indexes = connection.execute('SELECT name FROM pragma_index_list(?) WHERE "unique" AND NOT partial', (table,))
     for (index,) in indexes.fetchall():
@@ -142,7 +142,7 @@ def _columns(connection: sqlite3.Connection, table: str) -> tuple[Column, ...]:
             unique.add(names[0][0])
     return tuple(
         Column(name, _affinity(kind), bool(required or pk), name in unique)
-        for name, kind, required, pk, hidden in described
+        for name, kind, required, pk, hidden in column_rows
         if not hidden
     )
 
@@ -164,12 +164,12 @@ def _affinity(kind: str) -> str:
 def _links(connection: sqlite3.Connection, table: str, columns: Columns) -> list[ForeignKey]:
     """The foreign keys of a table to columns that exist; the others cannot be followed."""
     tables = {name.lower(): name for name in columns}
-    described = connection.execute(
+    key_rows = connection.execute(
         'SELECT id, "table", "from", "to" FROM pragma_foreign_key_list(?) ORDER BY id, seq', (table,)
     ).fetchall()
     links: list[ForeignKey] = []
-    for number in sorted({row[0] for row in described}):
-        pairs = [row for row in described if row[0] == number]
+    for number in sorted({row[0] for row in key_rows}):
+        pairs = [row for row in key_rows if row[0] == number]
         parent = tables.get(str(pairs[0][1]).lower())
         if parent is None:
             continue
@@ -185,11 +185,11 @@ def _links(connection: sqlite3.Connection, table: str, columns: Columns) -> list
 
 
 def _implied_links(
-    table: str, columns: Columns, rows: Mapping[str, tuple[Row, ...]], most: int, declared: set[tuple[int, ...]]
+    table: str, columns: Columns, rows: Mapping[str, tuple[Row, ...]], sample_size: int, declared: set[tuple[int, ...]]
 ) -> list[ForeignKey]:
     """Columns that are named like the key of another table and have no other values than it.
 
-    most: the number of rows of a table of which others may be left out.
+    sample_size: the number of rows of a table of which others may be left out.
     """
     links: list[ForeignKey] = []
     for place, column in enumerate(columns[table]):
@@ -197,11 +197,13 @@ def _implied_links(
         if (place,) in declared or not values:
             continue
         for parent, parent_columns in columns.items():
-            keys = [at for at, key in enumerate(parent_columns) if key.key and _is_named_after(column, parent, key)]
+            keys = [
+                index for index, key in enumerate(parent_columns) if key.key and _is_named_after(column, parent, key)
+            ]
             if parent == table or not keys:
                 continue
             key_values = {row[keys[0]] for row in rows[parent]}
-            if len(rows[parent]) == most or (values <= key_values and not (column.key and values == key_values)):
+            if len(rows[parent]) == sample_size or (values <= key_values and not (column.key and values == key_values)):
                 links.append(ForeignKey((place,), parent, (keys[0],)))
                 break
     return links
@@ -229,12 +231,14 @@ class _Bounds:
 
 
 def _rows(connection: sqlite3.Connection, table: str, columns: tuple[Column, ...], bounds: _Bounds) -> tuple[Row, ...]:
-    names = ", ".join(quoted(column.name) for column in columns)
-    rows = _bounded(connection.execute(f"SELECT {names} FROM {quoted(table)} LIMIT ?", (bounds.rows + 1,)), bounds)
+    names = ", ".join(quote_identifier(column.name) for column in columns)
+    rows = _bounded(
+        connection.execute(f"SELECT {names} FROM {quote_identifier(table)} LIMIT ?", (bounds.rows + 1,)), bounds
+    )
     if len(rows) <= bounds.rows:
         return tuple(rows)
-    taken = {column.name.lower() for column in columns}
-    rowid = next((name for name in ("rowid", "_rowid_", "oid") if name not in taken), None)
+    column_names = {column.name.lower() for column in columns}
+    rowid = next((name for name in ("rowid", "_rowid_", "oid") if name not in column_names), None)
     random_rows: list[Row] = []
     if rowid is not None:
         random_rows = _bounded(_random_rows(connection, table, names, rowid, bounds.rows), bounds)
@@ -243,36 +247,36 @@ def _rows(connection: sqlite3.Connection, table: str, columns: tuple[Column, ...
 
 def _bounded(rows: Iterator[tuple[Any, ...]], bounds: _Bounds) -> list[Row]:
     """The rows up to the first that cannot be read (a long value, a damaged page), with long values cut."""
-    taken: list[Row] = []
+    read_rows: list[Row] = []
     size = 0
     with suppress(sqlite3.Error):
         for row in rows:
-            taken.append(tuple(value[:_MAX_LENGTH] if isinstance(value, str | bytes) else value for value in row))
-            size += sum(len(value) for value in taken[-1] if isinstance(value, str | bytes))
+            read_rows.append(tuple(value[:_MAX_LENGTH] if isinstance(value, str | bytes) else value for value in row))
+            size += sum(len(value) for value in read_rows[-1] if isinstance(value, str | bytes))
             if size > bounds.bytes:
                 break
-    return taken
+    return read_rows
 
 
-def _random_rows(connection: sqlite3.Connection, table: str, names: str, rowid: str, most: int) -> Iterator[Row]:
+def _random_rows(connection: sqlite3.Connection, table: str, names: str, rowid: str, count: int) -> Iterator[Row]:
     """Rows at random rowids, because counting the rows of a large table takes seconds."""
-    first, last = connection.execute(f"SELECT min({rowid}), max({rowid}) FROM {quoted(table)}").fetchone()
+    first, last = connection.execute(f"SELECT min({rowid}), max({rowid}) FROM {quote_identifier(table)}").fetchone()
     rng = random.Random(f"{table} {first} {last}")
-    seek = f"SELECT {names}, {rowid} FROM {quoted(table)} WHERE {rowid} >= ? ORDER BY {rowid} LIMIT 1"
-    reached: set[int] = set()
-    for _ in range(2 * most):
+    seek = f"SELECT {names}, {rowid} FROM {quote_identifier(table)} WHERE {rowid} >= ? ORDER BY {rowid} LIMIT 1"
+    rowids: set[int] = set()
+    for _ in range(2 * count):
         row = connection.execute(seek, (rng.randint(first, last),)).fetchone()
-        if row[-1] not in reached:
-            reached.add(row[-1])
+        if row[-1] not in rowids:
+            rowids.add(row[-1])
             yield row[:-1]
-        if len(reached) == most:
+        if len(rowids) == count:
             return
 
 
-def quoted(name: str) -> str:
+def quote_identifier(name: str) -> str:
     """A name as an SQL identifier.
 
-    >>> quoted('a "b"')
+    >>> quote_identifier('a "b"')
     '"a ""b\"""'
     """
     return '"' + name.replace('"', '""') + '"'

@@ -19,31 +19,34 @@ from gagpo.envs.sql.generate import tables
 from gagpo.envs.sql.mutate import mutants
 from gagpo.envs.sql.question import Question
 
-_FEWEST = 3  # databases; an unforeseen kind of wrong query is likely to fail on one of three
+_MIN_DATABASES = 3  # databases; an unforeseen kind of wrong query is likely to fail on one of three
 _DRAWS = 1_000
 
 
 @functools.lru_cache(maxsize=1024)
 def suite(question: Question) -> tuple[Source, ...]:
     """The database of a generated question, and enough others for each mutant to fail on one."""
-    first, gold, domain = question.database, question.gold, question.domain
+    first = question.database
+    gold = question.gold
+    domain = question.domain
     assert not isinstance(first, str) and domain is not None
     schema = {name: [column for column, _ in columns] for name, columns in columns_of(first).items()}
     with closing(create(first)) as database:
-        wrong = [sql for _, sql in mutants(gold, schema, lambda sql: _result(database, sql))]
-        wrong = list(_passing(database, _result(database, gold), wrong))
-    rng, chosen = random.Random(repr((gold, first))), [first]
+        wrong_queries = [sql for _, sql in mutants(gold, schema, lambda sql: _result(database, sql))]
+        wrong_queries = list(_passing(database, _result(database, gold), wrong_queries))
+    rng = random.Random(repr((gold, first)))
+    databases = [first]
     for _ in range(_DRAWS):
-        if not wrong and len(chosen) >= _FEWEST:
-            return tuple(chosen)
-        tempting = tables(domain, *_tempting_rows(domain, gold, rng))
-        with closing(create(tempting)) as database:
+        if not wrong_queries and len(databases) >= _MIN_DATABASES:
+            return tuple(databases)
+        candidate = tables(domain, *_tempting_rows(domain, gold, rng))
+        with closing(create(candidate)) as database:
             result = _result(database, gold)
-            left = list(_passing(database, result, wrong))
-        if _is_informative(result) and (len(left) < len(wrong) or not wrong):
-            chosen.append(tempting)
-            wrong = left
-    raise AssertionError(f"found no database on which {wrong[:1]} differs from {gold!r}")
+            remaining = list(_passing(database, result, wrong_queries))
+        if _is_informative(result) and (len(remaining) < len(wrong_queries) or not wrong_queries):
+            databases.append(candidate)
+            wrong_queries = remaining
+    raise AssertionError(f"found no database on which {wrong_queries[:1]} differs from {gold!r}")
 
 
 def _result(database: sqlite3.Connection, sql: str) -> list[Row]:
@@ -69,30 +72,45 @@ def _tempting_rows(domain: Domain, gold: str, rng: random.Random) -> tuple[list[
 
     Names of parents are unique, and so are the largest and the smallest amount: right queries may rely on it.
     """
-    named = [name for name in domain.parents if f"'{name}'" in gold]
-    others = [name for name in domain.parents if name not in named]
-    names = named + rng.sample(others, k=min(4, len(domain.parents)) - len(named))
+    named_parents = [name for name in domain.parents if f"'{name}'" in gold]
+    other_parents = [name for name in domain.parents if name not in named_parents]
+    names = named_parents + rng.sample(other_parents, k=min(4, len(domain.parents)) - len(named_parents))
     rng.shuffle(names)
     parents: list[Row] = [(i + 1, name, rng.randint(*domain.size_range)) for i, name in enumerate(names)]
-    asked = [value for value in (*domain.children, *domain.categories) if f"'{value}'" in gold]
+    values_in_query = [value for value in (*domain.children, *domain.categories) if f"'{value}'" in gold]
     bound = gold.rpartition(" ")[2] if " WHERE " in gold else ""
     low, high = domain.amount_range
     children: list[Row] = []
     for i in range(rng.randint(10, 18)):
-        near = rng.choice(children) if children and rng.random() < 0.5 else None
-        name, category = rng.choice(domain.children), rng.choice(domain.categories)
-        for value in asked:  # at most one
-            if rng.random() < 0.4:
-                name, category = (value, category) if value in domain.children else (name, value)
-        if near is not None and rng.random() < 0.5:
-            name = near[1]
-        amount = near[3] if near is not None and rng.random() < 0.6 else rng.randrange(low, high)
+        similar_row = rng.choice(children) if children and rng.random() < 0.5 else None
+        name = rng.choice(domain.children)
+        category = rng.choice(domain.categories)
+        for value in values_in_query:  # at most one
+            if rng.random() >= 0.4:
+                continue
+            if value in domain.children:
+                name = value
+            else:
+                category = value
+        if similar_row is not None and rng.random() < 0.5:
+            name = similar_row[1]
+        if similar_row is not None and rng.random() < 0.6:
+            amount = similar_row[3]
+        else:
+            amount = rng.randrange(low, high)
         if bound.isdigit() and rng.random() < 0.4:
-            step, further = (1, rng.randint(int(bound), high)) if ">" in gold else (-1, rng.randint(low, int(bound)))
-            amount = rng.choice([int(bound), int(bound) + step, further])
-        parent = names.index(named[0]) + 1 if named and rng.random() < 0.4 else rng.randint(1, len(parents))
+            limit = int(bound)
+            if ">" in gold:
+                amounts = [limit, limit + 1, rng.randint(limit, high)]
+            else:
+                amounts = [limit, limit - 1, rng.randint(low, limit)]
+            amount = rng.choice(amounts)
+        if named_parents and rng.random() < 0.4:
+            parent = names.index(named_parents[0]) + 1
+        else:
+            parent = rng.randint(1, len(parents))
         children.append((i + 1, name, category, amount, parent))
-    for extreme, further in ((min(row[3] for row in children), -1), (max(row[3] for row in children), 1)):
+    for extreme, step in ((min(row[3] for row in children), -1), (max(row[3] for row in children), 1)):
         i = next(i for i, row in enumerate(children) if row[3] == extreme)
-        children[i] = (*children[i][:3], extreme + further, children[i][4])
+        children[i] = (*children[i][:3], extreme + step, children[i][4])
     return parents, children

@@ -36,11 +36,13 @@ class ColumnValues:
         self.key = column.key
         self.unique = column.key or (len(distinct) == len(values) > 1)
         self.optional = None in values if values else not column.required
-        self.rate, self._rng = rate, rng
+        self.rate = rate
+        self._rng = rng
         self.literals = [value for literal in literals if (value := self._as_stored(literal)) is not None]
         self._used: set[Any] = set()
         numbers = [value for value in self.values if isinstance(value, int | float) and math.isfinite(value)]
-        self._low, self._high = min(numbers, default=0), max(numbers, default=0)
+        self._low = min(numbers, default=0)
+        self._high = max(numbers, default=0)
         self._pending = self._next_to_literals() if self.unique else []
         self._categories = len(distinct) <= _CATEGORIES and len(self.values) >= 2 * len(distinct)
         if self._categories and rng.random() < 0.5:
@@ -53,16 +55,18 @@ class ColumnValues:
             return literal
         if not isinstance(literal, str):
             return str(literal)
-        return int(literal) if literal.isascii() and literal.isdigit() and len(literal) < _DIGITS else None
+        if literal.isascii() and literal.isdigit() and len(literal) < _DIGITS:
+            return int(literal)
+        return None
 
     def _next_to_literals(self) -> list[Any]:
         """The literals and the integers next to them: a condition that is one off must fail somewhere."""
-        near = [
+        neighbours = [
             literal + step
             for literal in self.literals
             for step in ((-1, 1) if isinstance(literal, int) and self._low <= literal <= self._high else ())
         ]
-        return [*near, *self.literals]
+        return [*neighbours, *self.literals]
 
     def draw(self, value: Any) -> Any:
         """A value for a row that has ``value`` in the user's database; None where no unused one is found."""
@@ -83,8 +87,10 @@ class ColumnValues:
             return None
         if value is not None and rng.random() >= self.rate and (not self._categories or value in self.values):
             return value
-        drawn = rng.choice(self.values)
-        return drawn if self._categories or rng.random() < 0.5 else self._neighbour(drawn)
+        sample = rng.choice(self.values)
+        if self._categories or rng.random() < 0.5:
+            return sample
+        return self._neighbour(sample)
 
     def _near(self, literal: Any) -> Any:
         """A literal, or a number next to it, or a day in the month or year that it names."""
@@ -96,8 +102,8 @@ class ColumnValues:
             return literal
         if self._categories or rng.random() < 0.5:
             return literal
-        moved = literal + rng.choice((-1, 1, rng.randint(-5, 5)))
-        return moved if self._low < 0 or moved >= 0 else literal
+        number = literal + rng.choice((-1, 1, rng.randint(-5, 5)))
+        return number if self._low < 0 or number >= 0 else literal
 
     def _unique(self, value: Any) -> Any:
         rng = self._rng
@@ -126,16 +132,18 @@ class ColumnValues:
         """A number near ``value``, negative only if the column has negative ones, with as many decimals."""
         spread = max(1, (self._high - self._low) / 4)
         if isinstance(value, int):
-            moved: int | float = value + self._rng.randint(-math.ceil(spread), math.ceil(spread))
+            number: int | float = value + self._rng.randint(-math.ceil(spread), math.ceil(spread))
         else:
             decimals = len(repr(value).partition(".")[2]) if "e" not in repr(value) else 6
-            moved = round(value + self._rng.uniform(-spread, spread), max(decimals, 1))
-        return moved if self._low < 0 or moved >= 0 else -moved
+            number = round(value + self._rng.uniform(-spread, spread), max(decimals, 1))
+        return number if self._low < 0 or number >= 0 else -number
 
 
 def _defaults(affinity: str) -> Sequence[Any]:
     """Values for a column that has none."""
-    return tuple("abcdefgh") if affinity == "TEXT" else tuple(range(1, 9))
+    if affinity == "TEXT":
+        return tuple("abcdefgh")
+    return tuple(range(1, 9))
 
 
 def _other_text(text: str, rng: random.Random, texts: Sequence[str]) -> str:
@@ -148,9 +156,10 @@ def _other_text(text: str, rng: random.Random, texts: Sequence[str]) -> str:
             return text
     if any(sign.isdecimal() for sign in text):
         return "".join(str(rng.randint(1, 9)) if sign in "123456789" else sign for sign in text)
-    words, others = text.split(" "), rng.choice(texts).split(" ")
-    if len(words) > 1 and len(others) > 1 and rng.random() < 0.7:
-        return " ".join([*words[:-1], others[-1]])
+    words = text.split(" ")
+    other_words = rng.choice(texts).split(" ")
+    if len(words) > 1 and len(other_words) > 1 and rng.random() < 0.7:
+        return " ".join([*words[:-1], other_words[-1]])
     places = [place for place, sign in enumerate(text) if sign.isalpha()]
     if not places:
         return text + rng.choice("abcdefgh")

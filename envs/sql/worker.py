@@ -25,18 +25,20 @@ from gagpo.envs.sql.database import (
     Copy,
     Cost,
     Database,
-    Opened,
+    OpenDatabase,
     QueryFailed,
     Result,
     Source,
 )
-from gagpo.envs.sql.perturb import perturbed
+from gagpo.envs.sql.perturb import perturb
 from gagpo.envs.sql.structure import Sample, read_sample
 
-_MOST_OPEN = {"file": 8, "tables": 256, "copy": 64}  # each file with its cache; the others are in memory
-_MOST_SAMPLES = 8  # of files, to make copies of
+# Databases kept open. A file has a page cache of up to 20 MB, so only a few stay open in 2 GiB of address space; the
+# others are in memory and small.
+_MAX_OPEN = {"file": 8, "tables": 256, "copy": 64}
+_MAX_SAMPLES = 8  # of files, to make copies of
 _COPYING = Bounds(seconds=30.0)  # to try the copies of a question
-_CACHED = 1_000_000  # bytes; smaller results of gold queries are cached while their database is open
+_MAX_CACHED_BYTES = 1_000_000  # bytes; smaller results of gold queries are cached while their database is open
 _NO_MEMORY = ("failed", "the query takes too much memory")
 
 
@@ -65,7 +67,7 @@ class _Databases:
 
     def __init__(self) -> None:
         self._open: dict[str, OrderedDict[Any, tuple[Database, dict[str, Result]]]] = {
-            kind: OrderedDict() for kind in _MOST_OPEN
+            kind: OrderedDict() for kind in _MAX_OPEN
         }
         self._samples: OrderedDict[Any, Sample] = OrderedDict()
 
@@ -73,34 +75,37 @@ class _Databases:
         return self._get(source)[0]
 
     def _get(self, source: Source | Copy) -> tuple[Database, dict[str, Result]]:
-        kind, key = _kind(source), _version(source)
+        kind = _kind(source)
+        key = _version(source)
         databases = self._open[kind]
         if key not in databases:
-            while len(databases) >= _MOST_OPEN[kind]:
+            while len(databases) >= _MAX_OPEN[kind]:
                 databases.popitem(last=False)[1][0].close()
-            databases[key] = (self._opened(source), {})
+            databases[key] = (self._open_source(source), {})
         databases.move_to_end(key)
         return databases[key]
 
-    def _opened(self, source: Source | Copy) -> Database:
-        return Database(self.copy(*source)) if is_copy(source) else Database(cast(Source, source))
+    def _open_source(self, source: Source | Copy) -> Database:
+        if is_copy(source):
+            return Database(self.copy(*source))
+        return Database(cast(Source, source))
 
-    def copy(self, path: str, gold: str, number: int) -> Opened:
+    def copy(self, path: str, gold: str, number: int) -> OpenDatabase:
         """A perturbed copy of a file."""
         key = _version(path)
         if key not in self._samples:
-            while len(self._samples) >= _MOST_SAMPLES:
+            while len(self._samples) >= _MAX_SAMPLES:
                 self._samples.popitem(last=False)
             self._samples[key] = read_sample(path)
         self._samples.move_to_end(key)
-        return perturbed(self._samples[key], gold, number)
+        return perturb(self._samples[key], gold, number)
 
     def gold(self, source: Source | Copy, sql: str, bounds: Bounds = GOLD) -> Result:
         database, results = self._get(source)
         if sql in results:
             return results[sql]
         result = database.run(sql, bounds)
-        if result.cost.size <= _CACHED:
+        if result.cost.size <= _MAX_CACHED_BYTES:
             results[sql] = result
         return result
 
@@ -169,11 +174,11 @@ def _cost(databases: _Databases, source: Source, sql: str, limits: tuple[int, fl
     return databases.gold(source, sql, bounds).cost
 
 
-def _copies(databases: _Databases, path: str, gold: str, wanted: int) -> list[int]:
+def _copies(databases: _Databases, path: str, gold: str, count: int) -> list[int]:
     _limit_process(_COPYING)
     expected = databases.gold(path, gold)
     signal.setitimer(signal.ITIMER_PROF, _COPYING.seconds)
-    return choose(gold, expected, functools.partial(databases.copy, path, gold), wanted)
+    return choose(gold, expected, functools.partial(databases.copy, path, gold), count)
 
 
 def _agree(
@@ -186,7 +191,7 @@ def _agree(
 ) -> list[bool]:
     """Whether the results agree, for each database up to the first where they do not."""
     bounds = Bounds(*limits)
-    right: list[bool] = []
+    agreements: list[bool] = []
     for source in sources:
         _limit_process(bounds)
         try:
@@ -194,16 +199,21 @@ def _agree(
         except QueryFailed as error:
             raise BadDatabase(f"{source!s:.200}: its gold query fails: {error}") from None
         signal.setitimer(signal.ITIMER_PROF, bounds.seconds)
-        right.append(agrees(gold, expected, databases.get(source).run(sql, bounds), comparison))
+        agreements.append(agrees(gold, expected, databases.get(source).run(sql, bounds), comparison))
         signal.setitimer(signal.ITIMER_PROF, 0)
-        if not right[-1]:
+        if not agreements[-1]:
             break
-    return right
+    return agreements
 
 
 def _limit_process(bounds: Bounds) -> None:
-    """Limit the CPU time of this process for opening the database, the gold query and the query together."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
+    """Limit the CPU time of this process for opening the database, the gold query and the query together.
+
+    Its signal is SIGXCPU, which the parent reports as a bad database. SIGPROF is armed for a single query and reported
+    as a query that takes too long. The soft limit is set again for every request, from the CPU time used so far. It is
+    in whole seconds, so it is rounded up, and one second more lets SIGPROF come first.
+    """
+    usage = resource.getrusage(resource.RUSAGE_SELF)
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-    soft = ceil(used.ru_utime + used.ru_stime + 2 * GOLD.seconds + bounds.seconds) + 1
+    soft = ceil(usage.ru_utime + usage.ru_stime + 2 * GOLD.seconds + bounds.seconds) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))

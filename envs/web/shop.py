@@ -18,7 +18,7 @@ from gagpo.envs.web.source import Standing
 from gagpo.envs.webshop import expert
 from gagpo.envs.webshop.env import open_catalogue
 from gagpo.envs.webshop.goals import KINDS
-from gagpo.envs.webshop.pages import BACK, DONE, INDEX, PageState, Piece, Shop, parse_action
+from gagpo.envs.webshop.pages import BACK, DONE, INDEX, PageElement, PageState, Shop, parse_action
 from gagpo.envs.webshop.render import address
 
 _STYLE = """
@@ -101,7 +101,7 @@ class ShopSite:
         if words is not None:
             results = self.shop.search(state, words)
             return Response(location=self._path(results or state))
-        pieces = self.shop.page(state).pieces
+        pieces = self.shop.page(state).elements
         goal = self.shop.goal(state.task).instruction
         body = "\n".join(self._html(state, piece) for piece in pieces if not _is_instruction(piece, goal))
         page = (
@@ -109,7 +109,7 @@ class ShopSite:
         )
         return Response(page.encode("utf-8", "replace"))
 
-    def _html(self, state: PageState, piece: Piece) -> str:
+    def _html(self, state: PageState, piece: PageElement) -> str:
         text = html.escape(piece.text)
         if piece.kind == "text":
             return f"<h1>{text}</h1>" if state.kind == INDEX else f"<p>{text}</p>"
@@ -123,7 +123,7 @@ class ShopSite:
         return f'<a href="{target}">{text}</a>'
 
 
-def _is_instruction(piece: Piece, goal: str) -> bool:
+def _is_instruction(piece: PageElement, goal: str) -> bool:
     """The observation begins with the instruction already."""
     return piece.kind == "text" and (piece.text.strip() == "Instruction:" or piece.text == goal)
 

@@ -12,25 +12,25 @@ from pathlib import Path
 
 from gagpo.envs.webshop.rows import CatalogueError, iterate_list, iterate_object
 from gagpo.envs.webshop.texts import (
-    LONGEST_NAME,
-    LONGEST_OPTION,
-    MOST_BULLETS,
-    MOST_OPTION_NAMES,
-    MOST_OPTION_VALUES,
+    MAX_BULLETS,
+    MAX_NAME_LENGTH,
+    MAX_OPTION_LENGTH,
+    MAX_OPTION_NAMES,
+    MAX_OPTION_VALUES,
     clean,
-    paired,
     tidy,
     tidy_all,
+    without_surrogates,
 )
 
 PRODUCTS = "items_shuffle"
 ATTRIBUTES = "items_ins_v2"
 HUMANS = "items_human_ins"
 
-LONGEST_ASIN = 10
+MAX_ASIN_LENGTH = 10
 NO_ATTRIBUTES = ("DUMMY_ATTR",)
 MISSING_PRICE = 100.0
-LARGEST_PRICE = 1e9
+MAX_PRICE = 1e9
 
 _NEGATIVE = re.compile(r"^\s*-|\$\s*-|-\s*-\s*\$")
 _NOT_NUMERIC = re.compile(r"[^\d.]")
@@ -78,20 +78,20 @@ class Product:
 
     def tidy(self) -> Product:
         """This product with its texts cleaned and cut to a readable length."""
-        options = list(self.options.items())[:MOST_OPTION_NAMES]
+        options = list(self.options.items())[:MAX_OPTION_NAMES]
         return replace(
             self,
-            title=tidy(self.title, LONGEST_NAME),
+            title=tidy(self.title, MAX_NAME_LENGTH),
             description=tidy(self.description),
-            bullets=tuple(tidy(bullet) for bullet in self.bullets[:MOST_BULLETS]),
+            bullets=tuple(tidy(bullet) for bullet in self.bullets[:MAX_BULLETS]),
             options={
-                tidy(name, LONGEST_OPTION): tuple(tidy_option(value) for value in values[:MOST_OPTION_VALUES])
+                tidy(name, MAX_OPTION_LENGTH): tuple(tidy_option(value) for value in values[:MAX_OPTION_VALUES])
                 for name, values in options
             },
-            attributes=tidy_all(self.attributes, LONGEST_NAME) or NO_ATTRIBUTES,
-            category=tidy(self.category, LONGEST_NAME),
-            query=tidy(self.query, LONGEST_NAME),
-            product_category=tidy(self.product_category, LONGEST_NAME),
+            attributes=tidy_all(self.attributes, MAX_NAME_LENGTH) or NO_ATTRIBUTES,
+            category=tidy(self.category, MAX_NAME_LENGTH),
+            query=tidy(self.query, MAX_NAME_LENGTH),
+            product_category=tidy(self.product_category, MAX_NAME_LENGTH),
         )
 
 
@@ -114,18 +114,20 @@ def find_sources(data: Path) -> Sources:
         CatalogueError: a file is missing, or the folder has several product files.
     """
     if data.is_dir():
-        found = sorted(data.glob(f"{PRODUCTS}*.json"))
-        if not found:
+        product_files = sorted(data.glob(f"{PRODUCTS}*.json"))
+        if not product_files:
             raise CatalogueError(f"{data}: has no {PRODUCTS}*.json; give the folder of the WebShop data files")
-        if len(found) > 1:
-            names = ", ".join(path.name for path in found)
+        if len(product_files) > 1:
+            names = ", ".join(path.name for path in product_files)
             raise CatalogueError(f"{data}: has several product files ({names}); give the path of one of them")
-        products = found[0]
+        products = product_files[0]
     elif data.is_file():
         products = data
     else:
         raise CatalogueError(f"{data}: no such file or folder; give the folder of the WebShop data files")
-    suffix = products.stem.removeprefix(PRODUCTS) if products.stem.startswith(PRODUCTS) else ""
+    suffix = ""
+    if products.stem.startswith(PRODUCTS):
+        suffix = products.stem.removeprefix(PRODUCTS)
     attributes = products.with_name(f"{ATTRIBUTES}{suffix}.json")
     if not attributes.is_file():
         attributes = products.with_name(f"{ATTRIBUTES}.json")
@@ -148,13 +150,15 @@ def read_annotations(path: Path) -> dict[str, Annotation]:
     annotations = {}
     for row, asin, value in iterate_object(path, "attributes by asin"):
         # Without attributes, the published environment uses a dummy.
-        where = f"{path}, row {row} ({clean(asin, 20)})"
+        place = f"{path}, row {row} ({clean(asin, 20)})"
         if not isinstance(value, dict):
-            raise CatalogueError(f"{where}: expected an object with 'attributes', found {_kind(value)}")
-        attributes = _strings(value.get("attributes"), where, "attributes") or NO_ATTRIBUTES
-        text = _text(value.get("instruction"), where, "instruction")
-        wanted = _strings(value.get("instruction_attributes"), where, "instruction_attributes")
-        annotations[regular_asin(asin)] = Annotation(attributes, Instruction(text, wanted) if text else None)
+            raise CatalogueError(f"{place}: expected an object with 'attributes', found {_kind(value)}")
+        attributes = _strings(value.get("attributes"), place, "attributes") or NO_ATTRIBUTES
+        text = _text(value.get("instruction"), place, "instruction")
+        instruction_attributes = _strings(value.get("instruction_attributes"), place, "instruction_attributes")
+        annotations[regular_asin(asin)] = Annotation(
+            attributes, Instruction(text, instruction_attributes) if text else None
+        )
     return annotations
 
 
@@ -162,17 +166,17 @@ def read_humans(path: Path) -> dict[str, tuple[Instruction, ...]]:
     """The human instructions for each asin, with unchanged texts except lower-cased options."""
     humans = {}
     for row, asin, value in iterate_object(path, "human instructions by asin"):
-        where = f"{path}, row {row} ({clean(asin, 20)})"
+        place = f"{path}, row {row} ({clean(asin, 20)})"
         if not isinstance(value, list):
-            raise CatalogueError(f"{where}: expected a list of instructions, found {_kind(value)}")
+            raise CatalogueError(f"{place}: expected a list of instructions, found {_kind(value)}")
         instructions = []
         for entry in value:
             if not isinstance(entry, dict) or "instruction" not in entry:
-                raise CatalogueError(f"{where}: an instruction must be an object with the key 'instruction'")
-            text = _text(entry["instruction"], where, "instruction")
-            wanted = _strings(entry.get("instruction_attributes"), where, "instruction_attributes")
-            options = _wanted_options(entry.get("instruction_options"), where)
-            instructions.append(Instruction(text, wanted, options))
+                raise CatalogueError(f"{place}: an instruction must be an object with the key 'instruction'")
+            text = _text(entry["instruction"], place, "instruction")
+            instruction_attributes = _strings(entry.get("instruction_attributes"), place, "instruction_attributes")
+            options = _goal_options(entry.get("instruction_options"), place)
+            instructions.append(Instruction(text, instruction_attributes, options))
         humans[regular_asin(asin)] = tuple(instructions)
     return humans
 
@@ -186,26 +190,26 @@ def read_products(path: Path, annotations: dict[str, Annotation], counts: Counte
     Raises:
         CatalogueError: a row has another shape or a bad price.
     """
-    seen: set[str] = set()
+    asins: set[str] = set()
     for row, value in iterate_list(path, "a list of products"):
-        where = f"{path}, row {row}"
+        place = f"{path}, row {row}"
         if not isinstance(value, dict):
-            raise CatalogueError(f"{where}: a product must be an object, found {_kind(value)}")
+            raise CatalogueError(f"{place}: a product must be an object, found {_kind(value)}")
         asin = value.get("asin")
         if _is_nan(asin) or (isinstance(asin, str) and asin.strip().lower() == "nan"):
             counts["nameless"] += 1
             continue
         if not isinstance(asin, str) or not clean(asin):
-            raise CatalogueError(f"{where}: a product needs an 'asin' (text of 1 to {LONGEST_ASIN} characters)")
+            raise CatalogueError(f"{place}: a product needs an 'asin' (text of 1 to {MAX_ASIN_LENGTH} characters)")
         asin = regular_asin(asin)
-        if len(asin) > LONGEST_ASIN:
+        if len(asin) > MAX_ASIN_LENGTH:
             counts["long_asin"] += 1
             continue
-        if asin in seen:
+        if asin in asins:
             counts["double"] += 1
             continue
-        seen.add(asin)
-        yield _product(value, asin, annotations.get(asin), f"{where} ({asin})")
+        asins.add(asin)
+        yield _product(value, asin, annotations.get(asin), f"{place} ({asin})")
 
 
 def regular_asin(asin: str) -> str:
@@ -213,22 +217,22 @@ def regular_asin(asin: str) -> str:
     return clean(asin, 200).upper()
 
 
-def _product(row: dict[str, object], asin: str, annotation: Annotation | None, where: str) -> Product:
+def _product(row: dict[str, object], asin: str, annotation: Annotation | None, place: str) -> Product:
     return Product(
         asin=asin,
-        title=_text(row.get("name"), where, "name"),
-        description=_text(row.get("full_description"), where, "full_description"),
-        bullets=_bullets(row.get("small_description"), where),
-        prices=parse_prices(row.get("pricing"), where),
-        options=_options(row.get("customization_options"), where),
+        title=_text(row.get("name"), place, "name"),
+        description=_text(row.get("full_description"), place, "full_description"),
+        bullets=_bullets(row.get("small_description"), place),
+        prices=parse_prices(row.get("pricing"), place),
+        options=_options(row.get("customization_options"), place),
         attributes=annotation.attributes if annotation else NO_ATTRIBUTES,
-        category=_text(row.get("category"), where, "category"),
-        query=_text(row.get("query"), where, "query").lower().strip(),
-        product_category=_text(row.get("product_category"), where, "product_category"),
+        category=_text(row.get("category"), place, "category"),
+        query=_text(row.get("query"), place, "query").lower().strip(),
+        product_category=_text(row.get("product_category"), place, "product_category"),
     )
 
 
-def parse_prices(pricing: object, where: str) -> tuple[float, ...]:
+def parse_prices(pricing: object, place: str) -> tuple[float, ...]:
     """The dollars of ``"$10.00"`` or ``"$10.00 - $20.00"``; empty for a missing price.
 
     >>> parse_prices("$1,010.50 - $2,000.00", "")
@@ -237,33 +241,35 @@ def parse_prices(pricing: object, where: str) -> tuple[float, ...]:
     if pricing is None or pricing == "" or _is_nan(pricing):
         return ()
     if not isinstance(pricing, str):
-        raise CatalogueError(f"{where}: 'pricing' must be text like '$10.00' or null, found {_kind(pricing)}")
-    shown = clean(pricing, 60)
+        raise CatalogueError(f"{place}: 'pricing' must be text like '$10.00' or null, found {_kind(pricing)}")
+    quoted_pricing = clean(pricing, 60)
     if _NEGATIVE.search(pricing):
-        raise CatalogueError(f"{where}: negative price {shown!r}")
+        raise CatalogueError(f"{place}: negative price {quoted_pricing!r}")
     prices = []
     for part in pricing.split("$")[1:3]:
         try:
             prices.append(float(Decimal(_NOT_NUMERIC.sub("", part))))
         except InvalidOperation:
-            raise CatalogueError(f"{where}: bad 'pricing' {shown!r}; write '$10.00' or '$10.00 - $20.00'") from None
+            raise CatalogueError(
+                f"{place}: bad 'pricing' {quoted_pricing!r}; write '$10.00' or '$10.00 - $20.00'"
+            ) from None
     if not prices:
-        raise CatalogueError(f"{where}: 'pricing' {shown!r} has no dollar sign; write '$10.00' or null")
-    if max(prices) > LARGEST_PRICE:
-        raise CatalogueError(f"{where}: price {shown!r} is above {LARGEST_PRICE:.0f} dollars")
+        raise CatalogueError(f"{place}: 'pricing' {quoted_pricing!r} has no dollar sign; write '$10.00' or null")
+    if max(prices) > MAX_PRICE:
+        raise CatalogueError(f"{place}: price {quoted_pricing!r} is above {MAX_PRICE:.0f} dollars")
     return tuple(prices)
 
 
-def _options(value: object, where: str) -> dict[str, tuple[str, ...]]:
+def _options(value: object, place: str) -> dict[str, tuple[str, ...]]:
     if not value or _is_nan(value):
         return {}
     if not isinstance(value, dict):
-        raise CatalogueError(f"{where}: 'customization_options' must be an object or null, found {_kind(value)}")
+        raise CatalogueError(f"{place}: 'customization_options' must be an object or null, found {_kind(value)}")
     options: dict[str, tuple[str, ...]] = {}
     for name, contents in value.items():
         if contents is None:  # an option without values
             continue
-        option = f"{where}: option {clean(name, 40)!r}"
+        option = f"{place}: option {clean(name, 40)!r}"
         if not isinstance(contents, list):
             raise CatalogueError(f"{option} must be a list of values or null, found {_kind(contents)}")
         values = []
@@ -271,7 +277,7 @@ def _options(value: object, where: str) -> dict[str, tuple[str, ...]]:
             if not isinstance(content, dict) or not isinstance(content.get("value"), str):
                 raise CatalogueError(f"{option} must contain objects with a text 'value'")
             values.append(published_value(content["value"]))
-        options[paired(name).lower()] = tuple(values)
+        options[without_surrogates(name).lower()] = tuple(values)
     return options
 
 
@@ -281,54 +287,57 @@ def published_value(text: str) -> str:
     >>> published_value(" Red/Blue ")
     'red | blue'
     """
-    return paired(text).strip().replace("/", " | ").lower()
+    return without_surrogates(text).strip().replace("/", " | ").lower()
 
 
 def tidy_option(value: str) -> str:
     """A published value without invisible characters, and trimmed, so that it can be clicked."""
-    short = tidy(value, LONGEST_OPTION)
+    short = tidy(value, MAX_OPTION_LENGTH)
     return short if short is value else short.strip()
 
 
-def _wanted_options(value: object, where: str) -> tuple[tuple[str, str], ...]:
+def _goal_options(value: object, place: str) -> tuple[tuple[str, str], ...]:
     if not value:
         return ()
     if isinstance(value, dict):
-        return tuple((clean(name).lower(), clean(str(wanted)).lower()) for name, wanted in value.items())
+        return tuple((clean(name).lower(), clean(str(option_value)).lower()) for name, option_value in value.items())
     if not isinstance(value, list):
-        raise CatalogueError(f"{where}: 'instruction_options' must be a list or an object, found {_kind(value)}")
+        raise CatalogueError(f"{place}: 'instruction_options' must be a list or an object, found {_kind(value)}")
     options = []
     for entry in value:
-        name, wanted = entry if isinstance(entry, list) and len(entry) == 2 else ("", entry)
-        if not isinstance(name, str) or not isinstance(wanted, str):
-            raise CatalogueError(f"{where}: 'instruction_options' must contain texts or [name, value] pairs")
-        options.append((clean(name, LONGEST_OPTION).lower(), clean(wanted, LONGEST_OPTION).lower()))
+        name: object = ""
+        option_value: object = entry
+        if isinstance(entry, list) and len(entry) == 2:
+            name, option_value = entry
+        if not isinstance(name, str) or not isinstance(option_value, str):
+            raise CatalogueError(f"{place}: 'instruction_options' must contain texts or [name, value] pairs")
+        options.append((clean(name, MAX_OPTION_LENGTH).lower(), clean(option_value, MAX_OPTION_LENGTH).lower()))
     return tuple(options)
 
 
-def _bullets(value: object, where: str) -> tuple[str, ...]:
+def _bullets(value: object, place: str) -> tuple[str, ...]:
     if value is None or _is_nan(value):
         return ()
     entries = value if isinstance(value, list) else [value]
-    return tuple(_text(entry, where, "small_description") for entry in entries)
+    return tuple(_text(entry, place, "small_description") for entry in entries)
 
 
-def _text(value: object, where: str, key: str) -> str:
+def _text(value: object, place: str, key: str) -> str:
     if value is None or _is_nan(value):
         return ""
     if isinstance(value, list) and not any(isinstance(entry, list) for entry in value):
-        value = " ".join(_text(entry, where, key) for entry in value)
+        value = " ".join(_text(entry, place, key) for entry in value)
     if not isinstance(value, str):
-        raise CatalogueError(f"{where}: {key!r} must be text, found {_kind(value)}")
-    return paired(value)
+        raise CatalogueError(f"{place}: {key!r} must be text, found {_kind(value)}")
+    return without_surrogates(value)
 
 
-def _strings(value: object, where: str, key: str) -> tuple[str, ...]:
+def _strings(value: object, place: str, key: str) -> tuple[str, ...]:
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
-        raise CatalogueError(f"{where}: {key!r} must be a list of texts, found {_kind(value)}")
-    return tuple(paired(entry) for entry in value if entry)
+        raise CatalogueError(f"{place}: {key!r} must be a list of texts, found {_kind(value)}")
+    return tuple(without_surrogates(entry) for entry in value if entry)
 
 
 def _is_nan(value: object) -> bool:

@@ -20,7 +20,7 @@ from gagpo.envs.webshop.store import Store, open_store, store_for
 
 DATA_VARIABLE = "WEBSHOP_DATA"
 MODES = {"text": text, "text_rich": text_rich}
-"""How the pieces of a page are shown, by the name of the observation."""
+"""How the elements of a page are shown, by the name of the observation."""
 
 
 def webshop_folder() -> Path:
@@ -43,14 +43,17 @@ def open_catalogue(
         InvalidArgument: if ``data`` is ``official`` and ``$WEBSHOP_DATA`` is not set.
     """
     root = webshop_folder()
-    official = os.environ.get(DATA_VARIABLE)
-    if data == "official" and not official:
+    official_folder = os.environ.get(DATA_VARIABLE)
+    if data == "official" and not official_folder:
         raise InvalidArgument(
             f"data=official requires the original WebShop files: set ${DATA_VARIABLE} to their folder "
             "(docs/environments.md, WebShop)"
         )
-    given = official if data in (None, "", "official") else data
-    folder = Path(given) if given else generated_folder(root, products, catalogue_seed)
+    source = official_folder if data in (None, "", "official") else data
+    if source:
+        folder = Path(source)
+    else:
+        folder = generated_folder(root, products, catalogue_seed)
     return open_store(store_for(find_sources(folder), root, catalogue_seed), exact)
 
 
@@ -115,7 +118,7 @@ class WebShopEnv(TextEnv):
         self.shop = Shop(self.store, results_per_page, exact)
         self.state = PageState("")
         self.shopper = shopper
-        self._opened: set[int] = set()
+        self._opened_products: set[int] = set()
 
     @classmethod
     def cheap(cls, kwargs: Kwargs) -> bool:
@@ -124,8 +127,8 @@ class WebShopEnv(TextEnv):
 
     @classmethod
     def without_effect(cls, kwargs: Kwargs) -> frozenset[str]:
-        given = kwargs.get("data") or os.environ.get(DATA_VARIABLE)
-        return frozenset({"products"} if given else ())
+        source = kwargs.get("data") or os.environ.get(DATA_VARIABLE)
+        return frozenset({"products"} if source else ())
 
     def tasks(self, split: str) -> TaskSet:
         if split not in self.splits:
@@ -134,7 +137,7 @@ class WebShopEnv(TextEnv):
 
     def begin(self, task: Task) -> Outcome:
         self.state = self.shop.start(task.id)
-        self._opened = set()
+        self._opened_products = set()
         return self._outcome()
 
     def act(self, action: str) -> Outcome:
@@ -145,7 +148,7 @@ class WebShopEnv(TextEnv):
             return self._outcome(valid=self.shop.exact and action in [f"click[{label}]" for label in labels])
         self.state = state
         if state.product >= 0:
-            self._opened.add(state.product)
+            self._opened_products.add(state.product)
         return self._outcome()
 
     def follow(self, action: str) -> PageState | None:
@@ -154,27 +157,33 @@ class WebShopEnv(TextEnv):
         if parsed is None:
             return None
         name, argument = parsed
-        return self.shop.search(self.state, argument) if name == "search" else self.shop.click(self.state, argument)
+        if name == "search":
+            return self.shop.search(self.state, argument)
+        return self.shop.click(self.state, argument)
 
     def expert_action(self) -> str | None:
         if self.shopper == "browsing":
-            return expert.browse(self.shop, self.state, self._opened, self.hasty)
+            return expert.browse(self.shop, self.state, self._opened_products, self.hasty)
         return expert.next_action(self.shop, self.state, self.hasty)
 
     def _outcome(self, valid: bool = True) -> Outcome:
         page = self.shop.page(self.state)
-        searches = [f"search[{self.shop.goal(self.state.task).instruction}]"] if page.has_search_bar else []
+        actions = [f"click[{label}]" for label in page.clickables]
+        if page.has_search_bar:
+            actions.insert(0, f"search[{self.shop.goal(self.state.task).instruction}]")
         extras: Info = {"has_search_bar": page.has_search_bar}
         outcome = Outcome(
-            MODES[self.mode](page.pieces),
+            MODES[self.mode](page.elements),
             valid=valid,
             state=address(self.shop, page.state),
-            admissible_actions=searches + [f"click[{label}]" for label in page.clickables],
+            admissible_actions=actions,
             extras=extras,
         )
         if page.state.kind == DONE:
             verdict = self.shop.verdict(page.state)
-            outcome.reward, outcome.success, outcome.terminated = verdict.reward, verdict.success, True
+            outcome.reward = verdict.reward
+            outcome.success = verdict.success
+            outcome.terminated = True
             extras["bought"] = self.store.product(page.state.product).asin
             for name in ("r_type", "r_att", "r_option", "r_price", "title_score"):
                 extras[name] = getattr(verdict, name)

@@ -19,8 +19,9 @@ from gagpo.envs.webshop.catalogue import ATTRIBUTES, HUMANS, PRODUCTS
 from gagpo.envs.webshop.store import build_once
 
 VERSION = 1
-FEWEST, MOST = 10, 100_000
-MOST_INSTRUCTED = 1_500  # products with instructions, so that a worker can keep the list of goals
+MIN_PRODUCTS = 10
+MAX_PRODUCTS = 100_000  # an asin has five digits
+MAX_INSTRUCTED = 1_500  # products with instructions, so that a worker can keep the list of goals
 
 
 class OfferedValue(TypedDict):
@@ -29,7 +30,7 @@ class OfferedValue(TypedDict):
 
 
 Row = dict[str, object]  # an object of a data file
-Offered = dict[str, list[OfferedValue] | None]  # by name, as the published files have them
+OptionTable = dict[str, list[OfferedValue] | None]  # by name, as the published files have them
 
 
 class ProductKind(NamedTuple):
@@ -55,7 +56,7 @@ class Department(NamedTuple):
     audiences: tuple[str, ...]
 
 
-def _listed(text: str) -> tuple[str, ...]:
+def _split_list(text: str) -> tuple[str, ...]:
     return tuple(text.split(", "))
 
 
@@ -76,7 +77,7 @@ DEPARTMENTS = (
             *_kinds("color size", 25, 140, Coats="rain jacket, winter coat", Dresses="maxi dress, pencil skirt"),
             *_kinds("color shoe", 20, 120, Shoes="running shoes, ankle boots, sandals, slippers"),
         ),
-        _listed(
+        _split_list(
             "machine washable, slim fit, long sleeve, short sleeve, quick drying, moisture wicking, loose fit, "
             "high waist, stretch fabric, button closure, rubber sole, memory foam, relaxed fit, faux fur"
         ),
@@ -90,7 +91,7 @@ DEPARTMENTS = (
             *_kinds("shade", 5, 35, Makeup="lipstick, nail polish, eye shadow, foundation"),
             *_kinds("color", 8, 90, Tools="hair brush, makeup mirror, nail clipper"),
         ),
-        _listed(
+        _split_list(
             "cruelty free, long lasting, paraben free, sulfate free, dermatologist tested, fragrance free, "
             "easy to use, travel size, anti aging, plant based, non toxic, oil free, high quality"
         ),
@@ -104,7 +105,7 @@ DEPARTMENTS = (
             *_kinds("length color", 5, 45, Cables="usb cable, hdmi cable, charging cable"),
             *_kinds("color", 9, 400, Accessories="phone case, tablet stand, camera tripod, webcam, smart watch"),
         ),
-        _listed(
+        _split_list(
             "fast charging, noise cancelling, water resistant, hands free, high definition, plug and play, ultra slim, "
             "light weight, heavy duty, gold plated, easy to install, shock proof, dual band"
         ),
@@ -118,7 +119,7 @@ DEPARTMENTS = (
             *_kinds("color", 25, 900, Furniture="coffee table, office chair, bookshelf, bar stool, sofa"),
             *_kinds("color panel", 10, 90, Decor="blackout curtains, area rug, table lamp, wall mirror"),
         ),
-        _listed(
+        _split_list(
             "easy to assemble, space saving, solid wood, easy to clean, mid century, stainless steel, "
             "eco friendly, heavy duty, machine washable, non slip, fade resistant, faux leather, tempered glass"
         ),
@@ -132,7 +133,7 @@ DEPARTMENTS = (
             *_kinds("flavor pack", 5, 50, Drinks="green tea, ground coffee, hot cocoa, fruit juice"),
             *_kinds("pack", 3, 30, Pantry="olive oil, almond butter, rice noodles, tomato sauce"),
         ),
-        _listed(
+        _split_list(
             "gluten free, low sugar, non gmo, keto friendly, dairy free, high protein, low carb, organic, "
             "artificial colors free, low sodium, individually wrapped, ready to eat, plant based, nut free"
         ),
@@ -144,7 +145,7 @@ DEPARTMENTS = (
 _CHOICES: dict[str, tuple[str, tuple[str, ...]]] = {
     "color": (
         "color",
-        _listed(
+        _split_list(
             "Black, White, Navy, Red, Olive Green, Grey, Pink, Yellow, Teal, Burgundy, Ivory, Sky Blue, Black/White, "
             "Purple, Café Brown, Rose Gold"
         ),
@@ -161,7 +162,7 @@ _CHOICES: dict[str, tuple[str, tuple[str, ...]]] = {
     "flavor": ("flavor name", ("Chocolate", "Vanilla", "Sea Salt", "Honey", "Strawberry", "Jalapeño", "Maple")),
     "pack": ("size", ("Pack of 1", "Pack of 2", "Pack of 4", "Pack of 6", "Pack of 12", "8 Ounce / 226 g")),
 }
-_BRANDS = _listed(
+_BRANDS = _split_list(
     "Norvale, Halden & Co, Brightmoor, O'Hara, Zoë's, Kestrel, Ångström, Pinefold, Quillon, Ravensby, Solenne, Tarn, "
     "Umbra+, Verdano, Wexley, Łódźcraft, Yarrow, Castell, Dunmere, Elowen™, Fjordlys, Greyloch, Hollins, Ivarsson, "
     "Juno <3, Kordova, Lumière, Marrow & Finch, Nimbus, Ostra, 木野, Šípek"
@@ -189,8 +190,8 @@ def generated_folder(root: Path, products: int = 1_000, seed: int = 0) -> Path:
 
     products: number of usable products, 10 to 100,000.
     """
-    if not FEWEST <= products <= MOST:
-        raise InvalidArgument(f"products must be between {FEWEST} and {MOST}, got {products}")
+    if not MIN_PRODUCTS <= products <= MAX_PRODUCTS:
+        raise InvalidArgument(f"products must be between {MIN_PRODUCTS} and {MAX_PRODUCTS}, got {products}")
     folder = root / f"generated-{products}-{seed}-v{VERSION}"
     return build_once(folder, lambda unfinished: write_catalogue(unfinished, products, seed))
 
@@ -205,11 +206,11 @@ def write_catalogue(folder: Path, products: int, seed: int = 0) -> None:
         file.write("[")
         for n, asin in enumerate(asins):
             # Written row by row, to keep a large catalogue out of memory.
-            row, attributes[asin], human = _product(asin, rng, instructed=n < MOST_INSTRUCTED)
+            row, attributes[asin], human = _product(asin, rng, with_instruction=n < MAX_INSTRUCTED)
             if human:
                 humans[asin] = human
-            for i, shown in enumerate(_with_odd_rows(row, n, rng)):
-                file.write((",\n" if n or i else "") + json.dumps(shown, ensure_ascii=False))
+            for i, file_row in enumerate(_with_odd_rows(row, n, rng)):
+                file.write((",\n" if n or i else "") + json.dumps(file_row, ensure_ascii=False))
         file.write("]\n")
     for name, content in ((ATTRIBUTES, attributes), (HUMANS, humans)):
         (folder / f"{name}.json").write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
@@ -225,10 +226,11 @@ def _with_odd_rows(row: Row, number: int, rng: random.Random) -> Iterator[Row]:
         yield {**row, "asin": f"TOO-LONG-{rng.randrange(10_000):04d}"}
 
 
-def _product(asin: str, rng: random.Random, instructed: bool) -> tuple[Row, Row, list[Row]]:
+def _product(asin: str, rng: random.Random, with_instruction: bool) -> tuple[Row, Row, list[Row]]:
     department = rng.choice(DEPARTMENTS)
     kind = rng.choice(department.kinds)
-    brand, audience = rng.choice(_BRANDS), rng.choice(department.audiences)
+    brand = rng.choice(_BRANDS)
+    audience = rng.choice(department.audiences)
     attributes = rng.sample(department.attributes, rng.randint(3, 5))
     first, second = attributes[:2]
     title = f"{brand} {first} {kind.name} for {audience}, {second}"
@@ -247,10 +249,12 @@ def _product(asin: str, rng: random.Random, instructed: bool) -> tuple[Row, Row,
         "images": [f"https://images.invalid/{asin}.jpg"],
         "brand": brand,
     }
-    annotation: Row = {"attributes": attributes} if rng.random() < 0.98 or instructed else {}
+    annotation: Row = {}
+    if rng.random() < 0.98 or with_instruction:
+        annotation["attributes"] = attributes
     words = {"kind": kind.name, "first": first, "second": second, "audience": audience}
     human: list[Row] = []
-    if instructed:
+    if with_instruction:
         annotation["instruction"] = rng.choice(_REQUESTS).format(**words)
         annotation["instruction_attributes"] = [first, second]
         for _ in range(rng.randint(1, 2)):
@@ -258,14 +262,14 @@ def _product(asin: str, rng: random.Random, instructed: bool) -> tuple[Row, Row,
     return row, annotation, human
 
 
-def _options(kind: ProductKind, rng: random.Random) -> Offered | None:
-    options: Offered = {}
+def _options(kind: ProductKind, rng: random.Random) -> OptionTable | None:
+    options: OptionTable = {}
     for choice in kind.options:
         name, values = _CHOICES[choice]
         if rng.random() < 0.1:  # so that products of one kind differ in their options
             continue
-        chosen = sorted(rng.sample(range(len(values)), rng.randint(2, 4)))
-        options[name.title()] = [{"value": values[i], "image": None} for i in chosen]
+        indexes = sorted(rng.sample(range(len(values)), rng.randint(2, 4)))
+        options[name.title()] = [{"value": values[i], "image": None} for i in indexes]
     if rng.random() < 0.03:
         options["Special Offer"] = None
     return options or None
@@ -292,11 +296,13 @@ def _description(kind: ProductKind, brand: str, audience: str, attributes: list[
     return sentences if rng.random() < 0.05 else " ".join(sentences)
 
 
-def _human_instruction(words: dict[str, str], options: Offered | None, rng: random.Random) -> Row:
-    wanted = [rng.choice(values)["value"].replace("/", " | ").lower() for values in (options or {}).values() if values]
-    said = f" in {' and '.join(wanted)}" if wanted else ""
+def _human_instruction(words: dict[str, str], options: OptionTable | None, rng: random.Random) -> Row:
+    option_values = [
+        rng.choice(values)["value"].replace("/", " | ").lower() for values in (options or {}).values() if values
+    ]
+    options_text = f" in {' and '.join(option_values)}" if option_values else ""
     return {
-        "instruction": rng.choice(_HUMAN_REQUESTS).format(**words, options=said),
+        "instruction": rng.choice(_HUMAN_REQUESTS).format(**words, options=options_text),
         "instruction_attributes": [words["first"], words["second"]],
-        "instruction_options": [" ".join(value.split()) for value in wanted],
+        "instruction_options": [" ".join(value.split()) for value in option_values],
     }

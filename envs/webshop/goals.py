@@ -17,16 +17,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from gagpo.envs.webshop.catalogue import MISSING_PRICE, Instruction, Product, tidy_option
-from gagpo.envs.webshop.texts import LONGEST_NAME, LONGEST_OPTION, tidy, tidy_all
+from gagpo.envs.webshop.texts import MAX_NAME_LENGTH, MAX_OPTION_LENGTH, tidy, tidy_all
 
 KINDS = ("synthetic", "human")
 SHUFFLE_SEED = 233
-TEST, VALIDATION = 500, 1_000
-OFFICIAL_FROM = 3_000
+TEST_SIZE = 500
+VALIDATION_SIZE = 1_000
+OFFICIAL_FROM = 3_000  # goals; with fewer, the official sizes would leave little for training
 BUDGETS = tuple(10.0 * n for n in range(1, 100))
 NO_BUDGET = 1_000_000.0
-MOST_COMBINATIONS = 1_000
-MOST_GOALS = 50_000  # per kind and catalogue, because every worker keeps the list of task ids in memory
+MAX_COMBINATIONS = 1_000
+MAX_GOALS = 50_000  # per kind and catalogue, because every worker keeps the list of task ids in memory
 
 
 @dataclass(frozen=True)
@@ -52,39 +53,47 @@ class Goal:
 
     def tidy(self) -> Goal:
         """This goal with its texts cleaned and cut, as the product's are."""
-        request = tidy(self.request, LONGEST_NAME)
-        options = tuple((tidy(name, LONGEST_OPTION), tidy_option(value)) for name, value in self.options)
+        request = tidy(self.request, MAX_NAME_LENGTH)
+        options = tuple((tidy(name, MAX_OPTION_LENGTH), tidy_option(value)) for name, value in self.options)
         instruction = self.instruction
         if (request, options) != (self.request, self.options):
             # Human instructions state the options in their own words.
-            listed = options if self.instruction == instruction_text(self.request, self.options, self.budget) else ()
-            instruction = instruction_text(request, listed, self.budget)
+            if self.instruction == instruction_text(self.request, self.options, self.budget):
+                options_in_text = options
+            else:
+                options_in_text = ()
+            instruction = instruction_text(request, options_in_text, self.budget)
         return replace(
             self,
             instruction=instruction,
             request=request,
             options=options,
-            attributes=tidy_all(self.attributes, LONGEST_NAME),
-            type=tidy(self.type, LONGEST_NAME),
+            attributes=tidy_all(self.attributes, MAX_NAME_LENGTH),
+            type=tidy(self.type, MAX_NAME_LENGTH),
         )
 
 
 def instruction_text(request: str, options: Iterable[tuple[str, str]], budget: float) -> str:
     """A request followed by its options and its budget."""
-    chosen = ", and ".join(f"{name}: {value}" for name, value in options)
-    limit = "" if budget == NO_BUDGET else f", and price lower than {budget:.2f} dollars"
-    return f"{request}{' with ' + chosen if chosen else ''}{limit}"
+    options_text = ", and ".join(f"{name}: {value}" for name, value in options)
+    if budget == NO_BUDGET:
+        limit = ""
+    else:
+        limit = f", and price lower than {budget:.2f} dollars"
+    return f"{request}{' with ' + options_text if options_text else ''}{limit}"
 
 
 def price_of(product: Product, rng: random.Random) -> float:
     """The price that counts: uniform in a range, 100 dollars when missing."""
     if not product.prices:
         return MISSING_PRICE
-    return product.prices[0] if len(product.prices) == 1 else rng.uniform(*product.prices)
+    if len(product.prices) == 1:
+        return product.prices[0]
+    return rng.uniform(*product.prices)
 
 
 def product_rng(asin: str, seed: int) -> random.Random:
-    """The product's own random numbers: equal in every process and whatever else the catalogue holds."""
+    """The product's own random numbers: the same in every process, and independent of the other products."""
     return random.Random(f"webshop:{seed}:{asin}")
 
 
@@ -93,10 +102,10 @@ def budget_for(price: float, rng: random.Random) -> tuple[float, str]:
 
     From 980 dollars on, fewer than two multiples below 1,000 remain: there is no budget and no text.
     """
-    above = [budget for budget in BUDGETS if budget > price][:4]
-    if len(above) < 2:
+    larger_budgets = [budget for budget in BUDGETS if budget > price][:4]
+    if len(larger_budgets) < 2:
         return NO_BUDGET, ""
-    budget = max(rng.sample(above, 2))
+    budget = max(rng.sample(larger_budgets, 2))
     return budget, instruction_text("", (), budget)
 
 
@@ -128,18 +137,20 @@ def _combinations(
     values: list[tuple[str, ...]], rng: random.Random, counts: Counter[str] | None
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
     number = math.prod(map(len, values))
-    if number <= MOST_COMBINATIONS:
+    if number <= MAX_COMBINATIONS:
         yield from enumerate(itertools.product(*values))
         return
     if counts is not None:
         counts["products_with_too_many_options"] += 1
-    wanted: set[int] = set()
-    while len(wanted) < MOST_COMBINATIONS:
-        wanted.add(rng.randrange(number))
-    for n in sorted(wanted):
-        rest, combination = n, []
+    numbers: set[int] = set()
+    while len(numbers) < MAX_COMBINATIONS:
+        numbers.add(rng.randrange(number))
+    for n in sorted(numbers):
+        # n in the mixed radix of the numbers of choices: the n-th combination of itertools.product.
+        quotient = n
+        combination = []
         for choices in reversed(values):
-            rest, i = divmod(rest, len(choices))
+            quotient, i = divmod(quotient, len(choices))
             combination.append(choices[i])
         yield n, tuple(reversed(combination))
 
@@ -171,30 +182,30 @@ def digest_of(goal: Goal, catalogue: str) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
-def playable(goals: Iterable[Goal], out_of_reach: set[str], counts: Counter[str]) -> list[Goal]:
+def solvable_goals(goals: Iterable[Goal], unsolvable_ids: set[str], counts: Counter[str]) -> list[Goal]:
     """The ``goals``, cleaned, that can be solved.
 
-    Leaves out goals whose id is ``out_of_reach``, goals with an option that has no label to click or without
+    Leaves out goals with an id in ``unsolvable_ids``, goals with an option that has no label to click or without
     attributes, and goals with the same words as another.
     """
-    kept = []
+    solvable = []
     for goal in map(Goal.tidy, goals):
         if not all(value for _, value in goal.options) or not goal.attributes:
             counts["goals_that_name_nothing"] += 1
-        elif goal.id in out_of_reach:
+        elif goal.id in unsolvable_ids:
             counts["goals_out_of_reach"] += 1
         else:
-            kept.append(goal)
-    return without_doubles(kept, counts)
+            solvable.append(goal)
+    return unique_goals(solvable, counts)
 
 
-def without_doubles(goals: Iterable[Goal], counts: Counter[str]) -> list[Goal]:
+def unique_goals(goals: Iterable[Goal], counts: Counter[str]) -> list[Goal]:
     """The first goal of each instruction: the same words must not be in two splits."""
-    kept: dict[str, Goal] = {}
+    goal_by_text: dict[str, Goal] = {}
     for goal in goals:
-        if kept.setdefault(" ".join(goal.instruction.lower().split()), goal) is not goal:
+        if goal_by_text.setdefault(" ".join(goal.instruction.lower().split()), goal) is not goal:
             counts["goals_asked_twice"] += 1
-    return list(kept.values())
+    return list(goal_by_text.values())
 
 
 def split_goals(goals: list[Goal]) -> dict[str, list[Goal]]:
@@ -204,7 +215,10 @@ def split_goals(goals: list[Goal]) -> dict[str, list[Goal]]:
     """
     goals = list(goals)
     random.Random(SHUFFLE_SEED).shuffle(goals)
-    official = len(goals) >= OFFICIAL_FROM
-    test, validation = (TEST, VALIDATION) if official else (len(goals) // 6, len(goals) // 3)
-    end = test + validation
+    if len(goals) >= OFFICIAL_FROM:
+        test = TEST_SIZE
+        end = TEST_SIZE + VALIDATION_SIZE
+    else:
+        test = len(goals) // 6
+        end = test + len(goals) // 3
     return {"test": goals[:test], "validation": goals[test:end], "train": goals[end:]}

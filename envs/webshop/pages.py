@@ -13,18 +13,29 @@ from typing import NamedTuple
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.webshop.goals import Goal
 from gagpo.envs.webshop.published import draw, is_hidden, is_random, routed_kind, stops
-from gagpo.envs.webshop.reward import PurchaseScore, judge
+from gagpo.envs.webshop.reward import PurchaseScore, score_purchase
 from gagpo.envs.webshop.store import Store, UnknownProduct
 from gagpo.envs.webshop.texts import clean, visible
 
-INDEX, RESULTS, ITEM, PART, DONE = "index", "results", "item", "part", "done"
+# Kinds of pages
+INDEX = "index"
+RESULTS = "results"
+ITEM = "item"
+PART = "part"
+DONE = "done"
+
+# Labels of buttons
+BACK = "Back to Search"
+PREVIOUS = "< Prev"
+NEXT = "Next >"
+BUY = "Buy Now"
+SEARCH = "Search"
 PARTS = ("Description", "Features", "Reviews")
 ATTRIBUTES = "attributes"
 PUBLISHED_PARTS = (*(part.lower() for part in PARTS), ATTRIBUTES)
 """Labels that open a part in an ``exact`` shop. No button is called ``attributes``, but an option may be."""
-BACK, PREVIOUS, NEXT, BUY, SEARCH = "Back to Search", "< Prev", "Next >", "Buy Now", "Search"
-LONGEST_QUERY = 500
-LONGEST_EXACT_QUERY = 10_000
+MAX_QUERY_LENGTH = 500
+MAX_EXACT_QUERY_LENGTH = 10_000
 CACHED_PAGES = 1_024
 
 
@@ -36,7 +47,7 @@ class PageState(NamedTuple):
     product: number in the store, -1 for none.
     part: one of ``PARTS``, lower-cased, or :data:`ATTRIBUTES`.
     options: chosen (name, value) pairs in the product's order.
-    seen: products visited since the first page; only an ``exact`` shop records them.
+    visited: products visited since the first page; only an ``exact`` shop records them.
     draws: pages of random products shown in the episode, in an ``exact`` shop: each is drawn anew.
     """
 
@@ -47,16 +58,16 @@ class PageState(NamedTuple):
     product: int = -1
     part: str = ""
     options: tuple[tuple[str, str], ...] = ()
-    seen: frozenset[int] = frozenset()
+    visited: frozenset[int] = frozenset()
     draws: int = 0
 
 
-class Piece(NamedTuple):
+class PageElement(NamedTuple):
     """One visible string.
 
     kind: ``text``, ``button``, ``search`` (the button of the search form), ``product`` (a link to it), ``visited`` (a
         link to a product seen before, in an ``exact`` shop), ``option`` or ``chosen``.
-    group: name of the option; None for other pieces.
+    group: name of the option; None for other elements.
     """
 
     text: str
@@ -71,37 +82,37 @@ class Page(NamedTuple):
     """
 
     state: PageState
-    pieces: tuple[Piece, ...]
+    elements: tuple[PageElement, ...]
     clickables: dict[str, int]
     has_search_bar: bool
 
 
-_CONTROLS = (Piece(BACK, "button"), Piece(PREVIOUS, "button"))
-_ITEM_BUTTONS = tuple(Piece(label, "button") for label in (*PARTS, BUY))
+_CONTROLS = (PageElement(BACK, "button"), PageElement(PREVIOUS, "button"))
+_ITEM_BUTTONS = tuple(PageElement(label, "button") for label in (*PARTS, BUY))
 
 
-def texts(*strings: str) -> tuple[Piece, ...]:
-    """The pieces of those ``strings`` that are visible on a page."""
-    seen = (visible(string) for string in strings)
-    return tuple(Piece(string) for string in seen if string is not None)
+def texts(*strings: str) -> tuple[PageElement, ...]:
+    """The elements of those ``strings`` that are visible on a page."""
+    visible_strings = (visible(string) for string in strings)
+    return tuple(PageElement(string) for string in visible_strings if string is not None)
 
 
-def clickables(pieces: Iterable[Piece]) -> dict[str, int]:
-    """The lower-cased labels that can be clicked, each with the index of its piece.
+def clickables(elements: Iterable[PageElement]) -> dict[str, int]:
+    """The lower-cased labels that can be clicked, each with the index of its element.
 
     Buttons and products come first, in page order, then options. A label that occurs twice means the button, or else
     the last option. ``search`` cannot be clicked: a search needs words.
     """
     buttons: dict[str, int] = {}
     options: dict[str, int] = {}
-    for number, (words, kind, group) in enumerate(pieces):
+    for number, (words, kind, group) in enumerate(elements):
         if group is not None:
             options[words.lower()] = number
         elif kind in ("button", "product", "visited"):
             buttons.setdefault(words.lower(), number)
-    found = {**buttons, **options, **buttons} if options else buttons
-    found.pop("search", None)
-    return found
+    labels = {**buttons, **options, **buttons} if options else buttons
+    labels.pop("search", None)
+    return labels
 
 
 def parse_action(action: str, exact: bool = False) -> tuple[str, str] | None:
@@ -128,7 +139,7 @@ def parse_action(action: str, exact: bool = False) -> tuple[str, str] | None:
 
 def regular_query(words: str) -> str:
     """A query as the shop stores it: cleaned, lower-cased, at most 500 characters."""
-    return clean(words.lower(), LONGEST_QUERY)
+    return clean(words.lower(), MAX_QUERY_LENGTH)
 
 
 class Shop:
@@ -164,8 +175,10 @@ class Shop:
             return None
         if not self.exact:
             return self._results_of(state, regular_query(words), 1)
-        query = words.lower()[:LONGEST_EXACT_QUERY]
-        return None if stops(query, len(self.store)) else self._results_of(state, query, 1)
+        query = words.lower()[:MAX_EXACT_QUERY_LENGTH]
+        if stops(query, len(self.store)):
+            return None
+        return self._results_of(state, query, 1)
 
     def click(self, state: PageState, label: str) -> PageState | None:
         """The state after a click on ``label`` (any case), or None if the page has no such label.
@@ -176,13 +189,17 @@ class Shop:
         number = page.clickables.get(label.lower())
         if number is None:
             return None
-        piece = page.pieces[number]
-        return self._press_published(state, piece) if self.exact else self.press(state, piece)
+        element = page.elements[number]
+        if self.exact:
+            return self._press_published(state, element)
+        return self.press(state, element)
 
     def _results_of(self, state: PageState, query: str, page: int) -> PageState:
         """A page of the results of ``query``, reached from ``state``."""
-        after = PageState(state.task, RESULTS, query, page, seen=state.seen, draws=state.draws)
-        return after._replace(draws=state.draws + 1) if self.is_drawn(after) else after
+        after = PageState(state.task, RESULTS, query, page, visited=state.visited, draws=state.draws)
+        if self.is_drawn(after):
+            return after._replace(draws=state.draws + 1)
+        return after
 
     def is_drawn(self, state: PageState) -> bool:
         """Whether the results are random products, others on every page that is shown."""
@@ -192,57 +209,59 @@ class Shop:
         """Whether ``click[label]`` is parsed as a click on ``label``; with brackets it is not, in an ``exact`` shop."""
         return parse_action(f"click[{label}]", self.exact) == ("click", label)
 
-    def press(self, state: PageState, piece: Piece) -> PageState:
-        """The state after pressing a clickable piece of the page of ``state``."""
-        if piece.kind in ("product", "visited"):
-            return state._replace(kind=ITEM, product=self.store.number(piece.text))
-        if piece.group is not None:
-            return self._choose(state, piece.group, piece.text)
-        if piece.text == BACK:
+    def press(self, state: PageState, element: PageElement) -> PageState:
+        """The state after pressing a clickable element of the page of ``state``."""
+        if element.kind in ("product", "visited"):
+            return state._replace(kind=ITEM, product=self.store.number(element.text))
+        if element.group is not None:
+            return self._choose(state, element.group, element.text)
+        if element.text == BACK:
             return PageState(state.task)
-        if piece.text == BUY:
-            return PageState(state.task, DONE, product=state.product, options=state.options, seen=state.seen)
-        if piece.text == NEXT:
+        if element.text == BUY:
+            return PageState(state.task, DONE, product=state.product, options=state.options, visited=state.visited)
+        if element.text == NEXT:
             return state._replace(page=state.page + 1)
-        if piece.text == PREVIOUS and state.kind == RESULTS:
+        if element.text == PREVIOUS and state.kind == RESULTS:
             return state._replace(page=state.page - 1)
-        if piece.text == PREVIOUS and state.kind == PART:
+        if element.text == PREVIOUS and state.kind == PART:
             return state._replace(kind=ITEM, part="")
-        if piece.text == PREVIOUS:
-            return PageState(state.task, RESULTS, state.query, state.page, seen=state.seen)
-        return state._replace(kind=PART, part=piece.text.lower())
+        if element.text == PREVIOUS:
+            return PageState(state.task, RESULTS, state.query, state.page, visited=state.visited)
+        return state._replace(kind=PART, part=element.text.lower())
 
-    def _press_published(self, state: PageState, piece: Piece) -> PageState | None:
-        """The state after pressing a piece by the published rules, which go by its label before its kind."""
-        label = piece.text.lower()
+    def _press_published(self, state: PageState, element: PageElement) -> PageState | None:
+        """The state after pressing an element by the published rules, which go by its label before its kind."""
+        label = element.text.lower()
         if label == BACK.lower():
             return PageState(state.task, draws=state.draws)
         if label == BUY.lower():
             # Without a product, which only a product named like the button can cause, it stops.
-            bought = state._replace(kind=DONE, query="", page=0, part="")
-            return bought if state.product >= 0 else None
+            purchase = state._replace(kind=DONE, query="", page=0, part="")
+            return purchase if state.product >= 0 else None
         if label in (NEXT.lower(), PREVIOUS.lower()):
-            routed = routed_kind(state.kind, state.query, state.options)
-            if routed == RESULTS:
+            routed_page = routed_kind(state.kind, state.query, state.options)
+            if routed_page == RESULTS:
                 return self._results_of(state, state.query, state.page + (1 if label == NEXT.lower() else -1))
             if label == PREVIOUS.lower():
-                if routed == ITEM:
+                if routed_page == ITEM:
                     return self._results_of(state, state.query, state.page)
                 return state._replace(kind=ITEM, part="")
         if label in PUBLISHED_PARTS:
-            return state._replace(kind=PART, part=label) if state.product >= 0 else None
-        if piece.group is not None:
-            return self._choose(state, piece.group, piece.text)
+            if state.product >= 0:
+                return state._replace(kind=PART, part=label)
+            return None
+        if element.group is not None:
+            return self._choose(state, element.group, element.text)
         try:
             number = self.store.number(label.upper())
         except UnknownProduct:  # an asin with lower-case letters
             return None
-        return state._replace(kind=ITEM, product=number, seen=state.seen | {number})
+        return state._replace(kind=ITEM, product=number, visited=state.visited | {number})
 
     def _choose(self, state: PageState, name: str, value: str) -> PageState:
-        chosen = {**dict(state.options), name: value}
+        options = {**dict(state.options), name: value}
         names = self.store.product(state.product).options
-        return state._replace(options=tuple((name, chosen[name]) for name in names if name in chosen))
+        return state._replace(options=tuple((name, options[name]) for name in names if name in options))
 
     def results(self, state: PageState) -> tuple[int, ...]:
         """The products that the state's query finds, on all pages."""
@@ -257,28 +276,29 @@ class Shop:
     def verdict(self, state: PageState) -> PurchaseScore:
         """The score of the purchase that a ``DONE`` state shows."""
         goal = self.goal(state.task)
-        wanted, bought = self.store.product(self.store.number(goal.asin)), self.store.product(state.product)
-        return judge(goal, wanted, bought, self.store.price(state.product), dict(state.options))
+        goal_product = self.store.product(self.store.number(goal.asin))
+        bought_product = self.store.product(state.product)
+        return score_purchase(goal, goal_product, bought_product, self.store.price(state.product), dict(state.options))
 
     def _page(self, state: PageState) -> Page:
-        pieces = self._pieces(state)
-        return Page(state, pieces, clickables(pieces), any(piece.kind == "search" for piece in pieces))
+        elements = self._elements(state)
+        return Page(state, elements, clickables(elements), any(element.kind == "search" for element in elements))
 
-    def _pieces(self, state: PageState) -> tuple[Piece, ...]:
+    def _elements(self, state: PageState) -> tuple[PageElement, ...]:
         if state.kind == DONE:
             return self._thanks(state)
         instruction = texts(self.goal(state.task).instruction)
         if state.kind == INDEX:
             # The first page of the published environment has one more space.
-            return (Piece("WebShop"), Piece("Instruction: "), *instruction, Piece(SEARCH, "search"))
-        head = (Piece("Instruction:"), *instruction)
+            return (PageElement("WebShop"), PageElement("Instruction: "), *instruction, PageElement(SEARCH, "search"))
+        head = (PageElement("Instruction:"), *instruction)
         if state.kind == RESULTS:
             return (*head, *self._results(state))
         if state.kind == ITEM:
             return (*head, *_CONTROLS, *self._item(state))
         return (*head, *_CONTROLS, *self._part(state))
 
-    def _part(self, state: PageState) -> tuple[Piece, ...]:
+    def _part(self, state: PageState) -> tuple[PageElement, ...]:
         product = self.store.product(state.product)
         if state.part == "description":
             return texts(product.description)
@@ -289,7 +309,7 @@ class Shop:
             return texts(*attributes, product.category, product.query, product.product_category)
         return ()
 
-    def _thanks(self, state: PageState) -> tuple[Piece, ...]:
+    def _thanks(self, state: PageState) -> tuple[PageElement, ...]:
         score = str(self.verdict(state).reward)
         if not self.exact:
             return texts("Thank you for shopping with us!", "Your score (min 0.0, max 1.0)", score)
@@ -297,52 +317,54 @@ class Shop:
         options = json.dumps(dict(state.options), sort_keys=True)
         for sign in "<>&'":
             options = options.replace(sign, f"\\u{ord(sign):04x}")
-        bought = self.store.product(state.product).asin
+        asin = self.store.product(state.product).asin
         return texts(
             *("Thank you for shopping with us!", "Your code: ", "None", " (Paste it in your MTurk interface.)"),
-            *("Purchased", "asin", bought, "options", options, "attrs", "None", "category", "None", "query", "None"),
+            *("Purchased", "asin", asin, "options", options, "attrs", "None", "category", "None", "query", "None"),
             *("product category", "None", "Target", "asin", "options", "attrs", "price upper", "instuction text"),
             *("category", "product category", "query", "Goal ", "None", "Reward", "Your score (min 0.0, max 1.0)"),
             *(score, "Reward Details ", "None"),
         )
 
-    def _results(self, state: PageState) -> list[Piece]:
+    def _results(self, state: PageState) -> list[PageElement]:
         products = self.results(state)
-        pieces = [Piece(BACK, "button"), Piece(f"Page {state.page} (Total results: {len(products)})")]
+        elements = [PageElement(BACK, "button"), PageElement(f"Page {state.page} (Total results: {len(products)})")]
         if state.page > 1:
-            pieces.append(Piece(PREVIOUS, "button"))
-        pieces.append(Piece(NEXT, "button"))
+            elements.append(PageElement(PREVIOUS, "button"))
+        elements.append(PageElement(NEXT, "button"))
         first = (state.page - 1) * self.results_per_page  # a misrouted click can lead to page 0, which is empty
         for number in products[first : first + self.results_per_page] if first >= 0 else ():
             product, *facts = self._card(number)
-            pieces += [product._replace(kind="visited") if number in state.seen else product, *facts]
-        return pieces
+            elements += [product._replace(kind="visited") if number in state.visited else product, *facts]
+        return elements
 
-    def _make_card(self, number: int) -> tuple[Piece, ...]:
+    def _make_card(self, number: int) -> tuple[PageElement, ...]:
         """A product in a list of results."""
         product = self.store.product(number)
-        return (Piece(product.asin, "product"), *texts(product.title, product.price_tag))
+        return (PageElement(product.asin, "product"), *texts(product.title, product.price_tag))
 
-    def _item(self, state: PageState) -> tuple[Piece, ...]:
+    def _item(self, state: PageState) -> tuple[PageElement, ...]:
         product = self.store.product(state.product)
         options = self._options(state.product)
         if state.options or self.exact:
             options = tuple(p._replace(kind="chosen") if self._is_chosen(state, p) else p for p in options)
         return (*options, *texts(product.title, f"Price: {product.price_tag}", "Rating: N.A."), *_ITEM_BUTTONS)
 
-    def _is_chosen(self, state: PageState, piece: Piece) -> bool:
+    def _is_chosen(self, state: PageState, element: PageElement) -> bool:
         """Whether an option is marked as clicked.
 
         The published environment searches the page's address, which holds the query and the options as JSON, for the
         quoted value: it misses non-ASCII letters and also marks equal values of other options.
         """
-        if piece.group is None or not self.exact:
-            return (piece.group, piece.text) in state.options
-        return f'"{piece.text}"' in f"{'+'.join(state.query.split(' '))}/{state.page}/{json.dumps(dict(state.options))}"
+        if element.group is None or not self.exact:
+            return (element.group, element.text) in state.options
+        return (
+            f'"{element.text}"' in f"{'+'.join(state.query.split(' '))}/{state.page}/{json.dumps(dict(state.options))}"
+        )
 
-    def _make_options(self, number: int) -> tuple[Piece, ...]:
+    def _make_options(self, number: int) -> tuple[PageElement, ...]:
         """The options of a product, none of them chosen."""
-        pieces: list[Piece] = []
+        elements: list[PageElement] = []
         for name, values in self.store.product(number).options.items():
-            pieces += [*texts(name), *(Piece(value, "option", name) for value in values if value)]
-        return tuple(pieces)
+            elements += [*texts(name), *(PageElement(value, "option", name) for value in values if value)]
+        return tuple(elements)

@@ -14,8 +14,11 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping, Sequence
 
-DRAWN = 50
-RANDOM, ATTRIBUTE, CATEGORY, QUERY = "<r>", "<a>", "<c>", "<q>"
+RANDOM_PRODUCTS = 50
+RANDOM = "<r>"
+ATTRIBUTE = "<a>"
+CATEGORY = "<c>"
+QUERY = "<q>"
 _PAGE_NAMES = {"results": "search_results", "item": "item_page", "part": "item_sub_page"}
 
 
@@ -27,12 +30,12 @@ def is_hidden(query: str) -> bool:
 def stops(query: str, products: int) -> bool:
     """Whether the published environment stops with an exception at this search of ``products`` products."""
     first = _first_word(query)
-    return first == ATTRIBUTE or query == CATEGORY or (first == RANDOM and products < DRAWN)
+    return first == ATTRIBUTE or query == CATEGORY or (first == RANDOM and products < RANDOM_PRODUCTS)
 
 
 def draw(products: int, seed: str) -> tuple[int, ...]:
     """The numbers of random products. The published environment's generator is shared by the whole program."""
-    return tuple(random.Random(seed).sample(range(products), DRAWN))
+    return tuple(random.Random(seed).sample(range(products), RANDOM_PRODUCTS))
 
 
 class Labels:
@@ -42,14 +45,15 @@ class Labels:
     """
 
     def __init__(self, categories: Mapping[str, Sequence[int]], queries: Mapping[str, Sequence[int]]):
-        self._categories, self._queries = categories, queries
+        self._categories = categories
+        self._queries = queries
 
     def products(self, query: str) -> tuple[int, ...]:
         """The numbers of the products that a hidden search for a category or a query word lists."""
-        first, *others = query.split(" ")
+        first, *words = query.split(" ")
         if first == CATEGORY:
-            return tuple(self._categories.get(others[0].strip(), ()))
-        return tuple(self._queries.get(" ".join(others).strip(), ()))
+            return tuple(self._categories.get(words[0].strip(), ()))
+        return tuple(self._queries.get(" ".join(words).strip(), ()))
 
 
 def is_random(query: str) -> bool:

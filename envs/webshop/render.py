@@ -5,34 +5,35 @@ from __future__ import annotations
 import functools
 from urllib.parse import quote_plus
 
-from gagpo.envs.webshop.pages import DONE, INDEX, PageState, Piece, Shop
+from gagpo.envs.webshop.pages import DONE, INDEX, PageElement, PageState, Shop
 
 ROOT = "/shop"
 
 
-def text(pieces: tuple[Piece, ...]) -> str:
+def text(elements: tuple[PageElement, ...]) -> str:
     """The visible strings, trimmed and joined by ``[SEP]``."""
-    return " [SEP] ".join([piece.text.strip() for piece in pieces])
+    return " [SEP] ".join([element.text.strip() for element in elements])
 
 
-def text_rich(pieces: tuple[Piece, ...]) -> str:
+def text_rich(elements: tuple[PageElement, ...]) -> str:
     """One line per visible string, with marks around clickable ones; the chosen options come first."""
-    chosen, lines = [], []
-    for words, kind, _ in pieces:
+    chosen_lines = []
+    lines = []
+    for words, kind, _ in elements:
         if kind == "text":
             lines.append(words)
         elif kind == "option":
             lines.append(f"  [button] {words} [button_]")
         elif kind == "chosen":
             lines.append(f"  [clicked button] {words} [clicked button_]")
-            chosen.append(f"You have clicked {words}.")
+            chosen_lines.append(f"You have clicked {words}.")
         elif kind == "product":
             lines.append(f"\n[button] {words} [button_]")
         elif kind == "visited":
             lines.append(f"\n[clicked button] {words} [clicked button_]")
         else:
             lines.append(f"[button] {words} [button_]")
-    return "\n".join([*chosen[::-1], *lines, ""])
+    return "\n".join([*chosen_lines[::-1], *lines, ""])
 
 
 def address(shop: Shop, state: PageState) -> str:
@@ -40,11 +41,13 @@ def address(shop: Shop, state: PageState) -> str:
     path = f"{ROOT}/{_quoted(state.task)}"
     if state.kind == INDEX:
         return f"{path}?draws={state.draws}" if state.draws else path
-    fields = [] if state.kind == DONE else [f"q={_quoted(state.query)}", f"page={state.page}"]
+    fields = []
+    if state.kind != DONE:
+        fields += [f"q={_quoted(state.query)}", f"page={state.page}"]
     if state.product >= 0:
         fields.append(f"asin={_quoted(shop.store.product(state.product).asin)}")
     fields += [f"option.{_quoted(name)}={_quoted(value)}" for name, value in state.options]
-    fields += sorted(f"seen={_quoted(shop.store.product(number).asin)}" for number in state.seen)
+    fields += sorted(f"seen={_quoted(shop.store.product(number).asin)}" for number in state.visited)
     fields += [f"draws={state.draws}"] if state.draws else []
     return f"{path}/{state.part or state.kind}?{'&'.join(fields)}"
 

@@ -3,6 +3,14 @@
 ``r = r_type * (n_att + n_opt + [price <= budget]) / (|att| + |opt| + 1)``, 0 to 1; success is ``r == 1``.
 A fuzzy match is a ``token_set_ratio`` above 85 by the library thefuzz, a thin layer over rapidfuzz. This module calls
 rapidfuzz with the same preparation and rounding; a property test compares the two.
+
+The odd rules are kept, because published numbers depend on them:
+
+- A set of words matches any larger set: ``large`` matches ``x-large``, and ``pack of 1`` is close to ``pack of 12``.
+- Colours are found inside other words (``tan`` in ``titanium``), and the first colour of a fixed list replaces a value.
+- An option of a goal may match a chosen value of another option (see :func:`option_matches`).
+- An attribute counts wherever its letters occur in the title, the joined features or the description.
+- The price counts as much as one attribute, and a goal without options only divides by one less.
 """
 
 from __future__ import annotations
@@ -48,35 +56,37 @@ class PurchaseScore:
         return self.reward == 1.0
 
 
-def judge(goal: Goal, wanted: Product, bought: Product, price: float, options: dict[str, str]) -> PurchaseScore:
-    """Score the purchase of ``bought`` for ``goal``.
+def score_purchase(
+    goal: Goal, goal_product: Product, bought_product: Product, price: float, options: dict[str, str]
+) -> PurchaseScore:
+    """Score the purchase of ``bought_product`` for ``goal``.
 
-    wanted: the goal's product.
+    goal_product: the goal's product.
     price: in dollars.
     options: chosen values by name.
     """
-    r_type, title_score = type_score(wanted, bought)
-    attributes = sum(has_attribute(bought, attribute) for attribute in goal.attributes)
-    matched = sum(option_matches(option, options) for option in goal.options)
-    affordable = price <= goal.budget
-    reward = r_type * ((attributes + matched + affordable) / (len(goal.attributes) + len(goal.options) + 1))
+    r_type, title_score = type_score(goal_product, bought_product)
+    attributes = sum(has_attribute(bought_product, attribute) for attribute in goal.attributes)
+    matching_options = sum(option_matches(option, options) for option in goal.options)
+    affordable = price <= goal.budget  # counts as much as one attribute or one option
+    reward = r_type * ((attributes + matching_options + affordable) / (len(goal.attributes) + len(goal.options) + 1))
     return PurchaseScore(
         reward=reward,
         r_type=r_type,
         r_att=attributes / len(goal.attributes),
-        r_option=matched / len(goal.options) if goal.options else None,
+        r_option=matching_options / len(goal.options) if goal.options else None,
         r_price=float(affordable),
         title_score=title_score,
     )
 
 
-def within_reach(goal: Goal, product: Product, price: float) -> bool:
+def is_solvable(goal: Goal, product: Product, price: float) -> bool:
     """Whether buying the product and options that a synthetic goal names earns a reward of 1."""
     goal = goal.tidy()
-    return judge(goal, product, product, price, dict(goal.options)).success
+    return score_purchase(goal, product, product, price, dict(goal.options)).success
 
 
-def type_score(wanted: Product, bought: Product) -> tuple[float, float]:
+def type_score(goal_product: Product, bought_product: Product) -> tuple[float, float]:
     """``(r_type, title_score)``.
 
     title_score: number of distinct nouns in both titles, divided by the number of nouns in the wanted title (with
@@ -84,11 +94,13 @@ def type_score(wanted: Product, bought: Product) -> tuple[float, float]:
     r_type: 0 if title_score is 0, and 0.1 if it is below 0.1. Otherwise 1 if the queries agree, two parts of the
         category path agree, or title_score > 0.2, else 0.5.
     """
-    title_score = len(set(bought.nouns) & set(wanted.nouns)) / len(wanted.nouns) if wanted.nouns else 0.2
+    title_score = 0.2  # what the published rule gives to a title without nouns: not above 0.2, not below 0.1
+    if goal_product.nouns:
+        title_score = len(set(bought_product.nouns) & set(goal_product.nouns)) / len(goal_product.nouns)
     if title_score < 0.1:
         return 0.1 if title_score else 0.0, title_score
-    same_query = bought.query == wanted.query
-    same_category = len(_path(bought.product_category) & _path(wanted.product_category)) >= 2
+    same_query = bought_product.query == goal_product.query
+    same_category = len(_path(bought_product.product_category) & _path(goal_product.product_category)) >= 2
     return 1.0 if same_query or same_category or title_score > 0.2 else 0.5, title_score
 
 
@@ -99,7 +111,7 @@ def _path(product_category: str) -> frozenset[str]:
 
 def has_attribute(product: Product, attribute: str) -> bool:
     """Whether an attribute of ``product`` is a fuzzy match of ``attribute``, or a text contains it."""
-    if any(alike(own, attribute) for own in product.attributes):
+    if any(is_fuzzy_match(product_attribute, attribute) for product_attribute in product.attributes):
         return True
     return (
         attribute in product.title.lower()
@@ -108,8 +120,8 @@ def has_attribute(product: Product, attribute: str) -> bool:
     )
 
 
-def option_matches(wanted: tuple[str, str], chosen: dict[str, str]) -> bool:
-    """Whether one of the ``chosen`` values satisfies the ``wanted`` (name, value).
+def option_matches(goal_option: tuple[str, str], chosen_options: dict[str, str]) -> bool:
+    """Whether one of ``chosen_options`` satisfies ``goal_option``, a (name, value).
 
     The published rule compares every chosen value, whatever its name, with :func:`option_text`. If the goal gives no
     name (human goals), ``x-large`` is accepted for ``large``. If it does (synthetic goals), the name is compared, too:
@@ -118,12 +130,12 @@ def option_matches(wanted: tuple[str, str], chosen: dict[str, str]) -> bool:
     >>> option_matches(("", "large"), {"size": "x-large"}), option_matches(("size", "large"), {"size": "x-large"})
     (True, False)
     """
-    name, value = wanted
+    name, value = goal_option
     text = option_text(name, value)
-    return any(alike(colour_of(own), text) for own in chosen.values())
+    return any(is_fuzzy_match(colour_of(chosen_value), text) for chosen_value in chosen_options.values())
 
 
-def same(first: str, second: str) -> bool:
+def same_words(first: str, second: str) -> bool:
     """Whether two option values have the same words, whatever the spaces between them."""
     return first == second or first.split() == second.split()
 
@@ -150,7 +162,7 @@ def colour_of(value: str) -> str:
 
 
 @functools.lru_cache(maxsize=65_536)
-def alike(first: str, second: str) -> bool:
+def is_fuzzy_match(first: str, second: str) -> bool:
     """Whether the two texts are a fuzzy match."""
     return similarity(first, second) > MATCH_ABOVE
 

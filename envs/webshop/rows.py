@@ -15,7 +15,7 @@ from pathlib import Path
 from gagpo.base.errors import GagpoError
 
 CHUNK = 1 << 20
-LARGEST_ROW = 64 << 20  # characters; a longer row means a broken file
+MAX_ROW = 64 << 20  # characters; a longer row means a broken file
 
 _BLANK = re.compile(r"[ \t\r\n]*")
 _AFTER_VALUE = frozenset(" \t\r\n,:]}")
@@ -73,9 +73,9 @@ class _RowReader:
     def open(self, bracket: str) -> None:
         first = self.peek()
         if first != bracket:
-            found = _SHAPES.get(first, "something else") if first else "nothing"
+            content = _SHAPES.get(first, "something else") if first else "nothing"
             raise CatalogueError(
-                f"{self.path}: expected {self.expected} ({_SHAPES[bracket]}), found {found}; were two files mixed up?"
+                f"{self.path}: expected {self.expected} ({_SHAPES[bracket]}), found {content}; were two files mixed up?"
             )
         self.position += 1
 
@@ -109,7 +109,7 @@ class _RowReader:
     def value(self, row: int) -> object:
         self.row = row
         self.peek()
-        wanted = CHUNK
+        size = CHUNK
         while True:
             reason = "unterminated value"
             try:
@@ -125,10 +125,10 @@ class _RowReader:
             if complete:
                 self.position = end
                 return value
-            if self.ended or len(self.buffer) - self.position > LARGEST_ROW:
+            if self.ended or len(self.buffer) - self.position > MAX_ROW:
                 raise CatalogueError(f"{self.path}, row {row}: broken JSON ({reason})")
-            self._more(wanted)
-            wanted *= 2
+            self._more(size)
+            size *= 2  # a long row is parsed again after every read; doubling keeps the total linear in its length
 
     def _more(self, size: int) -> None:
         data = self._file.read(size)
@@ -136,9 +136,9 @@ class _RowReader:
         try:
             text = self._decode(data, final=self.ended)
         except UnicodeDecodeError as error:
-            where = self._bytes + error.start
+            byte = self._bytes + error.start
             raise CatalogueError(
-                f"{self.path}, after row {self.row}: not UTF-8 (near byte {where}); save the file as UTF-8"
+                f"{self.path}, after row {self.row}: not UTF-8 (near byte {byte}); save the file as UTF-8"
             ) from None
         self._bytes += len(data)
         self.buffer = self.buffer[self.position :] + text

@@ -31,7 +31,8 @@ def _decode(byte: int) -> int:
     """Lucene's ``SmallFloat.byte4ToInt``: the first 24 numbers, then unsigned floats with a mantissa of four bits."""
     if byte < 24:
         return byte
-    mantissa, shift = (byte - 24) & 7, ((byte - 24) >> 3) - 1
+    mantissa = (byte - 24) & 7
+    shift = ((byte - 24) >> 3) - 1
     return 24 + (mantissa if shift < 0 else (mantissa | 8) << shift)
 
 
@@ -126,9 +127,9 @@ class IndexBuilder:
         length_D = np.array([len(row) for row in self._rows])
         documents = max(int((length_D > 0).sum()), 1)
         norm_D = K1 * (1 - B + B * lucene_lengths(length_D) / max(length_D.sum() / documents, 1e-9))
-        having = np.diff(matrix["indptr"])
-        idf = np.log1p((documents - having + 0.5) / (having + 0.5))
-        word = np.repeat(np.arange(len(having)), having)
+        document_frequency = np.diff(matrix["indptr"])
+        idf = np.log1p((documents - document_frequency + 0.5) / (document_frequency + 0.5))
+        word = np.repeat(np.arange(len(document_frequency)), document_frequency)
         place = word * len(length_D) + matrix["indices"]
         pairs = np.concatenate(self._rows) * np.int64(len(length_D)) + np.repeat(np.arange(len(length_D)), length_D)
         places, times = np.unique(pairs, return_counts=True)
@@ -161,7 +162,7 @@ class SearchIndex:
         scores = self._engine.get_scores_from_ids(terms)
         candidates = np.flatnonzero(scores > 0)
         if len(candidates) > RESULTS:
-            least = np.partition(scores[candidates], -RESULTS)[-RESULTS]
-            candidates = candidates[scores[candidates] >= least]
+            threshold = np.partition(scores[candidates], -RESULTS)[-RESULTS]
+            candidates = candidates[scores[candidates] >= threshold]
         order = np.lexsort((candidates, -scores[candidates]))[:RESULTS]
         return tuple(int(i) for i in candidates[order])

@@ -16,7 +16,7 @@ import hashlib
 import json
 import mmap
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,28 +26,36 @@ import numpy as np
 from gagpo.base import durable, lock
 from gagpo.base.errors import GagpoError
 from gagpo.envs.tasks import Task, TaskSet, UnknownTask
-from gagpo.envs.webshop.catalogue import Product, Sources, read_annotations, read_humans, read_products
+from gagpo.envs.webshop.catalogue import (
+    Annotation,
+    Instruction,
+    Product,
+    Sources,
+    read_annotations,
+    read_humans,
+    read_products,
+)
 from gagpo.envs.webshop.goals import (
     KINDS,
-    MOST_GOALS,
+    MAX_GOALS,
     Goal,
     digest_of,
     human_goals,
-    playable,
     price_of,
     product_rng,
+    solvable_goals,
     split_goals,
     synthetic_goals,
 )
 from gagpo.envs.webshop.published import Labels
-from gagpo.envs.webshop.reward import within_reach
+from gagpo.envs.webshop.reward import is_solvable
 from gagpo.envs.webshop.rows import CatalogueError
 from gagpo.envs.webshop.search import IndexBuilder, SearchIndex, searched_text
 from gagpo.envs.webshop.tagger import Tagger, default_tagger
 
-FORMAT = 2
+FORMAT = 2  # part of the folder's name: another version never opens these files
 CACHED_PRODUCTS = 2_048
-MAX_HASHED = 512 << 20  # bytes; opening a larger store only compares the file sizes
+MAX_HASHED = 512 << 20  # bytes; of a larger store only the file sizes are compared, because hashing it takes seconds
 LOCK_TIMEOUT = 3_600.0  # seconds; the full catalogue takes minutes to build
 
 _LABELS = "labels.json"
@@ -179,7 +187,9 @@ class Store:
 
 
 def _kind_of(task: str) -> str:
-    return "human" if task.rpartition("-")[2].startswith("h") else "synthetic"
+    if task.rpartition("-")[2].startswith("h"):
+        return "human"
+    return "synthetic"
 
 
 @functools.cache
@@ -220,12 +230,49 @@ def store_for(sources: Sources, root: Path, seed: int = 0, tagger: Tagger | None
     return build_once(root / f"store-{key}", lambda folder: _build(folder, sources, seed, tagger))
 
 
+class _GoalCollector:
+    """Makes the goals of products, in catalogue order.
+
+    goals: by kind; at most ``MAX_GOALS`` of each.
+    unsolvable_ids: ids of goals for which even their own product does not earn a reward of 1.
+    counts: what is left out, by reason.
+    """
+
+    def __init__(self, seed: int, counts: Counter[str]):
+        self.seed = seed
+        self.counts = counts
+        self.goals: dict[str, list[Goal]] = {kind: [] for kind in KINDS}
+        self.unsolvable_ids: set[str] = set()
+
+    def add(self, product: Product, annotation: Annotation | None, human_instructions: Sequence[Instruction]) -> float:
+        """Add the goals of ``product``; returns its price in dollars."""
+        rng = product_rng(product.asin, self.seed)
+        price = price_of(product, rng)
+        if annotation and annotation.instruction:
+            if annotation.instruction.attributes:
+                goals = list(synthetic_goals(product, annotation.instruction, price, rng, self.counts))
+                self.goals["synthetic"] += goals
+                cleaned = product.tidy()
+                self.unsolvable_ids.update(goal.id for goal in goals if not is_solvable(goal, cleaned, price))
+            else:
+                self.counts["instructions_without_attributes"] += 1
+        # A separate generator, because synthetic instructions must not change the human goals.
+        human_rng = product_rng(f"{product.asin}:human", self.seed)
+        self.goals["human"] += human_goals(product, human_instructions, price, human_rng)
+        for goals in self.goals.values():
+            # Published product files are in random order, so the first goals are a fair sample.
+            self.counts["goals_too_many"] += len(goals[MAX_GOALS:])
+            self.unsolvable_ids.difference_update(goal.id for goal in goals[MAX_GOALS:])
+            del goals[MAX_GOALS:]
+        return price
+
+
 def _build(folder: Path, sources: Sources, seed: int, tagger: Tagger) -> None:
+    """Write the store of ``sources`` into ``folder``, reading the product file once."""
     counts: Counter[str] = Counter()
     annotations = read_annotations(sources.attributes)
     humans = read_humans(sources.humans) if sources.humans else {}
-    goals: dict[str, list[Goal]] = {kind: [] for kind in KINDS}
-    out_of_reach: set[str] = set()
+    collector = _GoalCollector(seed, counts)
     asins: list[str] = []
     prices: list[float] = []
     index = IndexBuilder()
@@ -236,46 +283,23 @@ def _build(folder: Path, sources: Sources, seed: int, tagger: Tagger) -> None:
             content.update(blob)
             writer.add(blob)
             asins.append(product.asin)
-            seen = product.tidy()
-            index.add(searched_text(seen))
-            rng = product_rng(product.asin, seed)
-            price = price_of(product, rng)
-            prices.append(price)
-            annotation = annotations.get(product.asin)
-            if annotation and annotation.instruction:
-                if annotation.instruction.attributes:
-                    made = list(synthetic_goals(product, annotation.instruction, price, rng, counts))
-                    goals["synthetic"] += made
-                    out_of_reach.update(goal.id for goal in made if not within_reach(goal, seen, price))
-                else:
-                    counts["instructions_without_attributes"] += 1
-            # A separate generator, because synthetic instructions must not change the human goals.
-            human_rng = product_rng(f"{product.asin}:human", seed)
-            goals["human"] += human_goals(product, humans.get(product.asin, ()), price, human_rng)
-            for kind in KINDS:
-                # Published product files are in random order, so the first goals are a fair sample.
-                counts["goals_too_many"] += len(goals[kind][MOST_GOALS:])
-                out_of_reach.difference_update(goal.id for goal in goals[kind][MOST_GOALS:])
-                del goals[kind][MOST_GOALS:]
+            index.add(searched_text(product.tidy()))
+            prices.append(collector.add(product, annotations.get(product.asin), humans.get(product.asin, ())))
     if not asins:
         raise CatalogueError(f"{sources.products}: has no usable product (left out: {dict(counts) or 'none'})")
-    for path, named in ((sources.attributes, annotations), (sources.humans, humans)):
-        if named and not named.keys() & set(asins):
+    for path, rows in ((sources.attributes, annotations), (sources.humans, humans)):
+        if rows and not rows.keys() & set(asins):
             raise CatalogueError(f"{path}: names no product of {sources.products.name}; were two data sets mixed up?")
     index.save(folder / "index")
     _write_asins(folder, asins)
     np.save(folder / "prices.npy", np.array(prices, np.float64))
-    numbers, exact_numbers = {}, {}
-    for kind in KINDS:
-        # All goals are stored. ``exact`` lists all of them, the default lists the playable ones.
-        kept = playable(goals[kind], out_of_reach, counts)
-        numbers[kind], exact_numbers[kind] = len(kept), len(goals[kind])
-        with _BlobWriter(folder, f"goals-{kind}") as writer:
-            for goal in goals[kind]:
-                writer.add(json.dumps(goal.__dict__, ensure_ascii=False).encode())
-        places = {goal.id: number for number, goal in enumerate(goals[kind])}
-        _write_tasks(folder / f"tasks-{kind}.json", split_goals(kept), places, content.hexdigest())
-        _write_tasks(folder / f"tasks-{kind}-exact.json", split_goals(goals[kind]), places, content.hexdigest())
+    numbers = {}
+    exact_numbers = {}
+    for kind, goals in collector.goals.items():
+        solvable = solvable_goals(goals, collector.unsolvable_ids, counts)
+        _write_goals(folder, kind, goals, solvable, content.hexdigest())
+        numbers[kind] = len(solvable)
+        exact_numbers[kind] = len(goals)
     manifest = {
         "format": FORMAT,
         "products": len(asins),
@@ -285,11 +309,24 @@ def _build(folder: Path, sources: Sources, seed: int, tagger: Tagger) -> None:
         "seed": seed,
         "content": content.hexdigest(),
         "sources": str(sources.products),
-        "left_out": {what: number for what, number in counts.items() if number},
+        "left_out": {reason: number for reason, number in counts.items() if number},
         "files": {str(path.relative_to(folder)): _fingerprint(path) for path in sorted(folder.rglob("*.*"))},
     }
     manifest["seal"] = _seal(manifest)
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+
+
+def _write_goals(folder: Path, kind: str, goals: list[Goal], solvable: list[Goal], catalogue: str) -> None:
+    """Write all ``goals``, and two lists of tasks: all goals for ``exact`` environments, ``solvable`` ones for others.
+
+    catalogue: hash of the catalogue, part of the tasks' digests.
+    """
+    with _BlobWriter(folder, f"goals-{kind}") as writer:
+        for goal in goals:
+            writer.add(json.dumps(goal.__dict__, ensure_ascii=False).encode())
+    places = {goal.id: number for number, goal in enumerate(goals)}
+    _write_tasks(folder / f"tasks-{kind}.json", split_goals(solvable), places, catalogue)
+    _write_tasks(folder / f"tasks-{kind}-exact.json", split_goals(goals), places, catalogue)
 
 
 def _tagged(products: Iterator[Product], tagger: Tagger) -> Iterator[Product]:
@@ -334,8 +371,8 @@ def _fingerprint(path: Path) -> tuple[int, str]:
 
 def _seal(manifest: dict[str, Any]) -> str:
     """The SHA-256 of everything else in the manifest."""
-    rest = {key: value for key, value in manifest.items() if key != "seal"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+    content = {key: value for key, value in manifest.items() if key != "seal"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _verified_manifest(folder: Path) -> dict[str, Any]:
@@ -347,12 +384,12 @@ def _verified_manifest(folder: Path) -> dict[str, Any]:
         if manifest["seal"] != _seal(manifest):
             raise ValueError("its content was changed after it was written")
         files = manifest["files"]
-        hashed = sum(size for size, _ in files.values()) <= MAX_HASHED
+        is_hashed = sum(size for size, _ in files.values()) <= MAX_HASHED
         for name, (size, digest) in files.items():
             path = folder / name
             if path.stat().st_size != size:
                 raise ValueError(f"{path.stat().st_size} bytes instead of {size}")
-            if hashed and _fingerprint(path)[1] != digest:
+            if is_hashed and _fingerprint(path)[1] != digest:
                 raise ValueError("its content was changed after it was written")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _unusable(folder, f"{name}: ", error) from None
@@ -360,7 +397,10 @@ def _verified_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _unusable(folder: Path, place: str, error: Exception) -> CatalogueError:
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    if isinstance(error, OSError) and error.strerror:
+        reason = error.strerror
+    else:
+        reason = str(error)
     if isinstance(error, KeyError):
         reason = f"lacks {reason}"
     return CatalogueError(f"{folder}: not a usable store ({place}{reason}); delete the folder to rebuild it")
@@ -397,10 +437,13 @@ class _Blobs:
     def __init__(self, folder: Path, name: str):
         self._offsets = _mapped(folder / f"{name}.npy")
         with (folder / f"{name}.bin").open("rb") as file:
-            # An empty file cannot be mapped.
-            self._data: mmap.mmap | bytes = (
-                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if self._offsets[-1] else b""
-            )
+            # Mapped read-only: worker processes share the pages, and only those that are read take memory. An empty
+            # file cannot be mapped.
+            self._data: mmap.mmap | bytes
+            if self._offsets[-1]:
+                self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            else:
+                self._data = b""
 
     def __len__(self) -> int:
         return len(self._offsets) - 1

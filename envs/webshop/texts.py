@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 
 # Longer texts are cut. Real rows are shorter; a hostile row must not produce an unreadable page.
-LONGEST_NAME = 1_000
-LONGEST_TEXT = 20_000
-LONGEST_OPTION = 200
-MOST_BULLETS = 100
-MOST_OPTION_NAMES = 30
-MOST_OPTION_VALUES = 1_000
+MAX_NAME_LENGTH = 1_000
+MAX_TEXT_LENGTH = 20_000
+MAX_OPTION_LENGTH = 200
+MAX_BULLETS = 100
+MAX_OPTION_NAMES = 30
+MAX_OPTION_VALUES = 1_000
 
 # Control characters other than white space, reordering marks, lone surrogates, non-characters.
 _INVISIBLE = re.compile(
@@ -25,18 +25,18 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 _MARKUP_SPACES = "\x20\x0a\x09\x0c\x0d"
 
 
-def clean(text: str, longest: int = LONGEST_TEXT) -> str:
-    """``text`` without invisible characters, with runs of white space replaced by one space, cut to ``longest``.
+def clean(text: str, max_length: int = MAX_TEXT_LENGTH) -> str:
+    """``text`` without invisible characters, with runs of white space replaced by one space, cut to ``max_length``.
 
     >>> clean(" two\\x00\\n\\u202ewords ")
     'two words'
     """
-    text = text[: 4 * longest]
-    return " ".join(_INVISIBLE.sub("", text).split())[:longest].rstrip()
+    text = text[: 4 * max_length]
+    return " ".join(_INVISIBLE.sub("", text).split())[:max_length].rstrip()
 
 
-def tidy(text: str, longest: int = LONGEST_TEXT) -> str:
-    """``text`` without invisible characters, cut to ``longest``; white space is kept.
+def tidy(text: str, max_length: int = MAX_TEXT_LENGTH) -> str:
+    """``text`` without invisible characters, cut to ``max_length``; white space is kept.
 
     The result passes unchanged through HTML, a URL and a browser's text nodes, so every way of showing a page shows
     the same characters.
@@ -44,17 +44,17 @@ def tidy(text: str, longest: int = LONGEST_TEXT) -> str:
     >>> tidy(" two \\x00\\n\\u202ewords ")
     ' two \\nwords '
     """
-    if len(text) <= longest and _INVISIBLE.search(text) is None and _CONTROL_SPACES.search(text) is None:
+    if len(text) <= max_length and _INVISIBLE.search(text) is None and _CONTROL_SPACES.search(text) is None:
         return text
-    return _CONTROL_SPACES.sub(" ", _INVISIBLE.sub("", text[: 4 * longest]))[:longest]
+    return _CONTROL_SPACES.sub(" ", _INVISIBLE.sub("", text[: 4 * max_length]))[:max_length]
 
 
-def tidy_all(texts: tuple[str, ...], longest: int = LONGEST_TEXT) -> tuple[str, ...]:
+def tidy_all(texts: tuple[str, ...], max_length: int = MAX_TEXT_LENGTH) -> tuple[str, ...]:
     """:func:`tidy` applied to each text; empty results are left out."""
-    return tuple(text for text in (tidy(text, longest) for text in texts) if text)
+    return tuple(text for text in (tidy(text, max_length) for text in texts) if text)
 
 
-def paired(text: str) -> str:
+def without_surrogates(text: str) -> str:
     """``text`` without lone surrogates, which files and tokenizers cannot store."""
     return text if text.isascii() else _SURROGATES.sub("", text)
 

@@ -1,1 +1,1 @@
-"""The expert, which knows only what an agent is shown."""
+"""A scripted policy that reads only what an agent sees."""

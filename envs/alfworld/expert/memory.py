@@ -1,4 +1,4 @@
-"""What an agent knows about a room from the texts that it has read."""
+"""The state of a room, as far as the texts of an episode show it."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def kind_of(name: str) -> str:
 
 
 class Memory:
-    """Learns from actions and the texts that answer them.
+    """Tracks a room from actions and the texts that answer them.
 
     receptacles: names in the order of the room's description.
     here: receptacles within reach.
     contents: receptacle -> objects seen in it.
     searched: receptacles looked into.
-    closed: receptacle -> whether it is closed, None if unknown.
-    done: object -> operations (clean, heat, cool) carried out and not undone.
+    is_closed: receptacle -> whether it is closed, None if unknown.
+    operations: object -> operations (clean, heat, cool) carried out and not undone.
     origin: object -> where it was taken from.
     """
 
@@ -48,41 +48,42 @@ class Memory:
         self.holding = ""
         self.contents: dict[str, list[str]] = {name: [] for name in self.receptacles}
         self.searched: set[str] = set()
-        self.closed: dict[str, bool | None] = dict.fromkeys(self.receptacles)
-        self.done: dict[str, set[str]] = {}
+        self.is_closed: dict[str, bool | None] = dict.fromkeys(self.receptacles)
+        self.operations: dict[str, set[str]] = {}
         self.origin: dict[str, str] = {}
 
-    def learn(self, action: str, observation: str, admissible: Sequence[str] | None = None) -> None:
-        """Learn from one turn; ``admissible`` commands, if given, show which receptacles are within reach."""
+    def update(self, action: str, observation: str, admissible: Sequence[str] | None = None) -> None:
+        """Add one turn; ``admissible`` commands, if any, show which receptacles are within reach."""
         action = action.strip()
         if observation == NOTHING_HAPPENS:
-            self._learn_from_refusal(action)
+            self._apply_refusal(action)
         else:
-            self._learn_from_effect(action)
-            self._learn_from_text(observation)
+            self._apply_effect(action)
+            self._apply_text(observation)
         if admissible is not None and self.here:
             reachable = set(admissible)
             self.here = {name for name in self.receptacles if f"go to {name}" not in reachable}
 
-    def where(self, name: str) -> str:
+    def place_of(self, name: str) -> str:
         """The receptacle that an object was last seen in, or an empty string."""
         return next((place for place, things in self.contents.items() if name in things), "")
 
-    def seen(self, kind: str) -> list[str]:
+    def objects_of(self, kind: str) -> list[str]:
         """Objects of a type whose place is known, in the order of receptacles."""
         return [name for things in self.contents.values() for name in things if kind_of(name) == kind]
 
-    def _learn_from_refusal(self, action: str) -> None:
+    def _apply_refusal(self, action: str) -> None:
         match = re.fullmatch(r"go to ([a-z]+ \d+)", action)
         if match and match[1] in self.contents and self.here:
-            self.here.add(match[1])  # "go to" is refused where the agent already is
+            self.here.add(match[1])  # "go to" does nothing where the agent already is
 
-    def _learn_from_effect(self, action: str) -> None:
+    def _apply_effect(self, action: str) -> None:
         for verb, pattern in _EFFECTS:
             match = pattern.fullmatch(action)
             if not match:
                 continue
-            first, second = match[1], match[match.re.groups]
+            first = match[1]
+            second = match[match.re.groups]
             if verb == "go":
                 self.here = {first}
             elif verb == "take":
@@ -94,19 +95,19 @@ class Memory:
                 self._remove(first)
                 self.contents.setdefault(second, []).append(first)
             elif verb == "close":
-                self.closed[first] = True
+                self.is_closed[first] = True
             elif verb == "operate":
                 undone = {"heat": "cool", "cool": "heat"}.get(first, "")
-                self.done[second] = (self.done.get(second, set()) - {undone}) | {first}
+                self.operations[second] = (self.operations.get(second, set()) - {undone}) | {first}
 
-    def _learn_from_text(self, text: str) -> None:
+    def _apply_text(self, text: str) -> None:
         for name, listing in _ON.findall(text) + _OPEN.findall(text):
             # A listing is complete: it replaces what was known.
             self.contents[name] = _NAME.findall(listing)
             self.searched.add(name)
-            self.closed[name] = False
+            self.is_closed[name] = False
         for name in _CLOSED.findall(text):
-            self.closed[name] = True
+            self.is_closed[name] = True
         for listing in _FACING.findall(text):
             self.here = set(_NAME.findall(listing))
         for listing in _CARRYING.findall(text):

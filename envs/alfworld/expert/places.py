@@ -5,7 +5,7 @@ Kind of thing -> types of place, each with the things per mille that lie there w
 
 # fmt: off
 # ruff: noqa: E501
-COUNTED = {
+PLACE_FREQUENCIES = {
     "alarmclock": {"desk": 358, "sidetable": 331, "shelf": 219, "dresser": 214, "coffeetable": 36, "diningtable": 13},
     "apple": {"fridge": 365, "countertop": 277, "diningtable": 225, "sinkbasin": 144, "garbagecan": 98, "microwave": 32, "sidetable": 28},
     "baseballbat": {"bed": 911, "sidetable": 97},

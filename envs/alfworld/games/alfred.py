@@ -4,7 +4,7 @@ Furniture is counted from ``gen/layouts`` of 26 of ALFRED's 96 training floor pl
 from the floor plan's list of objects. ALFRED's ``gen/scripts/generate_trajectories.py`` asks for one to four wanted
 objects (at least two if two are wanted), and for one to three of every other kind in the room. AI2-THOR puts each on a
 free point of a receptacle that can hold it, so large surfaces hold most objects; the points are not published, and
-:data:`ROOM_FOR` approximates them. Only training scenes were counted.
+:data:`CAPACITY` approximates them. Only training scenes were counted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from gagpo.envs.alfworld.games.catalogue import Room
-from gagpo.envs.alfworld.games.draws import Draws
+from gagpo.envs.alfworld.games.random_stream import RandomStream
 
 FURNITURE: Mapping[str, Mapping[str, tuple[int, ...]]] = {
     "kitchen": {
@@ -51,9 +51,10 @@ USUAL = {"kitchen": (19, 20), "living room": (4, 5), "bedroom": (3, 4), "bathroo
 FURTHER = (1, 4)
 """Probability that a room has an everyday kind of object, by kind of room, and any further one."""
 
-MOST_WANTED, MOST_OTHERS = 4, 3
+MAX_TARGET_OBJECTS = 4
+MAX_OTHER_OBJECTS = 3
 
-ROOM_FOR = {
+CAPACITY = {
     "CounterTop": 12, "DiningTable": 12, "Desk": 8, "Bed": 8, "Dresser": 8, "CoffeeTable": 8, "Sofa": 6, "Fridge": 5,
     "SideTable": 5, "TVStand": 4, "BathtubBasin": 4, "ArmChair": 3, "Ottoman": 3, "SinkBasin": 3, "Cart": 3, "Safe": 2,
     "GarbageCan": 2, "Toilet": 2, "Shelf": 2,
@@ -61,29 +62,29 @@ ROOM_FOR = {
 """How many objects a receptacle holds, which is also its weight as a place for one; 1 for others."""
 
 
-def furniture(draws: Draws, room: Room) -> list[str]:
+def furniture(rng: RandomStream, room: Room) -> list[str]:
     """The types of the receptacles of a room."""
-    return [kind for kind, counts in FURNITURE[room.name].items() for _ in range(draws.choose(counts))]
+    return [kind for kind, counts in FURNITURE[room.name].items() for _ in range(rng.choose(counts))]
 
 
-def things(draws: Draws, room: Room, wanted: str, two: bool) -> list[str]:
+def things(rng: RandomStream, room: Room, object_type: str, two_objects: bool) -> list[str]:
     """The types of the objects of a room, one for each object, wanted ones first."""
-    found = [wanted] * draws.between(2 if two else 1, MOST_WANTED)
-    for kinds, odds in ((room.everyday, USUAL[room.name]), (room.further, FURTHER)):
-        for kind in kinds:
-            if draws.chance(*odds) and kind != wanted:
-                found += [kind] * draws.between(1, MOST_OTHERS)
-    return found
+    kinds = [object_type] * rng.between(2 if two_objects else 1, MAX_TARGET_OBJECTS)
+    for candidates, odds in ((room.everyday, USUAL[room.name]), (room.further, FURTHER)):
+        for kind in candidates:
+            if rng.chance(*odds) and kind != object_type:
+                kinds += [kind] * rng.between(1, MAX_OTHER_OBJECTS)
+    return kinds
 
 
-def place(draws: Draws, types: Sequence[str], held: Counter[int], size: str) -> int:
+def place(rng: RandomStream, types: Sequence[str], object_counts: Counter[int], size: str) -> int:
     """The index of the receptacle (in ``types``) for the next object; a full one only if all are full.
 
-    held: index -> number of objects in it.
+    object_counts: index -> number of objects in it.
     size: of the room. With ``alfred2`` a free burner weighs as much as a table.
     """
-    free = [max(0, ROOM_FOR.get(kind, 1) - held[number]) for number, kind in enumerate(types)]
+    free = [max(0, CAPACITY.get(kind, 1) - object_counts[number]) for number, kind in enumerate(types)]
     if size == "alfred2":
         free = [12 * weight if kind == "StoveBurner" else weight for kind, weight in zip(types, free, strict=True)]
     weights = free if any(free) else [1] * len(types)
-    return bisect.bisect_right(list(itertools.accumulate(weights)), draws.below(sum(weights)))
+    return bisect.bisect_right(list(itertools.accumulate(weights)), rng.below(sum(weights)))

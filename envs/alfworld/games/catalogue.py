@@ -1,7 +1,7 @@
 """Kinds of rooms, their furniture, and the usual places of objects, by ALFWorld's type names (``CounterTop``).
 
 Which receptacle can hold which object is decided by the installed alfworld package
-(:mod:`gagpo.envs.alfworld.games.shipped`).
+(:mod:`gagpo.envs.alfworld.games.package_data`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ class Room:
     lamps: tuple[str, ...] = ()
 
     def objects(self, size: str) -> tuple[str, ...]:
-        return self.everyday if size == "small" else self.everyday + self.further
+        if size == "small":
+            return self.everyday
+        return self.everyday + self.further
 
 
 SCENES_PER_ROOM = 30

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class Trial(NamedTuple):
-    """What is known of a trial, as it is cached.
+    """A row of the cache: one folder of a game.
 
     stamps: size and time of its two files; None for a missing one.
     reason: why it is skipped, or an empty string.
@@ -52,18 +52,18 @@ def official_root() -> Path:
 
 
 @dataclass(frozen=True)
-class FoundGames:
+class GameScan:
     """The games of a split. skipped: reason -> folders below the split."""
 
     tasks: TaskSet
     skipped: dict[str, list[str]]
 
     def __str__(self) -> str:
-        left_out = ", ".join(f"{len(ids)} {reason}" for reason, ids in self.skipped.items())
-        return f"{len(self.tasks)} games" + (f"; left out, as alfworld does: {left_out}" if left_out else "")
+        skipped = ", ".join(f"{len(ids)} {reason}" for reason, ids in self.skipped.items())
+        return f"{len(self.tasks)} games" + (f"; left out, as alfworld does: {skipped}" if skipped else "")
 
 
-def find_games(root: Path, split: str, task_types: Collection[str] = TASK_TYPES) -> FoundGames:
+def find_games(root: Path, split: str, task_types: Collection[str] = TASK_TYPES) -> GameScan:
     """The games of ``root/split`` that alfworld lists for ``task_types``, and the ones it skips.
 
     Skipped are folders with movable receptacles or slicing, of another type, or without a game file, and games that are
@@ -80,34 +80,36 @@ def find_games(root: Path, split: str, task_types: Collection[str] = TASK_TYPES)
         )
     name = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
     cache = data_folder() / "alfworld" / "manifests" / f"{name}.json"
-    known = _cached(cache)
+    cached_rows = _cached(cache)
     rows: dict[str, list[object]] = {}
     skipped: dict[str, list[str]] = {}
     tasks: list[Task] = []
     trials = [path for path, _, files in os.walk(folder) if TRAJECTORY in files]
     for id in sorted(Path(path).relative_to(folder).as_posix() for path in trials):
-        reason = "with movable receptacles or slicing" if "movable" in id or "Sliced" in id else ""
+        reason = ""
+        if "movable" in id or "Sliced" in id:  # alfworld decides by the name of the folder, not by the game
+            reason = "with movable receptacles or slicing"
         if not reason:
-            row = _trial(folder / id, known.get(id))
+            row = _trial(folder / id, cached_rows.get(id))
             rows[id] = list(row)
             reason = row.reason if row.type in task_types else "of another type"
         if reason:
             skipped.setdefault(reason, []).append(id)
         else:
             tasks.append(Task(id, split, row.type, row.digest, str(folder / id / GAME)))
-    found = FoundGames(TaskSet(split, tasks, advice=f"No solvable game of the wanted types lies in {folder}."), skipped)
-    log.log(logging.WARNING if rows != known and skipped else logging.INFO, "%s: %s", folder, found)
-    if rows != known:
+    scan = GameScan(TaskSet(split, tasks, advice=f"No solvable game of the wanted types lies in {folder}."), skipped)
+    log.log(logging.WARNING if rows != cached_rows and skipped else logging.INFO, "%s: %s", folder, scan)
+    if rows != cached_rows:
         cache.parent.mkdir(parents=True, exist_ok=True)
         write_text(cache, json.dumps({"format": _FORMAT, "games": rows}))
-    return found
+    return scan
 
 
-def _trial(folder: Path, known: object) -> Trial:
-    """The trial in ``folder``; ``known`` is what is cached of it."""
+def _trial(folder: Path, cached_row: object) -> Trial:
+    """The trial in ``folder``; ``cached_row`` is its entry in the cache, if any."""
     stamps = [_stamp(folder / TRAJECTORY), _stamp(folder / GAME)]
-    if isinstance(known, list) and known[:1] == [stamps]:
-        return Trial(*known)
+    if isinstance(cached_row, list) and cached_row[:1] == [stamps]:
+        return Trial(*cached_row)
     data, _ = read_json(folder / TRAJECTORY)
     if not isinstance(data, dict) or "task_type" not in data:
         raise BrokenGame(f"{folder / TRAJECTORY}: the field 'task_type' is missing")
@@ -117,10 +119,29 @@ def _trial(folder: Path, known: object) -> Trial:
     if stamps[1] is None:
         return Trial(stamps, kind, "without a game file", "")
     game, _ = read_json(folder / GAME)
-    solvable = game.get("solvable") if isinstance(game, dict) else None if isinstance(game, list | str) else True
-    if not solvable:
-        return Trial(stamps, kind, "not solvable" if solvable is not None else "not marked solvable or unsolvable", "")
+    reason = _unsolvable(game)
+    if reason:
+        return Trial(stamps, kind, reason, "")
     return Trial(stamps, kind, "", read_game(folder / GAME)["digest"])
+
+
+def _unsolvable(game: object) -> str:
+    """Why alfworld would skip the content of a game file, or an empty string.
+
+    alfworld tests ``"solvable" not in game``, which also holds for a list or a text. Of other contents it says nothing;
+    :func:`read_game` rejects them.
+    """
+    if isinstance(game, dict):
+        solvable = game.get("solvable")
+    elif isinstance(game, list | str):
+        solvable = None
+    else:
+        return ""
+    if solvable:
+        return ""
+    if solvable is None:
+        return "not marked solvable or unsolvable"
+    return "not solvable"
 
 
 def _stamp(path: Path) -> list[int] | None:

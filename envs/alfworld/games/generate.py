@@ -22,11 +22,11 @@ from gagpo.base import durable, lock
 from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.base.folders import data_folder
 from gagpo.envs.alfworld.games.catalogue import SIZES, TASK_TYPES
-from gagpo.envs.alfworld.games.draws import Draws
 from gagpo.envs.alfworld.games.gamefile import GAME, TRAJECTORY, GameFiles, render
-from gagpo.envs.alfworld.games.phrasings import DEFAULT, Phrasing, human_text
-from gagpo.envs.alfworld.games.scenes import pose
-from gagpo.envs.alfworld.games.shipped import shipped
+from gagpo.envs.alfworld.games.package_data import package_data
+from gagpo.envs.alfworld.games.random_stream import RandomStream
+from gagpo.envs.alfworld.games.scenes import draw_scenario
+from gagpo.envs.alfworld.games.text_style import DEFAULT, TextStyle, human_text
 from gagpo.envs.alfworld.native.engine import NativeEngine
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class UnsolvedGame(GagpoError, RuntimeError):
 
 
 @dataclass(frozen=True)
-class MadeGame:
+class GeneratedGame:
     """A game on disk. id: its folder relative to the split. digest: SHA-256 of the game file."""
 
     split: str
@@ -53,9 +53,9 @@ class MadeGame:
     mtime_ns: int
 
 
-def default_root(size: str, seed: int, phrasing: Phrasing = DEFAULT) -> Path:
+def default_root(size: str, seed: int, text_style: TextStyle = DEFAULT) -> Path:
     """The folder of the games generated from ``seed``."""
-    return data_folder() / "alfworld" / f"{size}-seed{seed}{phrasing.suffix}"
+    return data_folder() / "alfworld" / f"{size}-seed{seed}{text_style.suffix}"
 
 
 def generate(
@@ -66,30 +66,30 @@ def generate(
     root: Path | None = None,
     splits: Sequence[str] = SPLITS,
     patience: float = 3600.0,
-    phrasing: Phrasing = DEFAULT,
-) -> dict[str, list[MadeGame]]:
+    text_style: TextStyle = DEFAULT,
+) -> dict[str, list[GeneratedGame]]:
     """Make the games of ``splits`` that are missing under ``root``; returns all games of each split.
 
     counts: games per split, shared evenly among ``task_types``. The default is :data:`DEFAULT_COUNTS`, with at most as
         many valid_seen as train games.
     patience: seconds to wait for another process that is making games here.
-    phrasing: the verb and the task texts; rooms and goals do not depend on it.
+    text_style: the verb and the task texts; rooms and goals do not depend on it.
 
     Raises: ValueError for a bad argument, TimeoutError after ``patience``, :class:`UnsolvedGame`, and
-    :class:`gagpo.envs.alfworld.games.shipped.AlfworldMissing`.
+    :class:`gagpo.envs.alfworld.games.package_data.AlfworldMissing`.
     """
     jobs = list_jobs(size, counts, task_types, splits)
-    root = root if root is not None else default_root(size, seed, phrasing)
-    made = _Index(root, size, seed, phrasing).lookup(jobs)
-    if made is None:
+    root = root if root is not None else default_root(size, seed, text_style)
+    games = _Index(root, size, seed, text_style).lookup(jobs)
+    if games is None:
         root.mkdir(parents=True, exist_ok=True)
         with lock.alone(root / ".lock", patience, f"making ALFWorld games in {root}"):
-            index = _Index(root, size, seed, phrasing)
-            made = index.lookup(jobs)
-            if made is None:
-                made = _make(root, size, functools.partial(files_of, size, seed, phrasing=phrasing), jobs)
-                index.store(made)
-    return {split: [game for game in made if game.split == split] for split in splits}
+            index = _Index(root, size, seed, text_style)
+            games = index.lookup(jobs)
+            if games is None:
+                games = _make(root, size, functools.partial(files_of, size, seed, text_style=text_style), jobs)
+                index.store(games)
+    return {split: [game for game in games if game.split == split] for split in splits}
 
 
 Job = tuple[str, str, int]  # split, task type, index
@@ -123,39 +123,41 @@ def list_jobs(
     types = [task_type for task_type in TASK_TYPES if task_type in task_types]
     jobs: list[Job] = []
     for split in splits:
-        each, rest = divmod(full[split], len(types))
-        jobs += [(split, kind, k) for place, kind in enumerate(types) for k in range(each + (place < rest))]
+        games_per_type, remainder = divmod(full[split], len(types))
+        for position, task_type in enumerate(types):
+            count = games_per_type + (position < remainder)
+            jobs += [(split, task_type, index) for index in range(count)]
     return sorted(jobs)
 
 
 # Making ---------------------------------------------------------------------------------------------------------------
 
 
-def files_of(size: str, seed: int, job: Job, phrasing: Phrasing = DEFAULT) -> GameFiles:
+def files_of(size: str, seed: int, job: Job, text_style: TextStyle = DEFAULT) -> GameFiles:
     """The files of one game, which depend on these arguments only."""
     split, task_type, index = job
-    source = shipped()
-    problem = pose(source, seed, size, split, task_type, index)
-    if phrasing.human(index):
-        draws = Draws("text", size, seed, split, task_type, index)
-        text = human_text(draws, task_type, problem.wanted, problem.target, problem.toggle)
+    package = package_data()
+    problem = draw_scenario(package, seed, size, split, task_type, index)
+    if text_style.uses_human_text(index):
+        rng = RandomStream("text", size, seed, split, task_type, index)
+        text = human_text(rng, task_type, problem.object_type, problem.target, problem.toggle)
         problem = replace(problem, text=text)
     trial = f"trial_{size}_s{seed}_{split}_{index:05d}"
-    return render(source, problem, trial, phrasing.puts(index), located=phrasing.verb == "released")
+    return render(package, problem, trial, text_style.uses_put(index), located=text_style.verb == "released")
 
 
-def _make(root: Path, size: str, render_job: Callable[[Job], GameFiles], jobs: list[Job]) -> list[MadeGame]:
-    for old in root.glob(".*.part"):  # left by a killed process; this one holds the lock
-        shutil.rmtree(old, ignore_errors=True)
-    found = {job: _found(root, job, render_job(job)) for job in jobs}
-    missing = sum(game is None for game in found.values())
+def _make(root: Path, size: str, render_job: Callable[[Job], GameFiles], jobs: list[Job]) -> list[GeneratedGame]:
+    for partial_folder in root.glob(".*.part"):  # left by a killed process; this one holds the lock
+        shutil.rmtree(partial_folder, ignore_errors=True)
+    stored_games = {job: _stored_game(root, job, render_job(job)) for job in jobs}
+    missing = sum(game is None for game in stored_games.values())
     if missing:
         log.warning("making %d %s ALFWorld games in %s (done once)", missing, size, root)
     engine = NativeEngine()
-    return [game or _make_one(root, job, render_job(job), engine) for job, game in found.items()]
+    return [game or _make_game(root, job, render_job(job), engine) for job, game in stored_games.items()]
 
 
-def _found(root: Path, job: Job, files: GameFiles) -> MadeGame | None:
+def _stored_game(root: Path, job: Job, files: GameFiles) -> GeneratedGame | None:
     """The game if it is on disk with exactly the right content."""
     folder = root / job[0] / files.folder
     content = files.game.encode()
@@ -167,22 +169,22 @@ def _found(root: Path, job: Job, files: GameFiles) -> MadeGame | None:
         stat = (folder / GAME).stat()
     except OSError:
         return None
-    return MadeGame(*job, files.folder, hashlib.sha256(content).hexdigest(), stat.st_size, stat.st_mtime_ns)
+    return GeneratedGame(*job, files.folder, hashlib.sha256(content).hexdigest(), stat.st_size, stat.st_mtime_ns)
 
 
-def _make_one(root: Path, job: Job, files: GameFiles, engine: NativeEngine) -> MadeGame:
+def _make_game(root: Path, job: Job, files: GameFiles, engine: NativeEngine) -> GeneratedGame:
     # Written under the root, because alfworld's rules find games in hidden folders of a split too.
     with durable.replacing_folder(root / job[0] / files.folder, flushed=False, within=root) as fresh:
         (fresh / GAME).write_bytes(files.game.encode())
         (fresh / TRAJECTORY).write_bytes(files.trajectory.encode())
-        play(engine, fresh / GAME, files.plan)
-    game = _found(root, job, files)
+        check_plan(engine, fresh / GAME, files.plan)
+    game = _stored_game(root, job, files)
     assert game is not None
     return game
 
 
-def play(engine: NativeEngine, game: Path, plan: Sequence[str]) -> None:
-    """Play ``plan``; raises :class:`UnsolvedGame` unless every command is admissible and exactly the last one wins."""
+def check_plan(engine: NativeEngine, game: Path, plan: Sequence[str]) -> None:
+    """Run ``plan``; raises :class:`UnsolvedGame` unless every command is admissible and exactly the last one wins."""
     scene = engine.reset(game)
     for number, command in enumerate(plan, 1):
         if scene.won:
@@ -198,21 +200,21 @@ def play(engine: NativeEngine, game: Path, plan: Sequence[str]) -> None:
 
 
 @functools.lru_cache(maxsize=4)
-def _read_index(path: str, *version: int) -> tuple[dict[str, Any], dict[Job, MadeGame]]:
+def _read_index(path: str, *version: int) -> tuple[dict[str, Any], dict[Job, GeneratedGame]]:
     """The settings and the games of an index file, read once per ``version`` for all environments of a process."""
     head = json.loads(Path(path).read_text(encoding="utf-8"))
-    games = [MadeGame(*row) for row in head.pop("games")]
+    games = [GeneratedGame(*row) for row in head.pop("games")]
     return head, {(game.split, game.task_type, game.index): game for game in games}
 
 
 class _Index:
     """``index.json``: the games made under a root, sorted by split, task type and index."""
 
-    def __init__(self, root: Path, size: str, seed: int, phrasing: Phrasing = DEFAULT):
+    def __init__(self, root: Path, size: str, seed: int, text_style: TextStyle = DEFAULT):
         self.root = root
         self.path = root / "index.json"
-        self.head: dict[str, object] = {"format": FORMAT, "size": size, "seed": seed, **phrasing.head}
-        self.games: dict[Job, MadeGame] = {}
+        self.head: dict[str, object] = {"format": FORMAT, "size": size, "seed": seed, **text_style.index_fields}
+        self.games: dict[Job, GeneratedGame] = {}
         try:
             stat = os.stat(self.path)
             head, games = _read_index(str(self.path), stat.st_mtime_ns, stat.st_size, stat.st_ino)
@@ -223,18 +225,18 @@ class _Index:
             reason = " ".join(str(error).split())[:200]
             log.warning("%s is damaged (%s); checking the games themselves", self.path, reason)
 
-    def lookup(self, jobs: list[Job]) -> list[MadeGame] | None:
+    def lookup(self, jobs: list[Job]) -> list[GeneratedGame] | None:
         """The games of ``jobs``, or None unless all are on disk and unchanged since they were checked."""
         try:
-            found = [self.games[job] for job in jobs]
-            stats = [os.stat(f"{self.root}/{game.split}/{game.id}/{GAME}") for game in found]
+            games = [self.games[job] for job in jobs]
+            stats = [os.stat(f"{self.root}/{game.split}/{game.id}/{GAME}") for game in games]
         except (KeyError, OSError, ValueError):
             return None
-        same = all((s.st_size, s.st_mtime_ns) == (g.size, g.mtime_ns) for s, g in zip(stats, found, strict=True))
-        return found if same else None
+        same = all((s.st_size, s.st_mtime_ns) == (g.size, g.mtime_ns) for s, g in zip(stats, games, strict=True))
+        return games if same else None
 
-    def store(self, made: list[MadeGame]) -> None:
-        self.games |= {(game.split, game.task_type, game.index): game for game in made}
+    def store(self, games: list[GeneratedGame]) -> None:
+        self.games |= {(game.split, game.task_type, game.index): game for game in games}
         rows = [list(vars(game).values()) for _, game in sorted(self.games.items())]
         with durable.replacing(self.path, flushed=False) as fresh:
             fresh.write_text(json.dumps({**self.head, "games": rows}), encoding="utf-8")

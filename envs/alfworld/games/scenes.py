@@ -20,8 +20,8 @@ from gagpo.envs.alfworld.games.catalogue import (
     Room,
     room_of_scene,
 )
-from gagpo.envs.alfworld.games.draws import Draws
-from gagpo.envs.alfworld.games.shipped import Shipped
+from gagpo.envs.alfworld.games.package_data import PackageData
+from gagpo.envs.alfworld.games.random_stream import RandomStream
 from gagpo.envs.alfworld.names import mangle, spoken_names
 
 _SMALL_RECEPTACLES = (6, 9)
@@ -73,7 +73,7 @@ class Scenario:
     layout: RoomLayout
     things: tuple[Thing, ...]
     task_type: str
-    wanted: str
+    object_type: str
     target: str
     toggle: str
     text: str
@@ -86,241 +86,253 @@ class Scenario:
 def furnish(seed: int, size: str, scene: int) -> RoomLayout:
     """The room with number ``scene``. The furniture of an unseen room differs from every training room of its kind."""
     room = room_of_scene(scene)
-    draws = Draws("room", size, seed, scene)
-    layout = _furnish(draws, size, scene, room)
+    rng = RandomStream("room", size, seed, scene)
+    layout = _furnish(rng, size, scene, room)
     if scene - room.first_scene < UNSEEN_PER_ROOM:
-        trained = range(room.first_scene + UNSEEN_PER_ROOM, room.first_scene + SCENES_PER_ROOM)
-        known = {furnish(seed, size, other).furniture for other in trained}
-        while layout.furniture in known:
-            layout = _furnish(draws, size, scene, room)
+        training_scenes = range(room.first_scene + UNSEEN_PER_ROOM, room.first_scene + SCENES_PER_ROOM)
+        training_furniture = {furnish(seed, size, training_scene).furniture for training_scene in training_scenes}
+        while layout.furniture in training_furniture:
+            layout = _furnish(rng, size, scene, room)
     return layout
 
 
-def _furnish(draws: Draws, size: str, scene: int, room: Room) -> RoomLayout:
+def _furnish(rng: RandomStream, size: str, scene: int, room: Room) -> RoomLayout:
     if size == "small":
-        most = min(_SMALL_RECEPTACLES[1], len(room.always) + len(room.sometimes))
-        count = draws.between(_SMALL_RECEPTACLES[0], most)
-        types = [*room.always, *draws.shuffled(room.sometimes)[: count - len(room.always)]]
+        high = min(_SMALL_RECEPTACLES[1], len(room.always) + len(room.sometimes))
+        count = rng.between(_SMALL_RECEPTACLES[0], high)
+        types = [*room.always, *rng.shuffled(room.sometimes)[: count - len(room.always)]]
     elif size == "varied":
-        types = _varied(draws, room)
+        types = _varied(rng, room)
     elif size.startswith("alfred"):
-        types = alfred.furniture(draws, room)
+        types = alfred.furniture(rng, room)
     else:
-        types = [kind for kind, (least, most) in room.ranges.items() for _ in range(draws.between(least, most))]
-        fillers = [kind for kind, (_, most) in room.ranges.items() if most >= 4]
+        types = [kind for kind, (low, high) in room.ranges.items() for _ in range(rng.between(low, high))]
+        fillers = [kind for kind, (_, high) in room.ranges.items() if high >= 4]
         while len(types) < _FULL_RECEPTACLES[0]:
-            types.append(draws.choose(fillers))
+            types.append(rng.choose(fillers))
         types = types[: _FULL_RECEPTACLES[1]]
-    taken: set[str] = set()
-    locations = [_place(draws, taken)]
+    used_names: set[str] = set()
+    locations = [_place(rng, used_names)]
     receptacles: list[Receptacle] = []
     for kind in sorted(types):
-        neighbour = receptacles[-1] if receptacles and receptacles[-1].type == kind else None
-        if size != "small" and neighbour is not None and draws.chance(1, 6):
+        neighbour: Receptacle | None = None
+        if receptacles and receptacles[-1].type == kind:
+            neighbour = receptacles[-1]
+        if size != "small" and neighbour is not None and rng.chance(1, 6):
             location = neighbour.location  # in ALFRED, several drawers share a location
         else:
-            locations.append(_place(draws, taken))
+            locations.append(_place(rng, used_names))
             location = len(locations) - 1
-        receptacles.append(Receptacle(_identify(draws, kind, taken), kind, location))
+        receptacles.append(Receptacle(_identify(rng, kind, used_names), kind, location))
     return RoomLayout(scene, room, tuple(receptacles), tuple(locations))
 
 
-def _varied(draws: Draws, room: Room) -> list[str]:
+def _varied(rng: RandomStream, room: Room) -> list[str]:
     """The types of the receptacles of a room between small and full; some types may be missing."""
-    tenths = draws.between(1, 10)
+    tenths = rng.between(1, 10)
     types = list(room.always)
     for kind, (_, most) in room.ranges.items():
-        count = draws.between(1, max(1, -(-most * tenths // 10)))
+        count = rng.between(1, max(1, -(-most * tenths // 10)))
         if kind in room.always:
             types += [kind] * (count - 1)
-        elif draws.chance(3, 4):
+        elif rng.chance(3, 4):
             types += [kind] * count
     return types[: _FULL_RECEPTACLES[1]]
 
 
-def _place(draws: Draws, taken: set[str]) -> str:
-    while (
-        place := f"loc|{draws.between(-12, 12)}|{draws.between(-12, 12)}|{draws.below(4)}|{draws.choose((0, 30, 60))}"
-    ) in taken:
-        pass
-    taken.add(place)
-    return place
-
-
-def _identify(draws: Draws, kind: str, taken: set[str]) -> str:
+def _place(rng: RandomStream, used_names: set[str]) -> str:
+    """A new location id, as in ALFRED: x, z, direction and horizon of the camera."""
     while True:
-        x, y, z = (f"{draws.between(least, most) / 100:+06.2f}" for least, most in ((-400, 400), (5, 210), (-400, 400)))
+        place = f"loc|{rng.between(-12, 12)}|{rng.between(-12, 12)}|{rng.below(4)}|{rng.choose((0, 30, 60))}"
+        if place not in used_names:
+            used_names.add(place)
+            return place
+
+
+def _identify(rng: RandomStream, kind: str, used_names: set[str]) -> str:
+    """A new object id, as in ALFRED: ``Cup|+02.93|+00.90|-00.36``, and ``Sink|x|y|z|SinkBasin`` for basins."""
+    while True:
+        x, y, z = (f"{rng.between(low, high) / 100:+06.2f}" for low, high in ((-400, 400), (5, 210), (-400, 400)))
         if kind.endswith("Basin"):
             name = f"{kind.removesuffix('Basin')}|{x}|{y}|{z}|{kind}"
         else:
             name = f"{kind}|{x}|{y}|{z}"
-        if name not in taken:
-            taken.add(name)
+        if name not in used_names:
+            used_names.add(name)
             return name
 
 
 # Problems -------------------------------------------------------------------------------------------------------------
 
 
-def pose(source: Shipped, seed: int, size: str, split: str, task_type: str, index: int) -> Scenario:
+def draw_scenario(package: PackageData, seed: int, size: str, split: str, task_type: str, index: int) -> Scenario:
     """Problem ``index`` of ``task_type`` in ``split``.
 
     A ``valid_seen`` problem uses the room of the training problem with the same type and index, so it is a training
     room if the training split is at least as large. With size ``varied``, objects of every third problem lie in unusual
     places, and an object to be cleaned, heated or cooled may lie in its target, as in released games.
     """
-    layout, goals = _room(source, seed, size, split, task_type, index)
-    draws = Draws("problem", size, seed, split, task_type, index)
-    wanted, target, toggle = draws.choose(goals)
-    things = (
-        _as_in_alfred(source, draws, layout, size, task_type, (wanted, target, toggle))
-        if size.startswith("alfred")
-        else _at_home(source, draws, layout, size, task_type, (wanted, target, toggle))
-    )
-    phrasing = draws.choose(source.goals[task_type][1])
-    text = phrasing.format(obj=wanted.lower(), recep=target.lower(), toggle=toggle.lower())
-    return Scenario(layout, tuple(things), task_type, wanted, target, toggle, text)
+    layout, goals = _room(package, seed, size, split, task_type, index)
+    rng = RandomStream("problem", size, seed, split, task_type, index)
+    object_type, target, toggle = rng.choose(goals)
+    place_objects = _as_in_alfred if size.startswith("alfred") else _at_home
+    things = place_objects(package, rng, layout, size, task_type, (object_type, target, toggle))
+    template = rng.choose(package.goals[task_type][1])
+    text = template.format(obj=object_type.lower(), recep=target.lower(), toggle=toggle.lower())
+    return Scenario(layout, tuple(things), task_type, object_type, target, toggle, text)
 
 
 def _at_home(
-    source: Shipped, draws: Draws, layout: RoomLayout, size: str, task_type: str, goal: tuple[str, str, str]
+    package: PackageData, rng: RandomStream, layout: RoomLayout, size: str, task_type: str, goal: tuple[str, str, str]
 ) -> list[Thing]:
     """One wanted object (rarely two) and other objects, most of them in usual places."""
-    wanted, target, toggle = goal
-    scattered = size == "varied" and draws.chance(1, 3)
-    kept_out = "" if size == "varied" and task_type in TOOL_OF_TASK else target
-    taken: set[str] = set()
+    object_type, target, toggle = goal
+    unusual_places = size == "varied" and rng.chance(1, 3)
+    excluded_type = "" if size == "varied" and task_type in TOOL_OF_TASK else target
+    used_names: set[str] = set()
     things: list[Thing] = []
 
-    def put(kind: str, barred: str = "") -> None:
-        place = _drawn_place(source, draws, layout, kind, barred, scattered)
-        things.append(Thing(_identify(draws, kind, taken), kind, place.id))
+    def add_object(kind: str, excluded: str = "") -> None:
+        place = _draw_place(package, rng, layout, kind, excluded, unusual_places)
+        things.append(Thing(_identify(rng, kind, used_names), kind, place.id))
 
-    for _ in range((2 if task_type == "pick_two_obj_and_place" else 1) + draws.chance(1, 4)):
-        put(wanted, barred=kept_out)
-    lamps = [kind for kind in layout.room.lamps if _places(source, layout, kind)]
+    for _ in range((2 if task_type == "pick_two_obj_and_place" else 1) + rng.chance(1, 4)):
+        add_object(object_type, excluded=excluded_type)
+    lamps = [kind for kind in layout.room.lamps if _places(package, layout, kind)]
     if toggle:
-        put(toggle)
-    elif lamps and draws.chance(1, 3):
-        put(draws.choose(lamps))
-    kinds = [kind for kind in layout.room.objects(size) if kind != wanted and _places(source, layout, kind)]
-    for _ in range(draws.between(*_CLUTTER[size])):
-        put(draws.choose(kinds))
+        add_object(toggle)
+    elif lamps and rng.chance(1, 3):
+        add_object(rng.choose(lamps))
+    kinds = [kind for kind in layout.room.objects(size) if kind != object_type and _places(package, layout, kind)]
+    for _ in range(rng.between(*_CLUTTER[size])):
+        add_object(rng.choose(kinds))
     return things
 
 
 def _as_in_alfred(
-    source: Shipped, draws: Draws, layout: RoomLayout, size: str, task_type: str, goal: tuple[str, str, str]
+    package: PackageData, rng: RandomStream, layout: RoomLayout, size: str, task_type: str, goal: tuple[str, str, str]
 ) -> list[Thing]:
     """Objects as in released games. No wanted object lies in its appliance or, for tasks without one, in its target."""
-    wanted, target, toggle = goal
-    two = task_type == "pick_two_obj_and_place"
-    near = size == "alfred2" and draws.chance(1, 2 if two else 4)
-    kept_out = TOOL_OF_TASK.get(task_type, target)
-    lamps = [toggle] if toggle else [kind for kind in layout.room.lamps if draws.chance(1, 3)]
-    kinds = alfred.things(draws, layout.room, wanted, two)
-    taken: set[str] = set()
-    held: Counter[int] = Counter()
+    object_type, target, toggle = goal
+    two_objects = task_type == "pick_two_obj_and_place"
+    near_target = size == "alfred2" and rng.chance(1, 2 if two_objects else 4)
+    excluded_type = TOOL_OF_TASK.get(task_type, target)
+    if toggle:
+        lamps = [toggle]
+    else:
+        lamps = [kind for kind in layout.room.lamps if rng.chance(1, 3)]
+    kinds = alfred.things(rng, layout.room, object_type, two_objects)
+    used_names: set[str] = set()
+    object_counts: Counter[int] = Counter()
     things: list[Thing] = []
     for kind in [*kinds, *lamps]:
-        places = _places(source, layout, kind, barred=kept_out if kind == wanted else "")
-        if near and kind == wanted:
-            found = {thing.place for thing in things}  # wanted objects come first
-            places = [place for place in places if (place.id in found if two else place.type == target)] or places
+        places = _places(package, layout, kind, excluded=excluded_type if kind == object_type else "")
+        if near_target and kind == object_type:
+            if two_objects:
+                object_places = {thing.place for thing in things}  # wanted objects come first
+                near_places = [place for place in places if place.id in object_places]
+            else:
+                near_places = [place for place in places if place.type == target]
+            places = near_places or places
         if places:
             numbers = [layout.receptacles.index(place) for place in places]
-            among = Counter({k: held[number] for k, number in enumerate(numbers)})
-            chosen = alfred.place(draws, [place.type for place in places], among, size)
-            held[numbers[chosen]] += 1
-            things.append(Thing(_identify(draws, kind, taken), kind, places[chosen].id))
+            counts_here = Counter({k: object_counts[number] for k, number in enumerate(numbers)})
+            index = alfred.place(rng, [place.type for place in places], counts_here, size)
+            object_counts[numbers[index]] += 1
+            things.append(Thing(_identify(rng, kind, used_names), kind, places[index].id))
     return things
 
 
 def _room(
-    source: Shipped, seed: int, size: str, split: str, task_type: str, index: int
+    package: PackageData, seed: int, size: str, split: str, task_type: str, index: int
 ) -> tuple[RoomLayout, list[tuple[str, str, str]]]:
     """A problem's room and its goals; a room without one, such as a bedroom with no place for a lamp, is redrawn."""
     unseen = split == "valid_unseen"
-    draws = Draws("scene", size, seed, "unseen" if unseen else "train", task_type, index)
+    rng = RandomStream("scene", size, seed, "unseen" if unseen else "train", task_type, index)
     rooms = [room for room in ROOMS.values() if task_type in room.tasks]
-    first, last = (0, UNSEEN_PER_ROOM - 1) if unseen else (UNSEEN_PER_ROOM, SCENES_PER_ROOM - 1)
+    if unseen:
+        first = 0
+        last = UNSEEN_PER_ROOM - 1
+    else:
+        first = UNSEEN_PER_ROOM
+        last = SCENES_PER_ROOM - 1
     goals: list[tuple[str, str, str]] = []
     while not goals:
-        room = draws.choose(rooms)
-        layout = furnish(seed, size, room.first_scene + draws.between(first, last))
-        goals = _goals(source, layout, size, task_type)
+        room = rng.choose(rooms)
+        layout = furnish(seed, size, room.first_scene + rng.between(first, last))
+        goals = _goals(package, layout, size, task_type)
     return layout, goals
 
 
-def _goals(source: Shipped, layout: RoomLayout, size: str, task_type: str) -> list[tuple[str, str, str]]:
+def _goals(package: PackageData, layout: RoomLayout, size: str, task_type: str) -> list[tuple[str, str, str]]:
     """Every (wanted, target, toggle) that is possible in this room."""
     kinds = layout.room.objects(size)
     if task_type == "look_at_obj_in_light":
-        lamps = [kind for kind in layout.room.lamps if _places(source, layout, kind)]
-        return [(kind, "", lamp) for kind in kinds for lamp in lamps if _places(source, layout, kind)]
+        lamps = [kind for kind in layout.room.lamps if _places(package, layout, kind)]
+        return [(kind, "", lamp) for kind in kinds for lamp in lamps if _places(package, layout, kind)]
     tool = TOOL_OF_TASK.get(task_type, "")
     ability = {"SinkBasin": "cleanable", "Microwave": "heatable", "Fridge": "coolable"}.get(tool)
     return [
         (kind, target, "")
         for kind in kinds
-        if ability is None or kind in source.abilities[ability]
+        if ability is None or kind in package.abilities[ability]
         for target in sorted(layout.types - {tool})
-        if kind in source.contains.get(target, ()) and _places(source, layout, kind, barred=target)
+        if kind in package.contains.get(target, ()) and _places(package, layout, kind, excluded=target)
     ]
 
 
-def _places(source: Shipped, layout: RoomLayout, kind: str, barred: str = "") -> list[Receptacle]:
+def _places(package: PackageData, layout: RoomLayout, kind: str, excluded: str = "") -> list[Receptacle]:
     """The receptacles in which an object of this kind may lie at the start."""
-    if kind in source.abilities["toggleable"]:
+    if kind in package.abilities["toggleable"]:
         return [receptacle for receptacle in layout.receptacles if receptacle.type in USUAL_PLACES[kind]]
     return [
         receptacle
         for receptacle in layout.receptacles
-        if receptacle.type != barred and kind in source.contains.get(receptacle.type, ())
+        if receptacle.type != excluded and kind in package.contains.get(receptacle.type, ())
     ]
 
 
-def _drawn_place(
-    source: Shipped, draws: Draws, layout: RoomLayout, kind: str, barred: str, scattered: bool = False
+def _draw_place(
+    package: PackageData, rng: RandomStream, layout: RoomLayout, kind: str, excluded: str, unusual_places: bool = False
 ) -> Receptacle:
-    places = _places(source, layout, kind, barred)
+    places = _places(package, layout, kind, excluded)
     present = {place.type for place in places}
     usual = [type_ for type_ in USUAL_PLACES.get(kind, ()) if type_ in present]
-    if usual and not scattered and draws.chance(4, 5):
-        weighted = [type_ for rank, type_ in enumerate(usual) for _ in range(len(usual) - rank)]
-        chosen = draws.choose(weighted)
-        places = [place for place in places if place.type == chosen]
-    return draws.choose(places)
+    if usual and not unusual_places and rng.chance(4, 5):
+        weighted_types = [type_ for rank, type_ in enumerate(usual) for _ in range(len(usual) - rank)]
+        receptacle_type = rng.choose(weighted_types)
+        places = [place for place in places if place.type == receptacle_type]
+    return rng.choose(places)
 
 
 # Names ----------------------------------------------------------------------------------------------------------------
 
 
-def walkthrough(source: Shipped, problem: Scenario) -> list[str]:
+def walkthrough(package: PackageData, problem: Scenario) -> list[str]:
     """Commands that solve the problem, from full knowledge of the room."""
     layout = problem.layout
     ids = [thing.id for thing in problem.things] + [place.id for place in layout.receptacles]
     spoken = spoken_names(mangle(id) for id in ids)
     names = {id: spoken[mangle(id)] for id in ids}
     places = {place.id: place for place in layout.receptacles}
-    opened: set[str] = set()
+    opened_places: set[str] = set()
     plan: list[str] = []
     here = 0
 
     def approach(place: str, reach_in: bool = True) -> None:
         nonlocal here
-        if places[place].location != here:  # "go to" is refused where the agent already is
+        if places[place].location != here:  # "go to" does nothing where the agent already is
             plan.append(f"go to {names[place]}")
             here = places[place].location
-        if reach_in and places[place].type in source.openable and place not in opened:
+        if reach_in and places[place].type in package.openable and place not in opened_places:
             plan.append(f"open {names[place]}")
-            opened.add(place)
+            opened_places.add(place)
 
     def first(kind: str) -> str:
         return next(place.id for place in layout.receptacles if place.type == kind)
 
-    wanted = [thing for thing in problem.things if thing.type == problem.wanted]
-    for thing in wanted[: 2 if problem.task_type == "pick_two_obj_and_place" else 1]:
+    target_objects = [thing for thing in problem.things if thing.type == problem.object_type]
+    for thing in target_objects[: 2 if problem.task_type == "pick_two_obj_and_place" else 1]:
         # Fetch it, treat it, and deliver it; under a lamp it stays in the hand.
         approach(thing.place)
         plan.append(f"take {names[thing.id]} from {names[thing.place]}")

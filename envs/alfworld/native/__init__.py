@@ -1,1 +1,1 @@
-"""The native engine: games played without TextWorld, byte for byte the same."""
+"""The native engine: runs games without TextWorld, with byte-identical texts."""

@@ -1,4 +1,4 @@
-"""The native ALFWorld engine: plays ``game.tw-pddl`` files without TextWorld, with the same texts."""
+"""The native ALFWorld engine: runs ``game.tw-pddl`` files without TextWorld, with the same texts."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ def compile_game(domain: str, grammar: str, problem: str) -> GroundGame:
     """Compile the three texts of a game; raises :class:`GameError`."""
     logic, task = read_logic(domain, grammar)
     try:
-        read = read_problem(problem, logic.domain)
+        parsed_problem = read_problem(problem, logic.domain)
     except GameError as error:
         raise error.inside("pddl_problem") from None
-    return GroundGame(logic, read, task, f"{domain}\0{problem}".encode())
+    return GroundGame(logic, parsed_problem, task, f"{domain}\0{problem}".encode())
 
 
-class Position:
+class GameStart:
     """The start of a game, computed once and copied by every episode."""
 
     def __init__(self, game: GroundGame):
         self.game = game
         self.state = game.start
         self.key = game.start_key
-        self.intro = game.logic.intro.tell((), game.static, self.state).replace(TASK, game.task)
+        self.intro = game.logic.intro.render((), game.static, self.state).replace(TASK, game.task)
         self.place, self.applicable, self.commands = game.applicable(self.state)
         self.won = game.won(self.state)
 
 
-class Games:
-    """A cache of ``keep`` compiled games, least recently used dropped first. A changed file is compiled again."""
+class GameCache:
+    """Up to ``size`` compiled games; drops the least recently used first. A changed file is compiled again."""
 
-    def __init__(self, keep: int = 512):
-        self._compiled = functools.lru_cache(keep)(self._compile)
+    def __init__(self, size: int = 512):
+        self._compiled = functools.lru_cache(size)(self._compile)
 
-    def start(self, path: Path) -> Position:
+    def start(self, path: Path) -> GameStart:
         """The start of the game in ``path``; raises :class:`BrokenGame`."""
         try:
             stat = path.stat()
@@ -50,24 +50,24 @@ class Games:
         return self._compiled(path, stat.st_mtime_ns, stat.st_size)
 
     @staticmethod
-    def _compile(path: Path, *_version: int) -> Position:
+    def _compile(path: Path, *_version: int) -> GameStart:
         data = read_game(path)
         try:
-            return Position(compile_game(data["pddl_domain"], data["grammar"], data["pddl_problem"]))
+            return GameStart(compile_game(data["pddl_domain"], data["grammar"], data["pddl_problem"]))
         except GameError as error:
             raise BrokenGame(f"{path}: {error}") from None
 
 
-SHARED = Games()  # of all engines in this process
+SHARED_CACHE = GameCache()  # for all engines of this process: its environments read the same games
 
 
 class NativeEngine:
-    """Plays one ``game.tw-pddl`` file at a time, a thousand times as fast as TextWorld.
+    """Runs one ``game.tw-pddl`` file at a time, a thousand times as fast as TextWorld.
 
-    games: compiled games. Engines that share them must run in one thread.
+    games: compiled games. Engines that share a cache must run in one thread: games fill in operators as they run.
     """
 
-    def __init__(self, games: Games = SHARED):
+    def __init__(self, games: GameCache = SHARED_CACHE):
         self.games = games
         self._game: GroundGame | None = None
         self._path = Path()
@@ -116,17 +116,23 @@ class NativeEngine:
         env = operator.env
         changed = False
         key = self._key
-        remove, add = operator.remove, operator.add
-        if operator.leaves:
+        remove = operator.remove
+        add = operator.add
+        if operator.leaves_place:
+            # A shared operator has blanks for what differs between places: fill them in for this one.
             assert self._place.leaving is not None
             remove = (*remove, self._place.leaving)
-            begun = self._place.binding[id(operator.entry)]
+            trigger_binding = self._place.binding[id(operator.entry)]
             parameters = operator.entry.schema.action.parameters
             env = tuple(
-                [o or game.static.cast(begun[name], kind) for o, (name, kind) in zip(env, parameters, strict=True)]
+                [
+                    o or game.static.cast(trigger_binding[name], kind)
+                    for o, (name, kind) in zip(env, parameters, strict=True)
+                ]
             )
         if operator.conditional:
             add, remove = _with_conditional(operator, facts, add, remove)
+        # Removals first: in PDDL, a fact that an action both removes and adds is true afterwards.
         for fact, slots, weight in remove:
             if fact in facts:
                 state.discard(fact, slots)
@@ -137,12 +143,12 @@ class NativeEngine:
                 state.insert(fact, slots)
                 key ^= weight
                 changed = True
-        text = operator.entry.schema.feedback.tell(env, game.static, state)
+        text = operator.entry.schema.feedback.render(env, game.static, state)
         if changed:
             self._key = key
-            if operator.moves:
+            if operator.changes_commands:
                 self._place, self._applicable, self._commands = game.applicable(state)
-            if operator.decides:
+            if operator.changes_goal:
                 self._won = game.won(state)
         return text
 
@@ -152,9 +158,11 @@ def _with_conditional(
 ) -> tuple[tuple[Change, ...], tuple[Change, ...]]:
     """``add`` and ``remove`` with the conditional changes that happen; a fact both added and removed is added."""
     happening = [
-        (a, change) for need, forbid, a, change in operator.conditional if need <= facts and forbid.isdisjoint(facts)
+        (is_added, change)
+        for need, forbid, is_added, change in operator.conditional
+        if need <= facts and forbid.isdisjoint(facts)
     ]
     more = tuple(change for added, change in happening if added)
-    kept = {change[0] for change in more}
-    less = tuple(change for added, change in happening if not added and change[0] not in kept)
+    added_facts = {change[0] for change in more}
+    less = tuple(change for added, change in happening if not added and change[0] not in added_facts)
     return (*add, *more), (*remove, *less)

@@ -76,24 +76,29 @@ def _compile(node: ast.expr) -> Expression:
         name = node.id
         return lambda variables: variables[name]
     if isinstance(node, ast.Attribute) and node.attr in Entity.__slots__:
-        owner, attribute = _compile(node.value), node.attr
+        owner = _compile(node.value)
+        attribute = node.attr
         return lambda variables: _attribute(owner(variables), attribute)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        left, right = _compile(node.left), _compile(node.right)
-        return lambda variables: left(variables) + right(variables)
+        lhs = _compile(node.left)
+        rhs = _compile(node.right)
+        return lambda variables: lhs(variables) + rhs(variables)
     if isinstance(node, ast.BoolOp):
-        first, *others = [_compile(value) for value in node.values]
-        return _junction(first, others, isinstance(node.op, ast.And))
+        operands = [_compile(value) for value in node.values]
+        return _junction(operands, isinstance(node.op, ast.And))
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         operand = _compile(node.operand)
         return lambda variables: not operand(variables)
     if isinstance(node, ast.IfExp):
-        test, body, orelse = _compile(node.test), _compile(node.body), _compile(node.orelse)
+        test = _compile(node.test)
+        body = _compile(node.body)
+        orelse = _compile(node.orelse)
         return lambda variables: body(variables) if test(variables) else orelse(variables)
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARISONS:
         compare = _COMPARISONS[type(node.ops[0])]
-        one, two = _compile(node.left), _compile(node.comparators[0])
-        return lambda variables: compare(one(variables), two(variables))
+        first = _compile(node.left)
+        second = _compile(node.comparators[0])
+        return lambda variables: compare(first(variables), second(variables))
     raise GameError(f"{type(node).__name__} is not allowed")
 
 
@@ -103,13 +108,15 @@ def _attribute(owner: object, name: str) -> object:
     return getattr(owner, name)
 
 
-def _junction(first: Expression, others: list[Expression], conjunctive: bool) -> Expression:
+def _junction(operands: list[Expression], conjunctive: bool) -> Expression:
+    """``and`` (``conjunctive``) or ``or``: as in Python, the value of the last operand evaluated."""
+
     def compute(variables: Mapping[str, Entity]) -> object:
-        value = first(variables)
-        for other in others:
+        value = operands[0](variables)
+        for operand in operands[1:]:
             if bool(value) != conjunctive:
                 break
-            value = other(variables)
+            value = operand(variables)
         return value
 
     return compute

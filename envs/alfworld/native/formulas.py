@@ -10,7 +10,7 @@ MAX_ATOMS = 256  # atoms of one alternative; the shipped domain needs 7
 
 
 class GameError(ValueError):
-    """A game that cannot be played; the message names the place."""
+    """A game that cannot be compiled or run; the message names the place."""
 
     def inside(self, place: str) -> GameError:
         """The same error with ``place`` in front: ``pddl_problem: line 3: ...``."""
@@ -67,6 +67,8 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Action:
+    """An action of a domain. parameters: (name, type) of each."""
+
     name: str
     parameters: tuple[tuple[str, str], ...]
     precondition: Formula
@@ -107,12 +109,13 @@ class Case:
     negative: tuple[Atom, ...] = ()
     universal: tuple[Quantified, ...] = ()
 
-    def joined(self, other: Case) -> Case:
+    def joined(self, case: Case) -> Case:
+        """The conjunction of this case and ``case``."""
         return Case(
-            self.variables + other.variables,
-            self.positive + other.positive,
-            self.negative + other.negative,
-            self.universal + other.universal,
+            self.variables + case.variables,
+            self.positive + case.positive,
+            self.negative + case.negative,
+            self.universal + case.universal,
         )
 
 
@@ -128,16 +131,16 @@ def cases(formula: Formula) -> tuple[Case, ...]:
         return _few([case for part in formula.parts for case in cases(part)])
     product = [Case()]
     for part in formula.parts:
-        product = list(_few([left.joined(right) for right in cases(part) for left in product]))
+        product = list(_few([base.joined(further_case) for further_case in cases(part) for base in product]))
     return tuple(product)
 
 
-def _few(found: list[Case]) -> tuple[Case, ...]:
-    if len(found) > MAX_CASES:
+def _few(alternatives: list[Case]) -> tuple[Case, ...]:
+    if len(alternatives) > MAX_CASES:
         raise GameError(f"a condition has more than {MAX_CASES} alternatives")
-    if any(len(case.positive) + len(case.negative) > MAX_ATOMS for case in found):
+    if any(len(case.positive) + len(case.negative) > MAX_ATOMS for case in alternatives):
         raise GameError(f"a condition has more than {MAX_ATOMS} parts")
-    return tuple(found)
+    return tuple(alternatives)
 
 
 # Lookups --------------------------------------------------------------------------------------------------------------
@@ -166,7 +169,7 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True)
-class Pick:
+class TypeScan:
     """Try every object of a type."""
 
     variable: str
@@ -177,7 +180,7 @@ class Pick:
         return (self.variable,)
 
 
-Step = Match | Pick
+Step = Match | TypeScan
 
 
 def plan(
@@ -189,23 +192,25 @@ def plan(
     variable with the earlier ones come last.
     """
     types = dict(variables)
-    known = set(bound)
-    left = [atom for atom in atoms if atom.predicate != "="]
+    bound_names = set(bound)
+    remaining = [atom for atom in atoms if atom.predicate != "="]
     steps: list[Step] = []
 
     def cost(atom: Atom) -> tuple[bool, int, bool]:
-        unknown = any(name in types and name not in known for name in atom.args)
-        linked = 0 if known.intersection(atom.args) else 1 if any(name not in types for name in atom.args) else 2
+        unknown = any(name in types and name not in bound_names for name in atom.args)
         fluent = atom.predicate in fluents
-        return (unknown, linked, not fluent) if linked == 0 else (unknown, linked, fluent)
+        if bound_names.intersection(atom.args):
+            return unknown, 0, not fluent
+        names_object = any(name not in types for name in atom.args)
+        return unknown, 1 if names_object else 2, fluent
 
-    while left:
-        atom = min(left, key=cost)
-        left.remove(atom)
+    while remaining:
+        atom = min(remaining, key=cost)
+        remaining.remove(atom)
         places: dict[str, int] = {}
         repeated = []
         for position, name in enumerate(atom.args):
-            if name in types and name not in known:
+            if name in types and name not in bound_names:
                 if name in places:
                     repeated.append((places[name], position))
                 else:
@@ -214,6 +219,6 @@ def plan(
         fresh = tuple((position, name, types[name]) for name, position in places.items())
         keys = tuple(atom.args[i] for i in positions)
         steps.append(Match(atom.predicate, atom.predicate in fluents, positions, keys, fresh, tuple(repeated)))
-        known |= set(places)
-    steps += [Pick(name, types[name]) for name in types if name not in known]
+        bound_names |= set(places)
+    steps += [TypeScan(name, types[name]) for name in types if name not in bound_names]
     return tuple(steps)

@@ -49,7 +49,7 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Each:
+class ForEach:
     """``{part | query}``: the part once for each answer to the query, or once without a query."""
 
     part: Call | Value
@@ -60,10 +60,10 @@ class Each:
 class Listing:
     """``[{part | query}]``: the same, joined by the rules list_separator and list_last_separator, or list_empty."""
 
-    each: Each
+    item: ForEach
 
 
-Symbol = LiteralText | Call | Value | Each | Listing
+Symbol = LiteralText | Call | Value | ForEach | Listing
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Production:
 
 
 @dataclass(frozen=True, slots=True)
-class Wording:
+class ActionTemplates:
     """The command of an action and the text that answers it."""
 
     command: tuple[Symbol, ...]
@@ -84,15 +84,19 @@ class Wording:
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """wordings: action name in lower case -> templates. rules: name -> alternatives; the first that applies is used."""
+    """A grammar document.
 
-    wordings: dict[str, Wording]
+    templates: action name in lower case -> its templates.
+    rules: name -> alternatives; the first that applies is used.
+    """
+
+    templates: dict[str, ActionTemplates]
     rules: dict[str, tuple[Production, ...]]
 
 
 def read_grammar(text: str) -> Grammar:
     """Parse a grammar document; raises :class:`GameError` naming action, rule or line."""
-    wordings: dict[str, Wording] = {}
+    templates: dict[str, ActionTemplates] = {}
     rules: dict[str, object] = {}
     for name, fields, position in _document(text):
         # A block of rules stands alone or belongs to an action; later rules replace earlier ones of the same name.
@@ -102,13 +106,13 @@ def read_grammar(text: str) -> Grammar:
         if "template" not in fields or "feedback" not in fields:
             raise GameError(f"line {_line(text, position)}: action {name} needs a template and a feedback")
         try:
-            wordings[name.lower()] = Wording(symbols(fields["template"]), symbols(fields["feedback"]))
+            templates[name.lower()] = ActionTemplates(symbols(fields["template"]), symbols(fields["feedback"]))
         except GameError as error:
             raise error.inside(f"action {name}") from None
         if "grammar" in fields:
             block = "\n".join(row for row in fields["grammar"].split("\n") if not row.lstrip().startswith("#"))
             rules.update(_json_block(block, text, position))
-    return Grammar(wordings, {name: _productions(name, rule) for name, rule in rules.items()})
+    return Grammar(templates, {name: _productions(name, rule) for name, rule in rules.items()})
 
 
 def _productions(name: str, alternatives: object) -> tuple[Production, ...]:
@@ -118,7 +122,8 @@ def _productions(name: str, alternatives: object) -> tuple[Production, ...]:
     for number, alternative in enumerate(alternatives, 1):
         place = f"rule {name}, alternative {number}"
         try:
-            condition, text = alternative.get("condition"), alternative["rhs"]
+            condition = alternative.get("condition")
+            text = alternative["rhs"]
             productions.append(Production(query(condition) if condition else None, symbols(text)))
         except GameError as error:
             raise error.inside(place) from None
@@ -145,12 +150,12 @@ def _document(text: str) -> list[tuple[str | None, dict[str, str], int]]:
     parts: list[tuple[str | None, dict[str, str], int]] = []
     position = _GAP.match(text, 0).end()  # type: ignore[union-attr]
 
-    def expect(pattern: re.Pattern[str] | str, what: str) -> re.Match[str]:
+    def expect(pattern: re.Pattern[str] | str, expected: str) -> re.Match[str]:
         nonlocal position
         match = re.compile(re.escape(pattern) if isinstance(pattern, str) else pattern).match(text, position)
         if match is None:
-            found = text[position : position + 30].split("\n")[0] or "the end"
-            raise GameError(f"line {_line(text, position)}: expected {what}, found {found!r}")
+            remainder = text[position : position + 30].split("\n")[0] or "the end"
+            raise GameError(f"line {_line(text, position)}: expected {expected}, found {remainder!r}")
         position = _GAP.match(text, match.end()).end()  # type: ignore[union-attr]
         return match
 
@@ -199,7 +204,7 @@ def _json_block(block: str, text: str, position: int) -> dict[str, object]:
 _LINE_START = re.compile(r"^(//.*|\s*)\n?", re.MULTILINE)
 _TABS = re.compile(r"\t+")
 _TAG = re.compile(r"[\w()/!<>\-\s,.]+")
-_GIVEN = re.compile(r"[^;|{}\n\[\]#]+")
+_QUERY_TEXT = re.compile(r"[^;|{}\n\[\]#]+")
 _STATEMENT = re.compile(r"[^|\[\]{}\n<>]+")
 _LITERAL = re.compile(r'[^;|"<>\[\]#{}]*')
 _BAR = re.compile(r"\s*\|\s*")
@@ -207,15 +212,15 @@ _BAR = re.compile(r"\s*\|\s*")
 
 def symbols(text: str) -> tuple[Symbol, ...]:
     """Parse a template or the right-hand side of a rule."""
-    found: list[Symbol] = []
+    parsed: list[Symbol] = []
     position = _skip(text, 0)
     while True:
         symbol, end = _symbol(text, _skip(text, position))
-        if found and end == position:
+        if parsed and end == position:
             break
-        found.append(symbol)
+        parsed.append(symbol)
         position = end
-    return tuple(symbol for symbol in found if symbol != LiteralText(""))
+    return tuple(symbol for symbol in parsed if symbol != LiteralText(""))
 
 
 def _skip(text: str, position: int) -> int:
@@ -226,15 +231,16 @@ def _skip(text: str, position: int) -> int:
             position = match.end()
             if not match.group(1):
                 break
-        if match := _TABS.match(text, position):
-            position = match.end()
+        tabs = _TABS.match(text, position)
+        if tabs:
+            position = tabs.end()
     return position
 
 
 def _symbol(text: str, start: int) -> tuple[Symbol, int]:
-    found = _listing(text, start) or _each(text, start) or _call(text, start)
-    if found is not None:
-        return found
+    match_end = _listing(text, start) or _for_each(text, start) or _call(text, start)
+    if match_end is not None:
+        return match_end
     if text.startswith('"', start):
         match = _LITERAL.match(text, start + 1)
         assert match is not None
@@ -249,33 +255,40 @@ def _symbol(text: str, start: int) -> tuple[Symbol, int]:
 def _listing(text: str, start: int) -> tuple[Symbol, int] | None:
     if not text.startswith("[", start):
         return None
-    found = _each(text, _skip(text, start + 1))
-    if found is None:
+    for_each = _for_each(text, _skip(text, start + 1))
+    if for_each is None:
         return None
-    end = _skip(text, found[1])
-    return (Listing(found[0]), end + 1) if text.startswith("]", end) else None
+    end = _skip(text, for_each[1])
+    if text.startswith("]", end):
+        return Listing(for_each[0]), end + 1
+    return None
 
 
-def _each(text: str, start: int) -> tuple[Each, int] | None:
+def _for_each(text: str, start: int) -> tuple[ForEach, int] | None:
     if not text.startswith("{", start):
         return None
     position = _skip(text, start + 1)
     part: Call | Value
-    if called := _call(text, position):
-        part, position = called
-    elif statement := _STATEMENT.match(text, position):
-        part, position = _value(statement.group()), statement.end()
+    call = _call(text, position)
+    statement = _STATEMENT.match(text, position)
+    if call:
+        part, position = call
+    elif statement:
+        part = _value(statement.group())
+        position = statement.end()
     else:
         return None
-    given = None
-    if bar := _BAR.match(text, position):
-        match = _GIVEN.match(text, _skip(text, bar.end()))
+    query_text = None
+    bar = _BAR.match(text, position)
+    if bar:
+        match = _QUERY_TEXT.match(text, _skip(text, bar.end()))
         if match is not None:
-            given, position = match.group(), match.end()
+            query_text = match.group()
+            position = match.end()
     position = _skip(text, position)
     if not text.startswith("}", position):
         return None
-    return Each(part, query(given) if given else None), position + 1
+    return ForEach(part, query(query_text) if query_text else None), position + 1
 
 
 def _value(source: str) -> Value:
@@ -293,7 +306,9 @@ def _call(text: str, start: int) -> tuple[Call, int] | None:
     if match is None:
         return None
     end = _skip(text, match.end())
-    return (Call(match.group()), end + 1) if text.startswith("#", end) else None
+    if text.startswith("#", end):
+        return Call(match.group()), end + 1
+    return None
 
 
 # Queries and expressions ----------------------------------------------------------------------------------------------
@@ -322,8 +337,8 @@ def query(text: str) -> tuple[Condition, ...]:
         parameters: list[Placeholder] = []
         if not re.compile(r"\s*\)").match(text, position):
             while True:
-                found = expect(_PLACEHOLDER)
-                parameters.append((found.group(1), found.group(2) or found.group(1).rstrip("'")))
+                placeholder = expect(_PLACEHOLDER)
+                parameters.append((placeholder.group(1), placeholder.group(2) or placeholder.group(1).rstrip("'")))
                 if not re.compile(r"\s*,").match(text, position):
                     break
                 expect(re.compile(","))

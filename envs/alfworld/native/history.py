@@ -36,10 +36,10 @@ def _can_be_answered(
         return False
     fluents = logic.domain.fluents
     fixed = [a for a in atoms if a.predicate in logic.domain.predicates and a.predicate not in fluents]
-    moving = [a for a in atoms if a.predicate in fluents and a.predicate not in logic.apart]
-    for found in _solutions(static, fixed, variables, binding, fluents):
-        known = ground(moving, found)
-        if not any(_exclude(logic, static, fact, undone) for fact in known if not any("?" in name for name in fact)):
+    moving = [a for a in atoms if a.predicate in fluents and a.predicate not in logic.divergent]
+    for solution in _solutions(static, fixed, variables, binding, fluents):
+        facts = ground(moving, solution)
+        if not any(_exclude(logic, static, fact, undone) for fact in facts if not any("?" in name for name in fact)):
             return True
     return False
 
@@ -54,7 +54,7 @@ def _exclude(logic: Logic, static: StaticFacts, fact: Fact, undone: Fact) -> boo
     At the start there are no traces. It stays so if every action that adds ``fact`` also adds ``undone``, and every
     action that removes ``undone`` also removes ``fact``.
     """
-    if undone[0] in logic.apart:
+    if undone[0] in logic.divergent:
         return False
     return all(undone in added for added, _ in _effects(logic, static, fact, False)) and all(
         fact in removed for _, removed in _effects(logic, static, undone, True)
@@ -72,7 +72,7 @@ def _effects(logic: Logic, static: StaticFacts, fact: Fact, negated: bool) -> It
 def _instances(
     logic: Logic, static: StaticFacts, schema: Schema, outcome: ConditionalEffect, fact: Fact
 ) -> Iterator[tuple[set[Fact], set[Fact]]]:
-    sure = [other.literal for other in schema.outcomes if other.always and not other.variables]
+    certain = [effect.literal for effect in schema.outcomes if effect.always and not effect.variables]
     fluents = logic.domain.fluents
     for case in schema.cases:
         # Only static facts are required: the others may have been true at some time.
@@ -81,9 +81,9 @@ def _instances(
         if binding is None:
             continue
         fixed = [atom for atom in case.positive if atom.predicate not in fluents]
-        for found in _solutions(static, fixed, variables, binding, fluents):
-            added = set(ground([literal for literal in sure if not literal.negated], found))
-            yield added, set(ground([literal for literal in sure if literal.negated], found)) - added
+        for solution in _solutions(static, fixed, variables, binding, fluents):
+            added = set(ground([literal for literal in certain if not literal.negated], solution))
+            yield added, set(ground([literal for literal in certain if literal.negated], solution)) - added
 
 
 def _solutions(

@@ -1,4 +1,4 @@
-"""A domain and its grammar compiled for play, once for all games that share them."""
+"""A domain and its grammar, compiled once for all games that share them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gagpo.envs.alfworld.native.formulas import (
 from gagpo.envs.alfworld.native.grammar import (
     Call,
     Condition,
-    Each,
+    ForEach,
     Grammar,
     Listing,
     LiteralText,
@@ -53,7 +53,7 @@ class ConditionalEffect:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schema:
-    """An action of the domain with its effects and its wording."""
+    """An action of the domain with its effects and its templates."""
 
     action: Action
     cases: tuple[Case, ...]
@@ -73,16 +73,31 @@ class Entry:
     before_need, before_forbid: changing facts that must be true, or false, known after ``before``.
     before_bans: static facts that must be false, known after ``before``.
     need: changing facts that must be true, without trigger and guard.
-    restricted: there are equalities or negated static facts.
-    doubtful: the action may change nothing, and the planner drops such actions.
+    has_restrictions: there are equalities or negated static facts.
+    may_be_no_op: the action may change nothing, and the planner drops such actions.
     loose: variables of the trigger that only the effect removing the trigger depends on; places that differ in these
         alone share their operators.
     """
 
     __slots__ = (
-        "after", "after_fixed", "before", "before_bans", "before_forbid", "before_need", "case", "doubtful",
-        "fluent_negative", "fluent_positive", "guard", "loose", "need", "restricted", "schema", "static_after",
-        "trigger", "types",
+        "after",
+        "after_fixed",
+        "before",
+        "before_bans",
+        "before_forbid",
+        "before_need",
+        "case",
+        "fluent_negative",
+        "fluent_positive",
+        "guard",
+        "has_restrictions",
+        "loose",
+        "may_be_no_op",
+        "need",
+        "schema",
+        "static_after",
+        "trigger",
+        "types",
     )  # fmt: skip
 
     def __init__(self, schema: Schema, case: Case, trigger: Atom | None, fluents: frozenset[str]):
@@ -97,31 +112,38 @@ class Entry:
         steps = plan(atoms, variables, self.types.keys() & set(trigger.args if trigger else ()), fluents)
         steps = tuple(s for s in steps if not (isinstance(s, Match) and s.fluent and not s.fresh))
         guards = [i for i, step in enumerate(steps) if isinstance(step, Match) and step.fluent]
-        at = guards[0] if guards else len(steps)
-        self.before: tuple[Step, ...] = steps[:at]
-        guard = steps[at] if guards else None
+        guard_index = guards[0] if guards else len(steps)
+        self.before: tuple[Step, ...] = steps[:guard_index]
+        guard = steps[guard_index] if guards else None
         self.guard = guard if isinstance(guard, Match) else None
-        self.after: tuple[Step, ...] = steps[at + 1 :]
+        self.after: tuple[Step, ...] = steps[guard_index + 1 :]
         self.static_after = len(guards) <= 1
-        self.after_fixed: tuple[Step, ...] = steps[at + 1 : guards[1]] if len(guards) > 1 else self.after
-        known = set(trigger.args if trigger else ()) | {name for step in self.before for name in step.bound}
-        known |= {name for atom in (*case.positive, *case.negative) for name in atom.args if name not in self.types}
+        self.after_fixed: tuple[Step, ...]
+        if len(guards) > 1:
+            self.after_fixed = steps[guard_index + 1 : guards[1]]
+        else:
+            self.after_fixed = self.after
+        # Atoms over these names can be checked after ``before``, once for all rows that the guard will return.
+        bound = set(trigger.args if trigger else ()) | {name for step in self.before for name in step.bound}
+        bound |= {name for atom in (*case.positive, *case.negative) for name in atom.args if name not in self.types}
         self.fluent_positive = tuple(a for a in case.positive if a.predicate in fluents)
         self.fluent_negative = tuple(a for a in case.negative if a.predicate in fluents)
-        self.before_need = tuple(a for a in self.fluent_positive if a != trigger and known.issuperset(a.args))
-        self.before_forbid = tuple(a for a in self.fluent_negative if known.issuperset(a.args))
+        self.before_need = tuple(a for a in self.fluent_positive if a != trigger and bound.issuperset(a.args))
+        self.before_forbid = tuple(a for a in self.fluent_negative if bound.issuperset(a.args))
         self.before_bans = tuple(
             a.negation
             for a in case.negative
-            if a.predicate != "=" and a.predicate not in fluents and known.issuperset(a.args)
+            if a.predicate != "=" and a.predicate not in fluents and bound.issuperset(a.args)
         )
-        found_by = {trigger} | ({_atom(self.guard)} if isinstance(self.guard, Match) else set())
-        self.need = tuple(a for a in self.fluent_positive if a not in found_by)
-        self.restricted = any(a.predicate == "=" for a in case.positive) or any(
+        lookup_atoms = {trigger}
+        if self.guard is not None:
+            lookup_atoms.add(_atom(self.guard))
+        self.need = tuple(a for a in self.fluent_positive if a not in lookup_atoms)
+        self.has_restrictions = any(a.predicate == "=" for a in case.positive) or any(
             a.predicate not in fluents for a in case.negative
         )
-        given = {atom.predicate for atom in case.positive}
-        self.doubtful = all(o.literal.negated or o.literal.predicate in given for o in schema.outcomes)
+        present = {atom.predicate for atom in case.positive}
+        self.may_be_no_op = all(o.literal.negated or o.literal.predicate in present for o in schema.outcomes)
         self.loose = _loose(self)
 
 
@@ -141,14 +163,14 @@ class Branch:
     entries: list[Entry] = field(default_factory=list)
     steps: list[tuple[Step, Branch]] = field(default_factory=list)
 
-    def plant(self, entry: Entry) -> None:
+    def insert(self, entry: Entry) -> None:
         branch = self
         for step in entry.before:
-            further = next((other for known, other in branch.steps if known == step), None)
-            if further is None:
-                further = Branch()
-                branch.steps.append((step, further))
-            branch = further
+            next_branch = next((child for lookup, child in branch.steps if lookup == step), None)
+            if next_branch is None:
+                next_branch = Branch()
+                branch.steps.append((step, next_branch))
+            branch = next_branch
         branch.entries.append(entry)
 
 
@@ -168,9 +190,9 @@ class Logic:
 
     trigger: the changing predicate that most conditions ask for (where the agent is), or None.
     governing: predicates that preconditions ask for.
-    apart: predicates with conditional effects, on which text and planner may disagree.
+    divergent: predicates with conditional effects, on which text and planner may disagree.
     mentioned: predicates that texts depend on.
-    denied: predicates that texts ask for as ``not_...``: facts that were true once and are not.
+    negated_queries: predicates that texts ask for as ``not_...``: facts that were true once and are not.
     lookups: (predicate, positions) that changing facts are looked up by.
     queries: the queries of texts.
     """
@@ -181,19 +203,21 @@ class Logic:
         fluents = domain.fluents
         actions = [action for action in domain.actions.values() if action.effects]  # the planner drops the others
         for action in actions:
-            if action.name not in grammar.wordings:
+            if action.name not in grammar.templates:
                 raise GameError(f"grammar: there is no action {action.name}, which the domain defines")
         outcomes = {action.name: tuple(_outcome(effect) for effect in action.effects) for action in actions}
         alternatives = {action.name: cases(action.precondition) for action in actions}
-        self.apart = frozenset(o.literal.predicate for action in actions for o in outcomes[action.name] if not o.always)
+        self.divergent = frozenset(
+            o.literal.predicate for action in actions for o in outcomes[action.name] if not o.always
+        )
         self._children: dict[str, list[str]] = {name: [] for name in domain.types}
         for name, supertypes in sorted(domain.types.items()):
             for supertype in supertypes:
                 self._children[supertype].append(name)
         _check_grammar(domain, grammar, [action.name for action in actions])
-        narration = Narration(domain, grammar.rules, self.search_order, self.apart)
+        narration = Narration(domain, grammar.rules, self.search_order, self.divergent)
         self.intro = narration.compile((Call("intro"),), ())
-        self.trigger = _commonest([case for found in alternatives.values() for case in found], fluents)
+        self.trigger = _commonest([case for action_cases in alternatives.values() for case in action_cases], fluents)
         self.everywhere = Branch()
         self.trees: list[Tree] = []
         self.schemas: list[Schema] = []
@@ -201,10 +225,10 @@ class Logic:
         if self.trigger is not None:
             self.lookups.add((self.trigger, ()))
         for action in actions:
-            wording = grammar.wordings[action.name]
+            templates = grammar.templates[action.name]
             scope = tuple((name.strip("?"), kind) for name, kind in action.parameters)
             try:
-                command, feedback = (narration.compile(s, scope) for s in (wording.command, wording.feedback))
+                command, feedback = (narration.compile(s, scope) for s in (templates.command, templates.feedback))
             except GameError as error:
                 raise error.inside(f"grammar: action {action.name}") from None
             if command.changing:
@@ -213,21 +237,21 @@ class Logic:
             self.schemas.append(schema)
             for case in alternatives[action.name]:
                 triggers = [atom for atom in case.positive if atom.predicate == self.trigger]
-                self._plant(Entry(schema, case, triggers[0] if triggers else None, fluents))
+                self._insert(Entry(schema, case, triggers[0] if triggers else None, fluents))
             for outcome in schema.outcomes:
                 for case in outcome.cases:
                     self.lookups |= lookups(plan(case.positive, (*outcome.variables, *case.variables), (), fluents))
         self.governing = frozenset(
-            name for found in alternatives.values() for case in found for name in mentioned(case)
+            name for action_cases in alternatives.values() for case in action_cases for name in mentioned(case)
         )
         self.mentioned = frozenset(narration.mentioned)
         self.queries = tuple(narration.queries)
-        self.denied = frozenset(name[4:] for name in self.mentioned if narration.denies(name))
+        self.negated_queries = frozenset(name[4:] for name in self.mentioned if narration.queries_negation(name))
 
-    def _plant(self, entry: Entry) -> None:
+    def _insert(self, entry: Entry) -> None:
         self.lookups |= lookups((*entry.before, *((entry.guard,) if entry.guard else ()), *entry.after))
         if entry.trigger is None:
-            self.everywhere.plant(entry)
+            self.everywhere.insert(entry)
             return
         types = {name: entry.types[name] for name in entry.trigger.args if name in entry.types}
         tree = next((t for t in self.trees if t.trigger == entry.trigger and t.types == types), None)
@@ -236,24 +260,24 @@ class Logic:
             self.trees.append(tree)
         if entry.loose:
             tree.shared.append(entry)
-            tree.separate.plant(entry)
+            tree.separate.insert(entry)
         else:
-            tree.root.plant(entry)
+            tree.root.insert(entry)
 
     def search_order(self, types: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
         """The type tuples below ``types`` in TextWorld's search order: breadth first, with its repetitions."""
-        seen: set[tuple[str, ...]] = set()
+        queued: set[tuple[str, ...]] = set()
         queue = deque(self._narrowed(types))
-        found = [types]
+        ordered = [types]
         while queue:
-            found.append(queue.popleft())
-            if len(found) > 10_000:
+            ordered.append(queue.popleft())
+            if len(ordered) > 10_000:
                 raise GameError("grammar: a query has more than 10,000 combinations of subtypes")
-            for narrower in self._narrowed(found[-1]):
-                if narrower not in seen:
-                    seen.add(narrower)
+            for narrower in self._narrowed(ordered[-1]):
+                if narrower not in queued:
+                    queued.add(narrower)
                     queue.append(narrower)
-        return tuple(found)
+        return tuple(ordered)
 
     def _narrowed(self, types: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         narrowed = list(types)
@@ -271,59 +295,61 @@ def lookups(steps: tuple[Step, ...]) -> set[tuple[str, tuple[int, ...]]]:
 
 def mentioned(case: Case) -> set[str]:
     """The predicates of a case, with those of its universal parts."""
-    found = {atom.predicate for atom in (*case.positive, *case.negative)}
+    predicates = {atom.predicate for atom in (*case.positive, *case.negative)}
     for part in case.universal:
         for inner in cases(part.part):
-            found |= mentioned(inner)
-    return found
+            predicates |= mentioned(inner)
+    return predicates
 
 
-def _commonest(found: list[Case], fluents: frozenset[str]) -> str | None:
-    counts = Counter(name for case in found for name in {atom.predicate for atom in case.positive} & fluents)
+def _commonest(condition_cases: list[Case], fluents: frozenset[str]) -> str | None:
+    counts = Counter(name for case in condition_cases for name in {atom.predicate for atom in case.positive} & fluents)
     return max(sorted(counts), key=counts.__getitem__, default=None)
 
 
 def _loose(entry: Entry) -> frozenset[str]:
     """``Entry.loose``."""
-    trigger, case = entry.trigger, entry.case
-    outcomes, command = entry.schema.outcomes, entry.schema.command
+    trigger = entry.trigger
+    case = entry.case
+    outcomes = entry.schema.outcomes
+    command = entry.schema.command
     if trigger is None or entry.guard is not None or case.universal or command.open:
         return frozenset()
     if all(outcome.literal != trigger.negation for outcome in outcomes):
         return frozenset()
-    used = {name for atom in (*case.positive, *case.negative) if atom != trigger for name in atom.args}
-    used |= {f"?{name}" for name, _ in command.used}
+    needed_names = {name for atom in (*case.positive, *case.negative) if atom != trigger for name in atom.args}
+    needed_names |= {f"?{name}" for name, _ in command.placeholders}
     for outcome in outcomes:
         if not outcome.always or outcome.variables:
             return frozenset()
         if outcome.literal != trigger.negation:
-            used |= set(outcome.literal.args)
-    return frozenset(name for name in trigger.args if name in entry.types and name not in used)
+            needed_names |= set(outcome.literal.args)
+    return frozenset(name for name in trigger.args if name in entry.types and name not in needed_names)
 
 
 def _outcome(effect: Effect) -> ConditionalEffect:
-    found = cases(effect.condition)
-    if any(case.universal for case in found):
+    condition_cases = cases(effect.condition)
+    if any(case.universal for case in condition_cases):
         raise GameError(f"'forall' in the condition of the effect {effect.literal} is not supported")
-    return ConditionalEffect(effect.variables, found, effect.literal)
+    return ConditionalEffect(effect.variables, condition_cases, effect.literal)
 
 
 def _check_grammar(domain: PddlDomain, grammar: Grammar, actions: list[str]) -> None:
     """Raise GameError if a rule in use is missing, circular or unsafe, or asks about an unknown type."""
     rules = grammar.rules
-    done: set[str] = set()
+    checked_rules: set[str] = set()
     path: list[str] = []
 
-    def ask(conditions: tuple[Condition, ...] | None) -> None:
+    def check_query(conditions: tuple[Condition, ...] | None) -> None:
         for condition in conditions or ():
             for _, kind in condition.parameters:
                 if kind not in domain.types:
                     raise GameError(f"grammar: unknown type {kind} in a query about {condition.predicate}")
 
-    def rule(name: str) -> None:
+    def check_rule(name: str) -> None:
         if name in path:
             raise GameError(f"grammar: circular rules: {' -> '.join([*path[path.index(name) :], name])}")
-        if name in done:
+        if name in checked_rules:
             return
         if not rules.get(name):
             raise GameError(f"grammar: there is no rule {name}" + (f", which {path[-1]} calls" if path else ""))
@@ -331,29 +357,29 @@ def _check_grammar(domain: PddlDomain, grammar: Grammar, actions: list[str]) -> 
             raise GameError(f"grammar: rules nest too deeply: {' -> '.join(path[:5])} ...")
         path.append(name)
         for production in rules[name]:
-            ask(production.condition)
-            walk(production.symbols)
+            check_query(production.condition)
+            check_symbols(production.symbols)
         path.pop()
-        done.add(name)
+        checked_rules.add(name)
 
-    def walk(found: tuple[Symbol, ...]) -> None:
-        for symbol in found:
+    def check_symbols(rule_symbols: tuple[Symbol, ...]) -> None:
+        for symbol in rule_symbols:
             if isinstance(symbol, Listing):
                 for name in LIST_RULES:
-                    rule(name)
-                symbol = symbol.each
-            if isinstance(symbol, Each):
-                ask(symbol.query)
+                    check_rule(name)
+                symbol = symbol.item
+            if isinstance(symbol, ForEach):
+                check_query(symbol.query)
                 symbol = symbol.part
             if isinstance(symbol, Call):
-                rule(symbol.rule)
+                check_rule(symbol.rule)
             if isinstance(symbol, Value) and symbol.fault:
                 raise GameError(f"grammar: {f'rule {path[-1]}: ' if path else ''}{symbol.fault}")
 
-    rule("intro")
+    check_rule("intro")
     for name in actions:
-        walk(grammar.wordings[name].command)
-        walk(grammar.wordings[name].feedback)
+        check_symbols(grammar.templates[name].command)
+        check_symbols(grammar.templates[name].feedback)
 
 
 # Cached reading -------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from gagpo.envs.alfworld.native.formulas import GameError, PddlDomain
 from gagpo.envs.alfworld.native.grammar import (
     Call,
     Condition,
-    Each,
+    ForEach,
     LiteralText,
     Placeholder,
     Production,
@@ -24,7 +24,7 @@ from gagpo.envs.alfworld.native.state import Row, State, StaticFacts
 
 Env = tuple[str, ...]  # the objects that the placeholders in scope stand for
 Scope = tuple[Placeholder, ...]
-Teller = Callable[[Env, StaticFacts, State], str]
+TextFunction = Callable[[Env, StaticFacts, State], str]
 Answers = Callable[[Env, StaticFacts, State], list[Env]]
 
 
@@ -37,14 +37,14 @@ class Signatures:
 
 LIST_RULES = ("list_empty", "list_separator", "list_last_separator")
 MAX_PARTS = 100_000  # parts of one text; the longest shipped one has 60
-SAID = "@said"  # marks the text's copy of a fact on which text and planner may disagree
+TEXT_COPY = "@said"  # suffix of the text's copy of a fact on which text and planner may disagree; part of state keys
 
 
 class Narration:
     """Compiles the rules of a grammar for a domain.
 
     search_order: returns the type tuples below a type tuple, in TextWorld's order.
-    apart: predicates on which text and planner may disagree; the text's facts are marked with ``SAID``.
+    divergent: predicates on which text and planner may disagree; the text's facts are marked with ``TEXT_COPY``.
     lookups: (predicate, positions) of changing facts that compiled texts look up.
     mentioned: predicates that compiled texts depend on.
     queries: all queries of compiled texts, in order.
@@ -55,13 +55,13 @@ class Narration:
         domain: PddlDomain,
         rules: Mapping[str, tuple[Production, ...]],
         search_order: Callable[[tuple[str, ...]], tuple[tuple[str, ...], ...]],
-        apart: frozenset[str],
+        divergent: frozenset[str],
     ):
         self.domain = domain
         self.rules = rules
         self._search_order = search_order
         self._signatures: dict[tuple[str, ...], Signatures] = {}
-        self.apart = apart
+        self.divergent = divergent
         self.lookups: set[tuple[str, tuple[int, ...]]] = set()
         self.mentioned: set[str] = set()
         self.queries: dict[tuple[Condition, ...], None] = {}
@@ -78,9 +78,9 @@ class Narration:
             return self._rule(symbol.rule, scope)
         if isinstance(symbol, Value):
             return self._value(symbol, scope)
-        if isinstance(symbol, Each):
-            return self._each(symbol, None, scope)
-        return self._each(symbol.each, [self._rule(name, scope) for name in LIST_RULES], scope)
+        if isinstance(symbol, ForEach):
+            return self._for_each(symbol, None, scope)
+        return self._for_each(symbol.item, [self._rule(name, scope) for name in LIST_RULES], scope)
 
     def _rule(self, name: str, scope: Scope) -> Compiled:
         compiled = self._rules.get((name, scope))
@@ -101,8 +101,9 @@ class Narration:
         unknown = next((name for name in symbol.names if name not in places), None)
         if symbol.fault or unknown is not None:
             raise GameError(symbol.fault or f"expression {symbol.source!r}: unknown name {unknown}")
-        used = frozenset(scope[places[name]] for name in symbol.names)
-        names, source = symbol.names, symbol.source
+        placeholders = frozenset(scope[places[name]] for name in symbol.names)
+        names = symbol.names
+        source = symbol.source
 
         def compute(static: StaticFacts, objects: Env) -> str:
             try:
@@ -113,7 +114,7 @@ class Narration:
         if len(names) == 1:
             at = places[names[0]]
 
-            def tell_one(env: Env, static: StaticFacts, state: State) -> str:
+            def render_object(env: Env, static: StaticFacts, state: State) -> str:
                 thing = env[at]
                 cache = static.cache.setdefault(source, {})
                 text = cache.get(thing)
@@ -121,43 +122,46 @@ class Narration:
                     text = cache[thing] = compute(static, (thing,))
                 return text
 
-            return Compiled(tell_one, used=used)
+            return Compiled(render_object, placeholders=placeholders)
         positions = [places[name] for name in names]
-        return Compiled(lambda env, static, state: compute(static, tuple([env[i] for i in positions])), used=used)
+        return Compiled(
+            lambda env, static, state: compute(static, tuple([env[i] for i in positions])), placeholders=placeholders
+        )
 
-    def _each(self, each: Each, joints: list[Compiled] | None, scope: Scope) -> Compiled:
-        if each.query is None:
-            return self._symbol(each.part, scope)
-        query = self._query(each.query, scope)
-        part = self._symbol(each.part, query.scope)
-        answers, tell_part = query.answers, part.tell
-        if joints is None:
+    def _for_each(self, for_each: ForEach, list_texts: list[Compiled] | None, scope: Scope) -> Compiled:
+        if for_each.query is None:
+            return self._symbol(for_each.part, scope)
+        query = self._query(for_each.query, scope)
+        part = self._symbol(for_each.part, query.scope)
+        answers = query.answers
+        render_part = part.render
+        if list_texts is None:
 
-            def tell_all(env: Env, static: StaticFacts, state: State) -> str:
-                found = answers(env, static, state)
-                static.spend(len(found))
-                return "".join([tell_part(e, static, state) for e in found])
+            def render_all(env: Env, static: StaticFacts, state: State) -> str:
+                matches = answers(env, static, state)
+                static.spend(len(matches))
+                return "".join([render_part(match, static, state) for match in matches])
 
-            return Compiled(tell_all, [part, query])
-        empty, between, last = (joint.tell for joint in joints)
+            return Compiled(render_all, [part, query])
+        empty, between, last = (joint.render for joint in list_texts)
 
-        def tell(env: Env, static: StaticFacts, state: State) -> str:
+        def render(env: Env, static: StaticFacts, state: State) -> str:
             answered: list[Any] = answers(env, static, state)
             static.spend(len(answered))
-            found: list[str] = [tell_part(e, static, state) for e in answered]
-            if len(found) > 1:
-                head = between(env, static, state).join(found[:-1])
-                return head + last(env, static, state) + found[-1]
-            return found[0] if found else empty(env, static, state)
+            items: list[str] = [render_part(match, static, state) for match in answered]
+            if len(items) > 1:
+                head = between(env, static, state).join(items[:-1])
+                return head + last(env, static, state) + items[-1]
+            return items[0] if items else empty(env, static, state)
 
-        return Compiled(tell, [part, query, *joints])
+        return Compiled(render, [part, query, *list_texts])
 
     # Queries ----------------------------------------------------------------------------------------------------------
 
     def _query(self, conditions: tuple[Condition, ...], scope: Scope) -> Query:
         self.queries[conditions] = None
         steps: list[Answers] = []
-        used = frozenset(p for condition in conditions for p in condition.parameters if p in scope)
+        placeholders = frozenset(p for condition in conditions for p in condition.parameters if p in scope)
         inner = scope
         for condition in conditions:
             step, inner = self._condition(condition, inner)
@@ -165,13 +169,13 @@ class Narration:
         changing = any(self._changes(condition.predicate) for condition in conditions)
 
         def answers(env: Env, static: StaticFacts, state: State) -> list[Env]:
-            found = [env]
+            extensions = [env]
             for step in steps:
-                found = [more for one in found for more in step(one, static, state)]
-                static.spend(len(found))
-            return found
+                extensions = [extended for objects in extensions for extended in step(objects, static, state)]
+                static.spend(len(extensions))
+            return extensions
 
-        return Query(answers if len(steps) > 1 else steps[0], inner, used, changing, inner != scope)
+        return Query(answers if len(steps) > 1 else steps[0], inner, placeholders, changing, inner != scope)
 
     def _condition(self, condition: Condition, scope: Scope) -> tuple[Answers, Scope]:
         """Extend the objects in scope in all ways that make one condition true.
@@ -186,43 +190,45 @@ class Narration:
         repeated = [
             (parameters.index(p), i) for i, p in enumerate(parameters) if p not in scope and p in parameters[:i]
         ]
-        bound = tuple(i for i, p in enumerate(parameters) if p in scope)
-        at = [scope.index(parameters[i]) for i in bound]
+        bound_positions = tuple(i for i, p in enumerate(parameters) if p in scope)
+        scope_indexes = [scope.index(parameters[i]) for i in bound_positions]
         types = tuple(kind for _, kind in parameters)
         if types not in self._signatures:
             self._signatures[types] = Signatures(self._search_order(types))
         signatures = self._signatures[types]
-        rows = self._rows(name, bound, len(parameters), signatures)
+        rows = self._rows(name, bound_positions, len(parameters), signatures)
 
         def extend(env: Env, static: StaticFacts, state: State) -> list[Env]:
-            found = []
-            for row in rows(tuple([env[i] for i in at]), static, state):
-                more = env
+            extensions = []
+            for row in rows(tuple([env[i] for i in scope_indexes]), static, state):
+                extended = env
                 for i in fresh:
-                    if row[i] in more:
+                    if row[i] in extended:
                         break
-                    more = (*more, row[i])
+                    extended = (*extended, row[i])
                 else:
                     if not repeated or all(row[a] == row[b] for a, b in repeated):
-                        found.append(more)
-            return found
+                        extensions.append(extended)
+            return extensions
 
         if len(fresh) == 1 and not repeated:
-            only = fresh[0]
+            position = fresh[0]
 
             def extend_by_one(env: Env, static: StaticFacts, state: State) -> list[Env]:
-                key = tuple([env[i] for i in at])
-                return [(*env, row[only]) for row in rows(key, static, state) if row[only] not in env]
+                key = tuple([env[i] for i in scope_indexes])
+                return [(*env, row[position]) for row in rows(key, static, state) if row[position] not in env]
 
             return extend_by_one, inner
         return extend, inner
 
     def _rows(
-        self, name: str, bound: tuple[int, ...], arity: int, signatures: Signatures
+        self, name: str, bound_positions: tuple[int, ...], arity: int, signatures: Signatures
     ) -> Callable[[Row, StaticFacts, State], Iterable[Row]]:
-        """Rows of a predicate with given objects at the ``bound`` positions, in TextWorld's order."""
+        """Rows of a predicate with given objects at ``bound_positions``, in TextWorld's order."""
         if self._changes(name):
-            return self._changing(name + SAID if name in self.apart else name, bound, arity, signatures)
+            return self._changing(
+                name + TEXT_COPY if name in self.divergent else name, bound_positions, arity, signatures
+            )
         if self.domain.predicates.get(name) != arity or name == "=":
             return lambda key, static, state: ()
         cache_key = object()
@@ -231,22 +237,22 @@ class Narration:
             cache = static.cache.setdefault(cache_key, {})
             rows = cache.get(key)
             if rows is None:
-                rows = cache[key] = _ordered(static.lookup(name, bound, key), static, signatures)
+                rows = cache[key] = _ordered(static.lookup(name, bound_positions, key), static, signatures)
             return rows
 
         return fixed
 
     def _changes(self, name: str) -> bool:
-        return name in self.domain.fluents or self.denies(name)
+        return name in self.domain.fluents or self.queries_negation(name)
 
-    def denies(self, name: str) -> bool:
+    def queries_negation(self, name: str) -> bool:
         """Whether ``name`` asks for facts that were made false: ``not_`` and a predicate that changes."""
         return name.startswith("not_") and name[4:] in self.domain.fluents and name not in self.domain.predicates
 
     def _changing(
-        self, name: str, bound: tuple[int, ...], arity: int, signatures: Signatures
+        self, name: str, bound_positions: tuple[int, ...], arity: int, signatures: Signatures
     ) -> Callable[[Row, StaticFacts, State], Iterable[Row]]:
-        if len(bound) == arity:
+        if len(bound_positions) == arity:
 
             def check(key: Row, static: StaticFacts, state: State) -> Iterable[Row]:
                 if (name, *key) not in state.facts:
@@ -254,10 +260,10 @@ class Narration:
                 return _ordered((key,), static, signatures)
 
             return check
-        self.lookups.add((name, bound))
+        self.lookups.add((name, bound_positions))
 
         def look(key: Row, static: StaticFacts, state: State) -> Iterable[Row]:
-            rows = state.slots.get((name, bound, key))
+            rows = state.slots.get((name, bound_positions, key))
             return _ordered(rows, static, signatures) if rows else ()
 
         return look
@@ -269,30 +275,37 @@ class Query:
 
     answers: from the objects in scope to those of all answers.
     scope: the placeholders of an answer.
-    used: placeholders that it depends on.
+    placeholders: placeholders that it depends on.
     changing: it asks for facts that change.
     open: it binds new placeholders.
     """
 
     answers: Answers
     scope: Scope
-    used: frozenset[Placeholder]
+    placeholders: frozenset[Placeholder]
     changing: bool
     open: bool
 
 
 class Compiled:
-    """A compiled text of ``size`` parts: a constant, or what ``tell`` returns. The rest is as in :class:`Query`."""
+    """A compiled text of ``size`` parts: a constant, or what ``render`` returns. The rest is as in :class:`Query`."""
 
-    __slots__ = ("changing", "constant", "open", "size", "tell", "used")
+    __slots__ = ("changing", "constant", "open", "placeholders", "render", "size")
 
     def __init__(
-        self, text: str | Teller, parts: Iterable[Compiled | Query] = (), used: frozenset[Placeholder] = frozenset()
+        self,
+        text: str | TextFunction,
+        parts: Iterable[Compiled | Query] = (),
+        placeholders: frozenset[Placeholder] = frozenset(),
     ):
         parts = list(parts)
         self.constant = text if isinstance(text, str) else None
-        self.tell: Teller = (lambda env, static, state: text) if isinstance(text, str) else text
-        self.used: frozenset[Placeholder] = used.union(*[part.used for part in parts])
+        self.render: TextFunction
+        if isinstance(text, str):
+            self.render = lambda env, static, state: text
+        else:
+            self.render = text
+        self.placeholders: frozenset[Placeholder] = placeholders.union(*[part.placeholders for part in parts])
         self.changing: bool = any(part.changing for part in parts)
         self.open: bool = any(part.open for part in parts)
         self.size: int = (
@@ -311,20 +324,24 @@ class _Ranks(dict[Row, tuple[int, ...]]):
 
     def __missing__(self, row: Row) -> tuple[int, ...]:
         signature = tuple([self.types[name] for name in row])
-        found = tuple(i for i, each in enumerate(self.signatures.order) if each == signature)
-        self[row] = found = () if found == (0,) else found or (-1,)
-        return found
+        ranks = tuple(i for i, types in enumerate(self.signatures.order) if types == signature)
+        self[row] = ranks = () if ranks == (0,) else ranks or (-1,)
+        return ranks
 
 
 def _ordered(rows: Iterable[Row], static: StaticFacts, signatures: Signatures) -> Iterable[Row]:
-    """Sorted ``rows`` in order of rank, without those of no rank; a row with two ranks comes twice."""
+    """Sorted ``rows`` in order of rank, without those of no rank; a row with two ranks comes twice.
+
+    TextWorld looks up a query once for each tuple of subtypes. A tuple can be reached in two ways (``Signatures``), and
+    then its rows are listed twice: the texts contain this repetition.
+    """
     ranks = static.cache.get(signatures)
     if ranks is None:
         ranks = static.cache[signatures] = _Ranks(static.types, signatures)
     if not any(map(ranks.__getitem__, rows)):
         return rows
-    placed = [(rank, row) for row in rows for rank in ranks[row] or (0,) if rank >= 0]
-    return [row for _, row in sorted(placed)]
+    ranked_rows = [(rank, row) for row in rows for rank in ranks[row] or (0,) if rank >= 0]
+    return [row for _, row in sorted(ranked_rows)]
 
 
 def _joined(parts: list[Compiled]) -> Compiled:
@@ -339,10 +356,11 @@ def _joined(parts: list[Compiled]) -> Compiled:
         return Compiled("")
     if len(merged) == 1:
         return merged[0]
-    pieces: list[Any] = [part.tell if part.constant is None else part.constant for part in merged]
+    pieces: list[Any] = [part.render if part.constant is None else part.constant for part in merged]
     if len(merged) == 3 and merged[1].constant is None and merged[0].constant and merged[2].constant:
-        one, tell, three = pieces
-        return Compiled(lambda env, static, state: one + tell(env, static, state) + three, merged)
+        # "text OBJECT text" is the usual shape; one concatenation is faster than a join.
+        before, render, after = pieces
+        return Compiled(lambda env, static, state: before + render(env, static, state) + after, merged)
     return Compiled(
         lambda env, static, state: "".join(
             [piece if isinstance(piece, str) else piece(env, static, state) for piece in pieces]
@@ -355,13 +373,13 @@ def _choice(rule: str, alternatives: list[tuple[Query | None, Compiled]]) -> Com
     """The text of the first alternative whose condition has an answer."""
     if alternatives[0][0] is None:
         return alternatives[0][1]
-    tests = [(None if query is None else query.answers, compiled.tell) for query, compiled in alternatives]
+    tests = [(None if query is None else query.answers, compiled.render) for query, compiled in alternatives]
 
-    def tell(env: Env, static: StaticFacts, state: State) -> str:
+    def render(env: Env, static: StaticFacts, state: State) -> str:
         for answers, text in tests:
             if answers is None or answers(env, static, state):
                 return text(env, static, state)
         raise GameError(f"grammar: no alternative of rule {rule} applies")
 
     parts: list[Compiled | Query] = [compiled for _, compiled in alternatives]
-    return Compiled(tell, [*parts, *[query for query, _ in alternatives if query is not None]])
+    return Compiled(render, [*parts, *[query for query, _ in alternatives if query is not None]])

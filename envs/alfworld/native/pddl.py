@@ -37,14 +37,14 @@ def read_domain(text: str) -> PddlDomain:
     assert isinstance(name, str)
     domain = PddlDomain(name, {"object": ()}, {}, {}, {})
     bases: list[tuple[str, str]] = []
-    for keyword, rest in sections[1:]:
+    for keyword, entries in sections[1:]:
         # Actions need the types and predicates of the whole domain, so they are read in a second pass.
         if keyword == ":types":
-            bases += _typed(rest, ":types")
+            bases += _typed(entries, ":types")
         elif keyword == ":constants":
-            domain.constants = dict(_typed(rest, ":constants"))
+            domain.constants = dict(_typed(entries, ":constants"))
         elif keyword == ":predicates":
-            for entry in rest:
+            for entry in entries:
                 if not isinstance(entry, list) or not entry or not isinstance(entry[0], str):
                     raise GameError(f":predicates: expected (name ?argument ...), got {_show(entry)}")
                 domain.predicates[entry[0]] = len(_typed(entry[1:], f":predicates: {entry[0]}"))
@@ -55,9 +55,9 @@ def read_domain(text: str) -> PddlDomain:
     for name, kind in domain.constants.items():
         if kind not in domain.types:
             raise GameError(f":constants: {name} has the unknown type {kind}")
-    for keyword, rest in sections[1:]:
+    for keyword, entries in sections[1:]:
         if keyword == ":action":
-            action = _read_action(rest, domain)
+            action = _read_action(entries, domain)
             if action.name in domain.actions:
                 raise GameError(f"action {action.name} is defined twice")
             domain.actions[action.name] = action
@@ -146,7 +146,10 @@ def _line_of(text: str, word: str) -> int:
 
 def _show(node: object) -> str:
     """A nested list as text, shortened."""
-    text = str(node).replace("[", "(").replace("]", ")").replace("'", "").replace(",", "") if node else "nothing"
+    if node:
+        text = str(node).replace("[", "(").replace("]", ")").replace("'", "").replace(",", "")
+    else:
+        text = "nothing"
     return text if len(text) <= 80 else text[:77] + "..."
 
 
@@ -162,13 +165,15 @@ def _sections(text: str, kind: str) -> list[tuple[str, list[Node]]]:
         if not isinstance(node, list) or not node or not isinstance(node[0], str):
             raise GameError(f"expected (:keyword ...), got {_show(node)}")
         sections.append((node[0], node[1:]))
-    seen: set[str] = set()
-    for word, rest in sections:
-        if len(sections) > MAX_NAMES or (word in (":types", ":predicates", ":objects") and len(rest) > 3 * MAX_NAMES):
-            raise GameError(f"{word}: the game is too large")
-        if word in seen and word != ":action":
-            raise GameError(f"{word} is given twice")
-        seen.add(word)
+    keywords: set[str] = set()
+    for keyword, entries in sections:
+        if len(sections) > MAX_NAMES or (
+            keyword in (":types", ":predicates", ":objects") and len(entries) > 3 * MAX_NAMES
+        ):
+            raise GameError(f"{keyword}: the game is too large")
+        if keyword in keywords and keyword != ":action":
+            raise GameError(f"{keyword} is given twice")
+        keywords.add(keyword)
     return sections
 
 
@@ -218,7 +223,7 @@ def _read_init(
     facts: dict[tuple[str, ...], None] = {}
     measured: list[str] = []
     predicates = domain.predicates
-    known = {name: name for name in objects}  # every name once in memory
+    object_names = {name: name for name in objects}  # every name once in memory
     heads = {name: name for name in predicates}
     for entry in entries:
         if not isinstance(entry, list) or not entry:
@@ -235,7 +240,7 @@ def _read_init(
         if entry[0] == "not":
             continue  # facts that are not listed are false anyway
         try:
-            fact = (heads[entry[0]], *[known[name] for name in entry[1:]])  # type: ignore[index] # a list: TypeError
+            fact = (heads[entry[0]], *[object_names[name] for name in entry[1:]])  # type: ignore[index] # a list: TypeError
             fits = predicates[fact[0]] == len(fact) - 1
         except (KeyError, TypeError):
             fits = False
@@ -259,10 +264,11 @@ def _bad_fact(entry: list[Node], predicates: dict[str, int], objects: dict[str, 
 # Conditions and effects -----------------------------------------------------------------------------------------------
 
 
-def _read_action(rest: list[Node], domain: PddlDomain) -> Action:
-    if not rest or not isinstance(rest[0], str):
-        raise GameError(f"an action without a name: {_show(rest)}")
-    name, parts = rest[0], rest[1:]
+def _read_action(entries: list[Node], domain: PddlDomain) -> Action:
+    if not entries or not isinstance(entries[0], str):
+        raise GameError(f"an action without a name: {_show(entries)}")
+    name = entries[0]
+    parts = entries[1:]
     try:
         fields = dict(zip(parts[::2], parts[1::2], strict=True))
         unknown = set(fields) - {":parameters", ":precondition", ":effect"}
@@ -289,19 +295,20 @@ class _Conditions:
 
     def __init__(self, domain: PddlDomain, names: Iterable[str], lenient: bool = False):
         self.domain = domain
-        self.used = set(names)
+        self.names = set(names)
         self.lenient = lenient
 
     def read(self, node: Node, negated: bool = False, scope: Mapping[str, str] = NOTHING) -> Formula:
         """Negation normal form of ``node``; ``scope`` maps quantified variables to unique names."""
         if not isinstance(node, list) or not node or not isinstance(node[0], str):
             raise GameError(f"expected a condition, got {_show(node)}")
-        tag, args = node[0], node[1:]
+        tag = node[0]
+        args = node[1:]
         if tag not in CONNECTIVES:
             return self._literal(node, negated, scope)
-        wanted = {"not": 1, "imply": 2, "forall": 2, "exists": 2}.get(tag)
-        if wanted is not None and len(args) != wanted:
-            raise GameError(f"{tag} takes {wanted} arguments, got {_show(node)}")
+        arity = {"not": 1, "imply": 2, "forall": 2, "exists": 2}.get(tag)
+        if arity is not None and len(args) != arity:
+            raise GameError(f"{tag} takes {arity} arguments, got {_show(node)}")
         if tag == "not":
             return self.read(args[0], not negated, scope)
         if tag == "imply":
@@ -323,7 +330,8 @@ class _Conditions:
         """Append the simple effects of ``node`` to ``out``; costs are dropped."""
         if not isinstance(node, list) or not node or not isinstance(node[0], str):
             raise GameError(f"expected an effect, got {_show(node)}")
-        tag, args = node[0], node[1:]
+        tag = node[0]
+        args = node[1:]
         if tag == "and":
             for part in args:
                 self.effects(part, out, variables, scope, condition)
@@ -331,11 +339,11 @@ class _Conditions:
             if len(args) != 2:
                 raise GameError(f"{tag} takes 2 arguments, got {_show(node)}")
             if tag == "forall":
-                more, inner = self._variables(args[0], scope)
-                self.effects(args[1], out, variables + more, inner, condition)
+                quantified, inner = self._variables(args[0], scope)
+                self.effects(args[1], out, variables + quantified, inner, condition)
             else:
-                both = Junction(True, (condition, self.read(args[0], False, scope)))
-                self.effects(args[1], out, variables, scope, both)
+                conjunction = Junction(True, (condition, self.read(args[0], False, scope)))
+                self.effects(args[1], out, variables, scope, conjunction)
         elif tag != "increase":
             literal = self._literal(node, False, scope)
             if literal.predicate == "=" or literal.predicate not in self.domain.predicates:
@@ -352,9 +360,9 @@ class _Conditions:
             if not name.startswith("?"):
                 raise GameError(f"expected (?variable - type ...), got {_show(words)}")
             inner[name] = name
-            while inner[name] in self.used:
+            while inner[name] in self.names:
                 inner[name] += "'"
-            self.used.add(inner[name])
+            self.names.add(inner[name])
             variables.append((inner[name], kind))
         return tuple(variables), inner
 
@@ -362,7 +370,8 @@ class _Conditions:
         while node[0] == "not":
             if len(node) != 2 or not isinstance(node[1], list) or not node[1]:
                 raise GameError(f"not takes one condition, got {_show(node)}")
-            node, negated = node[1], not negated
+            node = node[1]
+            negated = not negated
         if not _are_names(node):
             raise GameError(f"expected (predicate argument ...), got {_show(node)}")
         predicate = node[0]
@@ -375,6 +384,6 @@ class _Conditions:
         if arity != len(args):
             raise GameError(f"{predicate} takes {arity} arguments, got {_show(node)}")
         for name in args:
-            if name not in self.used and (name.startswith("?") or not self.lenient):
+            if name not in self.names and (name.startswith("?") or not self.lenient):
                 raise GameError(f"unknown name {name} in {_show(node)}")
         return Atom(predicate, args, negated)

@@ -39,6 +39,7 @@ class State:
     slots: dict[Slot, tuple[Row, ...]] = field(default_factory=dict)
 
     def copy(self) -> State:
+        # Shallow copies suffice: facts and rows are tuples, and a change replaces a slot's tuple.
         return State(self.facts.copy(), self.slots.copy())
 
     def insert(self, fact: Fact, slots: Iterable[Slot]) -> None:
@@ -47,8 +48,8 @@ class State:
         row = fact[1:]
         for slot in slots:
             rows = self.slots.get(slot, ())
-            at = bisect_left(rows, row)
-            self.slots[slot] = (*rows[:at], row, *rows[at:])
+            index = bisect_left(rows, row)
+            self.slots[slot] = (*rows[:index], row, *rows[index:])
 
     def discard(self, fact: Fact, slots: Iterable[Slot]) -> None:
         """Remove a fact that is there."""
@@ -56,8 +57,8 @@ class State:
         row = fact[1:]
         for slot in slots:
             rows = self.slots[slot]
-            at = bisect_left(rows, row)
-            self.slots[slot] = rows[:at] + rows[at + 1 :]
+            index = bisect_left(rows, row)
+            self.slots[slot] = rows[:index] + rows[index + 1 :]
 
 
 class StaticFacts:
@@ -78,8 +79,8 @@ class StaticFacts:
         self.steps_left = MAX_STEPS
         self.members: dict[str, set[str]] = {name: set() for name in domain.types}
         for name, kind in problem.objects.items():
-            for each in (kind, *domain.types[kind]):
-                self.members[each].add(name)
+            for type_name in (kind, *domain.types[kind]):
+                self.members[type_name].add(name)
         self.rows: dict[str, set[Row]] = {}
         self.initial: set[Fact] = set()
         fluents = domain.fluents
@@ -115,25 +116,30 @@ class StaticFacts:
                 index.setdefault(tuple([row[i] for i in positions]), []).append(row)
         return index.get(key, [])
 
-    def solutions(self, steps: tuple[Step, ...], binding: Binding, state: State, at: int = 0) -> Iterator[Binding]:
+    def solutions(self, steps: tuple[Step, ...], binding: Binding, state: State, index: int = 0) -> Iterator[Binding]:
         """Yield all bindings under which ``steps`` succeed, always as the same dictionary, changed in place."""
-        if at == len(steps):
+        # A backtracking search: each step binds its variables, and unbinds them when all its rows were tried. Callers
+        # that need a solution after the next one must copy it.
+        if index == len(steps):
             yield binding
             return
-        step = steps[at]
+        step = steps[index]
         if not isinstance(step, Match):
             for value in self.members.get(step.type, ()):
                 self.spend(1)
                 binding[step.variable] = value
-                yield from self.solutions(steps, binding, state, at + 1)
+                yield from self.solutions(steps, binding, state, index + 1)
             binding.pop(step.variable, None)
             return
         key = tuple([binding.get(name, name) for name in step.keys])
         rows: Iterable[Row]
         if not step.fresh:
-            found = (step.predicate, *key) in state.facts if step.fluent else key in self.rows.get(step.predicate, ())
-            if found:
-                yield from self.solutions(steps, binding, state, at + 1)
+            if step.fluent:
+                fact_holds = (step.predicate, *key) in state.facts
+            else:
+                fact_holds = key in self.rows.get(step.predicate, ())
+            if fact_holds:
+                yield from self.solutions(steps, binding, state, index + 1)
             return
         if step.fluent:
             rows = state.slots.get((step.predicate, step.positions, key), ())
@@ -149,7 +155,7 @@ class StaticFacts:
                 binding[variable] = value
             else:
                 if not step.repeated or all(row[a] == row[b] for a, b in step.repeated):
-                    yield from self.solutions(steps, binding, state, at + 1)
+                    yield from self.solutions(steps, binding, state, index + 1)
         for _, variable, _ in step.fresh:
             binding.pop(variable, None)
 
@@ -180,15 +186,15 @@ class StaticFacts:
 
     @staticmethod
     def _equal(atom: Atom, binding: Binding) -> bool:
-        one, two = atom.args
-        return binding.get(one, one) == binding.get(two, two)
+        first, second = atom.args
+        return binding.get(first, first) == binding.get(second, second)
 
     def case_holds(self, case: Case, steps: tuple[Step, ...], binding: Binding, state: State) -> bool:
         """Whether ``case`` is true in ``state``; ``steps`` is the plan for its unbound variables."""
-        for found in self.solutions(steps, dict(binding), state):
-            if not self.allowed(case, found) or not state.facts.isdisjoint(ground(case.negative, found)):
+        for solution in self.solutions(steps, dict(binding), state):
+            if not self.allowed(case, solution) or not state.facts.isdisjoint(ground(case.negative, solution)):
                 continue
-            if all(self.holds(part, found, state) for part in case.universal):
+            if all(self.holds(part, solution, state) for part in case.universal):
                 return True
         return False
 
@@ -198,12 +204,15 @@ class StaticFacts:
             fact = (formula.predicate, *[binding.get(name, name) for name in formula.args])
             if fact[0] == "=":
                 return (fact[1] == fact[2]) != formula.negated
-            true = fact in state.facts if fact[0] in self.domain.fluents else fact[1:] in self.rows.get(fact[0], ())
-            return true != formula.negated
+            if fact[0] in self.domain.fluents:
+                fact_holds = fact in state.facts
+            else:
+                fact_holds = fact[1:] in self.rows.get(fact[0], ())
+            return fact_holds != formula.negated
         if isinstance(formula, Quantified):
             steps = plan((), formula.variables, (), frozenset())
-            found = (self.holds(formula.part, inner, state) for inner in self.solutions(steps, dict(binding), state))
-            return all(found) if formula.universal else any(found)
+            truths = (self.holds(formula.part, inner, state) for inner in self.solutions(steps, dict(binding), state))
+            return all(truths) if formula.universal else any(truths)
         parts = (self.holds(part, binding, state) for part in formula.parts)
         return all(parts) if formula.conjunctive else any(parts)
 

@@ -26,7 +26,7 @@ from textworld.logic import Proposition
 
 from gagpo.base.errors import InvalidArgument, is_termination
 from gagpo.envs.alfworld.engine import BrokenGame, Scene, read_game
-from gagpo.envs.alfworld.games.shipped import shipped
+from gagpo.envs.alfworld.games.package_data import package_data
 from gagpo.envs.alfworld.reference.memoise import memoised_textworld
 
 
@@ -72,9 +72,9 @@ class TextWorldEngine:
         self._memoise = memoise
         self._env = PddlEnv(textworld.EnvInfos(won=True, admissible_commands=True))
         self._digest = ""
-        self._ignored: set[str] = set()
-        self._asked: set[str] = set()
-        self._crowded: set[str] = set()
+        self._ignored_predicates: set[str] = set()
+        self._negated_queries: set[str] = set()
+        self._shared_places: set[str] = set()
 
     def reset(self, game: Path) -> Scene:
         data = read_game(Path(game))
@@ -82,7 +82,7 @@ class TextWorldEngine:
             try:
                 if data["digest"] != self._digest:
                     self._digest = ""
-                    _refuse_code(data["grammar"])
+                    _reject_code(data["grammar"])
                     self._env.load(data)
                     entities = self._env._entity_infos
                     demangler = _Demangler(game_infos=entities, shuffle=False)
@@ -121,21 +121,23 @@ class TextWorldEngine:
     # that one only where two receptacles share a location: elsewhere it says nothing that the others do not say.
 
     def _prepare_key(self, grammar: str, facts: list[Proposition]) -> None:
-        self._ignored = {name for name in _BOOKKEEPING if name not in grammar}
-        self._asked = set(re.findall(r"not_\w+", grammar))
+        self._ignored_predicates = {name for name in _BOOKKEEPING if name not in grammar}
+        self._negated_queries = set(re.findall(r"not_\w+", grammar))
         place = {
             fact.arguments[0].name: fact.arguments[1].name for fact in facts if fact.name == "receptacleatlocation"
         }
         crowds = Counter(place.values())
-        self._crowded = {receptacle for receptacle, location in place.items() if crowds[location] > 1}
+        self._shared_places = {receptacle for receptacle, location in place.items() if crowds[location] > 1}
 
-    def _counts(self, fact: Proposition) -> bool:
-        if fact.name == "not_inreceptacle" and fact.arguments[1].name not in self._crowded:
+    def _in_key(self, fact: Proposition) -> bool:
+        if fact.name == "not_inreceptacle" and fact.arguments[1].name not in self._shared_places:
             return False
-        return fact.name not in self._ignored and (not fact.is_negation or fact.name in self._asked)
+        return fact.name not in self._ignored_predicates and (
+            not fact.is_negation or fact.name in self._negated_queries
+        )
 
     def _key(self, facts: list[Proposition]) -> str:
-        lines = sorted(str(fact) for fact in facts if self._counts(fact))
+        lines = sorted(str(fact) for fact in facts if self._in_key(fact))
         return hashlib.sha256("\n".join([self._digest, *lines]).encode()).hexdigest()[:24]
 
     @contextmanager
@@ -151,13 +153,13 @@ class TextWorldEngine:
                 sys.argv = argv
 
 
-def _refuse_code(grammar: str) -> None:
+def _reject_code(grammar: str) -> None:
     """Raise ValueError unless all that textworld would evaluate in ``grammar`` is names, strings, + and ``or``.
 
     textworld hands expressions in templates to Python's ``eval``. The package's own grammar with a plain task text is
-    known to be harmless; any other is parsed, and every expression found is looked at before anything is played.
+    known to be harmless; any other is parsed, and every expression found is checked before the game is loaded.
     """
-    if _TASK.sub("Your task is to: UNKNOWN GOAL.", grammar, count=1) == shipped().grammar:
+    if _TASK.sub("Your task is to: UNKNOWN GOAL.", grammar, count=1) == package_data().grammar:
         return
     logic = pddl_logic.GameLogic(domain="", grammar=grammar)
     pending = [symbol for rules in logic.grammar._rules.values() for rule in rules for symbol in rule.rhs]

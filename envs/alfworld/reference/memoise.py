@@ -1,4 +1,4 @@
-"""Let textworld remember what it would compute again (translated PDDL, parsed templates) and copy only what changes."""
+"""Cache what textworld computes again and again (translated PDDL, parsed templates), and copy only what changes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _parse_query = functools.lru_cache(maxsize=4096)(Rule.parse_conjunctive_query)
 
 
 def _translate_once(domain: str, problem: str, verbose: bool = False, optimize: bool = False) -> object:
-    # The optimised translation serves planning only, which is never asked for here.
+    # The optimised translation is for planning only, which this engine does not use.
     return _translate(domain, problem)
 
 

@@ -135,7 +135,8 @@ Answer = Number | Choice | Words | Sequence | Matrix | Formula | Relation | Fami
 
 NOTHING = Sequence((), r"\{", r"\}")
 """The empty set, also for "no solution"."""
-INFINITY, MINUS_INFINITY = Formula(r"\infty"), Formula(r"-\infty")
+INFINITY = Formula(r"\infty")
+MINUS_INFINITY = Formula(r"-\infty")
 
 
 def canonical(answer: Answer) -> str:
@@ -181,7 +182,9 @@ def to_latex(answer: Answer) -> str:
                 value *= answer.unit.size
                 return rf"\frac{{{value.numerator} \pi}}{{{180 * value.denominator}}}"
             top = f"{value.numerator}"
-            return top if value.denominator == 1 else rf"\frac{{{top}}}{{{value.denominator}}}"
+            if value.denominator == 1:
+                return top
+            return rf"\frac{{{top}}}{{{value.denominator}}}"
         case Choice():
             return answer.letter
         case Words():
@@ -189,12 +192,16 @@ def to_latex(answer: Answer) -> str:
         case Sequence():
             joint = r" \cup " if answer.opening == r"\cup" else ", "
             inside = joint.join(to_latex(item) for item in answer.items)
-            return inside if joint != ", " else f"{answer.opening}{inside}{answer.closing}"
+            if joint != ", ":
+                return inside
+            return f"{answer.opening}{inside}{answer.closing}"
         case Matrix():
             rows = r" \\ ".join(" & ".join(map(to_latex, row)) for row in answer.rows)
             return rf"\begin{{pmatrix}}{rows}\end{{pmatrix}}"
         case Formula():
-            return f"{answer.name}={answer.latex}" if answer.name else answer.latex
+            if answer.name:
+                return f"{answer.name}={answer.latex}"
+            return answer.latex
         case Relation():
             return answer.latex
         case Family():
@@ -208,4 +215,6 @@ def _as_decimal(value: Fraction, places: int) -> str:
 
 def as_list(answer: Number) -> Sequence | None:
     """The other reading of a spelling: ``1,234`` as 1 and 234, ``3 and 1/2`` as 3 and 1/2."""
-    return Sequence(tuple(map(Number, answer.items))) if answer.items else None
+    if answer.items:
+        return Sequence(tuple(map(Number, answer.items)))
+    return None

@@ -60,9 +60,10 @@ def same(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
     if gold == prediction:
         return True
     if isinstance(gold, Number) or isinstance(prediction, Number):
-        wanted, given = residue(gold), residue(prediction)
-        if wanted is not None and given is not None:
-            return same_residues(wanted, given)
+        gold_residue = residue(gold)
+        prediction_residue = residue(prediction)
+        if gold_residue is not None and prediction_residue is not None:
+            return same_residues(gold_residue, prediction_residue)
     match gold, prediction:
         case (Family(), Family()):
             return same(gold.general, prediction.general, symbolic)
@@ -88,11 +89,7 @@ def same(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
         case (Relation(), _) | (_, Relation()):
             return _same_relations(gold, prediction, symbolic)
         case (Matrix(), Matrix()):
-            entries = (zip(*rows, strict=False) for rows in zip(gold.rows, prediction.rows, strict=False))
-            shapes = [(len(matrix.rows), len(matrix.rows[0])) for matrix in (gold, prediction)]
-            return shapes[0] == shapes[1] and all(
-                same(wanted, given, symbolic) for row in entries for wanted, given in row
-            )
+            return _same_matrices(gold, prediction, symbolic)
         case (Matrix(), Sequence()):
             return prediction.pointed and _same_vectors(gold, prediction, symbolic)
         case (Sequence(), Matrix()):
@@ -106,6 +103,17 @@ def same(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
         case (Formula(), Number() | Formula()):
             return _same_formulas(gold, prediction, symbolic)
     return False
+
+
+def _same_matrices(gold: Matrix, prediction: Matrix, symbolic: Symbolic) -> bool:
+    shapes = [(len(matrix.rows), len(matrix.rows[0])) for matrix in (gold, prediction)]
+    if shapes[0] != shapes[1]:
+        return False
+    return all(
+        same(gold_entry, prediction_entry, symbolic)
+        for gold_row, prediction_row in zip(gold.rows, prediction.rows, strict=True)
+        for gold_entry, prediction_entry in zip(gold_row, prediction_row, strict=True)
+    )
 
 
 def _value_and_sequence(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
@@ -124,11 +132,11 @@ def _value_and_sequence(gold: Answer, prediction: Answer, symbolic: Symbolic) ->
         case (_, Sequence(items=(item,))) if not isinstance(item, Sequence):
             return same(gold, item, symbolic)
         case (Sequence(), Number()):
-            other = as_list(prediction)
-            return other is not None and not gold.opening and same(gold, other, symbolic)
+            list_reading = as_list(prediction)
+            return list_reading is not None and not gold.opening and same(gold, list_reading, symbolic)
         case (Number() | Formula(), Sequence(opening="", items=items)) if items:
-            other = as_list(gold) if isinstance(gold, Number) else None
-            if other is not None and same(other, prediction, symbolic):
+            list_reading = as_list(gold) if isinstance(gold, Number) else None
+            if list_reading is not None and same(list_reading, prediction, symbolic):
                 return True
             # two spellings of one value, as in "1/2 or 0.5"
             return len(items) <= 3 and all(same(gold, item, symbolic) for item in items)
@@ -136,15 +144,17 @@ def _value_and_sequence(gold: Answer, prediction: Answer, symbolic: Symbolic) ->
 
 
 def _number_and_formula(gold: Number, prediction: Formula, symbolic: Symbolic) -> bool:
-    if gold.unit and (number := read_number(_LETTER_UNIT.sub(r"\1 \2", prediction.latex))):
-        return same_numbers(gold, number)  # 7m, which could also be a product
+    if gold.unit:
+        number = read_number(_LETTER_UNIT.sub(r"\1 \2", prediction.latex))
+        if number:
+            return same_numbers(gold, number)  # 7m, which could also be a product
     if gold.places is not None and prediction.rounded is not None:
         return same_numbers(gold, prediction.rounded)
     if gold.unit and gold.unit.dimension == "angle" and r"\pi" in prediction.latex:
         return _equal(gold, prediction, symbolic)
     # A long decimal may stand for a formula: 1.4142136 for a root of 2.
-    rounded = gold.places is not None and gold.significant >= SIGNIFICANT_DIGITS
-    return rounded and _equal(gold, prediction, symbolic)
+    is_decimal = gold.places is not None and gold.significant >= SIGNIFICANT_DIGITS
+    return is_decimal and _equal(gold, prediction, symbolic)
 
 
 def _binomial(top: Answer, bottom: Answer) -> Formula:
@@ -152,11 +162,14 @@ def _binomial(top: Answer, bottom: Answer) -> Formula:
 
 
 def _equal(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
-    wanted, given = to_latex(gold), to_latex(prediction)
-    left = unevaluated_operations(wanted, given)
-    if left - {"root"} if isinstance(gold, Number) else left:  # a long decimal may stand for a root
+    gold_latex = to_latex(gold)
+    prediction_latex = to_latex(prediction)
+    operations = unevaluated_operations(gold_latex, prediction_latex)
+    if isinstance(gold, Number):
+        operations -= {"root"}  # a long decimal may stand for a root
+    if operations:
         return False
-    return symbolic(wanted, given, False)
+    return symbolic(gold_latex, prediction_latex, False)
 
 
 def same_numbers(gold: Number, prediction: Number) -> bool:
@@ -174,8 +187,10 @@ def same_numbers(gold: Number, prediction: Number) -> bool:
         prediction = replace(prediction, value=prediction.value * prediction.unit.size, unit=None)
     if prediction.multiple > 1 and not gold.unit:
         prediction = replace(prediction, value=prediction.value * prediction.multiple, unit=None)
-    for one, other in ((gold, prediction), (prediction, gold)):
-        if (one.unit and other.percent) or ((one.unit or one.percent) and other.counted and not other.percent):
+    for first, second in ((gold, prediction), (prediction, gold)):
+        if first.unit and second.percent:
+            return False
+        if (first.unit or first.percent) and second.counted and not second.percent:
             return False
     if gold.unit and prediction.unit:
         if gold.unit.dimension != prediction.unit.dimension:
@@ -187,18 +202,18 @@ def same_numbers(gold: Number, prediction: Number) -> bool:
     if _close(gold, prediction, Fraction(1, 100) if prediction.percent else Fraction(100)):
         return True
     # 0.5 % and 0.5 differ, but 50 % and 50 both answer a question for a percentage.
-    asked_for = abs(gold.value if gold.percent else prediction.value) > 1
-    return asked_for and _close(gold, prediction)
+    above_one = abs(gold.value if gold.percent else prediction.value) > 1
+    return above_one and _close(gold, prediction)
 
 
-def _same_name(name: str, other: str) -> bool:
+def _same_name(name: str, other_name: str) -> bool:
     """Whether two names may mean the same: one is missing, equal, ``y`` and ``y(t)``, or ``y`` and ``f(x)``."""
-    if not name or not other or name == other:
+    if not name or not other_name or name == other_name:
         return True
-    if "y" in (name, other) and (name + other).endswith(("(x)", "(x)y")):
+    if "y" in (name, other_name) and (name + other_name).endswith(("(x)", "(x)y")):
         return True
-    stems = [side.partition("(")[0] for side in (name, other)]
-    return stems[0] == stems[1] and (name in stems or other in stems)
+    stems = [side.partition("(")[0] for side in (name, other_name)]
+    return stems[0] == stems[1] and (name in stems or other_name in stems)
 
 
 def _close(gold: Number, prediction: Number, scale: Fraction = Fraction(1)) -> bool:
@@ -206,8 +221,8 @@ def _close(gold: Number, prediction: Number, scale: Fraction = Fraction(1)) -> b
     if gold.value == prediction.value * scale:
         return True
     decimals = [
-        (number, other)
-        for number, other in ((gold, prediction.value * scale), (prediction, gold.value / scale))
+        (number, target)
+        for number, target in ((gold, prediction.value * scale), (prediction, gold.value / scale))
         if number.places is not None
     ]
     if not decimals:
@@ -223,14 +238,18 @@ _LIST_OF_WORDS = re.compile(r"\s*,\s*(?:and\s+)?|\s+and\s+")
 
 
 def _same_words(gold: Answer, prediction: Answer) -> bool:
-    wanted, given = (
-        side.text if isinstance(side, Words) else normalise.words(normalise.plain(to_latex(side)))
-        for side in (gold, prediction)
-    )
-    if wanted in _PLAIN_REPLIES:
-        given = _REPLY_END.split(given, maxsplit=1)[0].strip()
-    lists = [sorted(_LIST_OF_WORDS.split(side)) for side in (wanted, given)]
-    return wanted == given or (lists[0] == lists[1] and all(len(part.split()) <= 2 for part in lists[0]))
+    gold_text = _as_words(gold)
+    prediction_text = _as_words(prediction)
+    if gold_text in _PLAIN_REPLIES:
+        prediction_text = _REPLY_END.split(prediction_text, maxsplit=1)[0].strip()
+    lists = [sorted(_LIST_OF_WORDS.split(side)) for side in (gold_text, prediction_text)]
+    return gold_text == prediction_text or (lists[0] == lists[1] and all(len(part.split()) <= 2 for part in lists[0]))
+
+
+def _as_words(answer: Answer) -> str:
+    if isinstance(answer, Words):
+        return answer.text
+    return normalise.words(normalise.plain(to_latex(answer)))
 
 
 _MULTIPLES = frozenset(filter(None, map(unit, LETTERS)))
@@ -242,32 +261,34 @@ _EQUALITY = re.compile(r"=|\\equiv(?![a-zA-Z])")
 def _same_formulas(gold: Formula, prediction: Number | Formula, symbolic: Symbolic) -> bool:
     if not _same_name(gold.name, prediction.name):
         return False
-    wanted, given = gold, prediction
+    gold_formula = gold
+    prediction_formula = prediction
     # One side may leave the name out, except where the equation of a curve is asked for.
     if gold.name != prediction.name or gold.name not in ("y", "z") or not variables(gold.latex):
-        wanted, given = replace(gold, name=""), replace(prediction, name="")
-    if isinstance(given, Formula):
-        if given.unit in _MULTIPLES and not wanted.unit:
+        gold_formula = replace(gold, name="")
+        prediction_formula = replace(prediction, name="")
+    if isinstance(prediction_formula, Formula):
+        if prediction_formula.unit in _MULTIPLES and not gold_formula.unit:
             return False  # 5x M may be five million x
-        if wanted.unit and given.unit and wanted.unit != given.unit:
-            if wanted.unit.dimension != given.unit.dimension:
+        if gold_formula.unit and prediction_formula.unit and gold_formula.unit != prediction_formula.unit:
+            if gold_formula.unit.dimension != prediction_formula.unit.dimension:
                 return False
-            scale = wanted.unit.size / given.unit.size
-            wanted = replace(wanted, latex=rf"\frac{{{scale.numerator}}}{{{scale.denominator}}} ({wanted.latex})")
-        elif canonical(wanted) == canonical(given):
-            return True
-        if _ADDED.search(wanted.latex) and _ADDED_BY_ANY_NAME.search(given.latex):
-            wanted, given = (
-                replace(wanted, latex=_ADDED.sub("", wanted.latex)),
-                replace(given, latex=_ADDED_BY_ANY_NAME.sub("", given.latex)),
+            scale = gold_formula.unit.size / prediction_formula.unit.size
+            gold_formula = replace(
+                gold_formula, latex=rf"\frac{{{scale.numerator}}}{{{scale.denominator}}} ({gold_formula.latex})"
             )
-    if wanted in _INFINITE or given in _INFINITE:
+        elif canonical(gold_formula) == canonical(prediction_formula):
+            return True
+        if _CONSTANT.search(gold_formula.latex) and _ANY_CONSTANT.search(prediction_formula.latex):
+            gold_formula = replace(gold_formula, latex=_CONSTANT.sub("", gold_formula.latex))
+            prediction_formula = replace(prediction_formula, latex=_ANY_CONSTANT.sub("", prediction_formula.latex))
+    if gold_formula in _INFINITE or prediction_formula in _INFINITE:
         return False
-    return _equal(wanted, given, symbolic)
+    return _equal(gold_formula, prediction_formula, symbolic)
 
 
-_ADDED = re.compile(r"\+\s*C\s*$|^\s*C\s*\+")
-_ADDED_BY_ANY_NAME = re.compile(r"\+\s*(?:[CcKk](?:_\w)?|\\text\s*\{\s*const(?:ant)?\.?\s*\})\s*$|^\s*[CcKk]\s*\+")
+_CONSTANT = re.compile(r"\+\s*C\s*$|^\s*C\s*\+")
+_ANY_CONSTANT = re.compile(r"\+\s*(?:[CcKk](?:_\w)?|\\text\s*\{\s*const(?:ant)?\.?\s*\})\s*$|^\s*[CcKk]\s*\+")
 """A constant of integration; the prediction may name it otherwise."""
 
 
@@ -293,13 +314,13 @@ def _same_relations(gold: Answer, prediction: Answer, symbolic: Symbolic) -> boo
 
 def _same_vectors(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
     """Compare a row or column with a vector in round brackets."""
-    found = []
+    vectors = []
     for side in (gold, prediction):
         if isinstance(side, Matrix):
-            one_line = len(side.rows) == 1 or len(side.rows[0]) == 1
-            side = Sequence(tuple(entry for row in side.rows for entry in row) if one_line else (), "(", ")")
-        found.append(side)
-    return same(found[0], found[1], symbolic)
+            is_vector = len(side.rows) == 1 or len(side.rows[0]) == 1
+            side = Sequence(tuple(entry for row in side.rows for entry in row) if is_vector else (), "(", ")")
+        vectors.append(side)
+    return same(vectors[0], vectors[1], symbolic)
 
 
 def _without_repeats(sequence: Sequence, symbolic: Symbolic, count: int) -> Sequence:
@@ -312,16 +333,16 @@ def _without_repeats(sequence: Sequence, symbolic: Symbolic, count: int) -> Sequ
             break
         distinct: list[Answer] = []
         for member in members:
-            if not any(is_same(other, member, symbolic) for other in distinct):
+            if not any(is_same(earlier, member, symbolic) for earlier in distinct):
                 distinct.append(member)
         members = distinct
     return replace(sequence, items=tuple(members))
 
 
-def _written_alike(one: Answer, other: Answer, symbolic: Symbolic) -> bool:
-    if isinstance(one, Number) and isinstance(other, Number):
-        return replace(one, places=None, significant=0) == replace(other, places=None, significant=0)
-    return type(one) is type(other) and canonical(one) == canonical(other)
+def _written_alike(first: Answer, second: Answer, symbolic: Symbolic) -> bool:
+    if isinstance(first, Number) and isinstance(second, Number):
+        return replace(first, places=None, significant=0) == replace(second, places=None, significant=0)
+    return type(first) is type(second) and canonical(first) == canonical(second)
 
 
 def _same_sequences(gold: Sequence, prediction: Sequence, symbolic: Symbolic) -> bool:
@@ -329,25 +350,32 @@ def _same_sequences(gold: Sequence, prediction: Sequence, symbolic: Symbolic) ->
     prediction = _without_repeats(prediction, symbolic, len(gold.items))
     if len(gold.items) != len(prediction.items) or not _same_name(gold.name, prediction.name):
         return False
-    wanted, given = _coordinates(gold), _coordinates(prediction)
-    if wanted and given:
-        return wanted.keys() == given.keys() and all(same(wanted[name], given[name], symbolic) for name in wanted)
-    if wanted or (given and gold.pointed):
-        # Named coordinates on one side only; the other side lists them in order, as a point or a bare list.
-        named, other = (wanted, prediction) if wanted else (given, gold)
-        if not other.pointed and (other.opening or _names(other)):
+    gold_coordinates = _coordinates(gold)
+    prediction_coordinates = _coordinates(prediction)
+    if gold_coordinates and prediction_coordinates:
+        if gold_coordinates.keys() != prediction_coordinates.keys():
             return False
-        values = [named[name] for name in _in_order(list(named))]
-        pairs = zip(values, other.items, strict=True)
-        return all(same(*(pair if wanted else pair[::-1]), symbolic) for pair in pairs)
+        return all(same(value, prediction_coordinates[name], symbolic) for name, value in gold_coordinates.items())
+    if gold_coordinates or (prediction_coordinates and gold.pointed):
+        # Named coordinates on one side only; the other side lists them in order, as a point or a bare list.
+        coordinates = gold_coordinates or prediction_coordinates
+        unnamed = prediction if gold_coordinates else gold
+        if not unnamed.pointed and (unnamed.opening or _names(unnamed)):
+            return False
+        values = [coordinates[name] for name in _in_order(list(coordinates))]
+        pairs = zip(values, unnamed.items, strict=True)
+        return all(same(*(pair if gold_coordinates else pair[::-1]), symbolic) for pair in pairs)
     if not _same_kind(gold, prediction):
         return False
     if gold.ordered or prediction.ordered:
-        return all(same(one, other, symbolic) for one, other in zip(gold.items, prediction.items, strict=True))
+        return all(
+            same(gold_item, prediction_item, symbolic)
+            for gold_item, prediction_item in zip(gold.items, prediction.items, strict=True)
+        )
     remaining = list(prediction.items)
     for item in gold.items:
         # Try equal spellings first, which avoids symbolic comparisons with the other items.
-        remaining.sort(key=lambda given: canonical(given) != canonical(item))
+        remaining.sort(key=lambda candidate: canonical(candidate) != canonical(item))
         for i, candidate in enumerate(remaining):
             if same(item, candidate, symbolic):
                 del remaining[i]
@@ -382,6 +410,8 @@ def _names(sequence: Sequence) -> list[str]:
 def _in_order(names: list[str]) -> list[str]:
     """Consecutive letters or indices (x, y, z; x_1, x_2) sorted; other names as written."""
     letters = sorted(names)
-    steps = {(len(one), len(other), ord(other[-1]) - ord(one[-1])) for one, other in itertools.pairwise(letters)}
+    steps = {(len(a), len(b), ord(b[-1]) - ord(a[-1])) for a, b in itertools.pairwise(letters)}
     stems = {name[:-1] for name in names}
-    return letters if len(steps) == 1 and next(iter(steps))[2] == 1 and len(stems) == 1 else names
+    if len(steps) == 1 and next(iter(steps))[2] == 1 and len(stems) == 1:
+        return letters
+    return names

@@ -55,20 +55,20 @@ def _inside(piece: Sequence) -> Fraction:
 
 
 def _denominators(latex: str) -> list[str]:
-    found = []
+    denominators = []
     for match in _DENOMINATOR.finditer(latex):
         _, end = brackets.inside(latex, match.end())
         if latex[end : end + 1] == "{":
-            found.append(brackets.inside(latex, end)[0])
-    return found + re.findall(r"/\s*(\([^()]*\)|[a-zA-Z])", latex)
+            denominators.append(brackets.inside(latex, end)[0])
+    return denominators + re.findall(r"/\s*(\([^()]*\)|[a-zA-Z])", latex)
 
 
 def _radicands(latex: str) -> list[str]:
-    found = []
+    radicands = []
     for match in _RADICAND.finditer(latex):
         bracket = latex[match.end() : match.end() + 1] in ("(", "{")
-        found.append(brackets.inside(latex, match.end())[0] if bracket else latex[match.end()])
-    return found
+        radicands.append(brackets.inside(latex, match.end())[0] if bracket else latex[match.end()])
+    return radicands
 
 
 def _value(part: str, name: str, value: Fraction) -> Fraction:

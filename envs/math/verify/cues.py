@@ -127,4 +127,6 @@ def translated(content: str, cue: str) -> str:
     ('3{,}5', '3,5', '3 and 5')
     """
     content = _AND.sub(" and ", content)
-    return _COMMA.sub(r"\1{,}\2", content) if _COMMA_NOUN.search(cue) else content
+    if _COMMA_NOUN.search(cue):
+        return _COMMA.sub(r"\1{,}\2", content)
+    return content

@@ -25,9 +25,9 @@ def is_zero(tree: Any) -> bool:
     if tree.is_Rational:
         return bool(tree == 0)
     tree = tree.rewrite((sympy.sinh, sympy.cosh, sympy.tanh, sympy.coth), sympy.exp)
-    known = _algebraic_zero(tree)
-    if known is not None:
-        return known
+    is_algebraic_zero = _algebraic_zero(tree)
+    if is_algebraic_zero is not None:
+        return is_algebraic_zero
     if all(map(_algebraic_zero, _coefficients(tree))) or (not tree.free_symbols and _is_linear_form_zero(tree)):
         return True
     return bool((tree.free_symbols or tree.atoms(sympy.Function)) and sympy.simplify(tree) == 0)
@@ -67,12 +67,14 @@ def _algebraic_zero(tree: Any) -> bool | None:
     if size is None:
         return None
     above, below = size
+    # The number is a quotient of algebraic integers, of which all conjugates are at most 2^above and 2^below: unless it
+    # is zero, it is at least 2^-(above (degree - 1) + below). Two more digits absorb the rounding of the logarithms.
     degree = math.prod(node.exp.q for node in roots) * int(sympy.totient(math.lcm(*orders)))
     digits = int((above * (degree - 1) + below) * math.log10(2)) + 2
     if digits > _MOST_DIGITS:
         return None
-    found = tree.evalf(10, maxn=digits + int(above) + 20)
-    return bool(abs(found) < sympy.Float(10) ** -digits)
+    value = tree.evalf(10, maxn=digits + int(above) + 20)
+    return bool(abs(value) < sympy.Float(10) ** -digits)
 
 
 def _size(node: Any, roots: set[Any], orders: set[int]) -> tuple[float, float] | None:
@@ -92,17 +94,17 @@ def _size(node: Any, roots: set[Any], orders: set[int]) -> tuple[float, float] |
         orders.update((4, 2 * int(turns.q)))
         return 1.0, 1.0
     sizes = [_size(part, roots, orders) for part in node.args[: 1 if node.is_Pow else None]]
-    found = [size for size in sizes if size is not None]
-    if len(found) < len(sizes) or not found:
+    algebraic_sizes = [size for size in sizes if size is not None]
+    if len(algebraic_sizes) < len(sizes) or not algebraic_sizes:
         return None
     if node.is_Add:
-        below = sum(size[1] for size in found)
-        return max(size[0] + below - size[1] for size in found) + math.log2(len(found)), below
+        below = sum(size[1] for size in algebraic_sizes)
+        return max(size[0] + below - size[1] for size in algebraic_sizes) + math.log2(len(algebraic_sizes)), below
     if node.is_Mul:
-        return sum(size[0] for size in found), sum(size[1] for size in found)
+        return sum(size[0] for size in algebraic_sizes), sum(size[1] for size in algebraic_sizes)
     if not (node.is_Pow and node.exp.is_Rational):
         return None
-    [(above, below)] = found
+    [(above, below)] = algebraic_sizes
     if node.exp.q > 1:
         roots.add(sympy.Pow(node.base, sympy.Rational(1, node.exp.q), evaluate=False))
         degree = int(node.exp.q)

@@ -28,7 +28,7 @@ TAIL = 20_000
 """Characters at the end of a response that are searched."""
 MAX_ANSWER = 1_000
 """Longest answer, in characters; longer ones are ignored."""
-_MAX_BOXES = 32
+_MAX_BOXES = 32  # per response; bounds the time for a response that repeats "\boxed" thousands of times
 _MAX_BETWEEN = 60
 """Longest text between two boxes of a list."""
 
@@ -89,13 +89,13 @@ def extract(response: str, methods: Sequence[str] = METHODS, choices: bool = Fal
     for method in METHODS:
         if method not in methods:
             continue
-        found = _FINDERS[method](tail) or (_last_resort(tail, choices) if method == "phrase" else None)
-        if found is not None:
-            return _unless_retracted(tail, found, method, offset)
+        answer = _FINDERS[method](tail) or (_last_resort(tail, choices) if method == "phrase" else None)
+        if answer is not None:
+            return _unless_retracted(tail, answer, method, offset)
     return None
 
 
-class _Found(NamedTuple):
+class _Candidate(NamedTuple):
     """An answer, the start of its mark, and its end in the text that was searched."""
 
     text: str
@@ -103,29 +103,32 @@ class _Found(NamedTuple):
     end: int
 
 
-def _unless_retracted(tail: str, found: _Found, method: str, offset: int) -> Extraction | None:
-    taken_back = retraction(tail, found.end, of_words=not re.search(r"\d", found.text))
-    if taken_back is None:
-        return Extraction(found.text, method, offset + found.start)
-    if taken_back.start < 0:
+def _unless_retracted(tail: str, answer: _Candidate, method: str, offset: int) -> Extraction | None:
+    change = retraction(tail, answer.end, of_words=not re.search(r"\d", answer.text))
+    if change is None:
+        return Extraction(answer.text, method, offset + answer.start)
+    if change.start < 0:
         return None
-    content, _ = _content(tail, taken_back.start, "")
-    return Extraction(content, "phrase", offset + taken_back.start) if content else None
+    content, _ = _content(tail, change.start, "")
+    if content:
+        return Extraction(content, "phrase", offset + change.start)
+    return None
 
 
-def _last_resort(tail: str, choices: bool) -> _Found | None:
+def _last_resort(tail: str, choices: bool) -> _Candidate | None:
     """A bold letter, or the result that the end of a response states, or its last line if that is ``A: 18``."""
-    if choices and (letter := _bold_choice(tail)):
+    letter = _bold_choice(tail) if choices else None
+    if letter:
         return letter
     last_line = tail.rstrip().rfind("\n") + 1
     for pattern, begin in ((cues.RESULT, 0), (cues.LABELLED, last_line)):
         mentions = list(pattern.finditer(tail, begin))
-        found = _after_cue(tail, mentions[-1]) if mentions else None
-        if found is None or not _NUMERIC.match(found.text) or _MORE.search(tail, found.end):
+        answer = _after_cue(tail, mentions[-1]) if mentions else None
+        if answer is None or not _NUMERIC.match(answer.text) or _MORE.search(tail, answer.end):
             continue  # prose, or an intermediate result
-        if choices and pattern is cues.LABELLED and len(found.text.strip("()")) > 1:
+        if choices and pattern is cues.LABELLED and len(answer.text.strip("()")) > 1:
             continue  # the letter A and the value it stands for
-        return found
+        return answer
     return None
 
 
@@ -149,23 +152,27 @@ def without_thoughts(response: str) -> str:
             start = None
     if start is not None:
         spans.append((start, len(response)))
-    kept, position = [], 0
+    parts = []
+    position = 0
     for begin, end in spans:
-        kept += [response[position:begin], "\n" * (end - begin)]
+        parts += [response[position:begin], "\n" * (end - begin)]
         position = end
-    return "".join(kept) + response[position:]
+    return "".join(parts) + response[position:]
 
 
-def _boxed(text: str) -> _Found | None:
+def _boxed(text: str) -> _Candidate | None:
     """The last box, or the last boxes if they form a list."""
     last = _last_box(text, len(text))
     if last is None:
         return None
     boxes = [last]
-    while len(boxes) < _MAX_BOXES and (before := _last_box(text, boxes[0].start)) is not None:
+    while len(boxes) < _MAX_BOXES:
+        before = _last_box(text, boxes[0].start)
+        if before is None:
+            break
         # A nested box ends after the next one starts.
-        apart = boxes[0].start - before.end
-        if not 0 <= apart <= _MAX_BETWEEN or not _BETWEEN_BOXES.fullmatch(text, before.end, boxes[0].start):
+        gap = boxes[0].start - before.end
+        if not 0 <= gap <= _MAX_BETWEEN or not _BETWEEN_BOXES.fullmatch(text, before.end, boxes[0].start):
             break
         boxes.insert(0, before)
     if len(boxes) == 1:
@@ -173,10 +180,12 @@ def _boxed(text: str) -> _Found | None:
     names = [_BOX_NAME.search(text, max(0, box.start - 20), box.start) for box in boxes]
     items = [f"{name[1]} = {box.text}" if name else box.text for name, box in zip(names, boxes, strict=True)]
     joined = ", ".join(items if all(names) else [box.text for box in boxes])
-    return _Found(joined, boxes[0].start, last.end) if len(joined) <= MAX_ANSWER else last
+    if len(joined) <= MAX_ANSWER:
+        return _Candidate(joined, boxes[0].start, last.end)
+    return last
 
 
-def _last_box(text: str, end: int) -> _Found | None:
+def _last_box(text: str, end: int) -> _Candidate | None:
     """The last box that starts before ``end`` and is not empty."""
     for _ in range(_MAX_BOXES):
         start = max(text.rfind(r"\boxed", 0, end), text.rfind(r"\fbox", 0, end))
@@ -185,7 +194,7 @@ def _last_box(text: str, end: int) -> _Found | None:
         match = _BOX.match(text, start)
         content, position = _group(text, match.end()) if match else (None, start)
         if content is not None and content.strip():
-            return _Found(content.strip(), start, position)
+            return _Candidate(content.strip(), start, position)
         end = start
     return None
 
@@ -194,8 +203,11 @@ def _group(text: str, position: int) -> tuple[str | None, int]:
     """The content of the brace group (or the token) at ``position`` and its end; None if it is not closed."""
     if not text.startswith("{", position):
         match = _TOKEN.match(text, position)
-        return (match[0], match.end()) if match and len(match[0]) <= MAX_ANSWER else (None, position)
-    depth, i = 0, position
+        if match and len(match[0]) <= MAX_ANSWER:
+            return match[0], match.end()
+        return None, position
+    depth = 0
+    i = position
     limit = min(len(text), position + MAX_ANSWER + 2)
     while i < limit:
         character = text[i]
@@ -211,23 +223,27 @@ def _group(text: str, position: int) -> tuple[str | None, int]:
     return None, position
 
 
-def _hashes(text: str) -> _Found | None:
+def _hashes(text: str) -> _Candidate | None:
     start = text.rfind("####")
     match = _HASHES.match(text, start) if start >= 0 else None
     content = match[1].strip() if match else ""
     if cues.HEADED.fullmatch(text, start, match.end() if match else start):
         return None  # "#### Answer" is a heading
-    return _Found(content, start, match.end()) if match and content and len(content) <= MAX_ANSWER else None
+    if match and content and len(content) <= MAX_ANSWER:
+        return _Candidate(content, start, match.end())
+    return None
 
 
-def _phrase(text: str) -> _Found | None:
+def _phrase(text: str) -> _Candidate | None:
     last = _last_cue(text)
     end = text.rfind("</answer>")
     start = text.rfind("<answer>", 0, max(0, end))
     if start >= 0 and (last is None or last.start() < end):
         tagged = text[start + len("<answer>") : end].strip()
         inner = _phrase(tagged)
-        return _Found(inner.text if inner else tagged, start, end) if 0 < len(tagged) <= MAX_ANSWER else None
+        if 0 < len(tagged) <= MAX_ANSWER:
+            return _Candidate(inner.text if inner else tagged, start, end)
+        return None
     return _after_cue(text, last) if last is not None else None
 
 
@@ -243,11 +259,11 @@ def _last_cue(text: str) -> re.Match[str] | None:
     return last
 
 
-def _after_cue(text: str, cue: re.Match[str]) -> _Found | None:
+def _after_cue(text: str, cue: re.Match[str]) -> _Candidate | None:
     before = text[text.rfind("\n", 0, cue.start()) + 1 : cue.start()]
     content, end = _content(text, cue.start("mark"), before)
     content = cues.ENDINGS.sub("", cues.translated(content, cue[0])).strip()
-    return _Found(content, cue.start(), end) if content else None
+    return _Candidate(content, cue.start(), end) if content else None
 
 
 def _content(text: str, position: int, before: str) -> tuple[str, int]:
@@ -255,28 +271,32 @@ def _content(text: str, position: int, before: str) -> tuple[str, int]:
 
     before: the text in front of its mark on the same line.
     """
-    rest = text[position : position + MAX_ANSWER]
-    start = position + len(rest) - len(rest.lstrip())
-    rest = text[start : start + MAX_ANSWER]
-    emphasis = _EMPHASIS.match(rest)
-    shown = _EMPHASIS.sub(r"\2", rest).lstrip(" \t*}\n")
-    formula = _MATH.match(shown)
+    following = text[position : position + MAX_ANSWER]
+    start = position + len(following) - len(following.lstrip())
+    following = text[start : start + MAX_ANSWER]
+    emphasis = _EMPHASIS.match(following)
+    visible = _EMPHASIS.sub(r"\2", following).lstrip(" \t*}\n")
+    formula = _MATH.match(visible)
     if formula is not None:
         content = next(group for group in formula.groups() if group is not None)
-        unit = _TRAILING_UNIT.match(shown, formula.end())
+        unit = _TRAILING_UNIT.match(visible, formula.end())
         end = formula.end()
         if unit and formula["d"] is None:
             content += _conclusion(f"0{unit[0]}")[1:]
             end = unit.end()
-        while (joint := _JOINT.match(shown, end)) and (further := _MATH.match(shown, joint.end())):
-            content = f"{content}, {next(group for group in further.groups() if group is not None)}"
-            end = further.end()
+        while True:
+            joint = _JOINT.match(visible, end)
+            next_formula = _MATH.match(visible, joint.end()) if joint else None
+            if next_formula is None:
+                break
+            content = f"{content}, {next(group for group in next_formula.groups() if group is not None)}"
+            end = next_formula.end()
     else:
-        stop = _SENTENCE_END.search(shown)
-        end = stop.start() if stop else len(shown)
-        if doubt := _DOUBT.search(shown, 1, end):  # "5, no, 6"
+        stop = _SENTENCE_END.search(visible)
+        end = stop.start() if stop else len(visible)
+        if doubt := _DOUBT.search(visible, 1, end):  # "5, no, 6"
             end = doubt.start()
-        content = _conclusion(_within(before, shown[:end]))
+        content = _conclusion(_within(before, visible[:end]))
     # Emphasis and space were dropped in front of the answer, so the end is at least this far.
     end = start + end + (len(emphasis[1]) if emphasis else 0)
     return content.strip().strip("*").strip(), min(end, len(text))
@@ -307,10 +327,12 @@ def _within(before: str, content: str) -> str:
     return content
 
 
-def _bold_choice(text: str) -> _Found | None:
+def _bold_choice(text: str) -> _Candidate | None:
     start = text.rfind("**", 0, max(0, text.rfind("**")))
     match = _BOLD_CHOICE.match(text, start) if start >= 0 else None
-    return _Found(match[1].strip(), start, match.end()) if match else None
+    if match:
+        return _Candidate(match[1].strip(), start, match.end())
+    return None
 
 
 _FINDERS = {"boxed": _boxed, "hashes": _hashes, "phrase": _phrase}

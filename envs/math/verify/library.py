@@ -23,10 +23,14 @@ _DROPPED = re.compile(
 
 def equal(gold: str, prediction: str) -> bool:
     """Whether the library reads two equal formulas, all of the prediction, as finished as the gold answer."""
-    wanted, given = (normalise.latex(answer) for answer in (gold, prediction))
-    if _DROPPED.search(given) or unevaluated_operations(wanted, given) or not variables(given) <= variables(wanted):
+    gold_latex, prediction_latex = (normalise.latex(answer) for answer in (gold, prediction))
+    if (
+        _DROPPED.search(prediction_latex)
+        or unevaluated_operations(gold_latex, prediction_latex)
+        or not variables(prediction_latex) <= variables(gold_latex)
+    ):
         return False
-    trees = [_parsed(text) for text in (wanted, given)]
+    trees = [_parsed(text) for text in (gold_latex, prediction_latex)]
     return None not in trees and _agree(*trees)
 
 
@@ -35,13 +39,15 @@ def _parsed(latex: str) -> Any:
     import sympy
     from math_verify import LatexExtractionConfig, parse
 
-    found = parse(
+    trees = parse(
         f"${latex}$", extraction_config=[LatexExtractionConfig()], fallback_mode="no_fallback", parsing_timeout=None
     )
-    return found[0] if found and isinstance(found[0], sympy.Expr) else None
+    if trees and isinstance(trees[0], sympy.Expr):
+        return trees[0]
+    return None
 
 
-def _agree(wanted: Any, given: Any) -> bool:
+def _agree(gold: Any, prediction: Any) -> bool:
     from math_verify import verify
 
-    return unfinished(given) <= unfinished(wanted) and bool(verify([wanted], [given], timeout_seconds=None))
+    return unfinished(prediction) <= unfinished(gold) and bool(verify([gold], [prediction], timeout_seconds=None))

@@ -15,7 +15,7 @@ from gagpo.envs.math.verify.spelling.units import is_usual, unit
 
 SIGNIFICANT_DIGITS = 6
 """A decimal equals a rounded value if it has at least this many significant digits, all of them correct."""
-_MAX_EXPONENT = 300
+_MAX_EXPONENT = 300  # of ten; limits the digits of every later computation
 _INTEGER = r"[1-9]\d{0,2}(?:,\d{3})+|\d{1,3}(?: \d{3})+|\d+"
 _DECIMAL = rf"(?:{_INTEGER})?\.\d+|(?:{_INTEGER})\.?"
 _SIMPLE = re.compile(rf"(?P<number>{_DECIMAL})", re.ASCII)
@@ -79,24 +79,32 @@ def read_number(plain: str) -> Number | None:
     text = foreign.percent(_ABOUT.sub("", text.strip()))
     if text[:1].isalpha() or " and " in text or number_words.is_fraction(text):
         text = number_words.digits(text)
-    if both := _WHOLE_AND_PART.fullmatch(text):
-        number = _quantity(f"{both[1]} {both[2]}")
-        return number and replace(number, items=(Fraction(int(both[1])), number.value - int(both[1])))
+    if whole_and_part := _WHOLE_AND_PART.fullmatch(text):
+        whole = int(whole_and_part[1])
+        number = _quantity(f"{whole_and_part[1]} {whole_and_part[2]}")
+        return number and replace(number, items=(Fraction(whole), number.value - whole))
     if modulus := MODULUS.search(text):
         number = _quantity(text[: modulus.start()])
-        return replace(number, modulus=int(modulus[1])) if number is not None and int(modulus[1]) else None
+        if number is not None and int(modulus[1]):
+            return replace(number, modulus=int(modulus[1]))
+        return None
     number = _quantity(text) or _compound(text)
-    if number is None and (remark := _REMARK.search(text)):
-        number = _quantity(text[: remark.start()])
-        return number if number is not None and _harmless(number, remark[2], bool(remark[1])) else None
-    return number
+    if number is not None:
+        return number
+    remark = _REMARK.search(text)
+    if remark is None:
+        return None
+    number = _quantity(text[: remark.start()])
+    if number is not None and _harmless(number, remark[2], bool(remark[1])):
+        return number
+    return None
 
 
-def _harmless(number: Number, remark: str, apart: bool) -> bool:
+def _harmless(number: Number, remark: str, spaced: bool) -> bool:
     """Whether a remark in brackets repeats the number or contains no number; a factor is not a remark."""
-    again = _quantity(number_words.digits(_OR.sub("", remark.strip())))
-    if again is not None:
-        return again.value == number.value and (apart or not remark[:1].isdigit())
+    repeated_number = _quantity(number_words.digits(_OR.sub("", remark.strip())))
+    if repeated_number is not None:
+        return repeated_number.value == number.value and (spaced or not remark[:1].isdigit())
     if _ROOT.fullmatch(remark.strip()):
         return True
     return (
@@ -128,7 +136,9 @@ def _quantity(text: str) -> Number | None:
     text = text.strip()
     if text.startswith("(") and text.endswith(")") and "," not in text and enclosed(text):
         text = text[1:-1].strip()
-    sign, position, currency = 1, 0, ""
+    sign = 1
+    position = 0
+    currency = ""
     while position < len(text) and position < 4:
         if match := _SIGN.match(text, position):
             sign = -sign if match[1] == "-" else sign
@@ -139,61 +149,70 @@ def _quantity(text: str) -> Number | None:
         else:
             break
     if name := _MONEY_FIRST.match(text, position):
-        currency, position = name[1].lower(), name.end()
+        currency = name[1].lower()
+        position = name.end()
     if position and text[position : position + 1] == "(" and enclosed(text[position:]) and "," not in text:
         inner = _quantity(text[position:])
         return inner and replace(inner, value=sign * inner.value)
-    found = _value(text, position)
-    if found is None:
+    value_end = _value(text, position)
+    if value_end is None:
         return None
-    number, position = found
+    number, position = value_end
     items = (sign * number.items[0], *number.items[1:]) if number.items else ()
     number = replace(number, value=sign * number.value, items=items)
     if match := _PERCENT.match(text, position):
-        number, position = replace(number, percent=True), match.end()
-    rest = foreign.to_english(text[position:].rstrip(" ."))
-    if rest.strip() in _CURRENCIES:
-        currency, rest = _CURRENCIES[rest.strip()], ""
-    if not rest:
+        number = replace(number, percent=True)
+        position = match.end()
+    words_after = foreign.to_english(text[position:].rstrip(" ."))
+    if words_after.strip() in _CURRENCIES:
+        currency = _CURRENCIES[words_after.strip()]
+        words_after = ""
+    if not words_after:
         return replace(number, unit=unit(currency)) if currency else number
-    return _with_unit(number, rest, currency)
+    return _with_unit(number, words_after, currency)
 
 
-def _with_unit(number: Number, rest: str, currency: str) -> Number | None:
-    match = _UNIT.fullmatch(rest)
+def _with_unit(number: Number, text_after: str, currency: str) -> Number | None:
+    match = _UNIT.fullmatch(text_after)
     if match is None or number.base is not None:
         return None
     words = re.sub(r"^of an? ", "", match["words"].strip(" .-"))
-    if (multiplied := _multiplied(number, words, rest, currency)) is not None:
-        return multiplied
+    if (multiple := _multiplied(number, words, text_after, currency)) is not None:
+        return multiple
     if currency and words.startswith(("/", "per ")):
         return replace(number, unit=unit(currency + (words if words[0] == "/" else f" {words}")) or unit(currency))
-    known = unit(words)
-    if known is not None and (rest[0].isspace() or (len(words) > 1 and is_usual(words))):
-        return replace(number, unit=known, multiple=LETTERS.get(words, 1))
+    full_unit = unit(words)
+    if full_unit is not None and (text_after[0].isspace() or (len(words) > 1 and is_usual(words))):
+        return replace(number, unit=full_unit, multiple=LETTERS.get(words, 1))
     # A noun says what was counted ("12 apples"); without a space, letters could be variables.
     nouns = re.sub(r"\s+(\^|(?=squared))", r"\1", words.lower()).split()
-    if not rest[0].isspace() or FUNCTION.search(words) or not all(map(_is_noun, nouns)):
+    if not text_after[0].isspace() or FUNCTION.search(words) or not all(map(_is_noun, nouns)):
         return None
-    found = unit(currency) if currency else next(filter(None, map(unit, _beginnings(nouns))), None)
-    return replace(number, unit=found, counted=found is None and not {"unit", "units"} & {*nouns})
+    if currency:
+        noun_unit = unit(currency)
+    else:
+        noun_unit = next(filter(None, map(unit, _beginnings(nouns))), None)
+    return replace(number, unit=noun_unit, counted=noun_unit is None and not {"unit", "units"} & {*nouns})
 
 
-def _multiplied(number: Number, words: str, rest: str, currency: str) -> Number | None:
+def _multiplied(number: Number, words: str, text_after: str, currency: str) -> Number | None:
     """The number times a multiple in ``words``, as in ``5 million dollars`` or ``$5M``; None without one."""
     if letter := _MONEY_WITH_LETTER.fullmatch(words):  # 5 MUSD
         words = " ".join(letter.groups())
-    first, _, others = words.partition(" ")
-    factor = MULTIPLES.get(first.lower().rstrip(".")) if rest[0].isspace() or rest[0] == "-" or len(first) > 3 else None
+    first, _, further_words = words.partition(" ")
+    if text_after[0].isspace() or text_after[0] == "-" or len(first) > 3:
+        factor = MULTIPLES.get(first.lower().rstrip("."))
+    else:
+        factor = None
     if currency:
         factor = MONEY_LETTERS.get(first, factor)
-    elif others and first in ("k", "K", "M", "MM", "B"):  # 5 M dollars
+    elif further_words and first in ("k", "K", "M", "MM", "B"):  # 5 M dollars
         factor = MONEY_LETTERS[first]
     if factor is None:
         return None
     number = replace(number, value=number.value * factor, places=None, items=())
-    if others:
-        return _with_unit(number, f" {others}", currency)
+    if further_words:
+        return _with_unit(number, f" {further_words}", currency)
     return replace(number, unit=unit(currency)) if currency else number
 
 
@@ -215,7 +234,8 @@ def _is_noun(word: str) -> bool:
 def _value(text: str, position: int) -> tuple[Number, int] | None:
     """The number at ``position`` and where it ends."""
     if match := _REPEATING.match(text, position):
-        whole, fixed = match["whole"] or match["begun"] or "0", match["fixed"] or match["start"] or ""
+        whole = match["whole"] or match["begun"] or "0"
+        fixed = match["fixed"] or match["start"] or ""
         cycle = match["cycle"] or match["digit"] or match["again"]
         cycles = Fraction(int(cycle), (10 ** len(cycle) - 1) * 10 ** len(fixed))
         return Number(Fraction(int(whole + fixed), 10 ** len(fixed)) + cycles), match.end()
@@ -230,7 +250,8 @@ def _value(text: str, position: int) -> tuple[Number, int] | None:
     match = _SIMPLE.match(text, position)
     if match is None:
         return None
-    number, position = _decimal(match["number"]), match.end()
+    number = _decimal(match["number"])
+    position = match.end()
     if scientific := _SCIENTIFIC.match(text, position):
         exponent = int(next(group for group in scientific.groups() if group is not None))
         if abs(exponent) > _MAX_EXPONENT:
@@ -242,9 +263,12 @@ def _value(text: str, position: int) -> tuple[Number, int] | None:
 
 def _based(match: re.Match[str]) -> Number | None:
     """A number with its base; None if a digit is too large for it."""
-    digits, name = match[1] or match["digits"], match[2] or match["system"]
+    digits = match[1] or match["digits"]
+    name = match[2] or match["system"]
     base = int(name) if name.isdigit() else (_SYSTEMS | number_words.SMALL)[name]
-    return Number(Fraction(int(digits)), base=base) if base > int(max(digits)) else None
+    if base > int(max(digits)):
+        return Number(Fraction(int(digits)), base=base)
+    return None
 
 
 def _decimal(digits: str) -> Number:
@@ -272,11 +296,14 @@ def _quotient(match: re.Match[str]) -> Number | None:
 
 def _signed(text: str) -> Fraction:
     text = text.strip("() ").replace(" ", "")
-    return -_decimal(text[1:]).value if text.startswith("-") else _decimal(text).value
+    if text.startswith("-"):
+        return -_decimal(text[1:]).value
+    return _decimal(text).value
 
 
 def agrees(decimal: Fraction, places: int, exact: Fraction) -> bool:
     """Whether ``decimal`` is ``exact`` rounded (half up or half to even) or truncated to ``places``."""
-    scaled, shift = abs(exact) * 10**places, abs(decimal) * 10**places
+    scaled = abs(exact) * 10**places
+    shift = abs(decimal) * 10**places
     rounded = {math.floor(scaled), math.floor(scaled + Fraction(1, 2)), round(scaled)}
     return (decimal < 0) == (exact < 0) and shift in rounded

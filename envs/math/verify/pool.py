@@ -22,7 +22,7 @@ from gagpo.envs.math.verify.extract import MAX_ANSWER
 
 MEMORY = 4 * 2**30
 """Address space of a verifier process, in bytes."""
-_CACHED = 65_536
+_CACHE_SIZE = 65_536
 _TARGET = "gagpo.envs.math.verify.worker:main"
 _BARE = ("gagpo", "gagpo.envs")  # needs no gymnasium
 
@@ -44,7 +44,9 @@ class VerifyPool:
             raise InvalidArgument(f"workers must be at least 1, got {workers}")
         if not 0 < seconds <= deadline:
             raise InvalidArgument(f"need 0 < seconds <= deadline, got seconds={seconds} and deadline={deadline}")
-        self.workers, self.seconds, self.deadline = workers, seconds, deadline
+        self.workers = workers
+        self.seconds = seconds
+        self.deadline = deadline
         self._reset()
 
     def _reset(self) -> None:
@@ -55,9 +57,9 @@ class VerifyPool:
         self._idle: queue.LifoQueue[Child] = queue.LifoQueue()
         for child in self._children:
             self._idle.put(child)
-        self._alone = threading.Lock()
-        self._lock = threading.Lock()
-        self._known: OrderedDict[tuple[str, str], Reason] = OrderedDict()
+        self._reserving = threading.Lock()  # held while processes are taken, so two reservations cannot deadlock
+        self._lock = threading.Lock()  # guards the cache of verdicts
+        self._verdicts: OrderedDict[tuple[str, str], Reason] = OrderedDict()
 
     def compare(self, gold: str, prediction: str) -> Reason:
         """``match``, ``mismatch``, ``unparsable`` or ``timeout``; raises ChildFailed if no process starts."""
@@ -67,16 +69,16 @@ class VerifyPool:
             self._reset()  # a forked copy: the processes belong to the parent
         key = (gold, prediction)
         with self._lock:
-            if key in self._known:
-                self._known.move_to_end(key)
-                return self._known[key]
+            if key in self._verdicts:
+                self._verdicts.move_to_end(key)
+                return self._verdicts[key]
         reason = self._decide((gold, prediction, self.seconds))
         if reason is None:
             return "timeout"
         with self._lock:
-            self._known[key] = reason
-            if len(self._known) > _CACHED:
-                self._known.popitem(last=False)
+            self._verdicts[key] = reason
+            if len(self._verdicts) > _CACHE_SIZE:
+                self._verdicts.popitem(last=False)
         return reason
 
     def _decide(self, request: tuple[str, str, float]) -> Reason | None:
@@ -90,7 +92,9 @@ class VerifyPool:
 
     @contextmanager
     def _reserve(self, count: int) -> Iterator[list[Child]]:
-        with self._alone:
+        # A reservation of all processes waits for the comparisons in progress, and later reservations wait for it.
+        # Every comparison ends at its deadline at the latest, which bounds the wait.
+        with self._reserving:
             children = [self._idle.get() for _ in range(count)]
         try:
             yield children

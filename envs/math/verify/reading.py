@@ -67,7 +67,8 @@ _SYSTEM = re.compile(
     re.DOTALL,
 )
 _UNIT_VECTORS = re.compile(r"\s*([+-]?)\s*([^+-]*?)\s*(?:\\cdot\s*)?\\mathbf\{([ijk])\}")
-_PLUS_MINUS, _MINUS_PLUS = re.compile(r"\\pm(?![a-zA-Z])"), re.compile(r"\\mp(?![a-zA-Z])")
+_PLUS_MINUS = re.compile(r"\\pm(?![a-zA-Z])")
+_MINUS_PLUS = re.compile(r"\\mp(?![a-zA-Z])")
 _APPROXIMATELY = re.compile(r"\\approx(?![a-zA-Z])")
 _UNIT_AFTER = re.compile(
     r"(?:(?<=[^-+=/\s])\s*(\\(?:text|mathrm|mbox)\s*\{[^{}]*\})|\s[a-zA-Z]{2,})(?:\s*\^\s*\{?[23]\}?)?$"
@@ -103,7 +104,8 @@ def read(answer: str) -> Answer:
 
 def _read(text: str, depth: int) -> Answer:
     text = text.strip()
-    if (spellings := family(text)) and depth < _MAX_NESTED:
+    spellings = family(text)
+    if spellings and depth < _MAX_NESTED:
         return Family(*(_read(spelling, depth + 1) for spelling in spellings))
     text = declarations.stripped(text)
     plain = normalise.plain(text)
@@ -116,14 +118,16 @@ def _read(text: str, depth: int) -> Answer:
         return number
     if digits := moments.hexadecimal(plain):
         return Words(digits)
-    stated = relations.statement(text)
-    if stated is not None:
-        number = read_number(normalise.plain(stated.value))
+    statement = relations.statement(text)
+    if statement is not None:
+        number = read_number(normalise.plain(statement.value))
         if number is not None:
-            return replace(number, name=stated.name) if relations.holds(stated.lefts, number) else Relation(text)
-        if stated.lefts and not stated.name and not variables(stated.value):  # 256 = 2^8
-            number = read_number(normalise.plain(stated.lefts[0]))
-            if number is not None and relations.holds([*stated.lefts[1:], stated.value], number):
+            if relations.holds(statement.lefts, number):
+                return replace(number, name=statement.name)
+            return Relation(text)
+        if statement.lefts and not statement.name and not variables(statement.value):  # 256 = 2^8
+            number = read_number(normalise.plain(statement.lefts[0]))
+            if number is not None and relations.holds([*statement.lefts[1:], statement.value], number):
                 return number
     choice = _choice(plain, depth) or _wrapped_choice(text, depth)
     if choice is not None:
@@ -133,20 +137,22 @@ def _read(text: str, depth: int) -> Answer:
     if normalise.is_text(text):
         return Words(normalise.words(plain))
     if depth < _MAX_NESTED:
-        found = _several(text, depth + 1)
-        if found is None and stated is not None and not stated.lefts:
-            return _with_name(_read(stated.value, depth + 1), stated)
-        found = found or relations.solved(text, lambda end: _read(end, depth + 1)) or _delimited(text, depth + 1)
-        if found is not None:
-            return found
-    return Words(normalise.words(plain)) if _looks_like_words(plain) else _formula(text)
+        answer = _several(text, depth + 1)
+        if answer is None and statement is not None and not statement.lefts:
+            return _with_name(_read(statement.value, depth + 1), statement)
+        answer = answer or relations.solved(text, lambda end: _read(end, depth + 1)) or _delimited(text, depth + 1)
+        if answer is not None:
+            return answer
+    if _looks_like_words(plain):
+        return Words(normalise.words(plain))
+    return _formula(text)
 
 
-def _with_name(answer: Answer, stated: relations.Statement) -> Answer:
+def _with_name(answer: Answer, statement: relations.Statement) -> Answer:
     if isinstance(answer, Number | Formula):
-        return replace(answer, name=stated.name)
-    if stated.contained and isinstance(answer, Sequence) and regions.is_region(answer):
-        return replace(answer, name=stated.name)
+        return replace(answer, name=statement.name)
+    if statement.contained and isinstance(answer, Sequence) and regions.is_region(answer):
+        return replace(answer, name=statement.name)
     return answer
 
 
@@ -156,10 +162,10 @@ def _formula(text: str) -> Formula:
         return Formula(text[1:].strip(), unit=unit("dollar"))
     match = None if r"\int" in text else _UNIT_AFTER.search(text)  # dm is a differential
     words = normalise.plain(match[0]) if match else ""
-    known = unit(words)
-    is_multiple = words in LETTERS and known is None
-    if match and counts(words) and not is_multiple and (known or match[1] or words.endswith(("unit", "units"))):
-        return Formula(text[: match.start()].strip(), unit=known)
+    unit_after = unit(words)
+    is_multiple = words in LETTERS and unit_after is None
+    if match and counts(words) and not is_multiple and (unit_after or match[1] or words.endswith(("unit", "units"))):
+        return Formula(text[: match.start()].strip(), unit=unit_after)
     return Formula(text)
 
 
@@ -175,28 +181,33 @@ def _looks_like_words(plain: str) -> bool:
 def _wrapped_choice(text: str, depth: int) -> Choice | None:
     r"""A letter in a text command before the value it stands for, as in ``\textbf{(A)}\ \sqrt{2}``."""
     match = _WRAPPED_CHOICE.fullmatch(text)
-    return Choice(match[1], _read(match[2], depth + 1)) if match and depth < _MAX_NESTED else None
+    if match and depth < _MAX_NESTED:
+        return Choice(match[1], _read(match[2], depth + 1))
+    return None
 
 
 def _choice(plain: str, depth: int) -> Choice | None:
     match = _CHOICE.fullmatch(plain)
     if match is None:
         return None
-    letter, rest = match["a"] or match["b"][0], match["rest"].strip()
-    marked = bool(match["a"] or match["mark"]) or len(match["b"]) > 1 or match.start("b") > 0
-    if rest and not (marked and (read_number(rest) or not _NO_CHOICE.match(rest))):
+    letter = match["a"] or match["b"][0]
+    remainder = match["rest"].strip()
+    is_marked = bool(match["a"] or match["mark"]) or len(match["b"]) > 1 or match.start("b") > 0
+    if remainder and not (is_marked and (read_number(remainder) or not _NO_CHOICE.match(remainder))):
         return None  # f(x), (a) + b, A and B, (A), (B)
-    if rest and re.search(r"\(?\b[A-E]\b\)", rest):
+    if remainder and re.search(r"\(?\b[A-E]\b\)", remainder):
         return None  # several letters
-    return Choice(letter.upper(), _read(rest, depth + 1) if rest and depth < _MAX_NESTED else None)
+    return Choice(letter.upper(), _read(remainder, depth + 1) if remainder and depth < _MAX_NESTED else None)
 
 
 def _several(text: str, depth: int) -> Answer | None:
     """An answer of several parts (alternatives, conditions, lists, rows of a matrix), or None."""
     if {len(_PLUS_MINUS.findall(text)), len(_MINUS_PLUS.findall(text))} in ({0, 1}, {1}):
         signs = (_PLUS_MINUS.sub(upper, _MINUS_PLUS.sub(lower, text)) for upper, lower in ("+-", "-+"))
-        both = tuple(_read(re.sub(r"^\s*\+", "", signed), depth) for signed in signs)
-        return _join(text, both, ["and"]) if r"\ne" in text else Sequence(both)
+        alternatives = tuple(_read(re.sub(r"^\s*\+", "", signed), depth) for signed in signs)
+        if r"\ne" in text:
+            return _join(text, alternatives, ["and"])
+        return Sequence(alternatives)
     if r"\begin" in text:
         if separate := systems.environments(text):
             return Sequence(tuple(_read(system, depth) for system in separate))
@@ -205,17 +216,18 @@ def _several(text: str, depth: int) -> Answer | None:
         exact, *rounded = brackets.split(text, _APPROXIMATELY)[0]
         if exact and len(rounded) == 1 and rounded[0]:
             return _approximation(text, exact, rounded[0], depth)
-    if named := _NAMED_TUPLE.fullmatch(text):
-        names = [relations.variable(name) for name in named[1].split(",")]
-        values = brackets.split(named[2][1:-1], relations.SEPARATOR)[0]
-        if all(names) and named[2].startswith("\\"):  # a set of points
-            return _read(named[2], depth)
+    if named_tuple := _NAMED_TUPLE.fullmatch(text):
+        names = [relations.variable(name) for name in named_tuple[1].split(",")]
+        values = brackets.split(named_tuple[2][1:-1], relations.SEPARATOR)[0]
+        if all(names) and named_tuple[2].startswith("\\"):  # a set of points
+            return _read(named_tuple[2], depth)
         if all(names) and len(names) == len(values):
             return Sequence(tuple(_read(f"{name} = {value}", depth) for name, value in zip(names, values, strict=True)))
     if (solutions := systems.solutions(text)) is not None:
         return Sequence(tuple(_read(solution, depth) for solution in solutions))
     parts, joints = brackets.split(text, relations.SEPARATOR)
-    if joints and (modulus := MODULUS.search(parts[-1])) and not any(map(MODULUS.search, parts[:-1])):
+    modulus = MODULUS.search(parts[-1]) if joints else None
+    if modulus and not any(map(MODULUS.search, parts[:-1])):
         parts[:-1] = [part + modulus[0] for part in parts[:-1]]  # x \equiv 2, 3 \pmod 5
     if not joints and r"\cup" in text:
         parts, joints = brackets.split(text, _CUP)
@@ -236,31 +248,40 @@ def _join(text: str, items: tuple[Answer, ...], joints: list[str]) -> Answer:
     if len(conditions) < len(items) or len(names) > 1:
         return Sequence(items)
     [name] = names
-    either = [joint in ("or", r"\lor") or joint.endswith("or") for joint in joints]
+    is_or = [joint in ("or", r"\lor") or joint.endswith("or") for joint in joints]
     groups = [[conditions[0]]]
-    for condition, starts in zip(conditions[1:], either, strict=True):
+    for condition, starts in zip(conditions[1:], is_or, strict=True):
         groups.append([condition]) if starts else groups[-1].append(condition)
-    met = [regions.intersection(group, name) for group in groups]
-    if all(met):
-        return regions.union([region for region in met if region], name)
-    return regions.union(conditions, name) if {*joints} <= {",", ";"} else Relation(text)
+    intersections = [regions.intersection(group, name) for group in groups]
+    if all(intersections):
+        return regions.union([region for region in intersections if region], name)
+    if {*joints} <= {",", ";"}:
+        return regions.union(conditions, name)
+    return Relation(text)
 
 
 def _approximation(text: str, exact: str, rounded: str, depth: int) -> Answer:
     r"""Read ``exact \approx rounded``: the decimal must be correct where that can be checked."""
     if relations.name_of(exact) is not None:
         return _read(f"{exact} = {rounded}", depth)
-    answer, about = _read(exact, depth), read_number(normalise.plain(rounded))
-    if isinstance(answer, Number) and about is not None:
-        right = agrees(about.value, about.places or 0, answer.value) or about.percent != answer.percent
-        return answer if right else Relation(text)
-    return replace(answer, rounded=about) if isinstance(answer, Formula) else answer
+    answer = _read(exact, depth)
+    decimal = read_number(normalise.plain(rounded))
+    if isinstance(answer, Number) and decimal is not None:
+        is_rounded = agrees(decimal.value, decimal.places or 0, answer.value)
+        if is_rounded or decimal.percent != answer.percent:
+            return answer
+        return Relation(text)
+    if isinstance(answer, Formula):
+        return replace(answer, rounded=decimal)
+    return answer
 
 
 def _environment(text: str, depth: int) -> Answer | None:
     """A function by cases, a system of equations, read as a list, or a matrix, perhaps with a factor."""
     if system := _SYSTEM.fullmatch(text):
-        if (system["kind"] == "cases" or system["brace"]) and (pieces := piecewise.rows(system["body"])):
+        has_brace = system["kind"] == "cases" or system["brace"]
+        pieces = piecewise.rows(system["body"]) if has_brace else None
+        if pieces:
             return piecewise.function(pieces, lambda part: _read(part, depth))
         body = re.sub(r"&(?=\s*[=<>\\])|(?<==)\s*&", "", system["body"])
         lines = [line for line in (line.strip(" ,;") for line in body.split(r"\\")) if line]
@@ -299,15 +320,17 @@ def _delimited(text: str, depth: int) -> Answer | None:
     if line := _LINE.fullmatch(text):
         part = _PARTS_OF_THE_LINE.get(re.sub(r"[\s^_{}]", "", line["scripts"] or ""))
         if part or not line["scripts"]:
-            return regions.half_line(part, Number(Fraction(0)), "") if part else regions.real_line()
-    whole, *rest = brackets.split(text, _MINUS)[0]
-    if len(rest) == 1 and whole and rest[0]:
-        return _difference(whole, _read(rest[0], depth), depth)
+            if part:
+                return regions.half_line(part, Number(Fraction(0)), "")
+            return regions.real_line()
+    minuend, *subtrahends = brackets.split(text, _MINUS)[0]
+    if len(subtrahends) == 1 and minuend and subtrahends[0]:
+        return _difference(minuend, _read(subtrahends[0], depth), depth)
     unions = brackets.split(text, _CUP)[0]
     if len(unions) > 1 and all(unions):
         return Sequence(tuple(_read(part, depth) for part in unions), r"\cup", r"\cup")
-    if described := _SET_BUILDER.fullmatch(text):
-        return _read(described[1], depth)
+    if set_builder := _SET_BUILDER.fullmatch(text):
+        return _read(set_builder[1], depth)
     if vector := _unit_vectors(text, depth):
         return vector
     opening, closing, inner = _brackets(_POINT.sub("", text) if "," in text else text)
@@ -322,21 +345,26 @@ def _delimited(text: str, depth: int) -> Answer | None:
     rows = [item.items for item in items if isinstance(item, Sequence) and item.opening == "["]
     if opening == "[" and len(rows) == len(items) and len({*map(len, rows)}) == 1:
         return Matrix(tuple(rows))
-    label = "C" if re.match(r"\s*(?:C|\\(?:text|mathrm)\s*\{\s*C\s*\})\s*\(", text) else ""
+    if re.match(r"\s*(?:C|\\(?:text|mathrm)\s*\{\s*C\s*\})\s*\(", text):
+        label = "C"
+    else:
+        label = ""
     return Sequence(items, opening, closing, label=label)
 
 
-def _difference(whole: str, points: Answer, depth: int) -> Answer | None:
+def _difference(minuend: str, points: Answer, depth: int) -> Answer | None:
     """A region minus a set of points or another region."""
-    region = _read(whole, depth)
+    region = _read(minuend, depth)
     if not isinstance(region, Sequence) or not isinstance(points, Sequence) or not regions.is_region(region):
         return None
     if points.opening == r"\{":
         excluded = [regions.half_line(regions.UNEQUAL, point, "") for point in points.items]
     else:
         excluded = [regions.complement(points, "") if regions.is_region(points) else None]
-    found = [part for part in excluded if part]
-    return regions.intersection([region, *found], "") if len(found) == len(excluded) else None
+    parts = [part for part in excluded if part]
+    if len(parts) < len(excluded):
+        return None
+    return regions.intersection([region, *parts], "")
 
 
 def _unit_vectors(text: str, depth: int) -> Sequence | None:
@@ -345,8 +373,10 @@ def _unit_vectors(text: str, depth: int) -> Sequence | None:
     axes = [term[3] for term in terms]
     if len(terms) < 2 or len({*axes}) < len(axes) or "".join(term[0] for term in terms) != text:
         return None
-    found = {term[3]: _read(f"{term[1]}{term[2] or 1}".lstrip("+"), depth) for term in terms}
-    return Sequence(tuple(found.get(axis, Number(Fraction(0))) for axis in ("ijk" if "k" in axes else "ij")), "(", ")")
+    components = {term[3]: _read(f"{term[1]}{term[2] or 1}".lstrip("+"), depth) for term in terms}
+    return Sequence(
+        tuple(components.get(axis, Number(Fraction(0))) for axis in ("ijk" if "k" in axes else "ij")), "(", ")"
+    )
 
 
 def _brackets(text: str) -> tuple[str, str, str]:

@@ -9,14 +9,19 @@ from fractions import Fraction
 
 from gagpo.envs.math.verify.answers import INFINITY, MINUS_INFINITY, Answer, Formula, Number, Sequence
 
-LESS, LESS_OR_EQUAL, GREATER, GREATER_OR_EQUAL, UNEQUAL = "<", r"\le", ">", r"\ge", r"\ne"
+LESS = "<"
+LESS_OR_EQUAL = r"\le"
+GREATER = ">"
+GREATER_OR_EQUAL = r"\ge"
+UNEQUAL = r"\ne"
 
 
 def interval(low: Answer, high: Answer, opening: str = "(", closing: str = ")", name: str = "") -> Sequence | None:
     """The interval with these ends; None if it is empty or an end is neither a number nor a formula."""
     if not all(isinstance(end, Number | Formula) and not end.name for end in (low, high)):
         return None
-    bottom, top = _value(low), _value(high)
+    bottom = _value(low)
+    top = _value(high)
     if bottom is None or top is None or bottom < top or (bottom == top and (opening, closing) == ("[", "]")):
         return Sequence((low, high), opening, closing, name)
     return None
@@ -39,8 +44,10 @@ def is_region(answer: Answer) -> bool:
     """Whether ``answer`` may be an interval or a union of intervals; a point in the plane looks like one too."""
     if not isinstance(answer, Sequence):
         return False
-    found = answer.items if answer.opening == r"\cup" else (answer,)
-    return all(isinstance(piece, Sequence) and piece.opening in ("(", "[") and len(piece.items) == 2 for piece in found)
+    intervals = answer.items if answer.opening == r"\cup" else (answer,)
+    return all(
+        isinstance(piece, Sequence) and piece.opening in ("(", "[") and len(piece.items) == 2 for piece in intervals
+    )
 
 
 def pieces(region: Sequence) -> list[Sequence]:
@@ -51,22 +58,22 @@ def pieces(region: Sequence) -> list[Sequence]:
 
 
 def union(regions: list[Sequence], name: str) -> Sequence:
-    found = [Sequence(piece.items, piece.opening, piece.closing) for region in regions for piece in pieces(region)]
-    if len(found) == 1:
-        return Sequence(found[0].items, found[0].opening, found[0].closing, name)
-    return Sequence(tuple(found), r"\cup", r"\cup", name)
+    intervals = [Sequence(piece.items, piece.opening, piece.closing) for region in regions for piece in pieces(region)]
+    if len(intervals) == 1:
+        return Sequence(intervals[0].items, intervals[0].opening, intervals[0].closing, name)
+    return Sequence(tuple(intervals), r"\cup", r"\cup", name)
 
 
 def intersection(regions: list[Sequence], name: str) -> Sequence | None:
     """The intersection; None if it is empty or if comparing the ends needs algebra."""
-    left = pieces(regions[0])
+    intervals = pieces(regions[0])
     try:
         for region in regions[1:]:
-            met = [_intersect(one, other) for one in left for other in pieces(region)]
-            left = [piece for piece in met if piece]
+            overlaps = [_intersect(first, second) for first in intervals for second in pieces(region)]
+            intervals = [piece for piece in overlaps if piece]
     except _NeedsAlgebra:
         return None
-    return union(left, name) if left else None
+    return union(intervals, name) if intervals else None
 
 
 def complement(region: Sequence, name: str) -> Sequence | None:
@@ -74,10 +81,18 @@ def complement(region: Sequence, name: str) -> Sequence | None:
     sides = []
     for piece in pieces(region):
         low, high = piece.items
-        below = None if low == MINUS_INFINITY else interval(MINUS_INFINITY, low, "(", _OTHER_SIDE[piece.opening])
-        above = None if high == INFINITY else interval(high, INFINITY, _OTHER_SIDE[piece.closing], ")")
+        if low == MINUS_INFINITY:
+            below = None
+        else:
+            below = interval(MINUS_INFINITY, low, "(", _OTHER_SIDE[piece.opening])
+        if high == INFINITY:
+            above = None
+        else:
+            above = interval(high, INFINITY, _OTHER_SIDE[piece.closing], ")")
         sides.append([side for side in (below, above) if side])
-    return intersection([union(side, name) for side in sides], name) if all(sides) else None
+    if all(sides):
+        return intersection([union(side, name) for side in sides], name)
+    return None
 
 
 _OTHER_SIDE = {"(": "]", "[": ")", ")": "[", "]": "("}
@@ -96,21 +111,24 @@ def _value(end: Answer) -> Fraction | float | None:
     return end.value if isinstance(end, Number) else None
 
 
-def _intersect(one: Sequence, other: Sequence) -> Sequence | None:
+def _intersect(first: Sequence, second: Sequence) -> Sequence | None:
     """The intersection of two intervals."""
-    low, opening = _inner_end((one.items[0], one.opening), (other.items[0], other.opening), 1)
-    high, closing = _inner_end((one.items[1], one.closing), (other.items[1], other.closing), -1)
+    low, opening = _inner_end((first.items[0], first.opening), (second.items[0], second.opening), 1)
+    high, closing = _inner_end((first.items[1], first.closing), (second.items[1], second.closing), -1)
     return interval(low, high, opening, closing)
 
 
-def _inner_end(one: tuple[Answer, str], other: tuple[Answer, str], sign: int) -> tuple[Answer, str]:
+def _inner_end(first_end: tuple[Answer, str], second_end: tuple[Answer, str], sign: int) -> tuple[Answer, str]:
     """The inner of two lower ends (``sign`` 1) or upper ends (-1), with its bracket."""
-    first, second = _value(one[0]), _value(other[0])
-    if one[0] == other[0] or (first is not None and first == second):
-        return one if one[1] in ("(", ")") else other
+    first_value = _value(first_end[0])
+    second_value = _value(second_end[0])
+    if first_end[0] == second_end[0] or (first_value is not None and first_value == second_value):
+        return first_end if first_end[1] in ("(", ")") else second_end
     outermost = -sign * float("inf")
-    if first == outermost or second == outermost:
-        return other if first == outermost else one
-    if first is None or second is None:
+    if first_value == outermost or second_value == outermost:
+        return second_end if first_value == outermost else first_end
+    if first_value is None or second_value is None:
         raise _NeedsAlgebra
-    return one if sign * first > sign * second else other
+    if sign * first_value > sign * second_value:
+        return first_end
+    return second_end

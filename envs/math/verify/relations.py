@@ -67,7 +67,9 @@ def statement(text: str) -> Statement | None:
     if not contained and not lefts and variable(last):
         return Statement(variable(last), [], first, False)
     constant = not free_variables(" ".join(sides[:-1]))
-    return Statement("", sides[:-1], last, contained) if constant else None
+    if constant:
+        return Statement("", sides[:-1], last, contained)
+    return None
 
 
 def variable(text: str) -> str:
@@ -77,7 +79,9 @@ def variable(text: str) -> str:
     ('x_1', '', '')
     """
     match = _VARIABLE.fullmatch(text.strip())
-    return "" if match is None or match[0] in _CONSTANTS else re.sub(r"[\s{}]", "", match[0])
+    if match is None or match[0] in _CONSTANTS:
+        return ""
+    return re.sub(r"[\s{}]", "", match[0])
 
 
 def name_of(side: str) -> str | None:
@@ -97,16 +101,16 @@ def name_of(side: str) -> str | None:
 
 def holds(lefts: list[str], value: Number) -> bool:
     """Whether the sides before a number equal it, as far as the calculator can tell."""
-    for left in lefts:
-        if name_of(left):
+    for side in lefts:
+        if name_of(side):
             continue  # x = y = 5, AB = CD = 5
         try:
-            difference = calculate(_arithmetic(left)) - (value.value / 100 if value.percent else value.value)
+            difference = calculate(_arithmetic(side)) - (value.value / 100 if value.percent else value.value)
             if difference % value.modulus if value.modulus else difference:
                 return False
         except CalculatorError:
             # Accept what it cannot compute, such as roots and sums, but not lists or parts of them.
-            if not re.search(r"\\[a-zA-Z]|[!|%^]", left) or "," in left.partition("(")[0]:
+            if not re.search(r"\\[a-zA-Z]|[!|%^]", side) or "," in side.partition("(")[0]:
                 return False
     return True
 
@@ -132,21 +136,26 @@ def solved(text: str, read: Callable[[str], Answer]) -> Sequence | Relation | No
     sides, operators = brackets.split(text, _OPERATOR)
     if not operators:
         return None
-    found: Sequence | None = None
-    at, name = _subject(sides)
-    ends = sides[:at] + sides[at + 1 :]
+    region: Sequence | None = None
+    subject_index, name = _subject(sides)
+    ends = sides[:subject_index] + sides[subject_index + 1 :]
     if name and not any(name in variables(end) or variables(end) & {"x", "y", "z"} for end in ends):
         if len(sides) == 2:
-            operator = _MIRRORED[operators[0]] if at and operators[0] in _MIRRORED else operators[0]
+            if subject_index and operators[0] in _MIRRORED:
+                operator = _MIRRORED[operators[0]]
+            else:
+                operator = operators[0]
             if operator in (*_MIRRORED, regions.UNEQUAL):
-                found = regions.half_line(operator, read(ends[0]), name)
+                region = regions.half_line(operator, read(ends[0]), name)
         else:
             if operators[0] in (regions.GREATER, regions.GREATER_OR_EQUAL):  # from the lower end to the upper one
-                ends, operators = ends[::-1], [_MIRRORED.get(sign, sign) for sign in operators[::-1]]
+                ends = ends[::-1]
+                operators = [_MIRRORED.get(sign, sign) for sign in operators[::-1]]
             if all(sign in _LOWER for sign in operators):
-                opening, closing = _LOWER[operators[0]], _UPPER[operators[1]]
-                found = regions.interval(read(ends[0]), read(ends[1]), opening, closing, name)
-    return found or Relation(text)
+                opening = _LOWER[operators[0]]
+                closing = _UPPER[operators[1]]
+                region = regions.interval(read(ends[0]), read(ends[1]), opening, closing, name)
+    return region or Relation(text)
 
 
 _MIRRORED = {
@@ -155,7 +164,8 @@ _MIRRORED = {
     regions.LESS_OR_EQUAL: regions.GREATER_OR_EQUAL,
     regions.GREATER_OR_EQUAL: regions.LESS_OR_EQUAL,
 }
-_LOWER, _UPPER = ({regions.LESS: ends[0], regions.LESS_OR_EQUAL: ends[1]} for ends in ("([", ")]"))
+_LOWER = {regions.LESS: "(", regions.LESS_OR_EQUAL: "["}
+_UPPER = {regions.LESS: ")", regions.LESS_OR_EQUAL: "]"}
 
 
 def _subject(sides: list[str]) -> tuple[int, str]:
@@ -168,5 +178,5 @@ def _subject(sides: list[str]) -> tuple[int, str]:
         return 1, names[1] if all(sides) else ""
     if len(sides) != 2 or not all(sides):
         return 0, ""
-    at = max((0, 1), key=lambda i: (names[i] != "", names[i][:1] in ("x", "y", "z"), names[i]))
-    return at, names[at]
+    subject_index = max((0, 1), key=lambda i: (names[i] != "", names[i][:1] in ("x", "y", "z"), names[i]))
+    return subject_index, names[subject_index]

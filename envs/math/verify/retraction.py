@@ -97,31 +97,33 @@ def retraction(text: str, end: int, of_words: bool) -> Retraction | None:
     >>> text[found.start:], retraction("It is 5. Wait: 2 + 3 = 5. Yes, that is right.", 7, of_words=False)
     ('6.', None)
     """
-    found: Retraction | None = None
-    opened = supposed = False
+    change: Retraction | None = None
+    is_open = is_conditional = False
     for start, clause in _clauses(text, end):
         position = _after(_FILLERS, clause, 0)
         # "If you got 6, that is wrong" rejects another answer.
-        rejected = None if supposed else _REJECTED.match(clause, position)
-        supposed = _CONDITION.match(clause, position) is not None
+        rejected = None if is_conditional else _REJECTED.match(clause, position)
+        is_conditional = _CONDITION.match(clause, position) is not None
         while opener := _OPENER.match(clause, position):
-            opened = True
+            is_open = True
             position = _after(_FILLERS, clause, opener.end())
             rejected = rejected or _REJECTED.match(clause, position)
         if rejected:
-            found, opened = Retraction(-1), True
+            change = Retraction(-1)
+            is_open = True
             continue
-        if found == Retraction(-1) and _CONFIRMED.search(clause):
-            found, opened = None, False
+        if change == Retraction(-1) and _CONFIRMED.search(clause):
+            change = None
+            is_open = False
             continue
         insistent = _INSISTENT.match(clause, position)
-        if not opened and not insistent:
+        if not is_open and not insistent:
             continue
         restated = insistent or _RESTATED.match(clause, position)
         value_at = restated.end() if restated else position
         if _is_value(clause[value_at:], of_words and restated is not None):
-            found = Retraction(start + value_at)
-    return found
+            change = Retraction(start + value_at)
+    return change
 
 
 def _clauses(text: str, position: int) -> Iterator[tuple[int, str]]:

@@ -25,7 +25,7 @@ _DIGITS = 40
 """Values that differ in these digits are not equal; values that agree may be."""
 _IMAGINARY = re.compile(r"\\[a-zA-Z]+|_\s*\{[^{}]*\}|_\s*\w|(?P<unit>i)(?![a-zA-Z]*\s*=)")
 _BOUND_INDEX = re.compile(r"_\s*\{?\s*i\s*=")
-_WRITTEN = table(
+_REWRITINGS = table(
     (r"(?<![\d.])(\d+)\s*\\frac\{(\d+)\}\{(\d+)\}", r"(\1+\\frac{\2}{\3})"),  # a mixed number
     (
         r"(?<![\d.])(\d+(?:\.\d+)?)\s*(?:\^\s*\{?\s*\\circ(?![a-zA-Z])\s*\}?|\\degree(?![a-zA-Z]))",
@@ -55,7 +55,7 @@ def _parse(latex: str, over_complex: bool) -> Any:
 
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)
     text = _DECIMAL.sub(lambda d: rf"\frac{{{int(d[1] + d[2])}}}{{{10 ** len(d[2])}}}", latex)
-    text = rewrite(text, _WRITTEN)
+    text = rewrite(text, _REWRITINGS)
     if over_complex:
         # In braces, because the grammar drops an exponent after a bare I: it reads I^2 as I.
         text = _IMAGINARY.sub(lambda part: "{I}" if part["unit"] else part[0], text)
@@ -85,48 +85,50 @@ def equal(gold: str, prediction: str, unevaluated: bool = False) -> bool:
     over_complex = _complex(gold) or _complex(prediction)
     if _complex(prediction) and not _complex(gold) and r"\sqrt{-" not in gold:
         return False  # a real answer written with complex numbers, such as a sine as exponentials
-    wanted, given = _parsed_gold(gold, over_complex), _parse(prediction, over_complex)
+    gold_tree = _parsed_gold(gold, over_complex)
+    prediction_tree = _parse(prediction, over_complex)
     if not free_variables(prediction) <= variables(gold):
         return False  # a new variable stands for something, or hides a constant
-    for decimal, exact in ((prediction, wanted), (gold, given)):
+    for decimal, exact in ((prediction, gold_tree), (gold, prediction_tree)):
         number = read_number(plain(decimal))
         if number is not None and number.places is not None:
-            return _decimal_of(number, exact) and (unevaluated or exact is wanted or not unfinished(exact))
-    allowed = unfinished(wanted) | ({"factorial"} if "binom" in gold else set())
-    return _same(wanted, given) and (unevaluated or unfinished(given) <= allowed)
+            return _decimal_of(number, exact) and (unevaluated or exact is gold_tree or not unfinished(exact))
+    allowed = unfinished(gold_tree) | ({"factorial"} if "binom" in gold else set())
+    return _same(gold_tree, prediction_tree) and (unevaluated or unfinished(prediction_tree) <= allowed)
 
 
-def _same(wanted: Any, given: Any) -> bool:
+def _same(gold: Any, prediction: Any) -> bool:
     import sympy
     from math_verify import verify
 
-    relations = [isinstance(side, sympy.core.relational.Relational) for side in (wanted, given)]
+    relations = [isinstance(side, sympy.core.relational.Relational) for side in (gold, prediction)]
     if all(relations):
-        return _same_relation(wanted, given)
-    if any(relations) and not isinstance(given, sympy.Set):
+        return _same_relation(gold, prediction)
+    if any(relations) and not isinstance(prediction, sympy.Set):
         return False
-    if isinstance(wanted, sympy.Expr) and isinstance(given, sympy.Expr):
-        return _same_value(wanted, given)
-    return bool(verify([wanted], [given], timeout_seconds=None, allow_set_relation_comp=True))
+    if isinstance(gold, sympy.Expr) and isinstance(prediction, sympy.Expr):
+        return _same_value(gold, prediction)
+    return bool(verify([gold], [prediction], timeout_seconds=None, allow_set_relation_comp=True))
 
 
-def _same_value(wanted: Any, given: Any) -> bool:
+def _same_value(gold: Any, prediction: Any) -> bool:
     """Whether the difference is proved to be zero; where digits differ, no proof is tried."""
     import sympy
 
-    names = sorted(wanted.free_symbols | given.free_symbols, key=str)
+    names = sorted(gold.free_symbols | prediction.free_symbols, key=str)
     for point in (0, 1) if names else (0,):
-        one, other = value(wanted, point, _DIGITS + 10), value(given, point, _DIGITS + 10)
-        if one is not None and other is not None and not close(one, other, _DIGITS):
+        gold_value = value(gold, point, _DIGITS + 10)
+        prediction_value = value(prediction, point, _DIGITS + 10)
+        if gold_value is not None and prediction_value is not None and not close(gold_value, prediction_value, _DIGITS):
             return False
-    difference = evaluate(wanted.as_dummy()) - evaluate(given.as_dummy())  # bound variables may have any name
+    difference = evaluate(gold.as_dummy()) - evaluate(prediction.as_dummy())  # bound variables may have any name
     if difference.has(sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit, sympy.Derivative):
         return is_zero(difference.doit())
     if (
         names
         and difference != 0
-        and wanted.has(sympy.Abs) == given.has(sympy.Abs)
-        and _same_where_defined(wanted, given, names)
+        and gold.has(sympy.Abs) == prediction.has(sympy.Abs)
+        and _same_where_defined(gold, prediction, names)
     ):
         # Roots and logarithms imply positive variables, which SymPy does not know: \ln x^2 is 2\ln x.
         positive = {name: sympy.Dummy(positive=True) for name in names}
@@ -135,17 +137,23 @@ def _same_value(wanted: Any, given: Any) -> bool:
     return is_zero(difference)
 
 
-def _same_where_defined(wanted: Any, given: Any, names: list[Any]) -> bool:
+def _same_where_defined(gold: Any, prediction: Any, names: list[Any]) -> bool:
     """Whether two expressions agree with variables of any sign, where no root or logarithm is of a negative number."""
     for signs in itertools.islice(itertools.product((1, -1), repeat=len(names)), 16):
-        at = {name: sign * coordinate(str(name), 0) for name, sign in zip(names, signs, strict=True)}
-        one, other = (side.subs(at).evalf(_DIGITS) if defined(side, at) else None for side in (wanted, given))
-        if one is not None and other is not None and not close(one, other, _DIGITS // 2):
+        point = {name: sign * coordinate(str(name), 0) for name, sign in zip(names, signs, strict=True)}
+        gold_value, prediction_value = (
+            side.subs(point).evalf(_DIGITS) if defined(side, point) else None for side in (gold, prediction)
+        )
+        if (
+            gold_value is not None
+            and prediction_value is not None
+            and not close(gold_value, prediction_value, _DIGITS // 2)
+        ):
             return False
     return True
 
 
-def _same_relation(wanted: Any, given: Any) -> bool:
+def _same_relation(gold: Any, prediction: Any) -> bool:
     """Whether two equations or inequalities are equivalent: the differences of their sides are multiples.
 
     A relation that is solved for a variable must be solved in the prediction too, except for polynomial curves and
@@ -153,20 +161,22 @@ def _same_relation(wanted: Any, given: Any) -> bool:
     """
     import sympy
 
-    solved_for = wanted.lhs if wanted.lhs.is_Symbol or wanted.lhs.is_Function else None
-    if solved_for is not None and solved_for not in (given.lhs, given.rhs):
-        sides = (wanted.lhs, wanted.rhs, given.lhs, given.rhs)
-        names = wanted.free_symbols | given.free_symbols
+    solved_for = gold.lhs if gold.lhs.is_Symbol or gold.lhs.is_Function else None
+    if solved_for is not None and solved_for not in (prediction.lhs, prediction.rhs):
+        sides = (gold.lhs, gold.rhs, prediction.lhs, prediction.rhs)
+        names = gold.free_symbols | prediction.free_symbols
         if len(names) < 2 or not {str(name) for name in names} <= {"x", "y", "z"}:
             return False
         if not all(side.is_polynomial(*names) for side in sides):
             return False
-    one, other = (sympy.fraction(sympy.together(side.lhs - side.rhs))[0] for side in (wanted, given))
-    ratio = sympy.cancel(sympy.expand(one) / sympy.expand(other))
+    gold_difference, prediction_difference = (
+        sympy.fraction(sympy.together(side.lhs - side.rhs))[0] for side in (gold, prediction)
+    )
+    ratio = sympy.cancel(sympy.expand(gold_difference) / sympy.expand(prediction_difference))
     if ratio.free_symbols or not ratio.is_finite or ratio.is_zero:
         return False
-    turned = given.reversed if ratio.is_negative else given
-    return type(wanted) is type(turned)
+    oriented = prediction.reversed if ratio.is_negative else prediction
+    return type(gold) is type(oriented)
 
 
 def _decimal_of(number: Number, value: Any) -> bool:

@@ -26,23 +26,29 @@ def solutions(text: str) -> list[str] | None:
     if not all(names):
         return None
     groups = _groups(parts, joints)
-    spelled = [[_name(part) for part in group] for group in groups]
-    if len({*map(tuple, map(sorted, spelled))}) > 1:  # x_1, y_1 and x_2, y_2
+    group_names = [[_name(part) for part in group] for group in groups]
+    if len({*map(tuple, map(sorted, group_names))}) > 1:  # x_1, y_1 and x_2, y_2
         groups = [[_without_index(part) for part in group] for group in groups]
-        spelled = [[_name(part) for part in group] for group in groups]
-    unknowns = sorted(spelled[0])
-    if len(groups) < 2 or len({*unknowns}) < max(2, len(unknowns)) or any(sorted(row) != unknowns for row in spelled):
+        group_names = [[_name(part) for part in group] for group in groups]
+    unknowns = sorted(group_names[0])
+    if (
+        len(groups) < 2
+        or len({*unknowns}) < max(2, len(unknowns))
+        or any(sorted(row) != unknowns for row in group_names)
+    ):
         return None
     return [", ".join(group) for group in groups]
 
 
 def environments(text: str) -> list[str]:
     """The systems in ``text`` that only separators join; empty if there are fewer than two."""
-    found = list(_ENVIRONMENT.finditer(text))
-    between = [text[one.end() : other.start()] for one, other in itertools.pairwise(found)]
-    if len(found) < 2 or text[: found[0].start()].strip() or text[found[-1].end() :].strip():
+    matches = list(_ENVIRONMENT.finditer(text))
+    between = [text[match.end() : next_match.start()] for match, next_match in itertools.pairwise(matches)]
+    if len(matches) < 2 or text[: matches[0].start()].strip() or text[matches[-1].end() :].strip():
         return []
-    return [match[0] for match in found] if all(map(_BETWEEN.fullmatch, between)) else []
+    if all(map(_BETWEEN.fullmatch, between)):
+        return [match[0] for match in matches]
+    return []
 
 
 def _groups(parts: list[str], joints: list[str]) -> list[list[str]]:
@@ -54,8 +60,8 @@ def _groups(parts: list[str], joints: list[str]) -> list[list[str]]:
     else:
         cuts = [_name(part) == _name(parts[0]) for part in parts[1:]]
     groups = [[parts[0]]]
-    for part, starts in zip(parts[1:], cuts, strict=True):
-        if starts:
+    for part, is_start in zip(parts[1:], cuts, strict=True):
+        if is_start:
             groups.append([part])
         else:
             groups[-1].append(part)
@@ -67,8 +73,8 @@ def _is_or(joint: str) -> bool:
 
 
 def _name(part: str) -> str:
-    stated = relations.statement(part)
-    return stated.name if stated is not None else ""
+    statement = relations.statement(part)
+    return statement.name if statement is not None else ""
 
 
 def _without_index(part: str) -> str:

@@ -32,7 +32,7 @@ _FUNCTION = re.compile(
     rf"\\(?P<name>(?:arc|ar|a)?(?:{_TRIGONOMETRIC})|ln|log|lg|sqrt|gcd|lcm|max|min|arg|bmod|[dt]?binom|lfloor|lceil)"
     r"(?![a-zA-Z])"
 )
-_SPELLED = re.compile(r"\\(?:operatorname\*?\s*\{\s*([a-zA-Z]+)\s*\}|(?:text|mathrm)\s*\{\s*(gcd|lcm)\s*\})")
+_OPERATOR_NAME = re.compile(r"\\(?:operatorname\*?\s*\{\s*([a-zA-Z]+)\s*\}|(?:text|mathrm)\s*\{\s*(gcd|lcm)\s*\})")
 _CIRCULAR = re.compile(r"^(arc)?(?:sin|cos|tan|cot|sec|csc)$")
 _SYNONYMS = {"ln": "log", "lg": "log", "tg": "tan", "ctg": "cot", "sqrt": "root", "dbinom": "binom", "tbinom": "binom"}
 _SCRIPT = re.compile(r"\s*[\^_]\s*(?:\{([^{}]*)\}|(\\[a-zA-Z]+|.))")
@@ -57,40 +57,43 @@ def unevaluated_operations(gold: str, prediction: str) -> frozenset[str]:
     >>> unevaluated_operations(r"\tan x", r"\frac{\sin x}{\cos x}"), unevaluated_operations(r"\ln 8", r"3 \ln 2")
     (frozenset(), frozenset())
     """
-    left = _operations(prediction, of_variables=False)
-    if not left:
-        return left
+    operations = _operations(prediction, of_variables=False)
+    if not operations:
+        return operations
     allowed = _operations(gold, of_variables=True)
     # A binomial coefficient that may stay can also be written with factorials.
-    return left - allowed - (frozenset(("factorial",)) if "binom" in allowed else frozenset())
+    return operations - allowed - (frozenset(("factorial",)) if "binom" in allowed else frozenset())
 
 
 def _operations(latex: str, of_variables: bool) -> frozenset[str]:
     """The operators and functions of constants in ``latex``; with ``of_variables`` all functions."""
-    text = _SPELLED.sub(lambda spelled: rf"\{spelled[1] or spelled[2]} ", latex)
-    found = {name for name, pattern in _OPERATORS.items() if pattern.search(text)}
+    text = _OPERATOR_NAME.sub(lambda spelled: rf"\{spelled[1] or spelled[2]} ", latex)
+    operations = {name for name, pattern in _OPERATORS.items() if pattern.search(text)}
     if "!" in text and _FACTORIAL.search(text):
-        found.add("factorial")
-    quotients = [(int(one[1] or one[3]), int(one[2] or one[4])) for one in _QUOTIENT.finditer(text)]
+        operations.add("factorial")
+    quotients = [
+        (int(quotient[1] or quotient[3]), int(quotient[2] or quotient[4])) for quotient in _QUOTIENT.finditer(text)
+    ]
     if any(top % bottom == 0 for top, bottom in quotients if bottom):
-        found.add("division")
+        operations.add("division")
     for match in _ABSOLUTE.finditer(text):
         if of_variables or not variables(match[1] or match[2]):
-            found.add("absolute value")
+            operations.add("absolute value")
     for match in _FUNCTION.finditer(text):
         name, arguments = _function_call(text, match["name"], match.end())
         if of_variables or not variables(arguments):
-            found.add(name)
+            operations.add(name)
     for match in _POWER.finditer(text):
-        exponent, base = _bracketed(text, match.end())[0], _last_group(text[: match.start()].rstrip())
+        exponent = _bracketed(text, match.end())[0]
+        base = _last_group(text[: match.start()].rstrip())
         if base == "e" and _IMAGINARY.search(exponent) and (of_variables or not variables(exponent)):
-            found.add("exponential")
+            operations.add("exponential")
         if base == "e" and re.search(r"\\(?:ln|log)(?![a-zA-Z])", exponent):
-            found.add("exponential of a logarithm")
+            operations.add("exponential of a logarithm")
         is_root = re.search(r"\\frac|/|\.", exponent) is not None
         if is_root and (of_variables or not (base == "e" or variables(exponent + base))):
-            found.add("root")
-    return frozenset(found)
+            operations.add("root")
+    return frozenset(operations)
 
 
 def _function_call(text: str, name: str, position: int) -> tuple[str, str]:
@@ -129,7 +132,8 @@ def _group(text: str, position: int) -> tuple[str, int]:
 
 
 def _bracketed(text: str, position: int) -> tuple[str, int]:
-    opening, closing = text[position], _BRACKETS[text[position]]
+    opening = text[position]
+    closing = _BRACKETS[opening]
     depth = 0
     for end in range(position, len(text)):
         depth += (text[end] == opening) - (text[end] == closing)

@@ -58,30 +58,36 @@ def value(tree: Any, point: int, digits: int) -> Any:
 
     if tree.has(sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit, sympy.Derivative):
         return None
-    at = {symbol: coordinate(str(symbol), point) for symbol in tree.free_symbols}
+    point_values = {symbol: coordinate(str(symbol), point) for symbol in tree.free_symbols}
     try:
-        found = tree.evalf(digits, subs=at)
+        number = tree.evalf(digits, subs=point_values)
     except (ArithmeticError, AttributeError, NotImplementedError, TypeError, ValueError):
         return None
-    return found if found.is_number and found.is_finite and not found.has(sympy.nan, sympy.zoo) else None
+    if number.is_number and number.is_finite and not number.has(sympy.nan, sympy.zoo):
+        return number
+    return None
 
 
-def defined(tree: Any, at: dict[Any, Any]) -> bool:
+def defined(tree: Any, point: dict[Any, Any]) -> bool:
     """Whether no root, broken power or logarithm in an expression is of a negative number at a point."""
     import sympy
 
     inner = [node.base for node in tree.atoms(sympy.Pow) if not node.exp.is_integer]
     inner += [log.args[0] for log in tree.atoms(sympy.log)]
-    return all(bool(node.subs(at).evalf(20).is_nonnegative) for node in inner)
+    return all(bool(node.subs(point).evalf(20).is_nonnegative) for node in inner)
 
 
-def close(one: Any, other: Any, digits: int) -> bool:
+def close(first: Any, second: Any, digits: int) -> bool:
     """Whether two numbers agree to ``digits`` significant digits, or are too small to tell them from zero."""
-    size = abs(one) + abs(other)
-    return bool(abs(one - other) <= size * Fraction(1, 10**digits) or size < Fraction(1, 10**60))
+    size = abs(first) + abs(second)
+    return bool(abs(first - second) <= size * Fraction(1, 10**digits) or size < Fraction(1, 10**60))
 
 
 def coordinate(name: str, point: int) -> Any:
+    """The value of variable ``name`` at ``point``: between 0.99 and 9, negative at point 2, the same in every process.
+
+    A checksum and a prime denominator make it improbable that two different formulas agree by accident.
+    """
     import sympy
 
     size = sympy.Rational(1001 + zlib.crc32(f"{name} {point}".encode()) % 8009, 1009)
@@ -94,14 +100,16 @@ def _has_dummies(node: Any) -> bool:
 
     if not isinstance(node, sympy.Expr) or node.is_Symbol or not node.free_symbols:
         return False
-    found = [[value(part, point, 20) for point in (0, 2)] for part in (node.args if node.is_Add else [node])]
-    if any(None in pair for pair in found):
+    values = [[value(part, point, 20) for point in (0, 2)] for part in (node.args if node.is_Add else [node])]
+    if any(None in pair for pair in values):
         return False
     if node.is_Add:  # any two terms, as in \sin^2 x + \cos^2 x, or all of them
-        moving = [pair for pair in found if not close(pair[0], pair[1], 15)][:_MOST_TERMS]
-        sums = [[a + b for a, b in zip(one, other, strict=True)] for one, other in itertools.combinations(moving, 2)]
-        found = [*sums, [sum(column) for column in zip(*found, strict=True)]]
-    return any(close(one, other, 15) for one, other in found)
+        varying = [pair for pair in values if not close(pair[0], pair[1], 15)][:_MOST_TERMS]
+        sums = [
+            [a + b for a, b in zip(first, second, strict=True)] for first, second in itertools.combinations(varying, 2)
+        ]
+        values = [*sums, [sum(column) for column in zip(*values, strict=True)]]
+    return any(close(first, second, 15) for first, second in values)
 
 
 def _kinds(node: Any) -> Iterator[str]:
@@ -122,8 +130,11 @@ def _kinds(node: Any) -> Iterator[str]:
     root = _is_root(node)
     if node.is_Function or (root and not node.free_symbols):
         simple = evaluate(node)
-        kept = any(map(_is_root, sympy.preorder_traversal(simple))) if root else simple.has(node.func)
-        if not kept and simple != sympy.E:
+        if root:
+            remains = any(map(_is_root, sympy.preorder_traversal(simple)))
+        else:
+            remains = simple.has(node.func)
+        if not remains and simple != sympy.E:
             yield "root of a power" if root else str(node.func)
 
 
@@ -135,14 +146,14 @@ def _has_like_terms(node: Any) -> bool:
     import sympy
 
     terms = [evaluate(term) for term in _terms(node)]
-    seen: set[Any] = set()
+    previous_parts: set[Any] = set()
     for term in terms:
         parts = {part.as_coeff_Mul()[1] for part in sympy.Add.make_args(_expand(term))}
         if _is_square(term):
             parts = {part for part in parts if part.free_symbols}
-        if parts & seen:
+        if parts & previous_parts:
             return True
-        seen |= parts
+        previous_parts |= parts
     kinds = [term.as_coeff_Mul()[1] for term in terms]
     return len({*kinds}) < len(kinds) or (0 in terms and not node.has(sympy.I))  # 0 + 2i is a usual form
 
@@ -151,11 +162,11 @@ def _expand(term: Any) -> Any:
     """A number or variable times a bracket, or a number times a power of one, expanded; other terms unchanged."""
     product = _Product(term)
     sums = [factor for factor in product.factors if factor.is_Add or (factor.is_Pow and factor.base.is_Add)]
-    others = [factor for factor in product.factors if factor not in sums]
-    if len(sums) != 1 or product.divisors or not all(factor.is_Symbol for factor in others):
+    other_factors = [factor for factor in product.factors if factor not in sums]
+    if len(sums) != 1 or product.divisors or not all(factor.is_Symbol for factor in other_factors):
         return term
     exponent: Any = sums[0].exp if sums[0].is_Pow else 1
-    if exponent != 1 and (others or not (exponent.is_Integer and 1 < exponent <= _LARGEST_EXPONENT)):
+    if exponent != 1 and (other_factors or not (exponent.is_Integer and 1 < exponent <= _LARGEST_EXPONENT)):
         return term
     return term.expand()
 
@@ -181,9 +192,12 @@ class _Product:
         elif node.is_Pow and node.exp.is_Integer and node.exp == -1:
             self._add(node.base, not below)
         elif node.is_Rational:
-            above, under = (self.divisors, self.numbers) if below else (self.numbers, self.divisors)
-            above += [abs(node.p)] if abs(node.p) != 1 else []
-            under += [node.q] if node.q != 1 else []
+            numbers = self.divisors if below else self.numbers
+            divisors = self.numbers if below else self.divisors
+            if abs(node.p) != 1:
+                numbers.append(abs(node.p))
+            if node.q != 1:
+                divisors.append(node.q)
         else:
             (self.denominators if below else self.factors).append(node)
 
@@ -205,10 +219,10 @@ def _kinds_of_product(node: Any) -> Iterator[str]:
     if divisor > 1 and math.prod([*product.numbers, *map(_content, product.factors)]) % divisor == 0:
         yield "division"
     above, below = ([factor.as_base_exp() for factor in part] for part in (product.factors, product.denominators))
-    for (base, exponent), (other, _) in itertools.product(above, below):
+    for (base, exponent), (other_base, _) in itertools.product(above, below):
         # A root over its own base is a rationalised denominator: \frac{\sqrt{x}}{2x}.
         root = exponent.is_Rational and not exponent.is_Integer
-        if base == other and (base.free_symbols or exponent.free_symbols) and not root:
+        if base == other_base and (base.free_symbols or exponent.free_symbols) and not root:
             yield "division"
     powers = [*above, *below]
     bases = [base for base, exponent in powers if base.is_Symbol and exponent.is_Integer]
@@ -226,7 +240,9 @@ def _content(factor: Any) -> int:
     if not factor.is_Add:
         return 1
     parts = [_Product(evaluate(term)) for term in _terms(factor)]
-    return 1 if any(part.divisors for part in parts) else math.gcd(*(math.prod(part.numbers) for part in parts))
+    if any(part.divisors for part in parts):
+        return 1
+    return math.gcd(*(math.prod(part.numbers) for part in parts))
 
 
 def _kinds_of_power(node: Any) -> Iterator[str]:

@@ -1,7 +1,14 @@
 r"""The verifier: judges a response by a gold answer.
 
-Numbers, choices, words and lists of them are compared in this process, formulas in a
-:class:`~gagpo.envs.math.verify.pool.VerifyPool` with hard deadlines. The response is never evaluated.
+The stages, each in one module; the response is never evaluated as code:
+
+1. ``extract``: find the final answer in the response (box, ``####``, "the answer is"), unless it is taken back.
+2. ``spelling``: rewrite it in one spelling of LaTeX.
+3. ``reading``: parse it as a number, choice, words, sequence, matrix, relation or formula (``answers``).
+4. ``compare``: compare numbers, choices, words and lists of them exactly, in this process.
+5. ``pool``: compare formulas with computer algebra (``symbolic``, ``exact``), in processes with hard deadlines. An
+   answer left unevaluated (``unevaluated``, ``unfinished``) is wrong, or the question would be its own answer.
+6. ``library``: where the grammar of stage 5 cannot parse a formula, ask the math-verify library.
 """
 
 from __future__ import annotations
@@ -76,13 +83,15 @@ class Verifier:
     @property
     def pool(self) -> Comparer:
         if self._pool is None:
-            self._pool, self._shares = VERIFIERS.take(self), True
+            self._pool = VERIFIERS.take(self)
+            self._shares = True
         return self._pool
 
     def close(self) -> None:
         """Release the shared pool, which ends with its last user. Safe to call twice."""
         if self._shares:
-            self._pool, self._shares = None, False
+            self._pool = None
+            self._shares = False
             VERIFIERS.release(self)
 
     def extract(self, gold: str, response: str) -> Extraction | None:
@@ -91,16 +100,20 @@ class Verifier:
 
     def verify(self, gold: str, response: str) -> Verdict:
         """Judge the final answer of ``response``; raises :class:`GoldError`."""
-        wanted = read_gold(gold)
-        found = self.extract(gold, response)
-        if found is None:
+        gold_answer = read_gold(gold)
+        extraction = self.extract(gold, response)
+        if extraction is None:
             return Verdict("no_answer")
         try:
-            given = read(found.text)
+            prediction = read(extraction.text)
         except Unreadable:
-            return Verdict("unparsable", found.text, found.method, found.text[:80])
+            return Verdict("unparsable", extraction.text, extraction.method, extraction.text[:80])
         try:
-            reason: Reason = "match" if same(wanted, given, needs_algebra) else "mismatch"
+            reason: Reason
+            if same(gold_answer, prediction, needs_algebra):
+                reason = "match"
+            else:
+                reason = "mismatch"
         except NeedsAlgebra:
-            reason = self.pool.compare(gold, found.text)
-        return Verdict(reason, found.text, found.method, canonical(given))
+            reason = self.pool.compare(gold, extraction.text)
+        return Verdict(reason, extraction.text, extraction.method, canonical(prediction))

@@ -33,17 +33,18 @@ def cpu_limit(seconds: float) -> Iterator[None]:
     The kill is for code that does not return to the interpreter, such as a power of huge integers. Afterwards the
     process has its former limit: one left behind would kill it without a word, seconds of CPU time later.
     """
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    former = resource.getrlimit(resource.RLIMIT_CPU)
-    resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime + seconds) + 2, former[1]))
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    previous = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (int(usage.ru_utime + usage.ru_stime + seconds) + 2, previous[1]))
     handler = signal.signal(signal.SIGPROF, _alarm)
+    # It repeats every 0.2 seconds, because code with a bare "except:" swallows an alarm.
     signal.setitimer(signal.ITIMER_PROF, seconds, 0.2)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, handler)
-        resource.setrlimit(resource.RLIMIT_CPU, former)
+        resource.setrlimit(resource.RLIMIT_CPU, previous)
 
 
 def compare(gold: str, prediction: str, seconds: float) -> str:
@@ -61,7 +62,9 @@ def compare(gold: str, prediction: str, seconds: float) -> str:
 
 def _decide(gold: str, prediction: str) -> str:
     try:
-        return "match" if same(read(gold), read(prediction), equal) else "mismatch"
+        if same(read(gold), read(prediction), equal):
+            return "match"
+        return "mismatch"
     except Unparsable:
         return "match" if library.equal(gold, prediction) else "unparsable"
 

@@ -10,7 +10,7 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.envs.sql import golds, sources
 from gagpo.envs.sql.database import columns_of, create
 from gagpo.envs.sql.env import SQLEnv
-from gagpo.envs.sql.generate import TYPES, generated
+from gagpo.envs.sql.generate import TYPES, generate_questions
 from gagpo.envs.sql.mutate import mutants
 from gagpo.envs.sql.process import QueryProcess
 from tests.envs.sql.files import make, make_shop, spider
@@ -69,14 +69,14 @@ def root(tmp_path_factory):
 def data(tmp_path, monkeypatch):
     monkeypatch.setenv("GAGPO_DATA", str(tmp_path / "data"))
     monkeypatch.delenv("SQL_DATA", raising=False)
-    sources.loaded.cache_clear()
+    sources.load_questions.cache_clear()
 
 
 @pytest.fixture(scope="module")
 def env(root, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GAGPO_DATA", str(tmp_path_factory.mktemp("data")))
-        sources.loaded.cache_clear()
+        sources.load_questions.cache_clear()
         opened = SQLEnv(data=root)
         opened.tasks("train")
         yield opened
@@ -124,7 +124,7 @@ def test_copies_are_chosen_once_and_the_file_is_not_changed(env, root, monkeypat
     assert sum(len(copies) == 3 for copies in chosen.values()) >= 12
     before = (root / "database" / "shop" / "shop.sqlite").read_bytes()
     monkeypatch.setattr(QueryProcess, "copies", None)
-    sources.loaded.cache_clear()
+    sources.load_questions.cache_clear()
     again = SQLEnv(data=root)
     assert {question.gold: question.copies for question in again._source("train")[1].values()} == chosen
     assert (root / "database" / "shop" / "shop.sqlite").read_bytes() == before
@@ -158,7 +158,7 @@ def test_a_rewritten_file_has_other_copies(data, tmp_path):
     env = SQLEnv(data=spider(tmp_path / "spider", "SELECT count(*) FROM singer"))
     assert verdict(env, "SELECT count(*) FROM singer", "SELECT count(*) FROM singer") == "right"
     make(path, "DELETE FROM singer WHERE id > 3")
-    sources.loaded.cache_clear()
+    sources.load_questions.cache_clear()
     assert verdict(env, "SELECT count(*) FROM singer", "SELECT 3") == "wrong elsewhere"
     assert len((tmp_path / "data" / "sql" / "hidden-copies.jsonl").read_text().splitlines()) == 2
     env.close()
@@ -166,12 +166,12 @@ def test_a_rewritten_file_has_other_copies(data, tmp_path):
 
 def test_stored_numbers_that_are_damaged_are_chosen_again(data, root):
     first = SQLEnv(data=root)._source("train")[1]
-    path = golds._Numbers()._path
+    path = golds._CopyNumbers()._path
     lines = path.read_text().splitlines()
     path.write_text("\n".join(['["x", 3]', "[1", json.dumps([1, ["y"]]), *lines[3:], lines[2][:9]]) + "\n")
-    sources.loaded.cache_clear()
+    sources.load_questions.cache_clear()
     assert SQLEnv(data=root)._source("train")[1] == first
-    assert len(golds._Numbers().known) == len(lines)
+    assert len(golds._CopyNumbers().values) == len(lines)
 
 
 def test_a_database_that_cannot_be_copied_is_judged_as_it_is(data, tmp_path, caplog):
@@ -185,7 +185,7 @@ def test_a_database_that_cannot_be_copied_is_judged_as_it_is(data, tmp_path, cap
 
 def test_usual_wrong_queries_fail_unless_they_are_right_for_unique_values(data, tmp_path):
     """Generated questions as a data set. In copies, names and amounts stay unique, so DISTINCT changes nothing."""
-    questions = list(generated("train", 14, TYPES, 3)[1].values())
+    questions = list(generate_questions("train", 14, TYPES, 3)[1].values())
     rows = []
     for number, question in enumerate(questions):
         path = make(tmp_path / "spider" / "database" / f"d{number}" / f"d{number}.sqlite", "")

@@ -14,9 +14,9 @@ import pytest
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.check.check import check
 from gagpo.envs.sql.database import columns_of
-from gagpo.envs.sql.domains import DOMAINS, invented
+from gagpo.envs.sql.domains import DOMAINS, invent_domain
 from gagpo.envs.sql.env import SQLEnv
-from gagpo.envs.sql.generate import TYPES, generated, rows
+from gagpo.envs.sql.generate import TYPES, generate_questions, rows
 from gagpo.envs.sql.suite import suite
 
 SMALL = {"size": 60, "test_size": 30}
@@ -121,7 +121,7 @@ def test_invented_tables_are_only_in_the_training_split():
 
 
 def test_invented_questions_have_hidden_databases_and_an_expert():
-    for question in generated("train", 60, TYPES, 5, made_up=True)[1].values():
+    for question in generate_questions("train", 60, TYPES, 5, invent=True)[1].values():
         assert len(suite(question)) >= 3
         env = SQLEnv(tables="invented", size=60, seed=5, expert=True)
         _, info = env.reset(options={"task": question.id})
@@ -134,7 +134,7 @@ def test_a_made_up_word_is_not_a_keyword():
     """Every word can be the name of a table and a column."""
     with closing(sqlite3.connect(":memory:")) as database:
         for seed in range(400):
-            domain = invented(str(seed))
+            domain = invent_domain(str(seed))
             for word in (domain.parent, domain.child, domain.category, domain.amount, domain.size, domain.link):
                 database.execute(f"CREATE TABLE {word} ({word} INTEGER)")
                 database.execute(f"SELECT {word}.{word} FROM {word} ORDER BY {word}")

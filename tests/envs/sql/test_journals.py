@@ -20,7 +20,7 @@ HOT = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7" + b"\0" * 504
 def data(tmp_path, monkeypatch):
     monkeypatch.setenv("GAGPO_DATA", str(tmp_path / "data"))
     monkeypatch.delenv("SQL_DATA", raising=False)
-    sources.loaded.cache_clear()
+    sources.load_questions.cache_clear()
 
 
 @pytest.fixture

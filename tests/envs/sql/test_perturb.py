@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from gagpo.envs.sql.database import BadDatabase
-from gagpo.envs.sql.perturb import NUMBERS, VERSION, perturbed
+from gagpo.envs.sql.perturb import NUMBERS, VERSION, perturb
 from gagpo.envs.sql.structure import SAMPLED_ROWS, read_sample
 from tests.envs.sql.files import make, make_shop
 
@@ -29,7 +29,7 @@ def sample(shop):
 
 @pytest.fixture(scope="module")
 def copies(sample):
-    opened = [perturbed(sample, GOLD, number).connection for number in range(NUMBERS)]
+    opened = [perturb(sample, GOLD, number).connection for number in range(NUMBERS)]
     yield opened
     for connection in opened:
         connection.close()
@@ -86,7 +86,7 @@ def test_copies_depend_on_the_content_the_gold_query_and_the_number_alone(tmp_pa
     assert again.digest == sample.digest
 
     def drawn(source, gold, number):
-        with closing(perturbed(source, gold, number).connection) as connection:
+        with closing(perturb(source, gold, number).connection) as connection:
             return [rows(connection, table) for table in TABLES]
 
     assert drawn(sample, GOLD, 3) == drawn(again, GOLD, 3)
@@ -142,7 +142,7 @@ def test_odd_and_hostile_files_are_copied_as_far_as_they_can_be(tmp_path, script
     before = path.read_bytes()
     sample = read_sample(str(path))
     for number in (0, 4, NUMBERS - 1):
-        with closing(perturbed(sample, "SELECT b FROM t", number).connection) as copy:
+        with closing(perturb(sample, "SELECT b FROM t", number).connection) as copy:
             copied = rows(copy, "t")
             assert copied and 666 not in [row[0] for row in copied]
             assert copy.execute("SELECT COUNT(*) FROM sqlite_master WHERE type = 'trigger'").fetchone() == (0,)
@@ -169,7 +169,7 @@ def test_definitions_of_a_forged_schema_are_not_run(tmp_path, definition):
         connection.execute("UPDATE sqlite_master SET sql = ?", (definition.format(other),))
         connection.commit()
     try:
-        perturbed(read_sample(str(path)), "SELECT a FROM t", 0).connection.close()
+        perturb(read_sample(str(path)), "SELECT a FROM t", 0).connection.close()
     except BadDatabase as error:
         assert "\n" not in str(error)
     assert list(tmp_path.iterdir()) == [path]

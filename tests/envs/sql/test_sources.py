@@ -19,7 +19,7 @@ from gagpo.envs.tasks import EmptySplit
 def data(tmp_path, monkeypatch):
     monkeypatch.setenv("GAGPO_DATA", str(tmp_path / "data"))
     monkeypatch.delenv("SQL_DATA", raising=False)
-    sources.loaded.cache_clear()
+    sources.load_questions.cache_clear()
 
 
 def database(path):
@@ -98,7 +98,7 @@ def ask(root, *golds, **more):
     """The training split of Spider's format with these gold queries."""
     rows = [{"db_id": "concert", "question": f"Question {i}?", "query": gold} for i, gold in enumerate(golds)]
     (root / "train_spider.json").write_text(json.dumps(rows))
-    sources.loaded.cache_clear()
+    sources.load_questions.cache_clear()
     return SQLEnv(data=root, expert=True, **more)
 
 
@@ -191,8 +191,8 @@ def test_a_gold_query_is_run_once_and_its_cost_stored(spider, monkeypatch):
     queries = ["SELECT name FROM singer", "SELECT age FROM singer"]
     hashes = {ask(spider, *queries).tasks("train").hash for _ in range(3)}
     assert asked == queries and len(hashes) == 1
-    costs = golds._Costs()
-    assert len(costs.known) == 2
+    costs = golds._GoldCosts()
+    assert len(costs.values) == 2
     costs._path.write_text("[1\n{}\n" + costs._path.read_text()[:-20] + '\n["x", ["y", 1, 2]]\n')
     ask(spider, *queries).tasks("train")
     assert asked == [*queries, queries[1]]  # a broken line is asked again

@@ -27,7 +27,7 @@ def test_columns_that_can_be_written_and_their_links(tmp_path):
     assert not any(column.key for column in tables["plays"].columns)  # two together are
     assert tables["boss"].links == (ForeignKey((2,), "singer", (0,)), ForeignKey((1,), "boss", (0,)))
     assert tables["tour"].links == (ForeignKey((0, 1), "plays", (0, 1)),)
-    assert sample.views == ("adult",) and len(sample.others) == 2
+    assert sample.views == ("adult",) and len(sample.definitions) == 2
 
 
 def test_links_that_names_and_values_imply(tmp_path):

@@ -13,16 +13,16 @@ import pytest
 
 from gagpo.envs.sql.database import columns_of, create
 from gagpo.envs.sql.env import SQLEnv
-from gagpo.envs.sql.generate import TYPES, generated
+from gagpo.envs.sql.generate import TYPES, generate_questions
 from gagpo.envs.sql.mutate import mutants
-from gagpo.envs.sql.question import JUDGED
+from gagpo.envs.sql.question import SUITE_VERSION
 from gagpo.envs.sql.suite import suite
 
 ROOT = Path(__file__).parents[3]
 
 
 def questions(size, split="train", seed=0, kinds=TYPES):
-    return list(generated(split, size, tuple(kinds), seed)[1].values())
+    return list(generate_questions(split, size, tuple(kinds), seed)[1].values())
 
 
 def answer(database, sql):
@@ -188,9 +188,9 @@ def test_mutants_are_of_the_usual_kinds():
 
 FINGERPRINT = """
 import hashlib
-from gagpo.envs.sql.generate import TYPES, generated
+from gagpo.envs.sql.generate import TYPES, generate_questions
 from gagpo.envs.sql.suite import suite
-asked = [one for split in ("train", "unseen") for one in generated(split, 40, TYPES, 3)[1].values()]
+asked = [one for split in ("train", "unseen") for one in generate_questions(split, 40, TYPES, 3)[1].values()]
 print(hashlib.sha256(repr([(one.text, one.gold, suite(one)) for one in asked]).encode()).hexdigest()[:16])
 """
 
@@ -207,7 +207,7 @@ def test_suites_are_the_same_in_every_process_and_belong_to_their_version():
             check=True,
         )
         seen.add(done.stdout.strip())
-    assert (JUDGED, seen) == (3, {"24147e99ed5a7a4b"})
+    assert (SUITE_VERSION, seen) == (3, {"24147e99ed5a7a4b"})
 
 
 def test_the_luck_benchmark_finds_none(tmp_path):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gagpo.envs.webshop.catalogue import Instruction, Product
 from gagpo.envs.webshop.goals import (
-    MOST_COMBINATIONS,
+    MAX_COMBINATIONS,
     NO_BUDGET,
     Goal,
     budget_for,
@@ -18,7 +18,7 @@ from gagpo.envs.webshop.goals import (
     product_rng,
     split_goals,
     synthetic_goals,
-    without_doubles,
+    unique_goals,
 )
 from tests.envs.webshop.shelf import build, generated_store, options, row, run_script
 
@@ -73,7 +73,7 @@ def test_too_many_combinations_are_sampled_not_enumerated():
     product = Product("B1", "x", options={f"name {n}": tuple(f"value {i}" for i in range(50)) for n in range(8)})
     counts = Counter()
     goals = list(synthetic_goals(product, Instruction("find", ("soft",)), 1.0, product_rng("B1", 0), counts))
-    assert len(goals) == len({goal.options for goal in goals}) == MOST_COMBINATIONS
+    assert len(goals) == len({goal.options for goal in goals}) == MAX_COMBINATIONS
     assert counts == {"products_with_too_many_options": 1}
     again = synthetic_goals(product, Instruction("find", ("soft",)), 1.0, product_rng("B1", 0))
     assert [goal.id for goal in again] == [goal.id for goal in goals]
@@ -104,7 +104,7 @@ def test_splits_are_official_from_3000_goals_on_and_proportional_below(n, test, 
 def test_a_goal_asked_twice_is_kept_once():
     counts = Counter()
     goals = [*numbered(3), Goal("B9-s0", "B9", "Find  1", "Find 1", ("soft",))]
-    assert without_doubles(goals, counts) == numbered(3)
+    assert unique_goals(goals, counts) == numbered(3)
     assert counts == {"goals_asked_twice": 1}
 
 

@@ -15,7 +15,7 @@ from gagpo.envs.webshop.env import WebShopEnv
 from gagpo.envs.webshop.generate import generated_folder
 from gagpo.envs.webshop.goals import Goal
 from gagpo.envs.webshop.pages import parse_action
-from gagpo.envs.webshop.reward import COLOURS, judge
+from gagpo.envs.webshop.reward import COLOURS, score_purchase
 from gagpo.envs.webshop.texts import visible
 from tests.envs.webshop.shelf import options, row, shared_root, write_files
 from tests.oracles import webshop_pages, webshop_reward
@@ -251,7 +251,9 @@ def test_the_reward_is_the_published_rule(asked, chosen, attributes, budget):
         "nouns": product.nouns,
     }
     wanted = {**plain, "attributes": attributes, "goal_options": asked, "price_upper": budget}
-    assert judge(goal, product, product, 20.0, chosen).reward == webshop_reward.reward(plain, wanted, 20.0, chosen)
+    assert score_purchase(goal, product, product, 20.0, chosen).reward == webshop_reward.reward(
+        plain, wanted, 20.0, chosen
+    )
 
 
 def test_the_colours_are_the_published_ones_in_their_order():

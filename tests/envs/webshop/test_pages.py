@@ -14,10 +14,10 @@ from gagpo.envs.webshop.pages import (
     DONE,
     INDEX,
     ITEM,
-    LONGEST_QUERY,
+    MAX_QUERY_LENGTH,
     PART,
     RESULTS,
-    Piece,
+    PageElement,
     Shop,
     clickables,
     regular_query,
@@ -44,13 +44,13 @@ def go(shop, *actions, task="B00-s0"):
 
 
 def shown(shop, state):
-    return [piece.text for piece in shop.page(state).pieces]
+    return [element.text for element in shop.page(state).elements]
 
 
 def test_the_first_page_has_the_instruction_and_the_search_bar(shop):
     page = shop.page(shop.start("B00-s0"))
     instruction = shop.goal("B00-s0").instruction
-    assert [piece.text for piece in page.pieces] == ["WebShop", "Instruction: ", instruction, "Search"]
+    assert [element.text for element in page.elements] == ["WebShop", "Instruction: ", instruction, "Search"]
     assert page.has_search_bar and page.clickables == {}
 
 
@@ -104,13 +104,22 @@ def test_only_labels_of_the_page_can_be_clicked(shop):
 
 
 def test_a_doubled_label_means_the_button_then_the_last_option():
-    pieces = [Piece("buy now", "option", "x"), Piece("red", "option", "x"), Piece("red", "chosen", "y")]
-    assert clickables([*pieces, Piece("Buy Now", "button")]) == {"buy now": 3, "red": 2}
-    assert clickables([Piece("Buy Now", "button"), *pieces]) == {"buy now": 0, "red": 3}
+    elements = [
+        PageElement("buy now", "option", "x"),
+        PageElement("red", "option", "x"),
+        PageElement("red", "chosen", "y"),
+    ]
+    assert clickables([*elements, PageElement("Buy Now", "button")]) == {"buy now": 3, "red": 2}
+    assert clickables([PageElement("Buy Now", "button"), *elements]) == {"buy now": 0, "red": 3}
 
 
 def test_nothing_called_search_can_be_clicked():
-    assert clickables([Piece("Search", "search"), Piece("search", "option", "x"), Piece("SEARCH", "product")]) == {}
+    assert (
+        clickables(
+            [PageElement("Search", "search"), PageElement("search", "option", "x"), PageElement("SEARCH", "product")]
+        )
+        == {}
+    )
 
 
 def test_every_value_of_an_option_is_shown_and_an_option_without_values_too(tmp_path):
@@ -134,7 +143,7 @@ def test_products_with_options_named_like_controls_can_be_bought(tmp_path):
 
 @pytest.mark.parametrize(
     ("words", "query"),
-    [("  Red   SHIRT\n", "red shirt"), ("\x00\u202e", ""), ("<r>", "<r>"), ("x" * 1_000_000, "x" * LONGEST_QUERY)],
+    [("  Red   SHIRT\n", "red shirt"), ("\x00\u202e", ""), ("<r>", "<r>"), ("x" * 1_000_000, "x" * MAX_QUERY_LENGTH)],
 )
 def test_queries_are_made_regular(words, query):
     assert regular_query(words) == query
@@ -202,7 +211,7 @@ class Shopper(RuleBasedStateMachine):
     def every_label_leads_somewhere(self):
         page = self.shop.page(self.state)
         for label in page.clickables:
-            assert self.shop.page(self.shop.click(self.state, label)).pieces
+            assert self.shop.page(self.shop.click(self.state, label)).elements
         assert not page.clickables or "back to search" in page.clickables
         assert page.has_search_bar == (self.state.kind == INDEX)
 

@@ -10,11 +10,11 @@ from gagpo.envs.webshop.expert import options_to_choose
 from gagpo.envs.webshop.goals import Goal
 from gagpo.envs.webshop.pages import Shop
 from gagpo.envs.webshop.reward import (
-    alike,
     colour_of,
     has_attribute,
-    judge,
+    is_fuzzy_match,
     option_matches,
+    score_purchase,
     similarity,
     type_score,
 )
@@ -43,7 +43,7 @@ def goal(attributes=("slim fit",), options=(), budget=50.0):
 
 def test_buying_the_wanted_product_in_budget_with_its_options_is_success():
     wanted = goal(("slim fit", "long sleeve"), (("color", "red"), ("size", "large")))
-    verdict = judge(wanted, SHIRT, SHIRT, 50.0, {"color": "red", "size": "large"})
+    verdict = score_purchase(wanted, SHIRT, SHIRT, 50.0, {"color": "red", "size": "large"})
     assert (verdict.reward, verdict.success) == (1.0, True)
     assert (verdict.r_type, verdict.r_att, verdict.r_option, verdict.r_price) == (1.0, 1.0, 1.0, 1.0)
 
@@ -51,15 +51,15 @@ def test_buying_the_wanted_product_in_budget_with_its_options_is_success():
 def test_each_unmet_point_costs_its_share():
     wanted = goal(("slim fit", "rubber sole"), (("color", "red"), ("size", "large")), budget=20.0)
     # 1 of 2 attributes, 1 of 2 options, too dear: 2 of 5 points.
-    verdict = judge(wanted, SHIRT, SHIRT, 20.01, {"color": "red"})
+    verdict = score_purchase(wanted, SHIRT, SHIRT, 20.01, {"color": "red"})
     assert verdict.reward == 2 / 5
     assert (verdict.r_att, verdict.r_option, verdict.r_price) == (0.5, 0.5, 0.0)
     # The budget itself is still within the budget: 3 of 5.
-    assert judge(wanted, SHIRT, SHIRT, 20.0, {"color": "red"}).reward == 3 / 5
+    assert score_purchase(wanted, SHIRT, SHIRT, 20.0, {"color": "red"}).reward == 3 / 5
 
 
 def test_without_options_in_the_goal_the_choice_does_not_count():
-    verdict = judge(goal(), SHIRT, SHIRT, 1.0, {"size": "whatever"})
+    verdict = score_purchase(goal(), SHIRT, SHIRT, 1.0, {"size": "whatever"})
     assert (verdict.reward, verdict.r_option) == (1.0, None)
 
 
@@ -67,7 +67,7 @@ def test_the_type_scales_everything():
     # One of six nouns is shared: .1 < 1/6 <= .2, nothing else agrees, so half of (1 + 1) / 2.
     wanted = product(query="a", path="A › B", nouns=("a", "b", "c", "d", "e", "f"), attributes=("slim fit",))
     bought = product(query="b", path="C › D", nouns=("a",), attributes=("slim fit",))
-    verdict = judge(goal(), wanted, bought, 1.0, {})
+    verdict = score_purchase(goal(), wanted, bought, 1.0, {})
     assert (verdict.r_type, verdict.reward) == (0.5, 0.5)
 
 
@@ -170,7 +170,7 @@ def test_every_goal_of_the_generated_catalogue_can_be_met(kind):
             number = shop.store.number(wanted.asin)
             product = shop.store.product(number)
             chosen = dict(options_to_choose(shop, start._replace(product=number), wanted))
-            assert judge(wanted, product, product, shop.store.price(number), chosen).success, task
+            assert score_purchase(wanted, product, product, shop.store.price(number), chosen).success, task
 
 
 words = st.text(st.sampled_from("abc ABC-|/é木1²ß\u212a'"), max_size=20) | st.text(max_size=20)
@@ -180,4 +180,4 @@ words = st.text(st.sampled_from("abc ABC-|/é木1²ß\u212a'"), max_size=20) | s
 @given(words, words)
 def test_similarity_is_thefuzz(first, second):
     assert similarity(first, second) == fuzz.token_set_ratio(first, second)
-    assert alike(first, second) == (fuzz.token_set_ratio(first, second) > 85)
+    assert is_fuzzy_match(first, second) == (fuzz.token_set_ratio(first, second) > 85)

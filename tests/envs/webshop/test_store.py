@@ -73,7 +73,7 @@ def test_the_manifest_counts_skipped_rows(tmp_path):
 
 
 def test_a_catalogue_has_a_bounded_number_of_goals(tmp_path, monkeypatch):
-    monkeypatch.setattr(store_module, "MOST_GOALS", 5)
+    monkeypatch.setattr(store_module, "MAX_GOALS", 5)
     choices = options(size=["S", "M"])
     store = build(tmp_path, [row(f"B{n}", f"shirt {n}", customization_options=choices) for n in range(4)])
     assert store.manifest["goals"]["synthetic"] == 5

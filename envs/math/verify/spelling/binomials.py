@@ -6,7 +6,8 @@ import re
 
 _NAME = r"(?:C|\\(?:mathrm|text|mathbf|operatorname|mathsf)\s*\{\s*C\s*\})"
 _ARGUMENT = r"(?:\{{\s*(?P<{0}>[^{{}}]{{1,20}})\}}|(?P<{0}_>\w))"
-_TOP, _BOTTOM = _ARGUMENT.format("top"), _ARGUMENT.format("bottom")
+_TOP = _ARGUMENT.format("top")
+_BOTTOM = _ARGUMENT.format("bottom")
 _SCRIPTS = (
     re.compile(rf"(?<![a-zA-Z\\]){_NAME}\s*_\s*{_TOP}\s*\^\s*{_BOTTOM}"),
     re.compile(rf"(?<![a-zA-Z\\]){_NAME}\s*\^\s*{_BOTTOM}\s*_\s*{_TOP}"),
@@ -33,9 +34,15 @@ def to_latex(text: str) -> str:
     if "C" in text:
         for pattern in (_CALLED, *_SCRIPTS):
             text = pattern.sub(_binomial, text)
-        text = _binomial(typed) if (typed := _TYPED.fullmatch(text.strip())) else text
-    if "P" in text and (chosen := _PERMUTATION.fullmatch(text.strip())) and int(chosen[2]) <= int(chosen[1]):
-        return rf"\frac{{{chosen[1]}!}}{{{int(chosen[1]) - int(chosen[2])}!}}"
+        typed = _TYPED.fullmatch(text.strip())
+        if typed:
+            text = _binomial(typed)
+    permutation = _PERMUTATION.fullmatch(text.strip()) if "P" in text else None
+    if permutation:
+        total = int(permutation[1])
+        size = int(permutation[2])
+        if size <= total:
+            return rf"\frac{{{permutation[1]}!}}{{{total - size}!}}"
     return text
 
 

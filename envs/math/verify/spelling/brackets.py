@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-OPENING, CLOSING = "([{", ")]}"
+OPENING = "([{"
+CLOSING = ")]}"
 
 
 def enclosed(text: str) -> bool:
@@ -43,19 +44,24 @@ def split(text: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]:
     """
     if separator.search(text) is None:
         return [text.strip()], []
-    parts, found, depth, start, i = [], [], 0, 0, 0
+    parts = []
+    separators = []
+    depth = 0
+    start = 0
+    i = 0
     while i < len(text):
         character = text[i]
         depth += (character in OPENING) - (character in CLOSING)
         match = separator.match(text, i) if depth == 0 else None
         if match is None or match.end() == i:
             # An escaped brace is a bracket too; the name of a command is skipped.
-            i = command.end() if character == "\\" and (command := _COMMAND.match(text, i)) else i + 1
+            command = _COMMAND.match(text, i) if character == "\\" else None
+            i = command.end() if command else i + 1
             continue
         parts.append(text[start:i].strip())
-        found.append(match[0].strip())
+        separators.append(match[0].strip())
         start = i = match.end()
-    return [*parts, text[start:].strip()], found
+    return [*parts, text[start:].strip()], separators
 
 
 _COMMAND = re.compile(r"\\[a-zA-Z]+")

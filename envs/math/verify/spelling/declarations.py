@@ -64,18 +64,24 @@ def stripped(text: str) -> str:
             break
         text = shorter
     condition = _CONDITION.fullmatch(text)
-    if condition is None or not variables(main := condition["main"]) or main.count("{") != main.count("}"):
+    if condition is None:
+        return text
+    main = condition["main"]
+    if not variables(main) or main.count("{") != main.count("}"):
         return text
     relation = (condition["after"] or condition["inside"]).strip()
-    return f"{main.strip()}, {relation}" if _RELATION.match(relation) else text
+    if _RELATION.match(relation):
+        return f"{main.strip()}, {relation}"
+    return text
 
 
 def _without_declaration(text: str) -> str:
     for pattern in (_QUANTIFIED, _DESCRIBED, _NAMELESS):
-        declared = pattern.search(text)
-        if declared is None:
+        declaration = pattern.search(text)
+        if declaration is None:
             continue
-        main, parts = text[: declared.start()].rstrip(" ,;"), declared.groupdict()
+        main = text[: declaration.start()].rstrip(" ,;")
+        parts = declaration.groupdict()
         names = {re.sub(r"[\s{}]", "", name) for name in (parts.get("names") or "").split(",")} - {""}
         if not main or main.count("{") != main.count("}") or (parts.get("quantifier") == "some" and names & _VARYING):
             continue  # within other text, or true of some arguments only
@@ -87,15 +93,17 @@ def _without_declaration(text: str) -> str:
 def _arguments(main: str) -> set[str]:
     """The variables on which the function or sequence on the left side of ``main`` depends."""
     function = _FUNCTION_OF.match(main)
-    return set(re.findall(r"[a-zA-Z]", f"{function[1] or ''}{function[3] or ''}")) if function else set()
+    if function:
+        return set(re.findall(r"[a-zA-Z]", f"{function[1] or ''}{function[3] or ''}"))
+    return set()
 
 
 def _is_vacuous(main: str, names: set[str], numbers: str, part: str) -> bool:
     """Whether the declaration of ``names`` adds nothing to ``main``."""
     if re.search(r"[<>]|\\(?:le|ge|ne|in)(?![a-zA-Z])", main):
         return False
-    names_known = names <= variables(main) | _arguments(main)
+    names_in_use = names <= variables(main) | _arguments(main)
     if _FUNCTION_OF.match(main):
         is_part = part and numbers in "RQC"  # such as the positive numbers
-        return names_known and not is_part and (numbers not in "NZ" or names <= _arguments(main))
-    return numbers in "RC" and not part and names_known and names <= {*_PLAIN_VARIABLES} and bool(variables(main))
+        return names_in_use and not is_part and (numbers not in "NZ" or names <= _arguments(main))
+    return numbers in "RC" and not part and names_in_use and names <= {*_PLAIN_VARIABLES} and bool(variables(main))

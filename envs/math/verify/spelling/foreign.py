@@ -37,7 +37,8 @@ def _table(rows: str) -> dict[str, str]:
     return {word: english.replace("_", " ") for words, _, english in entries for word in words.split()}
 
 
-_EASTERN_WORDS, _RUSSIAN_WORDS = _table(_EASTERN), _table(_RUSSIAN)
+_EASTERN_WORDS = _table(_EASTERN)
+_RUSSIAN_WORDS = _table(_RUSSIAN)
 _EASTERN_SCRIPT = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 _EASTERN_TEXT = re.compile(rf"[{_EASTERN_SCRIPT}/\s]+")
 _TOKEN = re.compile("|".join(sorted(map(re.escape, _EASTERN_WORDS), key=len, reverse=True)))
@@ -52,22 +53,23 @@ def percent(text: str) -> str:
     >>> percent("百分之30"), percent("30 процентов")
     ('30%', '30%')
     """
-    if text.isascii() or not (match := _PERCENT.search(text)):
+    match = None if text.isascii() else _PERCENT.search(text)
+    if match is None:
         return text
     return f"{text[: match.start()]}{text[match.end() :]}%"
 
 
-def to_english(rest: str) -> str:
+def to_english(text: str) -> str:
     """The text after a number with its units and multiples in English; other nouns become ``objects``.
 
     >>> to_english("万元"), to_english(" 平方厘米"), to_english(" рублей"), to_english("个苹果"), to_english("阶乘")
     (' wan yuan', ' sq cm', ' rubles', ' objects', '阶乘')
     """
-    if rest.isascii():
-        return rest
-    if _EASTERN_TEXT.fullmatch(rest):
-        return _eastern(rest.strip()) or rest
-    return _RUSSIAN_TOKEN.sub(lambda word: _RUSSIAN_WORDS.get(word[0].lower().rstrip("."), word[0]), rest)
+    if text.isascii():
+        return text
+    if _EASTERN_TEXT.fullmatch(text):
+        return _eastern(text.strip()) or text
+    return _RUSSIAN_TOKEN.sub(lambda word: _RUSSIAN_WORDS.get(word[0].lower().rstrip("."), word[0]), text)
 
 
 def _eastern(text: str) -> str:
@@ -82,7 +84,8 @@ def _eastern(text: str) -> str:
             break
     noun = text[position:]
     if noun and words and words[-1] not in _MULTIPLES:  # 年级 is not 年
-        words, noun = [], text
+        words = []
+        noun = text
     if len(noun) > 6 or _NO_NOUNS.search(noun):
         return ""
     return f" {' '.join([*words, *(['objects'] if noun else [])])}"

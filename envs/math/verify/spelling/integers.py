@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-_TEXT, _INTEGER = r"(?:\\(?:text|mathrm|mbox)\s*\{)?\s*", r"\\in\s*\\mathbb\{Z\}"
+_TEXT = r"(?:\\(?:text|mathrm|mbox)\s*\{)?\s*"
+_INTEGER = r"\\in\s*\\mathbb\{Z\}"
 _IS_INTEGER = rf"(?P<name>[a-zA-Z])\s*(?:\}}\s*)?(?:{_INTEGER}|{_TEXT}(?:is )?(?:an(?:y)? )?integer)"
 _DECLARED = re.compile(
     rf"(?:[,;(]|\s|(?<=[\w}}])(?=\\text))\s*\(?{_TEXT}(?:(?:where|with|for)\b\s*)?(?:(?:all|any|every|some|each)\b\s*)?"
@@ -20,11 +21,12 @@ def family(text: str) -> tuple[str, str] | None:
     >>> family(r"x = n\pi, n \in \mathbb{Z}"), family(r"2m, m \text{ is an integer}"), family("2m")
     (('x = n\\pi', 'x = \\iota \\pi'), ('2m', '2\\iota '), None)
     """
-    declared = _MEMBERS.fullmatch(text) or _DECLARED.search(text)
-    if declared is None:
+    declaration = _MEMBERS.fullmatch(text) or _DECLARED.search(text)
+    if declaration is None:
         return None
-    found = declared.groupdict()
-    name, main = found.get("name") or found["last"], found.get("member") or text[: declared.start()].rstrip(" ,;")
+    fields = declaration.groupdict()
+    name = fields.get("name") or fields["last"]
+    main = fields.get("member") or text[: declaration.start()].rstrip(" ,;")
     if main.count("{") != main.count("}"):
         return None  # within other text, such as "for all positive integers n"
     shared = _LETTER.sub(lambda letter: r"\iota " if letter[0] == name else letter[0], main)

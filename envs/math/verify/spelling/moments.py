@@ -9,7 +9,8 @@ _MONTH = (
     r"(?P<month>jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?"
     r"|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\.?"
 )
-_DAY, _YEAR = r"(?:the )?(?P<day>\d{1,2})(?:st|nd|rd|th)?", r"(?:,? (?P<year>\d{4}))?"
+_DAY = r"(?:the )?(?P<day>\d{1,2})(?:st|nd|rd|th)?"
+_YEAR = r"(?:,? (?P<year>\d{4}))?"
 _DATES = [
     re.compile(pattern, re.IGNORECASE | re.ASCII)
     for pattern in (
@@ -49,14 +50,16 @@ def moment(plain: str) -> str:
     if time := _CLOCK.fullmatch(plain):
         late = time["half"].lower() == "p"
         hour = int(time["hour"]) % 12 + 12 * late
-        return clock(str(hour), time["minute"] or "00") if 1 <= int(time["hour"]) <= 12 else ""
+        if 1 <= int(time["hour"]) <= 12:
+            return clock(str(hour), time["minute"] or "00")
+        return ""
     weekday = _WEEKDAY.match(plain)
     for pattern in _DATES:
         if date := pattern.fullmatch(plain, weekday.end() if weekday else 0):
-            found = date.groupdict()
-            month = found.get("number") or f"{_MONTHS.index(found['month'][:3].lower()) + 1:02d}"
+            fields = date.groupdict()
+            month = fields.get("number") or f"{_MONTHS.index(fields['month'][:3].lower()) + 1:02d}"
             name = weekday["name"].lower() if weekday else ""
-            return "-".join(filter(None, (name, found["year"], month, f"{int(found['day']):02d}")))
+            return "-".join(filter(None, (name, fields["year"], month, f"{int(fields['day']):02d}")))
     return _NAMED.get(plain.lower(), "")
 
 
@@ -66,6 +69,6 @@ def hexadecimal(plain: str) -> str:
     >>> hexadecimal("1A_{16}"), hexadecimal("0x1a"), hexadecimal("2F3"), hexadecimal("2a"), hexadecimal("46_{16}")
     ('1a_16', '1a_16', '2f3', '', '')
     """
-    if found := _HEXADECIMAL.fullmatch(plain):
-        return f"{(found['based'] or found['marked']).lower()}_16"
+    if match := _HEXADECIMAL.fullmatch(plain):
+        return f"{(match['based'] or match['marked']).lower()}_16"
     return plain.lower() if _DIGITS.fullmatch(plain) else ""

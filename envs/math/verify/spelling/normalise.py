@@ -161,7 +161,8 @@ def _decimal_point(text: str) -> str:
         return text
 
     def rewritten(number: re.Match[str]) -> str:
-        whole, part = number["whole"], number["part"]
+        whole = number["whole"]
+        part = number["part"]
         if len(part) == 3 and whole.isdigit() and whole != "0" and len(whole) <= 3:
             return number[0]
         return f"{re.sub(r'[^0-9]', '', whole)}.{part}"
@@ -180,7 +181,8 @@ def _strip_delimiters(text: str) -> str:
             # \(1\) \(2\) and $1$, $2$ are two formulas, not one in delimiters.
             if around and opening not in inner and not inner.endswith("\\"):
                 text = inner.strip()
-        if (box := _BOX.match(text)) and _balanced(box[1]):
+        box = _BOX.match(text)
+        if box and _balanced(box[1]):
             text = box[1].strip()
         if text == before:
             break

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-_ONES = [
+_BELOW_TWENTY = [
     *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"),
     *("ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
 ]
 _TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
-SMALL = {word: value for value, word in enumerate(_ONES)} | {word: 20 + 10 * i for i, word in enumerate(_TENS)}
+SMALL = {word: value for value, word in enumerate(_BELOW_TWENTY)} | {word: 20 + 10 * i for i, word in enumerate(_TENS)}
 MULTIPLES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _PARTS = {"half": 2, "halve": 2, "quarter": 4, "twelfth": 12} | {
     name: parts
@@ -34,17 +34,18 @@ def digits(text: str) -> str:
     lower = text.lower()
     sign = _SIGN.match(lower)
     start = sign.end() if sign else 0
-    found, end = _fraction(lower, start)
-    if not found:
-        whole, end = _whole(lower, start)
-        if whole and (joint := _AND.match(lower, end)):
-            part, after = _fraction(lower, joint.end())
-            found, end = (f"{whole} {part}", after) if part else (whole, end)
-        else:
-            found = whole
-    if not found:
+    number, end = _fraction(lower, start)
+    if not number:
+        number, end = _whole(lower, start)
+        joint = _AND.match(lower, end) if number else None
+        if joint:
+            part, part_end = _fraction(lower, joint.end())
+            if part:
+                number = f"{number} {part}"
+                end = part_end
+    if not number:
         return text
-    return f"{'-' if sign else ''}{found}{text[end:]}"
+    return f"{'-' if sign else ''}{number}{text[end:]}"
 
 
 def is_fraction(text: str) -> bool:
@@ -63,24 +64,35 @@ def _fraction(text: str, position: int) -> tuple[str, int]:
 
 def _whole(text: str, start: int) -> tuple[str, int]:
     """The integer at ``start``, in words or digits, and where it ends; empty if there is none."""
-    if written := _DIGITS.match(text, start):
-        return written[0], written.end()
-    total, group, last, end, position = 0, 0, None, start, start
+    if numeral := _DIGITS.match(text, start):
+        return numeral[0], numeral.end()
+    total = 0  # of completed groups: 3000 after "three thousand"
+    group = 0  # of the words since then
+    last: int | None = None  # the value of the previous word
+    end = start
+    position = start
     while word := _WORD.match(text, position):
-        name, value = word[1], SMALL.get(word[1])
+        name = word[1]
+        value = SMALL.get(name)
         position = word.end()
         if value is not None:
             # Ones follow tens, and either follows a multiple: "twenty one", but not "one twenty" or "one two".
             if last is not None and last < 100 and not (last >= 20 and value < 10):
                 break
-            group, last = group + value, value
+            group += value
+            last = value
         elif name == "hundred" and last:
-            group, last = group * 100, 100
+            group *= 100
+            last = 100
         elif name in MULTIPLES and name != "dozen" and last:
-            total, group, last = total + group * MULTIPLES[name], 0, 1000
+            total += group * MULTIPLES[name]
+            group = 0
+            last = 1000
         elif name != "and" or not last or last < 100:
             break
         else:
             continue
         end = word.end(1)
-    return (str(total + group), end) if last is not None else ("", start)
+    if last is not None:
+        return str(total + group), end
+    return "", start

@@ -31,7 +31,7 @@ def variables(latex: str) -> frozenset[str]:
     >>> sorted(variables(r"\frac{x_1 + \theta}{e^{i\pi}} \text{ cm}")), variables(r"\mathbb{R}")
     (['\\theta', 'x_1'], frozenset({'mathbb R'}))
     """
-    found = {f"mathbb {name}" for name in _SET.findall(latex)}
+    names = {f"mathbb {name}" for name in _SET.findall(latex)}
     text = _WORDS.sub(
         lambda word: f" {word[1]} " if word[1] and len(word[1].strip()) == 1 else " ", _SET.sub(" ", latex)
     )
@@ -39,8 +39,8 @@ def variables(latex: str) -> frozenset[str]:
         name = letter["greek"] or letter["latin"]
         if name is None or name in ("e", "i"):
             continue
-        found.add(re.sub(r"[\s{}]", "", name + (letter["i"] or letter["j"] or "")))
-    return frozenset(found)
+        names.add(re.sub(r"[\s{}]", "", name + (letter["i"] or letter["j"] or "")))
+    return frozenset(names)
 
 
 def free_variables(latex: str) -> frozenset[str]:
@@ -49,8 +49,7 @@ def free_variables(latex: str) -> frozenset[str]:
     >>> sorted(free_variables(r"\sum_{k=1}^n k")), sorted(free_variables(r"\int_0^x t^2 dt"))
     (['n'], ['x'])
     """
-    found = variables(latex)
-    bound = {name for name in _BINDS.findall(latex) if name}
+    bound_names = {name for name in _BINDS.findall(latex) if name}
     if "int" in latex:
-        bound |= {"d", *(name for names in _DIFFERENTIAL.findall(latex) for name in names)}
-    return found - bound
+        bound_names |= {"d", *(name for names in _DIFFERENTIAL.findall(latex) for name in names)}
+    return variables(latex) - bound_names

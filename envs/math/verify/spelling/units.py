@@ -76,20 +76,27 @@ def _units() -> dict[str, Unit]:
     units: dict[str, Unit] = {}
     for entry in _TABLE.replace("\n", ";").strip(";").split(";"):
         spellings, _, definition = entry.strip().partition(" = ")
-        size, _, words = definition.partition(" ") if definition[0].isdigit() else ("1", "", definition)
+        if definition[0].isdigit():
+            size, _, words = definition.partition(" ")
+        else:
+            size = "1"
+            words = definition
         composed = _compose(words, units.get)
-        found = Unit(composed.dimension, Fraction(size) * composed.size) if composed else Unit(words, Fraction(1))
+        if composed:
+            base_unit = Unit(composed.dimension, Fraction(size) * composed.size)
+        else:
+            base_unit = Unit(words, Fraction(1))
         symbol, *names = spellings.lstrip("*").replace("_", "\0").split()
-        own = {name.replace("\0", " "): found for name in (symbol, *names)}
+        spelling_units = {name.replace("\0", " "): base_unit for name in (symbol, *names)}
         if spellings.startswith("*"):
             for prefix, long, exponent in _PREFIXES:
-                bigger = Unit(found.dimension, found.size * Fraction(10) ** exponent)
-                own |= {prefix + symbol: bigger, **{long + name: bigger for name in names}}
-            for prefix, long, exponent in _BINARY_PREFIXES if found.dimension == "information" else ():
-                bigger = Unit(found.dimension, found.size * 2**exponent)
-                own |= {prefix + symbol: bigger, **{long + name: bigger for name in names}}
-        plurals = {f"{name}s": unit for name, unit in own.items() if len(name) > 1 and name[-1] != "s"}
-        units = {**plurals, **own, **units}
+                prefixed_unit = Unit(base_unit.dimension, base_unit.size * Fraction(10) ** exponent)
+                spelling_units |= {prefix + symbol: prefixed_unit, **{long + name: prefixed_unit for name in names}}
+            for prefix, long, exponent in _BINARY_PREFIXES if base_unit.dimension == "information" else ():
+                prefixed_unit = Unit(base_unit.dimension, base_unit.size * 2**exponent)
+                spelling_units |= {prefix + symbol: prefixed_unit, **{long + name: prefixed_unit for name in names}}
+        plurals = {f"{name}s": unit for name, unit in spelling_units.items() if len(name) > 1 and name[-1] != "s"}
+        units = {**plurals, **spelling_units, **units}
     return units
 
 
@@ -108,7 +115,7 @@ def unit(words: str) -> Unit | None:
     """
     for sign, replacement in _SIGNS:
         words = sign.sub(replacement, words)
-    return _compose(" ".join(_EXPONENT.sub(r"^\1 ", words).split()), _named)
+    return _compose(" ".join(_EXPONENT.sub(r"^\1 ", words).split()), _find_unit)
 
 
 def is_usual(words: str) -> bool:
@@ -121,46 +128,51 @@ def _rare() -> frozenset[str]:
     """Symbols with prefixes that are rare, which look like products of variables."""
     prefixes = [prefix for prefix, _, exponent in _PREFIXES if abs(exponent) > 15 or abs(exponent) <= 2]
     symbols = [entry.split()[0][1:] for entry in re.findall(r"\*\S+ [^;=]*", _TABLE)]
-    found = {prefix + symbol for prefix in prefixes for symbol in [*symbols, "l"]}
-    return frozenset(found | {f"{name}s" for name in found}) - {"cm", "dm", "cl", "cL", "dl", "dL", "hPa", "cms", "dms"}
+    rare = {prefix + symbol for prefix in prefixes for symbol in [*symbols, "l"]}
+    plurals = {f"{symbol}s" for symbol in rare}
+    return frozenset(rare | plurals) - _USUAL_WITH_RARE_PREFIX
 
 
-def _named(word: str) -> Unit | None:
+_USUAL_WITH_RARE_PREFIX = frozenset(("cm", "dm", "cl", "cL", "dl", "dL", "hPa", "cms", "dms"))
+
+
+def _find_unit(word: str) -> Unit | None:
     return _units().get(word) or (_units().get(word.lower()) if len(word) > 1 else None)
 
 
-def _compose(words: str, named: Callable[[str], Unit | None]) -> Unit | None:
-    if whole := named(words):
-        return whole
+def _compose(words: str, find_unit: Callable[[str], Unit | None]) -> Unit | None:
+    single_unit = find_unit(words)
+    if single_unit:
+        return single_unit
     powers: Counter[str] = Counter()
     size = Fraction(1)
     for i, part in enumerate(re.split(r"\s*/\s*|(?:^|\s)per\s", words)):
         for name, exponent in _factors(part):
-            found = named(name)
-            if found is None:
+            factor_unit = find_unit(name)
+            if factor_unit is None:
                 return None
             power = -exponent if i else exponent
-            size *= found.size**power
-            for factor in found.dimension.split():
-                base, _, own = factor.partition("^")
-                powers[base] += power * int(own or 1)
+            size *= factor_unit.size**power
+            for factor in factor_unit.dimension.split():
+                base, _, factor_exponent = factor.partition("^")
+                powers[base] += power * int(factor_exponent or 1)
     dimension = " ".join(base if n == 1 else f"{base}^{n}" for base, n in sorted(powers.items()) if n)
     return Unit(dimension, size) if dimension else None
 
 
 def _factors(words: str) -> list[tuple[str, int]]:
     """The factors of a product of units, with their exponents."""
-    found: list[tuple[str, int]] = []
+    factors: list[tuple[str, int]] = []
     power = 1
     for word in words.split():
         name, _, exponent = word.partition("^")
         if name.lower() in _POWERS:
             power = _POWERS[name.lower()]
-        elif name.lower() in _POWERS_AFTER and found:
-            found[-1] = (found[-1][0], found[-1][1] * _POWERS_AFTER[name.lower()])
+        elif name.lower() in _POWERS_AFTER and factors:
+            factors[-1] = (factors[-1][0], factors[-1][1] * _POWERS_AFTER[name.lower()])
         else:
             # With an invalid exponent, keep the whole word, which is not a known unit.
-            known = _WHOLE.fullmatch(exponent)
-            found.append((name, power * int(exponent)) if known else (word, power))
+            is_integer = _WHOLE.fullmatch(exponent)
+            factors.append((name, power * int(exponent)) if is_integer else (word, power))
             power = 1
-    return found
+    return factors

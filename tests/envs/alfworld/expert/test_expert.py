@@ -11,29 +11,29 @@ import pytest
 
 from benchmarks.alfworld import places
 from gagpo.envs.alfworld.expert import expert as expert_module
-from gagpo.envs.alfworld.expert import wording
+from gagpo.envs.alfworld.expert import goal as goal_module
 from gagpo.envs.alfworld.expert.expert import Expert
+from gagpo.envs.alfworld.expert.goal import HouseholdGoal, read_goal
 from gagpo.envs.alfworld.expert.memory import Memory
-from gagpo.envs.alfworld.expert.places import COUNTED
-from gagpo.envs.alfworld.expert.wording import HouseholdGoal, read_goal
-from gagpo.envs.alfworld.games import draws
+from gagpo.envs.alfworld.expert.places import PLACE_FREQUENCIES
+from gagpo.envs.alfworld.games import random_stream
 from gagpo.envs.alfworld.games.catalogue import ROOMS, SIZES, TASK_TYPES, TOOL_OF_TASK, USUAL_PLACES
-from gagpo.envs.alfworld.games.draws import Draws
 from gagpo.envs.alfworld.games.gamefile import render
 from gagpo.envs.alfworld.games.generate import SPLITS
-from gagpo.envs.alfworld.games.scenes import Scenario, _drawn_place, pose
-from gagpo.envs.alfworld.games.shipped import shipped
-from gagpo.envs.alfworld.native.engine import Games, NativeEngine
+from gagpo.envs.alfworld.games.package_data import package_data
+from gagpo.envs.alfworld.games.random_stream import RandomStream
+from gagpo.envs.alfworld.games.scenes import Scenario, _draw_place, draw_scenario
+from gagpo.envs.alfworld.native.engine import GameCache, NativeEngine
 
 
 class House:
     """One problem in the engine."""
 
     def __init__(self, problem: Scenario, puts: bool = False):
-        self.problem, self.engine = problem, NativeEngine(Games(keep=1))
+        self.problem, self.engine = problem, NativeEngine(GameCache(size=1))
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "game.tw-pddl"
-            path.write_text(render(shipped(), problem, "trial", puts).game, encoding="utf-8")
+            path.write_text(render(package_data(), problem, "trial", puts).game, encoding="utf-8")
             self.scene = self.engine.reset(path)
 
     def introduction(self) -> str:
@@ -55,7 +55,7 @@ def play(
 ) -> int | None:
     """Turns until the expert wins, or None; asserts that its actions are always admissible."""
     expert = Expert(house.introduction(), house.admissible() if shown else None)
-    assert expert.understood
+    assert expert.has_goal
     for turn in range(1, turns + 1):
         action = expert.next_action()
         if shown:
@@ -71,7 +71,7 @@ def play(
 
 def problems(size: str, each: int) -> list[Scenario]:
     return [
-        pose(shipped(), 1, size, split, task_type, index)
+        draw_scenario(package_data(), 1, size, split, task_type, index)
         for split in SPLITS
         for task_type in TASK_TYPES
         for index in range(each)
@@ -108,11 +108,11 @@ def test_searches_receptacles_of_the_target_type_if_the_object_must_also_be_trea
     turns = []
     for task_type in TOOL_OF_TASK:
         for index in range(12):
-            problem = pose(shipped(), 7, "full", "train", task_type, index)
-            draws = Draws("anywhere", task_type, index)
+            problem = draw_scenario(package_data(), 7, "full", "train", task_type, index)
+            draws = RandomStream("anywhere", task_type, index)
             things = [
-                replace(thing, place=_drawn_place(shipped(), draws, problem.layout, thing.type, barred="").id)
-                if thing.type == problem.wanted
+                replace(thing, place=_draw_place(package_data(), draws, problem.layout, thing.type, excluded="").id)
+                if thing.type == problem.object_type
                 else thing
                 for thing in problem.things
             ]
@@ -122,16 +122,16 @@ def test_searches_receptacles_of_the_target_type_if_the_object_must_also_be_trea
 
 def test_the_prior_is_counted_in_rooms_of_other_seeds() -> None:
     assert min(places.SEEDS) >= 1_000
-    assert all(0 < share <= 1000 or share == 0 for shares in COUNTED.values() for share in shares.values())
+    assert all(0 < share <= 1000 or share == 0 for shares in PLACE_FREQUENCIES.values() for share in shares.values())
     assert {kind.lower() for kind in USUAL_PLACES if any(kind in room.objects("full") for room in ROOMS.values())} <= (
-        COUNTED.keys()
+        PLACE_FREQUENCIES.keys()
     )
-    assert max(COUNTED["egg"], key=COUNTED["egg"].__getitem__) == "fridge"
+    assert max(PLACE_FREQUENCIES["egg"], key=PLACE_FREQUENCIES["egg"].__getitem__) == "fridge"
 
 
 @pytest.mark.slow
 def test_the_prior_is_what_the_command_counts() -> None:
-    assert places.count() == COUNTED
+    assert places.count() == PLACE_FREQUENCIES
 
 
 def test_takes_over_at_any_point() -> None:
@@ -156,7 +156,7 @@ def test_takes_over_at_any_point() -> None:
 
 def test_looks_around_when_the_task_is_not_understood() -> None:
     expert = Expert("you see a desk 1. Your task is to: colourless green ideas sleep furiously.")
-    assert not expert.understood
+    assert not expert.has_goal
     assert expert.next_action() == "look"
 
 
@@ -210,7 +210,7 @@ def test_returns_no_goal_for_other_texts(text: str) -> None:
     assert read_goal(text, ROOM) is None
 
 
-@pytest.mark.parametrize("module", [draws, wording, expert_module], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [random_stream, goal_module, expert_module], ids=lambda module: module.__name__)
 def test_the_examples_hold(module: ModuleType) -> None:
     result = doctest.testmod(module)
     assert result.attempted > 0
@@ -220,24 +220,24 @@ def test_the_examples_hold(module: ModuleType) -> None:
 def test_remembers_what_it_read() -> None:
     memory = Memory("Looking quickly around you, you see a desk 1, a drawer 1, and a shelf 1.\n\nYour task is to: x.")
     assert memory.receptacles == ["desk 1", "drawer 1", "shelf 1"]
-    memory.learn("go to desk 1", "You arrive at desk 1. On the desk 1, you see a mug 2, and a pen 1.")
-    memory.learn("take mug 2 from desk 1", "You pick up the mug 2 from the desk 1.")
-    memory.learn("go to drawer 1", "You arrive at drawer 1. The drawer 1 is closed.")
-    assert (memory.holding, memory.contents["desk 1"], memory.closed["drawer 1"]) == ("mug 2", ["pen 1"], True)
-    memory.learn("heat mug 2 with microwave 1", "You heat the mug 2 using the microwave 1.")
-    memory.learn("cool mug 2 with fridge 1", "You cool the mug 2 using the fridge 1.")
-    assert memory.done["mug 2"] == {"cool"}
-    memory.learn("go to drawer 1", "Nothing happens.")
-    memory.learn("open drawer 1", "You open the drawer 1. The drawer 1 is open. In it, you see nothing.")
-    memory.learn("move mug 2 to drawer 1", "You move the mug 2 to the drawer 1.")
-    assert (memory.where("mug 2"), memory.holding, memory.seen("mug")) == ("drawer 1", "", ["mug 2"])
+    memory.update("go to desk 1", "You arrive at desk 1. On the desk 1, you see a mug 2, and a pen 1.")
+    memory.update("take mug 2 from desk 1", "You pick up the mug 2 from the desk 1.")
+    memory.update("go to drawer 1", "You arrive at drawer 1. The drawer 1 is closed.")
+    assert (memory.holding, memory.contents["desk 1"], memory.is_closed["drawer 1"]) == ("mug 2", ["pen 1"], True)
+    memory.update("heat mug 2 with microwave 1", "You heat the mug 2 using the microwave 1.")
+    memory.update("cool mug 2 with fridge 1", "You cool the mug 2 using the fridge 1.")
+    assert memory.operations["mug 2"] == {"cool"}
+    memory.update("go to drawer 1", "Nothing happens.")
+    memory.update("open drawer 1", "You open the drawer 1. The drawer 1 is open. In it, you see nothing.")
+    memory.update("move mug 2 to drawer 1", "You move the mug 2 to the drawer 1.")
+    assert (memory.place_of("mug 2"), memory.holding, memory.objects_of("mug")) == ("drawer 1", "", ["mug 2"])
 
 
 @pytest.mark.parametrize(("mixed", "first"), [(True, "countertop 1"), (False, "sinkbasin 1")])
 def test_an_orderly_expert_looks_where_a_treated_object_goes_if_one_may_lie_there(mixed: bool, first: str) -> None:
     text = "you see a countertop 1, a shelf 1, a sinkbasin 1. Your task is to: put a clean mug in countertop."
     expert, plain = Expert(text, orderly=True), Expert(text.replace(" clean", ""), orderly=True)
-    expert.mixed = plain.mixed = mixed
+    expert.objects_in_target = plain.objects_in_target = mixed
     assert expert.next_action() == f"go to {first}" and plain.next_action() == "go to sinkbasin 1"
 
 

@@ -23,11 +23,11 @@ from gagpo.envs.alfworld.games.catalogue import (
     USUAL_PLACES,
     room_of_scene,
 )
-from gagpo.envs.alfworld.games.draws import Draws
 from gagpo.envs.alfworld.games.gamefile import GAME, pddl_problem
 from gagpo.envs.alfworld.games.generate import DEFAULT_COUNTS, SPLITS, UnsolvedGame, files_of, generate, list_jobs
-from gagpo.envs.alfworld.games.scenes import Scenario, furnish, mangle, pose, spoken_names
-from gagpo.envs.alfworld.games.shipped import shipped
+from gagpo.envs.alfworld.games.package_data import package_data
+from gagpo.envs.alfworld.games.random_stream import RandomStream
+from gagpo.envs.alfworld.games.scenes import Scenario, draw_scenario, furnish, mangle, spoken_names
 
 
 class WalkthroughEngine:
@@ -61,12 +61,12 @@ def make(root: Path, engine: WalkthroughEngine | None = None, **options: object)
 
 
 def problem_text(size: str, split: str, task_type: str, index: int, seed: int = 0) -> str:
-    return pddl_problem(shipped(), pose(shipped(), seed, size, split, task_type, index))
+    return pddl_problem(package_data(), draw_scenario(package_data(), seed, size, split, task_type, index))
 
 
 def problems_of(size: str, count: int | None, split: str = "train", seed: int = 0) -> list[Scenario]:
     counts = None if count is None else {split: count}
-    return [pose(shipped(), seed, size, *job) for job in list_jobs(size, counts, TASK_TYPES, [split])]
+    return [draw_scenario(package_data(), seed, size, *job) for job in list_jobs(size, counts, TASK_TYPES, [split])]
 
 
 # These change only with the generator's FORMAT.
@@ -106,7 +106,7 @@ def test_another_process_makes_the_same_files() -> None:
 def content(problem: Scenario) -> tuple:
     """The problem without coordinates and text: the room, the objects in their places, and the goal."""
     lying = frozenset(Counter((thing.type, thing.place) for thing in problem.things).items())
-    return (problem.layout.scene, problem.task_type, problem.wanted, problem.target, problem.toggle, lying)
+    return (problem.layout.scene, problem.task_type, problem.object_type, problem.target, problem.toggle, lying)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -152,9 +152,9 @@ def test_rooms_as_in_alfred_have_its_furniture_and_its_numbers_of_things() -> No
             assert count in furniture[kind]
         counts = Counter(thing.type for thing in problem.things)
         least = 2 if "two" in problem.task_type else 1
-        assert least <= counts[problem.wanted] <= 4
-        wanted_of[counts[problem.wanted]] += 1
-        assert all(count <= 3 for kind, count in counts.items() if kind != problem.wanted)
+        assert least <= counts[problem.object_type] <= 4
+        wanted_of[counts[problem.object_type]] += 1
+        assert all(count <= 3 for kind, count in counts.items() if kind != problem.object_type)
         receptacles.append(len(problem.layout.receptacles))
     assert set(wanted_of) == {1, 2, 3, 4}
     assert min(receptacles) < 10 and max(receptacles) > 35 and 15 < np.median(receptacles) < 26
@@ -174,7 +174,7 @@ def test_in_rooms_as_in_alfred_wanted_objects_may_lie_in_the_target_of_a_treatme
     at_target = []
     for problem in problems_of("alfred", 240):
         types = {place.id: place.type for place in problem.layout.receptacles}
-        places = [types[thing.place] for thing in problem.things if thing.type == problem.wanted]
+        places = [types[thing.place] for thing in problem.things if thing.type == problem.object_type]
         tool = TOOL_OF_TASK.get(problem.task_type)
         assert (tool or problem.target) not in places
         if tool:
@@ -189,7 +189,7 @@ def test_alfred2_has_more_pairs_objects_in_their_target_and_pans_on_burners() ->
         together, at_target, burners = [], [], []
         for problem in problems_of(size, 240):
             types = {place.id: place.type for place in problem.layout.receptacles}
-            places = [thing.place for thing in problem.things if thing.type == problem.wanted]
+            places = [thing.place for thing in problem.things if thing.type == problem.object_type]
             if "two" in problem.task_type:
                 together.append(len(set(places)) < len(places))
             elif problem.task_type in TOOL_OF_TASK:
@@ -201,7 +201,9 @@ def test_alfred2_has_more_pairs_objects_in_their_target_and_pans_on_burners() ->
 
 
 def test_a_room_in_which_the_task_is_impossible_is_drawn_again() -> None:
-    problem = pose(shipped(), 71, "alfred2", "train", "look_at_obj_in_light", 96)  # drawn first: no place for a lamp
+    problem = draw_scenario(
+        package_data(), 71, "alfred2", "train", "look_at_obj_in_light", 96
+    )  # drawn first: no place for a lamp
     assert problem.toggle in {thing.type for thing in problem.things}
 
 
@@ -213,7 +215,7 @@ def test_varied_rooms_are_of_intermediate_size_and_objects_may_lie_in_unusual_pl
     for problem in problems_of("varied", 120):
         places = {place.id: place.type for place in problem.layout.receptacles}
         usual.append(np.mean([places[thing.place] in USUAL_PLACES[thing.type] for thing in problem.things]))
-        at_target += any(places[t.place] == problem.target for t in problem.things if t.type == problem.wanted)
+        at_target += any(places[t.place] == problem.target for t in problem.things if t.type == problem.object_type)
     assert sum(share < 0.7 for share in usual) > 15 and sum(share > 0.8 for share in usual) > 50
     assert at_target > 5
 
@@ -222,16 +224,16 @@ def test_varied_rooms_are_of_intermediate_size_and_objects_may_lie_in_unusual_pl
 def test_no_problem_is_solved_at_the_start(size: str) -> None:
     for problem in problems_of(size, 60, seed=2):
         places = {place.id: place.type for place in problem.layout.receptacles}
-        lying = [places[thing.place] for thing in problem.things if thing.type == problem.wanted]
+        lying = [places[thing.place] for thing in problem.things if thing.type == problem.object_type]
         assert problem.target not in lying or (size not in ("small", "full") and problem.task_type in TOOL_OF_TASK)
         assert len(lying) >= (2 if "two" in problem.task_type else 1)
         for thing in problem.things:
             if "Lamp" not in thing.type:
-                assert thing.type in shipped().contains[places[thing.place]]
+                assert thing.type in package_data().contains[places[thing.place]]
 
 
 def test_the_catalogue_agrees_with_the_package() -> None:
-    source = shipped()
+    source = package_data()
     for thing, places in USUAL_PLACES.items():
         if "Lamp" not in thing:
             assert all(thing in source.contains[place] for place in places), thing
@@ -254,12 +256,12 @@ def test_names_count_down_in_the_order_of_ids() -> None:
 
 
 def test_draws_are_even_and_repeatable() -> None:
-    draws = Draws("even")
+    draws = RandomStream("even")
     counts = Counter(draws.below(6) for _ in range(6000))
     assert set(counts) == set(range(6))
     assert all(abs(count - 1000) < 150 for count in counts.values())
-    assert [Draws("a", 1).below(10**9) for _ in range(2)] == [274128761, 274128761]
-    assert sorted(Draws("b").shuffled("abcdef")) == list("abcdef")
+    assert [RandomStream("a", 1).below(10**9) for _ in range(2)] == [274128761, 274128761]
+    assert sorted(RandomStream("b").shuffled("abcdef")) == list("abcdef")
     with pytest.raises(ValueError, match="below 0"):
         draws.below(0)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gagpo.envs.alfworld.engine import BrokenGame, Scene
-from gagpo.envs.alfworld.native.engine import Games, NativeEngine
+from gagpo.envs.alfworld.native.engine import GameCache, NativeEngine
 from tests.envs.alfworld import native_den
 
 START = [
@@ -104,7 +104,7 @@ def numbered_games(root: Path, count: int) -> list[Path]:
 
 
 def test_one_engine_plays_many_games_in_turn_and_drops_the_oldest(tmp_path):
-    engine = NativeEngine(Games(keep=2))
+    engine = NativeEngine(GameCache(size=2))
     games = numbered_games(tmp_path, 4)
     for _ in range(2):
         for number, game in enumerate(games):
@@ -235,7 +235,7 @@ def resident_bytes() -> int:
 @pytest.mark.slow
 def test_memory_stays_flat_over_ten_thousand_episodes(tmp_path):
     games = numbered_games(tmp_path, 6)
-    engine = NativeEngine(Games(keep=4))
+    engine = NativeEngine(GameCache(size=4))
     rng = random.Random(0)
     for episode in range(10_000):
         # Every fifth episode makes the engine drop a game and compile another.

@@ -9,7 +9,7 @@ from gagpo.envs.alfworld.native.formulas import GameError
 from gagpo.envs.alfworld.native.grammar import (
     Call,
     Condition,
-    Each,
+    ForEach,
     Listing,
     LiteralText,
     Value,
@@ -61,9 +61,9 @@ def test_anything_but_names_and_text_is_refused(source):
 def test_a_template_is_read_into_its_parts():
     text, each, middle, listing, call = symbols("take {o} from [{r.name | in(r:receptacle, o)}]#end (x)#")
     assert text == LiteralText("take ") and middle == LiteralText(" from ") and call == Call("end (x)")
-    assert isinstance(each, Each) and isinstance(each.part, Value) and each.query is None
+    assert isinstance(each, ForEach) and isinstance(each.part, Value) and each.query is None
     assert isinstance(listing, Listing)
-    assert listing.each.query == (Condition("in", (("r", "receptacle"), ("o", "o"))),)
+    assert listing.item.query == (Condition("in", (("r", "receptacle"), ("o", "o"))),)
 
 
 def test_blanks_at_a_line_start_and_tabs_are_dropped_and_reading_stops_at_a_stray_mark():
@@ -122,10 +122,10 @@ def plain(symbol: object) -> object:
         return ("call", symbol.rule)
     if isinstance(symbol, Value):
         return ("value", symbol.source)
-    if isinstance(symbol, Each):
+    if isinstance(symbol, ForEach):
         return ("each", plain(symbol.part))
     if isinstance(symbol, Listing):
-        return ("list", plain(symbol.each))
+        return ("list", plain(symbol.item))
     kind = type(symbol).__name__
     if kind == "TerminalSymbol":
         return symbol.symbol  # type: ignore[attr-defined]

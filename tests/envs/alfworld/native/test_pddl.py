@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gagpo.envs.alfworld.native.formulas import Atom, GameError, Junction, Match, Pick, Quantified, cases, plan
+from gagpo.envs.alfworld.native.formulas import Atom, GameError, Junction, Match, Quantified, TypeScan, cases, plan
 from gagpo.envs.alfworld.native.pddl import nested, read_domain, read_problem
 from tests.envs.alfworld import native_den
 
@@ -159,5 +159,5 @@ def test_lookups_begin_with_checks_then_follow_what_is_known():
         "place",
         "kind",
         "in",
-        Pick("?z", "t"),
+        TypeScan("?z", "t"),
     ]

@@ -21,12 +21,12 @@ class AlfworldMissing(GagpoError, ImportError):
 
 
 @dataclass(frozen=True)
-class Shipped:
+class PackageData:
     """The package's data.
 
     domain: PDDL text.
     grammar: text grammar with ``UNKNOWN GOAL`` in place of the task.
-    goals: task type -> (PDDL of the goal with {obj}, {recep}, {toggle}; phrasings with the same fields).
+    goals: task type -> (PDDL of the goal with {obj}, {recep}, {toggle}; task texts with the same fields).
     contains: receptacle type -> types of objects that it can hold.
     openable: receptacle types that open.
     abilities: ``cleanable``, ``heatable``, ``coolable``, ``sliceable``, ``toggleable`` -> object types.
@@ -45,7 +45,7 @@ class Shipped:
 
 
 @functools.cache
-def shipped() -> Shipped:
+def package_data() -> PackageData:
     """Read the installed package once; raises :class:`AlfworldMissing` with advice."""
     spec = importlib.util.find_spec("alfworld")
     if spec is None or not spec.submodule_search_locations:
@@ -62,7 +62,7 @@ def shipped() -> Shipped:
             for name, goal in _assignments(root / "gen" / "goal_library.py").items()
             if isinstance(goal, dict) and "pddl" in goal
         }
-        return Shipped(
+        return PackageData(
             domain=(root / "data" / "alfred.pddl").read_text(encoding="utf-8"),
             grammar=(root / "data" / "alfred.twl2").read_text(encoding="utf-8"),
             goals=goals,
@@ -80,7 +80,7 @@ def shipped() -> Shipped:
 
 def _assignments(path: Path) -> dict[str, Any]:
     """Literal assignments of a Python file: ``NAME = literal`` and ``table["key"] = literal``."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if not isinstance(node, ast.Assign) or len(node.targets) != 1:
             continue
@@ -92,7 +92,7 @@ def _assignments(path: Path) -> dict[str, Any]:
         else:
             continue
         try:
-            found[name] = ast.literal_eval(node.value)
+            values[name] = ast.literal_eval(node.value)
         except ValueError:
             continue  # computed values are not needed
-    return found
+    return values

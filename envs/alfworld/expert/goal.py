@@ -15,7 +15,7 @@ from gagpo.envs.alfworld.games.catalogue import ROOMS, USUAL_PLACES
 class HouseholdGoal:
     """Type names in lower case. operation: ``clean``, ``heat``, ``cool``, ``light`` (look under a lamp) or empty."""
 
-    wanted: str
+    object_type: str
     target: str = ""
     operation: str = ""
     lamp: str = ""
@@ -23,15 +23,18 @@ class HouseholdGoal:
 
 
 _ADJECTIVES = {"clean": "clean", "hot": "heat", "cool": "cool", "cold": "cool"}
-_SOME = r"(?:an?|some|the|one)"
-_TO = rf"(?:in|on) (?:{_SOME} )?(?P<target>\w+)"
-_PHRASINGS = (
-    re.compile(rf"(?:look at|examine) (?:{_SOME} )?(?P<wanted>\w+) (?:under|with|by|using) (?:{_SOME} )?(?P<lamp>\w+)"),
-    re.compile(rf"put {_SOME} (?P<adjective>clean|hot|cool|cold) (?P<wanted>\w+) {_TO}"),
-    re.compile(rf"(?P<operation>clean|heat|cool) {_SOME} (?P<wanted>\w+) and put it {_TO}"),
-    re.compile(rf"put (?P<two>two) (?P<wanted>\w+) {_TO}"),
-    re.compile(rf"find (?P<two>two) (?P<wanted>\w+) and put them {_TO}"),
-    re.compile(rf"put {_SOME} (?P<wanted>\w+) {_TO}"),
+_ARTICLE = r"(?:an?|some|the|one)"
+_TO = rf"(?:in|on) (?:{_ARTICLE} )?(?P<target>\w+)"
+_TEMPLATES = (
+    re.compile(
+        rf"(?:look at|examine) (?:{_ARTICLE} )?(?P<object_type>\w+) "
+        rf"(?:under|with|by|using) (?:{_ARTICLE} )?(?P<lamp>\w+)"
+    ),
+    re.compile(rf"put {_ARTICLE} (?P<adjective>clean|hot|cool|cold) (?P<object_type>\w+) {_TO}"),
+    re.compile(rf"(?P<operation>clean|heat|cool) {_ARTICLE} (?P<object_type>\w+) and put it {_TO}"),
+    re.compile(rf"put (?P<two>two) (?P<object_type>\w+) {_TO}"),
+    re.compile(rf"find (?P<two>two) (?P<object_type>\w+) and put them {_TO}"),
+    re.compile(rf"put {_ARTICLE} (?P<object_type>\w+) {_TO}"),
 )
 
 _OPERATION_WORDS = {
@@ -47,12 +50,12 @@ def read_goal(text: str, receptacles: set[str]) -> HouseholdGoal | None:
     receptacles: the receptacle types in the room, in lower case.
 
     >>> read_goal("put a hot mug in shelf.", {"shelf", "microwave"})
-    HouseholdGoal(wanted='mug', target='shelf', operation='heat', lamp='', count=1)
+    HouseholdGoal(object_type='mug', target='shelf', operation='heat', lamp='', count=1)
     """
     plain = " ".join(re.findall(r"\w+", text.lower()))
-    for phrasing in _PHRASINGS:
+    for template in _TEMPLATES:
         # A match without a known receptacle or lamp means something else.
-        match = phrasing.fullmatch(plain)
+        match = template.fullmatch(plain)
         if match:
             part = match.groupdict()
             if part.get("target") and part["target"] not in receptacles:
@@ -63,7 +66,11 @@ def read_goal(text: str, receptacles: set[str]) -> HouseholdGoal | None:
             if part.get("lamp"):
                 operation = "light"
             return HouseholdGoal(
-                part["wanted"], part.get("target") or "", operation, part.get("lamp") or "", 2 if "two" in part else 1
+                part["object_type"],
+                part.get("target") or "",
+                operation,
+                part.get("lamp") or "",
+                2 if "two" in part else 1,
             )
     return _by_words(plain, receptacles)
 
@@ -71,12 +78,12 @@ def read_goal(text: str, receptacles: set[str]) -> HouseholdGoal | None:
 def _by_words(plain: str, receptacles: set[str]) -> HouseholdGoal | None:
     things = {kind.lower(): _pattern(kind) for kind in USUAL_PLACES}
     lamps = [name for name in things if "lamp" in name]
-    wanted = _mentions(plain, {name: pattern for name, pattern in things.items() if name not in lamps})
-    if not wanted:
+    object_types = _mentions(plain, {name: pattern for name, pattern in things.items() if name not in lamps})
+    if not object_types:
         return None
     lamp = _mentions(plain, {name: things[name] for name in lamps})
     if lamp or re.search(r"\b(?:lamp|light)\b", plain):
-        return HouseholdGoal(wanted[0], operation="light", lamp=lamp[0] if lamp else "lamp")
+        return HouseholdGoal(object_types[0], operation="light", lamp=lamp[0] if lamp else "lamp")
     camel = {place.lower(): place for room in ROOMS.values() for place in room.ranges}
     places = {name: _pattern(camel.get(name, name)) for name in receptacles}
     # All patterns compete, so that "toilet paper" does not mention a toilet.
@@ -85,7 +92,7 @@ def _by_words(plain: str, receptacles: set[str]) -> HouseholdGoal | None:
         return None
     operation = next((name for name, words in _OPERATION_WORDS.items() if re.search(rf"\b(?:{words})\b", plain)), "")
     count = 2 if re.search(r"\b(?:two|both|2|pair)\b", plain) else 1
-    return HouseholdGoal(wanted[0], targets[-1], operation, count=count)
+    return HouseholdGoal(object_types[0], targets[-1], operation, count=count)
 
 
 def _pattern(kind: str) -> str:
@@ -99,9 +106,9 @@ def _pattern(kind: str) -> str:
 def _mentions(plain: str, patterns: dict[str, str]) -> list[str]:
     """The names mentioned in ``plain``, in order; of overlapping mentions the longest counts."""
     spans = [(match.span(), name) for name, pattern in patterns.items() for match in re.finditer(pattern, plain)]
-    kept = [
+    mentions = [
         (start, name)
         for (start, end), name in spans
         if not any(a <= start and end <= b and b - a > end - start for (a, b), _ in spans)
     ]
-    return [name for _, name in sorted(kept)]
+    return [name for _, name in sorted(mentions)]

@@ -7,14 +7,14 @@ from itertools import product
 import pytest
 
 from gagpo.envs.alfworld.env import ALFWorldEnv
-from gagpo.envs.alfworld.expert.wording import read_goal
+from gagpo.envs.alfworld.expert.goal import read_goal
 from gagpo.envs.alfworld.games.catalogue import TASK_TYPES
-from gagpo.envs.alfworld.games.draws import Draws
 from gagpo.envs.alfworld.games.gamefile import GAME
-from gagpo.envs.alfworld.games.generate import default_root, files_of, generate, play
-from gagpo.envs.alfworld.games.phrasings import HUMAN_TEXTS, Phrasing, human_text
-from gagpo.envs.alfworld.games.scenes import pose
-from gagpo.envs.alfworld.games.shipped import shipped
+from gagpo.envs.alfworld.games.generate import check_plan, default_root, files_of, generate
+from gagpo.envs.alfworld.games.package_data import package_data
+from gagpo.envs.alfworld.games.random_stream import RandomStream
+from gagpo.envs.alfworld.games.scenes import draw_scenario
+from gagpo.envs.alfworld.games.text_style import HUMAN_TEXTS, TextStyle, human_text
 from gagpo.envs.alfworld.native.engine import NativeEngine
 
 OPERATION = {"pick_clean": "clean", "pick_heat": "heat", "pick_cool": "cool", "look_at": "light"}
@@ -29,35 +29,35 @@ def data(tmp_path_factory):
 
 
 def test_the_default_wording_changes_neither_games_nor_folders():
-    assert Phrasing().suffix == "" and Phrasing().head == {}
+    assert TextStyle().suffix == "" and TextStyle().index_fields == {}
     job = ("train", TASK_TYPES[0], 3)
-    assert files_of("small", 0, job, Phrasing()) == files_of("small", 0, job)
-    phrasings = [Phrasing(*wording) for wording in product(("move", "put", "both"), ("template", "human", "both"))]
-    roots = {default_root("small", 0, phrasing) for phrasing in phrasings}
+    assert files_of("small", 0, job, TextStyle()) == files_of("small", 0, job)
+    styles = [TextStyle(*wording) for wording in product(("move", "put", "both"), ("template", "human", "both"))]
+    roots = {default_root("small", 0, style) for style in styles}
     assert len(roots) == 9 and default_root("small", 0) in roots
 
 
 @pytest.mark.parametrize("task_type", TASK_TYPES)
 @pytest.mark.parametrize("size", ["small", "full"])
 def test_games_with_the_older_verb_are_won_by_their_walkthrough(tmp_path, size, task_type):
-    files = files_of(size, 0, ("train", task_type, 0), Phrasing("put", "human"))
+    files = files_of(size, 0, ("train", task_type, 0), TextStyle("put", "human"))
     (tmp_path / GAME).write_text(files.game)
     engine = NativeEngine()
-    play(engine, tmp_path / GAME, files.plan)
+    check_plan(engine, tmp_path / GAME, files.plan)
     engine.close()
     assert not [command for command in files.plan if command.startswith("move ")]
     assert task_type == TASK_TYPES[1] or re.fullmatch(r"put \S+ \d+ in/on \S+ \d+", files.plan[-1])
 
 
 def test_both_alternates_and_rooms_and_goals_stay_the_same():
-    both = Phrasing("both", "both")
-    assert [both.puts(k) for k in range(4)] == [False, True, False, True]
-    assert [both.human(k) for k in range(4)] == [False, False, True, True]
+    both = TextStyle("both", "both")
+    assert [both.uses_put(k) for k in range(4)] == [False, True, False, True]
+    assert [both.uses_human_text(k) for k in range(4)] == [False, False, True, True]
     for index in range(4):
         job = ("train", TASK_TYPES[5], index)
-        plain, other = (json.loads(files_of("small", 0, job, phrasing).game) for phrasing in (Phrasing(), both))
+        plain, other = (json.loads(files_of("small", 0, job, style).game) for style in (TextStyle(), both))
         assert plain["pddl_problem"] == other["pddl_problem"]
-        assert ("put {o} in/on {r}" in other["grammar"]) == both.puts(index)
+        assert ("put {o} in/on {r}" in other["grammar"]) == both.uses_put(index)
         assert (plain["grammar"] == other["grammar"]) == (index == 0)
 
 
@@ -65,7 +65,7 @@ def test_released_alternates_between_the_wordings_of_releases_since_0_4_and_befo
     """alfworld's ``scripts/patch_tw-pddl.py`` replaces three phrases at once: the verb, its answer and the arrival."""
     said = {}
     for index in range(2):
-        files = files_of("alfred", 0, ("train", TASK_TYPES[0], index), Phrasing("released"))
+        files = files_of("alfred", 0, ("train", TASK_TYPES[0], index), TextStyle("released"))
         (tmp_path / GAME).write_text(files.game)
         engine = NativeEngine()
         engine.reset(tmp_path / GAME)
@@ -73,19 +73,19 @@ def test_released_alternates_between_the_wordings_of_releases_since_0_4_and_befo
         engine.close()
     assert re.search(r"You arrive at (?!loc)\w+ \d+\. .* You move the", said[0])
     assert re.search(r"You arrive at loc \d+\. .* You put the \w+ \d+ in/on the", said[1])
-    assert "arrive at {r.name}" in files_of("small", 0, ("train", TASK_TYPES[0], 1), Phrasing("put")).game
+    assert "arrive at {r.name}" in files_of("small", 0, ("train", TASK_TYPES[0], 1), TextStyle("put")).game
 
 
 @pytest.mark.parametrize("task_type", TASK_TYPES)
 def test_the_expert_understands_every_human_sentence(task_type):
     for index in range(40):
-        problem = pose(shipped(), 0, "full", "train", task_type, index)
+        problem = draw_scenario(package_data(), 0, "full", "train", task_type, index)
         receptacles = {kind.lower() for kind in problem.layout.types}
         for k in range(12):
-            text = human_text(Draws(index, k), task_type, problem.wanted, problem.target, problem.toggle)
+            text = human_text(RandomStream(index, k), task_type, problem.object_type, problem.target, problem.toggle)
             goal = read_goal(text, receptacles)
             assert goal is not None, text
-            assert goal.wanted == problem.wanted.lower(), text
+            assert goal.object_type == problem.object_type.lower(), text
             assert goal.target == problem.target.lower(), text
             expected = next((name for start, name in OPERATION.items() if task_type.startswith(start)), "")
             assert goal.operation == expected, text
@@ -93,7 +93,7 @@ def test_the_expert_understands_every_human_sentence(task_type):
 
 
 def test_human_sentences_differ_from_the_templates():
-    templates = {phrase for _, phrases in shipped().goals.values() for phrase in phrases}
+    templates = {phrase for _, phrases in package_data().goals.values() for phrase in phrases}
     assert not templates & {text for texts in HUMAN_TEXTS.values() for text in texts}
 
 
@@ -141,7 +141,7 @@ def test_an_index_of_another_wording_is_not_used(data):
     root = data / "shared"
     with_put = {}
     for verb in ("move", "put"):
-        made = generate(counts=counts, root=root, splits=("train",), phrasing=Phrasing(verb))
+        made = generate(counts=counts, root=root, splits=("train",), text_style=TextStyle(verb))
         games = [(root / "train" / game.id / GAME).read_text() for game in made["train"]]
         with_put[verb] = ["put {o} in/on {r}" in game for game in games]
     assert not any(with_put["move"]) and all(with_put["put"])

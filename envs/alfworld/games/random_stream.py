@@ -17,10 +17,10 @@ from gagpo.base.errors import InvalidArgument
 T = TypeVar("T")
 
 
-class Draws:
+class RandomStream:
     """A random stream seeded by any number of strings and integers.
 
-    >>> Draws("train", 7).below(100) == Draws("train", 7).below(100)
+    >>> RandomStream("train", 7).below(100) == RandomStream("train", 7).below(100)
     True
     """
 
@@ -32,23 +32,27 @@ class Draws:
         """A uniform integer in [0, n)."""
         if n < 1:
             raise InvalidArgument(f"cannot draw an integer below {n}")
-        span = 2**64 - 2**64 % n
-        while (raw := int(self._stream.random_raw())) >= span:
-            pass
+        # The top 2**64 % n raw values are drawn again: with them, small results would be slightly more likely.
+        limit = 2**64 - 2**64 % n
+        raw = int(self._stream.random_raw())
+        while raw >= limit:
+            raw = int(self._stream.random_raw())
         return raw % n
 
-    def between(self, least: int, most: int) -> int:
-        """A uniform integer in [least, most]."""
-        return least + self.below(most - least + 1)
+    def between(self, low: int, high: int) -> int:
+        """A uniform integer in [low, high]."""
+        return low + self.below(high - low + 1)
 
     def chance(self, numerator: int, denominator: int) -> bool:
         """True with probability ``numerator / denominator``."""
         return self.below(denominator) < numerator
 
     def choose(self, items: Sequence[T]) -> T:
+        """One of ``items``, uniformly."""
         return items[self.below(len(items))]
 
     def shuffled(self, items: Sequence[T]) -> list[T]:
+        """A copy of ``items`` in random order (Fisher-Yates)."""
         result = list(items)
         for i in range(len(result) - 1, 0, -1):
             j = self.below(i + 1)

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from gagpo.base.errors import InvalidArgument
-from gagpo.envs.alfworld.games.draws import Draws
+from gagpo.envs.alfworld.games.random_stream import RandomStream
 
 Verb = Literal["move", "put", "both", "released"]
 Texts = Literal["template", "human", "both"]
 
 
 @dataclass(frozen=True)
-class Phrasing:
+class TextStyle:
     """The wording of a set of games: the verb alternates with each index, ``both`` texts with every second one."""
 
     verb: Verb = "move"
@@ -37,20 +37,20 @@ class Phrasing:
         return verb + ("" if self.texts == "template" else f"-texts-{self.texts}")
 
     @property
-    def head(self) -> dict[str, str]:
+    def index_fields(self) -> dict[str, str]:
         """The settings that differ from the default, for the index of games."""
-        return {name: value for name, value in vars(self).items() if value != getattr(Phrasing, name)}
+        return {name: value for name, value in vars(self).items() if value != getattr(TextStyle, name)}
 
-    def puts(self, index: int) -> bool:
+    def uses_put(self, index: int) -> bool:
         """Whether game ``index`` says "put O in/on R"."""
         return self.verb == "put" or (self.verb != "move" and index % 2 == 1)
 
-    def human(self, index: int) -> bool:
+    def uses_human_text(self, index: int) -> bool:
         """Whether game ``index`` has a task text as people write it."""
         return self.texts == "human" or (self.texts == "both" and index // 2 % 2 == 1)
 
 
-DEFAULT = Phrasing()
+DEFAULT = TextStyle()
 
 
 def with_put(grammar: str, located: bool = False) -> str:
@@ -69,7 +69,7 @@ def plan_with_put(plan: list[str]) -> list[str]:
 
 # Human task texts -----------------------------------------------------------------------------------------------------
 
-_PLACED = (
+_PLACE_TEMPLATES = (
     "move {a} {obj} to the {recep}",
     "place {a} {obj} on the {recep}",
     "set {a} {obj} down in the {recep}",
@@ -80,7 +80,7 @@ _PLACED = (
     "get {a} {obj} and store it in the {recep}",
 )
 HUMAN_TEXTS: dict[str, tuple[str, ...]] = {
-    "pick_and_place_simple": _PLACED,
+    "pick_and_place_simple": _PLACE_TEMPLATES,
     "look_at_obj_in_light": (
         "hold {a} {obj} under the light of the {toggle}",
         "pick up {a} {obj} and switch on the {toggle}",
@@ -124,20 +124,20 @@ HUMAN_TEXTS: dict[str, tuple[str, ...]] = {
 }
 
 
-def human_text(draws: Draws, task_type: str, wanted: str, target: str, toggle: str) -> str:
+def human_text(rng: RandomStream, task_type: str, object_type: str, target: str, toggle: str) -> str:
     """A task text as people write it; type names are written as in the room or as separate words."""
-    apart = draws.chance(1, 3)
-    thing, place, lamp = (_spoken(name, apart) for name in (wanted, target, toggle))
-    article = draws.choose(("the", "some", "an" if thing[0] in "aeiou" else "a"))
-    text = draws.choose(HUMAN_TEXTS[task_type])
-    several = thing + ("es" if thing.endswith(("s", "x", "ch", "sh", "to")) else "s")
-    return text.format(a=article, obj=thing, objs=several, recep=place, toggle=lamp)
+    separate_words = rng.chance(1, 3)
+    thing, place, lamp = (_spoken(name, separate_words) for name in (object_type, target, toggle))
+    article = rng.choose(("the", "some", "an" if thing[0] in "aeiou" else "a"))
+    text = rng.choose(HUMAN_TEXTS[task_type])
+    plural = thing + ("es" if thing.endswith(("s", "x", "ch", "sh", "to")) else "s")
+    return text.format(a=article, obj=thing, objs=plural, recep=place, toggle=lamp)
 
 
-def _spoken(name: str, apart: bool) -> str:
+def _spoken(name: str, separate_words: bool) -> str:
     words = re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z]+", name)
     if words and words[-1] == "Basin":
         words.pop()
-        apart = apart or not words
-        return "".join(words).lower() + ("" if apart else "basin")
-    return (" " if apart else "").join(words).lower()
+        separate_words = separate_words or not words
+        return "".join(words).lower() + ("" if separate_words else "basin")
+    return (" " if separate_words else "").join(words).lower()
