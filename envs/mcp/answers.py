@@ -8,7 +8,7 @@ from typing import Any
 
 from gagpo.envs.base import Outcome
 
-MOST_ANSWER = 20_000  # characters of an answer
+MAX_ANSWER = 20_000  # characters of an answer
 
 
 def answer_of(result: Any) -> Outcome:
@@ -64,6 +64,6 @@ def _has_text(part: Any) -> bool:
 def _bounded(text: str) -> str:
     """Valid Unicode of a limited length."""
     text = text.encode(errors="replace").decode()
-    if len(text) <= MOST_ANSWER:
+    if len(text) <= MAX_ANSWER:
         return text
-    return f"{text[:MOST_ANSWER]}\n[{len(text) - MOST_ANSWER:,} more characters]"
+    return f"{text[:MAX_ANSWER]}\n[{len(text) - MAX_ANSWER:,} more characters]"

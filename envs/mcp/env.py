@@ -19,7 +19,7 @@ from gagpo.envs.tasks import Task, TaskSet
 from gagpo.envs.tools import Arguments, CallError, Tool, ToolCall
 from gagpo.envs.tools.env import ToolEnv
 
-MOST_STARTS = 3  # of the server in one episode, after which the environment is broken
+MAX_STARTS = 3  # of the server in one episode, after which the environment is broken
 
 
 class _Answer(Arguments):
@@ -125,8 +125,8 @@ class MCPEnv(ToolEnv):
 
     def _started(self) -> ToolServer:
         if self._server is None:
-            if self._starts == MOST_STARTS:
-                raise ServerError(f"the server had to be started {MOST_STARTS} times in one episode")
+            if self._starts == MAX_STARTS:
+                raise ServerError(f"the server had to be started {MAX_STARTS} times in one episode")
             self._server = ToolServer(self.command, self.start_seconds, self.environment)
             self._starts += 1
         return self._server

@@ -23,9 +23,9 @@ from gagpo.envs.base import Outcome
 from gagpo.envs.mcp.answers import answer_of, rejection_of, with_content
 from gagpo.envs.tools import Tool
 
-MOST_LINE = 4 * 2**20  # bytes of a message
-MOST_TOOLS, MOST_SCHEMA = 64, 20_000  # tools of a server, characters of a tool's description and schema
-MOST_LAST_WORDS = 300  # characters of the server's last words, for an error
+MAX_LINE = 4 * 2**20  # bytes of a message
+MAX_TOOLS, MAX_SCHEMA = 64, 20_000  # tools of a server, characters of a tool's description and schema
+MAX_LAST_WORDS = 300  # characters of the server's last words, for an error
 _INHERITED = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER", "VIRTUAL_ENV")
 _PAGES = 20  # of a list of tools
 _END_SECONDS = 5.0  # for killed processes and threads to end
@@ -71,8 +71,8 @@ class ToolServer:
         try:
             self.tools = [_tool(one) for one in self._result(listed, start_seconds, "start")]
             names = [tool.name for tool in self.tools]
-            if len(names) > MOST_TOOLS:
-                raise ServerError(f"the MCP server {self._name} has more than {MOST_TOOLS} tools")
+            if len(names) > MAX_TOOLS:
+                raise ServerError(f"the MCP server {self._name} has more than {MAX_TOOLS} tools")
             if double := next((name for name in names if names.count(name) > 1), None):
                 raise ServerError(f"the MCP server {self._name} lists the tool {double!r} twice")
         except BaseException:
@@ -149,7 +149,7 @@ class ToolServer:
         """The end of what the server wrote besides messages, for an error; '' if it wrote nothing."""
         text = bytes(self._words).decode(errors="replace")
         words = "".join(letter if letter.isprintable() else " " for letter in text).split()
-        return f"; its last words: {' '.join(words)[-MOST_LAST_WORDS:]}" if words else ""
+        return f"; its last words: {' '.join(words)[-MAX_LAST_WORDS:]}" if words else ""
 
     async def _converse(self, listed: Future[Sequence[Any]]) -> None:
         """Start the server and keep its session open until :meth:`close`, in one task as its scopes require."""
@@ -171,7 +171,7 @@ class ToolServer:
                 stderr=asyncio.subprocess.PIPE,
                 env=self._variables,
                 start_new_session=True,
-                limit=MOST_LINE,
+                limit=MAX_LINE,
             )
             if self._closing.is_set():  # while it started
                 self._kill()
@@ -187,7 +187,7 @@ class ToolServer:
                     page = await session.list_tools(params=PaginatedRequestParams(cursor=cursor) if cursor else None)
                     tools += page.tools
                     cursor = page.next_cursor
-                    if not cursor or len(tools) > MOST_TOOLS:
+                    if not cursor or len(tools) > MAX_TOOLS:
                         break
                 self._session = session
                 listed.set_result(tools)
@@ -209,7 +209,7 @@ class ToolServer:
                 await asyncio.sleep(0)  # for the pipes to close
 
     async def _listen(self, process: asyncio.subprocess.Process, heard: Any) -> None:
-        """Pass on the server's messages; kill it for a line of more than ``MOST_LINE`` bytes."""
+        """Pass on the server's messages; kill it for a line of more than ``MAX_LINE`` bytes."""
         from mcp.shared.message import SessionMessage
         from mcp.types import jsonrpc_message_adapter
 
@@ -230,8 +230,8 @@ class ToolServer:
 
     def _keep(self, piece: bytes) -> None:
         """Remember the end of what the server writes besides messages."""
-        self._words += piece[-4 * MOST_LAST_WORDS :]
-        del self._words[: -4 * MOST_LAST_WORDS]
+        self._words += piece[-4 * MAX_LAST_WORDS :]
+        del self._words[: -4 * MAX_LAST_WORDS]
 
     async def _read_stderr(self, process: asyncio.subprocess.Process) -> None:
         """Read all that the server writes on standard error, so that it never blocks, and keep the end."""
@@ -256,8 +256,8 @@ def _tool(listed: Any) -> Tool:
     """A listed tool as a :class:`Tool`; its description is shown to a model, so its length is limited."""
     description = str(listed.description or "")
     size = len(description) + len(json.dumps(listed.input_schema))
-    if size > MOST_SCHEMA:
-        raise ServerError(f"tool {listed.name!r:.80} has a description of more than {MOST_SCHEMA:,} characters")
+    if size > MAX_SCHEMA:
+        raise ServerError(f"tool {listed.name!r:.80} has a description of more than {MAX_SCHEMA:,} characters")
     try:
         return Tool(listed.name, description, {"type": "object", **listed.input_schema})
     except InvalidArgument as error:

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from gagpo.base.once import is_new
 from gagpo.base.terminal import printable
 
-MOST_LINES = 20  # shown of a pool
-MOST_CHARACTERS = 300  # of a line
-MOST_READ = 1 << 20  # bytes that are searched for new lines
+MAX_LINES = 20  # shown of a pool
+MAX_CHARACTERS = 300  # of a line
+MAX_READ = 1 << 20  # bytes that are searched for new lines
 _CHUNK = 1 << 16
 _FINISH_SECONDS = 1.0  # for the last lines to arrive; a process that outlives its pool may keep the pipe open
 
@@ -53,7 +53,7 @@ class CapturedOutput:
         rest, number = b"", 0
         try:
             while chunk := os.read(descriptor, _CHUNK):
-                if number > MOST_READ or self._lines > MOST_LINES:
+                if number > MAX_READ or self._lines > MAX_LINES:
                     continue
                 number += len(chunk)
                 *lines, rest = (rest + chunk).split(b"\n")
@@ -67,11 +67,11 @@ class CapturedOutput:
 
     def _show(self, lines: list[bytes]) -> None:
         for data in lines:
-            text = data[: 4 * MOST_CHARACTERS].decode(errors="replace")
+            text = data[: 4 * MAX_CHARACTERS].decode(errors="replace")
             line = printable(text.replace("\r", " ").replace("\t", " ")).strip()
-            if not line or self._lines > MOST_LINES or not is_new(line):
+            if not line or self._lines > MAX_LINES or not is_new(line):
                 continue
             self._lines += 1
-            if self._lines > MOST_LINES:
+            if self._lines > MAX_LINES:
                 line = "further output is not shown"
-            print(f"{self.name}: {line[:MOST_CHARACTERS]}", file=sys.stderr, flush=True)
+            print(f"{self.name}: {line[:MAX_CHARACTERS]}", file=sys.stderr, flush=True)

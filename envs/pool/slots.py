@@ -21,7 +21,7 @@ from gagpo.envs.base import Info
 from gagpo.envs.pool.wire import Request
 
 Argument = str | int | None  # of a request
-MOST_TURNS = 1_000
+MAX_TURNS = 1_000
 """Turns after which the episode of an environment that declares no turn limit is truncated."""
 _COALESCE_SECONDS = 0.001  # so that a caller who waits for many answers is not woken for each
 
@@ -259,7 +259,7 @@ class BasePool(Pool):
         if event.kind == "step":
             self.counters.steps += 1
             assignment.turns += 1
-            if assignment.turns >= MOST_TURNS and not event.terminated and not self._declares_limit():
+            if assignment.turns >= MAX_TURNS and not event.terminated and not self._declares_limit():
                 event = event._replace(truncated=True)
             assignment.live = not (event.terminated or event.truncated)
         else:

@@ -24,7 +24,7 @@ from gagpo.base.terminal import printable
 from gagpo.envs.base import Info, Kwargs
 from gagpo.envs.pool.wire import Garbage, Request, describe, plain
 
-MOST_REWARD = 1e9
+MAX_REWARD = 1e9
 StepAnswer = tuple[str, float, bool, bool, Info]
 ResetAnswer = tuple[str, Info]
 Answer = StepAnswer | ResetAnswer | tuple[str]
@@ -49,10 +49,8 @@ def step_answer(result: object) -> StepAnswer:
     observation, reward, terminated, truncated, info = result
     if not isinstance(reward, int | float | np.number) or not math.isfinite(reward):
         raise Garbage(f"the reward is {str(reward)[:50]}, not a finite number")
-    if abs(float(reward)) > MOST_REWARD:
-        raise Garbage(
-            f"the reward is {float(reward):g}; rewards beyond {MOST_REWARD:g} cannot be normalised in float32"
-        )
+    if abs(float(reward)) > MAX_REWARD:
+        raise Garbage(f"the reward is {float(reward):g}; rewards beyond {MAX_REWARD:g} cannot be normalised in float32")
     text, reward = _text(observation), float(reward)
     return text, reward, _flag(terminated, "terminated"), _flag(truncated, "truncated"), _info(info)
 

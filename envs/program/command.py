@@ -14,7 +14,7 @@ from typing import IO
 
 from gagpo.base import guard
 
-MOST_OUTPUT = 64 << 10  # bytes of an output that are kept, the last ones
+MAX_OUTPUT = 64 << 10  # bytes of an output that are kept, the last ones
 _CHUNK = 1 << 16
 _LARGEST_PIPE = 1 << 20  # bytes that can be left in a pipe: /proc/sys/fs/pipe-max-size
 
@@ -27,7 +27,7 @@ class Tail:
 
     def add(self, part: bytes) -> None:
         self.data += part
-        del self.data[:-MOST_OUTPUT]
+        del self.data[:-MAX_OUTPUT]
 
     def __str__(self) -> str:
         return self.data.decode("utf-8", "replace")

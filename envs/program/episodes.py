@@ -16,7 +16,7 @@ from gagpo.envs.program.messages import ChatRequest, Completion, Json, RequestRe
 from gagpo.envs.program.runs import Ended, Runs
 from gagpo.envs.tasks import Task
 
-MOST_REWARD = 1e9
+MAX_REWARD = 1e9
 NO_REWARD = (
     'the program ended without a reward: print {"reward": 1.0} as its last line, post it to $GAGPO_REWARD_URL, or set '
     "the argument reward of the environment"
@@ -217,8 +217,8 @@ class Episode:
     def report(self, result: Json) -> None:
         """Add a reward to the turn that was answered last. Raises: RequestRefused for anything else."""
         reward, success = result.get("reward"), result.get("success")
-        if isinstance(reward, bool) or not isinstance(reward, int | float) or not abs(reward) <= MOST_REWARD:
-            raise RequestRefused(400, f"reward must be a number of at most {MOST_REWARD:g}, got {reward!a:.40}")
+        if isinstance(reward, bool) or not isinstance(reward, int | float) or not abs(reward) <= MAX_REWARD:
+            raise RequestRefused(400, f"reward must be a number of at most {MAX_REWARD:g}, got {reward!a:.40}")
         if success is not None and not isinstance(success, bool):
             raise RequestRefused(400, f"success must be true or false, got {success!a:.40}")
         self._earned = (self._earned or 0.0) + float(reward)

@@ -11,8 +11,8 @@ from pydantic import JsonValue
 
 from gagpo.base.errors import GagpoError
 
-MOST_CALL = 20_000  # characters of one call
-MOST_DEPTH = 32  # of nested lists and objects, so that arguments can be handled recursively
+MAX_CALL = 20_000  # characters of one call
+MAX_DEPTH = 32  # of nested lists and objects, so that arguments can be handled recursively
 _QUOTED = 80  # characters of a model's text that an error quotes
 
 
@@ -52,8 +52,8 @@ def read_call(text: str) -> ToolCall:
     Raises:
         CallError: any other text.
     """
-    if len(text) > MOST_CALL:
-        raise CallError(f"a call has at most {MOST_CALL:,} characters, and this one has {len(text):,}")
+    if len(text) > MAX_CALL:
+        raise CallError(f"a call has at most {MAX_CALL:,} characters, and this one has {len(text):,}")
     found = _parsed(text)
     if not isinstance(found, dict):
         raise CallError(f"a call is a JSON object with a name and arguments, not {_kind(found)}")
@@ -106,12 +106,12 @@ def _parsed(text: str) -> JsonValue:
     except UnicodeEncodeError:
         raise CallError("the call holds half of a surrogate pair") from None
     except RecursionError:
-        raise CallError(f"the call is nested more than {MOST_DEPTH} deep") from None
+        raise CallError(f"the call is nested more than {MAX_DEPTH} deep") from None
     level = [value]
-    for _ in range(MOST_DEPTH):
+    for _ in range(MAX_DEPTH):
         level = [part for whole in level for part in _parts(whole)]
     if level:
-        raise CallError(f"the call is nested more than {MOST_DEPTH} deep")
+        raise CallError(f"the call is nested more than {MAX_DEPTH} deep")
     return value
 
 

@@ -20,7 +20,7 @@ from gagpo.learning.logprobs import token_logprobs
 from gagpo.learning.packing import packing_of
 from gagpo.settings import RunSettings, SftSettings
 from gagpo.sft.demonstrations import sft_of
-from gagpo.sft.panel import MOST_STEPS, Panel, round_rate, rounds
+from gagpo.sft.panel import MAX_STEPS, Panel, round_rate, rounds
 from gagpo.sft.rows import RESPONSE, LabelledRow
 
 STATE = "supervised.pt"
@@ -68,7 +68,7 @@ def fit(
     ends = set(rounds(sft)) if panel is not None else set()
     model.train()
     supply = itertools.islice(_endless(rows, np.random.default_rng([sft.seed, 1])), len(losses) * sft.batch, None)
-    saved, most = time.monotonic(), sft.steps or MOST_STEPS
+    saved, most = time.monotonic(), sft.steps or MAX_STEPS
     may_end = sft.steps is None and panel is not None
     with track("SFT", most, "steps", quiet, done=len(losses), bound=may_end) as meter:
         for step in range(len(losses), most):
@@ -106,7 +106,7 @@ def fit(
 
 def cosine_rate(sft: SftSettings, step: int) -> float:
     """The learning rate with a fixed number of steps: rises over the first twentieth and falls along a cosine."""
-    steps = sft.steps or MOST_STEPS
+    steps = sft.steps or MAX_STEPS
     risen = min(1.0, (step + 1) / max(1, steps // 20))
     return (sft.learning_rate or 0.0) * risen * (0.5 * (1.0 + math.cos(math.pi * step / steps)))
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 TASKS, TRIES = 16, 8
 FEW = 16  # demonstrations
 INVALID, CUT, CONTRAST = 0.1, 0.05, 0.25  # for RL: at most, at most, at least
-MOST_STEPS = 4000  # without sft.steps
+MAX_STEPS = 4000  # without sft.steps
 FIRST, GROWTH = 100, 1.5  # steps of the first round; factor by which each round lengthens the training so far
 RISE, FALL = 20, 0.4  # steps over which a round's learning rate rises; share of the round over which it falls
 
@@ -141,7 +141,7 @@ class Panel:
         the environment's language even if many of its turns are invalid; RL removes those.
         """
         limit, sft = self.settings.rollout.max_tokens, sft_of(self.settings)
-        more = "raise sft.steps" if sft.steps else f"set sft.steps above {MOST_STEPS}"
+        more = "raise sft.steps" if sft.steps else f"set sft.steps above {MAX_STEPS}"
         larger = "choose a larger sft.base" if sft.base else "raise sft.model.width"
         goal = self.expected.goal(sft.steps is not None)
         cut, invalid, success = (percent(x) for x in (measure.cut, measure.invalid, measure.success))
@@ -228,9 +228,9 @@ def rounds(sft: SftSettings) -> list[int]:
     """Steps after which the panel is played: every ``every`` and the last; without ``steps`` ever less often."""
     if sft.steps is not None:
         return [*range(sft.every or sft.steps, sft.steps, sft.every or sft.steps), sft.steps]
-    ends = [min(FIRST, MOST_STEPS)]
-    while ends[-1] < MOST_STEPS:
-        ends.append(min(MOST_STEPS, max(ends[-1] + FIRST, int(GROWTH * ends[-1]))))
+    ends = [min(FIRST, MAX_STEPS)]
+    while ends[-1] < MAX_STEPS:
+        ends.append(min(MAX_STEPS, max(ends[-1] + FIRST, int(GROWTH * ends[-1]))))
     return ends
 
 

@@ -57,7 +57,7 @@ class Endless(gymnasium.Env[str, str]):
 
 @pytest.mark.parametrize(("registered", "turns"), [({}, 5), ({"max_episode_steps": 8}, 8)])
 def test_an_episode_without_a_turn_limit_is_truncated(monkeypatch: pytest.MonkeyPatch, registered: Info, turns: int):
-    monkeypatch.setattr(slots, "MOST_TURNS", 5)
+    monkeypatch.setattr(slots, "MAX_TURNS", 5)
     monkeypatch.setitem(gymnasium.registry, "Endless-v0", EnvSpec("Endless-v0", Endless, **registered))
     with WorkerPool("Endless-v0", workers=0) as pool:
         for _ in range(2):

@@ -102,7 +102,7 @@ def short(monkeypatch):
     for name, value in (("FIRST", 3), ("TASKS", 4), ("TRIES", 2)):
         monkeypatch.setattr(panels, name, value)
     for module in (panels, supervised):
-        monkeypatch.setattr(module, "MOST_STEPS", 8)
+        monkeypatch.setattr(module, "MAX_STEPS", 8)
 
 
 def test_training_stops_when_the_panel_finds_no_fault(corridor, tmp_path, monkeypatch):
