@@ -50,18 +50,19 @@ class CapturedOutput:
             self._reader.join(_FINISH_SECONDS)
 
     def _read(self, descriptor: int) -> None:
-        rest, number = b"", 0
+        incomplete = b""  # the beginning of a line whose end has not arrived
+        num_bytes = 0
         try:
             while chunk := os.read(descriptor, _CHUNK):
-                if number > MAX_READ or self._lines > MAX_LINES:
-                    continue
-                number += len(chunk)
-                *lines, rest = (rest + chunk).split(b"\n")
+                if num_bytes > MAX_READ or self._lines > MAX_LINES:
+                    continue  # keep reading: a full pipe would block the workers
+                num_bytes += len(chunk)
+                *lines, incomplete = (incomplete + chunk).split(b"\n")
                 self._show(lines)
-                if len(rest) > _CHUNK:
-                    self._show([rest])
-                    rest = b""
-            self._show([rest])
+                if len(incomplete) > _CHUNK:
+                    self._show([incomplete])
+                    incomplete = b""
+            self._show([incomplete])
         finally:
             os.close(descriptor)
 

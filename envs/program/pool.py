@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gagpo.base.errors import GagpoError
-from gagpo.envs.pool.slots import BasePool, Event, Holder
+from gagpo.envs.pool.slots import BasePool, Event, Worker
 from gagpo.envs.pool.wire import Request
 from gagpo.envs.program.episodes import Episode, Limits, Outcome, ProgramFault
 from gagpo.envs.program.messages import Completion, Json
@@ -45,11 +45,11 @@ class ProgramPool(BasePool):
         max_restarts: int = 1,
         variables: Mapping[str, str] | None = None,
     ):
-        self._place = Holder()
+        self._place = Worker()
         super().__init__([self._place], max_restarts)
         self._answers: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
         self._limits, self._find, self._judged = limits, find, bool(program["reward"])
-        self._episodes: dict[int, Episode] = {}  # by the number of the assignment
+        self._programs: dict[int, Episode] = {}  # by the number of the episode
         self._loop = asyncio.new_event_loop()
         self._server = GatewayServer()
         self._runs = Runs(self._loop, program, memory, passed(()) if variables is None else variables)
@@ -81,15 +81,15 @@ class ProgramPool(BasePool):
                 self._take(*self._answers.get_nowait())
 
     def _take(self, number: int, outcome: Outcome) -> None:
-        if (assignment := self._place.held.get(number)) is None:
+        if (episode := self._place.episodes.get(number)) is None:
             return  # the slot has moved on
         if isinstance(outcome, ProgramFault):
             counters = self.counters
             setattr(counters, outcome.counter, getattr(counters, outcome.counter) + 1)
-            assignment.charges += 1
-            self._start_over(assignment, outcome.reason)
+            episode.failures += 1
+            self._start_over(episode, outcome.reason)
         else:
-            self._deliver(assignment, Event(assignment.slot, assignment.pending, *outcome))
+            self._deliver(episode, Event(episode.slot, episode.pending, *outcome))
 
     # In the thread of the server --------------------------------------------------------------------------------------
 
@@ -106,14 +106,14 @@ class ProgramPool(BasePool):
 
     def _stop(self) -> None:
         """End the episodes, answer the requests that wait with that, and end the server."""
-        for number in list(self._episodes):
+        for number in list(self._programs):
             self._release(number)
         self._loop.call_later(ANSWER_SECONDS, self._serving.cancel)
 
     def _obey(self, requests: Sequence[Request]) -> None:
         for operation, number, *arguments in requests:
             if operation == "step":
-                self._episodes[number].answer(Completion.of(arguments[0]))
+                self._programs[number].answer(Completion.of(arguments[0]))
                 continue
             self._release(number)  # at a reset, it starts over
             if operation == "reset":
@@ -129,10 +129,10 @@ class ProgramPool(BasePool):
             tell(ProgramFault("errors", str(error)))
             return
         episode = Episode(*found, self._judged, self._limits, self._loop, self._runs, tell)
-        self._episodes[number] = episode
+        self._programs[number] = episode
         episode.start(self._server.admit(episode) | {"GAGPO_SEED": str(seed or 0)})
 
     def _release(self, number: int) -> None:
-        if (episode := self._episodes.pop(number, None)) is not None:
+        if (episode := self._programs.pop(number, None)) is not None:
             self._server.dismiss(episode)
             episode.close()

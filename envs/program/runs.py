@@ -16,7 +16,7 @@ from gymnasium.envs.registration import EnvSpec
 from gagpo.base.child import Pipe
 from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.envs.pool.fork_server import ForkServer
-from gagpo.envs.pool.wire import TOKEN_BYTES, Inbox
+from gagpo.envs.pool.wire import TOKEN_BYTES, MessageDecoder
 from gagpo.envs.program.messages import Json
 from gagpo.envs.program.scratch import Scratch
 from gagpo.envs.program.variables import fits
@@ -60,7 +60,7 @@ class Runs:
         try:
             with self._server.fork(next(self._numbers), token) as first:
                 first.settimeout(START_SECONDS)
-                messages = Inbox(token).take(first.recv(1 << 16))  # its process, or an error
+                messages = MessageDecoder(token).take(first.recv(1 << 16))  # its process, or an error
         except (GagpoError, OSError) as error:
             return f"the program's process does not start ({error})"
         match messages:
@@ -75,7 +75,7 @@ class Runs:
 
         order: ``variables`` of the run, the ``row`` of its task, and the ``transcript`` for a reward function.
         """
-        number, inbox = next(self._numbers), Inbox(token := secrets.token_bytes(TOKEN_BYTES))
+        number, inbox = next(self._numbers), MessageDecoder(token := secrets.token_bytes(TOKEN_BYTES))
         try:
             variables = {**order["variables"], **self._hand_over(number, order["row"])}
             message = json.dumps({**order, "variables": variables}, ensure_ascii=False)
@@ -91,7 +91,7 @@ class Runs:
             with suppress(OSError):
                 data = connection.recv(1 << 20)
             answers = list(filter(None, map(_answer, inbox.take(data))))
-            if answers or inbox.garbled or not data:
+            if answers or inbox.corrupt or not data:
                 how = self.kill(number)  # and what the program left behind
                 ended(answers[0] if answers else Ended("", f"it ended with {how}"))
 

@@ -23,9 +23,9 @@ ROOT = Path(__file__).parents[3]
 
 SCRIPT = """
 import sys, time
-import gagpo.envs.pool.link
+import gagpo.envs.pool.process_worker
 from gagpo.envs.pool import WorkerPool
-gagpo.envs.pool.link.CLOSE_SECONDS = 0.3
+gagpo.envs.pool.process_worker.CLOSE_SECONDS = 0.3
 pool = WorkerPool("tests.envs.faulty:gagpo-test/Faulty-v0", workers=2, step_deadline=1000)
 for slot in range(4):
     pool.reset(slot, "quiet", seed=slot)

@@ -115,7 +115,7 @@ def test_a_program_cannot_hold_more_than_its_share(tmp_path):
     with running(tmp_path, "time.sleep(1000)\n") as pool, ExitStack() as stack:
         pool.reset(0, "a", 1)
         pool.flush()
-        while not pool._episodes:
+        while not pool._programs:
             pass
         address, key = urlsplit(pool._server.address), key_of(pool)
         head = f"POST /reward HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {key}\r\nContent-Length: 9\r\n\r\n"

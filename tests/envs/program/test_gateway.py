@@ -30,7 +30,7 @@ def gateway(tmp_path_factory):
     with running(tmp_path_factory.mktemp("gateway"), "time.sleep(1000)\n") as pool:
         pool.reset(0, "a", 1)
         pool.flush()
-        while not pool._episodes:
+        while not pool._programs:
             pass
         yield pool, key_of(pool)
 
@@ -118,7 +118,7 @@ def test_the_bytes_of_unanswered_requests_are_limited(gateway, monkeypatch):
 
 def test_a_fault_of_the_gateway_is_an_answer_and_a_line(gateway, monkeypatch, caplog):
     pool, key = gateway
-    refused = next(iter(pool._episodes.values())).refused
+    refused = next(iter(pool._programs.values())).refused
     monkeypatch.setattr(messages, "_REPORTED", set())
 
     def fail(body):
@@ -130,7 +130,7 @@ def test_a_fault_of_the_gateway_is_an_answer_and_a_line(gateway, monkeypatch, ca
         assert status == 500 and "KeyError" in body["error"]["message"] and "\x1b" not in body["error"]["message"]
     lines = [record.getMessage() for record in caplog.records if record.name == "gagpo"]
     assert len(lines) == 1 and "\x1b" not in lines[0] and "status 500" in lines[0]
-    assert next(iter(pool._episodes.values())).refused == refused + 3
+    assert next(iter(pool._programs.values())).refused == refused + 3
 
 
 def test_a_request_that_the_agent_rejects_is_answered_and_the_episode_goes_on(tmp_path):
