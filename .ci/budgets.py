@@ -153,6 +153,8 @@ def child_minutes(times: str) -> float:
 
 def budgets(times: Path | None = None) -> list[Budget]:
     """Every size that has a limit."""
+    from style import places
+
     from gagpo.cli.main import app
     from gagpo.settings import RunSettings
 
@@ -164,6 +166,7 @@ def budgets(times: Path | None = None) -> list[Budget]:
         Budget("product, lines of Python", lines(python_files(PRODUCT)), None),
         Budget("tests, lines of Python", lines(python_files(["tests"])), None),
         Budget("functions over the limits", len(large_functions(python_files(PRODUCT))), 0),
+        Budget("names that are pronouns", len(places(python_files(PRODUCT), "pronouns")), 0),
         Budget("README, words", words([ROOT / "README.md"]), 1_000),
         Budget("docs without settings, words", words(pages), 26_000),
         Budget("longest page, words", max(words([page]) for page in pages), 2_000),

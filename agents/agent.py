@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from pydantic import JsonValue
 
-from gagpo.agents.context import Context, Prompting, Rejection
+from gagpo.agents.context import Context, GenerationRequest, RejectedRequest
 from gagpo.agents.engines.base import Engine, Request, Response, Sampling, require_stop
 from gagpo.base.errors import InvalidArgument
 from gagpo.data.episodes import Episode, Turn
@@ -73,7 +73,7 @@ class LanguageAgent:
         self._default = ChatFormat(context, sampling.max_tokens)
         for one in (context, *(chat.context for chat in self.formats.values())):
             require_stop(engine, one.stop)
-        self._asked: dict[int, Prompting] = {}  # by slot: its last request
+        self._asked: dict[int, GenerationRequest] = {}  # by slot: its last request
         self._rejected: dict[int, Turn] = {}  # by slot: requests that no engine answers, for the next ``collect``
 
     @property
@@ -118,7 +118,7 @@ class LanguageAgent:
         if chat.context.exceeds(state.info, self.engine.max_length):
             return None
         prompting = chat.context.ask(turns, state.observation, state.info)
-        if isinstance(prompting, Rejection):
+        if isinstance(prompting, RejectedRequest):
             return Turn.rejecting(Completion(rejected=prompting.reason, status=prompting.status).action)
         self._asked[state.slot] = prompting
         max_tokens = min(chat.max_tokens, prompting.max_tokens or chat.max_tokens)

@@ -58,18 +58,21 @@ class CallFormat:
         everything before it a thought.
         """
         marks = _any_of(OPENED, CLOSED, self.mark)
-        found: list[str] = []
-        place, begins = 0, self.bare
+        candidates: list[str] = []
+        place = 0
+        may_be_bare = self.bare  # at the beginning, and after a thought
         for _ in range(MOST_TRIED):
-            if begins and (start := _BARE.match(response, place)):
+            if may_be_bare and (start := _BARE.match(response, place)):
                 texts, place = self.read(response, start.start())
-                found, begins = [*found, *texts], False
+                candidates += texts
+                may_be_bare = False
             match = marks.search(response, place)
             if match is None:
                 break
-            place, begins = match.end(), self.bare
+            place = match.end()
+            may_be_bare = self.bare
             if match.group() == CLOSED:
-                found = []
+                candidates = []
             elif match.group() == OPENED:
                 end = response.find(CLOSED, place)
                 if end < 0:
@@ -77,8 +80,9 @@ class CallFormat:
                 place = end + len(CLOSED)
             else:
                 texts, place = self.read(response, place)
-                found, begins = [*found, *texts], False
-        return found
+                candidates += texts
+                may_be_bare = False
+        return candidates
 
 
 def _objects(text: str, begin: int) -> tuple[list[str], int, bool]:
@@ -86,15 +90,18 @@ def _objects(text: str, begin: int) -> tuple[list[str], int, bool]:
 
     Returns them, the end of the last, and false if another begins there that is not closed.
     """
-    found: list[str] = []
+    objects: list[str] = []
     end = begin
-    while len(found) < MOST_TRIED and (gap := _SEPARATORS.match(text, end)) and text.startswith("{", gap.end()):
+    while len(objects) < MOST_TRIED:
+        gap = _SEPARATORS.match(text, end)
+        if gap is None or not text.startswith("{", gap.end()):
+            break
         closed = _closing_brace(text, gap.end())
         if closed is None:
-            return found, end, False
-        found.append(text[gap.end() : closed])
+            return objects, end, False
+        objects.append(text[gap.end() : closed])
         end = closed
-    return found, end, True
+    return objects, end, True
 
 
 def _closing_brace(text: str, begin: int) -> int | None:
@@ -166,9 +173,9 @@ def _as_mistral(calls: list[ToolCall]) -> str:
     return f"{MARK} {_json(rows)}"
 
 
-def call_id(given: str, number: int) -> str:
-    """The given id if it has nine characters, as Mistral requires, else one made from the call's number."""
-    return given if len(given) == 9 else f"call{number:05d}"
+def call_id(name: str, number: int) -> str:
+    """The id ``name`` if it has nine characters, as Mistral requires, else one made from the call's number."""
+    return name if len(name) == 9 else f"call{number:05d}"
 
 
 def nine_characters(name: str) -> str:
@@ -191,8 +198,8 @@ def _escaped(text: str) -> str:
 
 
 FORMATS = {
-    one.name: one
-    for one in (
+    call_format.name: call_format
+    for call_format in (
         CallFormat(
             "hermes", _CALL, _hermes, _as_hermes, '<tool_call>\n{"name": "...", "arguments": {...}}\n</tool_call>'
         ),

@@ -23,18 +23,18 @@ def render(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **options: Any
         raise TemplateFailed(fault(tokenizer, f"fails: {first_line(error)}")) from None
 
 
-def fault(tokenizer: Any, what: str) -> str:
+def fault(tokenizer: Any, problem: str) -> str:
     """An error message about the template."""
     name = getattr(tokenizer, "name_or_path", "") or "this model"
-    return f"the chat template of {name} {what}; correct chat_template.jinja in the model's folder"
+    return f"the chat template of {name} {problem}; correct chat_template.jinja in the model's folder"
 
 
 def variables(options: Mapping[str, Any]) -> dict[str, Any]:
     """Variables for a chat template, with the date under the names that public templates use."""
-    given = dict(options)
-    text = str(given.pop("date", DATE))
+    values = dict(options)
+    text = str(values.pop("date", DATE))
     try:
         date = datetime.date.fromisoformat(text)
     except ValueError:
         raise InvalidArgument(f"context.template.date must be YYYY-MM-DD, got {text!r}") from None
-    return {"date_string": date.strftime("%d %b %Y"), "strftime_now": date.strftime, **given}
+    return {"date_string": date.strftime("%d %b %Y"), "strftime_now": date.strftime, **values}

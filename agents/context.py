@@ -13,7 +13,7 @@ from gagpo.agents.chat_template import DATE, TemplateFailed
 from gagpo.agents.encoding import THOUGHT, TextEncoder
 from gagpo.agents.engines.base import Response, end_of_response, stop_tokens
 from gagpo.agents.prompts import Message, Prompt
-from gagpo.agents.toolbox import Phrasing, Toolbox, answer_messages, format_of
+from gagpo.agents.toolbox import ActionFormat, Toolbox, answer_messages, format_of
 from gagpo.base.errors import InvalidArgument
 from gagpo.data.episodes import Ids, Turn
 from gagpo.envs.tools import Tool
@@ -22,8 +22,8 @@ _MARK = "\u241e"  # stands for a message while the chat template is probed; no t
 _LATER = "\u241f"  # stands for the message after it
 
 
-class Prompting(NamedTuple):
-    """What an agent asks an engine.
+class GenerationRequest(NamedTuple):
+    """What an agent asks an engine for.
 
     prompt_ids: int32, the prompt.
     stop: strings that end the response.
@@ -37,7 +37,7 @@ class Prompting(NamedTuple):
     read: Callable[[Response], Turn]
 
 
-class Rejection(NamedTuple):
+class RejectedRequest(NamedTuple):
     """In place of a prompt: why a request of a program cannot become one. status: of HTTP, for the program."""
 
     status: int
@@ -49,7 +49,7 @@ class Context:
 
     Only the template's own text becomes control tokens: what environments, prompts and actions say is data.
 
-    prompt: the wording of messages, and how actions are read.
+    prompt: templates of the messages, and how actions are read.
     instructions: of the environment.
     history: ``"full"`` for the whole conversation, or the number of earlier turns that a window shows. A full
         conversation grows by appending: earlier prompts and responses are the ids that the engine read and wrote,
@@ -80,7 +80,7 @@ class Context:
         if history != "full" and not (isinstance(history, int) and history >= 0):
             raise InvalidArgument(f"history must be 'full' or a number of turns of at least 0 (got {history!r})")
         self.tokenizer = tokenizer
-        self.wording = prompt
+        self.prompt_format = prompt
         self.instructions = instructions
         self.history = history
         self.admissible = admissible
@@ -91,43 +91,48 @@ class Context:
         self._special = tuple(name for name in tokenizer.get_added_vocab() if name.strip())
         self._encoder = TextEncoder(tokenizer)
         ids = {tokenizer.convert_tokens_to_ids(name): name for name in THOUGHT if name in self._encoder.control}
+        # Marks that decoding would skip, so that a thought could not be told from the action after it.
         self._thought = {
-            one: name for one, name in ids.items() if not tokenizer.decode([one], skip_special_tokens=True)
+            token: name for token, name in ids.items() if not tokenizer.decode([token], skip_special_tokens=True)
         }
         self.toolbox = Toolbox(tools, format_of(self._template, calls)) if prompt.calls else None
         self._require_template()
 
     @property
-    def phrasing(self) -> Phrasing:
-        return Phrasing(self.wording, self.toolbox, self.multiline)
+    def action_format(self) -> ActionFormat:
+        return ActionFormat(self.prompt_format, self.toolbox, self.multiline)
 
     @property
     def stop(self) -> tuple[str, ...]:
         """The strings that end a response, besides the end tokens."""
-        return tuple(self.wording.stop)
+        return tuple(self.prompt_format.stop)
 
     @property
     def conditions(self) -> dict[str, Any]:
         """Settings that determine the prompts, apart from the environment."""
         calls = {"calls": self.toolbox.form.name, "tools": self.toolbox.digest} if self.toolbox else {}
         return {
-            "prompt": self.wording.label,
+            "prompt": self.prompt_format.label,
             **calls,
             "history": self.history,
             "admissible": self.admissible,
             "template": {"date": DATE, **self.template},
         }
 
-    def ask(self, turns: Sequence[Turn], observation: str, info: Mapping[str, Any]) -> Prompting | Rejection:
+    def ask(
+        self, turns: Sequence[Turn], observation: str, info: Mapping[str, Any]
+    ) -> GenerationRequest | RejectedRequest:
         """What is asked after ``turns``; a rejection if nothing can be. info: of the environment."""
         prompt_ids = self.prompt(turns, observation, info.get("admissible_actions"))
 
         def read(response: Response) -> Turn:
             turn = self.turn(response.ids, cut=not response.stopped)
-            turn.prompt_ids, turn.response_ids, turn.logprobs = prompt_ids, response.ids, response.logprobs
+            turn.prompt_ids = prompt_ids
+            turn.response_ids = response.ids
+            turn.logprobs = response.logprobs
             return turn
 
-        return Prompting(prompt_ids, self.stop, None, read)
+        return GenerationRequest(prompt_ids, self.stop, None, read)
 
     def exceeds(self, info: Mapping[str, Any], max_length: int) -> bool:
         """Whether a prompt is certainly longer than ``max_length`` tokens, so that it need not be encoded."""
@@ -135,28 +140,31 @@ class Context:
 
     def prompt(self, turns: Sequence[Turn], observation: str, actions: Sequence[str] | None = None) -> np.ndarray:
         """Token ids (int32) of the prompt that shows ``observation`` after ``turns``."""
-        wording, instructions, listed = self.wording, self.instructions, actions if self.admissible else None
-        shown = listed or ()
+        prompt_format = self.prompt_format
+        instructions = self.instructions
+        listed_actions = (actions or ()) if self.admissible else ()
         if self.history != "full":
-            text = wording.window_text(instructions, turns, observation, shown, int(self.history))
-            seen = [turn.observation for turn in turns]
-            said = [turn.response for turn in turns if turn.response in text]
-            return self._encode(self._render(self._data(text, [instructions, observation, *shown, *seen, *said])))
+            text = prompt_format.window_text(instructions, turns, observation, listed_actions, int(self.history))
+            observations = [turn.observation for turn in turns]
+            responses = [turn.response for turn in turns if turn.response in text]
+            data = [instructions, observation, *listed_actions, *observations, *responses]
+            return self._encode(self._render(self._data(text, data)))
         if not turns:
-            text = wording.first_text(instructions, observation, shown)
-            return self._encode(self._render(self._data(text, [instructions, observation, *shown])))
+            text = prompt_format.first_text(instructions, observation, listed_actions)
+            return self._encode(self._render(self._data(text, [instructions, observation, *listed_actions])))
         last = turns[-1]
         if self.toolbox:
             messages = answer_messages(last.calls, observation)
             observation = messages[-1]["content"]
         else:
             messages = [{"role": "user"}]
-        text = wording.turn_text(instructions, turns, observation, shown)
-        messages[-1]["content"] = self._data(text, [instructions, observation, turns[0].observation, *shown])
+        text = prompt_format.turn_text(instructions, turns, observation, listed_actions)
+        data = [instructions, observation, turns[0].observation, *listed_actions]
+        messages[-1]["content"] = self._data(text, data)
         for message in messages[:-1]:
             message["content"] = self._encoder.protect(message["content"])
-        said_ids, after = self._join(last.response_ids, self._continuation(messages))
-        return np.concatenate([last.prompt_ids, said_ids, self._encode(after)])
+        response_ids, after = self._join(last.response_ids, self._continuation(messages))
+        return np.concatenate([last.prompt_ids, response_ids, self._encode(after)])
 
     def turn(self, response: Ids, cut: bool = False) -> Turn:
         """The turn of a sampled response, with the action or calls found in its text.
@@ -165,7 +173,7 @@ class Context:
         """
         ended = len(response) and int(response[-1]) in self._ends
         ids = response[:-1] if ended and self.toolbox else response
-        return self.phrasing.read(self._decode(ids), cut)
+        return self.action_format.read(self._decode(ids), cut)
 
     def _decode(self, ids: Ids) -> str:
         """The text of a response, with the marks of its thoughts even if they are special tokens."""
@@ -187,17 +195,17 @@ class Context:
         ids = self._encode(self._encoder.protect(text, marks))
         return np.append(ids, np.int32(self._end)) if ended and not text.endswith(self.stop) else ids
 
-    def _continuation(self, shown: Sequence[Message]) -> str:
-        """What the template puts between a response and the next one, including the messages ``shown``.
+    def _continuation(self, messages: Sequence[Message]) -> str:
+        """What the template puts between a response and the next one, including ``messages``.
 
         System message and tools are left out: some templates would repeat them before every user message.
         """
         chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARK}]
-        return self._after_mark([*chat, *shown])
+        return self._after_mark([*chat, *messages])
 
     def _after_mark(self, chat: Sequence[Message]) -> str:
-        _, shown, after = self._template(chat).partition(_MARK)
-        if not shown:
+        _, mark, after = self._template(chat).partition(_MARK)
+        if not mark:
             raise TemplateFailed(chat_template.fault(self.tokenizer, "does not show every message"))
         return after
 
@@ -210,21 +218,22 @@ class Context:
             if _LATER not in after:
                 raise TemplateFailed(chat_template.fault(self.tokenizer, "does not show a second user message"))
 
-    def _join(self, said_ids: Ids, after: str) -> tuple[Ids, str]:
+    def _join(self, response_ids: Ids, after: str) -> tuple[Ids, str]:
         """A response and the template's text after it, with a single end token.
 
         A sampled end token that the template does not write is replaced by the template's: some models end an answer
         with ``<|return|>`` and a message of the history with ``<|end|>``.
         """
-        final = int(said_ids[-1]) if len(said_ids) else -1
-        if final not in self._ends:  # cut at its limit
-            return said_ids, after
-        ended, rest = self.tokenizer.decode([final]), after.lstrip()
-        if rest.startswith(ended):
-            return said_ids, rest.removeprefix(ended)
-        if any(rest.startswith(name) for name in self._special):
-            return said_ids[:-1], after
-        return said_ids, after
+        last_token = int(response_ids[-1]) if len(response_ids) else -1
+        if last_token not in self._ends:  # cut at its limit
+            return response_ids, after
+        end_text = self.tokenizer.decode([last_token])
+        template_text = after.lstrip()
+        if template_text.startswith(end_text):
+            return response_ids, template_text.removeprefix(end_text)
+        if any(template_text.startswith(name) for name in self._special):
+            return response_ids[:-1], after
+        return response_ids, after
 
     def _render(self, text: str) -> str:
         """The conversation up to the user message ``text``, after the prompt's system message and examples."""
@@ -238,26 +247,26 @@ class Context:
         except TemplateFailed:
             if chat[0]["role"] != "system":
                 raise
-        system, *others = chat
-        if not others or others[0]["role"] != "user":
-            return self._template([{**system, "role": "user"}, *others], **options)
-        folded = {"role": "user", "content": f"{system['content']}\n\n{others[0]['content']}"}
-        return self._template([folded, *others[1:]], **options)
+        system, *messages = chat
+        if not messages or messages[0]["role"] != "user":
+            return self._template([{**system, "role": "user"}, *messages], **options)
+        merged = {"role": "user", "content": f"{system['content']}\n\n{messages[0]['content']}"}
+        return self._template([merged, *messages[1:]], **options)
 
     def _opening(self) -> list[Message]:
         """The messages before the first user message; an example's thoughts stay those of the model."""
-        opening = self.wording.opening(self.instructions)
+        opening = self.prompt_format.opening(self.instructions)
         for message in opening:
             message["content"] = self._data(message["content"], [self.instructions])
         return opening
 
-    def _data(self, text: str, shown: Iterable[str]) -> str:
+    def _data(self, text: str, contents: Iterable[str]) -> str:
         """A message that becomes no control tokens.
 
-        The prompt may name the marks of a thought, unless they occur in what the message shows.
+        The prompt may name the marks of a thought, unless they occur in the ``contents`` that fill its fields.
         """
-        keep = () if any(mark in one for mark in THOUGHT for one in shown) else THOUGHT
-        return self._encoder.protect(text, keep)
+        has_marks = any(mark in content for mark in THOUGHT for content in contents)
+        return self._encoder.protect(text, () if has_marks else THOUGHT)
 
     def _template(self, chat: Sequence[Mapping[str, Any]], **options: Any) -> str:
         options = {"add_generation_prompt": True, **self._variables, **options}

@@ -22,7 +22,7 @@ from gagpo.agents.parsing import CLOSED, OPENED
 
 Ids = np.ndarray  # int32[...], token ids
 THOUGHT = (OPENED, CLOSED)
-_MOST_KEPT = 50_000  # encoded texts
+_MAX_CACHED = 50_000  # encoded texts
 
 
 class TextEncoder:
@@ -43,18 +43,18 @@ class TextEncoder:
 
     def protect(self, text: str, keep: Iterable[str] = ()) -> str:
         """``text`` with a mark for every control token that it spells, except those that contain one of ``keep``."""
-        kept = tuple(keep)
+        names = tuple(keep)
 
         def marked(match: re.Match[str]) -> str:
             name = match.group()
-            return name if any(one in name for one in kept) else f"{self._secret}{self.control.index(name)}x"
+            return name if any(part in name for part in names) else f"{self._secret}{self.control.index(name)}x"
 
-        made = self._spelled.sub(marked, text)
-        if made == text and not text.isascii() and self._any_case.search(unicodedata.normalize("NFKC", text)):
+        protected = self._spelled.sub(marked, text)
+        if protected == text and not text.isascii() and self._any_case.search(unicodedata.normalize("NFKC", text)):
             # The tokenizer may normalise the text to a control token: an empty mark has it encoded as data.
             place = next(i for i, character in enumerate(text) if not character.isascii())
             return f"{text[:place]}{self._secret}{len(self.control)}x{text[place:]}"
-        return made
+        return protected
 
     def protect_all(self, value: Any) -> Any:
         """Plain JSON with all its texts protected."""
@@ -71,7 +71,7 @@ class TextEncoder:
         ids = self._encoded.get(text)
         if ids is None:
             ids = np.asarray(self.tokenizer.encode(text, add_special_tokens=False), np.int32)
-            if len(self._encoded) < _MOST_KEPT and len(text) < 2000:  # environments often repeat short texts
+            if len(self._encoded) < _MAX_CACHED and len(text) < 2000:  # environments often repeat short texts
                 self._encoded[text] = ids
         return ids
 
@@ -84,12 +84,12 @@ class TextEncoder:
             ids = self._renamed.encode(self._spelled, pieces[::2], texts)
             if ids is not None:
                 return ids
-        found: list[int] = []
+        tokens: list[int] = []
         for piece, spelled in zip(pieces[::2], [*texts, ""], strict=True):
-            found += self.tokenizer.encode(piece, add_special_tokens=False)
+            tokens += self.tokenizer.encode(piece, add_special_tokens=False)
             for character in spelled:  # no control token is a single character
-                found += self.tokenizer.encode(character, add_special_tokens=False)
-        return found
+                tokens += self.tokenizer.encode(character, add_special_tokens=False)
+        return tokens
 
 
 def _control_tokens(tokenizer: Any) -> list[str]:
@@ -143,16 +143,18 @@ class _Renamed:
             number = renamed.token_to_id(token["content"])
             if number is not None:
                 original[number] = token["id"]
-        known = {token["id"] for token in description["added_tokens"] if token["content"] in secret.values()}
-        return cls(renamed, secret, original, known - {tokenizer.unk_token_id})
+        secrets_in_use = set(secret.values())
+        control_ids = {token["id"] for token in description["added_tokens"] if token["content"] in secrets_in_use}
+        return cls(renamed, secret, original, control_ids - {tokenizer.unk_token_id})
 
-    def encode(self, spelled: re.Pattern[str], own: list[str], texts: list[str]) -> list[int] | None:
-        """The tokens of template text (``own``) with data in between; None if data became a control token."""
-        written = [spelled.sub(lambda match: self.secret[match.group()], piece) for piece in own]
-        expected = sum(len(spelled.findall(piece)) for piece in own)
+    def encode(self, spelled: re.Pattern[str], pieces: list[str], texts: list[str]) -> list[int] | None:
+        """The tokens of ``pieces`` of the template with data between them; None if data became a control token."""
+        written = [spelled.sub(lambda match: self.secret[match.group()], piece) for piece in pieces]
+        expected = sum(len(spelled.findall(piece)) for piece in pieces)
         whole = "".join(part for pair in zip(written, [*texts, ""], strict=True) for part in pair)
-        found = [self.original.get(number, number) for number in self.core.encode(whole, add_special_tokens=False).ids]
-        return found if sum(number in self.control for number in found) == expected else None
+        encoded = self.core.encode(whole, add_special_tokens=False).ids
+        tokens = [self.original.get(token, token) for token in encoded]
+        return tokens if sum(token in self.control for token in tokens) == expected else None
 
 
 def _rename(model: dict[str, Any], secret: dict[str, str]) -> None:

@@ -25,17 +25,21 @@ def without_thoughts(response: str) -> str:
     >>> without_thoughts("left?</think>right<think>or left")
     'right'
     """
-    said: list[str] = []
-    inside, begin = False, 0
+    parts: list[str] = []  # outside of thoughts
+    is_thought = False
+    begin = 0
     for mark in _THOUGHT.finditer(response):
         if mark.group() == CLOSED:
-            if not inside:
-                said.clear()
-            inside, begin = False, mark.end()
-        elif not inside:
-            said.append(response[begin : mark.start()])
-            inside = True
-    return "".join(said if inside else [*said, response[begin:]])
+            if not is_thought:
+                parts.clear()
+            is_thought = False
+            begin = mark.end()
+        elif not is_thought:
+            parts.append(response[begin : mark.start()])
+            is_thought = True
+    if not is_thought:
+        parts.append(response[begin:])
+    return "".join(parts)
 
 
 def _line(text: str, multiline: bool) -> str | None:
@@ -50,8 +54,8 @@ def _line(text: str, multiline: bool) -> str | None:
 
 def _tag(text: str, name: str, multiline: bool) -> str | None:
     """The contents of the last element with this name."""
-    found = _element(name).findall(text)
-    return _line(found[-1], multiline) if found else None
+    contents = _element(name).findall(text)
+    return _line(contents[-1], multiline) if contents else None
 
 
 @functools.cache
@@ -61,15 +65,16 @@ def _element(name: str) -> re.Pattern[str]:
 
 def _json(text: str, key: str, multiline: bool) -> str | None:
     """The text at ``key`` of the last JSON object that has it."""
-    found, place = None, text.find("{")
+    last = None
+    place = text.find("{")
     for _ in range(MOST_TRIED):
         if place < 0:
             break
         value, end = _object(text, place)
         if isinstance(value, dict) and isinstance(value.get(key), str):
-            found = value[key]
+            last = value[key]
         place = text.find("{", end)
-    return None if found is None else _line(found, multiline)
+    return None if last is None else _line(last, multiline)
 
 
 def _object(text: str, begin: int) -> tuple[Any, int]:

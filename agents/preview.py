@@ -41,7 +41,7 @@ def preview(env: TextEnv, context: Context, task: str, answer: str | None = None
     over = False
     while not over:
         action, source = _choice(info)
-        text = context.phrasing.write(Turn.acting(separate(action))) if answer is None else answer
+        text = context.action_format.write(Turn.acting(separate(action))) if answer is None else answer
         response_ids = context.response(text)
         turn = context.turn(response_ids)
         turn.observation, turn.response_ids = observation, response_ids

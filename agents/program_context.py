@@ -13,7 +13,7 @@ import numpy as np
 from gagpo.agents import chat_template
 from gagpo.agents.call_formats import CallFormat, call_id, nine_characters
 from gagpo.agents.chat_template import TemplateFailed
-from gagpo.agents.context import Context, Prompting, Rejection
+from gagpo.agents.context import Context, GenerationRequest, RejectedRequest
 from gagpo.agents.encoding import Ids
 from gagpo.agents.engines.base import Response
 from gagpo.agents.prompts import Message, Prompt
@@ -35,17 +35,19 @@ class ProgramContext(Context):
         self._calls = calls
         self._secret = secrets.token_hex(8)
 
-    def ask(self, turns: Sequence[Turn], observation: str, info: Mapping[str, Any]) -> Prompting | Rejection:
+    def ask(
+        self, turns: Sequence[Turn], observation: str, info: Mapping[str, Any]
+    ) -> GenerationRequest | RejectedRequest:
         """The prompt; a rejection for whatever its messages and tools cause, because a program is not trusted."""
         request: Json = info["request"]
         try:
             prompt_ids = self._conversation(turns, request)
         except (GagpoError, RecursionError) as error:
-            return Rejection(400, f"the messages cannot be rendered: {first_line(error, 400)}")
+            return RejectedRequest(400, f"the messages cannot be rendered: {first_line(error, 400)}")
         except Exception as error:
-            return Rejection(500, str(unexpected(error)))
+            return RejectedRequest(500, str(unexpected(error)))
         read = functools.partial(self._read, request, prompt_ids)
-        return Prompting(prompt_ids, tuple(request["stop"]), request["max_tokens"], read)
+        return GenerationRequest(prompt_ids, tuple(request["stop"]), request["max_tokens"], read)
 
     def exceeds(self, info: Mapping[str, Any], max_length: int) -> bool:
         """As documented there: encoding the longest request that a program may send takes minutes."""
@@ -61,9 +63,9 @@ class ProgramContext(Context):
         """The prompt: the tokens of the turn that the messages extend, if there is one, and the messages."""
         extends: int | None = request["extends"]
         sent = request["messages"]
-        if any(map(_has_foreign_id, sent)) and self._wants_nine:
+        if any(map(_has_foreign_id, sent)) and self._needs_nine_characters:
             sent = [_with_nine(message) for message in sent]
-        messages = [self._shown(message) for message in sent]
+        messages = [self._for_template(message) for message in sent]
         numbers: list[int] = [message["turn"] for message in sent if "turn" in message]
         parts: list[Ids] = []
         if extends is None:
@@ -71,18 +73,22 @@ class ProgramContext(Context):
             pieces = self._pieces(self._whole(messages, tools))
             parts.append(self._encode(pieces[0]))
         else:
-            chat = [{"role": "user", "content": "?"}, self._shown({"role": "assistant", "turn": extends}), *messages]
+            chat = [
+                {"role": "user", "content": "?"},
+                self._for_template({"role": "assistant", "turn": extends}),
+                *messages,
+            ]
             pieces = self._pieces(self._template(chat))
             numbers.insert(0, extends)
             parts.append(turns[extends].prompt_ids)
         if list(map(int, pieces[1::2])) != numbers:
             raise TemplateFailed(chat_template.fault(self.tokenizer, "does not show every answer of the model"))
         for number, after in zip(numbers, pieces[2::2], strict=True):
-            said_ids, text = self._join(turns[number].response_ids, after)
-            parts += [said_ids, self._encode(text)]
+            response_ids, text = self._join(turns[number].response_ids, after)
+            parts += [response_ids, self._encode(text)]
         return np.concatenate(parts)
 
-    def _shown(self, message: Message) -> Message:
+    def _for_template(self, message: Message) -> Message:
         """A message for the template: a mark in place of an answer, and otherwise data."""
         if "turn" in message:
             return {"role": "assistant", "content": f"\u241e{self._secret}{message['turn']}\u241e"}
@@ -94,7 +100,7 @@ class ProgramContext(Context):
         return re.split(f"\u241e{self._secret}([0-9]+)\u241e", rendered)
 
     @functools.cached_property
-    def _wants_nine(self) -> bool:
+    def _needs_nine_characters(self) -> bool:
         """Whether the template rejects ids of calls that have other than nine characters, as Mistral's do."""
         works = []
         for name in ("probe0000", "probe_000000"):
@@ -119,20 +125,26 @@ class ProgramContext(Context):
     def _read(self, request: Json, prompt_ids: Ids, response: Response) -> Turn:
         """The turn of a response."""
         ids, text, stop = self._cut(response, request["stop"])
-        content, calls = text, list[Json]()
+        content = text
+        calls: list[Json] = []
         if request["tools"]:
             body = ids[:-1] if len(ids) and int(ids[-1]) in self._ends else ids
             raw = str(self.tokenizer.decode(body, skip_special_tokens=False))
-            calls = self._called(raw, request["number"])
-            content = raw.partition(self._form.mark)[0] if calls and self._form.mark in raw else "" if calls else text
-        finish = "length" if not (response.stopped or stop) else "tool_calls" if calls else "stop"
+            calls = self._tool_calls(raw, request["number"])
+            if calls:
+                content = raw.partition(self._form.mark)[0] if self._form.mark in raw else ""
+        finish = "tool_calls" if calls else "stop"
+        if not (response.stopped or stop):
+            finish = "length"
         logprobs = response.logprobs[: len(ids)]
         tokens = zip(ids, logprobs, strict=True) if request["logprobs"] else ()
         listed = [(self.tokenizer.decode([token]), float(logprob)) for token, logprob in tokens]
         completion = Completion(content, calls, finish, (len(prompt_ids), len(ids)), listed, stop)
         turn = Turn.of(self._decode(ids), completion.text, finish == "length")
         turn.completion = completion.action
-        turn.prompt_ids, turn.response_ids, turn.logprobs = prompt_ids, ids, logprobs
+        turn.prompt_ids = prompt_ids
+        turn.response_ids = ids
+        turn.logprobs = logprobs
         return turn
 
     def _cut(self, response: Response, stop: Sequence[str]) -> tuple[Ids, str, str]:
@@ -145,7 +157,7 @@ class ProgramContext(Context):
         end, mark = min((text.index(mark), mark) for mark in stop if mark in text)
         return ids[:count], text[:end], mark
 
-    def _called(self, text: str, number: int) -> list[Json]:
+    def _tool_calls(self, text: str, number: int) -> list[Json]:
         """The tool calls in a response; none if one of them is damaged, so that the program gets the text."""
         try:
             calls = [read_call(candidate) for candidate in self._form.find(text)]

@@ -31,7 +31,7 @@ Message = dict[str, Any]  # of a chat
 _TAG = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 
 
-class Shown(Protocol):
+class TurnText(Protocol):
     """An earlier turn, as a template sees it."""
 
     observation: str
@@ -57,8 +57,8 @@ def _action(value: str | dict[str, str]) -> str | dict[str, str]:
     """Check how the action is read."""
     if isinstance(value, str):
         if value not in ("line", "whole", "tools"):
-            known = "line, whole, tools, {tag: NAME} or {json: KEY}"
-            raise InvalidArgument(f"must be {known}, got {value!r:.80}")
+            forms = "line, whole, tools, {tag: NAME} or {json: KEY}"
+            raise InvalidArgument(f"must be {forms}, got {value!r:.80}")
         return value
     kind, name = next(iter(value.items()), ("", ""))
     if len(value) != 1 or kind not in ("tag", "json") or not name:
@@ -92,11 +92,11 @@ class Prompt(Options):
                 templates.check(getattr(self, key), fields, "" if key == "system" else "observation")
             except InvalidArgument as error:
                 raise InvalidArgument(f"{key}: {error}") from None
-        shown = [_Sample(), _Sample()]
+        turns = [_Sample(), _Sample()]
         self.opening("")
         self.first_text("", "", ["look"])
-        self.turn_text("", shown, "", ["look"])
-        self.window_text("", [*shown, _Sample()], "", ["look"], 2)
+        self.turn_text("", turns, "", ["look"])
+        self.window_text("", [*turns, _Sample()], "", ["look"], 2)
         roles = [example.role for example in self.examples]
         if roles != ["user", "assistant"] * (len(roles) // 2):
             raise InvalidArgument("examples: messages of user and assistant must alternate, and end with assistant")
@@ -129,7 +129,7 @@ class Prompt(Options):
 
     def opening(self, instructions: str) -> list[Message]:
         """The messages before the first user message: the system message, if there is one, and the examples."""
-        opening: list[Message] = [one.model_dump() for one in self.examples]
+        opening: list[Message] = [example.model_dump() for example in self.examples]
         if system := self._fill("system", instructions=instructions):
             opening.insert(0, {"role": "system", "content": system})
         return opening
@@ -139,21 +139,21 @@ class Prompt(Options):
         fields = {"instructions": instructions, "observation": observation, "actions": actions}
         return self._fill("first", **fields).strip()
 
-    def turn_text(self, instructions: str, turns: Sequence[Shown], observation: str, actions: Sequence[str]) -> str:
+    def turn_text(self, instructions: str, turns: Sequence[TurnText], observation: str, actions: Sequence[str]) -> str:
         """The user message that shows ``observation`` after ``turns`` of a full conversation."""
         fields = {"instructions": instructions, "observation": observation, "actions": actions}
         return self._fill("turn", task=_task(turns, observation), done=len(turns), **fields)
 
     def window_text(
-        self, instructions: str, turns: Sequence[Shown], observation: str, actions: Sequence[str], width: int
+        self, instructions: str, turns: Sequence[TurnText], observation: str, actions: Sequence[str], width: int
     ) -> str:
         """The user message that shows the task, the last ``width`` turns and ``observation``."""
         begin = max(0, len(turns) - width)
-        shown = [
-            {"number": begin + i, "observation": one.observation, "response": one.response, "action": one.action}
-            for i, one in enumerate(turns[begin:], 1)
+        window = [
+            {"number": number, "observation": turn.observation, "response": turn.response, "action": turn.action}
+            for number, turn in enumerate(turns[begin:], begin + 1)
         ]
-        fields = {"instructions": instructions, "observation": observation, "actions": actions, "turns": shown}
+        fields = {"instructions": instructions, "observation": observation, "actions": actions, "turns": window}
         return self._fill("window", task=_task(turns, observation), done=len(turns), **fields).strip()
 
     def _fill(self, key: str, **fields: object) -> str:
@@ -169,7 +169,7 @@ class _Sample:
     observation = response = action = ""
 
 
-def _task(turns: Sequence[Shown], observation: str) -> str:
+def _task(turns: Sequence[TurnText], observation: str) -> str:
     """The first observation."""
     return turns[0].observation if turns else observation
 
@@ -184,12 +184,12 @@ def find_prompt(name: str) -> Prompt:
 
     Raises: InvalidArgument naming the file, the key and what to type.
     """
-    known = shipped_prompts()
-    if name in known:
-        return _read(known[name])
+    shipped = shipped_prompts()
+    if name in shipped:
+        return _read(shipped[name])
     path = Path(name)
     if not path.is_file():
-        raise InvalidArgument(f"unknown prompt {name!r:.80}; choose one of {', '.join(known)}, or a YAML file")
+        raise InvalidArgument(f"unknown prompt {name!r:.80}; choose one of {', '.join(shipped)}, or a YAML file")
     return _read(path)
 
 

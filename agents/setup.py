@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 
 def make_env(
-    env_id: str, kwargs: Mapping[str, Any] | None = None, given: Collection[str] | None = None
+    env_id: str, kwargs: Mapping[str, Any] | None = None, warn_of: Collection[str] | None = None
 ) -> gagpo.envs.TextEnv:
     """Make the environment ``env_id`` in this process, with a warning for arguments without effect.
 
-    given: the arguments to warn of, those that the user named in this command; None for all.
+    warn_of: the arguments to warn of, those that the user named in this command; None for all.
 
     Raises: InvalidArgument for an unknown id, naming known ones, and for wrong arguments.
     """
     env: gagpo.envs.TextEnv = build(env_id, kwargs).unwrapped  # type: ignore[assignment]
     idle = sorted(getattr(env, "without_effect", lambda _: frozenset())(kwargs or {}) & (kwargs or {}).keys())
-    idle = [name for name in idle if given is None or name in given]
+    idle = [name for name in idle if warn_of is None or name in warn_of]
     if idle:
         warnings.warn(f"{env_id}: {', '.join(idle)} has no effect: the tasks are given, not generated", stacklevel=2)
     return env

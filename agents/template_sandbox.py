@@ -58,7 +58,10 @@ _STATEMENTS: dict[type[nodes.Node], str] = {
     nodes.Block: "block",
     nodes.ScopedEvalContextModifier: "autoescape",
 }
-_COUNT, _TEXT, _TURNS = " count", " text", " turns"  # filters that no template can name: names have no spaces
+# Filters that no template can name, because names have no spaces.
+_COUNT = " count"
+_TEXT = " text"
+_TURNS = " turns"
 
 T = TypeVar("T")
 
@@ -126,7 +129,7 @@ def _require_short(length: int) -> None:
         raise InvalidArgument(f"makes a value of more than {MOST_TEXT:,} characters or items")
 
 
-def _shown(value: Any) -> str:
+def _as_text(value: Any) -> str:
     """A value as text, which counts as output."""
     _counted(value)
     if isinstance(value, str):
@@ -146,7 +149,7 @@ def _require_plain(value: Any) -> None:
 
 def _text(parts: Iterable[Any]) -> str:
     """Parts as one text."""
-    texts = [_shown(part) for part in parts]
+    texts = [_as_text(part) for part in parts]
     _require_short(sum(map(len, texts)))
     return _counted("".join(texts))
 
@@ -159,7 +162,7 @@ def _turns(items: Iterable[T], work: int) -> Iterator[T]:
 
 
 def _joined(separator: str, parts: Iterable[Any]) -> str:
-    texts = [_shown(part) for part in parts]
+    texts = [_as_text(part) for part in parts]
     _require_short(sum(map(len, texts)) + len(separator) * len(texts))
     return _counted(separator.join(texts))
 
@@ -174,12 +177,12 @@ def _join(value: Iterable[Any], d: str = "", attribute: str | int | None = None)
     """The filter ``join``."""
     if attribute is not None:
         value = (SANDBOX.getitem(item, attribute) for item in value)
-    return _joined(_shown(d), value)
+    return _joined(_as_text(d), value)
 
 
 def _replace(text: Any, old: str, new: str, count: int | None = None) -> str:
     """The filter ``replace``."""
-    return _replaced(_shown(text), _shown(old), _shown(new), -1 if count is None else count)
+    return _replaced(_as_text(text), _as_text(old), _as_text(new), -1 if count is None else count)
 
 
 def _limited(name: str) -> Callable[..., Any]:
@@ -189,10 +192,14 @@ def _limited(name: str) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def limited(*arguments: Any, **options: Any) -> Any:
-        before, value, more = arguments[:passed], arguments[passed], arguments[passed + 1 :]
+        before = arguments[:passed]
+        value = arguments[passed]
+        more = arguments[passed + 1 :]
         if limit is not None and any(_is_above(argument, limit) for argument in (*more, *options.values())):
             raise InvalidArgument(f"the filter {name} takes numbers and texts of at most {limit}")
-        return _counted(function(*before, _shown(value) if name in _TEXT_FILTERS else value, *more, **options))
+        if name in _TEXT_FILTERS:
+            value = _as_text(value)
+        return _counted(function(*before, value, *more, **options))
 
     return limited
 
@@ -258,7 +265,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"+", "-", "*", "/", "//", "%", "**"})
 
     def __init__(self) -> None:
-        super().__init__(undefined=StrictUndefined, autoescape=False, finalize=_shown)
+        super().__init__(undefined=StrictUndefined, autoescape=False, finalize=_as_text)
         self.globals = {name: self.globals[name] for name in _GLOBALS}
         self.filters = {name: _limited(name) for name in (*_FILTERS, *_TEXT_FILTERS)}
         self.tests = {name: _charged_test(test) for name, test in self.tests.items()}

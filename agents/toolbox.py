@@ -87,8 +87,8 @@ def answer_messages(calls: Sequence[Call], observation: str) -> list[Message]:
     """The answers to a turn's calls as messages; without calls, one answer."""
     calls = calls or [Call("", answer=observation)]
     return [
-        {"role": "tool", "content": one.answer or "", "tool_call_id": call_id(one.id, number)}
-        for number, one in enumerate(calls)
+        {"role": "tool", "content": call.answer or "", "tool_call_id": call_id(call.id, number)}
+        for number, call in enumerate(calls)
     ]
 
 
@@ -140,7 +140,7 @@ def _render(template: Template, chat: Sequence[Mapping[str, Any]], **options: An
 
 
 @dataclass(frozen=True)
-class Phrasing:
+class ActionFormat:
     """Reads and writes responses as a prompt says.
 
     prompt: how the action is read.

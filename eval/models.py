@@ -178,7 +178,7 @@ def _folder(request: EvaluationRequest, run: RunSettings | None, which: str | No
 
 def _require_expert(environment: str, kwargs: dict[str, object], task: str) -> None:
     """SettingsError unless the environment has an expert."""
-    env = make_env(environment, kwargs, given=())
+    env = make_env(environment, kwargs, warn_of=())
     try:
         _, info = env.reset(seed=0, options={"task": task})
     except (Exception, SystemExit) as error:  # an environment may fail in any way

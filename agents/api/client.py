@@ -241,7 +241,7 @@ class ApiClient:
         if reply.status < 500 and reply.status not in (408, 409, 429):
             self._failing = False
         elif reply.headers.get("x-should-retry") != "false":
-            self._warn(f"{settings.url}: status {reply.status}: {reply.said}")
+            self._warn(f"{settings.url}: status {reply.status}: {reply.excerpt}")
         return reply
 
     def _warn(self, reason: str) -> None:

@@ -74,7 +74,7 @@ class CorrectedAgent:
         if turn is not None:
             context, turns = self.learner.context, state.episode.turns
             turn.prompt_ids = context.prompt(turns, state.observation, state.info.get("admissible_actions"))
-            turn.response = context.phrasing.write(turn)
+            turn.response = context.action_format.write(turn)
             turn.response_ids = context.response(turn.response)
         return turn
 

@@ -227,7 +227,7 @@ def _matters(true_N: np.ndarray, error_N: np.ndarray) -> np.ndarray:
 
 def credits_of(more: Sequence[str]) -> dict[str, CreditSettings]:
     """Every credit of the table without a critic, the variants, and those named; each with every key that it takes."""
-    cells = {name: {"name": name} for name in CREDITS.known() if not CREDITS.find(name).critic} | VARIANTS
+    cells = {name: {"name": name} for name in CREDITS.places() if not CREDITS.find(name).critic} | VARIANTS
     cells |= {name: {"name": name} for name in more}
     found: dict[str, CreditSettings] = {}
     for label, cell in cells.items():

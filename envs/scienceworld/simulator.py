@@ -139,9 +139,8 @@ class Simulator:
         self._gateway = JavaGateway(gateway_parameters=parameters)
         java = self._gateway.jvm
         null_stream = java.java.io.PrintStream(java.java.io.OutputStream.nullOutputStream())
-        java.java.lang.System.setOut(
-            null_stream
-        )  # its output is not read after the first lines: a full pipe would block Java
+        # Only the first lines of its output are read, and a full pipe would block Java.
+        java.java.lang.System.setOut(null_stream)
         # Looked up once: each name of a package costs a call.
         self._random = getattr(getattr(java.scala.util, "Random$"), "MODULE$").self()
         self._ids = java.util.UniqueIdentifier

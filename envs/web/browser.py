@@ -90,17 +90,21 @@ class Browser:
     def __init__(self, timeout: float = 20.0, grid: str | None = None, host: str = "127.0.0.1"):
         if not 1.0 <= timeout <= 600.0:
             raise InvalidArgument(f"timeout must be between 1 and 600 seconds (got {timeout:g})")
-        self.timeout, self.grid, self.host = timeout, grid, host
+        self.timeout = timeout
+        self.grid = grid
+        self.host = host
         self.page = WebPage("", (), (), (False, False), "")
         self.last: Command | None = None
         self.parked = False
         self._driver: WebDriver | None = None
         self._end: Callable[[], None] | None = None
         self._server: Server | None = None
-        self._ignored, self._probe = "", "null"
+        self._ignored = ""
+        self._probe = "null"
         self._thread = threading.get_ident()
         self._first = 0  # place of this visit's first page in the history
-        self._failed = self._stored = False  # this visit is in an unknown state; a page of it has stored something
+        self._failed = False  # this visit is in an unknown state
+        self._stored = False  # a page of this visit has stored something
 
     # Pages ------------------------------------------------------------------------------------------------------------
 
@@ -127,8 +131,11 @@ class Browser:
         self._touch()
         address = self.address
         assert self._server is not None
-        self._server.pages, self.parked = pages, False
-        self._ignored, self._probe, self.last = ignored, probe, None
+        self._server.pages = pages
+        self.parked = False
+        self._ignored = ignored
+        self._probe = probe
+        self.last = None
         if self._driver is None:
             self._start()
         elif self._stored or self._failed:
@@ -136,7 +143,8 @@ class Browser:
             self.command("Storage.clearDataForOrigin", origin=address, storageTypes="all")
         if self.page.place > _MOST_HISTORY:
             self.command("Page.resetNavigationHistory")
-        self._failed, self._stored = True, False  # until the page has been read
+        self._failed = True  # until the page has been read
+        self._stored = False
         self._guard(lambda started: started.get(address + path))
         value = self.evaluate(prepare) if prepare else None
         self._first = self.read().place
@@ -150,7 +158,8 @@ class Browser:
         while True:
             try:
                 self.page = WebPage.of(self._evaluate(expression))
-                self._failed, self._stored = False, self._stored or self.page.stored
+                self._failed = False
+                self._stored = self._stored or self.page.stored
                 return self.page
             except _Navigated:
                 if time.monotonic() > deadline:
@@ -311,14 +320,18 @@ class Browser:
         _RUNNING.remove(other)
         if self._server is not None:
             self._server.close()
-        self._driver, self._end, self._server = other._driver, other._end, other._server
+        self._driver = other._driver
+        self._end = other._end
+        self._server = other._server
         other._driver = other._end = other._server = None
-        other.parked, self._failed = True, True
+        other.parked = True
+        self._failed = True
 
     def _drop(self) -> None:
         if self in _RUNNING:
             _RUNNING.remove(self)
-        end, self._end, self._driver = self._end, None, None
+        end = self._end
+        self._end = self._driver = None
         if end is not None:
             end()
 

@@ -85,7 +85,10 @@ class WebEnv(TextEnv):
         self.source = make_source(source, options)
         self.splits = tuple(self.source.splits)  # type: ignore[misc]
         super().__init__(split or self.splits[0], max_turns, expert, render_mode)
-        self.observation, self.limit, self.form, self.screenshots = observation, limit, form, screenshots
+        self.observation = observation
+        self.limit = limit
+        self.form = form
+        self.screenshots = screenshots
         if form == "tools":
             self.tools = TOOLS
             self.instructions = "You use a web page. It is shown as a list; what can be used has a number."  # type: ignore[misc]
@@ -107,7 +110,8 @@ class WebEnv(TextEnv):
         return self._outcome(self.source.outcome(self.browser))
 
     def act(self, action: str) -> Outcome:
-        command, note = None, ""
+        command = None
+        note = ""
         try:
             command = parse_call(action) if self.form == "tools" else parse(action)
         except CallError as reason:
@@ -137,7 +141,8 @@ class WebEnv(TextEnv):
     def _repeat(self) -> None:
         """Bring a new browser to where this episode stands."""
         assert self.task is not None
-        commands, self._commands = self._commands, []
+        commands = self._commands
+        self._commands = []
         self.source.open(self.browser, self.task)
         for command in commands:
             self.source.outcome(self.browser)
@@ -162,8 +167,8 @@ class WebEnv(TextEnv):
     def _outcome(self, verdict: Standing, note: str = "") -> Outcome:
         page = self.browser.page
         notes = [note] if note else []
-        shown = "The episode is over." if verdict.over else page.text(self.observation, self.limit)
-        text = "\n".join([self.instruction, *notes, *page.notes, "", shown or "(The page is empty.)"])
+        content = "The episode is over." if verdict.over else page.text(self.observation, self.limit)
+        text = "\n".join([self.instruction, *notes, *page.notes, "", content or "(The page is empty.)"])
         extras: Info = {"screenshot": self.browser.screenshot()} if self.screenshots else {}
         return Outcome(
             text,

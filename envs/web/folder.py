@@ -159,18 +159,20 @@ def _read(path: Path) -> list[WebTask]:
         raise InvalidArgument(f"{path}: tasks must be a list of tasks")
     tasks: dict[str, WebTask] = {}
     for number, row in enumerate(rows, 1):
-        named = row.get("id") if isinstance(row, dict) else None
-        what = f"{path}, task {named if isinstance(named, str) else number:.80}" if named else f"{path}, task {number}"
+        task_id = row.get("id") if isinstance(row, dict) else None
+        place = f"{path}, task {number}"
+        if isinstance(task_id, str) and task_id:
+            place = f"{path}, task {task_id:.80}"
         try:
             task = WebTask.model_validate(row)
             for action in task.expert:
                 parse(action)
         except ValidationError as error:
-            raise InvalidArgument(explain(error, WebTask.model_fields, what)) from None
+            raise InvalidArgument(explain(error, WebTask.model_fields, place)) from None
         except CallError as error:
-            raise InvalidArgument(f"{what}: expert: {error}") from None
+            raise InvalidArgument(f"{place}: expert: {error}") from None
         if task.id in tasks:
-            raise InvalidArgument(f"{what}: another task has this id")
+            raise InvalidArgument(f"{place}: another task has this id")
         tasks[task.id] = task
     return list(tasks.values())
 

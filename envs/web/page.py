@@ -124,13 +124,14 @@ class WebPage:
 
         A cut page begins at the first line that is in the window, so scrolling shows the rest.
         """
-        shown = [line for line in self.lines if line.number or observation == "full"]
+        lines = [line for line in self.lines if line.number or observation == "full"]
         flat = observation == "interactive"
-        texts = [_printable((0 if flat else line.depth) * _INDENT + line.text) for line in shown]
+        texts = [_printable((0 if flat else line.depth) * _INDENT + line.text) for line in lines]
         if sum(len(text) + 1 for text in texts) <= limit:
             return "\n".join(texts)
-        first = self._first_in_window(shown)
-        end, length = first, 0
+        first = self._first_in_window(lines)
+        end = first
+        length = 0
         while end < len(texts) and (end == first or length + len(texts[end]) < limit):
             length += len(texts[end]) + 1
             end += 1
@@ -141,10 +142,10 @@ class WebPage:
         below = [f"... {len(texts) - end} lines below: scroll[down]"] if end < len(texts) else []
         return "\n".join([*above, *body, *below])
 
-    def _first_in_window(self, shown: Sequence[Line]) -> int:
+    def _first_in_window(self, lines: Sequence[Line]) -> int:
         if not self.can_scroll[0]:
             return 0
-        return next((i for i, line in enumerate(shown) if line.top >= _UNSEEN), 0)
+        return next((i for i, line in enumerate(lines) if line.top >= _UNSEEN), 0)
 
 
 def _printable(text: str) -> str:

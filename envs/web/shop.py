@@ -129,7 +129,7 @@ def _is_instruction(piece: Piece, goal: str) -> bool:
 
 
 def _click(page: WebPage, label: str) -> Command | None:
-    wanted = " ".join(label.lower().split())
+    name = " ".join(label.lower().split())
     lines = page.find("link", "button", "radio")
-    line: Line | None = next((line for line in lines if line.name.lower() == wanted), None)
+    line: Line | None = next((line for line in lines if line.name.lower() == name), None)
     return None if line is None else Command("click", line.number)

@@ -1,4 +1,4 @@
-"""What a source of web tasks offers, and how sources are source_class by name."""
+"""The interface of a source of web tasks, and sources by name."""
 
 from __future__ import annotations
 
@@ -53,11 +53,13 @@ class WebSource(Protocol):
         """The next action of an expert who sees ``browser.page``; None without one, or if it is at a loss."""
 
 
-def _check(thing: Any, what: str) -> None:
+def _check(thing: Any, title: str) -> None:
     missing = [name for name in ("splits", "tasks", "open", "outcome", "expert") if not hasattr(thing, name)]
     if not isinstance(thing, type) or missing:
         lacks = f" (it has no {', '.join(missing)})" if isinstance(thing, type) else ""
-        raise InvalidArgument(f"{what} is not a source of web tasks: give a class with the methods of WebSource{lacks}")
+        raise InvalidArgument(
+            f"{title} is not a source of web tasks: give a class with the methods of WebSource{lacks}"
+        )
 
 
 SOURCES: Registry[type[WebSource]] = Registry(

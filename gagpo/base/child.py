@@ -148,8 +148,14 @@ class Child:
         output: IO[Any] | int | None = None,
         start_seconds: float = 60.0,
     ):
-        self.target, self.arguments, self.name, self.memory, self.bare = target, arguments, name, memory, bare
-        self.variables, self.output, self.start_seconds = variables, output, start_seconds
+        self.target = target
+        self.arguments = arguments
+        self.name = name
+        self.memory = memory
+        self.bare = bare
+        self.variables = variables
+        self.output = output
+        self.start_seconds = start_seconds
         self._forget()
         _CHILDREN.add(self)
 
@@ -173,24 +179,24 @@ class Child:
         """Start the child unless it was started; return the connection to it without waiting."""
         if self.pipe is not None:
             return self.pipe
-        ours, theirs = socket.socketpair()
-        with theirs:
+        parent_end, child_end = socket.socketpair()
+        with child_end:
             bare = {name: list(sys.modules[name].__path__) for name in self.bare}
-            order = [theirs.fileno(), self.target, module_path(), bare, self.memory, self.arguments]
+            order = [child_end.fileno(), self.target, module_path(), bare, self.memory, self.arguments]
             try:
                 self._process = subprocess.Popen(
                     command("-c", _BOOT, json.dumps(order)),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL if self.output is None else self.output,
                     stderr=self.output,
-                    pass_fds=[theirs.fileno()],
+                    pass_fds=[child_end.fileno()],
                     env=None if self.variables is None else dict(self.variables),
                     start_new_session=True,  # Ctrl-C reaches only its owner
                 )
             except OSError as error:
-                ours.close()
+                parent_end.close()
                 raise ChildFailed(f"{self.name} cannot be started: {error}") from None
-        self.pipe = Pipe(ours)
+        self.pipe = Pipe(parent_end)
         self._finalizer = weakref.finalize(self, _finish, os.getpid(), self._process, self.pipe)
         return self.pipe
 
@@ -235,7 +241,9 @@ class Child:
         self.end()
 
     def _end(self, wait: float = 0.0) -> int:
-        process, pipe, finalizer = self._process, self.pipe, self._finalizer
+        process = self._process
+        pipe = self.pipe
+        finalizer = self._finalizer
         self._process = self.pipe = self._finalizer = None
         if process is None or pipe is None or finalizer is None:
             return 0
@@ -303,16 +311,16 @@ class RestartBudget:
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic):
         self.most = most
         self._clock = clock
-        self._taken: deque[float] = deque()
+        self._restarts: deque[float] = deque()
 
     def take(self) -> bool:
         """Count another restart and return True, or return False if it is not allowed now."""
         now = self._clock()
-        while self._taken and now - self._taken[0] >= 3600.0:
-            self._taken.popleft()
-        if len(self._taken) >= self.most:
+        while self._restarts and now - self._restarts[0] >= 3600.0:
+            self._restarts.popleft()
+        if len(self._restarts) >= self.most:
             return False
-        self._taken.append(now)
+        self._restarts.append(now)
         return True
 
 

@@ -53,7 +53,9 @@ def write_yaml(values: object) -> str:
     """Plain values as YAML that :func:`parse_yaml` reads back."""
     yaml: Any = YAML(typ="safe", pure=True)
     yaml.Representer = _Representer
-    yaml.default_flow_style, yaml.allow_unicode, yaml.sort_base_mapping_type_on_output = False, True, False
+    yaml.default_flow_style = False
+    yaml.allow_unicode = True
+    yaml.sort_base_mapping_type_on_output = False
     stream = io.StringIO()
     yaml.dump(values, stream)
     return stream.getvalue().removesuffix("...\n")
@@ -120,7 +122,11 @@ def _require_finite(value: object, count: int) -> int:
         raise NotYaml(f"more than {_MOST_VALUES:,} values")
     if isinstance(value, str) and re.search("[\ud800-\udfff]", value):
         raise NotYaml("half a character (a lone surrogate)")
-    parts = [*value.keys(), *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
+    parts: list[object] = []
+    if isinstance(value, dict):
+        parts = [*value.keys(), *value.values()]
+    elif isinstance(value, list):
+        parts = value
     for part in parts:
         count = _require_finite(part, count + 1)
     return count

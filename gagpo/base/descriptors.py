@@ -11,11 +11,11 @@ ENOUGH = 65_536
 def raise_limit(enough: int = ENOUGH) -> int:
     """Raise the soft limit to the hard one, at most to ``enough``; returns the soft limit. Never lowers it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = enough if hard == resource.RLIM_INFINITY else min(enough, hard)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    target = enough if hard == resource.RLIM_INFINITY else min(enough, hard)
+    if soft == resource.RLIM_INFINITY or soft >= target:
         return enough if soft == resource.RLIM_INFINITY else soft
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
     except (OSError, ValueError):  # some systems have a lower maximum that they do not report
         return soft
-    return wanted
+    return target

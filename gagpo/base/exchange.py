@@ -50,7 +50,7 @@ class Reply:
     body: bytes
 
     @property
-    def said(self) -> str:
+    def excerpt(self) -> str:
         """The beginning of the body, on one line."""
         return " ".join(self.body[:300].decode(errors="replace").split()) or "(empty)"
 
@@ -109,12 +109,12 @@ async def exchange(
     try:
         async with asyncio.timeout(deadline):
             async with http.stream(method, url, content=body, headers={**fixed, **(headers or {})}) as response:
-                held = bytearray()
+                content = bytearray()
                 async for chunk in response.aiter_raw():
-                    held += chunk
-                    if len(held) > most:
+                    content += chunk
+                    if len(content) > most:
                         raise OversizedReply(f"{url} answered with more than {most} bytes")
-                return Reply(response.status_code, dict(response.headers), bytes(held))
+                return Reply(response.status_code, dict(response.headers), bytes(content))
     except TimeoutError:
         raise DeadlinePassed(f"{url} did not answer within {deadline:g} s") from None
     except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:

@@ -66,11 +66,11 @@ def resident_memory(process: int) -> int:
 
 def children(process: int) -> list[int]:
     """The ids of the child processes of ``process``, including zombies."""
-    found: list[int] = []
+    processes: list[int] = []
     with suppress(OSError):
         for task in os.listdir(f"/proc/{process}/task"):
-            found += map(int, Path(f"/proc/{process}/task/{task}/children").read_text().split())
-    return found
+            processes += map(int, Path(f"/proc/{process}/task/{task}/children").read_text().split())
+    return processes
 
 
 def kill(process: int) -> None:
@@ -87,10 +87,10 @@ def end(process: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 
-def end_strays(own: Collection[int]) -> None:
-    """Kill and reap every child of this process except its ``own``, and all that it inherits from them."""
+def end_strays(exempt: Collection[int]) -> None:
+    """Kill and reap every child of this process except the ``exempt`` ones, and all that it inherits from them."""
     deadline = time.monotonic() + _PATIENCE
-    while strays := set(children(os.getpid())).difference(own):
+    while strays := set(children(os.getpid())).difference(exempt):
         for stray in strays:
             with suppress(OSError):
                 os.kill(stray, signal.SIGKILL)

@@ -72,7 +72,7 @@ def verify(folder: Path) -> None:
 
 def compare(folder: Path, entries: Mapping[str, str]) -> None:
     """Compare the files below ``folder`` with their SHA-256; :class:`ManifestError` names the first that differs."""
-    present = {str(found.relative_to(folder)): found for found in files_of(folder)}
+    present = {str(path.relative_to(folder)): path for path in files_of(folder)}
     for name in sorted(entries.keys() | present.keys()):
         if name not in present:
             raise ManifestError(f"{folder / name} is missing")

@@ -8,23 +8,23 @@ import threading
 
 MOST_LINES = 10_000  # that are remembered; further ones count as new
 
-_shown: set[str] = set()
+_lines: set[str] = set()
 _changing = threading.Lock()
 
 
 def is_new(line: str) -> bool:
     """Whether ``line`` has not been shown yet; it counts as shown from now on. May be called from any thread."""
     with _changing:
-        is_known = line in _shown
-        if not is_known and len(_shown) < MOST_LINES:
-            _shown.add(line)
+        is_known = line in _lines
+        if not is_known and len(_lines) < MOST_LINES:
+            _lines.add(line)
     return not is_known
 
 
 def forget() -> None:
     """Begin anew, for a new command in the same process."""
     with _changing:
-        _shown.clear()
+        _lines.clear()
 
 
 class OnceHandler(logging.Handler):

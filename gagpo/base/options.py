@@ -51,18 +51,23 @@ def in_words(message: str) -> str:
     if message.startswith("Value error, "):  # one of ours
         return message.removeprefix("Value error, ")
     message = re.sub("(, unable to | or instance of |, got a number ).*", "", message)
-    for theirs, common in _WORDS.items():
-        message = message.replace(theirs, common)
+    for pydantic_words, common in _WORDS.items():
+        message = message.replace(pydantic_words, common)
     return message
 
 
-def complaint(error: ErrorDetails, *others: ErrorDetails) -> str:
-    """What is wrong with a value, and the value unless the message names it. others: of its other possible types."""
-    further = [in_words(other["msg"]).removeprefix("must be ") for other in others]
-    message, given = " or ".join([in_words(error["msg"]), *further]), error["input"]
-    told = "got " in message or (isinstance(given, str) and given and given in message)
-    plain = isinstance(given, str | int | float | None) and not told
-    return f"{message} (got {given!r:.80})" if plain else message
+def complaint(error: ErrorDetails, *alternatives: ErrorDetails) -> str:
+    """What is wrong with a value, and the value unless the message names it.
+
+    alternatives: the errors of the value's other possible types.
+    """
+    further = [in_words(alternative["msg"]).removeprefix("must be ") for alternative in alternatives]
+    message = " or ".join([in_words(error["msg"]), *further])
+    value = error["input"]
+    is_named = "got " in message or (isinstance(value, str) and value and value in message)
+    if is_named or not isinstance(value, str | int | float | None):
+        return message
+    return f"{message} (got {value!r:.80})"
 
 
 def sentence(place: str, message: str) -> str:
@@ -72,10 +77,11 @@ def sentence(place: str, message: str) -> str:
 
 def by_place(error: ValidationError, place: Callable[[Sequence[str]], str] = ".".join) -> dict[str, list[ErrorDetails]]:
     """The errors by dotted key; a value of several possible types has one for each. place: the key of a location."""
-    found: dict[str, list[ErrorDetails]] = {}
-    for one in error.errors(include_url=False):
-        found.setdefault(place([str(part) for part in written(one["loc"])]), []).append(one)
-    return found
+    errors: dict[str, list[ErrorDetails]] = {}
+    for details in error.errors(include_url=False):
+        key = place([str(part) for part in written(details["loc"])])
+        errors.setdefault(key, []).append(details)
+    return errors
 
 
 def written(location: Sequence[int | str]) -> list[int | str]:
@@ -86,14 +92,16 @@ def written(location: Sequence[int | str]) -> list[int | str]:
 
 def problems(error: ValidationError) -> list[tuple[str, str, bool]]:
     """For each wrong value: the dotted key, the message, and whether the key is unknown."""
-    return [(place, complaint(*found), found[0]["type"] in UNKNOWN) for place, found in by_place(error).items()]
+    return [(place, complaint(*errors), errors[0]["type"] in UNKNOWN) for place, errors in by_place(error).items()]
 
 
-def explain(error: ValidationError, known: Iterable[str], what: str) -> str:
-    """The errors in the options of ``what``, on one line; unknown keys with the nearest ``known`` ones."""
-    own = [name for name in known if name != "name"]
+def explain(error: ValidationError, names: Iterable[str], owner: str) -> str:
+    """The errors in the options of ``owner``, on one line; unknown keys with the nearest of its options' ``names``."""
+    options = [name for name in names if name != "name"]
     lines = []
-    for option, message, unknown in problems(error):
-        place = f"{what}: {option}" if option else what
-        lines.append(f"{what} has no option {option!r}; {hint(option, own)}" if unknown else sentence(place, message))
+    for option, message, is_unknown in problems(error):
+        if is_unknown:
+            lines.append(f"{owner} has no option {option!r}; {hint(option, options)}")
+        else:
+            lines.append(sentence(f"{owner}: {option}" if option else owner, message))
     return "; ".join(lines)

@@ -37,7 +37,11 @@ class Meter:
         bound: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ):
-        self.label, self.total, self.unit, self.bar, self.every = label, total, unit, bar, every
+        self.label = label
+        self.total = total
+        self.unit = unit
+        self.bar = bar
+        self.every = every
         self.done = self.first = done
         self.bound = "at most " if bound else ""
         self._clock = clock

@@ -28,8 +28,8 @@ from gagpo.base.options import Options, by_name, explain
 
 _MODULE = re.compile(r"[^./\\\0]+(\.[^./\\\0]+)*")
 
-Found = TypeVar("Found")
-Made = TypeVar("Made", bound=Options)
+Registered = TypeVar("Registered")
+OptionsType = TypeVar("OptionsType", bound=Options)
 
 
 def import_from_here(module: str) -> ModuleType:
@@ -51,24 +51,28 @@ def import_from_here(module: str) -> ModuleType:
         return importlib.import_module(module)
 
 
-class Registry(Generic[Found]):
+class Registry(Generic[Registered]):
     """Objects of one kind by name.
 
     kind: its name in errors.
     group: the group of entry points.
-    ours: ``module:Name`` of this package's own, which cannot be replaced.
+    builtin: ``module:Name`` of this package's objects, which cannot be replaced.
     check: raises :class:`InvalidArgument` for an object of another kind.
     """
 
-    def __init__(self, kind: str, group: str, ours: Mapping[str, str], check: Callable[[Any, str], None] | None = None):
-        self.kind, self.group, self.ours = kind, group, ours
+    def __init__(
+        self, kind: str, group: str, builtin: Mapping[str, str], check: Callable[[Any, str], None] | None = None
+    ):
+        self.kind = kind
+        self.group = group
+        self.builtin = builtin
         self._check = check
-        self._added: dict[str, Found] = {}
+        self._added: dict[str, Registered] = {}
 
-    def add(self, name: str, thing: Found) -> None:
+    def add(self, name: str, thing: Registered) -> None:
         """Register an object in this process; :class:`InvalidArgument` if the name is taken."""
-        known = self._added.get(name)
-        if name in self.ours or (known is not None and _place(known) != _place(thing)):
+        present = self._added.get(name)
+        if name in self.builtin or (present is not None and _place(present) != _place(thing)):
             raise InvalidArgument(f"there is a {self.kind} {name!r} already: choose another name for {_place(thing)}")
         self._added[name] = thing
 
@@ -80,22 +84,23 @@ class Registry(Generic[Found]):
         """The entry points of installed packages, by name."""
         return {point.name: point for point in entry_points(group=self.group)}
 
-    def known(self) -> dict[str, str]:
+    def places(self) -> dict[str, str]:
         """``module:Name`` of every named object: this package's, then added ones, then those of other packages."""
         added = {name: _place(thing) for name, thing in self._added.items()}
         offered = {name: point.value for name, point in self.offered().items()}
-        return {**self.ours, **added, **offered, **added, **self.ours}  # the first two set the order, the last two win
+        # The first two set the order, the last two win.
+        return {**self.builtin, **added, **offered, **added, **self.builtin}
 
     def place(self, name: str) -> str:
         """``module:Name`` of a name, without importing it; :class:`InvalidArgument` suggests the nearest names."""
-        known = self.ours if name in self.ours else self.known()
-        if name in known:
-            return known[name]
+        places = self.builtin if name in self.builtin else self.places()
+        if name in places:
+            return places[name]
         if all(name.partition(":")):
             return name
-        raise InvalidArgument(f"there is no {self.kind} {name!r}; {hint(name, known)}, or module:Name")
+        raise InvalidArgument(f"there is no {self.kind} {name!r}; {hint(name, places)}, or module:Name")
 
-    def find(self, name: str) -> Found:
+    def find(self, name: str) -> Registered:
         """The object called ``name``, imported if necessary.
 
         Raises:
@@ -107,59 +112,61 @@ class Registry(Generic[Found]):
             self._check(thing, f"{self.kind} {name}")
         return thing
 
-    def _load(self, name: str) -> Found:
+    def _load(self, name: str) -> Registered:
         place = self.place(name)
         module, _, attribute = place.partition(":")
-        offer = None if name in self.ours else self.offered().get(name)
-        what = f"{self.kind} {name}" + (f" of the package {offer.dist.name}" if offer and offer.dist else "")
+        offer = None if name in self.builtin else self.offered().get(name)
+        title = f"{self.kind} {name}"
+        if offer and offer.dist:
+            title += f" of the package {offer.dist.name}"
         try:
-            found: Any = import_from_here(module)
+            value: Any = import_from_here(module)
         except (Exception, SystemExit) as error:  # other people's code may raise anything
             if is_termination(error):
                 raise
             missing = (error.name if isinstance(error, ModuleNotFoundError) else "") or ""
             package = missing.partition(".")[0]
             if missing and f"{module}.".startswith(f"{missing}."):
-                raise InvalidArgument(f"{what}: there is no module {module!r} to import") from None
+                raise InvalidArgument(f"{title}: there is no module {module!r} to import") from None
             if missing and package != module.partition(".")[0]:
-                raise MissingPackage(f"{what} needs the package {package}: pip install {package}") from None
-            if name in self.ours:
+                raise MissingPackage(f"{title} needs the package {package}: pip install {package}") from None
+            if name in self.builtin:
                 raise
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-            raise InvalidArgument(f"{what}: importing {module!r} fails: {reason}") from error
+            raise InvalidArgument(f"{title}: importing {module!r} fails: {reason}") from error
         for part in attribute.split("."):
-            if not hasattr(found, part):
-                raise InvalidArgument(f"{what}: module {module!r} has no {attribute!r}")
-            found = getattr(found, part)
-        return cast(Found, found)
+            if not hasattr(value, part):
+                raise InvalidArgument(f"{title}: module {module!r} has no {attribute!r}")
+            value = getattr(value, part)
+        return cast(Registered, value)
 
 
-class OptionsRegistry(Registry[type[Made]]):
+class OptionsRegistry(Registry[type[OptionsType]]):
     """Classes of options by name, each derived from ``base``."""
 
-    def __init__(self, kind: str, group: str, ours: Mapping[str, str], base: type[Made]):
-        super().__init__(kind, group, ours, self.check)
+    def __init__(self, kind: str, group: str, builtin: Mapping[str, str], base: type[OptionsType]):
+        super().__init__(kind, group, builtin, self.check)
         self.base = base
 
-    def check(self, thing: Any, what: str) -> None:
+    def check(self, thing: Any, title: str) -> None:
         """:class:`InvalidArgument` for a thing that is not a class derived from ``base``."""
         if not isinstance(thing, type) or not issubclass(thing, self.base):
             package = self.base.__module__.rpartition(".")[0]
-            raise InvalidArgument(f"{what} is not a {self.kind}: derive the class from {package}.{self.base.__name__}")
+            raise InvalidArgument(f"{title} is not a {self.kind}: derive the class from {package}.{self.base.__name__}")
 
-    def make(self, value: Any) -> Made:
+    def make(self, value: Any) -> OptionsType:
         """Options from a name or from ``{"name": ..., option: value}``; :class:`InvalidArgument` says what is wrong."""
         if isinstance(value, self.base):
             return value
         value = by_name(value)
         if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
-            known = hint("", list(self.known()))
-            raise InvalidArgument(f"a {self.kind} is a name, or options with a name among them; {known}")
-        found = self.find(value["name"])
+            names = hint("", list(self.places()))
+            raise InvalidArgument(f"a {self.kind} is a name, or options with a name among them; {names}")
+        options_type = self.find(value["name"])
         try:
-            return found.model_validate(dict(value))
+            return options_type.model_validate(dict(value))
         except ValidationError as error:
-            raise InvalidArgument(explain(error, found.model_fields, f"{self.kind} {value['name']}")) from None
+            raise InvalidArgument(explain(error, options_type.model_fields, f"{self.kind} {value['name']}")) from None
 
 
 def _place(thing: object) -> str:

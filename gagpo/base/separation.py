@@ -18,7 +18,10 @@ import struct
 import sys
 from functools import cache
 
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # system calls, the same on all processors
+# System calls, with the same numbers on all processors.
+_CREATE_RULESET = 444
+_ADD_RULE = 445
+_RESTRICT_SELF = 446
 _ASK_VERSION = 1  # a flag of landlock_create_ruleset
 _SCOPE_SIGNAL = 1 << 1
 _MOVE_BETWEEN_FOLDERS = 1 << 13
@@ -96,10 +99,12 @@ def _give_up_capabilities() -> bool:
     """Give up for good what ``_GIVEN_UP`` names; False if the system refuses."""
     library = ctypes.CDLL(None)
     header = struct.pack("<Ii", _CAPABILITIES_VERSION, 0)
-    held = ctypes.create_string_buffer(24)  # effective, permitted and inheritable; their lower, then their upper words
-    if library.capget(header, held) != 0:
+    capabilities = ctypes.create_string_buffer(
+        24
+    )  # effective, permitted and inheritable; their lower, then their upper words
+    if library.capget(header, capabilities) != 0:
         return False
-    words = list(struct.unpack("<6I", held.raw))
+    words = list(struct.unpack("<6I", capabilities.raw))
     for number in _GIVEN_UP.values():
         half, bit = divmod(number, 32)
         for place in range(3 * half, 3 * half + 3):
@@ -132,5 +137,5 @@ def _no_rules_for_files() -> int:
 
 def _system_call(number: int, *arguments: int | bytes | None) -> int:
     """The result of a system call, -1 for an error."""
-    words = [ctypes.c_long(one) if isinstance(one, int) else ctypes.c_char_p(one) for one in arguments]
+    words = [ctypes.c_long(value) if isinstance(value, int) else ctypes.c_char_p(value) for value in arguments]
     return int(ctypes.CDLL(None).syscall(ctypes.c_long(number), *words))

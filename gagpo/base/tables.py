@@ -82,10 +82,10 @@ class Table:
         if not self.fits(width):
             return list(_blocks(cells[0], cells[1:], width))
         lines = []
-        for short, (_, *others) in zip(cut([name for name, *_ in cells], first), cells, strict=True):
+        for short, (_, *values) in zip(cut([name for name, *_ in cells], first), cells, strict=True):
             padded = [
                 cell.ljust(size) if column in self.words else cell.rjust(size)
-                for column, (cell, size) in enumerate(zip([short, *others], [first, *sizes[1:]], strict=True))
+                for column, (cell, size) in enumerate(zip([short, *values], [first, *sizes[1:]], strict=True))
             ]
             lines.append("  ".join(padded).rstrip())
         lines.insert(1, "-" * (first + rest))
@@ -98,17 +98,18 @@ class Table:
 
     def without(self, *names: str) -> Table:
         """The table without these columns."""
-        kept = [i for i, title in enumerate(self.header) if title not in names]
-        rows = [[row[i] for i in kept] for row in self.rows]
-        words = [number for number, i in enumerate(kept) if i in self.words]
-        return replace(self, header=[self.header[i] for i in kept], rows=rows, words=words)
+        columns = [i for i, title in enumerate(self.header) if title not in names]
+        rows = [[row[i] for i in columns] for row in self.rows]
+        words = [number for number, i in enumerate(columns) if i in self.words]
+        return replace(self, header=[self.header[i] for i in columns], rows=rows, words=words)
 
     def split(self, width: int, keys: int = 1) -> list[Table]:
         """The table as tables that fit ``width``, each with the first ``keys`` columns and at least one other."""
         parts: list[list[str]] = []
         for name in self.header[keys:]:
-            others = [title for title in self.header[keys:] if title not in [*(parts[-1] if parts else []), name]]
-            if parts and self.without(*others).fits(width):
+            widened = [*(parts[-1] if parts else []), name]
+            hidden = [title for title in self.header[keys:] if title not in widened]
+            if parts and self.without(*hidden).fits(width):
                 parts[-1].append(name)
             else:
                 parts.append([name])
@@ -133,14 +134,16 @@ class Table:
         from rich.text import Text
 
         # Text, not str: titles and cells are not markup.
-        made = Table(title=Text(printable(self.title)) if self.title else None)
+        table = Table(title=Text(printable(self.title)) if self.title else None)
         for number, name in enumerate(self.header):
-            made.add_column(Text(printable(name)), justify="left" if number in self.words else "right", overflow="fold")
+            table.add_column(
+                Text(printable(name)), justify="left" if number in self.words else "right", overflow="fold"
+            )
         for number, row in enumerate(self.rows):
             if self.total and number == len(self.rows) - 1:
-                made.add_section()
-            made.add_row(*(Text(printable(cell), self.styles.get(cell, "")) for cell in row))
-        return made
+                table.add_section()
+            table.add_row(*(Text(printable(cell), self.styles.get(cell, "")) for cell in row))
+        return table
 
 
 def cut(names: Sequence[str], most: int) -> list[str]:
@@ -149,10 +152,10 @@ def cut(names: Sequence[str], most: int) -> list[str]:
     >>> cut(["weights", "weights of a run", "weights of a run, averaged"], 13)
     ['weights', 'weig..f a run', 'weig..veraged']
     """
-    left = max(0, most - 2)
-    ends = [name if len(name) <= most else name[:left] + ".." for name in names]
-    front = left * 2 // 5
-    middles = [name[:front] + ".." + name[len(name) - left + front :] for name in names]
+    letters = max(0, most - 2)
+    ends = [name if len(name) <= most else name[:letters] + ".." for name in names]
+    front = letters * 2 // 5
+    middles = [name[:front] + ".." + name[len(name) - letters + front :] for name in names]
     alike = {end for end, count in Counter(ends).items() if count > 1} - set(names)
     return [middle if end in alike else end for end, middle in zip(ends, middles, strict=True)]
 
@@ -169,7 +172,7 @@ def facts(pairs: Sequence[tuple[str, str]], width: int = WIDTH) -> list[str]:
 
 def _blocks(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
     """Each row as its first cell, and an indented line for each other cell."""
-    for name, *others in rows:
-        texts = [("", name), *(("  ", f"{title}: {cell}") for title, cell in zip(header[1:], others, strict=True))]
+    for name, *values in rows:
+        texts = [("", name), *(("  ", f"{title}: {cell}") for title, cell in zip(header[1:], values, strict=True))]
         for indent, text in texts:
             yield from textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent + "  ") or [""]

@@ -27,10 +27,10 @@ def printable(text: str) -> str:
     """
     if text.isascii() and text.replace("\n", "").replace("\t", "").isprintable():
         return text
-    return "".join(_shown(character) for character in text)
+    return "".join(_escaped(character) for character in text)
 
 
-def _shown(character: str) -> str:
+def _escaped(character: str) -> str:
     if character in f"\n\t{JOINERS}" or unicodedata.category(character) not in OBEYED:
         return character
     return character.encode("unicode_escape", "surrogatepass").decode("ascii")

@@ -59,7 +59,7 @@ def load_stored(config: str | Path, overrides: Sequence[str] = ()) -> RunSetting
     changed = _overridden(read_mapping(find_config(config), SettingsError), overrides)
     algorithm = changed.get("algorithm")
     credit = by_name(algorithm.get("credit")) if isinstance(algorithm, dict) else None
-    if isinstance(algorithm, dict) and isinstance(credit, dict) and credit.get("name") not in CREDITS.ours:
+    if isinstance(algorithm, dict) and isinstance(credit, dict) and credit.get("name") not in CREDITS.builtin:
         stored = CreditSettings(name=str(credit.get("name")))
         changed["algorithm"] = {**algorithm, "preset": "", "credit": stored, "critic": None}
     return parse(changed, str(config))

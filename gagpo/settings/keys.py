@@ -29,7 +29,7 @@ def options(annotation: object) -> list[type[BaseModel]]:
     """
     if isinstance(annotation, type) and not typing.get_args(annotation):
         if issubclass(annotation, CreditSettings):
-            return [CREDITS.find(name) for name in CREDITS.ours]
+            return [CREDITS.find(name) for name in CREDITS.builtin]
         return [annotation] if issubclass(annotation, BaseModel) else []
     sections = [option for part in typing.get_args(annotation) for option in options(part)]
     if typing.get_origin(annotation) is list:

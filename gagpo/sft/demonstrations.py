@@ -14,7 +14,7 @@ from gagpo.agents.call_formats import find_format
 from gagpo.agents.context import Context
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import make_env, tasks_of
-from gagpo.agents.toolbox import Phrasing, Toolbox
+from gagpo.agents.toolbox import ActionFormat, Toolbox
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.progress import track
 from gagpo.data.episodes import Episode, Turn, episodes_in
@@ -262,26 +262,26 @@ def require_solved(episodes: Sequence[Episode], settings: RunSettings) -> None:
     )
 
 
-# Phrasing -------------------------------------------------------------------------------------------------------------
+# Action format --------------------------------------------------------------------------------------------------------
 
 
-def phrasing_of(settings: RunSettings) -> Phrasing:
+def action_format_of(settings: RunSettings) -> ActionFormat:
     """How the learner writes its actions. The chat template of a new model writes calls in Hermes format."""
     base = sft_of(settings).base
     context = settings.only_environment.context
     prompt = context.prompt
     environment = environment_of(settings)
     if not prompt.calls:
-        return Phrasing(prompt, multiline=bool(getattr(environment, "multiline", False)))
+        return ActionFormat(prompt, multiline=bool(getattr(environment, "multiline", False)))
     tools = tools_of(environment)
     if base is not None and context.calls == "auto":
-        return Context(load_tokenizer(base), prompt, template=context.template, tools=tools).phrasing
-    return Phrasing(prompt, Toolbox(tools, find_format("hermes" if context.calls == "auto" else context.calls)))
+        return Context(load_tokenizer(base), prompt, template=context.template, tools=tools).action_format
+    return ActionFormat(prompt, Toolbox(tools, find_format("hermes" if context.calls == "auto" else context.calls)))
 
 
 def rephrase(episodes: Sequence[Episode], settings: RunSettings) -> None:
     """Rewrite the responses from which the learner's parser would not read the action that was carried out."""
-    phrasing = phrasing_of(settings)
+    action_format = action_format_of(settings)
     for turn in (turn for episode in episodes for turn in episode.turns):
-        if phrasing.read(turn.response).action != turn.action:
-            turn.response = phrasing.write(turn)
+        if action_format.read(turn.response).action != turn.action:
+            turn.response = action_format.write(turn)

@@ -22,7 +22,7 @@ from gagpo.model import adapters
 from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.settings import RunSettings, SettingsError
 from gagpo.settings.derived import RECIPE, Derived, applied, recipe, refuse_other
-from gagpo.sft.demonstrations import Demonstrations, demonstrations, environment_of, of_file, phrasing_of, sft_of
+from gagpo.sft.demonstrations import Demonstrations, action_format_of, demonstrations, environment_of, of_file, sft_of
 from gagpo.sft.derived import Lengths, derived_shape, rate_of, resolved, vocabulary_of, words
 from gagpo.sft.evaluator import Report, SftEvaluator, SuccessTarget, success_target
 from gagpo.sft.fit import FitCallbacks, fit
@@ -186,13 +186,13 @@ def settings_per_environment(settings: RunSettings) -> list[RunSettings]:
     ]
 
 
-def texts_of(played: list[tuple[RunSettings, list[Episode]]]) -> list[str]:
+def texts_of(demonstrations_of: list[tuple[RunSettings, list[Episode]]]) -> list[str]:
     """What a tokenizer is trained on: texts of some demonstrations, and the description of tools."""
-    episodes = [episode for _, env_episodes in played for episode in env_episodes]
+    episodes = [episode for _, env_episodes in demonstrations_of for episode in env_episodes]
     sample = episodes[:: max(1, len(episodes) // TOKENIZER_EPISODES)]
     texts = [text for episode in sample for turn in episode.turns for text in (turn.observation, turn.response)]
-    for env_settings, env_episodes in played:
-        toolbox = phrasing_of(env_settings).toolbox
+    for env_settings, env_episodes in demonstrations_of:
+        toolbox = action_format_of(env_settings).toolbox
         if toolbox is not None:
             description = "\n".join(
                 [*(json.dumps(spec) for spec in toolbox.specs), environment_of(env_settings).instructions]

@@ -23,7 +23,7 @@ TRACKERS: Registry[Callable[[], Tracker]] = Registry(
 def require_trackers(names: Sequence[str]) -> None:
     """Raise GagpoError unless the trackers called ``names`` can be imported; this package's own are not imported."""
     for name in names:
-        if name not in TRACKERS.ours:
+        if name not in TRACKERS.builtin:
             TRACKERS.find(name)
         elif find_spec(name) is None:  # each is called as its package
             raise MissingPackage(f"tracker {name} needs the package {name}: pip install {name}, or set trackers=[]")

@@ -176,7 +176,11 @@ class WalkingEngine:
         move = "left" if place > door else "right"
         lost = crc32(f"{seed}".encode()) % 8 == 0  # now and then it says nothing that can be done
         turn = Turn("", "", move) if not lost else Turn("", "", "jump")
-        text = self.phrasing.write(turn) if self.at_once == 1 else self.phrasing.toolbox.write([move] * self.at_once)
+        text = (
+            self.action_format.write(turn)
+            if self.at_once == 1
+            else self.action_format.toolbox.write([move] * self.at_once)
+        )
         return Response(self.context.response(text), np.zeros(1, np.float32), True)
 
     def release(self, session):
@@ -186,7 +190,7 @@ class WalkingEngine:
 def walk(tokenizer, prompt, at_once=1, history="full"):
     engine = WalkingEngine(tokenizer, at_once)
     agent = language_agent(engine, make_env(CORRIDOR), Sampling(max_tokens=64), prompt=prompt, history=history)
-    engine.context, engine.phrasing = agent.context, agent.context.phrasing
+    engine.context, engine.action_format = agent.context, agent.context.action_format
     ids = [task for split in ("train", "test") for task in make_env(CORRIDOR).tasks(split).ids]
     with WorkerPool(CORRIDOR, {"max_turns": 24}, workers=0) as pool:
         return rollout(agent, pool, group_jobs(ids, 2, seed=5))[0]

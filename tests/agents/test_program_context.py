@@ -8,7 +8,7 @@ import pytest
 
 from gagpo.agents.call_formats import nine_characters
 from gagpo.agents.chat_template import TemplateFailed
-from gagpo.agents.context import Rejection
+from gagpo.agents.context import RejectedRequest
 from gagpo.agents.engines.base import Response
 from gagpo.agents.program_context import ProgramContext
 from gagpo.agents.prompts import find_prompt
@@ -150,7 +150,7 @@ def raising(error):
 def test_whatever_a_request_causes_rejects_it_alone(talk, monkeypatch, error, status, said):
     monkeypatch.setattr(talk.context, "_template", raising(error))
     rejection = talk.ask(user("one"))
-    assert isinstance(rejection, Rejection) and rejection.status == status and said in rejection.reason
+    assert isinstance(rejection, RejectedRequest) and rejection.status == status and said in rejection.reason
     monkeypatch.undo()
     talk.found.withdraw_request()
     assert len(talk.ask(user("one")).prompt_ids)

@@ -87,7 +87,7 @@ def test_most_episodes_are_the_same_without_lockstep(tiny):
 
 def test_a_response_without_action_is_an_invalid_turn(tiny):
     agent = language_agent(tiny)
-    agent.context.wording = find_prompt("tags")
+    agent.context.prompt_format = find_prompt("tags")
     with WorkerPool(CORRIDOR, {"max_turns": 2}, workers=0) as pool:
         (episode,), _ = rollout(agent, pool, group_jobs(["door-01"], 1, seed=0))
     assert all(turn.action == "" and not turn.valid for turn in episode.turns) and len(episode.turns) == 2

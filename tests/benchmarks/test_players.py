@@ -6,14 +6,14 @@ import pytest
 from benchmarks.starters.players import CorrectedAgent, StubbornExpert
 from gagpo.agents.agent import EpisodeState
 from gagpo.agents.prompts import find_prompt
-from gagpo.agents.toolbox import Phrasing
+from gagpo.agents.toolbox import ActionFormat
 from gagpo.data.episodes import Episode, Turn
 
 
 class Words:
     """Stands in for a context: a token per character."""
 
-    phrasing = Phrasing(find_prompt("plain"))
+    action_format = ActionFormat(find_prompt("plain"))
 
     def prompt(self, turns, observation, actions=None):
         return np.frombuffer(observation.encode(), np.uint8).astype(np.int32)

@@ -133,13 +133,13 @@ class Client:
         if reply.status == 200:
             return reply.body
         if reply.status in (400, 413, 422):
-            raise RequestRefused(f"{self.url}{path} refuses the request ({reply.status}): {reply.said}")
+            raise RequestRefused(f"{self.url}{path} refuses the request ({reply.status}): {reply.excerpt}")
         if reply.status in (401, 403, 404, 405):
             raise ReplicaError(
-                f"{self.url}{path} cannot be used ({reply.status}): {reply.said}; start the server with "
+                f"{self.url}{path} cannot be used ({reply.status}): {reply.excerpt}; start the server with "
                 "`python -m gagpo.agents.engines.remote.server MODEL`, which enables what is needed"
             )
-        raise ReplicaError(f"{self.url}{path} failed ({reply.status}): {reply.said}")
+        raise ReplicaError(f"{self.url}{path} failed ({reply.status}): {reply.excerpt}")
 
     async def _exchange(self, method: str, path: str, body: bytes | None, deadline: float, most: int) -> Reply:
         try:

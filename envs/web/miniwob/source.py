@@ -114,7 +114,8 @@ class MiniWoB:
 
     def open(self, browser: Browser, task: Task) -> str:
         kind, _, seed = task.id.rpartition(".")
-        self._kind, self._over = kind, False
+        self._kind = kind
+        self._over = False
         begin = _BEGIN.format(seed=json.dumps(str(int(seed))))
         path = f"/miniwob/{kind}.html"
         self._instruction = str(browser.open(path, self._pages, ignored=_FRAME, prepare=begin, probe=_OUTCOME))

@@ -13,7 +13,7 @@ from gagpo.base.errors import InvalidArgument
 
 def test_a_package_offers_an_engine_by_an_entry_point(outside, offer, tiny):
     offer("elsewhere", "gagpo.engines", constant="elsewhere:Constant")
-    assert ENGINES.known()["constant"] == "elsewhere:Constant"
+    assert ENGINES.places()["constant"] == "elsewhere:Constant"
     engine = make_engine("constant", *tiny, token=9)
     engine.load_weights((name, torch.zeros(1)) for name in "ba")
     assert engine.token == 9 and engine.loaded == [["a", "b"]]

@@ -267,4 +267,4 @@ def test_an_address_that_is_not_of_this_machine_is_an_error():
 
 def test_it_is_registered_and_its_sources_are_known():
     assert gymnasium.spec("gagpo/Web-v0").entry_point == "gagpo.envs.web.env:WebEnv"
-    assert set(SOURCES.ours) == {"miniwob", "folder", "webshop"}
+    assert set(SOURCES.builtin) == {"miniwob", "folder", "webshop"}

@@ -33,7 +33,7 @@ def test_things_are_found_by_name_and_by_place(colours: Registry[str]) -> None:
     assert colours.find("red") == "#f00"
     assert colours.find("dark-red") == colours.find("paints_red:Dark.red") == "#800"
     assert colours.find("line") == "\n", "what is ours is not replaced by a package's"
-    assert list(colours.known()) == ["line", "red", "dark-red", "broken", "needy", "gone"]
+    assert list(colours.places()) == ["line", "red", "dark-red", "broken", "needy", "gone"]
 
 
 @pytest.mark.parametrize(

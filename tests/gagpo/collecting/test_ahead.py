@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gagpo.agents.agent import EpisodeState, LanguageAgent
-from gagpo.agents.context import Context, Rejection
+from gagpo.agents.context import Context, RejectedRequest
 from gagpo.agents.engines.base import Sampling
 from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.prompts import find_prompt
@@ -306,7 +306,9 @@ def test_a_rejected_request_of_a_program_is_collected_with_the_sampled_ones(tiny
     agent = LanguageAgent(TransformersEngine(model, tokenizer), context, Sampling(1.0, 2))
     asked = context.ask
     monkeypatch.setattr(
-        context, "ask", lambda turns, text, info: asked(turns, text, info) if text else Rejection(400, "not rendered")
+        context,
+        "ask",
+        lambda turns, text, info: asked(turns, text, info) if text else RejectedRequest(400, "not rendered"),
     )
     states = [EpisodeState(slot, Episode("a"), text or "") for slot, text in enumerate(prompts)]
     versioned = VersionedAgent(agent, _Idle())

@@ -51,7 +51,7 @@ def elsewhere(tmp_path, monkeypatch):
 
 
 def test_names_match_their_classes():
-    for name in CREDITS.ours:
+    for name in CREDITS.builtin:
         assert CREDITS.find(name)().name == name
 
 
@@ -81,7 +81,7 @@ def test_a_registered_credit_is_found_by_name(elsewhere):
         CREDITS.find("half")
     __import__("half_credit")
     assert advantages(TURNS, load("grpo", {"credit": "half"}).credit).advantage_N.tolist() == [5, 5, 0]
-    assert "half" in CREDITS.known()
+    assert "half" in CREDITS.places()
     with pytest.raises(SettingsError, match=r"algorithm\.credit: credit half has no option 'shar'; nearest: share"):
         parse({**RUN, "algorithm": {"credit": {"name": "half", "shar": 1}}}, "run.yaml")
 
@@ -105,7 +105,7 @@ def test_a_credit_of_an_installed_package_is_found_by_entry_point(elsewhere, off
         sys.path.insert(0, {str(elsewhere)!r})
         from gagpo.algorithms import load
         from gagpo.credit import CREDITS
-        assert "half" in CREDITS.known() and "half_credit" not in sys.modules
+        assert "half" in CREDITS.places() and "half_credit" not in sys.modules
         print(load("grpo", {{"credit": {{"name": "half", "share": 1.0}}}}).credit)
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=120)

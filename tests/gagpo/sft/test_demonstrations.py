@@ -8,7 +8,7 @@ import pytest
 from gagpo.agents.agent import EpisodeState
 from gagpo.agents.prompts import find_prompt
 from gagpo.agents.setup import make_env
-from gagpo.agents.toolbox import Phrasing
+from gagpo.agents.toolbox import ActionFormat
 from gagpo.base.errors import InvalidArgument
 from gagpo.data.episodes import Episode, Turn
 from gagpo.settings import load
@@ -142,7 +142,7 @@ def test_random_play_that_earns_nothing_says_what_the_environment_needs(corridor
     ],
 )
 def test_responses_are_rewritten_for_the_learners_parser(prompt, said, learned, monkeypatch):
-    monkeypatch.setattr(module, "phrasing_of", lambda settings: Phrasing(find_prompt(prompt)))
+    monkeypatch.setattr(module, "action_format_of", lambda settings: ActionFormat(find_prompt(prompt)))
     episode = Episode("t", turns=[Turn("You stand at 1.", said, "left")])
     rephrase([episode], None)
     assert episode.turns[0].response == learned

@@ -46,7 +46,7 @@ def play(folder, name, resumed=0, steps=(1, 2)):
 
 
 def test_a_tracker_in_one_file_outside_the_repository(own):
-    assert TRACKERS.known()["lines"] == "lines_tracker:Lines"
+    assert TRACKERS.places()["lines"] == "lines_tracker:Lines"
     for name in ("lines", "lines_tracker:Lines"):
         play(own / "run", name, resumed=3, steps=(4,))
     rows = [json.loads(line) for line in (own / "run" / "lines.jsonl").read_text().splitlines()]

@@ -49,9 +49,9 @@ def submit(page: WebPage) -> Command | None:
     return click(first(line for line in page.find("button", "clickable") if line.name in SUBMITS))
 
 
-def fill(page: WebPage, *wanted: tuple[Line | None, str]) -> Command | None:
+def fill(page: WebPage, *texts: tuple[Line | None, str]) -> Command | None:
     """Type into the first field that has another text; then send the form."""
-    for line, text in wanted:
+    for line, text in texts:
         if line is None:
             return None
         if line.value != text:
@@ -64,10 +64,10 @@ def fields(page: WebPage) -> list[Line]:
     return list(page.find("input", "textarea", "number", "date", "time"))
 
 
-def mark(page: WebPage, role: str, wanted: Collection[str]) -> Command | None:
-    """Click the first box that is not as wanted; then send the form."""
+def mark(page: WebPage, role: str, names: Collection[str]) -> Command | None:
+    """Check the boxes of these names and no others, one a turn; then send the form."""
     for line in page.find(role):
-        if ("checked" in line.states) != (line.name in wanted):
+        if ("checked" in line.states) != (line.name in names):
             return click(line)
     return submit(page)
 

@@ -40,7 +40,8 @@ def table_cell(instruction: str, page: WebPage) -> Command | None:
 
 
 def table_cells(instruction: str, page: WebPage) -> Command | None:
-    rows, above = _rows(page), ""
+    rows = _rows(page)
+    above = ""
     for line in page.lines:
         if line.role == "text":
             above = line.name.rstrip(":")
@@ -53,17 +54,21 @@ def search_result(instruction: str, page: WebPage) -> Command | None:
     field = first(fields(page))
     if field is None:
         return None
-    words, place = quoted(instruction)[0], ordinal(instruction) - 1
+    words = quoted(instruction)[0]
+    place = ordinal(instruction) - 1
     results = [line for line in page.find("link", "clickable") if not re.fullmatch(r"\d+|[<>]", line.name)]
     if field.value != words:
         return Command("type", field.number, words)
     if not results:
         return click_named(page, "Search", "button")
     pages = {line.name: line for line in page.find("link")}
-    wanted = str(1 + place // RESULTS_PER_PAGE)
-    # The shown page looks like the others; it is the one that was clicked, or the first one if no way leads back.
-    shown = next((name for name, line in pages.items() if "focused" in line.states), "" if "<" in pages else "1")
-    return click(results[place % RESULTS_PER_PAGE] if shown == wanted else pages.get(wanted) or pages.get(">"))
+    target_page = str(1 + place // RESULTS_PER_PAGE)
+    # The current page looks like the others; it is the one that was clicked, or the first one if no way leads back.
+    first_page = "" if "<" in pages else "1"
+    current_page = next((name for name, line in pages.items() if "focused" in line.states), first_page)
+    if current_page == target_page:
+        return click(results[place % RESULTS_PER_PAGE])
+    return click(pages.get(target_page) or pages.get(">"))
 
 
 def in_tree(instruction: str, page: WebPage) -> Command | None:

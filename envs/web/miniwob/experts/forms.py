@@ -29,8 +29,8 @@ def changed_case(instruction: str, page: WebPage) -> Command | None:
 
 
 def shown_text(instruction: str, page: WebPage) -> Command | None:
-    shown = first(line for line in page.lines if line.role == "text")
-    return None if shown is None else fill(page, (first(fields(page)), shown.name))
+    line = first(line for line in page.lines if line.role == "text")
+    return None if line is None else fill(page, (first(fields(page)), line.name))
 
 
 def password(instruction: str, page: WebPage) -> Command | None:
@@ -123,9 +123,9 @@ def movie(instruction: str, page: WebPage) -> Command | None:
     labels_first = bool(lines) and lines[0].role == "text"
     for line, other in itertools.pairwise(lines):
         label, field = (line, other) if labels_first else (other, line)
-        wanted = next((text for name, text in words.items() if name in label.name.lower()), None)
-        if label.role == "text" and field.role == "input" and wanted is not None and field.value != wanted:
-            return Command("type", field.number, wanted)
+        text = next((text for name, text in words.items() if name in label.name.lower()), None)
+        if label.role == "text" and field.role == "input" and text is not None and field.value != text:
+            return Command("type", field.number, text)
     return submit(page)
 
 

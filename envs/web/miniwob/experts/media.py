@@ -50,9 +50,9 @@ def posts(instruction: str, page: WebPage) -> Command | None:
     icon = _ICONS[quoted(instruction)[0]]
     lines = [line for post in _posts(page, match[2]) for line in post if _has(line, icon)]
     pressed = [line for line in lines if len(" ".join(line.states).split()) > 1]
-    wanted = len(lines) if match[1] == "all" else int(match[1])
+    count = len(lines) if match[1] == "all" else int(match[1])
     waiting = [line for line in lines if line not in pressed]
-    return click(waiting[0]) if len(pressed) < wanted and waiting else submit(page)
+    return click(waiting[0]) if len(pressed) < count and waiting else submit(page)
 
 
 EXPERTS = {"social-media": post, "social-media-all": posts, "social-media-some": posts}
