@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from gagpo.agents.parsing import CLOSED, MOST_TRIED, OPENED
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.tools import ToolCall
-from gagpo.envs.tools.call import MOST_CALL
+from gagpo.envs.tools.call import MAX_CALL
 
 MARK = "[TOOL_CALLS]"  # of Mistral
 _CALL, _CALL_END = "<tool_call>", "</tool_call>"  # of Hermes
@@ -107,7 +107,7 @@ def _objects(text: str, begin: int) -> tuple[list[str], int, bool]:
 def _closing_brace(text: str, begin: int) -> int | None:
     """Where the object at ``begin`` ends; None if it is not closed, or longer than a call may be."""
     depth = 0
-    for piece in _BRACES.finditer(text, begin, begin + MOST_CALL + 1):
+    for piece in _BRACES.finditer(text, begin, begin + MAX_CALL + 1):
         depth += {"{": 1, "}": -1}.get(piece.group(), 0)  # strings are matched whole, so their braces do not count
         if depth == 0:
             return piece.end()

@@ -27,9 +27,9 @@ _MISSING = re.compile(r"missing \d+ required (?:positional|keyword-only) argumen
 class Signature:
     """The arguments that an environment's constructor takes.
 
-    names: of its own and of the constructors that it passes further ones to.
-    required: those that have no default.
-    is_complete: whether any other name is an error; a constructor may take any and pass them on.
+    names: its parameters, and those of the constructors that it passes ``**kwargs`` to.
+    required: the names without a default.
+    is_complete: whether any other name is an error; false where a constructor outside this package takes ``**kwargs``.
     """
 
     names: dict[str, None] = field(default_factory=dict)
@@ -45,15 +45,17 @@ def require_arguments(env_id: str, kwargs: Kwargs | None = None) -> EnvSpec:
         InvalidArgument: an argument is unknown or missing.
         MissingPackage: the environment needs a package that is not installed.
     """
-    spec, given = find_spec(env_id), dict(kwargs or {})
+    spec = find_spec(env_id)
+    arguments = dict(kwargs or {})
     for module, package in getattr(creator_of(spec), "packages", {}).items():
         if find_module(module) is None:
             raise MissingPackage(f"environment {env_id} needs the package {module}: pip install '{package}'")
     signature = signature_of(spec)
-    if missing := sorted(signature.required - set(given)):
-        raise _missing(env_id, missing)
-    if signature.is_complete and (unknown := [*given.keys() - signature.names.keys() - _OF_GYMNASIUM]):
-        raise _unknown(env_id, str(unknown[0]), signature)
+    if missing_names := sorted(signature.required - set(arguments)):
+        raise _missing(env_id, missing_names)
+    unknown_names = [*arguments.keys() - signature.names.keys() - _OF_GYMNASIUM]
+    if signature.is_complete and unknown_names:
+        raise _unknown(env_id, str(unknown_names[0]), signature)
     return spec
 
 
@@ -68,11 +70,12 @@ def build(env_id: str, kwargs: Kwargs | None = None, **options: Any) -> gymnasiu
         return gymnasium.make(spec, **options, **dict(kwargs or {}))
     except TypeError as error:
         message = str(error).partition(" was raised from the environment creator")[0]
-        unknown, missing = _UNKNOWN.search(message), _MISSING.search(message)
-        if unknown and unknown[1] in (kwargs or {}):
-            raise _unknown(env_id, unknown[1], signature_of(spec)) from None
-        if missing:
-            raise _missing(env_id, re.findall(r"'(\w+)'", missing[1])) from None
+        unknown_match = _UNKNOWN.search(message)
+        missing_match = _MISSING.search(message)
+        if unknown_match and unknown_match[1] in (kwargs or {}):
+            raise _unknown(env_id, unknown_match[1], signature_of(spec)) from None
+        if missing_match:
+            raise _missing(env_id, re.findall(r"'(\w+)'", missing_match[1])) from None
         raise InvalidArgument(f"environment {env_id}: {message}") from None
     except SystemExit as error:
         if is_termination(error):
@@ -84,27 +87,28 @@ def signature_of(spec: EnvSpec) -> Signature:
     """The arguments of the environment that ``spec`` registers; those in the registration are not required."""
     creator = creator_of(spec)
     signature = Signature()
-    for parameters, is_ours in _constructors(creator):
-        named = {
-            name: one.default is one.empty
-            for name, one in parameters.items()
-            if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+    for parameters, in_package in _constructors(creator):
+        lacks_default = {
+            name: parameter.default is parameter.empty
+            for name, parameter in parameters.items()
+            if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
         }
-        if not signature.names:  # further constructors may get theirs from this one
-            signature.required = {name for name, is_required in named.items() if is_required} - set(spec.kwargs)
-        signature.names |= dict.fromkeys(named)
-        passes_on = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
-        signature.is_complete &= not passes_on or is_ours
+        # Only the most derived constructor's parameters are required: it may pass fixed values to its base classes.
+        if not signature.names:
+            signature.required = {name for name, is_required in lacks_default.items() if is_required} - set(spec.kwargs)
+        signature.names |= dict.fromkeys(lacks_default)
+        passes_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+        signature.is_complete &= not passes_on or in_package
         if not passes_on:
             break
     else:
-        signature.is_complete = False  # the last one takes any argument
+        signature.is_complete = False  # every constructor takes **kwargs, so any name may be valid
     if isinstance(inner := spec.kwargs.get("spec"), EnvSpec) and creator is PlainEnv:
-        wrapped = signature_of(inner)
-        signature.names = {**wrapped.names, **signature.names}
+        inner_signature = signature_of(inner)
+        signature.names = {**inner_signature.names, **signature.names}
         signature.names.pop("spec")
-        signature.required |= wrapped.required - set(spec.kwargs)
-        signature.is_complete = wrapped.is_complete
+        signature.required |= inner_signature.required - set(spec.kwargs)
+        signature.is_complete = inner_signature.is_complete
     return signature
 
 
@@ -112,12 +116,12 @@ def _constructors(creator: Callable[..., object]) -> Iterable[tuple[Mapping[str,
     """The parameters of a creator and of the constructors of its base classes, and whether each is of this package."""
     if not isinstance(creator, type):
         return [(inspect.signature(creator).parameters, False)]
-    classes = [one for one in creator.__mro__ if "__init__" in vars(one) and one is not object]
-    found = []
-    for one in classes:
-        _, *parameters = inspect.signature(one.__init__).parameters.items()  # type: ignore[misc]  # without self
-        found.append((dict(parameters), one.__module__.startswith("gagpo.")))
-    return found
+    classes = [cls for cls in creator.__mro__ if "__init__" in vars(cls) and cls is not object]
+    constructors = []
+    for cls in classes:
+        _, *parameters = inspect.signature(cls.__init__).parameters.items()  # type: ignore[misc]  # without self
+        constructors.append((dict(parameters), cls.__module__.startswith("gagpo.")))
+    return constructors
 
 
 def _unknown(env_id: str, name: str, signature: Signature) -> InvalidArgument:

@@ -198,9 +198,11 @@ class TextEnv(gymnasium.Env[str, str]):
         Two results are comparable if the hash of their tasks and all of these except ``choosing`` are equal.
         """
         parameters = inspect.signature(cls).parameters.values()
-        defaults = {one.name: one.default for one in parameters if one.default is not one.empty}
-        left_out = cls.immaterial | cls.without_effect(kwargs)
-        return {name: value for name, value in (defaults | dict(kwargs)).items() if name not in left_out}
+        defaults = {
+            parameter.name: parameter.default for parameter in parameters if parameter.default is not parameter.empty
+        }
+        immaterial = cls.immaterial | cls.without_effect(kwargs)
+        return {name: value for name, value in (defaults | dict(kwargs)).items() if name not in immaterial}
 
     # Called by Gymnasium ----------------------------------------------------------------------------------------------
 

@@ -53,12 +53,12 @@ def find_spec(env_id: str) -> EnvSpec:
             return _with_seeds(EnvSpec(f"textarena/{name}", "gagpo.envs.textarena:Game", kwargs={"game": name}))
         if module == "reasoning_gym":
             return _family(name)
-        own = getattr(import_from_here(module), name, None) if module else None
-        if not module and name not in gymnasium.registry and (offer := ENVIRONMENTS.offered().get(name)):
-            import_from_here(offer.module)
-        spec = EnvSpec(name, own) if gymnasium.Env in getattr(own, "__mro__", ()) else gymnasium.spec(name)
-        creator = None if name.startswith("gagpo/") else creator_of(spec)
-        return _with_seeds(spec) if isinstance(creator, type) and not hasattr(creator, "tasks") else spec
+        spec = _registration(module, name)
+        if name.startswith("gagpo/"):  # has tasks; its module, which may be large, is not imported to find out
+            return spec
+        creator = creator_of(spec)
+        has_tasks = hasattr(creator, "tasks") or not isinstance(creator, type)
+        return spec if has_tasks else _with_seeds(spec)
     except ModuleNotFoundError as error:
         raise UnknownEnvironment(
             f"environment {env_id!r}: {error}; is its folder on PYTHONPATH? If it is a package, install it"
@@ -66,9 +66,9 @@ def find_spec(env_id: str) -> EnvSpec:
     except GagpoError:
         raise
     except gymnasium.error.Error as error:
-        ours = [name for name in gymnasium.registry if name.startswith("gagpo/")]
-        known = ", ".join(sorted([*ours, *ENVIRONMENTS.offered()]))
-        advice = f"known here: {known}, and module:Name-v0 for your own"
+        ids = [name for name in gymnasium.registry if name.startswith("gagpo/")]
+        choices = ", ".join(sorted([*ids, *ENVIRONMENTS.offered()]))
+        advice = f"known here: {choices}, and module:Name-v0 for your own"
         raise UnknownEnvironment(f"environment {env_id!r}: {' '.join(str(error).split())[:200]} ({advice})") from None
     except (Exception, SystemExit) as error:  # other people's code may raise anything
         if is_termination(error):
@@ -78,6 +78,17 @@ def find_spec(env_id: str) -> EnvSpec:
             place = traceback.extract_tb(error.__traceback__)[-1]
             reason += f" ({PurePath(place.filename).name}, line {place.lineno})"
         raise InvalidArgument(f"environment {env_id!r}: its module cannot be imported: {reason}") from error
+
+
+def _registration(module: str, name: str) -> EnvSpec:
+    """The registration of ``name``, after importing ``module`` or the installed package that offers the name."""
+    if module:
+        attribute = getattr(import_from_here(module), name, None)
+        if gymnasium.Env in getattr(attribute, "__mro__", ()):
+            return EnvSpec(name, attribute)
+    elif name not in gymnasium.registry and name in (offers := ENVIRONMENTS.offered()):
+        import_from_here(offers[name].module)
+    return gymnasium.spec(name)
 
 
 def _family(name: str) -> EnvSpec:
@@ -112,15 +123,15 @@ def _with_seeds(spec: EnvSpec) -> EnvSpec:
 
 
 def with_split(env_id: str, kwargs: Mapping[str, Any], split: str | None) -> dict[str, Any]:
-    """``kwargs`` with ``split`` (None: the last one), so that only tasks of this split are loaded.
+    """``kwargs`` with ``split`` (None for the last split), so that only tasks of this split are loaded.
 
-    Unchanged if the environment lacks this split or ``kwargs`` already name one.
+    Unchanged if the environment lacks this split or ``kwargs`` already contain a split.
     """
     creator = maker(env_id)
     splits = getattr(creator, "splits", ())
     split = split or (splits[-1] if splits else None)
-    takes_one = split in splits and "split" in inspect.signature(creator).parameters
-    return {"split": split, **kwargs} if takes_one else dict(kwargs)
+    takes_split = split in splits and "split" in inspect.signature(creator).parameters
+    return {"split": split, **kwargs} if takes_split else dict(kwargs)
 
 
 def markov_key(env_id: str, info: Info | None = None) -> MarkovKey:
@@ -148,13 +159,13 @@ def choosing(env_id: str) -> frozenset[str]:
 
 
 def is_cheap(spec: EnvSpec, kwargs: Kwargs) -> bool:
-    """Whether the environment may be stepped in the caller's process: one of this package that is ``cheap``.
+    """Whether the environment may be stepped in the caller's process: it is ``cheap`` and part of this package.
 
     Declarations of other environments are ignored: one that hangs would take the caller with it.
     """
     creator = creator_of(spec)
-    ours = getattr(creator, "__module__", "").startswith("gagpo.envs.")
-    return ours and bool(getattr(creator, "cheap", lambda _: False)(kwargs))
+    is_trusted = getattr(creator, "__module__", "").startswith("gagpo.envs.")
+    return is_trusted and bool(getattr(creator, "cheap", lambda _: False)(kwargs))
 
 
 def turn_limit(env_id: str, kwargs: Kwargs) -> int | None:
@@ -163,12 +174,12 @@ def turn_limit(env_id: str, kwargs: Kwargs) -> int | None:
     It is ``max_turns`` in ``kwargs``, its default, or the ``max_episode_steps`` of the registration.
     """
     spec = find_spec(env_id)
-    given = {**spec.kwargs, **kwargs}.get("max_turns")
+    max_turns = {**spec.kwargs, **kwargs}.get("max_turns")
     classes = getattr(creator_of(spec), "__mro__", (creator_of(spec),))
-    signatures = (inspect.signature(one).parameters for one in classes if one is not object)
+    signatures = (inspect.signature(cls).parameters for cls in classes if cls is not object)
     defaults = (parameters["max_turns"].default for parameters in signatures if "max_turns" in parameters)
-    found = given or next(defaults, None) or spec.max_episode_steps
-    return found if isinstance(found, int) and found > 0 else None
+    limit = max_turns or next(defaults, None) or spec.max_episode_steps
+    return limit if isinstance(limit, int) and limit > 0 else None
 
 
 def maker(env_id: str) -> Callable[..., object]:
@@ -203,6 +214,8 @@ def portable(spec: EnvSpec) -> str:
                 "move it to the top level of a module, or use workers=0"
             )
         spec.entry_point = f"{module}:{name}"
-    spec.kwargs = {name: portable(one) if isinstance(one, EnvSpec) else one for name, one in spec.kwargs.items()}
+    spec.kwargs = {
+        name: portable(value) if isinstance(value, EnvSpec) else value for name, value in spec.kwargs.items()
+    }
     spec.vector_entry_point = None
     return spec.to_json()

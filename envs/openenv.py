@@ -21,7 +21,7 @@ class ServerFailed(GagpoError):
 
 
 class Session(gymnasium.Env[str, str]):
-    """Plays over a session of its own, through OpenEnv's client.
+    """Runs episodes in one session of the server, through OpenEnv's client.
 
     The observation is the field ``text`` if the server sends no other text, else all fields as JSON. ``truncated``,
     ``success`` and ``valid`` are read from the answer's metadata.
@@ -38,46 +38,50 @@ class Session(gymnasium.Env[str, str]):
             from gagpo.envs.openenv_client import CheckedClient
         except ImportError:
             raise MissingPackage(
-                "playing on an OpenEnv server requires openenv: pip install 'gagpo[openenv]'"
+                "an OpenEnv server requires the package openenv: pip install 'gagpo[openenv]'"
             ) from None
-        self.observation_space, self.action_space = Text(), Text()
-        self.url, self.field = url.rstrip("/"), field
+        self.observation_space = Text()
+        self.action_space = Text()
+        self.url = url.rstrip("/")
+        self.field = field
         client = CheckedClient(self.url, connect_timeout_s=CONNECT_SECONDS, message_timeout_s=ANSWER_SECONDS)
         self._client: Any = client.sync()
         try:
             self._client.connect()
-            self._client.disconnect()  # a server admits few sessions: this one begins with its first episode
+            # A server admits few sessions: reset() opens this one, so that an environment built only to be
+            # inspected does not occupy one.
+            self._client.disconnect()
         except (ConnectionError, TimeoutError) as error:
             raise ServerFailed(f"{self.url} cannot be reached: {first_line(error)}") from None
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[str, Info]:
         super().reset(seed=seed)
         result = self._answer(self._client.reset, **({} if seed is None else {"seed": seed}))
-        return _shown(result.observation), self._info(result)
+        return _as_text(result.observation), self._info(result)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
         result = self._answer(self._client.step, {self.field: action})
         info = self._info(result)
         truncated = bool(info.pop("truncated", False))
-        done = self._flag("done", result.done or False)
-        return _shown(result.observation), self._reward(result.reward), done and not truncated, truncated, info
+        terminated = self._flag("done", result.done or False) and not truncated
+        return _as_text(result.observation), self._reward(result.reward), terminated, truncated, info
 
     def close(self) -> None:
         self._client.close()
 
-    def _answer(self, request: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    def _answer(self, request: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """The result of a request of the client, which assumes that every message has the right shape."""
         try:
-            return request(*arguments, **named)
+            return request(*arguments, **options)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ServerFailed(f"{self.url} sent a message that cannot be read: {first_line(error)}") from None
 
     def _info(self, result: Any) -> Info:
         facts = result.metadata if isinstance(result.metadata, dict) else {}
-        known = {name: self._flag(name, facts[name]) for name in ("truncated", "success", "valid") if name in facts}
+        flags = {name: self._flag(name, facts[name]) for name in ("truncated", "success", "valid") if name in facts}
         actions = result.observation.get("admissible_actions") if isinstance(result.observation, dict) else None
-        listed = isinstance(actions, list) and all(isinstance(action, str) for action in actions)
-        return {**known, "admissible_actions": actions if listed else None}
+        are_texts = isinstance(actions, list) and all(isinstance(action, str) for action in actions)
+        return {**flags, "admissible_actions": actions if are_texts else None}
 
     def _flag(self, name: str, value: object) -> bool:
         if not isinstance(value, bool):
@@ -92,9 +96,10 @@ class Session(gymnasium.Env[str, str]):
         return float(reward)
 
 
-def _shown(seen: object) -> str:
-    if isinstance(seen, dict) and isinstance(seen.get("text"), str) and set(seen) <= {"text", "admissible_actions"}:
-        text = str(seen["text"])
-    else:
-        text = json.dumps(seen, sort_keys=True)
+def _as_text(observation: object) -> str:
+    """The field ``text`` if there is no other text to read, else all fields as JSON."""
+    text = json.dumps(observation, sort_keys=True)
+    if isinstance(observation, dict) and set(observation) <= {"text", "admissible_actions"}:
+        content = observation.get("text")
+        text = content if isinstance(content, str) else text
     return text.encode("utf-8", "replace").decode("utf-8")  # replaces lone surrogates

@@ -7,7 +7,7 @@ from typing import Any
 from openenv import GenericEnvClient
 from openenv.core.client_types import StepResult
 
-MOST_SHOWN = 80  # characters of an answer in an error
+MAX_SHOWN = 80  # characters of an answer in an error
 
 
 class CheckedClient(GenericEnvClient):
@@ -19,5 +19,5 @@ class CheckedClient(GenericEnvClient):
 
     def _parse_result(self, payload: Any) -> StepResult[dict[str, Any]]:
         if not isinstance(payload, dict) or payload.get("observation") is None:
-            raise ValueError(f"data must be an object with an observation (got {payload!a:.{MOST_SHOWN}})")
+            raise ValueError(f"data must be an object with an observation (got {payload!a:.{MAX_SHOWN}})")
         return super()._parse_result(payload)

@@ -1,4 +1,4 @@
-"""Play any other ``gymnasium.Env``: its seeds are tasks, its numbered actions have names, its observations are written.
+"""Wrap any other ``gymnasium.Env``: its seeds become tasks, its numbered actions get names, its observations are text.
 
 Used for every registered environment whose class has no method ``tasks``; see :func:`gagpo.envs.lookup.find_spec`.
 """
@@ -22,9 +22,9 @@ from gagpo.envs.tasks import Task, TaskSet
 SEEDS = {"train": "0-999", "test": "1000-1099"}
 """The tasks where none are given."""
 
-MOST_SEEDS = 100_000  # of a split
-MOST_NUMBERS = 1000  # of an observation
-MOST_TURNS = 1000  # of an environment that declares no limit
+MAX_SEEDS = 100_000  # of a split
+MAX_NUMBERS = 1000  # of an observation
+MAX_TURNS = 1000  # of an environment that declares no limit
 
 NOT_GUARANTEED = (
     "its tasks are seeds: a seed need not fix everything, states are unknown, there is no expert, and an episode "
@@ -43,19 +43,22 @@ def seed_ranges(tasks: Mapping[str, object]) -> dict[str, range]:
     Raises:
         InvalidArgument: a value is not a range, or two splits share a seed.
     """
-    found: dict[str, range] = {}
-    for split, written in tasks.items():
-        match = re.fullmatch(r"(\d{1,10})-(\d{1,10})", str(written))
+    ranges: dict[str, range] = {}
+    for split, value in tasks.items():
+        match = re.fullmatch(r"(\d{1,10})-(\d{1,10})", str(value))
         seeds = range(int(match[1]), int(match[2]) + 1) if match else range(0)
-        if not 0 < len(seeds) <= MOST_SEEDS:
+        if not 0 < len(seeds) <= MAX_SEEDS:
             raise InvalidArgument(
-                f"tasks.{split} must be a range of at most {MOST_SEEDS} seeds, such as 0-999, got {written!r:.40}"
+                f"tasks.{split} must be a range of at most {MAX_SEEDS} seeds, such as 0-999, got {value!r:.40}"
             )
-        for other, known in found.items():
-            if max(seeds[0], known[0]) <= min(seeds[-1], known[-1]):
-                raise InvalidArgument(f"tasks.{split} ({written}) and tasks.{other} share seeds: separate them")
-        found[split] = seeds
-    return found
+        for (
+            other_split,
+            other_seeds,
+        ) in ranges.items():  # ranges overlap if the later start is not after the earlier end
+            if max(seeds[0], other_seeds[0]) <= min(seeds[-1], other_seeds[-1]):
+                raise InvalidArgument(f"tasks.{split} ({value}) and tasks.{other_split} share seeds: separate them")
+        ranges[split] = seeds
+    return ranges
 
 
 class PlainEnv(TextEnv):
@@ -84,7 +87,7 @@ class PlainEnv(TextEnv):
         tasks: Mapping[str, str] | None = None,
         actions: Sequence[str] | None = None,
         split: str | None = None,
-        max_turns: int = MOST_TURNS,
+        max_turns: int = MAX_TURNS,
         expert: bool | str = False,
         render_mode: str | None = None,
         **kwargs: Any,
@@ -105,7 +108,7 @@ class PlainEnv(TextEnv):
         if render_mode and not modes:
             raise InvalidArgument(f"{self.name} cannot be rendered as text: remove environment.kwargs.render_mode")
         self.metadata = {"render_modes": modes}
-        self._names = [" ".join(str(name).split()) for name in actions or _own_names(self.env.unwrapped)]
+        self._names = [" ".join(str(name).split()) for name in actions or _action_names(self.env.unwrapped)]
         self._numbered = not isinstance(self.env.action_space, spaces.Text | Text)
         if not self._numbered:
             self.action_space = self.env.action_space
@@ -119,9 +122,9 @@ class PlainEnv(TextEnv):
 
     def tasks(self, split: str) -> TaskSet:
         if split not in self._tasks:
-            named = ((f"{split}-{seed:07d}", seed) for seed in self._seeds[split])
-            found = [Task(name, split, digest=f"{self.name} {seed}", source=str(seed)) for name, seed in named]
-            self._tasks[split] = TaskSet(split, found)
+            named_seeds = ((f"{split}-{seed:07d}", seed) for seed in self._seeds[split])
+            tasks = [Task(name, split, digest=f"{self.name} {seed}", source=str(seed)) for name, seed in named_seeds]
+            self._tasks[split] = TaskSet(split, tasks)
         return self._tasks[split]
 
     def begin(self, task: Task) -> Outcome:
@@ -139,7 +142,9 @@ class PlainEnv(TextEnv):
             move = int(self.env.action_space.start) + number  # type: ignore[attr-defined]
         observation, reward, terminated, truncated, info = self.env.step(move)
         outcome = self._outcome(observation, info, is_over=bool(terminated or truncated))
-        outcome.reward, outcome.terminated, outcome.truncated = float(reward), bool(terminated), bool(truncated)
+        outcome.reward = float(reward)
+        outcome.terminated = bool(terminated)
+        outcome.truncated = bool(truncated)
         outcome.success = bool(info.get("success", terminated and outcome.reward > 0))
         outcome.valid = bool(info.get("valid", True))
         return outcome
@@ -152,7 +157,8 @@ class PlainEnv(TextEnv):
         if not self._numbered:
             return Outcome(text, admissible_actions=self._names or info.get("admissible_actions"))
         self._admissible = self._names
-        if (mask := info.get("action_mask")) is not None:
+        mask = info.get("action_mask")
+        if mask is not None:
             self._admissible = self._unmasked(mask)
             if not self._admissible and not is_over:
                 raise InvalidArgument(f"{self.name}: info['action_mask'] allows no action, but the episode continues")
@@ -173,37 +179,40 @@ class PlainEnv(TextEnv):
         return [name for name, allowed in zip(self._names, entries, strict=True) if allowed]
 
     def _require_names(self) -> None:
-        """InvalidArgument unless the actions are numbered and each has a name of its own."""
-        space, names = self.env.action_space, self._names
+        """Raise InvalidArgument unless the actions are numbered and have different names."""
+        space = self.env.action_space
+        names = self._names
         if not isinstance(space, spaces.Discrete):
             raise InvalidArgument(f"{self.name}: actions of {space!s:.80} are not supported, only Text and Discrete")
         if len(names) != space.n or len({name.casefold() for name in names}) != len(names):
-            found = f"{len(names)} names are given" if names else "it does not name them"
+            reason = f"{len(names)} names are given" if names else "it does not name them"
             raise InvalidArgument(
-                f"{self.name} has {space.n} numbered actions, and {found}: set environment.kwargs.actions to a list of "
-                f"{space.n} different names, in their order (or -k 'actions=[left, ...]')"
+                f"{self.name} has {space.n} numbered actions, and {reason}: set environment.kwargs.actions to a list "
+                f"of {space.n} different names, in their order (or -k 'actions=[left, ...]')"
             )
 
 
-def _own_names(env: object) -> Iterable[object]:
-    """An environment's names of its numbered actions; empty without any."""
-    if callable(meanings := getattr(env, "get_action_meanings", None)):
+def _action_names(env: object) -> Iterable[object]:
+    """The names that an environment gives its numbered actions: of Atari's method, an enumeration or a list."""
+    meanings = getattr(env, "get_action_meanings", None)
+    if callable(meanings):
         return list(meanings())
-    own = getattr(env, "action_names", None) or getattr(env, "actions", None)
-    if isinstance(own, enum.EnumMeta):
-        members: list[enum.Enum] = list(own)
-        return [one.name for one in sorted(members, key=lambda one: int(one.value))]
-    named = isinstance(own, list | tuple) and all(isinstance(one, str) for one in own)
-    return own if named and own is not None else []
+    names = getattr(env, "action_names", None) or getattr(env, "actions", None)
+    if isinstance(names, enum.EnumMeta):
+        members: list[enum.Enum] = list(names)
+        return [member.name for member in sorted(members, key=lambda member: int(member.value))]
+    are_texts = isinstance(names, list | tuple) and all(isinstance(member, str) for member in names)
+    return names if are_texts and names is not None else []
 
 
 def _require_writable(space: gymnasium.Space[Any], place: str) -> None:
-    """InvalidArgument for observations that are too large for a text, such as images, or of an unknown kind."""
+    """Raise InvalidArgument for observations that are too large for a text, such as images, or of an unknown kind."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        for name, part in space.items() if isinstance(space, spaces.Dict) else enumerate(space):
-            _require_writable(part, f"{place} {name!r}")
+        subspaces = space.items() if isinstance(space, spaces.Dict) else enumerate(space)
+        for name, subspace in subspaces:
+            _require_writable(subspace, f"{place} {name!r}")
     elif isinstance(space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete):
-        if np.prod(space.shape) > MOST_NUMBERS or len(space.shape) > len(_SEPARATORS[-1]):
+        if np.prod(space.shape) > MAX_NUMBERS or len(space.shape) > len(_SEPARATORS[-1]):
             raise InvalidArgument(
                 f"{place} is an array of {space.shape}, too large for a text: wrap the environment, or set "
                 "environment.kwargs.render_mode=ansi if it can render as text"
@@ -228,11 +237,11 @@ def written(observation: object) -> str:
     if isinstance(observation, str):
         return observation
     if isinstance(observation, Mapping):
-        parts = sorted(observation.items(), key=lambda part: not isinstance(part[1], str))
-        texts = {name: written(part) for name, part in parts}
-        return "\n".join(f"{name}:{chr(10) if chr(10) in text else ' '}{text}" for name, text in texts.items())
+        texts_first = sorted(observation.items(), key=lambda item: not isinstance(item[1], str))
+        fields = [(name, written(value)) for name, value in texts_first]
+        return "\n".join(f"{name}:\n{text}" if "\n" in text else f"{name}: {text}" for name, text in fields)
     if isinstance(observation, tuple):
-        return " ".join(written(part) for part in observation)
+        return " ".join(written(value) for value in observation)
     array = np.asarray(observation)
     return _rows(array, _SEPARATORS[array.ndim])
 
@@ -240,4 +249,4 @@ def written(observation: object) -> str:
 def _rows(array: np.ndarray[Any, Any], separators: str) -> str:
     if not separators:
         return f"{array.item():.4g}" if array.dtype.kind == "f" else str(array.item())
-    return separators[0].join(_rows(part, separators[1:]) for part in array)
+    return separators[0].join(_rows(row, separators[1:]) for row in array)

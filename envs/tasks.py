@@ -6,6 +6,7 @@ Two runs evaluated the same problems exactly when the hashes of their splits agr
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -53,13 +54,13 @@ def in_environment(env: str, name: str) -> str:
 
 
 def split_task(name: str) -> tuple[str, str]:
-    """Split a name of :func:`in_environment` into environment and own name.
+    """Split a name of :func:`in_environment` into the environment's name and the task's.
 
     >>> split_task("maths.sum-3")
     ('maths', 'sum-3')
     """
-    env, _, own = name.partition(".")
-    return env, own
+    env, _, task = name.partition(".")
+    return env, task
 
 
 class TaskSet:
@@ -78,8 +79,8 @@ class TaskSet:
         self._tasks = sorted(tasks, key=lambda task: task.id)
         self._index = {task.id: i for i, task in enumerate(self._tasks)}
         if len(self._index) != len(self._tasks):
-            seen: set[str] = set()
-            double = next(task.id for task in self._tasks if task.id in seen or seen.add(task.id))  # type: ignore[func-returns-value]
+            pairs = itertools.pairwise(self._tasks)  # sorted, so equal ids are neighbours
+            double = next(task.id for task, following in pairs if task.id == following.id)
             raise InvalidArgument(f"split {split!r} holds task {double!r} twice; task ids must be unique")
 
     @property

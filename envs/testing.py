@@ -37,9 +37,9 @@ class CorridorEnv(TextEnv):
         return "left" if self.place > self.door else "right"
 
     def _look(self, valid: bool = True) -> Outcome:
-        there = self.place == self.door
+        at_door = self.place == self.door
         text = f"You stand at {self.place}. Go to door {self.door}."
-        return Outcome(text, float(there), there, there, valid, f"{self.place}>{self.door}", ["left", "right"])
+        return Outcome(text, float(at_door), at_door, at_door, valid, f"{self.place}>{self.door}", ["left", "right"])
 
 
 class SleepyEnv(CorridorEnv):

@@ -17,7 +17,7 @@ from gymnasium.vector.utils import create_shared_memory, read_from_shared_memory
 from gagpo.envs.base import Text
 
 _LENGTH_BYTES = 8  # before the text of each environment
-_MOST_CHARACTERS = 1_000_000  # of a text, where the space allows more
+_MAX_CHARACTERS = 1_000_000  # of a text, where the space allows more
 _CODING = ("utf-8", "surrogatepass")
 
 
@@ -53,7 +53,8 @@ class SharedTexts(Sequence[str]):
 
     def write(self, place: int, text: str) -> None:
         """Raises ValueError for a text that is longer than the memory of its environment."""
-        row, data = self._rows[place], text.encode(*_CODING)
+        row = self._rows[place]
+        data = text.encode(*_CODING)
         if _LENGTH_BYTES + len(data) > len(row):
             raise ValueError(
                 f"an observation of {len(text):,} characters does not fit into the shared memory: call "
@@ -80,4 +81,4 @@ def _write(space: Text, index: int, value: str, shared_memory: Any) -> None:
 
 def _row_bytes(space: Text) -> int:
     """Memory of one environment: a length, and up to 4 bytes of UTF-8 for each character; a multiple of 8."""
-    return _LENGTH_BYTES * (1 + (min(space.max_length, _MOST_CHARACTERS) + 1) // 2)
+    return _LENGTH_BYTES * (1 + (min(space.max_length, _MAX_CHARACTERS) + 1) // 2)

@@ -27,12 +27,12 @@ from gagpo.settings.derived import RECIPE, refuse_other
 from gagpo.settings.derived import recipe as settings_of
 from gagpo.sft.demonstrations import (
     LABEL,
+    demonstration_tasks,
     expert_episodes,
-    hasty_episodes,
-    play,
+    imperfect_episodes,
     rephrase,
+    run_episodes,
     sft_of,
-    shown_tasks,
 )
 from gagpo.sft.fit import fit
 from gagpo.sft.rows import PROMPT, SKIPPED, store_rows, tokenized_rows
@@ -111,14 +111,14 @@ def _variant(
 ) -> list[Episode]:
     """The demonstrations in one variant of the environment, the ``number``-th."""
     settings, sft, extras = recipe.settings, sft_of(recipe.settings), recipe.extras
-    names = shown_tasks(settings, make_env(settings.only_environment.environment.id, kwargs), count)
+    names = demonstration_tasks(settings, make_env(settings.only_environment.environment.id, kwargs), count)
     hasty, corrected = round((sft.mistakes or 0.0) * len(names)), round(extras.corrected * len(names))
     agent = StubbornExpert(sft.noise, extras.stubborn)
     label = f"{LABEL} {number}" if number else LABEL
     kept = expert_episodes(settings, kwargs, agent, names[hasty + corrected :], f"{label} True", finished)
-    kept += hasty_episodes(settings, kwargs, agent, names[:hasty], f"{label} hasty", finished)
+    kept += imperfect_episodes(settings, kwargs, agent, names[:hasty], f"{label} hasty", finished)
     if corrected:
-        kept += play(
+        kept += run_episodes(
             settings,
             {**kwargs, "expert": True},
             learner(recipe, kwargs),

@@ -1,7 +1,7 @@
 """Check whether an environment keeps the contract that training and evaluation rely on.
 
-    for finding in check("gagpo/Math-v0"):
-        print(finding.name, finding.ok, finding.detail)
+    for result in check("gagpo/Math-v0"):
+        print(result.name, result.ok, result.detail)
 
 Every check runs, even if others fail.
 """
@@ -21,19 +21,19 @@ from gagpo.base.tables import Table
 from gagpo.envs.arguments import require_arguments
 from gagpo.envs.base import Kwargs
 from gagpo.envs.check.promises import PROMISES
-from gagpo.envs.check.subject import Broken, Doubtful, NotJudged, Subject
+from gagpo.envs.check.subject import CheckFailed, CheckWarning, NotApplicable, Subject
 from gagpo.envs.pool.wire import describe, plain
 
 LOGGER = "gagpo.envs"
 
 
 @dataclass
-class Finding:
+class CheckResult:
     """The result of one check.
 
     detail: one line: numbers if ``ok``, else what is wrong and where.
     judged: False if the check does not apply to this environment; ``detail`` then gives the reason, and ``ok`` is True.
-    warning: the contract is kept, but a result may not mean what it seems to; ``detail`` explains, and ``ok`` is True.
+    warning: the environment passes, but results may mislead; ``detail`` says why, and ``ok`` is True.
     """
 
     name: str
@@ -60,10 +60,10 @@ def check(
     seed: int = 0,
     deadline: float = 300.0,
     only: Iterable[str] = (),
-) -> list[Finding]:
+) -> list[CheckResult]:
     """Run the checks of ``env_id``.
 
-    episodes: number of episodes in each check that plays.
+    episodes: number of episodes in each check that runs some.
     deadline: time limit of each check, in seconds.
     only: names of the checks to run; by default, all.
 
@@ -74,55 +74,60 @@ def check(
     """
     if episodes < 1:
         raise InvalidArgument(f"episodes must be at least 1, got {episodes}")
-    wanted = set(only) or set(PROMISES)
-    if unknown := sorted(wanted - set(PROMISES)):
-        raise InvalidArgument(f"unknown check {unknown[0]!r}; choose from {', '.join(PROMISES)}")
+    names = set(only) or set(PROMISES)
+    unknown_names = sorted(names - set(PROMISES))
+    if unknown_names:
+        raise InvalidArgument(f"unknown check {unknown_names[0]!r}; choose from {', '.join(PROMISES)}")
     require_arguments(env_id, env_kwargs)
     subject = Subject(env_id, plain(dict(env_kwargs or {}), "env_kwargs"), episodes, seed, deadline)
-    findings = []
-    with _remembering_warnings() as warnings:
+    results = []
+    with _recorded_warnings() as warnings:
         for name, promise in PROMISES.items():
-            if name in wanted:
-                findings.append(_examined(name, promise, subject))
-                if name == "construction" and not findings[-1].ok:
+            if name in names:
+                results.append(_run_check(name, promise, subject))
+                if name == "construction" and not results[-1].ok:
                     break
-    _add_warnings(findings, warnings)
-    return findings
+    _add_warnings(results, warnings)
+    return results
 
 
-def _examined(name: str, promise: Callable[[Subject], str], subject: Subject) -> Finding:
-    """The result of one check: any exception of the environment is a finding."""
-    begin = time.perf_counter()
-    ok = warning = False
-    judged = True
+def _run_check(name: str, promise: Callable[[Subject], str], subject: Subject) -> CheckResult:
+    """The result of one check. Any exception that the environment raises makes it fail."""
+    result = CheckResult(name, ok=True, detail="", seconds=0.0)
+    start_time = time.perf_counter()
     try:
         with _time_limit(subject.deadline):
-            ok, detail = True, promise(subject)
-    except Broken as error:
-        detail = str(error)
-    except Doubtful as error:
-        ok, warning, detail = True, True, str(error)
-    except NotJudged as error:
-        ok, judged, detail = True, False, f"not judged: {error}"
+            result.detail = promise(subject)
+    except CheckFailed as error:
+        result.ok = False
+        result.detail = str(error)
+    except CheckWarning as error:
+        result.warning = True
+        result.detail = str(error)
+    except NotApplicable as error:
+        result.judged = False
+        result.detail = f"not judged: {error}"
     except MissingPackage:
         raise
     except (Exception, SystemExit) as error:
         if is_termination(error):
             raise
-        ok, detail = False, describe(error)
-    return Finding(name, ok, detail, time.perf_counter() - begin, judged, warning)
+        result.ok = False
+        result.detail = describe(error)
+    result.seconds = time.perf_counter() - start_time
+    return result
 
 
 @contextmanager
-def _remembering_warnings() -> Iterator[list[str]]:
+def _recorded_warnings() -> Iterator[list[str]]:
     """The warnings that the environments of this package log in the block, such as the rows that they skip."""
     messages: list[str] = []
 
-    class Remembering(logging.Handler):
+    class Recorder(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             messages.append(record.getMessage())
 
-    handler = Remembering(logging.WARNING)
+    handler = Recorder(logging.WARNING)
     logging.getLogger(LOGGER).addHandler(handler)
     try:
         yield messages
@@ -130,35 +135,39 @@ def _remembering_warnings() -> Iterator[list[str]]:
         logging.getLogger(LOGGER).removeHandler(handler)
 
 
-def _add_warnings(findings: list[Finding], messages: list[str]) -> None:
-    """Add them to the finding about tasks."""
-    for finding in findings:
-        if finding.name == "tasks" and finding.ok and messages:
-            finding.warning = True
-            finding.detail = "; ".join([finding.detail, *dict.fromkeys(messages)])
+def _add_warnings(results: list[CheckResult], messages: list[str]) -> None:
+    """Add the messages to the result about tasks."""
+    for result in results:
+        if result.name == "tasks" and result.ok and messages:
+            result.warning = True
+            result.detail = "; ".join([result.detail, *dict.fromkeys(messages)])
 
 
-def table(findings: list[Finding]) -> Table:
-    """The findings as a table for the terminal."""
-    rows = [[found.verdict, found.name, found.detail, f"{found.seconds:.1f}"] for found in findings]
+def table(results: list[CheckResult]) -> Table:
+    """The results as a table for the terminal."""
+    rows = [[result.verdict, result.name, result.detail, f"{result.seconds:.1f}"] for result in results]
     styles = {"ok": "green", "NO": "bold red", "!": "bold yellow", "?": "yellow"}
     return Table(["", "check", "what was seen", "seconds"], rows, words=(0, 1, 2), styles=styles)
 
 
 @contextmanager
 def _time_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError in the body after ``seconds``; has no effect outside the main thread."""
+    """Raise TimeoutError in the body after ``seconds``.
+
+    An alarm signal interrupts even an environment that waits in a system call. Python delivers signals to the main
+    thread only, so there is no limit in other threads.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def ring(*_: object) -> None:
+    def raise_timeout(*_: object) -> None:
         raise TimeoutError(f"took more than {seconds:g} s")
 
-    before = signal.signal(signal.SIGALRM, ring)
+    previous_handler = signal.signal(signal.SIGALRM, raise_timeout)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, previous_handler)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 
 from gagpo.envs.base import Info
-from gagpo.envs.check.subject import NotJudged, Start, Subject, require, walk
+from gagpo.envs.check.subject import NotApplicable, Start, Subject, require, walk
 
 ANSWER = re.compile(r"(?i)(^|_)(answer|gold|solution|target|label|walkthrough|expert|ground_truth)")
 HIDDEN = re.compile(r"(?i)^(state|state_key|admissible_actions|admissible_commands)$")
@@ -19,10 +19,10 @@ _FEWEST_EPISODES = 3  # a short answer may be part of a question by chance, but 
 
 def leaks(subject: Subject) -> str:
     """Check that no observation contains the state key, all admissible actions, or the answer."""
-    number = 0
+    num_observations = 0
     with closing(subject.make()) as env:
         starts = subject.starts(env)
-        answered: list[Start] = []  # episodes whose first observation contains their answer
+        starts_with_answer: list[Start] = []  # episodes whose first observation contains their answer
         has_secrets = False  # whether info has anything to look for
         for start in starts:
             for turn, (_, (observation, *_, info)) in enumerate(itertools.islice(walk(env, start), 6)):
@@ -34,28 +34,31 @@ def leaks(subject: Subject) -> str:
                 answers = [value for name, value in info.items() if ANSWER.search(name)]
                 has_secrets |= bool(any(answers) or info.get("state") or info.get("admissible_actions"))
                 if turn == 0 and any(_contains(text, value) for value in answers):
-                    answered.append(start)
-                number += 1
-        everywhere = len(answered) == len(starts) and len(starts) >= _FEWEST_EPISODES
+                    starts_with_answer.append(start)
+                num_observations += 1
+        everywhere = len(starts_with_answer) == len(starts) and len(starts) >= _FEWEST_EPISODES
         require(not everywhere, f"every first observation contains the answer from info, such as {starts[0].name}")
     if not has_secrets:
-        raise NotJudged("info has no state, admissible actions or answer to look for in observations")
-    return f"{number} observations do not show the state key, the answer or all admissible actions"
+        raise NotApplicable("info has no state, admissible actions or answer to look for in observations")
+    return f"{num_observations} observations do not show the state key, the answer or all admissible actions"
 
 
 def _require_hidden(text: str, info: Info, where: str) -> None:
     """Fail if ``text`` contains the state key or all admissible actions."""
-    state, actions = info.get("state"), info.get("admissible_actions")
+    state = info.get("state")
+    actions = info.get("admissible_actions")
     if isinstance(state, str) and len(state) >= 8:
         require(state not in text, f"{where}: the observation contains the state key {state[:40]!r}")
     if actions and len(actions) >= _FEWEST_ACTIONS:
-        shown = all(str(action) in text for action in actions)
-        require(not shown, f"{where}: the observation lists all {len(actions)} admissible actions")
+        lists_all = all(str(action) in text for action in actions)
+        require(not lists_all, f"{where}: the observation lists all {len(actions)} admissible actions")
 
 
 def _contains(text: str, answer: object) -> bool:
     """Whether ``text`` contains ``answer`` as whole words."""
-    words = str(answer).strip() if isinstance(answer, str | int | float) and not isinstance(answer, bool) else ""
+    if isinstance(answer, bool) or not isinstance(answer, str | int | float):
+        return False
+    words = str(answer).strip()
     return bool(words) and re.search(rf"(?<!\w){re.escape(words)}(?!\w)", text) is not None
 
 

@@ -9,36 +9,36 @@ from typing import Any
 import gymnasium
 
 from gagpo.envs.base import Info, MarkovKey
-from gagpo.envs.check.subject import NotJudged, Start, Subject, contrast, line, require, sampled_action
+from gagpo.envs.check.subject import NotApplicable, Start, Subject, contrast, line, require, sampled_action
 
-_TRIES = 6  # per task
+_EPISODES = 6  # per task
 _TURNS = 30
-_CHOICES = 3  # actions to choose from in a state, so that some are tried twice
+_CHOICES = 3  # actions to choose from in a state: so few that some are repeated
 
 
 def markov(subject: Subject) -> str:
-    """Play every task several times and compare the results of equal actions at equal keys."""
+    """Run several episodes of each task and compare the results of equal actions at equal keys."""
     with closing(subject.make()) as env:
         declared: MarkovKey | None = getattr(env.unwrapped, "markov_key", None)
         require(declared in (None, "observation", "state"), f"markov_key is {declared!r}, not 'observation' or 'state'")
         pairs = compared = 0
         for start in subject.starts(env):
-            seen: dict[tuple[str, str], str] = {}
-            for number in range(_TRIES):
-                for key, action, result in _play(env, start, declared, number):
-                    before = seen.setdefault((key, action), result)
-                    compared += before is not result
+            results: dict[tuple[str, str], str] = {}
+            for attempt in range(_EPISODES):
+                for key, action, result in _play(env, start, declared, attempt):
+                    previous_result = results.setdefault((key, action), result)
+                    compared += previous_result is not result  # setdefault returns ``result`` itself for a new pair
                     where = f"{start.name}: at {declared or 'state'} {key[:40]!r}, {action[:40]!r} has two results"
-                    require(before == result, f"{where}: {contrast(before, result)}")
-            pairs += len(seen)
+                    require(previous_result == result, f"{where}: {contrast(previous_result, result)}")
+            pairs += len(results)
     if not pairs:
-        raise NotJudged("it has no state and declares no markov_key: credit by states uses observations")
+        raise NotApplicable("it has no state and declares no markov_key: credit by states uses observations")
     return f"by {declared or 'state'}: {pairs} pairs of key and action, {compared} repeated with equal results"
 
 
-def _play(env: gymnasium.Env, start: Start, declared: MarkovKey | None, number: int) -> list[tuple[str, str, str]]:
+def _play(env: gymnasium.Env, start: Start, declared: MarkovKey | None, attempt: int) -> list[tuple[str, str, str]]:
     """The key, action and result of each turn; without a declared key, turns that have none are left out."""
-    rng = random.Random(f"{start.name} {number}")
+    rng = random.Random(f"{start.name} {attempt}")
     observation, info = env.reset(seed=start.seed, options=start.options)
     turns = []
     for _ in range(_TURNS):

@@ -1,7 +1,7 @@
 """The promises of an environment, each with a function that checks it.
 
-A function returns what it saw. It raises :class:`Broken` if the promise is not kept, :class:`NotJudged` if it does not
-apply to this environment, and :class:`Doubtful` for a warning.
+A function returns what it observed. It raises :class:`CheckFailed` if the promise is not kept, :class:`NotApplicable`
+if it does not apply to this environment, and :class:`CheckWarning` for a warning.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from gagpo.envs.check.fresh_process import call
 from gagpo.envs.check.leaks import leaks
 from gagpo.envs.check.markov import markov
 from gagpo.envs.check.subject import (
-    Broken,
-    Doubtful,
+    CheckFailed,
+    CheckWarning,
     Start,
     StepResult,
     Subject,
@@ -86,48 +86,62 @@ def _gymnasium(subject: Subject) -> str:
 
 
 def _tasks(subject: Subject) -> str:
-    with closing(subject.make()) as env, closing(subject.make()) as other:
-        splits, again = subject.splits(env), subject.splits(other)
-    seen = []
+    with closing(subject.make()) as env, closing(subject.make()) as other_env:
+        splits = subject.splits(env)
+        other_splits = subject.splits(other_env)
+    summaries = []
     for split, tasks in splits.items():
         ids = [task.id for task in tasks]
         require(ids == sorted(set(ids)), f"the task ids of split {split!r} are not sorted, or not unique")
         require(all(task.split == split for task in tasks), f"a task of split {split!r} names another split")
-        require(tasks.hash == again[split].hash, f"split {split!r} has a different hash in another instance")
-        seen.append(f"{split}: {len(ids)} tasks, {tasks.hash}")
+        require(tasks.hash == other_splits[split].hash, f"split {split!r} has a different hash in another instance")
+        summaries.append(f"{split}: {len(ids)} tasks, {tasks.hash}")
     require(any(len(tasks) for tasks in splits.values()), f"every split is empty. {next(iter(splits.values())).advice}")
-    return "; ".join(seen)
+    return "; ".join(summaries)
 
 
 def _disjoint(subject: Subject) -> str:
     with closing(subject.make()) as env:
         splits = subject.splits(env)
-    for (one, first), (two, second) in itertools.combinations(splits.items(), 2):
-        shared = {task.id for task in first} & {task.id for task in second}
-        require(not shared, f"{one} and {two} share {len(shared)} tasks, such as {min(shared, default='')!r}")
-        contents = {task.digest: task.id for task in first if task.digest}
-        twins = [(contents[task.digest], task.id) for task in second if task.digest in contents]
-        require(not twins, f"{one} and {two} share {len(twins)} contents with different ids, such as {twins[:1]}")
-    without = sum(not task.digest for tasks in splits.values() for task in tasks)
-    seen = [f"{', '.join(splits)}: no id and no digest twice"]
-    if without:
-        seen.append(f"{without} tasks have no digest")
-    return judge("; ".join(seen), beginnings(subject, splits))
+    for (first_name, first_tasks), (second_name, second_tasks) in itertools.combinations(splits.items(), 2):
+        shared = {task.id for task in first_tasks} & {task.id for task in second_tasks}
+        require(
+            not shared, f"{first_name} and {second_name} share {len(shared)} tasks, such as {min(shared, default='')!r}"
+        )
+        contents = {task.digest: task.id for task in first_tasks if task.digest}
+        equal_contents = [(contents[task.digest], task.id) for task in second_tasks if task.digest in contents]
+        require(
+            not equal_contents,
+            f"{first_name} and {second_name} share {len(equal_contents)} contents with different ids, such as "
+            f"{equal_contents[:1]}",
+        )
+    num_without_digest = sum(not task.digest for tasks in splits.values() for task in tasks)
+    summaries = [f"{', '.join(splits)}: no id and no digest twice"]
+    if num_without_digest:
+        summaries.append(f"{num_without_digest} tasks have no digest")
+    return judge("; ".join(summaries), beginnings(subject, splits))
 
 
 def _exact_task(subject: Subject) -> str:
     with closing(subject.make()) as env:
         starts = [start._replace(seed=subject.seed) for start in subject.starts(env)]
-        first: dict[Start, tuple[object, object]] = {}
+        first_result: dict[Start, tuple[object, object]] = {}
         for attempt in range(2):
             for start in starts if attempt else reversed(starts):
                 observation, info = env.reset(seed=start.seed, options=start.options)
-                named, asked = (info.get("task"), info.get("split")), (start.task.id, start.task.split)
-                require(named == asked, f"asked for {asked[0]!r} of {asked[1]}, info says {named}")
-                seen = (observation, info.get("state"))
-                before = first.setdefault(start, seen)
-                require(seen == before, f"{start.name} starts in two ways with one seed: {contrast(before, seen)}")
-                for _ in range(3):  # to leave traces
+                requested_task = (start.task.id, start.task.split)
+                info_task = (info.get("task"), info.get("split"))
+                require(
+                    info_task == requested_task,
+                    f"asked for {requested_task[0]!r} of {requested_task[1]}, info says {info_task}",
+                )
+                result_of_reset = (observation, info.get("state"))
+                previous = first_result.setdefault(start, result_of_reset)
+                require(
+                    result_of_reset == previous,
+                    f"{start.name} starts in two ways with one seed: {contrast(previous, result_of_reset)}",
+                )
+                for _ in range(3):  # a few turns, whose traces the next reset must remove
                     result = env.step(random_action(env, info, random.Random(start.name)))
                     info = result[4]
                     if result[2] or result[3]:
@@ -139,21 +153,27 @@ def _exact_task(subject: Subject) -> str:
 def _processes(subject: Subject) -> str:
     with closing(subject.make()) as env:
         starts = subject.starts(env)
-        here = [random_play(env, start) for start in starts]
-    number = sum(map(len, here))
+        local_transcripts = [random_play(env, start) for start in starts]
+    number = sum(map(len, local_transcripts))
     plan = [[start.task.id, start.seed] for start in starts]
     for hash_seed in (1, 2):
         arguments = (subject.portable_spec, subject.kwargs, plan)
-        there = call("gagpo.envs.check.subject:transcripts", *arguments, timeout=subject.deadline, hash_seed=hash_seed)
-        _compare(starts, here, there, "in another process")
+        remote_transcripts = call(
+            "gagpo.envs.check.subject:transcripts", *arguments, timeout=subject.deadline, hash_seed=hash_seed
+        )
+        _compare(starts, local_transcripts, remote_transcripts, "in another process")
     return f"{number} results equal in 3 processes with different hash seeds"
 
 
-def _compare(starts: list[Start], here: list[list[str]], there: list[list[str]], place: str) -> None:
-    for start, one, two in zip(starts, here, there, strict=True):
-        for turn, (line, other) in enumerate(itertools.zip_longest(one, two, fillvalue="(nothing)")):
+def _compare(
+    starts: list[Start], local_transcripts: list[list[str]], remote_transcripts: list[list[str]], place: str
+) -> None:
+    for start, local_lines, remote_lines in zip(starts, local_transcripts, remote_transcripts, strict=True):
+        for turn, (local_line, remote_line) in enumerate(
+            itertools.zip_longest(local_lines, remote_lines, fillvalue="(nothing)")
+        ):
             where = f"{start.name}, seed {start.seed}, turn {turn} differs {place}"
-            require(line == other, f"{where}: {contrast(line, other)}")
+            require(local_line == remote_line, f"{where}: {contrast(local_line, remote_line)}")
 
 
 def _expert(subject: Subject) -> str:
@@ -166,7 +186,7 @@ def _expert(subject: Subject) -> str:
         late: list[str] = []  # tasks that the expert does not solve within the turn limit
         for task in subject.sample(env):
             _, info = env.reset(seed=subject.seed, options={"task": task.id})
-            # Without an action at the first task, there is no expert; without one later, the expert has failed.
+            # Without an action at the first task, there is no expert. Without an action later, the expert has failed.
             if info.get("expert_action") is None and not solved and not late:
                 return "none: info['expert_action'] is None"
             success, truncated, length = _follow_expert(env, info, task.id)
@@ -185,15 +205,18 @@ def _follow_expert(env: gymnasium.Env, info: Info, task_id: str) -> tuple[bool, 
     while True:
         action = info.get("expert_action")
         require(action is not None, f"the expert gives up task {task_id!r} after {info.get('turn')} turns")
-        for part in separate(str(action)):  # one step per call
-            _, _, terminated, truncated, info = env.step(part)
+        for call_text in separate(str(action)):  # one step per call
+            _, _, terminated, truncated, info = env.step(call_text)
             turns += 1
             if terminated or truncated:
                 return bool(info["success"]), truncated, turns
 
 
 def _require_solved_later(env: gymnasium.Env, subject: Subject, late: list[str]) -> None:
-    """Raise Doubtful if the expert solves these tasks with more turns, else Broken: the limit may be the user's."""
+    """Raise CheckWarning if the expert solves these tasks with more turns, else CheckFailed.
+
+    The limit may be the user's choice, which is not a fault of the environment.
+    """
     inner: Any = env.unwrapped
     limit = getattr(inner, "max_turns", 0)
     require(limit > 0, f"the expert does not solve task {late[0]!r}")
@@ -201,7 +224,7 @@ def _require_solved_later(env: gymnasium.Env, subject: Subject, late: list[str])
     for task_id in late:
         _, info = env.reset(seed=subject.seed, options={"task": task_id})
         require(_follow_expert(env, info, task_id)[0], f"the expert does not solve task {task_id!r}")
-    raise Doubtful(
+    raise CheckWarning(
         f"the expert needs more than max_turns={limit} turns for {len(late)} of the sampled tasks, such as "
         f"{late[0]!r}: raise max_turns, or expect an agent to fail there, too"
     )
@@ -212,8 +235,8 @@ def _chance(subject: Subject) -> str:
         starts = subject.starts(env)
         solved = 0
         for start in starts:
-            *_, (_, last) = walk(env, start)
-            solved += bool(last[4]["success"])
+            *_, (_, result) = walk(env, start)
+            solved += bool(result[4]["success"])
     require(solved < len(starts), f"random actions solve all {len(starts)} tasks: nothing is left to learn")
     return f"random actions solve {solved} of {len(starts)} tasks"
 
@@ -258,28 +281,28 @@ def _require_reset_needed(env: gymnasium.Env, when: str) -> None:
         result = f"raises {describe(error)}"
     else:
         result = "returns"
-    raise Broken(f"step() {when} {result} instead of raising gymnasium.error.ResetNeeded")
+    raise CheckFailed(f"step() {when} {result} instead of raising gymnasium.error.ResetNeeded")
 
 
 def _unknown_task(subject: Subject) -> str:
     with closing(subject.make()) as env:
-        known = subject.sample(env)[0].id
-        wanted = known + "-no-such-task"
+        known_id = subject.sample(env)[0].id
+        unknown_id = known_id + "-no-such-task"
         try:
-            env.reset(seed=subject.seed, options={"task": wanted})
+            env.reset(seed=subject.seed, options={"task": unknown_id})
         except (KeyError, ValueError) as error:
             message = str(error)
         else:
-            raise Broken(f"the unknown task {wanted!r} raises no error")
-        require(wanted[:200] in message, f"the error does not name the unknown task: {message[:200]!r}")
-        env.reset(seed=subject.seed, options={"task": known})
+            raise CheckFailed(f"the unknown task {unknown_id!r} raises no error")
+        require(unknown_id[:200] in message, f"the error does not name the unknown task: {message[:200]!r}")
+        env.reset(seed=subject.seed, options={"task": known_id})
     return message[:200]
 
 
 def _close(subject: Subject) -> str:
-    for started in (False, True):
+    for after_reset in (False, True):
         env = subject.make()
-        if started:
+        if after_reset:
             env.reset(seed=subject.seed)
         for _ in range(3):
             env.close()
@@ -322,7 +345,7 @@ def _check_result(result: StepResult, turn: int, where: str) -> None:
     try:
         json.dumps(info, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise Broken(f"{where}: info cannot be written as JSON: {error}") from None
+        raise CheckFailed(f"{where}: info cannot be written as JSON: {error}") from None
 
 
 PROMISES: dict[str, Callable[[Subject], str]] = {

@@ -1,4 +1,4 @@
-"""The environment under test: how it is built, where its episodes start, and random play."""
+"""The environment under test: how it is built, where its episodes start, and random episodes."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ StepResult = tuple[Any, Any, Any, Any, Info]
 """What ``step()`` returned, before any check."""
 
 
-class Broken(AssertionError):
+class CheckFailed(AssertionError):
     """The environment does not keep a promise."""
 
 
-class Doubtful(Exception):
+class CheckWarning(Exception):
     """The promise is kept as far as it can be checked; the message says why a result may still mislead."""
 
 
-class NotJudged(Exception):
+class NotApplicable(Exception):
     """A promise does not apply to this environment; the message gives the reason."""
 
 
@@ -57,7 +57,7 @@ class Subject:
 
     name: its id.
     kwargs: arguments of its constructor.
-    episodes: number of tasks to play in each check.
+    episodes: number of tasks in each check.
     seed: for the choice of tasks and for their episodes.
     deadline: time limit of each check, in seconds.
     """
@@ -68,9 +68,9 @@ class Subject:
     seed: int
     deadline: float
 
-    def make(self, **more: object) -> gymnasium.Env:
+    def make(self, **overrides: object) -> gymnasium.Env:
         """Build the environment; raises TypeError if it does not accept the arguments."""
-        return gymnasium.make(find_spec(self.name), disable_env_checker=True, **{**self.kwargs, **more})
+        return gymnasium.make(find_spec(self.name), disable_env_checker=True, **{**self.kwargs, **overrides})
 
     @property
     def portable_spec(self) -> str:
@@ -83,7 +83,7 @@ class Subject:
         return {split: env.unwrapped.tasks(split) for split in names}  # type: ignore[attr-defined]
 
     def sample(self, env: gymnasium.Env) -> list[Task]:
-        """The tasks to play: always the same ones, from all splits in turn."""
+        """The tasks of the checks: always the same, from all splits in turn."""
         shuffled = []
         for split, tasks in self.splits(env).items():
             choice = list(tasks)
@@ -93,14 +93,14 @@ class Subject:
         return list(itertools.islice(turns, self.episodes))
 
     def starts(self, env: gymnasium.Env) -> list[Start]:
-        """The starts of the episodes to play."""
+        """The starts of the episodes of the checks."""
         return [Start(task, self.seed + i) for i, task in enumerate(self.sample(env))]
 
 
 def require(condition: object, complaint: str) -> None:
-    """Raise :class:`Broken` with ``complaint`` unless ``condition`` is true."""
+    """Raise :class:`CheckFailed` with ``complaint`` unless ``condition`` is true."""
     if not condition:
-        raise Broken(complaint)
+        raise CheckFailed(complaint)
 
 
 def random_action(env: gymnasium.Env, info: Info, rng: random.Random) -> object:
@@ -124,7 +124,7 @@ def sampled_action(env: gymnasium.Env, info: Info, rng: random.Random, choices: 
 
 
 def walk(env: gymnasium.Env, start: Start) -> Iterator[tuple[Any, StepResult]]:
-    """Play a random episode; yields each action with what ``step()`` returned, beginning with the reset."""
+    """Run a random episode; yields each action with the result of ``step()``, beginning with the reset."""
     rng = random.Random(f"{start.task.id}{start.seed}")
     observation, info = env.reset(seed=start.seed, options=start.options)
     yield "", (observation, 0.0, False, False, info)
@@ -135,7 +135,7 @@ def walk(env: gymnasium.Env, start: Start) -> Iterator[tuple[Any, StepResult]]:
         info = result[4]
         if result[2] or result[3]:
             return
-    raise Broken(f"{start.name} did not end within {LONGEST_EPISODE} random actions: give it a turn limit")
+    raise CheckFailed(f"{start.name} did not end within {LONGEST_EPISODE} random actions: give it a turn limit")
 
 
 def transcripts(spec: str, kwargs: Kwargs, plan: list[tuple[str, int]]) -> list[list[str]]:
@@ -145,7 +145,7 @@ def transcripts(spec: str, kwargs: Kwargs, plan: list[tuple[str, int]]) -> list[
 
 
 def random_play(env: gymnasium.Env, start: Start, turns: int = 30) -> list[str]:
-    """At most ``turns`` turns of random play; one line per turn, with action, observation, reward, flags and info."""
+    """At most ``turns`` random turns, one line each: action, observation, reward, flags and info."""
     steps = itertools.islice(walk(env, start), turns + 1)
     return [line(action, *result) for action, result in steps]
 
@@ -160,9 +160,13 @@ def _to_json(value: object) -> object:
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else repr(value)
 
 
-def contrast(one: object, two: object, width: int = 60) -> str:
+def contrast(first: object, second: object, width: int = 60) -> str:
     """Excerpts from the first difference on."""
-    left, right = str(one), str(two)
-    place = next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
-    begin = max(0, place - 20)
-    return f"{left[begin : begin + width]!r} and {right[begin : begin + width]!r}"
+    first_text = str(first)
+    second_text = str(second)
+    position = next(
+        (i for i, (a, b) in enumerate(zip(first_text, second_text, strict=False)) if a != b),
+        min(len(first_text), len(second_text)),
+    )
+    start = max(0, position - 20)
+    return f"{first_text[start : start + width]!r} and {second_text[start : start + width]!r}"

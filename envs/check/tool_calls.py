@@ -44,25 +44,27 @@ def tool_calls(subject: Subject) -> str:
             except (TypeError, ValueError) as error:
                 require(False, f"the schema of tool {tool.name} is not plain JSON: {error}")
         (start, *_) = subject.starts(env)
-        rng, answered = random.Random(subject.seed), 0
+        rng = random.Random(subject.seed)
+        num_answered = 0
         env.reset(seed=start.seed, options=start.options)
-        for name, action in [*WRONG.items(), *((tool.name, call) for tool in tools for call in _calls(tool, rng))]:
+        calls = [(tool.name, call) for tool in tools for call in _calls(tool, rng)]
+        for name, action in [*WRONG.items(), *calls]:
             try:
                 *_, terminated, truncated, info = env.step(action)
             except Exception as error:
                 require(False, f"the call {action[:80]!a} breaks it: {describe(error)}")
-            answered += 1
+            num_answered += 1
             if name in WRONG:
                 require(not info.get("valid", True), f"{name} ({action[:80]!a}) is called a valid action")
                 require(not info.get("success"), f"{name} as a call solves {start.name}")
             if terminated or truncated:
                 env.reset(seed=start.seed, options=start.options)
-    return f"{', '.join(names)}: {answered} calls are answered, {len(WRONG)} of them not valid calls"
+    return f"{', '.join(names)}: {num_answered} calls are answered, {len(WRONG)} of them not valid calls"
 
 
 def _calls(tool: Tool, rng: random.Random) -> list[str]:
     """Some calls that may fit, one without arguments, one with an unknown argument, one with wrong types."""
     fitting = [tool.sample(np.random.default_rng(rng.getrandbits(32))) for _ in range(_SAMPLES)]
-    strange = ToolCall(tool.name, {**fitting[0].arguments, "no_such_argument": None})
-    other = ToolCall(tool.name, {name: [{"a": None}] for name in fitting[0].arguments})
-    return [call.text for call in (*fitting, ToolCall(tool.name), strange, other)]
+    unknown_argument = ToolCall(tool.name, {**fitting[0].arguments, "no_such_argument": None})
+    mistyped = ToolCall(tool.name, {name: [{"a": None}] for name in fitting[0].arguments})
+    return [call.text for call in (*fitting, ToolCall(tool.name), unknown_argument, mistyped)]

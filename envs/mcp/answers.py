@@ -8,20 +8,20 @@ from typing import Any
 
 from gagpo.envs.base import Outcome
 
-MOST_ANSWER = 20_000  # characters of an answer
+MAX_ANSWER = 20_000  # characters of an answer
 
 
 def answer_of(result: Any) -> Outcome:
-    """The result of ``tools/call``: its parts, one per line, and ``structuredContent`` if no part is text.
+    """The result of ``tools/call``: its content blocks, one per line, and ``structuredContent`` if no block is text.
 
-    A part that is not text, such as an image or a link, is a short mark in brackets.
+    A block that is not text, such as an image or a link, becomes a short mark in brackets.
     """
-    if not hasattr(result, "content"):  # the server asks the user, and there is none
+    if not hasattr(result, "content"):  # the server asks the user a question, and there is no user
         return Outcome("the tool asks for further input, which is not supported", valid=False)
-    parts = list(map(_shown, result.content))
-    if result.structured_content is not None and not any(_has_text(part) for part in result.content):
-        parts.append(json.dumps(result.structured_content, ensure_ascii=False))
-    return Outcome(_bounded("\n".join(parts)), valid=not result.is_error)
+    lines = list(map(_block_text, result.content))
+    if result.structured_content is not None and not any(_has_text(content_block) for content_block in result.content):
+        lines.append(json.dumps(result.structured_content, ensure_ascii=False))
+    return Outcome(_bounded("\n".join(lines)), valid=not result.is_error)
 
 
 def with_content(message: Any) -> Any:
@@ -40,30 +40,31 @@ def rejection_of(error: Any) -> Outcome:
     return Outcome(_bounded(": ".join(parts)), valid=False)
 
 
-def _shown(part: Any) -> str:
-    if part.type == "text":
-        return str(part.text)
-    if part.type == "resource" and hasattr(part.resource, "text"):
-        return str(part.resource.text)
-    return f"[{' '.join([part.type.replace('_', ' '), *_facts(part)])}]"
+def _block_text(block: Any) -> str:
+    if block.type == "text":
+        return str(block.text)
+    if block.type == "resource" and hasattr(block.resource, "text"):
+        return str(block.resource.text)
+    return f"[{' '.join([block.type.replace('_', ' '), *_block_facts(block)])}]"
 
 
-def _facts(part: Any) -> Iterator[str]:
-    """What a mark says about a part: the name, address and media type that it has."""
-    about = getattr(part, "resource", part)
+def _block_facts(block: Any) -> Iterator[str]:
+    """The name, address and media type of a block, as far as it has them."""
+    described = getattr(block, "resource", block)
     for name in ("name", "uri", "mime_type"):
-        if value := getattr(about, name, None):
+        value = getattr(described, name, None)
+        if value:
             yield " ".join(str(value).split())
 
 
-def _has_text(part: Any) -> bool:
-    text = getattr(getattr(part, "resource", part), "text", None)
+def _has_text(block: Any) -> bool:
+    text = getattr(getattr(block, "resource", block), "text", None)
     return isinstance(text, str) and bool(text.strip())
 
 
 def _bounded(text: str) -> str:
     """Valid Unicode of a limited length."""
     text = text.encode(errors="replace").decode()
-    if len(text) <= MOST_ANSWER:
+    if len(text) <= MAX_ANSWER:
         return text
-    return f"{text[:MOST_ANSWER]}\n[{len(text) - MOST_ANSWER:,} more characters]"
+    return f"{text[:MAX_ANSWER]}\n[{len(text) - MAX_ANSWER:,} more characters]"

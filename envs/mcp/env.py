@@ -19,7 +19,7 @@ from gagpo.envs.tasks import Task, TaskSet
 from gagpo.envs.tools import Arguments, CallError, Tool, ToolCall
 from gagpo.envs.tools.env import ToolEnv
 
-MOST_STARTS = 3  # of the server in one episode, after which the environment is broken
+MAX_STARTS = 3  # of the server in one episode, after which the environment is broken
 
 
 class _Answer(Arguments):
@@ -39,8 +39,8 @@ class MCPEnv(ToolEnv):
     tasks: a JSONL file; see :func:`gagpo.envs.mcp.questions.read_questions`.
     start_seconds: deadline for the start of the server.
     call_seconds: deadline for a call. A late call is invalid, and the server is restarted.
-    environment: names of further environment variables that the server gets, such as the one with its API key; a list,
-        or one text with commas.
+    environment: names of further environment variables that the server gets, such as that of its API key; a list, or
+        one text with commas.
     """
 
     packages: ClassVar[Mapping[str, str]] = {"mcp": "gagpo[mcp]"}
@@ -67,21 +67,22 @@ class MCPEnv(ToolEnv):
             if not 0 < seconds <= 3600:
                 raise InvalidArgument(f"{name} must be above 0 and at most 3600 seconds, got {seconds!r}")
         names = environment.replace(",", " ").split() if isinstance(environment, str) else list(environment)
-        if missing := [name for name in names if not isinstance(name, str) or name not in os.environ]:
-            raise InvalidArgument(
-                f"environment: the variable {missing[0]!r:.80} is not set; export it, or leave it out"
-            )
-        self.command, self.environment = tuple(words), tuple(names)
-        self.start_seconds, self.call_seconds = start_seconds, call_seconds
+        unset = [name for name in names if not isinstance(name, str) or name not in os.environ]
+        if unset:
+            raise InvalidArgument(f"environment: the variable {unset[0]!r:.80} is not set; export it, or leave it out")
+        self.command = tuple(words)
+        self.environment = tuple(names)
+        self.start_seconds = start_seconds
+        self.call_seconds = call_seconds
         self._tasks, self._questions = read_questions(tasks)
         self._server: ToolServer | None = None
 
     @functools.cached_property
     def tools(self) -> tuple[Tool, ...]:  # type: ignore[override]
-        listed = listed_tools(self.command, self.start_seconds, self.environment)
-        if any(tool.name == ANSWER.name for tool in listed):
+        server_tools = listed_tools(self.command, self.start_seconds, self.environment)
+        if any(tool.name == ANSWER.name for tool in server_tools):
             raise InvalidArgument(f"the server has a tool {ANSWER.name}: that name is reserved for the answer")
-        return (*listed, ANSWER)
+        return (*server_tools, ANSWER)
 
     def tasks(self, split: str) -> TaskSet:
         if split not in self._tasks:
@@ -90,7 +91,8 @@ class MCPEnv(ToolEnv):
 
     def begin(self, task: Task) -> Outcome:
         self.question: ToolQuestion = self._questions[task.id]
-        self._starts, self._shown = 0, 0
+        self._num_starts = 0
+        self._num_calls = 0  # that the server answered
         self._end()
         return Outcome(self.question.text)
 
@@ -99,23 +101,23 @@ class MCPEnv(ToolEnv):
             solved = self.is_solved(self.question, arguments.text)
             text = "That is right." if solved else "That is not right."
             return Outcome(text, float(solved), terminated=True, success=solved)
-        server = self._started()
+        server = self._running_server()
         try:
             outcome = server.call(tool, arguments, self.call_seconds)
         except ServerError as error:
             self._end()
             raise CallError(f"{tool} gave no answer, and its server starts anew: {error}") from None
-        self._shown += 1
+        self._num_calls += 1
         return outcome
 
-    def is_solved(self, question: ToolQuestion, said: str) -> bool:
-        """Whether the answer ``said`` is right."""
-        return same_answer(question.answer, said)
+    def is_solved(self, question: ToolQuestion, answer: str) -> bool:
+        """Whether ``answer`` is right."""
+        return same_answer(question.answer, answer)
 
     def expert_action(self) -> str | None:
         """The calls of the task's row, then its answer."""
-        if self._shown < len(self.question.calls):
-            name, arguments = self.question.calls[self._shown]
+        if self._num_calls < len(self.question.calls):
+            name, arguments = self.question.calls[self._num_calls]
             return ToolCall(name, dict(arguments)).text
         return ToolCall(ANSWER.name, {"text": self.question.answer}).text
 
@@ -123,15 +125,16 @@ class MCPEnv(ToolEnv):
         self._end()
         super().close()
 
-    def _started(self) -> ToolServer:
+    def _running_server(self) -> ToolServer:
         if self._server is None:
-            if self._starts == MOST_STARTS:
-                raise ServerError(f"the server had to be started {MOST_STARTS} times in one episode")
+            if self._num_starts == MAX_STARTS:
+                raise ServerError(f"the server had to be started {MAX_STARTS} times in one episode")
             self._server = ToolServer(self.command, self.start_seconds, self.environment)
-            self._starts += 1
+            self._num_starts += 1
         return self._server
 
     def _end(self) -> None:
-        server, self._server = getattr(self, "_server", None), None
+        server = getattr(self, "_server", None)  # missing if the constructor failed
+        self._server = None
         if server is not None:
             server.close()

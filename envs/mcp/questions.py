@@ -75,36 +75,40 @@ def read_questions(path: str | Path) -> tuple[dict[str, TaskSet], dict[str, Tool
         calls = tuple((call.name, call.arguments) for call in row.calls)
         questions[name] = ToolQuestion(row.question, str(row.answer), calls)
     advice = f"{path} has no such row: add rows, or give them a split"
-    return {split: TaskSet(split, found, advice) for split, found in tasks.items()}, questions
+    return {split: TaskSet(split, split_tasks, advice) for split, split_tasks in tasks.items()}, questions
 
 
-def same_answer(gold: str, said: str) -> bool:
+def same_answer(gold: str, answer: str) -> bool:
     """Whether two answers are the same number, or the same words except for case and spaces.
 
     >>> same_answer("12", " 12.0 "), same_answer("Paris", "paris"), same_answer("12", "12 cm")
     (True, True, False)
     """
-    one, two = (" ".join(text.casefold().split()) for text in (gold, said))
-    if one == two:
+    gold_words = " ".join(gold.casefold().split())
+    answer_words = " ".join(answer.casefold().split())
+    if gold_words == answer_words:
         return True
-    numbers = _number(one), _number(two)
-    return None not in numbers and numbers[0] == numbers[1]
+    gold_number = _number(gold_words)
+    return gold_number is not None and gold_number == _number(answer_words)
 
 
 def _row(line: str, where: str) -> _Row:
     try:
         return _Row.model_validate(json.loads(line))
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        key = ".".join(map(str, first["loc"]))
-        raise InvalidArgument(f"{where}: {sentence(f'key {key!r:.80}', in_words(first['msg']))}") from None
+        problem = error.errors(include_url=False, include_input=False)[0]
+        key = ".".join(map(str, problem["loc"]))
+        raise InvalidArgument(f"{where}: {sentence(f'key {key!r:.80}', in_words(problem['msg']))}") from None
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"{where}: not a JSON object ({first_line(error)})") from None
 
 
 def _number(text: str) -> Decimal | None:
+    """The number that ``text`` consists of; None for other texts, and for numbers too large to compare cheaply."""
+    if len(text) >= 64:
+        return None
     try:
-        found = Decimal(text.replace(",", "")) if len(text) < 64 else None
+        number = Decimal(text.replace(",", ""))
     except InvalidOperation:
         return None
-    return found if found is not None and found.is_finite() and abs(found.adjusted()) < 1000 else None
+    return number if number.is_finite() and abs(number.adjusted()) < 1000 else None

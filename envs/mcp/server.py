@@ -1,4 +1,13 @@
-"""An MCP server as a child process, with a deadline for every operation."""
+"""An MCP server as a child process, with a deadline for every operation.
+
+The ``mcp`` package is asynchronous, and environments are not. So each :class:`ToolServer` runs an event loop in a
+thread, in which one task (:meth:`ToolServer._converse`) owns the process and the session. Three more tasks move bytes:
+from the server's output to the session, from the session to the server's input, and standard error.
+
+Who waits for whom: the environment's thread waits for futures of that loop, each with a deadline; a server that misses
+one is closed and cannot be used again. The loop waits for the server without a deadline: ``close`` kills the process,
+which ends all these waits.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +32,10 @@ from gagpo.envs.base import Outcome
 from gagpo.envs.mcp.answers import answer_of, rejection_of, with_content
 from gagpo.envs.tools import Tool
 
-MOST_LINE = 4 * 2**20  # bytes of a message
-MOST_TOOLS, MOST_SCHEMA = 64, 20_000  # tools of a server, characters of a tool's description and schema
-MOST_LAST_WORDS = 300  # characters of the server's last words, for an error
+MAX_LINE = 4 * 2**20  # bytes of a message
+MAX_TOOLS = 64  # of a server
+MAX_SCHEMA = 20_000  # characters of a tool's description and schema, which are part of every prompt
+MAX_LAST_WORDS = 300  # characters of the server's last words, for an error
 _INHERITED = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER", "VIRTUAL_ENV")
 _PAGES = 20  # of a list of tools
 _END_SECONDS = 5.0  # for killed processes and threads to end
@@ -59,21 +69,22 @@ class ToolServer:
         self._name = repr(" ".join(command)[:200])
         self._process: asyncio.subprocess.Process | None = None
         self._session: Any = None
-        self._closing = asyncio.Event()
-        self._silent = False  # the server has closed its output, so an error is not its answer
-        self._words = bytearray()  # the last bytes of standard error, and of standard output what is not a message
+        self._close_requested = asyncio.Event()
+        self._output_closed = False  # by the server: an error of the session is then not the server's answer
+        self._last_output = bytearray()  # the end of standard error and of other lines than messages on standard output
         self._stderr_ended = asyncio.Event()
         self._loop = asyncio.new_event_loop()
-        self._looping = threading.Thread(target=self._loop.run_forever, name="mcp", daemon=True)
-        self._looping.start()
-        listed: Future[Sequence[Any]] = Future()
-        self._talk = asyncio.run_coroutine_threadsafe(self._converse(listed), self._loop)
+        self._loop_thread = threading.Thread(target=self._loop.run_forever, name="mcp", daemon=True)
+        self._loop_thread.start()
+        tools_future: Future[Sequence[Any]] = Future()
+        self._conversation = asyncio.run_coroutine_threadsafe(self._converse(tools_future), self._loop)
         try:
-            self.tools = [_tool(one) for one in self._result(listed, start_seconds, "start")]
+            self.tools = [_tool(server_tool) for server_tool in self._result(tools_future, start_seconds, "start")]
             names = [tool.name for tool in self.tools]
-            if len(names) > MOST_TOOLS:
-                raise ServerError(f"the MCP server {self._name} has more than {MOST_TOOLS} tools")
-            if double := next((name for name in names if names.count(name) > 1), None):
+            if len(names) > MAX_TOOLS:
+                raise ServerError(f"the MCP server {self._name} has more than {MAX_TOOLS} tools")
+            double = next((name for name in names if names.count(name) > 1), None)
+            if double:
                 raise ServerError(f"the MCP server {self._name} lists the tool {double!r} twice")
         except BaseException:
             self.close()
@@ -100,7 +111,7 @@ class ToolServer:
             return answer_of(await self._session.call_tool(name, arguments, allow_input_required=True))
         except MCPError as error:
             # The package raises the same error for a lost connection, with a code that servers use as well.
-            if self._silent:
+            if self._output_closed:
                 await self._settle()
                 raise
             return rejection_of(error)
@@ -109,13 +120,14 @@ class ToolServer:
         """Kill the server and everything it started; idempotent."""
         if self._loop.is_closed():
             return
+        # The event alone would do for an idle server. The kill ends calls that it has not answered.
         self._kill()
-        self._loop.call_soon_threadsafe(self._closing.set)
+        self._loop.call_soon_threadsafe(self._close_requested.set)
         with suppress(Exception):
-            self._talk.result(_END_SECONDS)
+            self._conversation.result(_END_SECONDS)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._looping.join(_END_SECONDS)
-        if not self._looping.is_alive():
+        self._loop_thread.join(_END_SECONDS)
+        if not self._loop_thread.is_alive():
             self._loop.close()
 
     def _kill(self) -> None:
@@ -123,19 +135,19 @@ class ToolServer:
             with suppress(OSError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
-    def _result(self, work: Future[T], seconds: float, what: str) -> T:
+    def _result(self, future: Future[T], seconds: float, task: str) -> T:
         """The result of ``work``; any error becomes a ServerError."""
         try:
-            return work.result(seconds)
+            return future.result(seconds)
         except TookTooLong:
-            work.cancel()
-            late = f"the MCP server {self._name} did not {what} within {seconds:g} s"
-            raise ServerError(f"{late}{self._last_words()}") from None
+            future.cancel()
+            message = f"the MCP server {self._name} did not {task} within {seconds:g} s"
+            raise ServerError(f"{message}{self._last_words()}") from None
         except Exception as error:
-            ended = self._process.returncode if self._process is not None else None
+            status = self._process.returncode if self._process is not None else None
             inner = error.exceptions[0] if isinstance(error, ExceptionGroup) else error
-            state = f"it ended with status {ended}" if ended is not None else first_line(inner)
-            raise ServerError(f"the MCP server {self._name} did not {what}: {state}{self._last_words()}") from None
+            state = first_line(inner) if status is None else f"it ended with status {status}"
+            raise ServerError(f"the MCP server {self._name} did not {task}: {state}{self._last_words()}") from None
 
     async def _settle(self) -> None:
         """Give a silent server a moment to end and its last words to arrive; its children may keep its pipes open."""
@@ -147,60 +159,50 @@ class ToolServer:
 
     def _last_words(self) -> str:
         """The end of what the server wrote besides messages, for an error; '' if it wrote nothing."""
-        text = bytes(self._words).decode(errors="replace")
+        text = bytes(self._last_output).decode(errors="replace")
         words = "".join(letter if letter.isprintable() else " " for letter in text).split()
-        return f"; its last words: {' '.join(words)[-MOST_LAST_WORDS:]}" if words else ""
+        return f"; its last words: {' '.join(words)[-MAX_LAST_WORDS:]}" if words else ""
 
-    async def _converse(self, listed: Future[Sequence[Any]]) -> None:
-        """Start the server and keep its session open until :meth:`close`, in one task as its scopes require."""
+    async def _converse(self, tools_future: Future[Sequence[Any]]) -> None:
+        """Start the server and keep its session open until :meth:`close`.
+
+        One task does all of it, because anyio's cancel scopes must be left by the task that entered them.
+        """
         import anyio
         from mcp.shared.message import SessionMessage
-        from mcp.types import PaginatedRequestParams
 
         from gagpo.envs.mcp.session import LenientSession
 
-        heard, hearing = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-        saying, said = anyio.create_memory_object_stream[SessionMessage](0)
+        incoming_sender, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        outgoing, outgoing_receiver = anyio.create_memory_object_stream[SessionMessage](0)
         pumps: list[asyncio.Task[None]] = []
         try:
-            program, *arguments = self.command
-            self._process = process = await asyncio.create_subprocess_exec(
-                *(interpreter.command(*arguments) if program == "python" else self.command),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                env=self._variables,
-                start_new_session=True,
-                limit=MOST_LINE,
-            )
-            if self._closing.is_set():  # while it started
+            self._process = process = await self._start()
+            if self._close_requested.is_set():  # close() was called while the process started, and could not kill it
                 self._kill()
             pumps = [
                 asyncio.create_task(work)
-                for work in (self._listen(process, heard), _speak(process, said), self._read_stderr(process))
+                for work in (
+                    self._listen(process, incoming_sender),
+                    _speak(process, outgoing_receiver),
+                    self._read_stderr(process),
+                )
             ]
-            async with LenientSession(hearing, saying) as session:
+            async with LenientSession(incoming, outgoing) as session:
                 await session.initialize()
-                tools = []
-                cursor: str | None = None
-                for _ in range(_PAGES):
-                    page = await session.list_tools(params=PaginatedRequestParams(cursor=cursor) if cursor else None)
-                    tools += page.tools
-                    cursor = page.next_cursor
-                    if not cursor or len(tools) > MOST_TOOLS:
-                        break
+                tools = await _list_tools(session)
                 self._session = session
-                listed.set_result(tools)
-                await self._closing.wait()
+                tools_future.set_result(tools)
+                await self._close_requested.wait()
         except Exception as error:
-            if self._silent:
+            if self._output_closed:
                 await self._settle()
-            if listed.set_running_or_notify_cancel():
-                listed.set_exception(error)
+            if tools_future.set_running_or_notify_cancel():
+                tools_future.set_exception(error)
         finally:
             for pump in pumps:
                 pump.cancel()
-            for stream in (heard, hearing, saying, said):
+            for stream in (incoming_sender, incoming, outgoing, outgoing_receiver):
                 stream.close()
             self._kill()
             if self._process is not None:
@@ -208,13 +210,25 @@ class ToolServer:
                 await self._process.wait()
                 await asyncio.sleep(0)  # for the pipes to close
 
-    async def _listen(self, process: asyncio.subprocess.Process, heard: Any) -> None:
-        """Pass on the server's messages; kill it for a line of more than ``MOST_LINE`` bytes."""
+    async def _start(self) -> asyncio.subprocess.Process:
+        program, *arguments = self.command
+        return await asyncio.create_subprocess_exec(
+            *(interpreter.command(*arguments) if program == "python" else self.command),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=self._variables,
+            start_new_session=True,  # a process group of its own, which _kill ends with all that the server started
+            limit=MAX_LINE,
+        )
+
+    async def _listen(self, process: asyncio.subprocess.Process, incoming_sender: Any) -> None:
+        """Pass on the server's messages; kill it for a line of more than ``MAX_LINE`` bytes."""
         from mcp.shared.message import SessionMessage
         from mcp.types import jsonrpc_message_adapter
 
         assert process.stdout is not None
-        with suppress(OSError), closing(heard):
+        with suppress(OSError), closing(incoming_sender):
             try:
                 while line := await process.stdout.readline():
                     try:
@@ -222,16 +236,16 @@ class ToolServer:
                     except ValueError:  # not a message: often the reason why a server ends
                         self._keep(line)
                         continue
-                    await heard.send(SessionMessage(with_content(message)))
+                    await incoming_sender.send(SessionMessage(with_content(message)))
             except ValueError:  # the line is too long
                 self._kill()
             finally:
-                self._silent = True  # before the session learns of the end, which fails the pending calls
+                self._output_closed = True  # before the stream closes, at which the session fails the pending calls
 
     def _keep(self, piece: bytes) -> None:
         """Remember the end of what the server writes besides messages."""
-        self._words += piece[-4 * MOST_LAST_WORDS :]
-        del self._words[: -4 * MOST_LAST_WORDS]
+        self._last_output += piece[-4 * MAX_LAST_WORDS :]
+        del self._last_output[: -4 * MAX_LAST_WORDS]
 
     async def _read_stderr(self, process: asyncio.subprocess.Process) -> None:
         """Read all that the server writes on standard error, so that it never blocks, and keep the end."""
@@ -243,23 +257,38 @@ class ToolServer:
             self._stderr_ended.set()
 
 
-async def _speak(process: asyncio.subprocess.Process, said: Any) -> None:
+async def _list_tools(session: Any) -> list[Any]:
+    """The tools of a server, which lists them in pages; a server that never ends its list is cut off."""
+    from mcp.types import PaginatedRequestParams
+
+    tools: list[Any] = []
+    cursor: str | None = None
+    for _ in range(_PAGES):
+        page = await session.list_tools(params=PaginatedRequestParams(cursor=cursor) if cursor else None)
+        tools += page.tools
+        cursor = page.next_cursor
+        if not cursor or len(tools) > MAX_TOOLS:
+            break
+    return tools
+
+
+async def _speak(process: asyncio.subprocess.Process, outgoing_receiver: Any) -> None:
     assert process.stdin is not None
     with suppress(OSError):
-        async for message in said:
+        async for message in outgoing_receiver:
             line = message.message.model_dump_json(by_alias=True, exclude_unset=True) + "\n"
             process.stdin.write(line.encode())
             await process.stdin.drain()
 
 
-def _tool(listed: Any) -> Tool:
+def _tool(server_tool: Any) -> Tool:
     """A listed tool as a :class:`Tool`; its description is shown to a model, so its length is limited."""
-    description = str(listed.description or "")
-    size = len(description) + len(json.dumps(listed.input_schema))
-    if size > MOST_SCHEMA:
-        raise ServerError(f"tool {listed.name!r:.80} has a description of more than {MOST_SCHEMA:,} characters")
+    description = str(server_tool.description or "")
+    size = len(description) + len(json.dumps(server_tool.input_schema))
+    if size > MAX_SCHEMA:
+        raise ServerError(f"tool {server_tool.name!r:.80} has a description of more than {MAX_SCHEMA:,} characters")
     try:
-        return Tool(listed.name, description, {"type": "object", **listed.input_schema})
+        return Tool(server_tool.name, description, {"type": "object", **server_tool.input_schema})
     except InvalidArgument as error:
         raise ServerError(f"a tool of the MCP server cannot be used: {error}") from None
 

@@ -4,8 +4,15 @@ The training process may hold a model, threads and an unguarded ``__main__``, so
 imported again. It starts one small process, which imports the environment's module, runs its ``preload`` and forks
 workers on request. Workers start in milliseconds and share what was loaded.
 
-When the pool's process ends, the fork server kills all workers and everything they started. It also kills a worker
-whose children take too much memory.
+Who ends whom: the fork server exits when the pool closes its pipe, or when its parent process id changes because the
+pool's process died. It then kills all workers and everything they started. The system kills the workers if the fork
+server dies first (``PR_SET_DEATHSIG``). Processes that a worker leaves behind are re-parented to the fork server, which
+is their subreaper, and killed with the next order that ends a worker. It also kills a worker whose children take too
+much memory.
+
+Who waits for whom: the pool waits for an answer to an order that kills, at most ``_ANSWER_SECONDS``, and for nothing
+when it forks: the new worker answers on its own connection. The fork server waits for orders, and wakes up for the
+memory watchdog.
 """
 
 from __future__ import annotations
@@ -35,11 +42,12 @@ from gagpo.envs.pool.output import CapturedOutput
 from gagpo.envs.pool.wire import TOKEN_BYTES, describe, plain
 from gagpo.envs.pool.worker import maker, serve
 
-_ORDER = struct.Struct(f"<cI{TOKEN_BYTES}s")  # operation, number of the worker, token of a new one
+_ORDER = struct.Struct(f"<cI{TOKEN_BYTES}s")  # b"f" to fork or b"k" to kill, number of the worker, token of a new one
 _STATUS = struct.Struct("<i?")  # exit code of a worker, and whether the fork server killed it for its memory
 _WATCH_SECONDS = 0.25  # between checks of the workers' memory
-_WATCH_SHARE = 4  # how many times as long as a check the next one waits at least
-_ANSWER_SECONDS = 30.0
+_WATCH_PAUSE_FACTOR = 4  # the least pause between two checks, relative to the time of a check
+_ANSWER_SECONDS = 30.0  # for the fork server to take its settings, or to kill a worker
+# One thread each: a pool has about as many workers as the machine has cores.
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -66,11 +74,11 @@ class ForkServer:
         scratch: str = "",
     ):
         self._settings = (spec, kwargs, memory_limit_mb, scratch)
-        given = os.environ if variables is None else variables
+        inherited = os.environ if variables is None else variables
         self._child = Child(
             "gagpo.envs.pool.fork_server:main",
             # One hash seed, so that the order of sets is the same in every worker and run.
-            variables={**dict.fromkeys(_THREADS, "1"), "PYTHONHASHSEED": "0", **given},
+            variables={**dict.fromkeys(_THREADS, "1"), "PYTHONHASHSEED": "0", **inherited},
         )
         self._output = CapturedOutput(name_of(spec))
 
@@ -92,14 +100,14 @@ class ForkServer:
         Raises ForkServerLost.
         """
         control = self.start().socket
-        ours, theirs = socket.socketpair()
-        with theirs:
+        pool_end, worker_end = socket.socketpair()
+        with worker_end:  # closed here after sending: the worker's copy must be the last, so that its death is an EOF
             try:
-                socket.send_fds(control, [_ORDER.pack(b"f", number, token)], [theirs.fileno()])
+                socket.send_fds(control, [_ORDER.pack(b"f", number, token)], [worker_end.fileno()])
             except OSError as error:
-                ours.close()
+                pool_end.close()
                 raise ForkServerLost(f"the process that starts workers has ended ({error})") from None
-        return ours
+        return pool_end
 
     def kill(self, number: int) -> str:
         """Kill worker ``number`` and everything it started, and describe how it ended; raises ForkServerLost."""
@@ -117,7 +125,8 @@ class ForkServer:
             return "killed: with its children it took more memory than its limit"
         if code >= 0:
             return f"exit status {code}"
-        return f"signal {signal.Signals(-code).name}" if -code in set(signal.Signals) else f"signal {-code}"
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)
+        return f"signal {name}"
 
     def close(self) -> None:
         """End the fork server and all workers; the next fork starts another. Idempotent."""
@@ -130,9 +139,9 @@ class ForkServer:
 
 def main(pipe: Pipe) -> None:
     """Run the fork server until the pool's process closes the ``pipe`` or dies."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the pool ends this process
     guard.adopt_orphans()
-    pool = os.getppid()
+    pool_process = os.getppid()
     try:
         text, kwargs, limit, scratch = pipe.receive()
     except EOFError:
@@ -140,32 +149,33 @@ def main(pipe: Pipe) -> None:
     spec = EnvSpec.from_json(text)
     failure = _preload(spec, kwargs)
     gc.collect()
-    gc.freeze()  # collections in the workers must not touch shared pages
-    watch = _MemoryWatch(limit)
-    workers: dict[int, int] = {}
+    gc.freeze()  # a collection in a worker would write to the pages it shares with the others, and copy them
+    watchdog = _MemoryWatchdog(limit)
+    workers: dict[int, int] = {}  # process id by number
     try:
-        while os.getppid() == pool:
-            ready, _, _ = select.select([pipe.socket], [], [], watch.patience())
-            watch.look_if_due(workers)  # also while orders come without a pause
-            if not ready:
+        while os.getppid() == pool_process:  # the timeout also bounds how late the pool's death is noticed
+            readable, _, _ = select.select([pipe.socket], [], [], watchdog.seconds_left())
+            watchdog.check_if_due(workers)  # also while orders come without a pause
+            if not readable:
                 continue
             order, descriptors, _, _ = socket.recv_fds(pipe.socket, _ORDER.size, 1)
-            if len(order) < _ORDER.size:
+            if len(order) < _ORDER.size:  # the pool closed the pipe
                 return
-            what, number, token = _ORDER.unpack(order)
-            if what == b"k":
+            operation, number, token = _ORDER.unpack(order)
+            if operation == b"k":
                 code = guard.end(workers.pop(number)) if number in workers else 0
-                guard.end_strays(workers.values())
-                pipe.socket.sendall(_STATUS.pack(code, watch.killed(number)))
+                guard.end_strays(workers.values())  # processes of ended workers, which this process has adopted
+                pipe.socket.sendall(_STATUS.pack(code, watchdog.was_killed(number)))
                 continue
             with socket.socket(fileno=descriptors[0]) as connection:
-                os.set_inheritable(connection.fileno(), False)
-                server = os.getpid()
+                os.set_inheritable(connection.fileno(), False)  # a program that an environment starts must not get it
+                fork_server = os.getpid()
                 process = os.fork()
                 if process == 0:
                     pipe.close()
-                    guard.die_with_parent(server)
+                    guard.die_with_parent(fork_server)
                     _run_worker(connection, token, spec, kwargs, failure, limit)
+                # Parent and child both set the group: a kill that comes before the child has run must find it.
                 with suppress(OSError):
                     os.setpgid(process, process)
                 workers[number] = process
@@ -179,40 +189,41 @@ def main(pipe: Pipe) -> None:
             remove(scratch)
 
 
-class _MemoryWatch:
+class _MemoryWatchdog:
     """Kills workers that take too much memory with their children; the system limits only single processes."""
 
     def __init__(self, limit_mb: int | None):
-        self._seconds = 1.0 if limit_mb is None else _WATCH_SECONDS
-        self._most = None if limit_mb is None else (limit_mb << 20) + guard.resident_memory(os.getpid())
-        self._killed: set[int] = set()
-        self._due = time.monotonic() + self._seconds
+        self._seconds = 1.0 if limit_mb is None else _WATCH_SECONDS  # the fork server checks for its parent as often
+        # What the fork server has loaded is shared with every worker, and does not count.
+        self._max_bytes = None if limit_mb is None else (limit_mb << 20) + guard.resident_memory(os.getpid())
+        self._killed_workers: set[int] = set()
+        self._next_check = time.monotonic() + self._seconds
 
-    def patience(self) -> float:
-        """Seconds until the next look."""
-        return max(0.0, self._due - time.monotonic())
+    def seconds_left(self) -> float:
+        """Seconds until the next check."""
+        return max(0.0, self._next_check - time.monotonic())
 
-    def look_if_due(self, workers: Mapping[int, int]) -> None:
+    def check_if_due(self, workers: Mapping[int, int]) -> None:
         """Check all workers unless that was done a moment ago."""
-        begin = time.monotonic()
-        if begin < self._due:
+        start = time.monotonic()
+        if start < self._next_check:
             return
-        if self._most is not None:
-            self._look(workers, self._most)
+        if self._max_bytes is not None:
+            self._check(workers, self._max_bytes)
         # Hundreds of workers with many children take long to check: orders get most of the time.
-        self._due = time.monotonic() + max(self._seconds, _WATCH_SHARE * (time.monotonic() - begin))
+        self._next_check = time.monotonic() + max(self._seconds, _WATCH_PAUSE_FACTOR * (time.monotonic() - start))
 
-    def _look(self, workers: Mapping[int, int], most: int) -> None:
+    def _check(self, workers: Mapping[int, int], max_bytes: int) -> None:
         for number, process in workers.items():
-            if number not in self._killed and guard.resident_memory(process) > most:
-                self._killed.add(number)
+            if number not in self._killed_workers and guard.resident_memory(process) > max_bytes:
+                self._killed_workers.add(number)
                 guard.kill(process)  # reaped when the pool asks for its status
 
-    def killed(self, number: int) -> bool:
-        """Whether it killed worker ``number``; forgets the worker."""
-        if killed := number in self._killed:
-            self._killed.remove(number)
-        return killed
+    def was_killed(self, number: int) -> bool:
+        """Whether this watchdog killed worker ``number``, whose number is then free for another process."""
+        was_killed = number in self._killed_workers
+        self._killed_workers.discard(number)
+        return was_killed
 
 
 def _preload(spec: EnvSpec, kwargs: Kwargs) -> str:
@@ -242,7 +253,8 @@ def _run_worker(
         guard.adopt_orphans()
         if limit is not None:
             guard.limit_memory(limit)
-        # A fork made by an environment must not answer for the worker, nor hide its end.
+        # A fork made by an environment must not answer for the worker. It must not keep the connection open either:
+        # the pool would not see the end of the worker.
         os.register_at_fork(after_in_child=release)
         for stream in (sys.stdout, sys.stderr):  # whole lines, since all workers write into one pipe
             if isinstance(stream, io.TextIOWrapper):

@@ -12,7 +12,9 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.envs.pool.slots import Counters, Event, Pool
 from gagpo.envs.tasks import split_task
 
-SLICE_SECONDS = 0.005  # to wait for one environment before checking the others
+# To wait for one environment before checking the others: each pool has a selector of its own, so they cannot be waited
+# for together. The longest delay of an answer is this times the number of environments.
+SLICE_SECONDS = 0.005
 
 
 class MixedPool(Pool):
@@ -27,35 +29,38 @@ class MixedPool(Pool):
         if not pools:
             raise InvalidArgument("a pool of several environments needs at least one")
         self.pools = dict(pools)
-        self._at: dict[int, Pool] = {}  # by slot
+        self._pool_of_slot: dict[int, Pool] = {}  # by slot
 
     def reset(self, slot: int, task: str, seed: int | None = None) -> None:
         env, name = split_task(task)
         if env not in self.pools:
-            choice = f"is of environment {env!r:.40}; choose from {', '.join(self.pools)}"
-            raise InvalidArgument(f"task {task!r:.80} {choice}")
+            reason = f"is of environment {env!r:.40}; choose from {', '.join(self.pools)}"
+            raise InvalidArgument(f"task {task!r:.80} {reason}")
         pool = self.pools[env]
-        if self._at.get(slot) is not pool:
+        if self._pool_of_slot.get(slot) is not pool:
             self.release(slot)
-        self._at[slot] = pool
+        self._pool_of_slot[slot] = pool
         pool.reset(slot, name, seed)
 
     def step(self, slot: int, action: str) -> None:
         self._pool(slot).step(slot, action)
 
     def release(self, slot: int) -> None:
-        if (pool := self._at.pop(slot, None)) is not None:
+        pool = self._pool_of_slot.pop(slot, None)
+        if pool is not None:
             pool.release(slot)
 
     def wait(self, timeout: float | None = None, at_least: int = 1) -> list[Event]:
-        end = math.inf if timeout is None else time.monotonic() + timeout
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
         events: list[Event] = []
         while True:
             self.flush()
             for pool in self.pools.values():
-                left = 0.0 if len(events) >= at_least else max(0.0, min(SLICE_SECONDS, end - time.monotonic()))
-                events += pool.wait(left)
-            if len(events) >= at_least or time.monotonic() >= end or not self.outstanding:
+                patience = 0.0
+                if len(events) < at_least:
+                    patience = max(0.0, min(SLICE_SECONDS, deadline - time.monotonic()))
+                events += pool.wait(patience)
+            if len(events) >= at_least or time.monotonic() >= deadline or not self.outstanding:
                 return events
 
     @property
@@ -68,8 +73,8 @@ class MixedPool(Pool):
 
     @property
     def counters(self) -> Counters:
-        each = [asdict(pool.counters) for pool in self.pools.values()]
-        return Counters(**{name: sum(one[name] for one in each) for name in each[0]})
+        counts_per_pool = [asdict(pool.counters) for pool in self.pools.values()]
+        return Counters(**{name: sum(counts[name] for counts in counts_per_pool) for name in counts_per_pool[0]})
 
     def close(self) -> None:
         """Close the pools of all environments, even if closing one fails; idempotent."""
@@ -78,6 +83,6 @@ class MixedPool(Pool):
                 stack.callback(pool.close)
 
     def _pool(self, slot: int) -> Pool:
-        if slot not in self._at:
+        if slot not in self._pool_of_slot:
             raise InvalidArgument(f"slot {slot} holds no episode that waits for an action: reset it before stepping")
-        return self._at[slot]
+        return self._pool_of_slot[slot]

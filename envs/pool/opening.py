@@ -19,8 +19,8 @@ def open_pool(
     memory_limit_mb: int | None = None,
     **options: Any,
 ) -> Pool:
-    """Processes on this machine that step ``env_id``, or the pool of its class's ``open_pool``, which needs none."""
-    own: Callable[..., Pool] | None = getattr(maker(env_id), "open_pool", None)
-    if own is not None:
-        return own(env_kwargs or {}, memory_limit_mb, **options)
+    """Open the pool of ``env_id``: that of its class's ``open_pool``, or worker processes if it has no such method."""
+    opener: Callable[..., Pool] | None = getattr(maker(env_id), "open_pool", None)
+    if opener is not None:
+        return opener(env_kwargs or {}, memory_limit_mb, **options)
     return WorkerPool(env_id, env_kwargs, workers=workers, memory_limit_mb=memory_limit_mb, **options)

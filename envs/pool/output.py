@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from gagpo.base.once import is_new
 from gagpo.base.terminal import printable
 
-MOST_LINES = 20  # shown of a pool
-MOST_CHARACTERS = 300  # of a line
-MOST_READ = 1 << 20  # bytes that are searched for new lines
+MAX_LINES = 20  # shown of a pool
+MAX_CHARACTERS = 300  # of a line
+MAX_READ = 1 << 20  # bytes that are searched for new lines
 _CHUNK = 1 << 16
 _FINISH_SECONDS = 1.0  # for the last lines to arrive; a process that outlives its pool may keep the pipe open
 
@@ -50,28 +50,29 @@ class CapturedOutput:
             self._reader.join(_FINISH_SECONDS)
 
     def _read(self, descriptor: int) -> None:
-        rest, number = b"", 0
+        incomplete = b""  # the beginning of a line whose end has not arrived
+        num_bytes = 0
         try:
             while chunk := os.read(descriptor, _CHUNK):
-                if number > MOST_READ or self._lines > MOST_LINES:
-                    continue
-                number += len(chunk)
-                *lines, rest = (rest + chunk).split(b"\n")
+                if num_bytes > MAX_READ or self._lines > MAX_LINES:
+                    continue  # keep reading: a full pipe would block the workers
+                num_bytes += len(chunk)
+                *lines, incomplete = (incomplete + chunk).split(b"\n")
                 self._show(lines)
-                if len(rest) > _CHUNK:
-                    self._show([rest])
-                    rest = b""
-            self._show([rest])
+                if len(incomplete) > _CHUNK:
+                    self._show([incomplete])
+                    incomplete = b""
+            self._show([incomplete])
         finally:
             os.close(descriptor)
 
     def _show(self, lines: list[bytes]) -> None:
         for data in lines:
-            text = data[: 4 * MOST_CHARACTERS].decode(errors="replace")
+            text = data[: 4 * MAX_CHARACTERS].decode(errors="replace")
             line = printable(text.replace("\r", " ").replace("\t", " ")).strip()
-            if not line or self._lines > MOST_LINES or not is_new(line):
+            if not line or self._lines > MAX_LINES or not is_new(line):
                 continue
             self._lines += 1
-            if self._lines > MOST_LINES:
+            if self._lines > MAX_LINES:
                 line = "further output is not shown"
-            print(f"{self.name}: {line[:MOST_CHARACTERS]}", file=sys.stderr, flush=True)
+            print(f"{self.name}: {line[:MAX_CHARACTERS]}", file=sys.stderr, flush=True)

@@ -27,10 +27,10 @@ from gagpo.base.errors import GagpoError, InvalidArgument, is_termination
 from gagpo.envs.base import Kwargs
 from gagpo.envs.lookup import find_spec, is_cheap, turn_limit
 from gagpo.envs.pool.fork_server import ForkServer, ForkServerLost
-from gagpo.envs.pool.link import Link, Resources
-from gagpo.envs.pool.slots import Assignment, BasePool, Event, Holder
+from gagpo.envs.pool.process_worker import PoolResources, ProcessWorker
+from gagpo.envs.pool.slots import BasePool, Event, SlotEpisode, Worker
 from gagpo.envs.pool.wire import TOKEN_BYTES, describe, plain
-from gagpo.envs.pool.worker import Answer, Host, is_answer, maker
+from gagpo.envs.pool.worker import Answer, EnvironmentHost, is_answer, maker
 
 WORKERS = 2  # processes by default
 START_SECONDS = 60.0  # the least deadline for a worker to build its first environment
@@ -84,41 +84,41 @@ class WorkerPool(BasePool):
         if memory_limit_mb is not None and memory_limit_mb < 1:
             raise InvalidArgument(f"memory_limit_mb must be at least 1, got {memory_limit_mb}")
         self._deadlines = {"step": step_deadline, "reset": reset_deadline, "start": max(reset_deadline, START_SECONDS)}
-        self._failed_starts = 0  # in a row
+        self._num_failed_starts = 0  # in a row
         self._start_error = ""
-        self._started = False  # some worker has built its environment
-        self._host: Host | None = None
+        self._has_started = False  # some worker has built its environment
+        self._host: EnvironmentHost | None = None
         self._fork_server = ForkServer(self._spec, self._kwargs, memory_limit_mb)
         if workers:
             self._fork_server.start()
-        self._resources = Resources(self._fork_server)
+        self._resources = PoolResources(self._fork_server)
         self._finalizer = weakref.finalize(self, self._resources.close)
-        self._links = self._resources.links
-        links = [Link(number, self._resources.selector) for number in range(workers)]
-        super().__init__(links or [Holder()], max_restarts)
-        for link in links:
-            self._start(link)
+        self._worker_by_number = self._resources.workers  # those with a process
+        process_workers = [ProcessWorker(number, self._resources.selector) for number in range(workers)]
+        super().__init__(process_workers or [Worker()], max_restarts)
+        for worker in process_workers:
+            self._start(worker)
         if not workers:
             try:
-                self._host = Host(maker(self._spec, self._kwargs), own_process=False)
+                self._host = EnvironmentHost(maker(self._spec, self._kwargs), isolated=False)
             except (Exception, SystemExit) as error:
                 if is_termination(error):
                     raise
                 self._give_up(describe(error))
 
     def flush(self) -> None:
-        for link in self._links.values():
-            link.send()
+        for worker in self._worker_by_number.values():
+            worker.send()
 
     def wake(self) -> None:
         """End the current or next ``wait`` early. May be called from any thread."""
         with suppress(OSError):  # many calls are pending, or the pool is closed
-            self._resources.waker.send(b"!")
+            self._resources.wake_sender.send(b"!")
 
     @property
     def processes(self) -> list[int]:
         """The process ids of the running workers."""
-        return [link.process for link in list(self._links.values()) if link.process is not None]
+        return [worker.process for worker in list(self._worker_by_number.values()) if worker.process is not None]
 
     def close(self) -> None:
         """Close all environments and end all processes, by force if they take more than 5 seconds; idempotent."""
@@ -132,151 +132,168 @@ class WorkerPool(BasePool):
 
     # Requests and answers ---------------------------------------------------------------------------------------------
 
-    def _collect(self, end: float, block: bool) -> None:
+    def _collect(self, deadline: float, block: bool) -> None:
         if self._host is not None:
-            self._run_here(self._host, end)
+            self._run_here(self._host, deadline)
             return
-        links = list(self._links.values())
-        until = min(end, *map(self._deadline, links)) if block else 0.0
-        patience = None if until == math.inf else max(0.0, until - time.monotonic())
-        for key, mask in self._resources.selector.select(patience):
-            if key.data is None:
-                self._woken = bool(self._resources.woken.recv(1 << 12))
+        workers = list(self._worker_by_number.values())
+        # Wait for whatever comes first: an answer, wake(), the caller's deadline or that of a worker.
+        wait_until = min(deadline, *map(self._deadline, workers)) if block else 0.0
+        timeout = None if wait_until == math.inf else max(0.0, wait_until - time.monotonic())
+        for key, mask in self._resources.selector.select(timeout):
+            if key.data is None:  # wake() was called
+                self._is_woken = bool(self._resources.wake_receiver.recv(1 << 12))
                 continue
             if mask & selectors.EVENT_WRITE:
                 key.data.send()
             if mask & selectors.EVENT_READ:
                 self._read(key.data)
         now = time.monotonic()
-        for link in links:
-            if now > self._deadline(link):
-                self._replace(link, "hung")
+        for worker in workers:
+            if now > self._deadline(worker):
+                self._replace(worker, "hung")
 
-    def _run_here(self, host: Host, end: float) -> None:
-        (here,) = self._holders
-        while here.outbox:
-            operation, number, *arguments = here.outbox.pop(0)
+    def _run_here(self, host: EnvironmentHost, deadline: float) -> None:
+        (worker,) = self._workers
+        while worker.outbox:
+            operation, number, *arguments = worker.outbox.pop(0)
             message = host.handle((operation, number, *arguments))
-            if message is not None and number in here.held:
-                self._take(here.held[number], message)
-            if time.monotonic() >= end:
+            if message is not None and number in worker.episodes:
+                self._take(worker.episodes[number], message)
+            if time.monotonic() >= deadline:
                 return
 
-    def _read(self, link: Link) -> None:
-        messages, alive = link.receive()
-        known = link.process is not None or not messages or self._handshake(link, messages.pop(0))
-        if not known or len(messages) > link.sent or not self._answer(link, messages) or link.garbled:
-            self._replace(link, "garbled")
-        elif not alive:
-            self._replace(link, "died")
+    def _read(self, worker: ProcessWorker) -> None:
+        """Take the messages of a worker, and replace it if one of them is invalid or its connection ended."""
+        messages, is_alive = worker.receive()
+        is_valid = True
+        if worker.process is None and messages:
+            is_valid = self._handshake(worker, messages.pop(0))
+        # More answers than requests: the environment wrote into the connection.
+        is_valid = is_valid and len(messages) <= worker.num_sent and self._answer(worker, messages)
+        if not is_valid or worker.corrupt:
+            self._replace(worker, "corrupt")
+        elif not is_alive:
+            self._replace(worker, "died")
 
-    def _handshake(self, link: Link, message: object) -> bool:
+    def _handshake(self, worker: ProcessWorker, message: object) -> bool:
         """Take a worker's first message: its process id, or an error; return whether it was valid."""
         content = message[0] if type(message) is tuple and len(message) == 1 else None
         if type(content) is int and _leads_group(content):
-            link.process = content
-            self._started = True
-            self._failed_starts = 0
+            worker.process = content
+            self._has_started = True
+            self._num_failed_starts = 0
         elif type(content) is not str:
             return False
-        elif self._started:
-            self._start_error = content  # it built one before: worth another try
+        elif self._has_started:
+            self._start_error = content  # other workers could build their environment: worth another attempt
         else:
             self._give_up(content)
         return True
 
-    def _answer(self, link: Link, messages: list[object]) -> bool:
+    def _answer(self, worker: ProcessWorker, messages: list[object]) -> bool:
         """Take answers to the worker's oldest requests, up to the first invalid one; return whether all were valid."""
         for message in messages:
             # Answers come in the order of the requests, also for slots that have moved on.
-            assignment = link.queue[0]
-            if not is_answer(message, assignment.pending):
+            episode = worker.queue[0]
+            if not is_answer(message, episode.pending):
                 return False
-            link.queue.popleft()
-            link.sent -= 1
-            if assignment.number in link.held:
-                self._take(assignment, message)
+            worker.queue.popleft()
+            worker.num_sent -= 1
+            if episode.number in worker.episodes:
+                self._take(episode, message)
         return True
 
-    def _take(self, assignment: Assignment, message: Answer) -> None:
+    def _take(self, episode: SlotEpisode, message: Answer) -> None:
         """Turn an answer into an event, or restart an episode that broke."""
         if len(message) == 5:
-            self._deliver(assignment, Event(assignment.slot, "step", *message))
+            self._deliver(episode, Event(episode.slot, "step", *message))
         elif len(message) == 2:
             observation, info = message
-            self._deliver(assignment, Event(assignment.slot, "reset", observation, 0.0, False, False, info))
+            self._deliver(episode, Event(episode.slot, "reset", observation, 0.0, False, False, info))
         else:
             self.counters.errors += 1
-            assignment.charges += 1
-            self._start_over(assignment, message[0])
+            episode.failures += 1
+            self._start_over(episode, message[0])
 
     # Worker processes -------------------------------------------------------------------------------------------------
 
-    def _deadline(self, link: Link) -> float:
+    def _deadline(self, worker: ProcessWorker) -> float:
         """The deadline (``time.monotonic``) of the worker's start or current request."""
-        if link.process is None:
-            return link.since + self._deadlines["start"]
-        return link.since + self._deadlines[link.queue[0].pending] if link.sent else math.inf
+        if worker.process is None:
+            return worker.request_started_at + self._deadlines["start"]
+        return worker.request_started_at + self._deadlines[worker.queue[0].pending] if worker.num_sent else math.inf
 
     def _give_up(self, error: str) -> NoReturn:
         self.close()
         raise EnvironmentBroken(f"environment {self.env_id!r} cannot be built: {error}")
 
-    def _start(self, link: Link) -> None:
+    def _start(self, worker: ProcessWorker) -> None:
+        """Fork a process for the worker, from a new fork server if the current one is lost."""
         while True:
             try:
                 token = secrets.token_bytes(TOKEN_BYTES)
-                connection = self._fork_server.fork(link.number, token)
+                connection = self._fork_server.fork(worker.number, token)
                 break
             except ForkServerLost as error:
                 self._end_fork_server(str(error))
-        link.connect(connection, token)
-        self._links[link.number] = link
+        worker.connect(connection, token)
+        self._worker_by_number[worker.number] = worker
 
     def _end_fork_server(self, error: str) -> None:
-        """End a lost fork server and its workers; the next start makes a new one."""
+        """End a lost fork server and its workers; the next start makes a new one.
+
+        The workers die with the fork server. Their connections close then, so each is replaced in its turn.
+        """
         self._count_failed_start(error)
-        for process in self.processes:
+        for process in self.processes:  # in case it hangs instead of having died
             with suppress(OSError):
                 os.killpg(process, signal.SIGKILL)
         self._fork_server.close()
 
     def _count_failed_start(self, error: str) -> None:
-        self._failed_starts += 1
-        if self._failed_starts > self._max_restarts:
+        self._num_failed_starts += 1
+        if self._num_failed_starts > self._max_restarts:
             self._give_up(error)
 
-    def _replace(self, link: Link, fault: Literal["died", "hung", "garbled"]) -> None:
+    def _replace(self, worker: ProcessWorker, fault: Literal["died", "hung", "corrupt"]) -> None:
         """Kill a broken worker, start another, and restart its episodes.
 
-        The episode of its current request is charged; without one, all its episodes are, so that restarts end.
+        The episode of its current request counts a failure. Without a request, all its episodes do: any of them may
+        have broken it between two requests, and the number of restarts must stay bounded.
         """
-        del self._links[link.number]
-        link.close()
+        del self._worker_by_number[worker.number]
+        worker.close()
         try:
-            end = self._fork_server.kill(link.number)
-        except ForkServerLost as lost:
-            end = "unknown how"
-            self._end_fork_server(str(lost))
+            exit_description = self._fork_server.kill(worker.number)
+        except ForkServerLost as loss:
+            exit_description = "unknown how"
+            self._end_fork_server(str(loss))
         if fault == "hung":
-            present = "start" if link.process is None else link.queue[0].pending
+            operation = "start" if worker.process is None else worker.queue[0].pending
             self.counters.hangs += 1
-            error = f"its worker was killed: {present} took more than {self._deadlines[present]:g} s"
+            error = f"its worker was killed: {operation} took more than {self._deadlines[operation]:g} s"
         else:
             self.counters.crashes += 1
-            garbled = "its worker was killed: it sent an invalid answer"
-            error = garbled if fault == "garbled" else f"its worker died ({end})"
-        if link.process is None:
+            error = f"its worker died ({exit_description})"
+            if fault == "corrupt":
+                error = "its worker was killed: it sent an invalid answer"
+        if worker.process is None:
             self._count_failed_start(self._start_error or error)
-            charged = []
+            suspects = []
+        elif worker.num_sent:
+            suspects = [worker.queue[0]]
         else:
-            charged = [link.queue[0]] if link.sent else list(link.held.values())
-        self._start(link)
-        self._start_all_over(link, error, charged)
+            suspects = list(worker.episodes.values())
+        self._start(worker)
+        self._start_all_over(worker, error, suspects)
 
 
 def _leads_group(process: int) -> bool:
-    """Whether ``process`` leads another process group, as a worker does, even a dead one."""
+    """Whether ``process`` leads another process group, as a worker does, even a dead one.
+
+    The id comes from the worker, which an environment may impersonate, and the pool kills the group that it names.
+    """
     try:
         return process > 1 and os.getpgid(process) == process != os.getpgrp()
     except (OSError, OverflowError):

@@ -20,18 +20,22 @@ class PoolClosed(RuntimeError):
 class SharedPool:
     """A :class:`gagpo.envs.pool.WorkerPool` for many threads: one thread owns it, and clients get futures of events.
 
+    A client puts its request into a queue and wakes the pool's thread, which waits either for requests (nothing is
+    outstanding) or for events. When that thread ends, for any reason, it fails every future that is not done, so no
+    client waits for ever.
+
     Arguments are those of the pool. A slot belongs to the client that opened it until it is released.
     """
 
     def __init__(self, env_id: str, env_kwargs: Kwargs | None = None, **options: Any):
         self._requests: queue.SimpleQueue[tuple[str, int, tuple[Any, ...], Future[Event]]] = queue.SimpleQueue()
         self._slots = itertools.count()
-        self._over: BaseException | None = None
-        started: Future[WorkerPool] = Future()
-        arguments = (started, env_id, dict(env_kwargs or {}), options)
+        self._end_reason: BaseException | None = None
+        opening: Future[WorkerPool] = Future()
+        arguments = (opening, env_id, dict(env_kwargs or {}), options)
         self._thread = threading.Thread(target=self._run, args=arguments, name=f"pool of {env_id}", daemon=True)
         self._thread.start()
-        self._pool = started.result()
+        self._pool = opening.result()
 
     def open(self) -> int:
         """A new slot for one client."""
@@ -55,11 +59,11 @@ class SharedPool:
         self._thread.join(timeout=30)
 
     def _ask(self, operation: str, slot: int, *arguments: Any) -> Future[Event]:
-        if self._over is not None:
-            raise PoolClosed(str(self._over))
+        if self._end_reason is not None:
+            raise PoolClosed(str(self._end_reason))
         future = self._hand_over(operation, slot, *arguments)
-        if not self._thread.is_alive() and not future.done():  # it ended between the lines above
-            future.cancel()
+        if not self._thread.is_alive() and not future.done():
+            future.cancel()  # the thread ended between the lines above, after it had emptied the queue
         return future
 
     def _hand_over(self, operation: str, slot: int, *arguments: Any) -> Future[Event]:
@@ -70,33 +74,33 @@ class SharedPool:
 
     # The thread that owns the pool ------------------------------------------------------------------------------------
 
-    def _run(self, started: Future[WorkerPool], env_id: str, kwargs: Kwargs, options: dict[str, Any]) -> None:
-        waiting: dict[int, Future[Event]] = {}
+    def _run(self, opening: Future[WorkerPool], env_id: str, kwargs: Kwargs, options: dict[str, Any]) -> None:
+        futures: dict[int, Future[Event]] = {}
         try:
             with WorkerPool(env_id, kwargs, **options) as pool:
-                started.set_result(pool)
-                while self._take_requests(pool, waiting):
+                opening.set_result(pool)
+                while self._take_requests(pool, futures):
                     for event in pool.wait():
-                        future = waiting.pop(event.slot, None)
+                        future = futures.pop(event.slot, None)
                         if future is not None and future.set_running_or_notify_cancel():
                             future.set_result(event)
-            self._over = PoolClosed("the pool is closed")
-        except BaseException as error:  # whatever ends this thread, no client may wait for it
-            self._over = error
-            if not started.done():
-                started.set_exception(error)
-        unanswered = list(waiting.values())
+            self._end_reason = PoolClosed("the pool is closed")
+        except BaseException as error:  # whatever ends this thread, no client may wait for it afterwards
+            self._end_reason = error
+            if not opening.done():
+                opening.set_exception(error)
+        unanswered = list(futures.values())
         with suppress(queue.Empty):
             while True:
                 unanswered.append(self._requests.get_nowait()[-1])
         for future in unanswered:
             if future.set_running_or_notify_cancel():
-                future.set_exception(PoolClosed(str(self._over)))
+                future.set_exception(PoolClosed(str(self._end_reason)))
 
-    def _take_requests(self, pool: WorkerPool, waiting: dict[int, Future[Event]]) -> bool:
+    def _take_requests(self, pool: WorkerPool, futures: dict[int, Future[Event]]) -> bool:
         """Pass requests on to the pool, waiting for one if none is outstanding; False to close."""
         with suppress(queue.Empty):
-            block = not waiting
+            block = not futures
             while True:
                 operation, slot, arguments, future = self._requests.get(block)
                 block = False
@@ -104,14 +108,14 @@ class SharedPool:
                     return False
                 if operation == "release":
                     pool.release(slot)
-                    if slot in waiting:
-                        waiting.pop(slot).cancel()
-                elif slot in waiting:
+                    if slot in futures:
+                        futures.pop(slot).cancel()
+                elif slot in futures:
                     future.set_exception(ValueError("the last request is not answered yet"))
                 else:
                     try:
                         getattr(pool, operation)(slot, *arguments)
-                        waiting[slot] = future
+                        futures[slot] = future
                     except (ValueError, TypeError) as error:
                         future.set_exception(error)
         return True

@@ -1,10 +1,9 @@
 """The contract of a pool, and the bookkeeping of its slots.
 
-The contract: **every reset and step is answered by exactly one event.** When a holder (a worker process or a
-server) is lost, its episodes start over in its replacement. An environment that raises an error or returns an invalid
-value makes only its own episode start over. The event is then ``restarted`` and holds the first observation of the same
-task and seed: discard the episode's turns so far. An episode that broke more than
-``max_restarts`` times ends with ``failed``.
+The contract: **every reset and step is answered by exactly one event.** When a worker (a process or a server) is lost,
+its episodes start over in its replacement. An environment that raises an error or returns an invalid value makes only
+its own episode start over. The event is then ``restarted`` and contains the first observation of the same task and
+seed: discard the episode's turns so far. An episode that broke more than ``max_restarts`` times ends with ``failed``.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from gagpo.envs.base import Info
 from gagpo.envs.pool.wire import Request
 
 Argument = str | int | None  # of a request
-MOST_TURNS = 1_000
+MAX_TURNS = 1_000
 """Turns after which the episode of an environment that declares no turn limit is truncated."""
 _COALESCE_SECONDS = 0.001  # so that a caller who waits for many answers is not woken for each
 
@@ -70,34 +69,39 @@ class Counters:
 
 
 @dataclass(eq=False, slots=True)
-class Assignment:
-    """An episode in a slot. Each has a new number, so late answers to an old one are dropped.
+class SlotEpisode:
+    """An episode in a slot. Each has a new number, so a late answer to the slot's previous episode is dropped.
 
-    first: the arguments of the reset that begins it.
+    reset_arguments: task and seed, to start it and to start it over.
+    pending: the operation that is not answered yet, '' for none.
+    awaits_action: the caller may step.
+    turns: steps answered.
+    failures: how often it broke.
+    error: why it starts over: at once if an operation is pending, with the next step if it awaits an action.
     """
 
     number: int
     slot: int
-    first: tuple[Argument, ...]
-    holder: Holder
-    pending: str = ""  # the operation that is not answered yet
-    live: bool = False  # the caller may step
-    turns: int = 0  # steps answered
-    charges: int = 0  # how often it broke
-    error: str = ""  # why it starts over: now if it is pending, with its next step if it is live
+    reset_arguments: tuple[Argument, ...]
+    worker: Worker
+    pending: str = ""
+    awaits_action: bool = False
+    turns: int = 0
+    failures: int = 0
+    error: str = ""
 
 
-class Holder:
+class Worker:
     """A worker or server that steps the episodes assigned to it."""
 
     def __init__(self) -> None:
-        self.held: dict[int, Assignment] = {}  # by number
+        self.episodes: dict[int, SlotEpisode] = {}  # by their number
         self.outbox: list[Request] = []  # requests not yet sent
 
-    def request(self, assignment: Assignment, operation: str, *arguments: Argument) -> None:
+    def request(self, episode: SlotEpisode, operation: str, *arguments: Argument) -> None:
         """Queue a request for the next flush."""
-        assignment.pending = operation
-        self.outbox.append((operation, assignment.number, *arguments))
+        episode.pending = operation
+        self.outbox.append((operation, episode.number, *arguments))
 
 
 class Pool(Protocol):
@@ -143,21 +147,21 @@ class Pool(Protocol):
 
 
 class BasePool(Pool):
-    """The bookkeeping of a pool; a subclass sends requests to holders and delivers answers. For one thread only.
+    """The bookkeeping of a pool; a subclass sends requests to workers and delivers answers. For one thread only.
 
     max_restarts: how often one episode may start over.
     """
 
-    def __init__(self, holders: Sequence[Holder], max_restarts: int = 0):
+    def __init__(self, workers: Sequence[Worker], max_restarts: int = 0):
         self._counters = Counters()
-        self._holders = holders
+        self._workers = workers
         self._max_restarts = max_restarts
         self._numbers = itertools.count()
-        self._assignments: dict[int, Assignment] = {}  # by slot
-        self._ready: list[Event] = []
+        self._episode_by_slot: dict[int, SlotEpisode] = {}  # by slot
+        self._events: list[Event] = []
         self._outstanding = 0  # requests without an event
-        self._woken = False  # the current wait ends early
-        self._closed = False
+        self._is_woken = False  # the current wait ends early
+        self._is_closed = False
 
     # Requests ---------------------------------------------------------------------------------------------------------
 
@@ -165,52 +169,56 @@ class BasePool(Pool):
         self._require_open()
         if slot < 0:
             raise InvalidArgument(f"a slot must be a non-negative number, got {slot}")
-        old = self._assignments.get(slot)
-        holder = old.holder if old else min(self._holders, key=lambda holder: len(holder.held))
+        previous = self._episode_by_slot.get(slot)
+        if previous:  # the same worker, which has an environment that the new episode can reuse
+            worker = previous.worker
+        else:
+            worker = min(self._workers, key=lambda worker: len(worker.episodes))
         self.release(slot)
-        assignment = Assignment(next(self._numbers), slot, (task, seed), holder)
-        self._assignments[slot] = holder.held[assignment.number] = assignment
+        episode = SlotEpisode(next(self._numbers), slot, (task, seed), worker)
+        self._episode_by_slot[slot] = worker.episodes[episode.number] = episode
         self._outstanding += 1
-        holder.request(assignment, "reset", *assignment.first)
+        worker.request(episode, "reset", *episode.reset_arguments)
 
     def step(self, slot: int, action: str) -> None:
-        assignment = self._waiting(slot)
+        episode = self._awaiting_action(slot)
         if type(action) is not str:
             raise TypeError(f"an action is a string, got {type(action).__name__}")
-        assignment.live = False
+        episode.awaits_action = False
         self._outstanding += 1
-        if assignment.error:
-            assignment.pending = "step"
-            self._start_over(assignment, assignment.error)
+        if episode.error:  # its worker was lost while it awaited this action: the answer is its new beginning
+            episode.pending = "step"
+            self._start_over(episode, episode.error)
             return
-        assignment.holder.request(assignment, "step", action)
+        episode.worker.request(episode, "step", action)
 
     def release(self, slot: int) -> None:
-        assignment = self._assignments.pop(slot, None)
-        if assignment is not None:
-            self._outstanding -= bool(assignment.pending)
-            del assignment.holder.held[assignment.number]
-            assignment.holder.outbox.append(("release", assignment.number))
+        episode = self._episode_by_slot.pop(slot, None)
+        if episode is not None:
+            self._outstanding -= bool(episode.pending)
+            del episode.worker.episodes[episode.number]
+            episode.worker.outbox.append(("release", episode.number))
 
     def wait(self, timeout: float | None = None, at_least: int = 1) -> list[Event]:
         self._require_open()
-        end = math.inf if timeout is None else time.monotonic() + timeout
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
         while True:
             # One round: send the requests, take the answers; repeat until there are enough.
             self.flush()
-            self._collect(end, block=len(self._ready) < at_least and self._outstanding > 0)
-            if len(self._ready) >= at_least or not self._outstanding or self._woken or time.monotonic() >= end:
-                self._woken = False
-                self.flush()  # episodes that start over
-                events, self._ready = self._ready, []
+            self._collect(deadline, block=len(self._events) < at_least and self._outstanding > 0)
+            if len(self._events) >= at_least or not self._outstanding or self._is_woken or time.monotonic() >= deadline:
+                self._is_woken = False
+                self.flush()  # send the resets of episodes that start over, which _collect queued
+                events = self._events
+                self._events = []
                 return events
-            if at_least - len(self._ready) > 1:
+            if at_least - len(self._events) > 1:
                 time.sleep(_COALESCE_SECONDS)
 
     def close(self) -> None:
-        self._closed = True
-        self._assignments.clear()
-        self._ready.clear()
+        self._is_closed = True
+        self._episode_by_slot.clear()
+        self._events.clear()
         self._outstanding = 0
 
     @property
@@ -221,10 +229,11 @@ class BasePool(Pool):
     def outstanding(self) -> int:
         return self._outstanding
 
-    def _collect(self, end: float, block: bool) -> None:
-        """Deliver the answers that have come, and replace holders that died or missed a deadline.
+    def _collect(self, deadline: float, block: bool) -> None:
+        """Deliver the answers that have come, and replace workers that died or missed a deadline.
 
-        block: wait for an answer, at most until ``end`` (``time.monotonic``).
+        deadline: in ``time.monotonic``; may be infinite.
+        block: wait for an answer, at most until the deadline.
         """
 
     def _declares_limit(self) -> bool:
@@ -234,64 +243,70 @@ class BasePool(Pool):
     # Answers ----------------------------------------------------------------------------------------------------------
 
     def _require_open(self) -> None:
-        if self._closed:
+        if self._is_closed:
             raise InvalidArgument("the pool is closed")
 
-    def _waiting(self, slot: int) -> Assignment:
+    def _awaiting_action(self, slot: int) -> SlotEpisode:
         """The episode in ``slot``; ValueError unless it waits for an action."""
-        assignment = self._assignments.get(slot)
-        if assignment is not None and assignment.live:
-            return assignment
+        episode = self._episode_by_slot.get(slot)
+        if episode is not None and episode.awaits_action:
+            return episode
         self._require_open()
-        if assignment is None:
+        if episode is None:
             raise InvalidArgument(f"slot {slot} holds no episode that waits for an action: reset it before stepping")
-        if assignment.pending:
+        if episode.pending:
             raise InvalidArgument(f"slot {slot} has not answered its last request: wait for its event before stepping")
         raise InvalidArgument(f"the episode in slot {slot} is over: reset it before stepping")
 
-    def _deliver(self, assignment: Assignment, event: Event) -> None:
+    def _deliver(self, episode: SlotEpisode, event: Event) -> None:
         """Answer the pending request; if the episode starts over, the event is ``restarted``."""
         if event.kind == "failed":
             self.counters.failures += 1
-            self._ready.append(event)
-            self.release(assignment.slot)
+            self._events.append(event)
+            self.release(episode.slot)
             return
         if event.kind == "step":
             self.counters.steps += 1
-            assignment.turns += 1
-            if assignment.turns >= MOST_TURNS and not event.terminated and not self._declares_limit():
+            episode.turns += 1
+            if episode.turns >= MAX_TURNS and not event.terminated and not self._declares_limit():
                 event = event._replace(truncated=True)
-            assignment.live = not (event.terminated or event.truncated)
+            episode.awaits_action = not (event.terminated or event.truncated)
         else:
             self.counters.resets += 1
-            if event.kind == "restarted":  # by a holder that is a pool itself
-                self.counters.restarts += not assignment.error
-            elif assignment.error:
-                event = event._replace(kind="restarted", error=assignment.error)
-            assignment.live, assignment.turns = True, 0
-            assignment.error = ""
-        assignment.pending = ""
+            if event.kind == "restarted":  # by a worker that is a pool itself: count what it did not report before
+                self.counters.restarts += not episode.error
+            elif episode.error:
+                event = event._replace(kind="restarted", error=episode.error)
+            episode.awaits_action = True
+            episode.turns = 0
+            episode.error = ""
+        episode.pending = ""
         self._outstanding -= 1
-        self._ready.append(event)
+        self._events.append(event)
 
-    def _start_over(self, assignment: Assignment, error: str) -> None:
+    def _start_over(self, episode: SlotEpisode, error: str) -> None:
         """Restart the episode, or answer ``failed`` if it broke too often."""
-        if assignment.charges > self._max_restarts:
-            self._deliver(assignment, Event(assignment.slot, "failed", "", 0.0, False, False, {}, error))
+        if episode.failures > self._max_restarts:
+            self._deliver(episode, Event(episode.slot, "failed", "", 0.0, False, False, {}, error))
             return
         self.counters.restarts += 1
-        assignment.error = error
-        assignment.holder.request(assignment, "reset", *assignment.first)
+        episode.error = error
+        episode.worker.request(episode, "reset", *episode.reset_arguments)
 
-    def _start_all_over(self, holder: Holder, error: str, charged: Collection[Assignment] = ()) -> None:
-        """Start the episodes of a lost ``holder`` over; those ``charged`` may have broken it."""
-        holder.outbox.clear()
-        for assignment in list(holder.held.values()):
-            at_fault = assignment in charged
-            assignment.charges += at_fault
-            if assignment.pending == "reset" and not at_fault:
-                holder.request(assignment, "reset", *assignment.first)  # not begun: nothing to start over
-            elif assignment.pending:
-                self._start_over(assignment, error)
-            elif assignment.live:
-                assignment.error = error
+    def _start_all_over(self, worker: Worker, error: str, suspects: Collection[SlotEpisode] = ()) -> None:
+        """Start the episodes of a lost ``worker`` over.
+
+        suspects: the episodes that may have broken it. Only their failures are counted, so that an episode is not given
+            up for the faults of its neighbours.
+        """
+        worker.outbox.clear()
+        for episode in list(worker.episodes.values()):
+            is_suspect = episode in suspects
+            episode.failures += is_suspect
+            if episode.pending == "reset" and not is_suspect:
+                # It never began, so the caller has no turns to discard: its answer is an ordinary ``reset``.
+                worker.request(episode, "reset", *episode.reset_arguments)
+            elif episode.pending:
+                self._start_over(episode, error)
+            elif episode.awaits_action:  # the caller has all its answers: report the loss with the next one
+                episode.error = error

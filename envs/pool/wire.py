@@ -15,9 +15,9 @@ from gagpo.base.child import HEADER, LONGEST_FRAME
 TOKEN_BYTES = 8
 _SCALARS = frozenset({str, float, bool, type(None)})  # not int, whose size is limited
 _STRING = frozenset({str})
-_INT_LIMIT = 2**63  # few formats hold larger numbers, and Python does not print more than 4,300 digits
+_INT_LIMIT = 2**63  # few formats contain larger numbers, and Python does not print more than 4,300 digits
 
-Request = tuple[Any, ...]  # the operation, the number of its assignment, and its arguments
+Request = tuple[Any, ...]  # the operation, the number of its episode, and its arguments
 
 
 class Garbage(ValueError):
@@ -89,42 +89,48 @@ def describe(error: BaseException) -> str:
     return f"{text} ({PurePath(places[-1].filename).name}, line {places[-1].lineno}, in {places[-1].name})"
 
 
-class Inbox:
+class MessageDecoder:
     """Splits a stream of bytes into messages that carry the ``token``.
 
-    >>> inbox = Inbox()
+    >>> decoder = MessageDecoder()
     >>> frame = pack(["hello"]) + pack(["environment"])
-    >>> inbox.take(frame[:5]), inbox.take(frame[5:])
+    >>> decoder.take(frame[:5]), decoder.take(frame[5:])
     ([], [['hello'], ['environment']])
     """
 
     def __init__(self, token: bytes = b"") -> None:
-        self.garbled = False  # invalid bytes arrived: an environment wrote into the connection
+        self.corrupt = False  # invalid bytes arrived: an environment, or a program of it, wrote into the connection
         self._token = token
-        self._rest = bytearray()
+        self._incomplete = bytearray()
 
     def take(self, data: bytes) -> list[object]:
         """The messages that ``data`` completes, up to the first invalid bytes. Never raises."""
-        if self._rest:
-            self._rest += data
-            if len(self._rest) < HEADER.size or len(self._rest) < HEADER.size + HEADER.unpack_from(self._rest)[0]:
-                return []  # without copying megabytes for every chunk
-            data = bytes(self._rest)
+        if self._incomplete:
+            self._incomplete += data
+            if not self._has_message():
+                return []  # a long message is copied once, when it is complete, not with every chunk
+            data = bytes(self._incomplete)
         messages: list[object] = []
-        position, size, token = 0, len(data), self._token
+        token = self._token
+        size = len(data)
+        position = 0
         while (start := position + HEADER.size) <= size:
             # Without a valid token the length may be anything, so the token is checked first.
             (length,) = HEADER.unpack_from(data, position)
             end = start + length
             if length > LONGEST_FRAME or not data.startswith(token[: size - start], start):
-                self.garbled = True
-            if end > size or self.garbled:
+                self.corrupt = True
+            if end > size or self.corrupt:
                 break
             try:
                 messages.append(marshal.loads(data[start + len(token) : end]))
             except (EOFError, TypeError, ValueError, MemoryError, RecursionError, SystemError):
-                self.garbled = True
+                self.corrupt = True
                 break
             position = end
-        self._rest = bytearray(data[position:])
+        self._incomplete = bytearray(data[position:])
         return messages
+
+    def _has_message(self) -> bool:
+        size = len(self._incomplete)
+        return size >= HEADER.size and size >= HEADER.size + HEADER.unpack_from(self._incomplete)[0]

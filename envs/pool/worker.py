@@ -1,7 +1,7 @@
 """A worker of the pool: one environment per slot, which answers requests one after another.
 
 Requests come in batches: ``("reset", slot, task, seed)``, ``("step", slot, action)`` and ``("release", slot)``; a slot
-is the number of the pool's assignment. Every request except a release is answered by one tuple:
+is the number of an episode of the pool. Every request except a release is answered by one tuple:
 ``(observation, info)`` for a reset, ``(observation, reward, terminated, truncated, info)`` for a step, or
 ``(error,)``.
 """
@@ -24,14 +24,14 @@ from gagpo.base.terminal import printable
 from gagpo.envs.base import Info, Kwargs
 from gagpo.envs.pool.wire import Garbage, Request, describe, plain
 
-MOST_REWARD = 1e9
+MAX_REWARD = 1e9
 StepAnswer = tuple[str, float, bool, bool, Info]
 ResetAnswer = tuple[str, Info]
 Answer = StepAnswer | ResetAnswer | tuple[str]
 
 
 def maker(spec: EnvSpec, kwargs: Kwargs) -> Callable[[], gymnasium.Env]:
-    """A function that builds one environment; :class:`Host` replaces Gymnasium's passive checks."""
+    """A function that builds one environment; :class:`EnvironmentHost` replaces Gymnasium's passive checks."""
     return lambda: gymnasium.make(spec, disable_env_checker=True, **kwargs)
 
 
@@ -49,12 +49,15 @@ def step_answer(result: object) -> StepAnswer:
     observation, reward, terminated, truncated, info = result
     if not isinstance(reward, int | float | np.number) or not math.isfinite(reward):
         raise Garbage(f"the reward is {str(reward)[:50]}, not a finite number")
-    if abs(float(reward)) > MOST_REWARD:
-        raise Garbage(
-            f"the reward is {float(reward):g}; rewards beyond {MOST_REWARD:g} cannot be normalised in float32"
-        )
-    text, reward = _text(observation), float(reward)
-    return text, reward, _flag(terminated, "terminated"), _flag(truncated, "truncated"), _info(info)
+    if abs(float(reward)) > MAX_REWARD:
+        raise Garbage(f"the reward is {float(reward):g}; rewards beyond {MAX_REWARD:g} cannot be normalised in float32")
+    return (
+        _text(observation),
+        float(reward),
+        _flag(terminated, "terminated"),
+        _flag(truncated, "truncated"),
+        _info(info),
+    )
 
 
 def is_answer(message: object, operation: str) -> TypeGuard[Answer]:
@@ -94,53 +97,53 @@ def _info(info: object) -> Info:
     return values
 
 
-class Host:
+class EnvironmentHost:
     """Environments by slot. An instance is reused by the next slot; one that broke is closed.
 
     memory_limit_mb: the limit that a MemoryError mentions; None for no limit.
-    own_process: SystemExit and KeyboardInterrupt come from the environment. In a process that gets the user's signals
-        they may be the answer to one, and then they pass.
+    isolated: this process ignores the user's signals, so SystemExit and KeyboardInterrupt come from the environment.
+        In the caller's process they may be the response to a signal, and are then raised.
     """
 
-    def __init__(self, make: Callable[[], gymnasium.Env], memory_limit_mb: int | None = None, own_process: bool = True):
+    def __init__(self, make: Callable[[], gymnasium.Env], memory_limit_mb: int | None = None, isolated: bool = True):
         self._make = make
-        self._own_process = own_process
+        self._isolated = isolated
         self._memory_limit_mb = memory_limit_mb
-        self._running: dict[int, gymnasium.Env] = {}
-        self._idle: list[gymnasium.Env] = [make()]  # so that wrong settings fail at once
+        self._envs: dict[int, gymnasium.Env] = {}
+        self._idle_envs: list[gymnasium.Env] = [make()]  # one in advance, so that wrong settings fail at once
 
     def handle(self, request: Request) -> Answer | None:
         """Carry out one request; an error of the environment is the answer ``(error,)``, never raised."""
         operation, slot, *arguments = request
         if operation == "release":
-            if slot in self._running:
-                self._idle.append(self._running.pop(slot))
+            if slot in self._envs:
+                self._idle_envs.append(self._envs.pop(slot))
             return None
         try:
             if operation == "step":
-                return step_answer(self._running[slot].step(*arguments))
+                return step_answer(self._envs[slot].step(*arguments))
             task, seed = arguments
             return reset_answer(self._env(slot).reset(seed=seed, options={"task": task}))
         except BaseException as error:
             if not self._is_fault(error):
                 raise
-            if slot in self._running:
-                self._close(self._running.pop(slot))
+            if slot in self._envs:
+                self._close(self._envs.pop(slot))
             if isinstance(error, MemoryError) and self._memory_limit_mb is not None:
                 return (f"{describe(error)}: the worker's limit is {self._memory_limit_mb} MB",)
             return (describe(error),)
 
     def _env(self, slot: int) -> gymnasium.Env:
-        if slot not in self._running:
-            self._running[slot] = self._idle.pop() if self._idle else self._make()
-        return self._running[slot]
+        if slot not in self._envs:
+            self._envs[slot] = self._idle_envs.pop() if self._idle_envs else self._make()
+        return self._envs[slot]
 
     def close(self) -> None:
         """Close every environment; safe to call twice."""
-        for env in (*self._running.values(), *self._idle):
+        for env in (*self._envs.values(), *self._idle_envs):
             self._close(env)
-        self._running.clear()
-        self._idle.clear()
+        self._envs.clear()
+        self._idle_envs.clear()
 
     def _close(self, env: gymnasium.Env) -> None:
         try:
@@ -152,7 +155,7 @@ class Host:
 
     def _is_fault(self, error: BaseException) -> bool:
         """Whether the environment, not a signal, is the cause of an error."""
-        return self._own_process or (isinstance(error, Exception | SystemExit) and not is_termination(error))
+        return self._isolated or (isinstance(error, Exception | SystemExit) and not is_termination(error))
 
 
 def serve(
@@ -163,11 +166,13 @@ def serve(
     The first message is ``(process,)``, or ``(error,)`` after a ``failure`` to preload or to build the environment.
     Each answer is sent before the next request is begun, so that a crash belongs to the oldest unanswered one.
     """
-    process, connection = os.getpid(), pipe.socket
+    process = os.getpid()
+    connection = pipe.socket
     try:
-        host = None if failure else Host(make, memory_limit_mb)
+        host = None if failure else EnvironmentHost(make, memory_limit_mb)
     except BaseException as error:  # Ctrl-C is ignored here, so every exception comes from the environment
-        host, failure = None, describe(error)
+        host = None
+        failure = describe(error)
     if host is None:
         connection.sendall(pack((failure,), token))
         return
@@ -177,7 +182,7 @@ def serve(
             for request in pipe.receive():
                 answer = host.handle(request)
                 if os.getpid() != process:
-                    os._exit(0)  # the environment forked, and its child must not answer
+                    os._exit(0)  # the environment forked and its child returned here: only the worker may answer
                 if answer is None:
                     continue
                 frame = pack(answer, token)

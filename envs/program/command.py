@@ -14,7 +14,7 @@ from typing import IO
 
 from gagpo.base import guard
 
-MOST_OUTPUT = 64 << 10  # bytes of an output that are kept, the last ones
+MAX_OUTPUT = 64 << 10  # the last bytes of an output, which are kept
 _CHUNK = 1 << 16
 _LARGEST_PIPE = 1 << 20  # bytes that can be left in a pipe: /proc/sys/fs/pipe-max-size
 
@@ -25,9 +25,9 @@ class Tail:
 
     data: bytearray = field(default_factory=bytearray)
 
-    def add(self, part: bytes) -> None:
-        self.data += part
-        del self.data[:-MOST_OUTPUT]
+    def add(self, chunk: bytes) -> None:
+        self.data += chunk
+        del self.data[:-MAX_OUTPUT]
 
     def __str__(self) -> str:
         return self.data.decode("utf-8", "replace")
@@ -36,53 +36,65 @@ class Tail:
 def run(command: Sequence[str]) -> tuple[int, str, str]:
     """The exit status of a command (negative for a signal), and the end of its output and of its errors.
 
-    Nothing goes to the disk, so a program cannot fill it with output. What it started may write on after its end, and
-    is not waited for. OSError if it cannot be started.
+    Nothing goes to the disk, so a program cannot fill it with output. Processes that it started may write on after its
+    end, and are not waited for.
+
+    Raises: OSError if it cannot be started.
     """
-    alive = functools.partial(guard.die_with_parent, os.getpid())
-    nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
-    child = subprocess.Popen(command, stdin=nothing, stdout=pipe, stderr=pipe, preexec_fn=alive)
+    child = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=functools.partial(guard.die_with_parent, os.getpid()),
+    )
     assert child.stdout is not None and child.stderr is not None
-    output, errors = Tail(), Tail()
+    output = Tail()
+    errors = Tail()
     with child.stdout as stdout, child.stderr as stderr:
         _read_until_the_end(child, {stdout: output, stderr: errors})
     return child.wait(), str(output), str(errors)
 
 
 def _read_until_the_end(child: subprocess.Popen[bytes], streams: dict[IO[bytes], Tail]) -> None:
-    """Read the streams until the child has ended: others may hold them open, so their end is not waited for."""
-    ended, at_end = os.pipe()
+    """Read the streams until the child has ended.
 
-    def watch() -> None:  # waits for the child, and unblocks the loop below by closing its end of the pipe
+    The end of the streams is no sign of it: processes that the child started may keep them open. So a thread waits for
+    the child, and ends the loop through a pipe of its own.
+    """
+    child_ended, close_at_end = os.pipe()
+
+    def watch() -> None:
         child.wait()
-        os.close(at_end)
+        os.close(close_at_end)
 
     threading.Thread(target=watch, name="end of the program", daemon=True).start()
     with selectors.DefaultSelector() as selector:
-        selector.register(ended, selectors.EVENT_READ)
+        selector.register(child_ended, selectors.EVENT_READ)
         for stream in streams:
             os.set_blocking(stream.fileno(), False)
             selector.register(stream, selectors.EVENT_READ, stream)
-        running = True
-        while running:
-            for key, _ in selector.select():  # without a deadline: the pool kills this process at the episode's
+        is_running = True
+        while is_running:
+            # Without a deadline: at the episode's, the pool kills this whole process.
+            for key, _ in selector.select():
                 if key.data is None:
-                    running = False
+                    is_running = False
                 elif not _read(key.data, streams[key.data], _CHUNK):
                     selector.unregister(key.data)
-        os.close(ended)
+        os.close(child_ended)
         for stream in streams:  # what was written before the end
             _read(stream, streams[stream], _LARGEST_PIPE)
 
 
-def _read(stream: IO[bytes], tail: Tail, most: int) -> bool:
+def _read(stream: IO[bytes], tail: Tail, max_bytes: int) -> bool:
     """Read up to about ``most`` bytes of what is there; False at the end of the stream."""
     size = 0
     with suppress(BlockingIOError):
-        while size < most:
-            part = os.read(stream.fileno(), _CHUNK)
-            if not part:
+        while size < max_bytes:
+            chunk = os.read(stream.fileno(), _CHUNK)
+            if not chunk:
                 return False
-            tail.add(part)
-            size += len(part)
+            tail.add(chunk)
+            size += len(chunk)
     return True

@@ -1,8 +1,8 @@
 """Connections to the gateway: limited for each program, so that no program takes the descriptors of the others.
 
-A connection belongs to nobody until a request with a key arrives on it. Connections without a key are dropped from the
-oldest on, so a flood of them drops its own; a key has a share of the descriptors, and gives up its idle connections
-first.
+A connection belongs to no episode until a request with a valid key arrives on it. The oldest connections without a key
+are dropped first, so a flood of them displaces only itself. Each key gets a part of the descriptors, and its idle
+connections are dropped first.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from gagpo.envs.program.messages import RequestRefused
+from gagpo.envs.program.messages import GatewayError
 
 LOG = logging.getLogger("gagpo")
-MAX_EACH = 128  # connections of one key
-MIN_EACH = 4
+MAX_CONNECTIONS_PER_KEY = 128
+MIN_CONNECTIONS_PER_KEY = 4
 IDLE_SECONDS = 60.0  # without a request
 GRACE_SECONDS = 2.0  # in which a client sends its first request; not dropped before that if there is room
 SWEEP_SECONDS = 5.0
 QUIET_SECONDS = 60.0  # between two warnings that connections cannot be accepted
-_BACKLOG = 1024
+_BACKLOG = 1024  # connections that the system queues while the event loop is busy
 
 Address = tuple[str, int]
 
@@ -43,18 +43,18 @@ class Connections:
         self.backlog = max(16, min(_BACKLOG, descriptors // 8))
         """Connections that one round of the event loop accepts, and that the system queues."""
 
-    def opened(self, connection: Connection) -> None:
+    def add(self, connection: Connection) -> None:
         """Register a connection without a key; may drop older ones."""
         self._by_address[connection.address] = connection
-        strangers = self._by_key[""]
-        strangers[connection] = None
-        while len(strangers) > self._room // 2:
-            oldest = next(iter(strangers))
+        unclaimed = self._by_key[""]
+        unclaimed[connection] = None
+        while len(unclaimed) > self._room // 2:
+            oldest = next(iter(unclaimed))
             if oldest.idle_seconds < GRACE_SECONDS and len(self._by_address) <= self._room:
                 break
             self.drop(oldest)
 
-    def closed(self, connection: Connection) -> None:
+    def remove(self, connection: Connection) -> None:
         """Forget a connection."""
         if self._by_address.get(connection.address) is connection:
             del self._by_address[connection.address]
@@ -63,27 +63,27 @@ class Connections:
     def claim(self, address: Address | None, key: str, keys: int) -> None:
         """Count the connection at ``address`` for ``key``, one of ``keys`` that are valid.
 
-        Raises: RequestRefused if the key has too many connections with a request under way.
+        Raises: GatewayError if the key has too many connections with a request under way.
         """
         connection = self._by_address.get(address) if address else None
         if connection is None:
             return
         self._leave(connection)
         connection.key = key
-        held = self._by_key[key]
-        held[connection] = None
-        most = max(MIN_EACH, min(MAX_EACH, self._room // 2 // max(1, keys)))
-        for other in list(held):
-            if len(held) <= most:
+        connections = self._by_key[key]
+        connections[connection] = None
+        limit = max(MIN_CONNECTIONS_PER_KEY, min(MAX_CONNECTIONS_PER_KEY, self._room // 2 // max(1, keys)))
+        for candidate in list(connections):
+            if len(connections) <= limit:
                 break
-            if other is not connection and other.is_idle:
-                self.drop(other)
-        if len(held) > most:
-            raise RequestRefused(429, f"a program may have {most} requests at a time: wait for their answers")
+            if candidate is not connection and candidate.is_idle:
+                self.drop(candidate)
+        if len(connections) > limit:
+            raise GatewayError(429, f"a program may have {limit} requests at a time: wait for their answers")
 
     def drop(self, connection: Connection) -> None:
         """End a connection without an answer."""
-        self.closed(connection)
+        self.remove(connection)
         if connection.transport is not None:
             connection.transport.abort()
 
@@ -114,9 +114,9 @@ class Connections:
             LOG.error("the gateway's event loop: %s (%r)", context.get("message"), error)
 
     def _leave(self, connection: Connection) -> None:
-        held = self._by_key[connection.key]
-        held.pop(connection, None)
-        if not held:
+        connections = self._by_key[connection.key]
+        connections.pop(connection, None)
+        if not connections:
             del self._by_key[connection.key]
 
 
@@ -134,11 +134,12 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.address, self._idle_since = self.client or ("", 0), self.loop.time()
-        self.config.open_connections.opened(self)
+        self.address = self.client or ("", 0)
+        self._idle_since = self.loop.time()
+        self.config.open_connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.config.open_connections.closed(self)
+        self.config.open_connections.remove(self)
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
@@ -147,7 +148,7 @@ class Connection(H11Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is under way; the beginning of its headers is none."""
+        """Whether no request is under way. One with incomplete headers does not count: its end may never come."""
         return self.cycle is None or self.cycle.response_complete
 
     @property

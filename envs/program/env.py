@@ -36,7 +36,7 @@ class ProgramEnv(TextEnv):
     tokens: sampled tokens after which no request is answered.
     seconds: for the program's own work in an episode, without waiting for answers.
     memory: megabytes that the program and each process it starts may allocate; None for no limit.
-    environment: names of environment variables that it gets besides the usual ones, such as ``PATH`` and ``HOME``
+    environment: names of environment variables that it gets in addition to the usual ones, such as ``PATH``
         (:data:`gagpo.envs.program.variables.PASSED`).
     """
 
@@ -76,11 +76,13 @@ class ProgramEnv(TextEnv):
             if limit is not None and not 0 < limit < 2**31:
                 raise InvalidArgument(f"{name} must be above 0, got {limit!r:.40}")
         self.program = {"command": words, "agent": agent, "reward": reward}
-        self.memory, self.tokens, self.seconds = memory, tokens, seconds
+        self.memory = memory
+        self.tokens = tokens
+        self.seconds = seconds
         self.environment = named(environment)
         self.concurrency = available_cores()  # each episode starts a program
         self._tasks, self._rows = read_tasks(tasks)
-        # The last one is evaluated by default.
+        # By default the last split is evaluated, so it must not be empty where the other has tasks.
         self.splits = tuple(sorted(SPLITS, key=lambda split: len(self._tasks[split]) > 0))  # type: ignore[misc]
 
     @classmethod
@@ -104,7 +106,7 @@ class ProgramEnv(TextEnv):
         raise InvalidArgument("a program needs a model that it asks: use gagpo train or gagpo eval")
 
     def _find(self, name: str) -> tuple[Task, Json]:
-        split = next((one for one in SPLITS if name in self._tasks[one]), self.split)
+        split = next((split for split in SPLITS if name in self._tasks[split]), self.split)
         return self._tasks[split][name], self._rows[name]
 
 

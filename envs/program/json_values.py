@@ -62,7 +62,7 @@ def _require_depth(value: Any) -> None:
     """Raise JsonTooLarge for a value with more than ``MAX_DEPTH`` levels; not recursive itself."""
     level = [value]
     for _ in range(MAX_DEPTH):
-        level = [part for whole in level for part in _parts(whole) if isinstance(part, dict | list)]
+        level = [child for parent in level for child in _parts(parent) if isinstance(child, dict | list)]
         if not level:
             return
     raise JsonTooLarge(f"the limit is {MAX_DEPTH} nested levels of JSON")

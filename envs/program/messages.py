@@ -1,4 +1,4 @@
-"""What a program asks and what it gets, whichever protocol it speaks."""
+"""Requests of programs and their answers, independent of the protocol."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ _REPORTED: set[tuple[object, ...]] = set()  # places whose failures are logged a
 
 _SYSTEM = ("system", "developer")
 _TEXT_PARTS = (None, "text", "input_text", "output_text")  # types of the parts of a message
-_LOST = ("function_call", "audio")  # parts of an answer that no chat template shows
+_UNSUPPORTED_PARTS = ("function_call", "audio")  # parts of an answer that no chat template shows
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
-class RequestRefused(GagpoError):
-    """A request that gets no answer.
+class GatewayError(GagpoError):
+    """A request that gets an error as its answer.
 
-    status: of HTTP.
-    reason: for the program and, if nothing else of it is answered, for the user: one line that a terminal can show.
+    status: of HTTP; 499 if the client hung up, 500 for a fault of the gateway.
+    reason: one line for the program. The user sees it if the program gets no other answer, so it is safe to print.
     """
 
     def __init__(self, status: int, reason: str):
@@ -59,24 +59,26 @@ class RequestRefused(GagpoError):
         self.status = status
 
 
-def unexpected(error: Exception) -> RequestRefused:
-    """The answer to a request that failed in a way that nobody foresaw; a line is logged once for each such place."""
-    frame = traceback.extract_tb(error.__traceback__)[-1:]
-    place = (type(error).__name__, *((frame[0].filename, frame[0].lineno) if frame else ()))
-    refusal = RequestRefused(500, f"the gateway failed: {type(error).__name__}: {first_line(error)}")
+def unexpected(error: Exception) -> GatewayError:
+    """The answer to a request that failed by a fault of the gateway; logs one line for each place in the code."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place: tuple[object, ...] = (type(error).__name__,)
+    if frames:
+        place += (frames[-1].filename, frames[-1].lineno)
+    failure = GatewayError(500, f"the gateway failed: {type(error).__name__}: {first_line(error)}")
     if place not in _REPORTED and len(_REPORTED) < _MAX_REPORTED:
         _REPORTED.add(place)
-        LOG.error("a request of a program got status 500, and its episode goes on: %s", refusal)
-    return refusal
+        LOG.error("a request of a program got status 500, and its episode goes on: %s", failure)
+    return failure
 
 
-# What programs send ---------------------------------------------------------------------------------------------------
+# Requests -------------------------------------------------------------------------------------------------------------
 
 
 def _text(content: object) -> object:
     """The text of a message, which may be a list of parts of text."""
     if isinstance(content, list) and all(map(_is_text, content)):
-        return "".join(part["text"] for part in content)
+        return "".join(text_part["text"] for text_part in content)
     return content
 
 
@@ -84,18 +86,18 @@ def _is_text(part: object) -> bool:
     return isinstance(part, dict) and isinstance(part.get("text"), str) and part.get("type") in _TEXT_PARTS
 
 
-class _Sent(BaseModel):
-    """An object of a request. Clients send null for what is not given."""
+class _RequestObject(BaseModel):
+    """An object of a request. A null counts as a missing key: clients send it for options that are not set."""
 
     @model_validator(mode="before")
     @classmethod
     def _without_null(cls, value: object) -> object:
         if not isinstance(value, dict):
             return value
-        return {name: part for name, part in value.items() if part is not None}
+        return {name: field for name, field in value.items() if field is not None}
 
 
-class _CalledFunction(_Sent):
+class _CalledFunction(_RequestObject):
     name: str
     arguments: Json = {}
 
@@ -105,6 +107,7 @@ class _CalledFunction(_Sent):
         """The arguments of a call that a program sends back, which may be any text that a model wrote."""
         if not isinstance(arguments, str):
             return arguments if isinstance(arguments, dict) else {"arguments": str(arguments)}
+        # One budget for all calls of a request: arguments are JSON within JSON, which the body's limit does not count.
         budget = (info.context or {}).get("values", [json_values.MAX_VALUES])
         try:
             value = json_values.parse(arguments, budget[0])
@@ -116,13 +119,13 @@ class _CalledFunction(_Sent):
         return value if isinstance(value, dict) else {"arguments": arguments}
 
 
-class _Call(_Sent):
+class _Call(_RequestObject):
     id: str = ""
     type: Literal["function"] = "function"
     function: _CalledFunction
 
 
-class ChatMessage(_Sent):
+class ChatMessage(_RequestObject):
     """A message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -133,36 +136,36 @@ class ChatMessage(_Sent):
     @model_validator(mode="before")
     @classmethod
     def _whole(cls, value: object) -> object:
-        for name in _LOST:
+        for name in _UNSUPPORTED_PARTS:
             if isinstance(value, dict) and value.get(name) is not None:
                 raise ValueError(f"{name} is not supported; send the text, or tool_calls")
         return value
 
     @property
-    def shown(self) -> Message:
+    def for_template(self) -> Message:
         """The message as chat templates take it."""
         return {**{name: value for name, value in self.model_dump().items() if value}, "content": self.content}
 
 
-class _Function(_Sent):
+class _Function(_RequestObject):
     name: str
     description: str = ""
     parameters: Json = {"type": "object"}
 
 
-class _Tool(_Sent):
+class _Tool(_RequestObject):
     type: Literal["function"] = "function"
     function: _Function
 
 
-class _StreamOptions(_Sent):
+class _StreamOptions(_RequestObject):
     include_usage: bool = False
 
 
-class ChatRequest(_Sent):
+class ChatRequest(_RequestObject):
     """A request for ``n`` answers, as OpenAI's chat completions write it.
 
-    echo: what the answer repeats of the request, in protocols that ask for it.
+    echo: fields of the request that the answer repeats, in protocols that require it.
     """
 
     messages: list[ChatMessage]
@@ -194,9 +197,9 @@ class ChatRequest(_Sent):
         options: the body, as OpenAI's chat completions write it.
         messages: in place of its messages, those of another protocol.
         tools: in place of its tools.
-        names: that the protocol has for parameters.
+        names: the protocol's names of parameters, for errors.
 
-        Raises: RequestRefused naming the key.
+        Raises: GatewayError naming the key.
         """
         if messages is None:
             messages = located(options, "messages", MAX_MESSAGES)
@@ -211,9 +214,9 @@ class ChatRequest(_Sent):
         try:
             request = cls.model_validate(plain)
         except ValidationError as error:
-            raise _refusal(error, names=names or {}) from None
+            raise _first_problem(error, names=names or {}) from None
         if not request.conversation or request.conversation[-1]["role"] == "assistant":
-            raise RequestRefused(400, "messages: the last must come from the user or a tool, not from the model")
+            raise GatewayError(400, "messages: the last must come from the user or a tool, not from the model")
         return request
 
     @functools.cached_property
@@ -225,19 +228,23 @@ class ChatRequest(_Sent):
         """
         leading = list(itertools.takewhile(lambda message: message.role in _SYSTEM, self.messages))
         system = "\n\n".join(message.content for message in leading)
-        shown = [{"role": "system", "content": system}] if system else []
+        conversation = [{"role": "system", "content": system}] if system else []
         merging = False  # whether the last message shown takes the next text of the user
         for message in self.messages[len(leading) :]:
             is_system = message.role in _SYSTEM
             if is_system and not message.content:
                 continue
-            if shown and shown[-1]["role"] == "user" and (is_system or (merging and message.role == "user")):
-                shown[-1] = {"role": "user", "content": f"{shown[-1]['content']}\n\n{message.content}"}
+            if (
+                conversation
+                and conversation[-1]["role"] == "user"
+                and (is_system or (merging and message.role == "user"))
+            ):
+                conversation[-1] = {"role": "user", "content": f"{conversation[-1]['content']}\n\n{message.content}"}
                 merging = True
                 continue
-            shown.append({"role": "user", "content": message.content} if is_system else message.shown)
+            conversation.append({"role": "user", "content": message.content} if is_system else message.for_template)
             merging = is_system
-        return shown
+        return conversation
 
     @functools.cached_property
     def digests(self) -> list[bytes]:
@@ -251,36 +258,38 @@ class ChatRequest(_Sent):
 
     @functools.cached_property
     def observation(self) -> str:
-        """What the program says after the last answer."""
-        last = max((i for i, message in enumerate(self.messages) if message.role == "assistant"), default=-1)
-        return "\n\n".join(message.content for message in self.messages[last + 1 :])
+        """The text of the messages after the last answer."""
+        last_answer = max((i for i, message in enumerate(self.messages) if message.role == "assistant"), default=-1)
+        return "\n\n".join(message.content for message in self.messages[last_answer + 1 :])
 
 
 def _validated(model: type[Model], place: str, value: Json, context: Json) -> Model:
     try:
         return model.model_validate(value, context=context)
     except ValidationError as error:
-        raise _refusal(error, place) from None
+        raise _first_problem(error, place) from None
 
 
-def _refusal(error: ValidationError, place: str = "", names: Mapping[str, str] | None = None) -> RequestRefused:
+def _first_problem(error: ValidationError, place: str = "", names: Mapping[str, str] | None = None) -> GatewayError:
     """The first problem, with its key as the client wrote it."""
     key, message, _ = problems(error)[0]
-    first, dot, rest = key.partition(".")
-    whole = ".".join(filter(None, (place, f"{(names or {}).get(first, first)}{dot}{rest}")))
-    only = "; only text is supported" if key == "content" else ""
-    return RequestRefused(400, f"{sentence(whole, message):.300}{only}")
+    parameter, dot, path = key.partition(".")
+    if names:
+        parameter = names.get(parameter, parameter)
+    client_key = ".".join(filter(None, (place, f"{parameter}{dot}{path}")))
+    advice = "; only text is supported" if key == "content" else ""
+    return GatewayError(400, f"{sentence(client_key, message):.300}{advice}")
 
 
 def objects(body: Json, key: str, limit: int) -> list[Json]:
-    """The objects listed at ``key``, at most ``limit``. Raises: RequestRefused."""
+    """The objects listed at ``key``, at most ``limit``. Raises: GatewayError."""
     value = body.get(key) or []
     if not isinstance(value, list):
-        raise RequestRefused(400, f"{key} must be a list of objects")
+        raise GatewayError(400, f"{key} must be a list of objects")
     if len(value) > limit:
-        raise RequestRefused(400, f"{key} must have at most {limit} items (got {len(value)})")
+        raise GatewayError(400, f"{key} must have at most {limit} items (got {len(value)})")
     if not all(isinstance(item, dict) for item in value):
-        raise RequestRefused(400, f"{key} must be a list of objects")
+        raise GatewayError(400, f"{key} must be a list of objects")
     return value
 
 
@@ -289,7 +298,7 @@ def located(body: Json, key: str, limit: int) -> list[Located]:
     return [(f"{key}.{number}", item) for number, item in enumerate(objects(body, key, limit))]
 
 
-# What programs get ----------------------------------------------------------------------------------------------------
+# Answers --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -322,6 +331,19 @@ class Completion:
         return "\n".join(filter(None, (self.content, *calls)))
 
     @property
+    def has_text_part(self) -> bool:
+        """Whether protocols with separate parts write the content: also an empty one, if there are no calls."""
+        return bool(self.content) or not self.calls
+
+    @property
+    def calls_with_text_arguments(self) -> list[Json]:
+        """The tool calls as OpenAI writes them, with arguments as text."""
+        return [
+            {**call, "function": {**call["function"], "arguments": json.dumps(call["function"]["arguments"])}}
+            for call in self.calls
+        ]
+
+    @property
     def action(self) -> str:
         """The answer as an action of a pool."""
         return json.dumps({name: value for name, value in asdict(self).items() if value}, ensure_ascii=False)
@@ -345,20 +367,20 @@ class Completion:
     @property
     def message(self) -> Message:
         """The answer in a conversation."""
-        return {"role": "assistant", "content": self.content, **({"tool_calls": self.calls} if self.calls else {})}
+        calls = {"tool_calls": self.calls} if self.calls else {}
+        return {"role": "assistant", "content": self.content, **calls}
 
 
 def digest(message: Message) -> bytes:
     """Equal for messages with equal role, text and calls; ids of calls do not count."""
     calls = [call["function"] for call in message.get("tool_calls", ())]
-    about = hashlib.sha256(json.dumps([message["role"], calls], sort_keys=True).encode())
-    about.update(b"\0")  # JSON has none: the text cannot be taken for a part of the calls
-    about.update(
-        message["content"].encode(errors="surrogatepass")
-    )  # by itself, because its JSON takes up to six times its memory
-    return about.digest()
+    hasher = hashlib.sha256(json.dumps([message["role"], calls], sort_keys=True).encode())
+    hasher.update(b"\0")  # JSON contains no such byte, so the text cannot be taken for a part of the calls
+    # The text is not part of the JSON, which would take up to six times its memory.
+    hasher.update(message["content"].encode(errors="surrogatepass"))
+    return hasher.digest()
 
 
-def events(listed: Sequence[tuple[str, Json]]) -> str:
+def events(typed_events: Sequence[tuple[str, Json]]) -> str:
     """Server-sent events, each with its type, as text."""
-    return "".join(f"event: {kind}\ndata: {json.dumps({'type': kind, **data})}\n\n" for kind, data in listed)
+    return "".join(f"event: {kind}\ndata: {json.dumps({'type': kind, **data})}\n\n" for kind, data in typed_events)

@@ -7,22 +7,22 @@ import time
 from collections.abc import Sequence
 
 from gagpo.envs.program.messages import ChatRequest, Completion, Json
-from gagpo.envs.program.parameters import CHAT, chosen
+from gagpo.envs.program.parameters import CHAT, shared_options
 
 
 def read(body: Json) -> ChatRequest:
-    """The request in the JSON of a client. Raises: RequestRefused."""
+    """The request in the JSON of a client. Raises: GatewayError."""
     CHAT.require(body)
-    return ChatRequest.of({**body, "tool_choice": chosen(body.get("tool_choice"))})
+    return ChatRequest.of({**body, **shared_options(body)})
 
 
 def answer(request: ChatRequest, completions: Sequence[Completion], name: str) -> Json:
     """The JSON of an answer."""
     choices = []
     for index, completion in enumerate(completions):
-        called = {"tool_calls": calls_of(completion)} if completion.calls else {}
-        content = completion.content or (None if called else "")
-        message = {"role": "assistant", "content": content, "refusal": None, **called}
+        calls = {"tool_calls": completion.calls_with_text_arguments} if completion.calls else {}
+        content = completion.content or (None if calls else "")
+        message = {"role": "assistant", "content": content, "refusal": None, **calls}
         logprobs = {"content": _tokens(completion), "refusal": None} if request.logprobs else None
         choices.append({
             "index": index, "message": message, "logprobs": logprobs, "finish_reason": completion.finish
@@ -52,23 +52,20 @@ def _tokens(completion: Completion) -> list[Json]:
 
 def stream(request: ChatRequest, completions: Sequence[Completion], name: str) -> str:
     """The answer as server-sent events."""
-    whole = answer(request, completions, name)
-    about = {**{key: whole[key] for key in ("id", "created", "model")}, "object": "chat.completion.chunk"}
+    answer_body = answer(request, completions, name)
+    chunk_fields = {
+        "id": answer_body["id"],
+        "created": answer_body["created"],
+        "model": answer_body["model"],
+        "object": "chat.completion.chunk",
+    }
     chunks: list[Json] = []
-    for choice in whole["choices"]:
+    for choice in answer_body["choices"]:
         delta = choice.pop("message")
         if "tool_calls" in delta:
             delta["tool_calls"] = [{"index": i, **call} for i, call in enumerate(delta["tool_calls"])]
         chunks.append({"choices": [{**choice, "delta": delta, "finish_reason": None}]})
         chunks.append({"choices": [{**choice, "delta": {}, "logprobs": None}]})
     if request.stream_options.include_usage:
-        chunks.append({"choices": [], "usage": whole["usage"]})
-    return "".join(f"data: {json.dumps({**about, **chunk})}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
-
-
-def calls_of(completion: Completion) -> list[Json]:
-    """The tool calls of an answer, with their arguments as text."""
-    return [
-        {**call, "function": {**call["function"], "arguments": json.dumps(call["function"]["arguments"])}}
-        for call in completion.calls
-    ]
+        chunks.append({"choices": [], "usage": answer_body["usage"]})
+    return "".join(f"data: {json.dumps({**chunk_fields, **chunk})}\n\n" for chunk in chunks) + "data: [DONE]\n\n"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gagpo.base.nearest import hint
-from gagpo.envs.program.messages import Json, RequestRefused
+from gagpo.envs.program.messages import GatewayError, Json
 
 _DISTRIBUTION = "responses are sampled from the model's own distribution, which training needs"
 _TEMPLATE = "whether a model thinks is a matter of its chat template"
@@ -26,7 +26,8 @@ class Parameters:
 
     followed: parameters that the gateway reads.
     harmless: accepted, because no prompt and no answer depends on them.
-    decided: accepted, because the run decides what they ask for; the documentation says so.
+    decided: accepted without effect, because the run decides what they ask for. Frameworks always send them, so a
+        rejection would exclude unchanged programs.
     default: accepted only with one of these values, which ask for what happens anyway.
     rejected: rejected, with the reason.
     """
@@ -38,17 +39,18 @@ class Parameters:
     rejected: Mapping[str, str] = field(default_factory=dict)
 
     def require(self, body: Json) -> None:
-        """Raises: RequestRefused for a parameter that would have no effect."""
+        """Raises: GatewayError for a parameter that would have no effect."""
         for name, value in body.items():
             if value is None or name in self.followed or name in self.harmless or name in self.decided:
                 continue
-            if name in self.default and any(_same(value, idle) for idle in self.default[name]):
+            # A client's default, which asks for what happens anyway.
+            if name in self.default and any(_same(value, default) for default in self.default[name]):
                 continue
-            shown = f"{name[:80]}={repr(value)[:40]}" if _is_short(value) else name[:80]
+            parameter = f"{name[:80]}={repr(value)[:40]}" if _is_short(value) else name[:80]
             if name in self.default or name in self.rejected:
                 reason = self.rejected.get(name, _DISTRIBUTION)
-                raise RequestRefused(400, f"{shown} is not supported: {reason}; leave it out")
-            raise RequestRefused(400, f"unknown parameter {name[:80]!a}; {hint(name[:80], sorted(self.followed))}")
+                raise GatewayError(400, f"{parameter} is not supported: {reason}; leave it out")
+            raise GatewayError(400, f"unknown parameter {name[:80]!a}; {hint(name[:80], sorted(self.followed))}")
 
 
 def _is_short(value: object) -> bool:
@@ -56,9 +58,9 @@ def _is_short(value: object) -> bool:
     return isinstance(value, bool | int | float) or (isinstance(value, str | dict | list) and len(value) <= 40)
 
 
-def _same(value: object, other: object) -> bool:
-    """Equal, and both or neither a truth value."""
-    return value == other and isinstance(value, bool) == isinstance(other, bool)
+def _same(value: object, default: object) -> bool:
+    """Whether a value is the default: in Python, True == 1 and False == 0, which JSON distinguishes."""
+    return value == default and isinstance(value, bool) == isinstance(default, bool)
 
 
 _SAMPLING: dict[str, tuple[Any, ...]] = {
@@ -156,19 +158,31 @@ MESSAGES = Parameters(
 )
 
 
-def chosen(choice: object) -> str:
+def shared_options(body: Json) -> Json:
+    """The options that all protocols give the same name: ``model``, ``stream`` and ``tool_choice``.
+
+    Raises: GatewayError for a choice among the tools.
+    """
+    return {
+        "model": body.get("model"),
+        "stream": body.get("stream"),
+        "tool_choice": tool_choice(body.get("tool_choice")),
+    }
+
+
+def tool_choice(choice: object) -> str:
     """``none`` if a request's ``tool_choice`` forbids calls, else ``auto``.
 
     ``required`` and ``any`` are accepted because frameworks always send them; the model may answer with text anyway.
 
-    Raises: RequestRefused for a choice among the tools.
+    Raises: GatewayError for a choice among the tools.
     """
     kind = choice
     if isinstance(choice, dict):
         kind = choice.get("type")
         if choice.get("disable_parallel_tool_use"):
-            raise RequestRefused(400, f"tool_choice.disable_parallel_tool_use is not supported: {_CALLS}; leave it out")
+            raise GatewayError(400, f"tool_choice.disable_parallel_tool_use is not supported: {_CALLS}; leave it out")
     if kind not in (None, "auto", "none", "required", "any"):
-        shown = repr(choice)[:60] if _is_short(choice) else "this"
-        raise RequestRefused(400, f"tool_choice={shown} is not supported: {_CALLS}; choose auto or none")
+        quoted = repr(choice)[:60] if _is_short(choice) else "this"
+        raise GatewayError(400, f"tool_choice={quoted} is not supported: {_CALLS}; choose auto or none")
     return "none" if kind == "none" else "auto"

@@ -1,4 +1,10 @@
-"""Programs as a pool: every request of a program is an observation, and the response is its answer."""
+"""Programs as a pool: every request of a program is an observation, and the response is its answer.
+
+Two threads. The caller's thread owns the slots; it passes batches of operations to the event loop
+(``call_soon_threadsafe``) and waits on a queue of outcomes. The gateway's thread runs the event loop, in which the
+server, the programs' timers and all episodes live; it never waits for the caller. Every reset and every answer leads
+to one outcome at the latest when the program's deadline passes, so the caller may wait without a timeout.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +18,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gagpo.base.errors import GagpoError
-from gagpo.envs.pool.slots import BasePool, Event, Holder
+from gagpo.envs.pool.slots import BasePool, Event, Worker
 from gagpo.envs.pool.wire import Request
-from gagpo.envs.program.episodes import Episode, Limits, Outcome, ProgramFault
+from gagpo.envs.program.episodes import Limits, ProgramEpisode, ProgramFault, ProgramOutcome
 from gagpo.envs.program.messages import Completion, Json
 from gagpo.envs.program.runs import Runs
 from gagpo.envs.program.server import GatewayServer
 from gagpo.envs.program.variables import passed
 from gagpo.envs.tasks import Task
 
-CLOSE_SECONDS, ANSWER_SECONDS = 5.0, 0.05
+CLOSE_SECONDS = 5.0  # for the gateway's thread to end
+ANSWER_SECONDS = 0.05  # for the last answers to leave before the server ends
 
 
 class ProgramPool(BasePool):
@@ -45,11 +52,13 @@ class ProgramPool(BasePool):
         max_restarts: int = 1,
         variables: Mapping[str, str] | None = None,
     ):
-        self._place = Holder()
-        super().__init__([self._place], max_restarts)
-        self._answers: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
-        self._limits, self._find, self._judged = limits, find, bool(program["reward"])
-        self._episodes: dict[int, Episode] = {}  # by the number of the assignment
+        self._worker = Worker()
+        super().__init__([self._worker], max_restarts)
+        self._outcomes: queue.SimpleQueue[tuple[int, ProgramOutcome]] = queue.SimpleQueue()
+        self._limits = limits
+        self._find = find
+        self._has_reward_function = bool(program["reward"])
+        self._programs: dict[int, ProgramEpisode] = {}  # by the number of the slot's episode; of the gateway's thread
         self._loop = asyncio.new_event_loop()
         self._server = GatewayServer()
         self._runs = Runs(self._loop, program, memory, passed(()) if variables is None else variables)
@@ -57,9 +66,9 @@ class ProgramPool(BasePool):
         self._thread.start()
 
     def flush(self) -> None:
-        if self._place.outbox:
-            self._loop.call_soon_threadsafe(self._obey, list(self._place.outbox))
-            self._place.outbox.clear()
+        if self._worker.outbox:
+            self._loop.call_soon_threadsafe(self._carry_out, list(self._worker.outbox))
+            self._worker.outbox.clear()
 
     def close(self) -> None:
         """End all programs and the server; idempotent."""
@@ -72,24 +81,25 @@ class ProgramPool(BasePool):
     def _declares_limit(self) -> bool:
         return True
 
-    def _collect(self, end: float, block: bool) -> None:
+    def _collect(self, deadline: float, block: bool) -> None:
         with contextlib.suppress(queue.Empty):
             # Waiting without a timeout is safe: every program has a deadline.
-            patience = None if end == math.inf else max(0.0, end - time.monotonic())
-            self._take(*self._answers.get(block, patience))
+            timeout = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
+            self._take(*self._outcomes.get(block, timeout))
             while True:
-                self._take(*self._answers.get_nowait())
+                self._take(*self._outcomes.get_nowait())
 
-    def _take(self, number: int, outcome: Outcome) -> None:
-        if (assignment := self._place.held.get(number)) is None:
-            return  # the slot has moved on
+    def _take(self, number: int, outcome: ProgramOutcome) -> None:
+        episode = self._worker.episodes.get(number)
+        if episode is None:  # the slot was released or reset after this outcome was queued
+            return
         if isinstance(outcome, ProgramFault):
             counters = self.counters
             setattr(counters, outcome.counter, getattr(counters, outcome.counter) + 1)
-            assignment.charges += 1
-            self._start_over(assignment, outcome.reason)
+            episode.failures += 1
+            self._start_over(episode, outcome.reason)
         else:
-            self._deliver(assignment, Event(assignment.slot, assignment.pending, *outcome))
+            self._deliver(episode, Event(episode.slot, episode.pending, *outcome))
 
     # In the thread of the server --------------------------------------------------------------------------------------
 
@@ -98,41 +108,42 @@ class ProgramPool(BasePool):
         self._serving = self._loop.create_task(self._server.serve())
         with contextlib.suppress(asyncio.CancelledError):
             self._loop.run_until_complete(self._serving)
-        left = asyncio.all_tasks(self._loop)
-        for task in left:
+        unfinished = asyncio.all_tasks(self._loop)
+        for task in unfinished:
             task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        self._loop.run_until_complete(asyncio.gather(*unfinished, return_exceptions=True))
         self._loop.close()
 
     def _stop(self) -> None:
-        """End the episodes, answer the requests that wait with that, and end the server."""
-        for number in list(self._episodes):
+        """End the episodes, which answers their waiting requests with an error, and then the server."""
+        for number in list(self._programs):
             self._release(number)
         self._loop.call_later(ANSWER_SECONDS, self._serving.cancel)
 
-    def _obey(self, requests: Sequence[Request]) -> None:
+    def _carry_out(self, requests: Sequence[Request]) -> None:
         for operation, number, *arguments in requests:
             if operation == "step":
-                self._episodes[number].answer(Completion.of(arguments[0]))
+                self._programs[number].answer(Completion.of(arguments[0]))
                 continue
-            self._release(number)  # at a reset, it starts over
+            self._release(number)  # a reset of an episode that broke comes with the number of the broken one
             if operation == "reset":
                 self._begin(number, *arguments)
 
     def _begin(self, number: int, name: str, seed: int | None) -> None:
-        def tell(outcome: Outcome) -> None:
-            self._answers.put((number, outcome))
+        def report(outcome: ProgramOutcome) -> None:
+            self._outcomes.put((number, outcome))
 
         try:
-            found = self._find(name)
+            task, row = self._find(name)
         except GagpoError as error:  # an unknown task
-            tell(ProgramFault("errors", str(error)))
+            report(ProgramFault("errors", str(error)))
             return
-        episode = Episode(*found, self._judged, self._limits, self._loop, self._runs, tell)
-        self._episodes[number] = episode
+        episode = ProgramEpisode(task, row, self._has_reward_function, self._limits, self._loop, self._runs, report)
+        self._programs[number] = episode
         episode.start(self._server.admit(episode) | {"GAGPO_SEED": str(seed or 0)})
 
     def _release(self, number: int) -> None:
-        if (episode := self._episodes.pop(number, None)) is not None:
+        episode = self._programs.pop(number, None)
+        if episode is not None:
             self._server.dismiss(episode)
             episode.close()

@@ -32,53 +32,62 @@ class ProgramProcess(gymnasium.Env[str, str]):
     """
 
     def __init__(self, command: Sequence[str], agent: str, reward: str):
-        self.command, self.agent, self.judge = list(command), agent, reward
+        self.command = list(command)
+        self.agent = agent
+        self.reward_function = reward
 
     @staticmethod
     def preload(command: Sequence[str], agent: str, reward: str) -> None:
-        """Import once what all runs need, where the environment of the training process cannot be read."""
+        """Import once what all runs need, so that they share it; runs in the fork server.
+
+        The user's modules run here for the first time, so this process is separated from the training process before:
+        they cannot read its environment variables.
+        """
         separate()
         for name in filter(None, (agent, reward)):
             FUNCTIONS.find(name)
         if agent:
-            asyncio.run(_warmed())
+            asyncio.run(_warm_up_client())
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[str, Info]:
         order: Json = json.loads((options or {})["task"])
         separate()  # from other episodes, whose keys this one must not read
         os.environ.update(order["variables"])
-        tempfile.tempdir = None  # chosen anew, by TMPDIR
+        tempfile.tempdir = None  # the cached choice of the fork server: the next use reads TMPDIR again
         if "transcript" in order:
-            reward = FUNCTIONS.find(self.judge)(order["row"], order["transcript"])
+            reward = FUNCTIONS.find(self.reward_function)(order["row"], order["transcript"])
             if reward is None:
                 raise Garbage("the reward function returned None; return a number")
             return _report(reward, "the reward function"), {"status": 0}
         if self.agent:
-            reward = asyncio.run(_played(FUNCTIONS.find(self.agent), order["row"]))
-            return "" if reward is None else _report(reward, "the agent"), {"status": 0}  # it may have posted one
+            reward = asyncio.run(_run_agent(FUNCTIONS.find(self.agent), order["row"]))
+            # Without a returned reward it may have posted one, so None is not an error.
+            return "" if reward is None else _report(reward, "the agent"), {"status": 0}
         status, output, errors = run(self.command)
         return output, {"status": status, "errors": errors}
 
 
-async def _warmed() -> None:
-    """Have a client answered here, and refused by the network: in its first calls it imports 144 modules."""
+async def _warm_up_client() -> None:
+    """Make a request to a mock, and one that the network rejects: the client's first calls import 144 modules."""
     import httpx2
     from openai import APIConnectionError, AsyncOpenAI
 
-    said = {"choices": [{"index": 0, "message": {"role": "assistant", "content": ""}, "finish_reason": "stop"}]}
-    here = httpx2.MockTransport(lambda request: httpx2.Response(200, json=said))
-    for plain in (httpx2.AsyncClient(transport=here), httpx2.AsyncClient(verify=False)):
-        async with AsyncOpenAI(base_url="http://127.0.0.1:9", api_key="-", http_client=plain, max_retries=0) as client:
+    completion = {"choices": [{"index": 0, "message": {"role": "assistant", "content": ""}, "finish_reason": "stop"}]}
+    mock = httpx2.MockTransport(lambda request: httpx2.Response(200, json=completion))
+    for http_client in (httpx2.AsyncClient(transport=mock), httpx2.AsyncClient(verify=False)):
+        async with AsyncOpenAI(
+            base_url="http://127.0.0.1:9", api_key="-", http_client=http_client, max_retries=0
+        ) as client:
             with suppress(APIConnectionError):
                 await client.chat.completions.create(model="-", messages=[{"role": "user", "content": ""}])
 
 
-async def _played(agent: Callable[..., Any], row: Json) -> object:
+async def _run_agent(agent: Callable[..., Any], row: Json) -> object:
     """What the agent returns for its task."""
     from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-    plain = DefaultAsyncHttpxClient(verify=False)  # no TLS here, and loading certificates takes 40 ms
-    async with AsyncOpenAI(max_retries=0, timeout=None, http_client=plain) as client:
+    http_client = DefaultAsyncHttpxClient(verify=False)  # no TLS here, and loading certificates takes 40 ms
+    async with AsyncOpenAI(max_retries=0, timeout=None, http_client=http_client) as client:
         result = agent(row, client)
         return await result if inspect.isawaitable(result) else result
 
@@ -110,7 +119,7 @@ def _number(value: object, author: str) -> float:
         if convertible:
             return float(number)  # type: ignore[arg-type]
     except OverflowError:
-        return math.inf  # refused later, as any number that is too large
+        return math.inf  # rejected later, as any number that is too large
     except (TypeError, ValueError):
         pass
     kind = f"an array of shape {number.shape}" if hasattr(number, "shape") else type(number).__name__

@@ -5,24 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-from gagpo.envs.program import openai
 from gagpo.envs.program.messages import (
     MAX_MESSAGES,
     MAX_TOOLS,
     ChatRequest,
     Completion,
+    GatewayError,
     Json,
     Located,
-    RequestRefused,
     events,
     located,
     objects,
 )
-from gagpo.envs.program.parameters import RESPONSES, chosen
+from gagpo.envs.program.parameters import RESPONSES, shared_options, tool_choice
 
 
 def read(body: Json) -> ChatRequest:
-    """The request in the JSON of a client. Raises: RequestRefused."""
+    """The request in the JSON of a client. Raises: GatewayError."""
     RESPONSES.require(body)
     _require_plain(body)
     content = body.get("input")
@@ -31,12 +30,10 @@ def read(body: Json) -> ChatRequest:
         items = located(body, "input", MAX_MESSAGES)
     messages = _messages(items)
     if not messages:
-        raise RequestRefused(400, "input must have at least 1 message")
+        raise GatewayError(400, "input must have at least 1 message")
     options = {
-        "model": body.get("model"),
+        **shared_options(body),
         "max_tokens": body.get("max_output_tokens"),
-        "stream": body.get("stream"),
-        "tool_choice": chosen(body.get("tool_choice")),
         "echo": _echo(body),
     }
     system = ("instructions", {"role": "system", "content": body.get("instructions")})
@@ -44,17 +41,18 @@ def read(body: Json) -> ChatRequest:
 
 
 def _require_plain(body: Json) -> None:
-    """Raises: RequestRefused for parameters that have a value with an effect and one without."""
-    text, reasoning = (body.get(name) or {} for name in ("text", "reasoning"))
+    """Raises: GatewayError for parameters that have a value with an effect and one without."""
+    text = body.get("text") or {}
+    reasoning = body.get("reasoning") or {}
     include = body.get("include") or []
     if not isinstance(text, dict) or text.get("format") not in (None, {"type": "text"}):
-        raise RequestRefused(400, "text.format is not supported: responses are sampled as the model writes them")
+        raise GatewayError(400, "text.format is not supported: responses are sampled as the model writes them")
     if text.get("verbosity") is not None:
-        raise RequestRefused(400, "text.verbosity is not supported: the model decides how long its answers are")
+        raise GatewayError(400, "text.verbosity is not supported: the model decides how long its answers are")
     if not isinstance(reasoning, dict) or reasoning.get("effort") is not None:
-        raise RequestRefused(400, "reasoning.effort is not supported: a model thinks as its chat template says")
+        raise GatewayError(400, "reasoning.effort is not supported: a model thinks as its chat template says")
     if not isinstance(include, list) or "message.output_text.logprobs" in include:
-        raise RequestRefused(400, "include must be a list without logprobs; ask /v1/chat/completions for them")
+        raise GatewayError(400, "include must be a list without logprobs; ask /v1/chat/completions for them")
 
 
 def _tools(body: Json) -> Iterator[Located]:
@@ -64,7 +62,7 @@ def _tools(body: Json) -> Iterator[Located]:
 
 
 def _echo(body: Json) -> Json:
-    """What an answer repeats of the request. Its temperature is the run's, which a program does not learn."""
+    """The fields of the request that an answer repeats. The temperature is not one of them: the run decides it."""
     tools = [{"parameters": None, "strict": None, **tool} for tool in objects(body, "tools", MAX_TOOLS)]
     choice = body.get("tool_choice")
     return {
@@ -73,7 +71,7 @@ def _echo(body: Json) -> Json:
         "metadata": body.get("metadata") or {},
         "parallel_tool_calls": True,
         "temperature": None,
-        "tool_choice": choice if isinstance(choice, str) else chosen(choice),
+        "tool_choice": choice if isinstance(choice, str) else tool_choice(choice),
         "tools": tools,
         "top_p": 1.0,
         "error": None,
@@ -95,21 +93,22 @@ def _messages(items: Sequence[Located]) -> list[Located]:
         elif kind == "message":
             messages.append((place, {"role": item.get("role"), "content": item.get("content")}))
         elif kind != "reasoning":
-            raise RequestRefused(400, f"{place}: items of type {str(kind)[:40]!a} are not supported")
+            raise GatewayError(400, f"{place}: items of type {str(kind)[:40]!a} are not supported")
     return messages
 
 
 def answer(request: ChatRequest, completions: Sequence[Completion], name: str) -> Json:
     """The JSON of an answer."""
-    completion, output = completions[0], list[Json]()
+    completion = completions[0]
     status = "incomplete" if completion.finish == "length" else "completed"
-    if completion.content or not completion.calls:
-        part = {"type": "output_text", "text": completion.content, "annotations": [], "logprobs": []}
-        about = {"id": f"msg-{name}", "type": "message", "role": "assistant", "status": status}
-        output.append({**about, "content": [part]})
-    for call in openai.calls_of(completion):
-        about = {"id": f"fc-{name}-{call['id']}", "type": "function_call", "status": "completed"}
-        output.append({**about, "call_id": call["id"], **call["function"]})
+    output: list[Json] = []
+    if completion.has_text_part:
+        text_part = {"type": "output_text", "text": completion.content, "annotations": [], "logprobs": []}
+        item_fields = {"id": f"msg-{name}", "type": "message", "role": "assistant", "status": status}
+        output.append({**item_fields, "content": [text_part]})
+    for call in completion.calls_with_text_arguments:
+        item_fields = {"id": f"fc-{name}-{call['id']}", "type": "function_call", "status": "completed"}
+        output.append({**item_fields, "call_id": call["id"], **call["function"]})
     return {
         **request.echo,
         "id": f"resp-{name}",
@@ -131,27 +130,40 @@ def answer(request: ChatRequest, completions: Sequence[Completion], name: str) -
 
 def stream(request: ChatRequest, completions: Sequence[Completion], name: str) -> str:
     """The answer as server-sent events."""
-    whole = answer(request, completions, name)
-    begun = {**whole, "status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
-    empty: Json
-    listed: list[tuple[str, Json]] = [("response.created", {"response": begun})]
-    for index, item in enumerate(whole["output"]):
-        at = {"item_id": item["id"], "output_index": index}
+    response = answer(request, completions, name)
+    response_created = {**response, "status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
+    stream_events: list[tuple[str, Json]] = [("response.created", {"response": response_created})]
+    for index, item in enumerate(response["output"]):
+        output_position = {"item_id": item["id"], "output_index": index}
         if item["type"] == "message":
-            place, (part,), empty = {**at, "content_index": 0}, item["content"], {"content": []}
-            inner = [
-                ("content_part.added", {**place, "part": {**part, "text": ""}}),
-                ("output_text.delta", {**place, "delta": part["text"], "logprobs": []}),
-                ("output_text.done", {**place, "text": part["text"], "logprobs": []}),
-                ("content_part.done", {**place, "part": part}),
-            ]
+            empty = {**item, "status": "in_progress", "content": []}
+            parts = _message_events(item["content"][0], {**output_position, "content_index": 0})
         else:
-            empty = {"arguments": ""}
-            delta = {**at, "delta": item["arguments"]}
-            done = {**at, "arguments": item["arguments"], "name": item["name"]}
-            inner = [("function_call_arguments.delta", delta), ("function_call_arguments.done", done)]
-        begins = ("output_item.added", {"output_index": index, "item": {**item, "status": "in_progress", **empty}})
-        ends = ("output_item.done", {"output_index": index, "item": item})
-        listed += [(f"response.{kind}", data) for kind, data in (begins, *inner, ends)]
-    listed.append((f"response.{whole['status']}", {"response": whole}))
-    return events([(kind, {"sequence_number": count, **data}) for count, (kind, data) in enumerate(listed)])
+            empty = {**item, "status": "in_progress", "arguments": ""}
+            parts = _call_events(item, output_position)
+        item_events = [
+            ("output_item.added", {"output_index": index, "item": empty}),
+            *parts,
+            ("output_item.done", {"output_index": index, "item": item}),
+        ]
+        stream_events += [(f"response.{kind}", data) for kind, data in item_events]
+    stream_events.append((f"response.{response['status']}", {"response": response}))
+    return events([(kind, {"sequence_number": count, **data}) for count, (kind, data) in enumerate(stream_events)])
+
+
+def _message_events(text_part: Json, position: Json) -> list[tuple[str, Json]]:
+    """The events of a message's only part, without the prefix ``response.``."""
+    return [
+        ("content_part.added", {**position, "part": {**text_part, "text": ""}}),
+        ("output_text.delta", {**position, "delta": text_part["text"], "logprobs": []}),
+        ("output_text.done", {**position, "text": text_part["text"], "logprobs": []}),
+        ("content_part.done", {**position, "part": text_part}),
+    ]
+
+
+def _call_events(call: Json, position: Json) -> list[tuple[str, Json]]:
+    """The events of a call's arguments, without the prefix ``response.``."""
+    return [
+        ("function_call_arguments.delta", {**position, "delta": call["arguments"]}),
+        ("function_call_arguments.done", {**position, "arguments": call["arguments"], "name": call["name"]}),
+    ]

@@ -1,4 +1,9 @@
-"""Runs of programs that are under way, each in a process of the pool's fork server."""
+"""Runs of programs that are under way, each in a process of the pool's fork server.
+
+The event loop waits for each run's answer on its connection, without blocking. It blocks in two places: up to
+``SEND_SECONDS`` to send a run its task, and until the fork server has killed a run and everything that it started
+(milliseconds; at most the fork server's 30 seconds).
+"""
 
 from __future__ import annotations
 
@@ -16,16 +21,21 @@ from gymnasium.envs.registration import EnvSpec
 from gagpo.base.child import Pipe
 from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.envs.pool.fork_server import ForkServer
-from gagpo.envs.pool.wire import TOKEN_BYTES, Inbox
+from gagpo.envs.pool.wire import TOKEN_BYTES, MessageDecoder
 from gagpo.envs.program.messages import Json
 from gagpo.envs.program.scratch import Scratch
 from gagpo.envs.program.variables import fits
 
-START_SECONDS, SEND_SECONDS = 120.0, 30.0
+START_SECONDS = 120.0  # for the first process, which imports the user's functions
+SEND_SECONDS = 30.0
 
 
-class Ended(NamedTuple):
-    """How a run ended. failure: what went wrong, '' if nothing did."""
+class RunResult(NamedTuple):
+    """How a run ended.
+
+    output: the end of its standard output.
+    failure: what went wrong, '' if nothing did.
+    """
 
     output: str
     failure: str
@@ -46,11 +56,13 @@ class Runs:
     ):
         place = "gagpo.envs.program.process:ProgramProcess"
         spec = EnvSpec("gagpo/ProgramProcess-v0", entry_point=place, order_enforce=False, disable_env_checker=True)
-        self._loop, self._scratch = loop, Scratch()
+        self._loop = loop
+        self._scratch = Scratch()
         self._server = ForkServer(spec, kwargs, memory, variables, self._scratch.place)
         self._numbers = itertools.count()
         self._connections: dict[int, socket.socket] = {}
-        if failure := self._failure_to_start():
+        failure = self._failure_to_start()
+        if failure:
             self.close()
             raise InvalidArgument(f"gagpo/Program-v0: {failure}")
 
@@ -58,9 +70,9 @@ class Runs:
         """Why no run can start, from a first process; '' if it starts."""
         token = secrets.token_bytes(TOKEN_BYTES)
         try:
-            with self._server.fork(next(self._numbers), token) as first:
-                first.settimeout(START_SECONDS)
-                messages = Inbox(token).take(first.recv(1 << 16))  # its process, or an error
+            with self._server.fork(next(self._numbers), token) as connection:
+                connection.settimeout(START_SECONDS)
+                messages = MessageDecoder(token).take(connection.recv(1 << 16))  # its process, or an error
         except (GagpoError, OSError) as error:
             return f"the program's process does not start ({error})"
         match messages:
@@ -70,37 +82,41 @@ class Runs:
                 return reason
         return "the program's process does not start"
 
-    def start(self, order: dict[str, Any], ended: Callable[[Ended], None]) -> int:
+    def start(self, order: dict[str, Any], on_end: Callable[[RunResult], None]) -> int:
         """Begin a run and return its number; ``ended`` is called unless it is killed.
 
         order: ``variables`` of the run, the ``row`` of its task, and the ``transcript`` for a reward function.
         """
-        number, inbox = next(self._numbers), Inbox(token := secrets.token_bytes(TOKEN_BYTES))
+        number = next(self._numbers)
+        token = secrets.token_bytes(TOKEN_BYTES)
+        decoder = MessageDecoder(token)
         try:
-            variables = {**order["variables"], **self._hand_over(number, order["row"])}
+            variables = {**order["variables"], **self._task_variables(number, order["row"])}
             message = json.dumps({**order, "variables": variables}, ensure_ascii=False)
             connection = self._connections[number] = self._server.fork(number, token)
             Pipe(connection).send([("reset", 0, message, None)], SEND_SECONDS)
         except (GagpoError, OSError, ValueError, RecursionError) as error:
             self._scratch.drop(number)
-            self._loop.call_soon(ended, Ended("", f"it could not be started: {error}"))
+            # Not at once: the caller does not have the run's number yet.
+            self._loop.call_soon(on_end, RunResult("", f"it could not be started: {error}"))
             return number
 
         def read() -> None:
             data = b""
             with suppress(OSError):
                 data = connection.recv(1 << 20)
-            answers = list(filter(None, map(_answer, inbox.take(data))))
-            if answers or inbox.garbled or not data:
-                how = self.kill(number)  # and what the program left behind
-                ended(answers[0] if answers else Ended("", f"it ended with {how}"))
+            results = list(filter(None, map(_result, decoder.take(data))))
+            if results or decoder.corrupt or not data:
+                exit_description = self.kill(number)  # also ends processes that the program left behind
+                on_end(results[0] if results else RunResult("", f"it ended with {exit_description}"))
 
         self._loop.add_reader(connection, read)
         return number
 
     def kill(self, number: int) -> str:
         """End a run and everything it started, and describe how it ended; does nothing for one that has ended."""
-        if (connection := self._connections.pop(number, None)) is None:
+        connection = self._connections.pop(number, None)
+        if connection is None:
             return ""
         self._loop.remove_reader(connection)
         connection.close()
@@ -117,7 +133,7 @@ class Runs:
         self._server.close()
         self._scratch.close()
 
-    def _hand_over(self, number: int, row: Json) -> dict[str, str]:
+    def _task_variables(self, number: int, row: Json) -> dict[str, str]:
         """Write the task's row into the scratch folder of a run; returns the variables that describe both."""
         text = json.dumps(row, ensure_ascii=False)
         folder, path = self._scratch.add(number, text)
@@ -125,16 +141,16 @@ class Runs:
         return {**variables, "GAGPO_TASK": text} if fits("GAGPO_TASK", text) else variables
 
 
-def _answer(message: object) -> Ended | None:
-    """How a run ended; None for its first message, the id of its process."""
+def _result(message: object) -> RunResult | None:
+    """How a run ended, from its message; None for its first message, the id of its process."""
     match message:
         case (int(),):
             return None
         case (str(error),):
-            return Ended("", error)
+            return RunResult("", error)
         case (str(output), {"status": 0}):
-            return Ended(output, "")
+            return RunResult(output, "")
         case (str(output), {"status": int(status), "errors": str(errors)}):
-            how = f"exit status {status}" if status > 0 else f"signal {-status}"
-            return Ended(output, f"it ended with {how}: {' '.join(errors.split())[-300:]}")
-    return Ended("", "it sent an invalid answer")
+            cause = f"exit status {status}" if status > 0 else f"signal {-status}"
+            return RunResult(output, f"it ended with {cause}: {' '.join(errors.split())[-300:]}")
+    return RunResult("", "it sent an invalid answer")

@@ -20,11 +20,14 @@ class Scratch:
 
     def __init__(self) -> None:
         self.place = tempfile.mkdtemp(prefix="gagpo-programs-")
-        # A thread of its own: a program may leave so many files that removing them delays other episodes.
+        # In a separate thread: a program may leave so many files that removing them would delay other episodes.
         self._remover = ThreadPoolExecutor(1, "scratch folders")
 
     def add(self, number: int, task: str) -> tuple[str, str]:
-        """A new folder for the run of this number, and a file in it with its task; OSError if they cannot be made."""
+        """Create the folder of the run of this number, and a file in it with its task; returns the paths of both.
+
+        Raises: OSError if they cannot be created.
+        """
         folder = self._folder(number)
         os.makedirs(folder, 0o700)
         path = os.path.join(folder, TASK_FILE)
@@ -33,8 +36,8 @@ class Scratch:
         return folder, path
 
     def drop(self, number: int) -> None:
-        """Remove the folder of a run, soon; does nothing if there is none."""
-        with suppress(RuntimeError):  # closed meanwhile, which removes all
+        """Remove the folder of a run, without waiting for it; does nothing if it does not exist."""
+        with suppress(RuntimeError):  # the pool was closed meanwhile, which removes all folders
             self._remover.submit(_discard, self._folder(number))
 
     def close(self) -> None:
@@ -47,7 +50,7 @@ class Scratch:
 
 
 def _discard(folder: str) -> None:
-    """Remove the folder of a run, without another process if the program wrote nothing."""
+    """Remove the folder of a run. If the program wrote nothing, this takes two calls instead of another process."""
     try:
         os.unlink(os.path.join(folder, TASK_FILE))
         os.rmdir(folder)

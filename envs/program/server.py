@@ -13,7 +13,6 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from types import ModuleType
 
 import uvicorn
 from starlette.applications import Starlette
@@ -26,15 +25,14 @@ from starlette.routing import Route
 from gagpo.base import descriptors
 from gagpo.base.limits import OwnPagesOnly
 from gagpo.base.origin import LOOPBACK
-from gagpo.envs.program import anthropic, openai, responses
-from gagpo.envs.program.bodies import HeldBytes, discard_body, parse_object, read_body, require_size
+from gagpo.envs.program.bodies import BodyMemory, discard_body, parse_object, read_body, require_size
 from gagpo.envs.program.connections import Connections, GatewayConfig
-from gagpo.envs.program.episodes import Episode
-from gagpo.envs.program.messages import ChatRequest, Completion, RequestRefused, unexpected
+from gagpo.envs.program.episodes import ProgramEpisode
+from gagpo.envs.program.messages import ChatRequest, Completion, GatewayError, unexpected
+from gagpo.envs.program.protocols import PROTOCOLS, ChatProtocol
 
-PROTOCOLS = {"chat/completions": openai, "responses": responses, "messages": anthropic}
 READERS = 2  # threads that read long requests
-SHORT = 32 << 10  # bytes of a body that is read within the event loop, which takes less than a switch of threads
+SHORT = 32 << 10  # bytes of a body that is parsed within the event loop, which is faster than a switch of threads
 _REMEMBERED = 10_000  # keys of ended episodes
 _KINDS = {401: "authentication_error", 404: "not_found_error", 413: "request_too_large", 429: "rate_limit_error"}
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
@@ -48,23 +46,23 @@ _MODEL = {
     "created_at": "1970-01-01T00:00:00Z",
 }
 
-Answer = Callable[[Episode, Request], Awaitable[Response]]
+Answer = Callable[[ProgramEpisode, Request], Awaitable[Response]]
 
 
 class GatewayServer:
     """Answers the requests of episodes, by their keys. All but the first runs in the thread of a loop."""
 
     def __init__(self) -> None:
-        self._episodes: dict[str, Episode] = {}
-        self._over: OrderedDict[str, None] = OrderedDict()
+        self._episodes: dict[str, ProgramEpisode] = {}
+        self._ended_keys: OrderedDict[str, None] = OrderedDict()
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.address = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._held = HeldBytes()
+        self._body_memory = BodyMemory()
         self._connections: Connections | None = None
         self._readers: ThreadPoolExecutor | None = None
-        self._reading: dict[str, asyncio.Lock] = {}  # by key: a program has one of the readers at a time
+        self._reading: dict[str, asyncio.Lock] = {}  # by key: a program occupies at most one of the readers
 
-    def admit(self, episode: Episode) -> dict[str, str]:
+    def admit(self, episode: ProgramEpisode) -> dict[str, str]:
         """Accept requests of the episode; returns the variables with which a program finds the server."""
         self._episodes[episode.token] = episode
         urls = {"OPENAI_BASE_URL": f"{self.address}/v1", "ANTHROPIC_BASE_URL": self.address}
@@ -72,13 +70,13 @@ class GatewayServer:
         direct = dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1")
         return {**urls, **keys, **direct, "GAGPO_REWARD_URL": f"{self.address}/reward"}
 
-    def dismiss(self, episode: Episode) -> None:
+    def dismiss(self, episode: ProgramEpisode) -> None:
         """Accept no more requests of the episode."""
         self._reading.pop(episode.token, None)
         if self._episodes.pop(episode.token, None):
-            self._over[episode.token] = None
-            while len(self._over) > _REMEMBERED:
-                self._over.popitem(last=False)
+            self._ended_keys[episode.token] = None
+            while len(self._ended_keys) > _REMEMBERED:
+                self._ended_keys.popitem(last=False)
 
     async def serve(self) -> None:
         """Answer until this is cancelled."""
@@ -92,7 +90,7 @@ class GatewayServer:
                 await uvicorn.Server(config).serve(sockets=[self._listener])
         finally:
             sweeping.cancel()
-            # A reader ends by itself within seconds, since bodies are bounded; nobody waits for what it reads.
+            # A reader ends by itself within seconds, since bodies are bounded; its result is not needed any more.
             self._readers.shutdown(wait=False, cancel_futures=True)
 
     def _app(self) -> Starlette:
@@ -125,107 +123,117 @@ class GatewayServer:
                 self._claim(request, episode)
                 return await answer(episode, request)
             except ClientDisconnect:
-                return _refused(RequestRefused(499, "the client hung up"), stays_open=False)
-            except RequestRefused as error:
-                refusal = error
-            except RecursionError:  # of a body, in spite of the limit of its depth
-                refusal = RequestRefused(400, "the request is nested too deeply")
+                return _error_response(GatewayError(499, "the client hung up"), stays_open=False)
+            except GatewayError as error:
+                failure = error
+            except RecursionError:  # in spite of the limit of a body's depth
+                failure = GatewayError(400, "the request is nested too deeply")
             except Exception as error:
-                refusal = unexpected(error)
-            if episode is not None and refusal.status not in (409, 499):
-                episode.note_refusal(str(refusal))
-            return _refused(refusal, stays_open=await discard_body(request))
+                failure = unexpected(error)
+            # After the end of the episode, and without a client, an error is not a fault of the program.
+            if episode is not None and failure.status not in (409, 499):
+                episode.note_rejection(str(failure))
+            return _error_response(failure, stays_open=await discard_body(request))
 
         return handled
 
-    def _episode(self, request: Request) -> Episode:
+    def _episode(self, request: Request) -> ProgramEpisode:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         token = token if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
-        if token in self._over:
-            raise RequestRefused(409, "the episode of this key is over")
+        if token in self._ended_keys:
+            raise GatewayError(409, "the episode of this key is over")
         if token not in self._episodes:
-            raise RequestRefused(401, "no episode has this key: send the $OPENAI_API_KEY that the program finds")
+            raise GatewayError(401, "no episode has this key: send the $OPENAI_API_KEY that the program finds")
         return self._episodes[token]
 
-    def _claim(self, request: Request, episode: Episode) -> None:
+    def _claim(self, request: Request, episode: ProgramEpisode) -> None:
         client = request.client
         if self._connections is not None and client is not None:
             self._connections.claim((client.host, client.port), episode.token, len(self._episodes))
 
-    async def _chat(self, protocol: ModuleType, episode: Episode, request: Request) -> Response:
-        with self._held.hold(episode.token) as held:
-            body = await read_body(request, held)
+    async def _chat(self, protocol: ChatProtocol, episode: ProgramEpisode, request: Request) -> Response:
+        with self._body_memory.reserve(episode.token) as reservation:
+            body = await read_body(request, reservation)
             episode.require_running()
-            chat: ChatRequest = await self._read(protocol, episode, body)
-            del body  # its text is in the request, until that is answered
+            chat = await self._read(protocol, episode, body)
+            del body  # the request contains its text; both together would double the memory until the answer
             completions = await _completions(episode, chat, request)
         name = secrets.token_hex(8)
         if chat.stream:
             return Response(protocol.stream(chat, completions, name), media_type="text/event-stream")
         return JSONResponse(protocol.answer(chat, completions, name))
 
-    async def _read(self, protocol: ModuleType, episode: Episode, body: bytearray) -> ChatRequest:
-        """The request in a body; a long one is read in a thread, so that the other episodes go on."""
+    async def _read(self, protocol: ChatProtocol, episode: ProgramEpisode, body: bytearray) -> ChatRequest:
+        """The request in a body. A long one is parsed in a thread, so that it does not delay the other episodes."""
         if len(body) <= SHORT or self._readers is None:
-            return _prepared(protocol, body)
+            return _prepare(protocol, body)
         lock = self._reading.setdefault(episode.token, asyncio.Lock())
         async with lock:
-            return await asyncio.get_running_loop().run_in_executor(self._readers, _prepared, protocol, body)
+            return await asyncio.get_running_loop().run_in_executor(self._readers, _prepare, protocol, body)
 
-    async def _models(self, episode: Episode, request: Request) -> Response:
+    async def _models(self, episode: ProgramEpisode, request: Request) -> Response:
         return JSONResponse({"object": "list", "data": [_MODEL], "has_more": False})
 
-    async def _model(self, episode: Episode, request: Request) -> Response:
-        """Any name is one of the model, as in requests for answers."""
+    async def _model(self, episode: ProgramEpisode, request: Request) -> Response:
+        """Every name is a name of the model, as in requests for answers."""
         name = request.path_params["model"]
         return JSONResponse({**_MODEL, "id": name, "display_name": name})
 
-    async def _reward(self, episode: Episode, request: Request) -> Response:
-        with self._held.hold(episode.token) as held:
-            body = parse_object(await read_body(request, held))
+    async def _reward(self, episode: ProgramEpisode, request: Request) -> Response:
+        with self._body_memory.reserve(episode.token) as reservation:
+            body = parse_object(await read_body(request, reservation))
         episode.require_running()
         episode.report(body)
         return JSONResponse({})
 
 
-async def _not_found(places: list[str], episode: Episode, request: Request) -> Response:
+async def _not_found(places: list[str], episode: ProgramEpisode, request: Request) -> Response:
     place = f"{request.method} {request.url.path[:80]}"
-    raise RequestRefused(404, f"{place} is not supported; the gateway answers {', '.join(places)}")
+    raise GatewayError(404, f"{place} is not supported; the gateway answers {', '.join(places)}")
 
 
-def _refused(refusal: RequestRefused, stays_open: bool) -> JSONResponse:
-    """An error as OpenAI and Anthropic write it. Their clients do not try again."""
-    kind = _KINDS.get(refusal.status, "api_error" if refusal.status >= 500 else "invalid_request_error")
-    error = {"message": str(refusal), "type": kind, "param": None, "code": None}
-    headers = {"x-should-retry": "false", **({} if stays_open else {"connection": "close"})}
-    return JSONResponse({"type": "error", "error": error}, refusal.status, headers)
+def _error_response(failure: GatewayError, stays_open: bool) -> JSONResponse:
+    """An error in the form of both OpenAI and Anthropic.
+
+    Their clients retry several statuses by default, which would only repeat the fault: a header tells them not to.
+    """
+    kind = _KINDS.get(failure.status, "api_error" if failure.status >= 500 else "invalid_request_error")
+    error = {"message": str(failure), "type": kind, "param": None, "code": None}
+    headers = {"x-should-retry": "false"}
+    if not stays_open:
+        headers["connection"] = "close"
+    return JSONResponse({"type": "error", "error": error}, failure.status, headers)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
     """Starlette's own errors, such as an unknown method, in the same form."""
     assert isinstance(error, HTTPException)
-    return _refused(RequestRefused(error.status_code, str(error.detail)), stays_open=False)
+    return _error_response(GatewayError(error.status_code, str(error.detail)), stays_open=False)
 
 
-def _prepared(protocol: ModuleType, body: bytearray) -> ChatRequest:
-    """The request in a body, with everything that takes time."""
-    request: ChatRequest = protocol.read(parse_object(body))
-    _ = request.digests, request.functions, request.observation  # cached properties
+def _prepare(protocol: ChatProtocol, body: bytearray) -> ChatRequest:
+    """The request in a body. Computes its cached properties, which take time for a long one, in this thread."""
+    request = protocol.read(parse_object(body))
+    _ = request.digests, request.functions, request.observation
     return request
 
 
-async def _completions(episode: Episode, chat: ChatRequest, request: Request) -> list[Completion]:
-    """The answers, a turn each; when the client hangs up, what is not sampled yet is withdrawn."""
+async def _completions(episode: ProgramEpisode, chat: ChatRequest, request: Request) -> list[Completion]:
+    """The answers, a turn each.
+
+    Waits for each answer or for the client to hang up. Then the requests that are not sampled yet are withdrawn: a
+    cancelled future leaves the episode's queue.
+    """
     answers = [episode.ask(chat, request.headers.get("x-state", "")) for _ in range(chat.n)]
-    gone = asyncio.ensure_future(_hung_up(request))
+    hang_up = asyncio.ensure_future(_hung_up(request))
     try:
         for answer in answers:
-            await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((answer, hang_up), return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
-                raise RequestRefused(499, "the client hung up")
+                raise GatewayError(499, "the client hung up")
         return [answer.result() for answer in answers]
     finally:
-        gone.cancel()
+        hang_up.cancel()
         for answer in answers:
             answer.cancel()
 

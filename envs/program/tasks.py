@@ -42,7 +42,8 @@ def read_tasks(path: str | Path) -> tuple[dict[str, TaskSet], dict[str, Json]]:
             if len(line) > LARGEST_ROW:
                 raise InvalidArgument(f"{where}: longer than {LARGEST_ROW >> 20} MB")
             text = line.decode()
-            row, content = _TaskRow.model_validate_json(text), json.loads(text)
+            row = _TaskRow.model_validate_json(text)
+            content = json.loads(text)  # with the keys that only the program reads
             if row.id in rows:
                 raise InvalidArgument(f"{where}: another row has the id {row.id!r}")
             chance = int(hashlib.sha256(row.id.encode()).hexdigest(), 16)
@@ -58,4 +59,4 @@ def read_tasks(path: str | Path) -> tuple[dict[str, TaskSet], dict[str, Json]]:
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidArgument(f"{where}: cannot be read ({first_line(error)})") from None
     advice = f"{path} has no such row: add rows, or give them a split"
-    return {split: TaskSet(split, listed, advice) for split, listed in tasks.items()}, rows
+    return {split: TaskSet(split, split_tasks, advice) for split, split_tasks in tasks.items()}, rows

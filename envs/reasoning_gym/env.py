@@ -24,7 +24,8 @@ from gagpo.envs.reasoning_gym.problems import (
 )
 from gagpo.envs.tasks import Task, TaskSet
 
-_OPEN, _CLOSE = "<answer>", "</answer>"
+_OPEN = "<answer>"
+_CLOSE = "</answer>"
 
 
 def families() -> list[str]:
@@ -146,7 +147,7 @@ class ReasoningGymEnv(TextEnv):
 
 
 def extract_answer(response: str) -> str:
-    """What stands between the last ``<answer>`` and ``</answer>`` outside thoughts; empty if there is nothing.
+    """The text between the last ``<answer>`` and ``</answer>`` outside thoughts; empty if there is nothing.
 
     >>> extract_answer("<think><answer>1</answer></think>So <answer> 2 </answer>."), extract_answer("2")
     ('2', '')

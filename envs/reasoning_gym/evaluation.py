@@ -39,7 +39,7 @@ _NODES = (
     ast.cmpop,
 )
 _FUNCTIONS = frozenset({"sqrt", "cbrt", "root", "real_root"})  # of SymPy; its other functions are classes
-_REFUSED_EVENTS = (
+_FORBIDDEN_EVENTS = (
     "ctypes.",
     "os.exec",
     "os.fork",
@@ -58,7 +58,7 @@ _REFUSED_EVENTS = (
 )
 
 
-class RefusedExpression(ValueError):
+class NotMathematics(ValueError):
     """An answer that is not a mathematical expression."""
 
 
@@ -67,9 +67,10 @@ def restrict() -> None:
     from sympy.parsing import sympy_parser
 
     for name in LITERALS:
-        vars(importlib.import_module(name))["eval"] = ast.literal_eval  # found before the built-in function
+        # A module's own name shadows the built-in function.
+        vars(importlib.import_module(name))["eval"] = ast.literal_eval
     vars(sympy_parser)["eval"] = evaluate
-    sys.addaudithook(_refuse)  # a second line of defence; a hook cannot be removed
+    sys.addaudithook(_forbid)  # a second line of defence; a hook cannot be removed
 
 
 def evaluate(code: Any, global_names: dict[str, Any], local_names: Mapping[str, Any]) -> Any:
@@ -79,18 +80,18 @@ def evaluate(code: Any, global_names: dict[str, Any], local_names: Mapping[str, 
     global_names, local_names: the names that it may use.
 
     Raises:
-        RefusedExpression: ``code`` contains something else than mathematics.
+        NotMathematics: ``code`` contains something else than mathematics.
     """
     if not isinstance(code, str):
-        raise RefusedExpression("only source code can be checked")
+        raise NotMathematics("only source code can be checked")
     tree = ast.parse(code.strip(), mode="eval")
     for node in ast.walk(tree):
         if not isinstance(node, _NODES):
-            raise RefusedExpression(f"{type(node).__name__} is not mathematics")
+            raise NotMathematics(f"{type(node).__name__} is not mathematics")
         if isinstance(node, ast.Name) and not _is_mathematical(node.id, {**global_names, **local_names}):
-            raise RefusedExpression(f"{node.id[:40]!r} is not mathematics")
+            raise NotMathematics(f"{node.id[:40]!r} is not mathematics")
         if isinstance(node, ast.Call) and (node.keywords or not isinstance(node.func, ast.Name)):
-            raise RefusedExpression("only functions can be called, by name")
+            raise NotMathematics("only functions can be called, by name")
     return eval(compile(tree, "<answer>", "eval"), global_names, dict(local_names))
 
 
@@ -104,6 +105,6 @@ def _is_mathematical(name: str, names: Mapping[str, Any]) -> bool:
     return isinstance(value, Basic) or (name in _FUNCTIONS and getattr(value, "__module__", "").startswith("sympy."))
 
 
-def _refuse(event: str, arguments: tuple[object, ...]) -> None:
-    if event.startswith(_REFUSED_EVENTS):
+def _forbid(event: str, arguments: tuple[object, ...]) -> None:
+    if event.startswith(_FORBIDDEN_EVENTS):
         raise PermissionError(f"{event} is not allowed while answers are scored")

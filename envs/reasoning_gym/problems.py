@@ -55,7 +55,8 @@ class ProblemProcess:
     """
 
     def __init__(self, family: str, config: Mapping[str, Any]):
-        self.family, self.config = family, dict(config)
+        self.family = family
+        self.config = dict(config)
         self._child = Child(
             "gagpo.envs.reasoning_gym.worker:main",
             family,
@@ -87,8 +88,8 @@ class ProblemProcess:
     def score(self, seed: int, answer: str) -> tuple[float, Verdict]:
         """The score of an answer from 0 to 1, and the verdict.
 
-        An answer that exceeds its CPU time or memory is wrong. One that misses its wall-clock deadline is tried twice,
-        because the machine may be busy.
+        An answer that exceeds its CPU time or memory is wrong. One that misses its wall-clock deadline gets a second
+        attempt, because the machine may be busy.
         """
         if len(answer) > MAX_ANSWER:
             return 0.0, "wrong"
@@ -98,7 +99,9 @@ class ProblemProcess:
                 reply = self._child.ask(("score", seed, answer, SCORING_CPU_SECONDS), SCORING_SECONDS)
                 break
             except ChildEnded as error:
-                if error.status == -signal.SIGXCPU:  # the system's limit: the interpreter did not react
+                # The system's limit of CPU time, some seconds above the interpreter's own, which a long call into C
+                # code does not notice.
+                if error.status == -signal.SIGXCPU:
                     break
             except ChildLate:
                 continue
@@ -137,16 +140,18 @@ def task_sets(problems: ProblemProcess, seeds: Mapping[str, range]) -> dict[str,
         InvalidArgument, GenerationFailed: see :meth:`ProblemProcess.problem`.
     """
     file = _file(problems, seeds)
-    listed = _stored(file)
-    if listed is None:
+    seeds_and_digests = _stored(file)
+    if seeds_and_digests is None:
         file.parent.mkdir(parents=True, exist_ok=True)
         with lock.alone(Path(f"{file}.lock"), LISTING_SECONDS, f"listing the tasks of {problems.family}"):
-            listed = _stored(file)
-            if listed is None:
-                listed = _list(problems, seeds)
-                durable.write_text(file, json.dumps(listed))
+            seeds_and_digests = _stored(file)  # another process may have listed them meanwhile
+            if seeds_and_digests is None:
+                seeds_and_digests = _list(problems, seeds)
+                durable.write_text(file, json.dumps(seeds_and_digests))
     advice = f"reasoning_gym:{problems.family} has too few different problems with this configuration"
-    return {split: TaskSet(split, _tasks(problems.family, split, rows), advice) for split, rows in listed.items()}
+    return {
+        split: TaskSet(split, _tasks(problems.family, split, rows), advice) for split, rows in seeds_and_digests.items()
+    }
 
 
 def _tasks(family: str, split: str, rows: list[tuple[int, str]]) -> list[Task]:
@@ -154,19 +159,19 @@ def _tasks(family: str, split: str, rows: list[tuple[int, str]]) -> list[Task]:
 
 
 def _list(problems: ProblemProcess, seeds: Mapping[str, range]) -> dict[str, list[tuple[int, str]]]:
-    listed: dict[str, list[tuple[int, str]]] = {}
+    seeds_and_digests: dict[str, list[tuple[int, str]]] = {}
     digests: set[str] = set()
     total = sum(map(len, seeds.values()))
     with track(f"generating reasoning_gym:{problems.family}", total, "problems") as meter:
         for split in reversed(list(seeds)):
-            listed[split] = []
+            seeds_and_digests[split] = []
             for seed in seeds[split]:
                 digest = problems.problem(seed).digest
                 if digest not in digests:
                     digests.add(digest)
-                    listed[split].append((seed, digest))
+                    seeds_and_digests[split].append((seed, digest))
                 meter.advance()
-    return {split: listed[split] for split in seeds}
+    return {split: seeds_and_digests[split] for split in seeds}
 
 
 def _file(problems: ProblemProcess, seeds: Mapping[str, range]) -> Path:
@@ -178,7 +183,7 @@ def _file(problems: ProblemProcess, seeds: Mapping[str, range]) -> Path:
 
 
 def _stored(file: Path) -> dict[str, list[tuple[int, str]]] | None:
-    """The list of tasks in ``file``; None if there is none, or none that can be read."""
+    """The list of tasks in ``file``; None if the file does not exist or cannot be read."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         return {str(split): [(int(seed), str(digest)) for seed, digest in rows] for split, rows in content.items()}

@@ -47,12 +47,12 @@ class ProblemFamily:
     def score(self, index: int, answer: str) -> float:
         """The score of ``answer``, from 0 to 1.
 
-        Where the verifier gives nonsense the full score, only the right answer itself is right.
+        Some verifiers give nonsense the full score for some problems. There, only the family's own answer is correct.
         """
         entry = self._entry(index)
         score = self._score(answer, entry)
-        right = str(entry["answer"]).strip().casefold()
-        if score >= 1 and answer.strip().casefold() != right and self._score(_NONSENSE, entry) >= 1:
+        expected_answer = str(entry["answer"]).strip().casefold()
+        if score >= 1 and answer.strip().casefold() != expected_answer and self._score(_NONSENSE, entry) >= 1:
             return 0.0
         return score
 
@@ -100,20 +100,21 @@ def answer_request(family: ProblemFamily, request: tuple[Any, ...]) -> tuple[Any
 
 
 def main(pipe: Pipe, name: str, config: str) -> None:
-    """Answer requests until the other side closes the ``pipe``; to a configuration that is invalid, with the reason."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)  # discards what the verifiers print
-    os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)
+    """Answer requests until the other side closes the ``pipe``; with an invalid configuration, each with the reason."""
+    devnull = os.open(os.devnull, os.O_WRONLY)  # discards what the verifiers print
+    os.dup2(devnull, 1)
+    os.dup2(devnull, 2)
     restrict()
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # a verifier cannot write files
     pipe.send("ready")
-    family, problem = None, ""
+    family = None
+    config_error = ""
     with suppress(EOFError, OSError):
         while True:
             request = pipe.receive()
-            if family is None and not problem:
+            if family is None and not config_error:
                 try:
                     family = ProblemFamily(name, json.loads(config))
                 except Exception as error:  # a configuration is checked by assertions and by errors of any kind
-                    problem = " ".join(str(error).split())[:300] or type(error).__name__
-            pipe.send(("invalid", problem) if family is None else answer_request(family, request))
+                    config_error = " ".join(str(error).split())[:300] or type(error).__name__
+            pipe.send(("invalid", config_error) if family is None else answer_request(family, request))

@@ -72,7 +72,7 @@ class ScienceWorldEnv(TextEnv):
         self._experiment = Experiment(SIMULATOR.take(self))
         self._gold: list[str] = []
         self._score = 0
-        self._listed: list[str] = []
+        self._valid_actions: list[str] = []
 
     @property
     def process(self) -> int | None:
@@ -93,14 +93,15 @@ class ScienceWorldEnv(TextEnv):
     def act(self, action: str) -> Outcome:
         text = " ".join(action[:LONGEST_ACTION].split()).encode("utf-8", "replace").decode()
         reply = self._experiment.step(text)
-        # The simulator lists a few actions, such as with one of several bees, that it then does not understand.
-        return self._outcome(reply._replace(valid=reply.valid or text in self._listed))
+        # The simulator lists a few actions, such as those with one of several bees, that it does not understand when
+        # they are carried out. The agent could not know, so they count as valid.
+        return self._outcome(reply._replace(valid=reply.valid or text in self._valid_actions))
 
     def expert_action(self) -> str | None:
         """The next action of the gold path, or None if the agent has left it."""
-        done = len(self._experiment.history)
-        on_path = self._experiment.history == self._gold[:done]
-        return self._gold[done] if on_path and done < len(self._gold) else None
+        num_actions = len(self._experiment.history)
+        on_path = self._experiment.history == self._gold[:num_actions]
+        return self._gold[num_actions] if on_path and num_actions < len(self._gold) else None
 
     def sample_action(self, rng: np.random.Generator) -> str:
         """An action of a random form about random objects that the agent sees."""
@@ -112,9 +113,10 @@ class ScienceWorldEnv(TextEnv):
         SIMULATOR.release(self)
 
     def _outcome(self, reply: SimulatorReply) -> Outcome:
-        reward, self._score = (reply.score - self._score) / 100, reply.score
-        lists = self.admissible and not reply.completed
-        self._listed = self._experiment.valid_actions() if lists else []
+        reward = (reply.score - self._score) / 100
+        self._score = reply.score
+        lists_actions = self.admissible and not reply.completed
+        self._valid_actions = self._experiment.valid_actions() if lists_actions else []
         return Outcome(
             reply.text.strip(),
             reward,
@@ -122,7 +124,7 @@ class ScienceWorldEnv(TextEnv):
             success=reply.completed and reply.score >= 100,
             valid=reply.valid,
             state=self._state(),
-            admissible_actions=self._listed if lists else None,
+            admissible_actions=self._valid_actions if lists_actions else None,
             extras={"score": reply.score},
         )
 

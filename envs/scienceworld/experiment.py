@@ -64,7 +64,9 @@ class Experiment:
             MissingPackage, SimulatorFailed: see :class:`Simulator`.
             ActionFailed: the simulator cannot load it.
         """
-        self._start, self._globals, self._ambiguous = start, None, False
+        self._start = start
+        self._globals = None
+        self._ambiguous = False
         self.history = []
         gold = _GOLD_PATHS.get(start)
         search = with_gold and gold is None
@@ -83,8 +85,11 @@ class Experiment:
             return self._simulator.call(lambda: (interface.getTaskDescription(), interface.freeActionLook()))
 
     def step(self, action: str) -> SimulatorReply:
-        """Carry out an action. One that makes the simulator raise an error changes nothing that can be relied on, and
-        is invalid."""
+        """Carry out an action.
+
+        An action that makes the simulator raise an error is invalid. It stays in the history, because it may have
+        changed the simulator's state.
+        """
         with self._turn() as interface:
             try:
                 reply = self._simulator.call(lambda: _step(interface, action))
@@ -113,9 +118,9 @@ class Experiment:
 
     def _unchanged(self, function: Callable[[], list[str]]) -> list[str]:
         """The result of a question to the simulator, without traces in its globals."""
-        before = self._simulator.call(self._simulator.read_globals)
+        values = self._simulator.call(self._simulator.read_globals)
         result = self._simulator.call(function)
-        self._simulator.call(lambda: self._simulator.set_globals(before))
+        self._simulator.call(lambda: self._simulator.set_globals(values))
         return result
 
     @contextmanager
@@ -125,11 +130,12 @@ class Experiment:
         with simulator.lock:
             simulator.start()
             previous = simulator.active
-            if isinstance(previous, Experiment) and previous is not self:
+            if isinstance(previous, Experiment) and previous is not self:  # it had the last turn: save its globals
                 previous._globals = simulator.call(simulator.read_globals)
-            simulator.active = None
+            simulator.active = None  # of nobody, if an error leaves the globals between two episodes
             if self._generation != simulator.generation:
-                self._interface, self._generation = simulator.new_interface(), simulator.generation
+                self._interface = simulator.new_interface()
+                self._generation = simulator.generation
                 if load:
                     self._replay()
             elif load and previous is not self and self._globals is not None:
@@ -142,7 +148,8 @@ class Experiment:
         """Load the episode and repeat its actions, which leads to the same state."""
         if self._start is None:
             raise SimulatorFailed("the ScienceWorld process was lost before an episode began")
-        start, interface = self._start, self._interface
+        start = self._start
+        interface = self._interface
         self._simulator.call(lambda: _load(interface, start, False))
         for action in self.history:
             with suppress(ActionFailed):  # as it did the first time
@@ -152,7 +159,7 @@ class Experiment:
 def _load(interface: Any, start: Variation, search: bool) -> str:
     """Load ``start``, with its gold path if ``search``; returns what is wrong, or an empty text."""
     problem = str(interface.load(*start, search))
-    # It keeps the score of the episode before until an action takes time.
+    # Until an action takes time, the simulator keeps the score of the previous episode.
     getattr(interface, "score_$eq")(0.0)
     getattr(interface, "isComplete_$eq")(False)
     return problem

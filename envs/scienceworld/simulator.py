@@ -79,12 +79,12 @@ class Simulator:
         os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
-        """Have no process: at first, and in a fork of this process."""
+        """Start without a process: at first, and in a fork, where a thread that does not exist may hold the lock."""
         self.lock = threading.RLock()
         self.active: object | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._gateway: Any = None
-        self._random: Any = None  # of Java, like the next ones
+        self._random: Any = None  # an object of Java, as are the following attributes
         self._ids: Any = None
         self._set_ids: Any = None
         self._content: Any = None
@@ -98,7 +98,7 @@ class Simulator:
         return self._process.pid if self._process is not None else None
 
     def start(self) -> None:
-        """Variation the Java process unless it runs.
+        """Start the Java process unless it runs.
 
         Raises:
             MissingPackage: Java or the package scienceworld is not installed.
@@ -138,8 +138,9 @@ class Simulator:
         )
         self._gateway = JavaGateway(gateway_parameters=parameters)
         java = self._gateway.jvm
-        nowhere = java.java.io.PrintStream(java.java.io.OutputStream.nullOutputStream())
-        java.java.lang.System.setOut(nowhere)  # nobody reads it, and a full pipe would block Java
+        null_stream = java.java.io.PrintStream(java.java.io.OutputStream.nullOutputStream())
+        # Only the first lines of its output are read, and a full pipe would block Java.
+        java.java.lang.System.setOut(null_stream)
         # Looked up once: each name of a package costs a call.
         self._random = getattr(getattr(java.scala.util, "Random$"), "MODULE$").self()
         self._ids = java.util.UniqueIdentifier
@@ -189,8 +190,8 @@ class Simulator:
 
     def texts(self, java_list: Any) -> list[str]:
         """A list of texts without line breaks, in one call: an iteration would take one for each."""
-        joined = str(self._strings.join("\n", java_list))
-        return joined.split("\n") if joined else []
+        text = str(self._strings.join("\n", java_list))
+        return text.split("\n") if text else []
 
     def close(self) -> None:
         """End the Java process; safe to call twice."""
@@ -198,7 +199,8 @@ class Simulator:
             self._end()
 
     def _end(self) -> None:
-        process, gateway = self._process, self._gateway
+        process = self._process
+        gateway = self._gateway
         self._process = self._gateway = self.active = None
         if process is None:
             return
@@ -261,18 +263,19 @@ def _first_lines(process: subprocess.Popen[bytes], count: int) -> list[str]:
         SimulatorFailed: it ends, or takes more than ``START_SECONDS``.
     """
     assert process.stdout is not None
-    number, content = process.stdout.fileno(), b""
-    end = time.monotonic() + START_SECONDS
+    descriptor = process.stdout.fileno()
+    content = b""
+    deadline = time.monotonic() + START_SECONDS
     while content.count(b"\n") < count:
-        ready, _, _ = select.select([number], [], [], max(0.0, end - time.monotonic()))
-        if not ready:
+        readable, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+        if not readable:
             raise SimulatorFailed(f"ScienceWorld does not start: Java printed no port within {START_SECONDS:g} s")
-        part = os.read(number, 4096)
-        if not part:
+        chunk = os.read(descriptor, 4096)
+        if not chunk:
             raise SimulatorFailed(
                 "ScienceWorld does not start: Java ended; does `java -version` work, and is it 8 or newer?"
             )
-        content += part
+        content += chunk
     return content.decode("utf-8", "replace").splitlines()[:count]
 
 

@@ -61,13 +61,13 @@ def checked_tasks(names: Sequence[str] | str) -> tuple[str, ...]:
     """
     if names == "all":
         return tuple(VARIATIONS)
-    chosen = [names] if isinstance(names, str) else list(names)
-    for name in chosen:
+    selected = [names] if isinstance(names, str) else list(names)
+    for name in selected:
         if name not in VARIATIONS:
             raise InvalidArgument(f"unknown task type {name!r} of ScienceWorld; {hint(str(name), VARIATIONS)}")
-    if not chosen:
+    if not selected:
         raise InvalidArgument("task_types must name at least one task of ScienceWorld, or be all")
-    return tuple(name for name in VARIATIONS if name in chosen)
+    return tuple(name for name in VARIATIONS if name in selected)
 
 
 def checked_simplifications(names: Sequence[str] | str) -> str:
@@ -76,12 +76,12 @@ def checked_simplifications(names: Sequence[str] | str) -> str:
     Raises:
         InvalidArgument: an unknown simplification.
     """
-    chosen = [part.strip() for part in names.split(",")] if isinstance(names, str) else [str(name) for name in names]
-    chosen = sorted(set(filter(None, chosen)))
-    for name in chosen:
+    parts = names.split(",") if isinstance(names, str) else [str(name) for name in names]
+    selected = sorted({part.strip() for part in parts} - {""})
+    for name in selected:
         if name not in (EASY, *SIMPLIFICATIONS):
             raise InvalidArgument(f"unknown simplification {name!r}; {hint(name, (EASY, *SIMPLIFICATIONS))}")
-    return ",".join(chosen)
+    return ",".join(selected)
 
 
 @functools.lru_cache(maxsize=32)
@@ -96,8 +96,8 @@ def task_set(split: str, names: tuple[str, ...], simplifications: str) -> TaskSe
     number = SPLITS.index(split)
     tasks = []
     for name in names:
-        first = sum(VARIATIONS[name][:number])
-        for variation in range(first, first + VARIATIONS[name][number]):
+        start = sum(VARIATIONS[name][:number])
+        for variation in range(start, start + VARIATIONS[name][number]):
             digest = f"{name} {variation} {simplifications}".strip()
             tasks.append(Task(f"{name}-{variation:04d}", split, name, digest, str(variation)))
     return TaskSet(split, tasks)

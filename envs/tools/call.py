@@ -11,8 +11,8 @@ from pydantic import JsonValue
 
 from gagpo.base.errors import GagpoError
 
-MOST_CALL = 20_000  # characters of one call
-MOST_DEPTH = 32  # of nested lists and objects, so that arguments can be handled recursively
+MAX_CALL = 20_000  # characters of one call
+MAX_DEPTH = 32  # of nested lists and objects, so that arguments can be handled recursively
 _QUOTED = 80  # characters of a model's text that an error quotes
 
 
@@ -52,23 +52,24 @@ def read_call(text: str) -> ToolCall:
     Raises:
         CallError: any other text.
     """
-    if len(text) > MOST_CALL:
-        raise CallError(f"a call has at most {MOST_CALL:,} characters, and this one has {len(text):,}")
-    found = _parsed(text)
-    if not isinstance(found, dict):
-        raise CallError(f"a call is a JSON object with a name and arguments, not {_kind(found)}")
-    name = found.get("name")
+    if len(text) > MAX_CALL:
+        raise CallError(f"a call has at most {MAX_CALL:,} characters, and this one has {len(text):,}")
+    call = _parsed(text)
+    if not isinstance(call, dict):
+        raise CallError(f"a call is a JSON object with a name and arguments, not {_kind(call)}")
+    name = call.get("name")
     if not isinstance(name, str) or not name:
         raise CallError('the call names no tool: give its "name"')
-    if "arguments" in found and "parameters" in found:
+    if "arguments" in call and "parameters" in call:
         raise CallError('the call has both "arguments" and "parameters": give one of them')
-    arguments = found.get("arguments", found.get("parameters"))
+    arguments = call.get("arguments", call.get("parameters"))
     if arguments is None:
         arguments = {}
     if not isinstance(arguments, dict):
         raise CallError(f"the arguments of {quoted(name)} are a JSON object, not {_kind(arguments)}")
-    given = found.get("id")
-    return ToolCall(name, arguments, given if isinstance(given, str) and given.isalnum() and len(given) < 65 else "")
+    call_id = call.get("id")
+    is_valid_id = isinstance(call_id, str) and call_id.isalnum() and len(call_id) < 65
+    return ToolCall(name, arguments, str(call_id) if is_valid_id else "")
 
 
 def separate(action: str) -> list[str]:
@@ -100,31 +101,33 @@ def _parsed(text: str) -> JsonValue:
         value: JsonValue = json.loads(
             text, object_pairs_hook=_object, parse_constant=_constant, parse_int=_integer, parse_float=_number
         )
-        json.dumps(value, ensure_ascii=False).encode()
+        json.dumps(value, ensure_ascii=False).encode()  # raises UnicodeEncodeError for a lone surrogate
     except json.JSONDecodeError as error:
         raise CallError(f"the call is no JSON: {error.msg} at character {error.pos}") from None
     except UnicodeEncodeError:
         raise CallError("the call holds half of a surrogate pair") from None
     except RecursionError:
-        raise CallError(f"the call is nested more than {MOST_DEPTH} deep") from None
+        raise CallError(f"the call is nested more than {MAX_DEPTH} deep") from None
     level = [value]
-    for _ in range(MOST_DEPTH):
-        level = [part for whole in level for part in _parts(whole)]
+    for _ in range(MAX_DEPTH):
+        level = [child for parent in level for child in _parts(parent)]
     if level:
-        raise CallError(f"the call is nested more than {MOST_DEPTH} deep")
+        raise CallError(f"the call is nested more than {MAX_DEPTH} deep")
     return value
 
 
 def _parts(value: JsonValue) -> list[JsonValue]:
-    return list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []
 
 
 def _object(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    value = dict(pairs)
+    if len(value) < len(pairs):
         double, _ = Counter(name for name, _ in pairs).most_common(1)[0]
         raise CallError(f"the key {quoted(double)} stands twice in one object")
-    return found
+    return value
 
 
 def _constant(text: str) -> JsonValue:

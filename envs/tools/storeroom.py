@@ -16,7 +16,7 @@ from gagpo.envs.tools.call import CallError, ToolCall, quoted
 from gagpo.envs.tools.env import ToolEnv
 from gagpo.envs.tools.tool import Arguments, Tool, find_tool
 
-THINGS = (
+ITEMS = (
     *("basket", "brush", "candle", "chair", "clock", "drum", "kettle", "ladder"),
     *("lamp", "mirror", "rope", "shovel", "stool", "teapot", "vase", "wheel"),
 )
@@ -29,7 +29,7 @@ Form = Literal["tools", "text"]
 _TEST = 6  # every sixth pair of things belongs to the test split
 
 
-class _Thing(Arguments):
+class _Item(Arguments):
     item: str
 
 
@@ -43,8 +43,8 @@ class _Solution(Arguments):
 
 
 TOOLS = (
-    Tool.of("price", "What it costs.", _Thing),
-    Tool.of("find", "On which shelf it is.", _Thing),
+    Tool.of("price", "What it costs.", _Item),
+    Tool.of("find", "On which shelf it is.", _Item),
     Tool.of("add", "The sum.", _Sum),
     Tool.of("answer", "A number or a thing.", _Solution),
 )
@@ -83,13 +83,13 @@ class StoreroomEnv(ToolEnv):
 
     def begin(self, task: Task) -> Outcome:
         self.kind, first, second = task.id.split("-")
-        self.things = (first, second)
-        prices, shelves = self.np_random.integers(1, 10, (2, len(THINGS))).tolist()
-        self.prices = dict(zip(THINGS, prices, strict=True))
-        self.shelves = dict(zip(THINGS, shelves, strict=True))
-        if self.prices[first] == self.prices[second]:  # the two must differ
+        self.items = (first, second)
+        prices, shelves = self.np_random.integers(1, 10, (2, len(ITEMS))).tolist()
+        self.prices = dict(zip(ITEMS, prices, strict=True))
+        self.shelves = dict(zip(ITEMS, shelves, strict=True))
+        if self.prices[first] == self.prices[second]:  # one must be dearer
             self.prices[first] = self.prices[first] % 9 + 1
-        self.known: list[str] = []
+        self.facts: list[str] = []
         return self._outcome(QUESTIONS[self.kind].format(first, second))
 
     def act(self, action: str) -> Outcome:
@@ -114,8 +114,8 @@ class StoreroomEnv(ToolEnv):
             fact = f"The {arguments.item} costs {self.prices[arguments.item]}."
         else:
             fact = f"The {arguments.item} is on shelf {self.shelves[arguments.item]}."
-        if fact not in self.known:
-            self.known.append(fact)
+        if fact not in self.facts:
+            self.facts.append(fact)
         return self._outcome(fact)
 
     def refuse(self, reason: str) -> Outcome:
@@ -124,22 +124,24 @@ class StoreroomEnv(ToolEnv):
     @property
     def solution(self) -> str:
         """The right answer."""
-        one, two = self.things
+        first, second = self.items
         if self.kind == "total":
-            return str(self.prices[one] + self.prices[two])
-        dearer = max(self.things, key=self.prices.__getitem__)
+            return str(self.prices[first] + self.prices[second])
+        dearer = max(self.items, key=self.prices.__getitem__)
         return dearer if self.kind == "dearer" else str(self.shelves[dearer])
 
     def expert_action(self) -> str | None:
-        """Look up what is not known yet, then answer; several calls are one per line."""
-        wanted = [thing for thing in self.things if f"The {thing} costs {self.prices[thing]}." not in self.known]
-        if wanted:
-            return self._action(*(ToolCall("price", {"item": thing}) for thing in wanted))
-        one, two = (self.prices[thing] for thing in self.things)
-        if self.kind == "total" and f"The sum is {one + two}." not in self.known:
-            return self._action(ToolCall("add", {"a": one, "b": two}))
-        dearer = max(self.things, key=self.prices.__getitem__)
-        if self.kind == "shelf" and f"The {dearer} is on shelf {self.shelves[dearer]}." not in self.known:
+        """Look up the missing facts, then answer; several calls are one per line."""
+        items_without_price = [
+            item for item in self.items if f"The {item} costs {self.prices[item]}." not in self.facts
+        ]
+        if items_without_price:
+            return self._action(*(ToolCall("price", {"item": item}) for item in items_without_price))
+        first_price, second_price = (self.prices[item] for item in self.items)
+        if self.kind == "total" and f"The sum is {first_price + second_price}." not in self.facts:
+            return self._action(ToolCall("add", {"a": first_price, "b": second_price}))
+        dearer = max(self.items, key=self.prices.__getitem__)
+        if self.kind == "shelf" and f"The {dearer} is on shelf {self.shelves[dearer]}." not in self.facts:
             return self._action(ToolCall("find", {"item": dearer}))
         return self._action(ToolCall("answer", {"text": self.solution}))
 
@@ -147,7 +149,7 @@ class StoreroomEnv(ToolEnv):
         tool = TOOLS[int(rng.integers(len(TOOLS)))]
         call = tool.sample(rng)
         if "item" in call.arguments:
-            call.arguments["item"] = THINGS[int(rng.integers(len(THINGS)))]
+            call.arguments["item"] = ITEMS[int(rng.integers(len(ITEMS)))]
         if "text" in call.arguments:
             call.arguments["text"] = str(1 + int(rng.integers(18)))
         return self._action(call)
@@ -157,28 +159,29 @@ class StoreroomEnv(ToolEnv):
             return "\n".join(call.text for call in calls)
         return " ".join([calls[0].name, *map(str, calls[0].arguments.values())])
 
-    def _outcome(self, text: str, **more: Any) -> Outcome:
-        facts = " ".join(sorted(self.known))
-        end = f" {more['success']}" if more.get("terminated") else ""
+    def _outcome(self, text: str, **fields: Any) -> Outcome:
+        facts = " ".join(sorted(self.facts))
+        # The state is the question, all prices and shelves, the facts the agent has looked up, and how it ended.
+        end = f" {fields['success']}" if fields.get("terminated") else ""
         stock = "".join(map(str, (*self.prices.values(), *self.shelves.values())))
-        return Outcome(text, state=f"{self.task.id if self.task else ''} {stock}: {facts}{end}", **more)
+        return Outcome(text, state=f"{self.task.id if self.task else ''} {stock}: {facts}{end}", **fields)
 
 
 @functools.cache
 def _tasks(split: str) -> TaskSet:
-    pairs = list(itertools.combinations(THINGS, 2))
-    chosen = [pair for number, pair in enumerate(pairs) if (number % _TEST == 0) == (split == "test")]
-    ordered = [order for pair in chosen for order in (pair, pair[::-1])]
+    pairs = list(itertools.combinations(ITEMS, 2))
+    split_pairs = [pair for number, pair in enumerate(pairs) if (number % _TEST == 0) == (split == "test")]
+    ordered = [order for pair in split_pairs for order in (pair, pair[::-1])]
     names = sorted("-".join([kind, *pair]) for kind in QUESTIONS for pair in ordered)
     return TaskSet(split, [Task(name, split, name.partition("-")[0], digest=name) for name in names])
 
 
 def _parse_line(line: str) -> ToolCall:
     """Parse a line of the text form: a tool's name followed by its arguments."""
-    name, *given = line.split()[:4] or [""]
+    name, *words = line.split()[:4] or [""]
     names = list(find_tool(TOOLS, name).parameters["properties"])
-    if len(given) != len(names):
+    if len(words) != len(names):
         raise CallError(f"say {' '.join([name, *names])}")
     numbers = name == "add"
-    values: list[JsonValue] = [int(x) if numbers and x.isascii() and x.isdigit() and len(x) < 4 else x for x in given]
+    values: list[JsonValue] = [int(x) if numbers and x.isascii() and x.isdigit() and len(x) < 4 else x for x in words]
     return ToolCall(name, dict(zip(names, values, strict=True)))

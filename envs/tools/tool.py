@@ -66,10 +66,10 @@ class Tool:
     def of(cls, name: str, description: str, arguments: type[BaseModel]) -> Tool:
         """A tool whose arguments are the fields of a pydantic model, with their descriptions."""
         schema = arguments.model_json_schema(schema_generator=_Schema)
-        for part in (schema, *schema.get("$defs", {}).values()):
-            part.pop("title", None)
-            if part.get("description") == (arguments.__doc__ or "").strip():
-                part.pop("description", None)  # the tool has its own description
+        for schema_part in (schema, *schema.get("$defs", {}).values()):
+            schema_part.pop("title", None)
+            if schema_part.get("description") == (arguments.__doc__ or "").strip():
+                schema_part.pop("description", None)  # the tool has its own description
         schema.setdefault("properties", {})
         return cls(name, description, schema, arguments)
 
@@ -86,17 +86,17 @@ class Tool:
         try:
             return self.model.model_validate_json(json.dumps(arguments, ensure_ascii=False))
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            place = ".".join(map(str, first["loc"]))
+            problem = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(map(str, problem["loc"]))
             where = f"argument {quoted(place)} of {self.name}" if place else f"the arguments of {self.name}"
-            more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-            raise CallError(f"{where}: {first['msg']}{more}") from None
+            remainder = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+            raise CallError(f"{where}: {problem['msg']}{remainder}") from None
 
     def sample(self, rng: np.random.Generator) -> ToolCall:
         """A call with random arguments, most of which fit the schema."""
         properties = cast(Mapping[str, Any], self.parameters.get("properties") or {})
-        named = cast(Mapping[str, Any], self.parameters.get("$defs") or {})
-        return ToolCall(self.name, {str(name): _value(schema, rng, named) for name, schema in properties.items()})
+        definitions = cast(Mapping[str, Any], self.parameters.get("$defs") or {})
+        return ToolCall(self.name, {str(name): _value(schema, rng, definitions) for name, schema in properties.items()})
 
 
 def tools_of(env: object) -> tuple[Tool, ...]:
@@ -114,31 +114,33 @@ def find_tool(tools: Sequence[Tool], name: str) -> Tool:
     raise CallError(f"there is no tool {quoted(name)}; there is {', '.join(near) or 'none'}")
 
 
-def _value(schema: object, rng: np.random.Generator, named: Mapping[str, Any], depth: int = 3) -> JsonValue:
+def _value(schema: object, rng: np.random.Generator, definitions: Mapping[str, Any], depth: int = 3) -> JsonValue:
     """A random value of the schema's type; a text if the schema is unknown or too deep.
 
-    named: schemas under ``$defs``.
+    definitions: schemas under ``$defs``.
+    depth: nested levels below this value.
     """
-    schema = schema if isinstance(schema, Mapping) else {}
-    schema = named.get(str(schema.get("$ref", "")).removeprefix("#/$defs/"), schema) if "$ref" in schema else schema
+    fields: Mapping[str, Any] = schema if isinstance(schema, Mapping) else {}
+    if "$ref" in fields:
+        fields = definitions.get(str(fields["$ref"]).removeprefix("#/$defs/"), fields)
     for key in ("enum", "anyOf"):
-        choices = schema.get(key)
+        choices = fields.get(key)
         if isinstance(choices, list) and choices:
             choice = choices[int(rng.integers(len(choices)))]
-            return cast(JsonValue, choice) if key == "enum" else _value(choice, rng, named, depth)
-    kind = schema.get("type") if depth else "string"
+            return cast(JsonValue, choice) if key == "enum" else _value(choice, rng, definitions, depth)
+    kind = fields.get("type") if depth else "string"
     if kind == "integer":
-        low = schema.get("minimum", 0)
+        low = fields.get("minimum", 0)
         return (int(low) if isinstance(low, int) else 0) + int(rng.integers(0, 10))
     if kind == "number":
         return round(float(rng.normal(0, 10)), 2)
     if kind in ("boolean", "null"):
         return bool(rng.integers(2)) if kind == "boolean" else None
     if kind == "array":
-        return [_value(schema.get("items"), rng, named, depth - 1) for _ in range(int(rng.integers(3)))]
+        return [_value(fields.get("items"), rng, definitions, depth - 1) for _ in range(int(rng.integers(3)))]
     if kind == "object":
-        properties = cast(Mapping[str, Any], schema.get("properties") or {})
-        return {str(name): _value(part, rng, named, depth - 1) for name, part in properties.items()}
+        properties = cast(Mapping[str, Any], fields.get("properties") or {})
+        return {str(name): _value(item_schema, rng, definitions, depth - 1) for name, item_schema in properties.items()}
     return _WORDS[int(rng.integers(len(_WORDS)))]
 
 

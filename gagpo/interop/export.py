@@ -19,14 +19,14 @@ from gagpo.eval.trust import module_in, untrusted
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import RunSettings
 
-About = Mapping[str, object]
-"""What a journal tells of its episodes: model, environment, split and its hash."""
+JournalMetadata = Mapping[str, object]
+"""What a journal stores about its episodes: model, environment, split and its hash."""
 
 
 def export(source: Path, out: Path, trust_remote_code: bool = False) -> int:
     """Write the successful episodes of ``source``, one conversation a line, to the file ``out``; return their number.
 
-    The messages of a run's episodes have the wording of the run's prompt, those of other files of the prompt ``plain``.
+    The messages of a run's episodes are written by the run's prompt, those of other files by the prompt ``plain``.
 
     trust_remote_code: import the environment that the run's settings name, for its instructions, where it is not part
         of gagpo.
@@ -43,8 +43,8 @@ def export(source: Path, out: Path, trust_remote_code: bool = False) -> int:
     place = source.resolve().parents[1]
     settings = RunFolder.open(place).stored_settings() if (place / "config.yaml").is_file() else None
     names = sorted({episode.environment or "" for episode in solved})
-    wordings = {name: _wording(place, settings, name, trust_remote_code) for name in names}
-    rows = [{"messages": conversation(episode, *wordings[episode.environment or ""])} for episode in solved]
+    prompts = {name: _prompt_of(place, settings, name, trust_remote_code) for name in names}
+    rows = [{"messages": conversation(episode, *prompts[episode.environment or ""])} for episode in solved]
     durable.write_text(out, "".join(json.dumps(row) + "\n" for row in rows))
     return len(rows)
 
@@ -61,7 +61,7 @@ def conversation(episode: Episode, prompt: Prompt, instructions: str) -> list[Me
     return messages
 
 
-def _wording(run: Path, settings: RunSettings | None, name: str, trust_remote_code: bool) -> tuple[Prompt, str]:
+def _prompt_of(run: Path, settings: RunSettings | None, name: str, trust_remote_code: bool) -> tuple[Prompt, str]:
     """The prompt and the instructions of the environment called ``name`` of ``run``."""
     if settings is None:
         return find_prompt("plain"), ""
@@ -74,16 +74,17 @@ def _wording(run: Path, settings: RunSettings | None, name: str, trust_remote_co
     return environment.context.prompt, str(getattr(maker(place), "instructions", ""))
 
 
-def read_source(source: Path) -> tuple[About, list[Episode]]:
-    """What the source tells of its episodes, and the episodes; InvalidArgument if it holds none."""
+def read_source(source: Path) -> tuple[JournalMetadata, list[Episode]]:
+    """What the source stores about its episodes, and the episodes; InvalidArgument if it contains none."""
     if not source.is_file():
         raise InvalidArgument(f"there is no file {source}")
-    about: About
+    metadata: JournalMetadata
     try:
-        about, found = read_journal(source)
+        metadata, stored_episodes = read_journal(source)
     except JournalError:
-        about, found = {}, episodes_in(source)
-    episodes = list(found)
+        metadata = {}
+        stored_episodes = episodes_in(source)
+    episodes = list(stored_episodes)
     if not episodes:
         raise InvalidArgument(f"{source} holds no whole episode")
-    return about, episodes
+    return metadata, episodes

@@ -1,4 +1,4 @@
-"""What every adapter needs: episodes played in this process, and data set rows that name them."""
+"""What every adapter needs: episodes in this process, and data set rows that name them."""
 
 from __future__ import annotations
 
@@ -53,27 +53,29 @@ class TextGame:
         self.reward = self.last_reward = 0.0
         self.turns = 0
         self.success = self.truncated = False
-        self.valid, self.done = True, True
+        self.valid = True
+        self.is_over = True
         self.info: dict[str, Any] = {}
 
     def start(self, task: str, seed: int) -> str:
         """Start ``task``; return the first observation."""
         self._clear()
         observation, self.info = self.env.reset(seed=seed, options={"task": task})
-        self.done = False
+        self.is_over = False
         return str(observation)
 
     def act(self, action: str) -> str:
         """Do ``action``; return the next observation, or a notice if the episode is over."""
-        if self.done:
+        if self.is_over:
             self.last_reward = 0.0
             return "The episode is over."
         observation, reward, terminated, self.truncated, self.info = self.env.step(action)
         self.last_reward = float(reward)
         self.reward += self.last_reward
         self.turns += 1
-        self.success, self.valid = bool(self.info.get("success")), bool(self.info.get("valid", True))
-        self.done = terminated or self.truncated
+        self.success = bool(self.info.get("success"))
+        self.valid = bool(self.info.get("valid", True))
+        self.is_over = terminated or self.truncated
         return str(observation)
 
     def close(self) -> None:
@@ -92,10 +94,10 @@ def rows(
         tasks = env.tasks(split).require()
     if count is not None and count < 1:
         raise InvalidArgument(f"count must be at least 1, got {count}")
-    places = {task: i for i, task in enumerate(tasks.ids)}
-    chosen = choose_panel(tasks, count)
-    seeds = {task.id: derive_seed(seed, split, task.id) % 2**31 for task in chosen}
+    index_of_task = {task: i for i, task in enumerate(tasks.ids)}
+    selected = choose_panel(tasks, count)
+    seeds = {task.id: derive_seed(seed, split, task.id) % 2**31 for task in selected}
     return [
-        TaskRow(task=task.id, task_type=task.type, seed=seeds[task.id], split=split, index=places[task.id])
-        for task in chosen
+        TaskRow(task=task.id, task_type=task.type, seed=seeds[task.id], split=split, index=index_of_task[task.id])
+        for task in selected
     ]

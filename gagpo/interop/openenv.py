@@ -64,7 +64,7 @@ class TextAndActions(TextObservation):
     admissible_actions: list[str] | None = None
 
 
-class ActionRefused(HTTPException):
+class SessionError(HTTPException):
     """A request that cannot be fulfilled; ``detail`` says why."""
 
     def __str__(self) -> str:
@@ -73,6 +73,9 @@ class ActionRefused(HTTPException):
 
 class OpenEnvEnvironment:
     """What all sessions of a server share: the worker processes, and the tasks of every split.
+
+    Sessions are coroutines of the server's event loop. They wait for futures of the pool's thread; a step or reset has
+    the pool's deadlines, so none waits for ever.
 
     Raises:
         InvalidArgument: an argument of the environment is wrong.
@@ -94,13 +97,15 @@ class OpenEnvEnvironment:
             self.tasks = {split: env.tasks(split) for split in getattr(env, "splits", ("train", "test"))}
             about = getattr(env, "instructions", "") or (type(env).__doc__ or "").strip().partition("\n\n")[0]
             self.split = getattr(env, "split", next(iter(self.tasks)))
-        self.name, self.description = short_name(env_id), about
-        self.admissible, self.session_seconds = admissible, session_seconds
+        self.name = short_name(env_id)
+        self.description = about
+        self.admissible = admissible
+        self.session_seconds = session_seconds
         self.pool = SharedPool(env_id, arguments, workers=workers, step_deadline=step_deadline)
 
     def of(self, split: str) -> TaskSet:
         if not isinstance(split, str) or split not in self.tasks:
-            raise ActionRefused(404, f"no split {str(split)[:80]!r}; choose one of {', '.join(self.tasks)}")
+            raise SessionError(404, f"no split {str(split)[:80]!r}; choose one of {', '.join(self.tasks)}")
         return self.tasks[split]
 
 
@@ -124,7 +129,7 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
         self.slot = env.pool.open()
         self.until = time.monotonic() + env.session_seconds
         self._state = State(episode_id=None, step_count=0)
-        self._closed = False
+        self._is_closed = False
 
     async def reset_async(
         self,
@@ -133,21 +138,23 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
         split: str | None = None,
         index: int | None = None,
         task: str | None = None,
-        **unknown: object,
+        **extra_arguments: object,
     ) -> TextObservation:
         """Start the ``index``-th task of ``split``, or ``task`` by its id; without either, ``seed`` draws one."""
-        if unknown:
-            raise ActionRefused(422, f"unknown reset argument {min(unknown)[:80]!r}; known: seed, split, index, task")
+        if extra_arguments:
+            raise SessionError(
+                422, f"unknown reset argument {min(extra_arguments)[:80]!r}; known: seed, split, index, task"
+            )
         if seed is not None and (type(seed) is not int or not 0 <= seed < 2**63):
-            raise ActionRefused(422, "seed must be a whole number from 0 to 2^63 - 1")
+            raise SessionError(422, "seed must be a whole number from 0 to 2^63 - 1")
         tasks = self.env.of(self.env.split if split is None else split)
-        chosen = self._choose(tasks, seed, index, task)
-        event = await self._ask("reset", chosen.id, seed)
+        selected = self._choose(tasks, seed, index, task)
+        event = await self._ask("reset", selected.id, seed)
         self._state = State(episode_id=None if episode_id is None else str(episode_id)[:255], step_count=0)
-        return self._observation(event, {"split": tasks.split, "index": tasks.ids.index(chosen.id)})
+        return self._observation(event, {"split": tasks.split, "index": tasks.ids.index(selected.id)})
 
     async def step_async(
-        self, action: TextAction, timeout_s: float | None = None, **unknown: object
+        self, action: TextAction, timeout_s: float | None = None, **extra_arguments: object
     ) -> TextObservation:
         event = await self._ask("step", action.action)
         self._state.step_count += 1
@@ -165,7 +172,7 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
         return self._state
 
     def close(self) -> None:
-        self._closed = True
+        self._is_closed = True
         self.env.pool.release(self.slot)
 
     def get_metadata(self) -> EnvironmentMetadata:
@@ -173,51 +180,61 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
 
     def _choose(self, tasks: TaskSet, seed: int | None, index: int | None, task: str | None) -> Task:
         if not len(tasks):
-            raise ActionRefused(404, f"split {tasks.split!r} is empty")
+            raise SessionError(404, f"split {tasks.split!r} is empty")
         if task is not None:
             if not isinstance(task, str) or task not in tasks:
-                raise ActionRefused(404, f"split {tasks.split!r} has no task {str(task)[:80]!r}")
+                raise SessionError(404, f"split {tasks.split!r} has no task {str(task)[:80]!r}")
             return tasks[task]
         if index is None:
             return tasks.draw(seeding.np_random(seed)[0])
         if type(index) is not int or not 0 <= index < len(tasks):
-            raise ActionRefused(404, f"split {tasks.split!r} has {len(tasks)} tasks, no index {str(index)[:20]}")
+            raise SessionError(404, f"split {tasks.split!r} has {len(tasks)} tasks, no index {str(index)[:20]}")
         return tasks[tasks.ids[index]]
 
     async def _ask(self, operation: str, *arguments: str | int | None) -> Event:
         if time.monotonic() > self.until:
             self.close()
-        if self._closed:
-            raise ActionRefused(410, f"the session is over (limit {self.env.session_seconds:g} s): open another")
+        if self._is_closed:
+            raise SessionError(410, f"the session is over (limit {self.env.session_seconds:g} s): open another")
         try:
             event = await asyncio.wrap_future(getattr(self.env.pool, operation)(self.slot, *arguments))
         except ValueError as error:
-            raise ActionRefused(409, str(error).replace(f"slot {self.slot}", "this session")) from None
+            raise SessionError(409, str(error).replace(f"slot {self.slot}", "this session")) from None
         except (PoolClosed, CancelledError) as error:
-            raise ActionRefused(503, f"the server is closing: {error}") from None
-        if (event.kind in ("restarted", "failed") and operation == "step") or event.kind == "failed":
+            raise SessionError(503, f"the server is closing: {error}") from None
+        # A reset that started over is an ordinary beginning. After a step, the client's turns so far would be wrong.
+        if event.kind == "failed" or (event.kind == "restarted" and operation == "step"):
             self.env.pool.release(self.slot)
-            raise ActionRefused(
+            raise SessionError(
                 500, f"the environment broke and the episode is lost; reset to play again ({event.error[:300]})"
             )
         return event
 
-    def _observation(self, event: Event, more: Mapping[str, object]) -> TextObservation:
-        info, stepped = event.info, event.kind == "step"
-        done = event.terminated or event.truncated
-        flags = {name: bool(info.get(name)) for name in ("success", "valid")}
-        reward, metadata = event.reward if stepped else None, {"truncated": event.truncated, **flags, **more}
-        shown = TextObservation(text=event.observation, done=done, reward=reward, metadata=metadata)
+    def _observation(self, event: Event, metadata: Mapping[str, object]) -> TextObservation:
+        observation = TextObservation(
+            text=event.observation,
+            done=event.terminated or event.truncated,
+            reward=event.reward if event.kind == "step" else None,
+            metadata={
+                "truncated": event.truncated,
+                "success": bool(event.info.get("success")),
+                "valid": bool(event.info.get("valid")),
+                **metadata,
+            },
+        )
         if not self.env.admissible:
-            return shown
-        return TextAndActions(**vars(shown), admissible_actions=info.get("admissible_actions"))
+            return observation
+        return TextAndActions(**vars(observation), admissible_actions=event.info.get("admissible_actions"))
 
 
 async def _explain(request: Request, error: Exception) -> JSONResponse:
     """Say what is wrong with a request without repeating its values, which may not be valid JSON (NaN)."""
     assert isinstance(error, RequestValidationError)
-    found = [{"loc": list(map(str, one["loc"])), "msg": one["msg"], "type": one["type"]} for one in error.errors()]
-    return JSONResponse({"detail": found}, 422)
+    details = [
+        {"loc": list(map(str, problem["loc"])), "msg": problem["msg"], "type": problem["type"]}
+        for problem in error.errors()
+    ]
+    return JSONResponse({"detail": details}, 422)
 
 
 async def _not_repeated(request: Request, error: Exception) -> JSONResponse:
@@ -231,11 +248,8 @@ def serve(
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
-    workers: int = 2,
     max_sessions: int = 64,
-    admissible: bool = False,
-    session_seconds: float = 3600.0,
-    step_deadline: float = 60.0,
+    **options: Any,
 ) -> None:
     """Serve ``env_id`` until interrupted; print the address on standard output once it accepts connections.
 
@@ -243,21 +257,22 @@ def serve(
     address, so are requests for any other host name.
 
     port: 0 takes a free one.
+    options: of :class:`OpenEnvEnvironment`: ``workers``, ``admissible``, ``session_seconds`` and ``step_deadline``.
     """
     with socket.create_server((host, port)) as listener:
-        env = OpenEnvEnvironment(env_id, kwargs, workers, admissible, session_seconds, step_deadline)
+        env = OpenEnvEnvironment(env_id, kwargs, **options)
         try:
             app = create_app(
                 lambda: ServedEnvironment(env),
                 TextAction,
-                TextAndActions if admissible else TextObservation,
+                TextAndActions if env.admissible else TextObservation,
                 env_name=env.name,
                 concurrency_config=ConcurrencyConfig(max_concurrent_envs=max_sessions, session_timeout=IDLE_SECONDS),
             )
             app.add_exception_handler(RequestValidationError, _explain)
             app.add_exception_handler(PydanticSerializationError, _not_repeated)
             app.add_middleware(LimitBody, max_bytes=LARGEST)
-            # The outermost. Any name is right where other machines may ask.
+            # Added last, so it checks requests first. Where other machines may connect, any host name is valid.
             app.add_middleware(OwnPagesOnly, hosts=LOOPBACK if host in LOOPBACK else None)
             config = uvicorn.Config(
                 app,

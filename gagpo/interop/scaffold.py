@@ -12,7 +12,7 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.settings import SettingsError, find_config
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,40}", re.ASCII)
-_OWN = ("gagpo", "agents", "envs", "eval", "tests")
+_PACKAGES = ("gagpo", "agents", "envs", "eval", "tests")
 _TEMPLATE = Path(__file__).parent / "templates" / "environment"
 
 
@@ -22,7 +22,7 @@ def class_name(module: str) -> str:
     >>> class_name("moon_base")
     'MoonBase'
     """
-    return "".join(part.title() for part in module.split("_"))
+    return "".join(word.title() for word in module.split("_"))
 
 
 def new_config(path: Path, like: str) -> Path:
@@ -46,8 +46,9 @@ def new_environment(name: str, folder: Path = Path()) -> list[Path]:
         raise InvalidArgument(
             f"the name must be a module name of lowercase letters, digits and _{advice} (got {name!r})"
         )
-    if taken := _taken_by(name, folder):
-        raise InvalidArgument(f"{name} is {taken}: choose another name, such as {name[:35]}_env")
+    conflict = _name_conflict(name, folder)
+    if conflict:
+        raise InvalidArgument(f"{name} is {conflict}: choose another name, such as {name[:35]}_env")
 
     def filled(text: str) -> str:
         return text.replace("my_env", name).replace("MyEnv", class_name(name))
@@ -62,14 +63,16 @@ def new_environment(name: str, folder: Path = Path()) -> list[Path]:
     return list(places.values())
 
 
-def _taken_by(name: str, folder: Path) -> str:
+def _name_conflict(name: str, folder: Path) -> str:
     """What a module of that name would conflict with; empty if it does not."""
     if keyword.iskeyword(name):
         return "a Python keyword"
     if name in sys.stdlib_module_names:
         return "a module of the standard library"
-    if name in _OWN:
+    if name in _PACKAGES:
         return "a package of this project"
-    found = importlib.util.find_spec(name)
-    here = found is not None and found.origin is not None and Path(found.origin).parent == folder.resolve()
-    return "an installed package" if found is not None and not here else ""
+    spec = importlib.util.find_spec(name)
+    if spec is None:
+        return ""
+    in_folder = spec.origin is not None and Path(spec.origin).parent == folder.resolve()
+    return "" if in_folder else "an installed package"

@@ -1,4 +1,4 @@
-"""The episodes that SFT imitates: an expert's, a hasty player's, or the best of random ones."""
+"""The episodes that SFT imitates: an expert's, an imperfect expert's, or the best random episodes."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from gagpo.envs.pool.opening import open_pool
 from gagpo.envs.tools import separate, tools_of
 from gagpo.model.loading import load_tokenizer
 from gagpo.settings import RunSettings, SftSettings
-from gagpo.sft.messages import half_character
+from gagpo.sft.messages import encoding_defect
 
 LABEL = "warm start"  # part of every seed: another text gives other demonstrations
-HASTY = 0.5  # default share of episodes by the hasty player
-RANDOM_MOVES = (0.1, 0.2, 0.3, 0.4, 0.5)  # shares that are tried
-WINS = 0.4  # success rate that an expert with random moves should have, so that episodes of a task differ
-_TRIED = 64  # episodes for each share that is tried
-_KEPT = 4  # at most one of so many random episodes is imitated
+IMPERFECT_FRACTION = 0.5  # of the episodes, by the imperfect expert; the default
+MISTAKE_RATES = (0.1, 0.2, 0.3, 0.4, 0.5)  # from which noisy_expert selects one
+TARGET_SUCCESS = 0.4  # success rate of an expert with random actions, at which the episodes of a task differ
+EPISODES_PER_RATE = 64  # to measure the success at a mistake rate
+RANDOM_EPISODES_PER_DEMONSTRATION = 4  # at most one of so many random episodes is imitated
 
-Finished = Callable[[Episode], None]
+EpisodeCallback = Callable[[Episode], None]
 
 
 @dataclass
@@ -40,9 +40,9 @@ class Demonstrations:
     """Episodes to imitate.
 
     episodes: responses are written as the learner writes them.
-    mistakes: share of mistakes among them, as in ``sft.mistakes``.
+    mistakes: rate of mistakes among them, as in ``sft.mistakes``.
     imitable: whether a good imitation succeeds as often; false for the best random episodes, which include luck.
-    tokenized: whether their turns hold token ids already; then it is not known how often they succeeded.
+    tokenized: whether their turns contain token ids already; their success rate is then unknown.
     """
 
     episodes: list[Episode]
@@ -52,37 +52,39 @@ class Demonstrations:
 
 
 def demonstrations(settings: RunSettings, quiet: bool = False) -> Demonstrations:
-    """Play demonstrations on the training tasks of the run's only environment.
+    """Run demonstrations on the training tasks of the run's only environment.
 
-    The expert's solved episodes are kept, and all episodes with mistakes. A model that learns from both knows the
-    environment's language, and RL teaches it which behaviour pays.
+    The expert's solved episodes are kept, and all episodes with mistakes: SFT teaches the model the environment's
+    language, and RL can then improve on the mistakes.
 
     Raises:
         InvalidArgument: the expert solves no episode, or all random episodes earn the same.
     """
-    sft, kwargs = sft_of(settings), settings.only_environment.environment.kwargs
+    sft = sft_of(settings)
+    kwargs = settings.only_environment.environment.kwargs
     env = environment_of(settings)
-    names = shown_tasks(settings, env, sft.episodes)
+    names = demonstration_tasks(settings, env, sft.episodes)
     mistakes = 0.0 if sft.mistakes is None else sft.mistakes
     imitable = has_expert(env)
     with track("demonstrations", sft.episodes, "episodes", quiet) as meter:
-        finished: Finished = lambda _: meter.advance()  # noqa: E731
+        on_episode: EpisodeCallback = lambda _: meter.advance()  # noqa: E731
         if not imitable:
-            kept = lucky(settings, names, finished)
+            episodes = best_random_episodes(settings, names, on_episode)
         elif env.has_hasty:
-            mistakes = HASTY if sft.mistakes is None else mistakes
-            hasty, agent = round(mistakes * len(names)), ExpertAgent(sft.noise)
-            kept = expert_episodes(settings, kwargs, agent, names[hasty:], f"{LABEL} True", finished)
-            kept += hasty_episodes(settings, kwargs, agent, names[:hasty], f"{LABEL} hasty", finished)
+            mistakes = IMPERFECT_FRACTION if sft.mistakes is None else mistakes
+            num_imperfect = round(mistakes * len(names))
+            agent = ExpertAgent(sft.noise)
+            episodes = expert_episodes(settings, kwargs, agent, names[num_imperfect:], f"{LABEL} True", on_episode)
+            episodes += imperfect_episodes(settings, kwargs, agent, names[:num_imperfect], f"{LABEL} hasty", on_episode)
         elif mistakes or sft.mistakes is None:
-            careless = careless_expert(settings, names)
-            mistakes = careless.share
-            kept = play(settings, {**kwargs, "expert": True}, careless, names, f"{LABEL} True", finished)
+            noisy = noisy_expert(settings, names)
+            mistakes = noisy.mistake_rate
+            episodes = run_episodes(settings, {**kwargs, "expert": True}, noisy, names, f"{LABEL} True", on_episode)
         else:
-            kept = expert_episodes(settings, kwargs, ExpertAgent(sft.noise), names, f"{LABEL} True", finished)
-    kept = [episode for episode in kept if episode.turns]
-    rephrase(kept, settings)
-    return Demonstrations(kept, mistakes, imitable)
+            episodes = expert_episodes(settings, kwargs, ExpertAgent(sft.noise), names, f"{LABEL} True", on_episode)
+    episodes = [episode for episode in episodes if episode.turns]
+    rephrase(episodes, settings)
+    return Demonstrations(episodes, mistakes, imitable)
 
 
 def of_file(settings: RunSettings, path: Path) -> Demonstrations:
@@ -90,62 +92,66 @@ def of_file(settings: RunSettings, path: Path) -> Demonstrations:
 
     Raises: InvalidArgument for a damaged record, naming its line, and for a file without successes.
     """
-    kept: list[Episode] = []
+    episodes: list[Episode] = []
     for number, episode in enumerate(episodes_in(path), 1):
-        if len(kept) == sft_of(settings).episodes:
+        if len(episodes) == sft_of(settings).episodes:
             break
         if not episode.success or not episode.turns:
             continue
-        if half := half_character([(turn.observation, turn.response) for turn in episode.turns]):
-            raise InvalidArgument(f"{path}, line {number}: {half}")
-        kept.append(episode)
-    if not kept:
+        defect = encoding_defect([(turn.observation, turn.response) for turn in episode.turns])
+        if defect:
+            raise InvalidArgument(f"{path}, line {number}: {defect}")
+        episodes.append(episode)
+    if not episodes:
         raise InvalidArgument(f"{path} holds no successful episode to imitate")
-    for turn in (turn for episode in kept for turn in episode.turns):
+    for turn in (turn for episode in episodes for turn in episode.turns):
         turn.trainable = turn.valid
-    rephrase(kept, settings)
-    return Demonstrations(kept, mistakes=0.0)
+    rephrase(episodes, settings)
+    return Demonstrations(episodes, mistakes=0.0)
 
 
-# Players --------------------------------------------------------------------------------------------------------------
+# Policies -------------------------------------------------------------------------------------------------------------
 
 
 def expert_episodes(
-    settings: RunSettings, kwargs: Kwargs, agent: Agent, tasks: Sequence[str], label: str, finished: Finished
+    settings: RunSettings, kwargs: Kwargs, agent: Agent, tasks: Sequence[str], label: str, on_episode: EpisodeCallback
 ) -> list[Episode]:
     """The episodes that the environment's expert solved; InvalidArgument if there are none."""
     if not tasks:
         return []
-    played = play(settings, {**kwargs, "expert": True}, agent, tasks, label, finished)
-    require_solved(played, settings)
-    return [episode for episode in played if episode.success]
+    episodes = run_episodes(settings, {**kwargs, "expert": True}, agent, tasks, label, on_episode)
+    require_solved(episodes, settings)
+    return [episode for episode in episodes if episode.success]
 
 
-def hasty_episodes(
-    settings: RunSettings, kwargs: Kwargs, agent: Agent, tasks: Sequence[str], label: str, finished: Finished
+def imperfect_episodes(
+    settings: RunSettings, kwargs: Kwargs, agent: Agent, tasks: Sequence[str], label: str, on_episode: EpisodeCallback
 ) -> list[Episode]:
-    """The episodes of the environment's hasty player, solved or not."""
-    return play(settings, {**kwargs, "expert": "hasty"}, agent, tasks, label, finished) if tasks else []
+    """The episodes of the environment's imperfect expert, solved or not."""
+    if not tasks:
+        return []
+    return run_episodes(settings, {**kwargs, "expert": "hasty"}, agent, tasks, label, on_episode)
 
 
-class CarelessExpert:
-    """The expert, with random moves that are imitated as well.
+class NoisyExpert:
+    """The expert, with random actions that are imitated as well.
 
-    share: probability of a random move.
-    moves: moves to choose from in environments without admissible actions.
+    mistake_rate: probability of a random action.
+    actions: to choose from in environments without admissible actions.
     """
 
-    def __init__(self, share: float, moves: Sequence[str] = ()):
-        self.share, self.moves = share, moves
+    def __init__(self, mistake_rate: float, actions: Sequence[str] = ()):
+        self.mistake_rate = mistake_rate
+        self.actions = actions
         self.expert = ExpertAgent()
 
     def decide(self, states: Sequence[EpisodeState]) -> list[Turn | None]:
-        return [self._move(state, turn) for state, turn in zip(states, self.expert.decide(states), strict=True)]
+        return [self._act(state, turn) for state, turn in zip(states, self.expert.decide(states), strict=True)]
 
-    def _move(self, state: EpisodeState, turn: Turn | None) -> Turn | None:
+    def _act(self, state: EpisodeState, turn: Turn | None) -> Turn | None:
         rng = np.random.default_rng([state.episode.seed, len(state.episode.turns), 2])
-        actions = state.info.get("admissible_actions") or self.moves
-        if turn is None or not actions or rng.random() >= self.share:
+        actions = state.info.get("admissible_actions") or self.actions
+        if turn is None or not actions or rng.random() >= self.mistake_rate:
             return turn
         return Turn.acting(separate(actions[int(rng.integers(len(actions)))]))
 
@@ -153,44 +159,46 @@ class CarelessExpert:
         pass
 
 
-def careless_expert(settings: RunSettings, tasks: Sequence[str]) -> CarelessExpert:
-    """The expert with ``sft.mistakes`` random moves; by default with the share that succeeds nearest to ``WINS``."""
-    wanted = sft_of(settings).mistakes
+def noisy_expert(settings: RunSettings, tasks: Sequence[str]) -> NoisyExpert:
+    """The expert with ``sft.mistakes`` random actions; by default the rate whose success is nearest to the target."""
+    mistake_rate = sft_of(settings).mistakes
     kwargs = {**settings.only_environment.environment.kwargs, "expert": True}
-    some = [tasks[i % len(tasks)] for i in range(_TRIED)]
-    shown = play(settings, kwargs, ExpertAgent(), some, f"{LABEL} expert")
-    require_solved(shown, settings)
-    moves = sorted({turn.action for episode in shown for turn in episode.turns})
-    if wanted is not None:
-        return CarelessExpert(wanted, moves)
+    sample = [tasks[i % len(tasks)] for i in range(EPISODES_PER_RATE)]
+    expert_runs = run_episodes(settings, kwargs, ExpertAgent(), sample, f"{LABEL} expert")
+    require_solved(expert_runs, settings)
+    actions = sorted({turn.action for episode in expert_runs for turn in episode.turns})
+    if mistake_rate is not None:
+        return NoisyExpert(mistake_rate, actions)
 
-    def distance(share: float) -> float:
-        played = play(settings, kwargs, CarelessExpert(share, moves), some, f"{LABEL} wander")
-        return abs(success_of(played) - WINS)
+    def distance(rate: float) -> float:
+        episodes = run_episodes(settings, kwargs, NoisyExpert(rate, actions), sample, f"{LABEL} wander")
+        return abs(success_of(episodes) - TARGET_SUCCESS)
 
-    return CarelessExpert(min(RANDOM_MOVES, key=distance), moves)
+    return NoisyExpert(min(MISTAKE_RATES, key=distance), actions)
 
 
-def lucky(settings: RunSettings, tasks: Sequence[str], finished: Finished | None = None) -> list[Episode]:
+def best_random_episodes(
+    settings: RunSettings, tasks: Sequence[str], on_episode: EpisodeCallback | None = None
+) -> list[Episode]:
     """The random episodes with more reward than the mean, at most the best quarter; InvalidArgument without any."""
     environment = settings.only_environment.environment
     kwargs = {**environment.kwargs, "expert": "random"}
-    played = play(settings, kwargs, RandomAgent(), tasks, f"{LABEL} random", finished)
-    mean = float(np.mean([episode.reward for episode in played]))
-    better = [episode for episode in played if episode.reward > mean and episode.turns]
+    episodes = run_episodes(settings, kwargs, RandomAgent(), tasks, f"{LABEL} random", on_episode)
+    mean = float(np.mean([episode.reward for episode in episodes]))
+    better = [episode for episode in episodes if episode.reward > mean and episode.turns]
     if not better:
         raise InvalidArgument(
-            f"{len(played)} random episodes of {environment.id} all had the same reward, so none is worth imitating: "
+            f"{len(episodes)} random episodes of {environment.id} all had the same reward, so none is worth imitating: "
             "give the environment an expert_action or intermediate rewards"
         )
     better.sort(key=lambda episode: (-episode.reward, len(episode.turns)))
-    kept = better[: max(1, len(played) // _KEPT)]
-    for turn in (turn for episode in kept for turn in episode.turns):
+    best = better[: max(1, len(episodes) // RANDOM_EPISODES_PER_DEMONSTRATION)]
+    for turn in (turn for episode in best for turn in episode.turns):
         turn.trainable = turn.valid
-    return kept
+    return best
 
 
-# Playing --------------------------------------------------------------------------------------------------------------
+# Episodes -------------------------------------------------------------------------------------------------------------
 
 
 def sft_of(settings: RunSettings) -> SftSettings:
@@ -210,24 +218,24 @@ def has_expert(env: TextEnv) -> bool:
     return getattr(type(env), "expert_action", TextEnv.expert_action) is not TextEnv.expert_action
 
 
-def shown_tasks(settings: RunSettings, env: TextEnv, count: int) -> list[str]:
+def demonstration_tasks(settings: RunSettings, env: TextEnv, count: int) -> list[str]:
     """``count`` training tasks in random order, repeated where there are fewer."""
     tasks = tasks_of(env, settings.only_environment.environment.split).require()
     order = np.random.default_rng([sft_of(settings).seed, 0]).permutation(len(tasks))
     return [tasks.ids[i] for i in itertools.islice(itertools.cycle(order), count)]
 
 
-def play(
+def run_episodes(
     settings: RunSettings,
     kwargs: Kwargs,
     agent: Agent,
     tasks: Sequence[str],
     label: str,
-    finished: Finished | None = None,
+    on_episode: EpisodeCallback | None = None,
     concurrency: int = 256,
     lockstep: bool = False,
 ) -> list[Episode]:
-    """Play each of ``tasks`` of the training split once.
+    """Run one episode of each of ``tasks`` of the training split.
 
     kwargs: arguments of the environment.
     label: part of the episodes' seeds.
@@ -235,11 +243,11 @@ def play(
     environment = settings.only_environment.environment
     jobs = group_jobs(tasks, 1, sft_of(settings).seed, label)
     with open_pool(environment.id, {**kwargs, "split": environment.split}, workers=settings.rollout.workers) as pool:
-        return rollout(agent, pool, jobs, concurrency=concurrency, lockstep=lockstep, on_finish=finished)[0]
+        return rollout(agent, pool, jobs, concurrency=concurrency, lockstep=lockstep, on_finish=on_episode)[0]
 
 
 def success_of(episodes: Sequence[Episode]) -> float:
-    """The share of successes."""
+    """The fraction of successful episodes; 0 without episodes."""
     return float(np.mean([episode.success for episode in episodes])) if episodes else 0.0
 
 
@@ -254,25 +262,26 @@ def require_solved(episodes: Sequence[Episode], settings: RunSettings) -> None:
     )
 
 
-# Phrasing -------------------------------------------------------------------------------------------------------------
+# Action format --------------------------------------------------------------------------------------------------------
 
 
 def action_format_of(settings: RunSettings) -> ActionFormat:
     """How the learner writes its actions. The chat template of a new model writes calls in Hermes format."""
-    env, base = settings.only_environment, sft_of(settings).base
-    chosen = env.context
-    prompt, environment = chosen.prompt, environment_of(settings)
+    base = sft_of(settings).base
+    context = settings.only_environment.context
+    prompt = context.prompt
+    environment = environment_of(settings)
     if not prompt.calls:
         return ActionFormat(prompt, multiline=bool(getattr(environment, "multiline", False)))
     tools = tools_of(environment)
-    if base is not None and chosen.calls == "auto":
-        return Context(load_tokenizer(base), prompt, template=chosen.template, tools=tools).action_format
-    return ActionFormat(prompt, Toolbox(tools, find_format("hermes" if chosen.calls == "auto" else chosen.calls)))
+    if base is not None and context.calls == "auto":
+        return Context(load_tokenizer(base), prompt, template=context.template, tools=tools).action_format
+    return ActionFormat(prompt, Toolbox(tools, find_format("hermes" if context.calls == "auto" else context.calls)))
 
 
 def rephrase(episodes: Sequence[Episode], settings: RunSettings) -> None:
-    """Rewrite the responses from which the learner's parser would not read the action that was played."""
-    phrasing = action_format_of(settings)
+    """Rewrite the responses from which the learner's parser would not read the action that was carried out."""
+    action_format = action_format_of(settings)
     for turn in (turn for episode in episodes for turn in episode.turns):
-        if phrasing.read(turn.response).action != turn.action:
-            turn.response = phrasing.write(turn)
+        if action_format.read(turn.response).action != turn.action:
+            turn.response = action_format.write(turn)

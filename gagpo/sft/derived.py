@@ -20,66 +20,78 @@ from gagpo.sft.demonstrations import sft_of
 from gagpo.sft.small_model import ModelShape, shape_for
 
 HEADROOM = 1.5  # longest response in RL, relative to the longest demonstrated one
-RATE, AT = 2e-4, 1e6  # learning rate of RL for a model of so many parameters; larger models take smaller steps
-NEW, PRETRAINED, ADAPTER = 4e-3, 2e-4, 1e-3  # learning rates of SFT: of a new model, of weights and an adapter of ...
-PRETRAINED_AT = 1.35e8  # ... so many parameters; larger models take smaller steps
-COVERED = 0.995  # share of all words that are in the vocabulary
+RL_RATE = 2e-4  # learning rate of RL for a model of RL_PARAMETERS; larger models take smaller steps
+RL_PARAMETERS = 1e6
+NEW_MODEL_RATE = 4e-3  # learning rates of SFT: for a new model,
+PRETRAINED_RATE = 2e-4  # for all weights of a pretrained model of PRETRAINED_PARAMETERS,
+ADAPTER_RATE = 1e-3  # and for an adapter of one; larger models take smaller steps
+PRETRAINED_PARAMETERS = 1.35e8
+COVERED_WORDS = 0.995  # fraction of all words that are in the vocabulary
 _WORD = re.compile(r"\w+|[^\w\s]+")
 
 
 def vocabulary_of(texts: Sequence[str]) -> int:
     """A vocabulary size for nearly all words of ``texts`` and the pieces that they are merged from."""
     counts = Counter(word for text in texts for word in _WORD.findall(text))
-    covered, words = 0, 0
+    num_covered = 0
+    num_words = 0
     for _, count in counts.most_common():
-        if covered >= COVERED * counts.total():
+        if num_covered >= COVERED_WORDS * counts.total():
             break
-        covered, words = covered + count, words + 1
-    return min(8192, max(384, _multiple(320 + 2 * words)))
+        num_covered += count
+        num_words += 1
+    return min(8192, max(384, _multiple(320 + 2 * num_words)))
 
 
 @dataclass
 class Lengths:
     """The greatest lengths in demonstrations, in tokens.
 
-    answer: of a response.
-    first: of an episode's first prompt.
-    read: of what a later turn adds to the prompt.
-    longest: of a prompt with its response.
+    demonstrated_response: of a response.
+    first_prompt: of an episode's first prompt.
+    added_prompt: of what a later turn adds to the prompt, without the previous response.
+    sequence: of a prompt with its response.
     """
 
-    answer: int = 1
-    first: int = 1
-    read: int = 0
-    longest: int = 1
+    demonstrated_response: int = 1
+    first_prompt: int = 1
+    added_prompt: int = 0
+    sequence: int = 1
 
     def add(self, episode: Episode) -> None:
         turns = episode.turns
-        self.first = max(self.first, len(turns[0].prompt_ids))
-        for turn, later in itertools.pairwise(turns):
-            self.read = max(self.read, len(later.prompt_ids) - len(turn.prompt_ids) - len(turn.response_ids))
+        self.first_prompt = max(self.first_prompt, len(turns[0].prompt_ids))
+        for turn, following in itertools.pairwise(turns):
+            added = len(following.prompt_ids) - len(turn.prompt_ids) - len(turn.response_ids)
+            self.added_prompt = max(self.added_prompt, added)
         for turn in turns:
-            self.answer = max(self.answer, len(turn.response_ids))
-            self.longest = max(self.longest, len(turn.prompt_ids) + len(turn.response_ids))
+            self.demonstrated_response = max(self.demonstrated_response, len(turn.response_ids))
+            self.sequence = max(self.sequence, len(turn.prompt_ids) + len(turn.response_ids))
 
     @property
     def response(self) -> int:
-        """Most tokens of a response in RL."""
-        return math.ceil(HEADROOM * self.answer)
+        """Maximum tokens of a response in RL."""
+        return math.ceil(HEADROOM * self.demonstrated_response)
 
     def context(self, settings: RunSettings, env: TextEnv) -> int:
-        """Most tokens of an episode: the environment's most turns, each as long as the longest one seen."""
+        """Maximum tokens of an episode: as many turns as the environment allows, each of the maximum length."""
         response = settings.rollout.max_tokens if is_set(settings, "rollout.max_tokens") else self.response
-        whole = self.first + int(getattr(env, "max_turns", 50)) * (self.read + response) + response
-        return min(16384, max(1024, self.longest + response, _multiple(whole)))
+        max_turns = int(getattr(env, "max_turns", 50))
+        episode = self.first_prompt + max_turns * (self.added_prompt + response) + response
+        return min(16384, max(1024, self.sequence + response, _multiple(episode)))
 
 
 def derived_shape(settings: RunSettings, vocabulary: int, lengths: Lengths, env: TextEnv) -> ModelShape:
     """The shape of a new model; longer texts and larger vocabularies get more than two layers."""
-    few = vocabulary <= 512 and lengths.longest <= 256
+    if vocabulary <= 512 and lengths.sequence <= 256:
+        layers = 2
+    elif lengths.sequence <= 1024:
+        layers = 3
+    else:
+        layers = 4
     return shape_for(
         sft_of(settings).model,
-        layers=2 if few else 3 if lengths.longest <= 1024 else 4,
+        layers=layers,
         width=128 if vocabulary <= 1024 else 192,
         vocabulary=vocabulary,
         context=lengths.context(settings, env),
@@ -88,7 +100,7 @@ def derived_shape(settings: RunSettings, vocabulary: int, lengths: Lengths, env:
 
 def rate_of(parameters: int) -> float:
     """The learning rate of RL for a model of so many parameters."""
-    return float(f"{RATE * (AT / parameters) ** 0.25:.1e}")
+    return float(f"{RL_RATE * (RL_PARAMETERS / parameters) ** 0.25:.1e}")
 
 
 def resolved(settings: RunSettings, parameters: int) -> RunSettings:
@@ -98,9 +110,10 @@ def resolved(settings: RunSettings, parameters: int) -> RunSettings:
     """
     sft = sft_of(settings)
     if sft.base is None:
-        defaults: dict[str, object] = {"optimizer": "muon", "learning_rate": NEW, "observations": 0.3}
+        defaults: dict[str, object] = {"optimizer": "muon", "learning_rate": NEW_MODEL_RATE, "observations": 0.3}
     else:
-        rate = (ADAPTER if sft.lora else PRETRAINED) * (PRETRAINED_AT / parameters) ** 0.5
+        rate = ADAPTER_RATE if sft.lora else PRETRAINED_RATE
+        rate *= (PRETRAINED_PARAMETERS / parameters) ** 0.5
         defaults = {"optimizer": "adamw", "learning_rate": float(f"{rate:.1e}"), "observations": 0.0}
     unset = {name: value for name, value in defaults.items() if getattr(sft, name) is None}
     return settings.model_copy(update={"sft": sft.model_copy(update=unset)})

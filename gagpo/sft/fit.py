@@ -6,6 +6,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,16 +21,29 @@ from gagpo.learning.logprobs import token_logprobs
 from gagpo.learning.packing import packing_of
 from gagpo.settings import RunSettings, SftSettings
 from gagpo.sft.demonstrations import sft_of
-from gagpo.sft.panel import MOST_STEPS, Panel, round_rate, rounds
+from gagpo.sft.evaluator import MAX_STEPS, SftEvaluator, round_rate, rounds
 from gagpo.sft.rows import RESPONSE, LabelledRow
 
 STATE = "supervised.pt"
 SAVE_SECONDS = 300.0
-WEIGHT_DECAY, BETAS = 0.01, (0.9, 0.98)
+WEIGHT_DECAY = 0.01
+BETAS = (0.9, 0.98)
 
 
 class SupervisedStateError(GagpoError, ValueError):
     """A state of supervised training that cannot be read."""
+
+
+@dataclass(frozen=True)
+class FitCallbacks:
+    """What :func:`fit` calls with the model.
+
+    on_save: after the state was saved.
+    on_best: when the evaluator measures the highest success rate so far.
+    """
+
+    on_save: Callable[[torch.nn.Module], None] = lambda _: None
+    on_best: Callable[[torch.nn.Module], None] = lambda _: None
 
 
 def fit(
@@ -38,22 +52,18 @@ def fit(
     settings: RunSettings,
     quiet: bool = False,
     folder: Path | None = None,
-    on_save: Callable[[torch.nn.Module], None] | None = None,
-    panel: Panel | None = None,
+    evaluator: SftEvaluator | None = None,
     rate: Callable[[int], float] | None = None,
-    on_best: Callable[[torch.nn.Module], None] | None = None,
+    callbacks: FitCallbacks = FitCallbacks(),
 ) -> list[float]:
     """Train the parameters of ``model`` that require gradients, in place.
 
     The loss is the mean over response tokens plus ``observations`` times the mean over all other tokens.
 
     settings: with optimiser, learning rate and ``observations``, see :func:`gagpo.sft.derived.resolved`.
-
     folder: where the state is saved every five minutes, and resumed from.
-    on_save: called with the model after each save.
-    panel: measures the model; without ``steps`` it ends the training.
+    evaluator: measures the model; without ``steps`` it ends the training.
     rate: learning rate of a step, from 0; :func:`cosine_rate` by default, or without ``steps`` :func:`round_rate`.
-    on_best: called with the model when the panel measures the highest success rate so far.
 
     Returns: the mean loss on response tokens of every step, in nats per token.
 
@@ -63,68 +73,80 @@ def fit(
     """
     sft = sft_of(settings)
     rate = rate or (lambda step: cosine_rate(sft, step) if sft.steps else round_rate(sft, step))
-    used = optimizers(model, sft.optimizer or "muon")
-    losses: list[float] = _restore(folder / STATE, model, used, panel) if folder is not None else []
-    ends = set(rounds(sft)) if panel is not None else set()
+    optimizer_list = optimizers(model, sft.optimizer or "muon")
+    losses: list[float] = []
+    if folder is not None:
+        losses = _restore(folder / STATE, model, optimizer_list, evaluator)
+    evaluation_steps = set(rounds(sft)) if evaluator is not None else set()
     model.train()
+    # The rows of the steps that are done are drawn again and skipped, so that a resumed run continues the same order.
     supply = itertools.islice(_endless(rows, np.random.default_rng([sft.seed, 1])), len(losses) * sft.batch, None)
-    saved, most = time.monotonic(), sft.steps or MOST_STEPS
-    may_end = sft.steps is None and panel is not None
-    with track("SFT", most, "steps", quiet, done=len(losses), bound=may_end) as meter:
-        for step in range(len(losses), most):
-            if may_end and panel is not None and panel.enough:
+    last_save = time.monotonic()
+    max_steps = sft.steps or MAX_STEPS
+    may_end = sft.steps is None and evaluator is not None
+    with track("SFT", max_steps, "steps", quiet, done=len(losses), bound=may_end) as meter:
+        for step in range(len(losses), max_steps):
+            if may_end and evaluator is not None and evaluator.enough:
                 break
-            # Gradients of the next episodes, and a step.
             batch = [row.row(bool(sft.observations)) for row in itertools.islice(supply, sft.batch)]
-            loss = _accumulate(model, batch, settings)
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            for optimizer in used:
-                for group in optimizer.param_groups:
-                    group["lr"] = rate(step)
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
+            loss = _step(model, batch, optimizer_list, rate(step), settings)
             losses.append(loss)
             meter.advance(note=f"loss {loss:.3f}")
             if not math.isfinite(loss):
                 raise FloatingPointError(f"the loss of SFT is {loss} at step {step}; lower sft.learning_rate")
-
-            # Measure and save now and then.
-            if panel is not None and step + 1 in ends:
-                panel.measure(model, step + 1)
-                if on_best is not None and panel.best is panel.measures[-1]:
-                    on_best(model)
+            if evaluator is not None and step + 1 in evaluation_steps:
+                evaluator.measure(model, step + 1)
+                if evaluator.best is evaluator.measures[-1]:
+                    callbacks.on_best(model)
                 model.train()
-            if folder is not None and time.monotonic() - saved > SAVE_SECONDS:
-                _store(folder / STATE, model, used, losses, panel)
-                if on_save is not None:
-                    on_save(model)
-                    model.train()
-                saved = time.monotonic()
+            if folder is not None and time.monotonic() - last_save > SAVE_SECONDS:
+                _store(folder / STATE, model, optimizer_list, losses, evaluator)
+                callbacks.on_save(model)
+                model.train()
+                last_save = time.monotonic()
     model.eval()
     return losses
 
 
+def _step(
+    model: torch.nn.Module,
+    batch: Sequence[Row],
+    optimizer_list: Sequence[torch.optim.Optimizer],
+    rate: float,
+    settings: RunSettings,
+) -> float:
+    """Take one optimiser step; returns the mean loss on response tokens before it."""
+    loss = _accumulate(model, batch, settings)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for optimizer in optimizer_list:
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    return loss
+
+
 def cosine_rate(sft: SftSettings, step: int) -> float:
     """The learning rate with a fixed number of steps: rises over the first twentieth and falls along a cosine."""
-    steps = sft.steps or MOST_STEPS
+    steps = sft.steps or MAX_STEPS
     risen = min(1.0, (step + 1) / max(1, steps // 20))
     return (sft.learning_rate or 0.0) * risen * (0.5 * (1.0 + math.cos(math.pi * step / steps)))
 
 
 def _accumulate(model: torch.nn.Module, rows: Sequence[Row], settings: RunSettings) -> float:
     """Add the gradients of one batch; returns its mean loss on response tokens."""
-    responses = sum(int((row.turn_K == RESPONSE).sum()) for row in rows)
-    others = max(1, sum(len(row.turn_K) for row in rows) - responses)
+    num_responses = sum(int((row.turn_K == RESPONSE).sum()) for row in rows)
+    num_other = max(1, sum(len(row.turn_K) for row in rows) - num_responses)
     total = 0.0
-    for made in packing_of(model, settings).micro_batches(rows):
-        batch = made.to(settings.device)
+    for micro_batch in packing_of(model, settings).micro_batches(rows):
+        batch = micro_batch.to(settings.device)
         with autocast(settings):
             logprob_K, _ = token_logprobs(model, batch, entropy="none")
         # Both means run over the whole batch, so that the gradients of micro-batches add up.
         response_K = batch.turn_K == RESPONSE
-        loss = -logprob_K[response_K].sum() / responses
+        loss = -logprob_K[response_K].sum() / num_responses
         total += loss.item()
-        (loss - (sft_of(settings).observations or 0.0) * logprob_K[~response_K].sum() / others).backward()
+        (loss - (sft_of(settings).observations or 0.0) * logprob_K[~response_K].sum() / num_other).backward()
     return total
 
 
@@ -140,39 +162,45 @@ def optimizers(model: torch.nn.Module, kind: str = "muon") -> list[torch.optim.O
     embedded = {id(p) for m in model.modules() if isinstance(m, torch.nn.Embedding) for p in m.parameters()}
     embedded |= {id(p) for p in model.get_output_embeddings().parameters()}  # type: ignore[operator]
     matrices = [p for p in trained if p.ndim == 2 and id(p) not in embedded]
-    own = {id(p) for p in matrices}
-    others = [p for p in trained if id(p) not in own]
+    matrix_ids = {id(p) for p in matrices}
+    remaining = [p for p in trained if id(p) not in matrix_ids]
     muon = torch.optim.Muon(matrices, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
-    return [muon, torch.optim.AdamW(others, weight_decay=WEIGHT_DECAY, betas=BETAS)]
+    return [muon, torch.optim.AdamW(remaining, weight_decay=WEIGHT_DECAY, betas=BETAS)]
 
 
 def _endless(rows: Sequence[LabelledRow], rng: np.random.Generator) -> Iterator[LabelledRow]:
-    """All rows in random order, again and again."""
+    """All rows in random order, repeatedly; each pass in another order."""
     while True:
         yield from (rows[i] for i in rng.permutation(len(rows)))
 
 
 def _store(
-    path: Path, model: torch.nn.Module, used: list[torch.optim.Optimizer], losses: list[float], panel: Panel | None
+    path: Path,
+    model: torch.nn.Module,
+    optimizer_list: list[torch.optim.Optimizer],
+    losses: list[float],
+    evaluator: SftEvaluator | None,
 ) -> None:
-    state = {"model": model.state_dict(), "optimizers": [o.state_dict() for o in used], "losses": losses}
-    if panel is not None:
-        state["measures"] = panel.state()
+    state = {"model": model.state_dict(), "optimizers": [o.state_dict() for o in optimizer_list], "losses": losses}
+    if evaluator is not None:
+        state["measures"] = evaluator.state()
     with durable.replacing(path) as fresh:
         torch.save(state, fresh)
 
 
-def _restore(path: Path, model: torch.nn.Module, used: list[torch.optim.Optimizer], panel: Panel | None) -> list[float]:
+def _restore(
+    path: Path, model: torch.nn.Module, optimizer_list: list[torch.optim.Optimizer], evaluator: SftEvaluator | None
+) -> list[float]:
     """Load the stored state; returns the losses so far, [] if nothing is stored."""
     if not path.exists():
         return []
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
         model.load_state_dict(state["model"])
-        for optimizer, stored in zip(used, state["optimizers"], strict=True):
-            optimizer.load_state_dict(stored)
-        if panel is not None:
-            panel.restore(state["measures"])
+        for optimizer, optimizer_state in zip(optimizer_list, state["optimizers"], strict=True):
+            optimizer.load_state_dict(optimizer_state)
+        if evaluator is not None:
+            evaluator.restore(state["measures"])
         return [float(loss) for loss in state["losses"]]
     except Exception as error:  # torch raises whatever the damaged bytes lead to
         raise SupervisedStateError(

@@ -40,25 +40,29 @@ UNSUPPORTED = (
 )
 """Keys by which other trainers choose what is imitated."""
 
-CHANNEL, CHANNEL_END = "<|channel|>", "<|end|>"  # of models whose responses consist of several parts
+# Of models whose responses consist of several parts.
+CHANNEL = "<|channel|>"
+CHANNEL_END = "<|end|>"
 Message = Mapping[str, Any]
 
 
-def read_messages(path: Path, tokenizer: PreTrainedTokenizerBase, most: int) -> list[Episode]:
+def read_messages(path: Path, tokenizer: PreTrainedTokenizerBase, max_conversations: int) -> list[Episode]:
     """At most ``most`` conversations of the file as episodes with token ids; a turn is an assistant message.
 
     Raises: InvalidArgument naming file, line and key of the first row that is wrong.
     """
-    encoder, endings = TextEncoder(tokenizer), _Endings(tokenizer)
+    encoder = TextEncoder(tokenizer)
+    end_tokens = _EndTokens(tokenizer)
     episodes: list[Episode] = []
     for number, row in rows_of(path):
-        if len(episodes) == most:
+        if len(episodes) == max_conversations:
             break
         try:
-            if half := half_character(row):
-                raise InvalidArgument(half)
+            defect = encoding_defect(row)
+            if defect:
+                raise InvalidArgument(defect)
             messages, tools = _checked(row)
-            episodes.append(_episode(messages, tools, encoder, endings, f"line {number}"))
+            episodes.append(_episode(messages, tools, encoder, end_tokens, f"line {number}"))
         except InvalidArgument as error:
             raise InvalidArgument(f"{path}, line {number}: {error}") from None
     if not episodes:
@@ -67,7 +71,10 @@ def read_messages(path: Path, tokenizer: PreTrainedTokenizerBase, most: int) -> 
 
 
 def rows_of(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The number and the object of every line that is not blank. Raises: InvalidArgument naming a line that is none."""
+    """The number and the object of every line that is not blank.
+
+    Raises: InvalidArgument naming a line that is not an object.
+    """
     try:
         with open_bytes(path) as file:
             for number, line in enumerate(file, 1):
@@ -84,8 +91,8 @@ def rows_of(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         raise InvalidArgument(f"sft.data={path} cannot be read ({error.strerror})") from None
 
 
-def half_character(value: object) -> str:
-    """What is wrong with a value whose texts hold a lone surrogate, which no tokenizer can encode; '' if nothing is."""
+def encoding_defect(value: object) -> str:
+    """Why no tokenizer can encode the texts of a value: a lone surrogate or too many levels; '' if it can."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
@@ -98,7 +105,8 @@ def half_character(value: object) -> str:
 
 def _checked(row: Mapping[str, Any]) -> tuple[list[Message], list[Any] | None]:
     """The messages and tools of a row; InvalidArgument for the first that is wrong."""
-    messages, tools = row.get("messages"), row.get("tools")
+    messages = row.get("messages")
+    tools = row.get("tools")
     if not isinstance(messages, list) or not messages:
         raise InvalidArgument("messages must be a list of at least one message")
     if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
@@ -120,7 +128,9 @@ def _checked(row: Mapping[str, Any]) -> tuple[list[Message], list[Any] | None]:
 def _check_message(message: object, place: str) -> None:
     if not isinstance(message, dict):
         raise InvalidArgument(f"{place} must be an object, got {message!r:.40}")
-    role, content, calls = message.get("role"), message.get("content"), message.get("tool_calls")
+    role = message.get("role")
+    content = message.get("content")
+    calls = message.get("tool_calls")
     if role not in ROLES:
         raise InvalidArgument(f"{place}.role must be one of {', '.join(ROLES)}, got {role!r:.40}")
     if calls is not None:
@@ -136,8 +146,11 @@ def _check_message(message: object, place: str) -> None:
 
 
 def _check_weights(message: Message, place: str) -> None:
-    if other := [key for key in UNSUPPORTED if key in message]:
-        raise InvalidArgument(f"{place}.{other[0]} is not supported; write weight: 0 for a message not to imitate")
+    unsupported = [key for key in UNSUPPORTED if key in message]
+    if unsupported:
+        raise InvalidArgument(
+            f"{place}.{unsupported[0]} is not supported; write weight: 0 for a message not to imitate"
+        )
     weights = {key: message[key] for key in WEIGHTS if message.get(key) is not None}
     for key, weight in weights.items():
         if not isinstance(weight, int | float) or weight not in (0, 1):
@@ -160,7 +173,7 @@ def _is_call(call: object) -> bool:
 
 
 def _episode(
-    messages: Sequence[Message], tools: list[Any] | None, encoder: TextEncoder, endings: _Endings, task: str
+    messages: Sequence[Message], tools: list[Any] | None, encoder: TextEncoder, end_tokens: _EndTokens, task: str
 ) -> Episode:
     """The conversation as an episode.
 
@@ -170,35 +183,40 @@ def _episode(
     tokenizer = encoder.tokenizer
     messages = [_as_data(_with_parsed_arguments(message), encoder) for message in messages]
     tools = encoder.protect_all(tools) if tools else None
-    episode, before, before_ids, end = Episode(task, success=True, outcome="terminated"), "", np.zeros(0, np.int32), ""
+    episode = Episode(task, success=True, outcome="terminated")
+    previous_text = ""  # the prompt and the response of the previous turn, without its end token
+    previous_ids = np.zeros(0, np.int32)
+    end_token = ""
     for place, message in enumerate(messages):
         if message["role"] != "assistant":
             continue
         prompt = _render(tokenizer, messages[:place], tools, add_generation_prompt=True)
-        whole = _render(tokenizer, messages[: place + 1], tools, add_generation_prompt=False)
-        if not whole.startswith(prompt):
+        conversation_text = _render(tokenizer, messages[: place + 1], tools, add_generation_prompt=False)
+        if not conversation_text.startswith(prompt):
             raise InvalidArgument(
                 f"messages[{place}]: the chat template does not continue its own prompt for an answer, so it cannot "
                 "be told which tokens to imitate"
             )
-        if prompt.startswith(before):
-            kept_ids, more = endings.join(before_ids, end, prompt[len(before) :])
-            prompt_ids = np.concatenate([kept_ids, encoder.encode(more)])
+        if prompt.startswith(previous_text):
+            prefix_ids, addition = end_tokens.join(previous_ids, end_token, prompt[len(previous_text) :])
+            prompt_ids = np.concatenate([prefix_ids, encoder.encode(addition)])
         else:
             prompt_ids = encoder.encode(prompt)
-        text, end = endings.split(whole[len(prompt) :])
-        if not end:
-            end = endings.following(whole, _render_after(tokenizer, messages, place, tools))
-        response_ids = encoder.encode(text + end)
-        said = tokenizer.decode(response_ids, skip_special_tokens=True)
-        turn = Turn(str(messages[place - 1]["content"]), said, said, trainable=_is_imitated(message))
-        turn.prompt_ids, turn.response_ids = prompt_ids, response_ids
+        text, end_token = end_tokens.split(conversation_text[len(prompt) :])
+        if not end_token:
+            end_token = end_tokens.following(conversation_text, _render_after(tokenizer, messages, place, tools))
+        response_ids = encoder.encode(text + end_token)
+        response = tokenizer.decode(response_ids, skip_special_tokens=True)
+        turn = Turn(str(messages[place - 1]["content"]), response, response, trainable=_is_imitated(message))
+        turn.prompt_ids = prompt_ids
+        turn.response_ids = response_ids
         episode.turns.append(turn)
-        before, before_ids = prompt + text, np.concatenate([prompt_ids, response_ids])
+        previous_text = prompt + text
+        previous_ids = np.concatenate([prompt_ids, response_ids])
     return episode
 
 
-class _Endings:
+class _EndTokens:
     """The tokens that end an answer, as a chat template writes them.
 
     Some templates write none: the next message's first token ends an answer (GLM-4), or the tokenizer's end token
@@ -222,52 +240,57 @@ class _Endings:
 
     def split(self, text: str) -> tuple[str, str]:
         """An answer as a template writes it, without what follows its end token; and that token, '' if it has none."""
-        before, end, _ = text.partition(self.default)
+        response, end, _ = text.partition(self.default)
         if end:
-            return before, end
+            return response, end
         trimmed = text.rstrip()
         end = next((name for name in self.special if trimmed.endswith(name)), "")
         if not end:
             return text, ""
-        # Each part of a response with channels has an end, which does not end the response.
-        ended = self.default if self.channels and end == CHANNEL_END else end
-        return trimmed.removesuffix(end), ended
+        # In a response with channels each part has an end token, which does not end the response.
+        end_token = self.default if self.channels and end == CHANNEL_END else end
+        return trimmed.removesuffix(end), end_token
 
-    def following(self, whole: str, longer: str) -> str:
+    def following(self, text: str, longer_text: str) -> str:
         """The end of an answer without one, from the conversation up to it and the same with the next message."""
-        after = longer.removeprefix(whole).lstrip() if longer.startswith(whole) else ""
-        return next((name for name in self.special if after.startswith(name)), self.default)
+        continuation = longer_text.removeprefix(text).lstrip() if longer_text.startswith(text) else ""
+        return next((name for name in self.special if continuation.startswith(name)), self.default)
 
-    def join(self, ids: np.ndarray, end: str, after: str) -> tuple[np.ndarray, str]:
-        """Tokens that end with ``end``, and the template's text after them, with a single end token."""
-        rest = after.lstrip()
+    def join(self, ids: np.ndarray, end: str, text: str) -> tuple[np.ndarray, str]:
+        """Tokens that end with ``end``, and the template's text after them, with a single end token.
+
+        The template writes the end of the previous response before the next message: the same token again, another
+        special token in its place, or none.
+        """
+        stripped = text.lstrip()
         if not end:
-            return ids, after
-        if rest.startswith(end):
-            return ids, rest.removeprefix(end)
-        if any(rest.startswith(name) for name in self.special):
-            return ids[:-1], after
-        return ids, after
+            return ids, text
+        if stripped.startswith(end):
+            return ids, stripped.removeprefix(end)
+        if any(stripped.startswith(name) for name in self.special):
+            return ids[:-1], text
+        return ids, text
 
 
 def _render_after(
     tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], place: int, tools: list[Any] | None
 ) -> str:
     """The conversation up to the message that answers ``messages[place]``; '' if the template cannot render it."""
-    shown = [*messages[: place + 1], {"role": "tool" if messages[place].get("tool_calls") else "user", "content": "?"}]
+    role = "tool" if messages[place].get("tool_calls") else "user"
+    answered = [*messages[: place + 1], {"role": role, "content": "?"}]
     if place + 1 < len(messages) and messages[place + 1]["role"] in ("user", "tool"):
-        shown[-1] = messages[place + 1]
+        answered[-1] = messages[place + 1]
     try:
-        return _render(tokenizer, shown, tools, add_generation_prompt=False)
+        return _render(tokenizer, answered, tools, add_generation_prompt=False)
     except InvalidArgument:
         return ""
 
 
 def _as_data(message: Message, encoder: TextEncoder) -> Message:
-    """The message with control tokens that its texts spell as text; an assistant's marks of thoughts stay its own."""
-    kept = THOUGHT if message["role"] == "assistant" else ()
-    others = {key: encoder.protect_all(value) for key, value in message.items() if key not in ("role", "content")}
-    return {**message, **others, "content": encoder.protect(message.get("content") or "", kept)}
+    """The message with control tokens in its texts protected as plain text, except an assistant's marks of thoughts."""
+    control_tokens = THOUGHT if message["role"] == "assistant" else ()
+    fields = {key: encoder.protect_all(value) for key, value in message.items() if key not in ("role", "content")}
+    return {**message, **fields, "content": encoder.protect(message.get("content") or "", control_tokens)}
 
 
 def _with_parsed_arguments(message: Message) -> Message:
@@ -282,17 +305,22 @@ def _with_parsed_arguments(message: Message) -> Message:
                 arguments = json.loads(arguments)
             except (ValueError, RecursionError):
                 raise InvalidArgument(f"tool_calls: the arguments {arguments!r:.40} are not JSON") from None
-            if half := half_character(arguments):
-                raise InvalidArgument(f"tool_calls: the arguments hold {half}")
+            defect = encoding_defect(arguments)
+            if defect:
+                raise InvalidArgument(f"tool_calls: the arguments hold {defect}")
         calls.append({**call, "function": {**call["function"], "arguments": arguments}})
     return {**message, "tool_calls": calls}
 
 
 def _render(
-    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], tools: list[Any] | None, **how: Any
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], tools: list[Any] | None, **options: Any
 ) -> str:
     try:
-        return str(tokenizer.apply_chat_template([dict(one) for one in messages], tools=tools, tokenize=False, **how))
+        return str(
+            tokenizer.apply_chat_template(
+                [dict(message) for message in messages], tools=tools, tokenize=False, **options
+            )
+        )
     except Exception as error:  # whatever a template raises for roles or calls that it does not know
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise InvalidArgument(f"the model's chat template refuses it: {reason}") from None

@@ -13,8 +13,10 @@ from gagpo.base import durable
 from gagpo.data.episodes import Episode
 from gagpo.learning.batch import Row, build_rows
 
-RESPONSE, PROMPT, SKIPPED = 0, 1, 2
-"""Kinds of tokens: in a response to imitate, in the text that the model reads, and not predicted."""
+# Kinds of tokens: in a response to imitate, in the text that the model reads, and not predicted.
+RESPONSE = 0
+PROMPT = 1
+SKIPPED = 2
 
 
 @dataclass(frozen=True)
@@ -31,27 +33,30 @@ class LabelledRow:
     def row(self, observations: bool) -> Row:
         """The row to train on, whose ``turn_K`` holds kinds. observations: whether to predict PROMPT tokens too."""
         place_K = np.flatnonzero(self.kind_L != SKIPPED if observations else self.kind_L == RESPONSE)
-        none_K = np.zeros(len(place_K), np.float32)
-        return Row(self.ids, place_K, self.kind_L[place_K].astype(np.int64), np.arange(len(place_K)), none_K)
+        zero_K = np.zeros(len(place_K), np.float32)
+        return Row(self.ids, place_K, self.kind_L[place_K].astype(np.int64), np.arange(len(place_K)), zero_K)
 
 
 def tokenized_rows(
-    episodes: list[Episode], context: Context, stray: int = PROMPT, seen: Callable[[Episode], None] = lambda _: None
+    episodes: list[Episode],
+    context: Context,
+    stray: int = PROMPT,
+    on_episode: Callable[[Episode], None] = lambda _: None,
 ) -> list[LabelledRow]:
     """The rows of demonstrations, tokenized as an engine would read and sample them; empties ``episodes``.
 
     stray: kind of the moves that are not imitated.
-    seen: called with each episode once it has its tokens.
+    on_episode: called with each episode once it has its tokens.
     """
     rows: list[LabelledRow] = []
     while episodes:
         episode = episodes.pop(0)  # its prompts take twenty times the memory of its rows
         for number, turn in enumerate(episode.turns):
-            if len(turn.prompt_ids):  # tokenized by whoever read it from a file
+            if len(turn.prompt_ids):  # read from a file of conversations, which are tokenized by the chat template
                 continue
             turn.prompt_ids = context.prompt(episode.turns[:number], turn.observation)
             turn.response_ids = context.response(turn.response)
-        seen(episode)
+        on_episode(episode)
         rows += labelled_rows(episode, stray)
     return rows
 
@@ -83,7 +88,7 @@ def store_rows(rows: Sequence[LabelledRow], path: Path, longest: int | None = No
 
 def stored_rows(path: Path) -> list[LabelledRow]:
     """The rows of a file that :func:`store_rows` wrote."""
-    with np.load(path, allow_pickle=False) as stored:
-        ids, kinds, lengths = (stored[name] for name in ("ids", "kinds", "lengths"))
+    with np.load(path, allow_pickle=False) as file:
+        ids, kinds, lengths = (file[name] for name in ("ids", "kinds", "lengths"))
     ends = np.cumsum(lengths)[:-1]
     return [LabelledRow(*pair) for pair in zip(np.split(ids, ends), np.split(kinds, ends), strict=True)]

@@ -24,18 +24,18 @@ from gagpo.settings import RunSettings, SettingsError
 from gagpo.settings.derived import RECIPE, Derived, applied, recipe, refuse_other
 from gagpo.sft.demonstrations import Demonstrations, action_format_of, demonstrations, environment_of, of_file, sft_of
 from gagpo.sft.derived import Lengths, derived_shape, rate_of, resolved, vocabulary_of, words
-from gagpo.sft.fit import fit
+from gagpo.sft.evaluator import Report, SftEvaluator, SuccessTarget, success_target
+from gagpo.sft.fit import FitCallbacks, fit
 from gagpo.sft.messages import read_messages, rows_of
-from gagpo.sft.panel import Expected, Panel, Say, expected
 from gagpo.sft.rows import PROMPT, SKIPPED, LabelledRow, store_rows, stored_rows, tokenized_rows
 from gagpo.sft.small_model import create, save_folder, train_tokenizer
 
-_TOKENIZED = 2000  # episodes that a tokenizer is trained on; more change nothing
+TOKENIZER_EPISODES = 2000  # episodes that a tokenizer is trained on; more change nothing
 ALPHA = 32.0  # of an adapter: its share is scaled by alpha / rank
-_FOUND = "found.json"  # in the folder of unfinished work: what was derived, and what a model is compared with
+_PROGRESS = "found.json"  # in the folder of unfinished work: what was derived, and what a model is compared with
 
 
-def sft(settings: RunSettings, quiet: bool = False, say: Say = lambda _: None) -> Path:
+def sft(settings: RunSettings, quiet: bool = False, say: Report = lambda _: None) -> Path:
     """Make the folder that ``settings.model`` names: demonstrations, tokenizer, model, training.
 
     Unfinished work is kept in a folder next to it; the same call resumes it.
@@ -54,103 +54,114 @@ def sft(settings: RunSettings, quiet: bool = False, say: Say = lambda _: None) -
         # episodes do not store the admissible actions, so prompts would differ from those of RL
         raise SettingsError("SFT cannot show admissible actions: set context.admissible=false")
     folder = Path(settings.model)
-    made = recipe(settings)
+    recipe_values = recipe(settings)
     work = folder.with_name(f"{folder.name}.under-way")
     refuse_other(work, settings)
-    model, tokenizer, rows = prepare(settings, work, {RECIPE: _text(made)}, quiet)
-    found = json.loads((work / _FOUND).read_text(encoding="utf-8"))
-    say(words(found["derived"]))
-    settings = resolved(applied(settings, found["derived"]), parameters_of(model))
-    if (rank := sft_of(settings).lora) is not None:
+    model, tokenizer, rows = prepare(settings, work, {RECIPE: _text(recipe_values)}, quiet)
+    progress = json.loads((work / _PROGRESS).read_text(encoding="utf-8"))
+    say(words(progress["derived"]))
+    settings = resolved(applied(settings, progress["derived"]), parameters_of(model))
+    rank = sft_of(settings).lora
+    if rank is not None:
         adapters.inject(model, rank, ALPHA, adapters.ALL_LINEAR, sft_of(settings).seed)
-    panel = Panel(settings, tokenizer, Expected(**found["expected"]), say) if found["expected"] else None
+    evaluator = None
+    if progress["expected"]:
+        evaluator = SftEvaluator(settings, tokenizer, SuccessTarget(**progress["expected"]), say)
 
     def texts() -> dict[str, str]:
-        measured = panel.state() if panel else []
-        return {RECIPE: _text({**made, "derived": found["derived"], "measured": measured})}
+        measured = evaluator.state() if evaluator else []
+        return {RECIPE: _text({**recipe_values, "derived": progress["derived"], "measured": measured})}
 
     def save(place: Path, model: torch.nn.Module) -> None:
-        whole = adapters.merge(copy.deepcopy(model)) if adapters.is_adapted(model) else model
-        save_folder(whole, tokenizer, place, texts())
+        merged = adapters.merge(copy.deepcopy(model)) if adapters.is_adapted(model) else model
+        save_folder(merged, tokenizer, place, texts())
 
-    every = sft_of(settings).every is not None
-    keep_best = partial(save, work / "best") if every else None
-    fit(model, rows, settings, quiet, work, partial(save, work / "latest"), panel, on_best=keep_best)
-    if every and panel is not None and panel.best is not None and panel.best is not panel.measures[-1]:
-        say(f"the model of step {panel.best.step} is kept")
-        model = load_model(str(work / "best"))
+    keeps_best = sft_of(settings).every is not None
+    callbacks = FitCallbacks(on_save=partial(save, work / "latest"))
+    if keeps_best:
+        callbacks = FitCallbacks(callbacks.on_save, on_best=partial(save, work / "best"))
+    fit(model, rows, settings, quiet, work, evaluator, callbacks=callbacks)
+    if keeps_best and evaluator is not None:
+        best = evaluator.best
+        if best is not None and best is not evaluator.measures[-1]:
+            say(f"the model of step {best.step} is kept")
+            model = load_model(str(work / "best"))
     save(folder, model)
     shutil.rmtree(work)
-    if panel is not None:
-        say(panel.verdict())
+    if evaluator is not None:
+        say(evaluator.verdict())
     return folder
 
 
 def prepare(
-    settings: RunSettings, work: Path, more: Mapping[str, str], quiet: bool
+    settings: RunSettings, work: Path, files: Mapping[str, str], quiet: bool
 ) -> tuple[torch.nn.Module, PreTrainedTokenizerBase, list[LabelledRow]]:
     """The model before training, its tokenizer and its rows, from ``work`` or made there.
 
     more: texts of further files in the model's folder, by file name.
     """
     if not (work / "rows.npz").exists():
-        _make(settings, work, more, quiet)
+        _make(settings, work, files, quiet)
     start = str(work / "start")
     return load_model(start, device=settings.device), load_tokenizer(start), stored_rows(work / "rows.npz")
 
 
-def _make(settings: RunSettings, work: Path, more: Mapping[str, str], quiet: bool) -> None:
-    """Play demonstrations, train the tokenizer and create the model."""
-    chosen = sft_of(settings)
-    base = load_model(chosen.base) if chosen.base is not None else None
-    tokenizer = load_tokenizer(chosen.base) if chosen.base is not None else None
-    played = [(part, shown_in(part, tokenizer, quiet)) for part in parts(settings)]
-    compared: Expected | None = None
-    if len(played) == 1:
-        part, shown = played[0]
-        known = [episode for episode in shown.episodes if not shown.tokenized]
-        compared = expected(part, known, shown.imitable)
+def _make(settings: RunSettings, work: Path, files: Mapping[str, str], quiet: bool) -> None:
+    """Run demonstrations, train the tokenizer and create the model; writes all of them to ``work``."""
+    sft_settings = sft_of(settings)
+    base = load_model(sft_settings.base) if sft_settings.base is not None else None
+    tokenizer = load_tokenizer(sft_settings.base) if sft_settings.base is not None else None
+    demonstrations_of = [
+        (env_settings, demonstrations_in(env_settings, tokenizer, quiet))
+        for env_settings in settings_per_environment(settings)
+    ]
+    target: SuccessTarget | None = None
+    if len(demonstrations_of) == 1:
+        env_settings, demos = demonstrations_of[0]
+        episodes = [episode for episode in demos.episodes if not demos.tokenized]
+        target = success_target(env_settings, episodes, demos.imitable)
 
     # The tokenizer, and with it rows and lengths.
     if tokenizer is None:
-        texts = texts_of([(part, shown.episodes) for part, shown in played])
-        vocabulary = chosen.model.vocabulary or vocabulary_of(texts)
-        tokenizer = train_tokenizer(texts, vocabulary, chosen.model.numbers, chosen.model.marks)
-    lengths, rows = Lengths(), []
-    for part, shown in played:
-        stray = SKIPPED if shown.tokenized else PROMPT  # a message of weight 0 is not predicted at all
-        rows += tokenized_rows(shown.episodes, context_of(part, tokenizer), stray, seen=lengths.add)
+        texts = texts_of([(env_settings, demos.episodes) for env_settings, demos in demonstrations_of])
+        vocabulary = sft_settings.model.vocabulary or vocabulary_of(texts)
+        tokenizer = train_tokenizer(texts, vocabulary, sft_settings.model.numbers, sft_settings.model.marks)
+    lengths = Lengths()
+    rows: list[LabelledRow] = []
+    for env_settings, demos in demonstrations_of:
+        stray = SKIPPED if demos.tokenized else PROMPT  # a message of weight 0 is not predicted at all
+        rows += tokenized_rows(demos.episodes, context_of(env_settings, tokenizer), stray, on_episode=lengths.add)
 
     # The model, whose shape follows from the lengths.
-    first = parts(settings)[0]
-    shape = derived_shape(first, len(tokenizer), lengths, environment_of(first))
-    model = base or create(shape, tokenizer, chosen.seed)
+    first_env = settings_per_environment(settings)[0]
+    shape = derived_shape(first_env, len(tokenizer), lengths, environment_of(first_env))
+    model = base or create(shape, tokenizer, sft_settings.seed)
     derived: Derived = {
         "rollout.max_tokens": lengths.response,
         "optimizer.learning_rate": rate_of(parameters_of(model)),
     }
-    if len(played) == 1:
-        derived["sft.mistakes"] = played[0][1].mistakes
+    if len(demonstrations_of) == 1:
+        derived["sft.mistakes"] = demonstrations_of[0][1].mistakes
     if base is None:
         derived |= {f"sft.model.{name}": getattr(shape, name) for name in ("layers", "width", "vocabulary", "context")}
     limit = int(getattr(model.config, "max_position_embeddings", shape.context))
-    save_folder(model, tokenizer, work / "start", more)
-    found = {"derived": derived, "expected": asdict(compared) if compared else None}
-    durable.write_text(work / _FOUND, _text(found))
+    save_folder(model, tokenizer, work / "start", files)
+    progress = {"derived": derived, "expected": asdict(target) if target else None}
+    durable.write_text(work / _PROGRESS, _text(progress))
     store_rows(rows, work / "rows.npz", limit)
 
 
 def parameters_of(model: torch.nn.Module) -> int:
-    """How many numbers the weights are."""
+    """Number of parameters."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def shown_in(settings: RunSettings, tokenizer: PreTrainedTokenizerBase | None, quiet: bool) -> Demonstrations:
+def demonstrations_in(settings: RunSettings, tokenizer: PreTrainedTokenizerBase | None, quiet: bool) -> Demonstrations:
     """The demonstrations of the run's only environment: played, or those of the file ``sft.data``.
 
     Raises: InvalidArgument for a file that cannot be used.
     """
-    data, most = sft_of(settings).data, sft_of(settings).episodes
+    data = sft_of(settings).data
     if data is None:
         return demonstrations(settings, quiet)
     path = Path(data)
@@ -158,32 +169,35 @@ def shown_in(settings: RunSettings, tokenizer: PreTrainedTokenizerBase | None, q
         return of_file(settings, path)
     if tokenizer is None:
         raise InvalidArgument(f"sft.data={path} holds conversations, which requires a pretrained model: set sft.base")
-    return Demonstrations(read_messages(path, tokenizer, most), mistakes=0.0, tokenized=True)
+    return Demonstrations(read_messages(path, tokenizer, sft_of(settings).episodes), mistakes=0.0, tokenized=True)
 
 
-def parts(settings: RunSettings) -> list[RunSettings]:
-    """The settings of each environment alone, with its share of the demonstrations."""
-    chosen, envs = sft_of(settings), settings.all_environments
+def settings_per_environment(settings: RunSettings) -> list[RunSettings]:
+    """The settings of each environment alone, with its part of the demonstrations by weight."""
+    sft_settings = sft_of(settings)
+    envs = settings.all_environments
     if not settings.environments:
         return [settings]
-    whole = sum(env.weight for env in envs)
-    counts = [max(1, round(env.weight / whole * chosen.episodes)) for env in envs]
+    total_weight = sum(env.weight for env in envs)
+    counts = [max(1, round(env.weight / total_weight * sft_settings.episodes)) for env in envs]
     return [
-        settings.alone(env).model_copy(update={"sft": chosen.model_copy(update={"episodes": count})})
+        settings.alone(env).model_copy(update={"sft": sft_settings.model_copy(update={"episodes": count})})
         for env, count in zip(envs, counts, strict=True)
     ]
 
 
-def texts_of(played: list[tuple[RunSettings, list[Episode]]]) -> list[str]:
+def texts_of(demonstrations_of: list[tuple[RunSettings, list[Episode]]]) -> list[str]:
     """What a tokenizer is trained on: texts of some demonstrations, and the description of tools."""
-    episodes = [episode for _, own in played for episode in own]
-    shown = episodes[:: max(1, len(episodes) // _TOKENIZED)]
-    texts = [text for episode in shown for turn in episode.turns for text in (turn.observation, turn.response)]
-    for part, own in played:
-        toolbox = action_format_of(part).toolbox
+    episodes = [episode for _, env_episodes in demonstrations_of for episode in env_episodes]
+    sample = episodes[:: max(1, len(episodes) // TOKENIZER_EPISODES)]
+    texts = [text for episode in sample for turn in episode.turns for text in (turn.observation, turn.response)]
+    for env_settings, env_episodes in demonstrations_of:
+        toolbox = action_format_of(env_settings).toolbox
         if toolbox is not None:
-            description = "\n".join([*(json.dumps(spec) for spec in toolbox.specs), environment_of(part).instructions])
-            texts += [description] * len(own[:: max(1, len(own) // 100)])
+            description = "\n".join(
+                [*(json.dumps(spec) for spec in toolbox.specs), environment_of(env_settings).instructions]
+            )
+            texts += [description] * len(env_episodes[:: max(1, len(env_episodes) // 100)])
     return texts
 
 

@@ -96,13 +96,13 @@ def train_tokenizer(
     for mark in marks:
         texts = itertools.chain.from_iterable(text.split(mark) for text in list(texts))
     core = Tokenizer(models.BPE())
-    first: list[pre_tokenizers.PreTokenizer] = []
+    splitters: list[pre_tokenizers.PreTokenizer] = []
     if numbers == "digits":
-        first = [pre_tokenizers.Digits(individual_digits=True)]
+        splitters = [pre_tokenizers.Digits(individual_digits=True)]
     elif numbers == "names":
-        first = [pre_tokenizers.Split(Regex(f"{NAME_AND_NUMBER}| ?\\p{{L}}+| ?[^\\s\\p{{L}}]+|\\s+"), "isolated")]
+        splitters = [pre_tokenizers.Split(Regex(f"{NAME_AND_NUMBER}| ?\\p{{L}}+| ?[^\\s\\p{{L}}]+|\\s+"), "isolated")]
     words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=numbers != "names")
-    core.pre_tokenizer = pre_tokenizers.Sequence([*first, words])
+    core.pre_tokenizer = pre_tokenizers.Sequence([*splitters, words])
     core.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
@@ -142,10 +142,10 @@ def create(shape: ModelShape, tokenizer: PreTrainedTokenizerBase, seed: int) -> 
     """A Llama model with random weights drawn from ``seed``."""
     from transformers import AutoModelForCausalLM
 
-    about = config(shape, len(tokenizer), tokenizer.eos_token_id, tokenizer.pad_token_id)
+    model_config = config(shape, len(tokenizer), tokenizer.eos_token_id, tokenizer.pad_token_id)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model: torch.nn.Module = AutoModelForCausalLM.from_config(about, attn_implementation=attention.NAME)
+        model: torch.nn.Module = AutoModelForCausalLM.from_config(model_config, attn_implementation=attention.NAME)
     return model
 
 
@@ -156,13 +156,13 @@ def build(shape: ModelShape, texts: Iterable[str], seed: int) -> tuple[torch.nn.
 
 
 def save_folder(
-    model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, folder: Path, more: Mapping[str, str] | None = None
+    model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, folder: Path, files: Mapping[str, str] | None = None
 ) -> None:
     """Write a Hugging Face folder under a temporary name and rename it. more: texts of further files, by file name."""
     from gagpo.model.loading import save
 
     with durable.replacing_folder(folder) as temporary:
         save(model, tokenizer, temporary)
-        for name, text in (more or {}).items():
+        for name, text in (files or {}).items():
             (temporary / name).write_text(text, encoding="utf-8")
         manifest.write(temporary)

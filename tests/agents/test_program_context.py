@@ -40,14 +40,14 @@ class Talk:
         self.context, self.found, self.turns = context, Conversations(), []
 
     def ask(self, *messages, **more):
-        info = {"request": self.found.show(ChatRequest.of({"messages": list(messages), **more}))}
+        info = {"request": self.found.add_request(ChatRequest.of({"messages": list(messages), **more}))}
         return self.context.ask(self.turns, "", info)
 
     def answer(self, asked, ids, stopped=True):
         turn = asked.read(Response(np.asarray(ids, np.int32), np.zeros(len(ids), np.float32), stopped))
         self.turns.append(turn)
         said = Completion.of(turn.completion)
-        self.found.said(said)
+        self.found.add_answer(said)
         return said
 
 
@@ -152,7 +152,7 @@ def test_whatever_a_request_causes_rejects_it_alone(talk, monkeypatch, error, st
     rejection = talk.ask(user("one"))
     assert isinstance(rejection, RejectedRequest) and rejection.status == status and said in rejection.reason
     monkeypatch.undo()
-    talk.found.withdraw()
+    talk.found.withdraw_request()
     assert len(talk.ask(user("one")).prompt_ids)
 
 
@@ -165,7 +165,7 @@ def test_tools_without_a_place_in_the_template_are_rejected(talk):
 def test_a_request_of_only_the_system_is_rendered_with_any_template(talk):
     brief = {"role": "system", "content": "left"}
     plain = talk.ask(brief)
-    talk.found.withdraw()
+    talk.found.withdraw_request()
     talk.context.tokenizer.chat_template = (
         "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
         "{{ m.role }}: {{ m.content }}{% endfor %}"
@@ -176,7 +176,7 @@ def test_a_request_of_only_the_system_is_rendered_with_any_template(talk):
 
 def test_a_prompt_that_cannot_fit_is_not_encoded(talk):
     def shown(text, **more):
-        return {"request": talk.found.show(ChatRequest.of({"messages": [user(text)], **more}))}
+        return {"request": talk.found.add_request(ChatRequest.of({"messages": [user(text)], **more}))}
 
     assert not talk.context.exceeds(shown("left " * 10), 512)
     assert talk.context.exceeds(shown("left " * 100_000), 512)

@@ -19,7 +19,7 @@ from gagpo.envs.base import Outcome
 from gagpo.envs.check.check import check
 from gagpo.envs.pool import WorkerPool
 from gagpo.envs.pool.shared_pool import PoolClosed, SharedPool
-from gagpo.envs.pool.worker import Host
+from gagpo.envs.pool.worker import EnvironmentHost
 from gagpo.envs.testing import CorridorEnv
 
 STUCK = """
@@ -125,9 +125,9 @@ def test_no_client_waits_for_a_shared_pool_that_has_ended(monkeypatch: pytest.Mo
 
 
 def test_a_termination_passes_the_end_of_an_environment_in_this_process() -> None:
-    Host(lambda: QuittingEnv("closing"), own_process=False).close()
+    EnvironmentHost(lambda: QuittingEnv("closing"), isolated=False).close()
     with pytest.raises(Terminated):
-        Host(lambda: QuittingEnv("closing", Terminated), own_process=False).close()
+        EnvironmentHost(lambda: QuittingEnv("closing", Terminated), isolated=False).close()
 
 
 def test_an_environment_that_ends_the_program_elsewhere_is_an_error_of_one_line() -> None:

@@ -12,7 +12,7 @@ from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import make_env
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.check.check import check
-from gagpo.envs.mcp.env import MOST_STARTS
+from gagpo.envs.mcp.env import MAX_STARTS
 from gagpo.envs.mcp.questions import read_questions
 from gagpo.envs.mcp.server import ServerError
 from gagpo.envs.pool import WorkerPool
@@ -64,7 +64,7 @@ def test_every_episode_has_a_server_of_its_own(kwargs):
 def test_a_server_that_dies_costs_the_turn_and_starts_anew_so_often(kwargs):
     env = make_env("gagpo/MCP-v0", {**kwargs, "max_turns": 20})
     env.reset(options={"task": "sum-1"})
-    for _ in range(MOST_STARTS):
+    for _ in range(MAX_STARTS):
         observation, *_, info = env.step(said("misbehave", way="crash"))
         assert "its server starts anew" in observation and not info["valid"]
     with pytest.raises(ServerError, match="had to be started 3 times in one episode"):

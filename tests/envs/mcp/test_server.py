@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("mcp", reason="the optional package mcp is not installed")
 
 from gagpo.envs.base import Outcome
-from gagpo.envs.mcp.answers import MOST_ANSWER
+from gagpo.envs.mcp.answers import MAX_ANSWER
 from gagpo.envs.mcp.server import ServerError, ToolServer, listed_tools
 
 COMMAND = ("python", os.path.join(os.path.dirname(__file__), "arithmetic_server.py"))
@@ -54,7 +54,7 @@ def test_tools_are_listed_and_called(server):
 
 def test_a_long_answer_is_shown_in_part(server):
     huge = misbehave(server, "huge").observation
-    assert len(huge) < MOST_ANSWER + 100 and huge.endswith("[980,000 more characters]")
+    assert len(huge) < MAX_ANSWER + 100 and huge.endswith("[980,000 more characters]")
 
 
 @pytest.mark.parametrize("lie", ["noise", "pages"])

@@ -7,4 +7,4 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def no_patience_with_the_hung(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gagpo.envs.pool.link.CLOSE_SECONDS", 0.3)
+    monkeypatch.setattr("gagpo.envs.pool.process_worker.CLOSE_SECONDS", 0.3)

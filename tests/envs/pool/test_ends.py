@@ -23,9 +23,9 @@ ROOT = Path(__file__).parents[3]
 
 SCRIPT = """
 import sys, time
-import gagpo.envs.pool.link
+import gagpo.envs.pool.process_worker
 from gagpo.envs.pool import WorkerPool
-gagpo.envs.pool.link.CLOSE_SECONDS = 0.3
+gagpo.envs.pool.process_worker.CLOSE_SECONDS = 0.3
 pool = WorkerPool("tests.envs.faulty:gagpo-test/Faulty-v0", workers=2, step_deadline=1000)
 for slot in range(4):
     pool.reset(slot, "quiet", seed=slot)
@@ -57,7 +57,7 @@ class Endless(gymnasium.Env[str, str]):
 
 @pytest.mark.parametrize(("registered", "turns"), [({}, 5), ({"max_episode_steps": 8}, 8)])
 def test_an_episode_without_a_turn_limit_is_truncated(monkeypatch: pytest.MonkeyPatch, registered: Info, turns: int):
-    monkeypatch.setattr(slots, "MOST_TURNS", 5)
+    monkeypatch.setattr(slots, "MAX_TURNS", 5)
     monkeypatch.setitem(gymnasium.registry, "Endless-v0", EnvSpec("Endless-v0", Endless, **registered))
     with WorkerPool("Endless-v0", workers=0) as pool:
         for _ in range(2):

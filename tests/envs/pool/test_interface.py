@@ -98,7 +98,7 @@ def test_left_to_itself_the_pool_takes_no_process_for_a_cheap_env_and_plays_the_
 
 
 def test_the_caller_gets_whichever_are_ready_and_nobody_waits_for_the_slowest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gagpo.envs.pool.link.CLOSE_SECONDS", 0.2)
+    monkeypatch.setattr("gagpo.envs.pool.process_worker.CLOSE_SECONDS", 0.2)
     with WorkerPool(FAULTY, workers=2) as pool:
         for slot in range(2):
             pool.reset(slot, "quiet", seed=slot)

@@ -13,7 +13,7 @@ import pytest
 from gagpo.base import once
 from gagpo.envs.base import Outcome
 from gagpo.envs.pool import Event, WorkerPool
-from gagpo.envs.pool.output import MOST_LINES, CapturedOutput
+from gagpo.envs.pool.output import MAX_LINES, CapturedOutput
 from gagpo.envs.testing import CorridorEnv
 
 
@@ -81,7 +81,7 @@ def test_each_line_is_shown_once_with_the_name_of_the_environment(
 def test_a_flood_is_cut_and_delays_no_answer(capfd: pytest.CaptureFixture[str]) -> None:
     play("flood")
     lines = capfd.readouterr().err.splitlines()
-    assert len(lines) <= MOST_LINES + 1 and max(map(len, lines)) < 400
+    assert len(lines) <= MAX_LINES + 1 and max(map(len, lines)) < 400
 
 
 def test_more_lines_than_are_shown_are_announced(capfd: pytest.CaptureFixture[str]) -> None:
@@ -91,7 +91,7 @@ def test_more_lines_than_are_shown_are_announced(capfd: pytest.CaptureFixture[st
     output.finish()
     lines = capfd.readouterr().err.splitlines()
     assert lines[0] == "mine: line 0" and lines[-1] == "mine: further output is not shown"
-    assert len(lines) == MOST_LINES + 1
+    assert len(lines) == MAX_LINES + 1
 
 
 def test_what_the_caller_has_shown_is_not_repeated(capfd: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gagpo.base.child import LONGEST_FRAME, pack
-from gagpo.envs.pool.wire import Garbage, Inbox, describe, is_plain, plain
+from gagpo.envs.pool.wire import Garbage, MessageDecoder, describe, is_plain, plain
 from gagpo.envs.pool.worker import is_answer
 
 VALUES = st.recursive(
@@ -29,30 +29,30 @@ VALUES = st.recursive(
 def test_frames_survive_any_cutting(messages: list[Any], data: st.DataObject) -> None:
     stream = b"".join(map(pack, messages))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
-    inbox, received = Inbox(), []
+    inbox, received = MessageDecoder(), []
     for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         received += inbox.take(stream[start:end])
     assert received == messages
-    assert not inbox.garbled
+    assert not inbox.corrupt
 
 
 def test_bytes_that_are_no_frame_are_noticed_and_do_not_harm_what_came_before() -> None:
     for nonsense in (struct.pack("<I", LONGEST_FRAME + 1), struct.pack("<I", 3) + b"???", struct.pack("<I", 1) + b"["):
-        inbox = Inbox()
+        inbox = MessageDecoder()
         assert inbox.take(pack("good") + nonsense) == ["good"]
-        assert inbox.garbled
+        assert inbox.corrupt
 
 
 def test_a_message_without_the_token_is_nonsense_before_it_is_read() -> None:
     for frame in (pack("for you"), pack("for you", b"other-00"), struct.pack("<I", 40_000_000) + b"other"):
-        inbox = Inbox(b"token-00")
+        inbox = MessageDecoder(b"token-00")
         assert inbox.take(pack("good", b"token-00") + frame) == ["good"]
-        assert inbox.garbled
+        assert inbox.corrupt
 
 
 @given(st.lists(st.binary(max_size=100), max_size=5))
 def test_no_bytes_whatsoever_raise(chunks: list[bytes]) -> None:
-    inbox = Inbox(b"token-00")
+    inbox = MessageDecoder(b"token-00")
     assert [message for chunk in chunks for message in inbox.take(chunk)] == []
 
 
@@ -60,9 +60,9 @@ def test_no_bytes_whatsoever_raise(chunks: list[bytes]) -> None:
     "body", [b"", b"[", b"[\xff\xff\xff\xff", b"c", b"\xe3", b"r\0\0\0\0", b"(\1\0\0\0" * 3000, b"l"]
 )
 def test_bytes_that_are_no_value_are_nonsense_even_with_the_token(body: bytes) -> None:
-    inbox = Inbox(b"token-00")
+    inbox = MessageDecoder(b"token-00")
     assert inbox.take(struct.pack("<I", len(body) + 8) + b"token-00" + body) == []
-    assert inbox.garbled
+    assert inbox.corrupt
 
 
 @settings(max_examples=40)
@@ -124,7 +124,7 @@ def test_values_with_a_plain_equal_become_plain(value: Any, expected: Any) -> No
     result = plain(value)
     assert result == expected
     assert type(result) is type(expected)
-    (received,) = Inbox().take(pack(result))
+    (received,) = MessageDecoder().take(pack(result))
     assert received == expected
 
 

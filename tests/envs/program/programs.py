@@ -64,7 +64,7 @@ def play(pool, *answers, task="a", slot=0):
 
 def key_of(pool):
     """The key of the only episode under way."""
-    (episode,) = pool._episodes.values()
+    (episode,) = pool._programs.values()
     return episode.token
 
 

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from gagpo.base import descriptors
-from gagpo.envs.program.connections import GRACE_SECONDS, MAX_EACH, Connections
-from gagpo.envs.program.messages import RequestRefused
+from gagpo.envs.program.connections import GRACE_SECONDS, MAX_CONNECTIONS_PER_KEY, Connections
+from gagpo.envs.program.messages import GatewayError
 from tests.envs.program.programs import ask, key_of, play, running
 
 
@@ -38,7 +38,7 @@ def few():
 def opened(connections, count, **about):
     listed = [FakeConnection(number, **about) for number in range(count)]
     for connection in listed:
-        connections.opened(connection)
+        connections.add(connection)
     return [not connection.transport.aborted for connection in listed]
 
 
@@ -55,7 +55,7 @@ def test_new_strangers_may_take_all_the_room_for_a_moment(few):
 def test_a_key_gives_up_its_idle_connections_first(few):
     for number in range(20):
         connection = FakeConnection(number, idle=number % 2 == 0)
-        few.opened(connection)
+        few.add(connection)
         few.claim(connection.address, "key", keys=1)
     assert [number for _, number in few._by_address] == [1, 3, 5, 7, *range(8, 20)]
 
@@ -63,12 +63,12 @@ def test_a_key_gives_up_its_idle_connections_first(few):
 def test_a_key_has_a_share_of_the_room(few):
     def busy(number, key, keys):
         connection = FakeConnection(number, idle=False)
-        few.opened(connection)
+        few.add(connection)
         few.claim(connection.address, key, keys)
 
     for number in range(4):
         busy(number, "greedy", 8)
-    with pytest.raises(RequestRefused, match="a program may have 4 requests at a time") as error:
+    with pytest.raises(GatewayError, match="a program may have 4 requests at a time") as error:
         busy(4, "greedy", 8)
     assert error.value.status == 429
     busy(5, "other", 8)
@@ -76,17 +76,17 @@ def test_a_key_has_a_share_of_the_room(few):
 
 def test_a_connection_that_ends_is_forgotten(few):
     connection = FakeConnection(1)
-    few.opened(connection)
+    few.add(connection)
     few.claim(connection.address, "key", 1)
-    few.closed(connection)
-    few.closed(connection)
+    few.remove(connection)
+    few.remove(connection)
     assert not few._by_address and not few._by_key
     few.claim(("127.0.0.1", 9), "key", 1)  # one that is closed already
 
 
 def test_a_failed_accept_is_one_line_and_makes_room(few, caplog):
     connection = FakeConnection(1, seconds=GRACE_SECONDS)
-    few.opened(connection)
+    few.add(connection)
     error = OSError(24, "Too many open files")
     with closing(asyncio.new_event_loop()) as loop:
         for _ in range(3):
@@ -115,11 +115,11 @@ def test_a_program_cannot_hold_more_than_its_share(tmp_path):
     with running(tmp_path, "time.sleep(1000)\n") as pool, ExitStack() as stack:
         pool.reset(0, "a", 1)
         pool.flush()
-        while not pool._episodes:
+        while not pool._programs:
             pass
         address, key = urlsplit(pool._server.address), key_of(pool)
         head = f"POST /reward HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {key}\r\nContent-Length: 9\r\n\r\n"
-        for _ in range(MAX_EACH):
+        for _ in range(MAX_CONNECTIONS_PER_KEY):
             client = stack.enter_context(closing(socket.create_connection((address.hostname, address.port))))
             client.send(head.encode())  # and never the body
         status, body = ask(pool, "/v1/models", key=key, method="GET")

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from gagpo.envs.program import bodies, messages, server
+from gagpo.envs.program import bodies, messages, protocols, server
 from gagpo.envs.program.messages import Completion
 from tests.envs.program.programs import CHAT, PATIENCE, ask, key_of, play, running, wait
 
@@ -30,7 +30,7 @@ def gateway(tmp_path_factory):
     with running(tmp_path_factory.mktemp("gateway"), "time.sleep(1000)\n") as pool:
         pool.reset(0, "a", 1)
         pool.flush()
-        while not pool._episodes:
+        while not pool._programs:
             pass
         yield pool, key_of(pool)
 
@@ -84,9 +84,9 @@ def test_models_are_listed_and_found_by_any_name(gateway):
 def test_a_long_invalid_body_is_refused_outside_of_the_loop(gateway, raw, monkeypatch):
     pool, key = gateway
     threads = []
-    prepared = server._prepared
+    prepared = server._prepare
     monkeypatch.setattr(
-        server, "_prepared", lambda *given: (threads.append(threading.current_thread().name), prepared(*given))[1]
+        server, "_prepare", lambda *given: (threads.append(threading.current_thread().name), prepared(*given))[1]
     )
     status, body = ask(pool, raw=raw, key=key)
     assert status == 400 and "JSON" in body["error"]["message"]
@@ -96,8 +96,8 @@ def test_a_long_invalid_body_is_refused_outside_of_the_loop(gateway, raw, monkey
 def test_without_a_key_no_byte_of_a_body_is_read(gateway, monkeypatch):
     pool, key = gateway
     reads = []
-    read = bodies.HeldBytes.hold
-    monkeypatch.setattr(bodies.HeldBytes, "hold", lambda held, token: (reads.append(token), read(held, token))[1])
+    read = bodies.BodyMemory.reserve
+    monkeypatch.setattr(bodies.BodyMemory, "reserve", lambda held, token: (reads.append(token), read(held, token))[1])
     head = b"POST /v1/messages HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2000000\r\n"
     answer = send(pool, head + b"\r\n" + b"x" * 1_000_000)
     assert answer.startswith(b"HTTP/1.1 401") and b"connection: close" in answer and reads == []
@@ -113,24 +113,24 @@ def test_the_bytes_of_unanswered_requests_are_limited(gateway, monkeypatch):
     monkeypatch.setattr(bodies, "MAX_HELD_BYTES", 1000)
     status, body = ask(pool, body={"messages": "x" * 2000}, key=key)
     assert status == 429 and "1000 bytes" in body["error"]["message"]
-    assert ask(pool, body={}, key=key)[0] == 400 and not pool._server._held._bytes
+    assert ask(pool, body={}, key=key)[0] == 400 and not pool._server._body_memory._bytes
 
 
 def test_a_fault_of_the_gateway_is_an_answer_and_a_line(gateway, monkeypatch, caplog):
     pool, key = gateway
-    refused = next(iter(pool._episodes.values())).refused
+    refused = next(iter(pool._programs.values())).num_rejected
     monkeypatch.setattr(messages, "_REPORTED", set())
 
     def fail(body):
         raise KeyError("cells\x1b[2J")
 
-    monkeypatch.setattr(server.openai, "read", fail)
+    monkeypatch.setattr(protocols.openai, "read", fail)
     for _ in range(3):
         status, body = ask(pool, body=SAID, key=key)
         assert status == 500 and "KeyError" in body["error"]["message"] and "\x1b" not in body["error"]["message"]
     lines = [record.getMessage() for record in caplog.records if record.name == "gagpo"]
     assert len(lines) == 1 and "\x1b" not in lines[0] and "status 500" in lines[0]
-    assert next(iter(pool._episodes.values())).refused == refused + 3
+    assert next(iter(pool._programs.values())).num_rejected == refused + 3
 
 
 def test_a_request_that_the_agent_rejects_is_answered_and_the_episode_goes_on(tmp_path):
@@ -197,14 +197,14 @@ print(json.dumps({"reward": float((said["stop_sequence"], said["content"][0]["te
 def test_a_queue_that_fails_goes_on(tmp_path, monkeypatch):
     from gagpo.envs.program.conversations import Conversations
 
-    shown = Conversations.show
+    shown = Conversations.add_request
 
     def show(talk, request):
         if "broken" in json.dumps(request.conversation):
             raise IndexError("list index out of range")
         return shown(talk, request)
 
-    monkeypatch.setattr(Conversations, "show", show)
+    monkeypatch.setattr(Conversations, "add_request", show)
     with running(tmp_path, ASK_TWICE.replace("first", "broken").replace("no place for tools", "*")) as pool:
         pool.reset(0, "a", 1)
         event = wait(pool)

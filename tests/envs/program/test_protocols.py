@@ -26,7 +26,7 @@ class Model:
         self.pool = self.entered.__enter__()
         self.pool.reset(0, "a", 1)
         self.pool.flush()
-        while not self.pool._episodes:
+        while not self.pool._programs:
             pass
         self.thread = threading.Thread(target=self._answer)
         self.thread.start()

@@ -11,9 +11,9 @@ from openai.types.responses import Response
 
 from gagpo.envs.program import anthropic, openai, responses
 from gagpo.envs.program.conversations import Conversations
-from gagpo.envs.program.messages import MAX_MESSAGES, MAX_TOOLS, Completion, RequestRefused
+from gagpo.envs.program.messages import MAX_MESSAGES, MAX_TOOLS, Completion, GatewayError
 from gagpo.envs.program.parameters import CHAT, MESSAGES, RESPONSES
-from gagpo.envs.program.server import _prepared
+from gagpo.envs.program.server import _prepare
 
 USER = {"role": "user", "content": "one"}
 SAID = {"messages": [USER]}
@@ -57,10 +57,10 @@ def test_a_later_system_message_is_the_users(roles, shown):
 def test_a_conversation_with_a_reminder_is_extended():
     talk, messages = Conversations(), says("user")
     for count in range(3):
-        request = talk.show(openai.read({"messages": messages}))
+        request = talk.add_request(openai.read({"messages": messages}))
         assert request["extends"] == (count - 1 if count else None)
         assert request["messages"][0]["role"] == "user" and len(request["messages"]) == 1
-        talk.said(Completion(f"answer {count}"))
+        talk.add_answer(Completion(f"answer {count}"))
         messages += [{"role": "assistant", "content": f"answer {count}"}, {"role": "system", "content": "be brief"}]
         messages += says("user") if count else []
     assert talk.rewritten == 0
@@ -74,13 +74,13 @@ def test_null_arguments_extend_the_turn_that_made_them(arguments):
     call = {**CALL, "function": {"name": "price", "arguments": arguments}}
     talk, tool = Conversations(), {"name": "price", "input_schema": {"type": "object"}}
     body = {"messages": [USER], "tools": [tool]}
-    talk.show(anthropic.read(body))
+    talk.add_request(anthropic.read(body))
     completion = Completion("", [call], "tool_calls")
-    talk.said(completion)
+    talk.add_answer(completion)
     (block,) = anthropic.answer(anthropic.read(body), [completion], "x")["content"]
     result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": block["id"], "content": "5"}]}
     messages = [USER, {"role": "assistant", "content": [block]}, result]
-    request = talk.show(anthropic.read({**body, "messages": messages}))
+    request = talk.add_request(anthropic.read({**body, "messages": messages}))
     assert block["input"] == arguments and (request["extends"], talk.rewritten) == (0, 0)
 
 
@@ -93,22 +93,22 @@ def test_null_stays_in_a_tools_schema():
 
 def test_a_call_with_an_id_of_the_program_gets_the_sampled_one():
     talk = Conversations()
-    talk.show(openai.read(SAID))
-    talk.said(Completion("", [CALL], "tool_calls"))
+    talk.add_request(openai.read(SAID))
+    talk.add_answer(Completion("", [CALL], "tool_calls"))
     sent = {**CALL, "id": "call_own"}
     messages = [USER, {"role": "assistant", "tool_calls": [sent]}]
     messages.append({"role": "tool", "content": "5", "tool_call_id": "call_own"})
-    request = talk.show(openai.read({"messages": messages}))
+    request = talk.add_request(openai.read({"messages": messages}))
     assert request["extends"] == 0 and request["messages"][0]["tool_call_id"] == CALL["id"]
 
 
 def test_a_withdrawn_request_leaves_no_trace():
     talk = Conversations()
-    talk.show(openai.read(SAID))
-    talk.said(Completion("a"))
-    talk.show(openai.read({"messages": [USER, {"role": "assistant", "content": "b"}, USER]}))
+    talk.add_request(openai.read(SAID))
+    talk.add_answer(Completion("a"))
+    talk.add_request(openai.read({"messages": [USER, {"role": "assistant", "content": "b"}, USER]}))
     assert talk.rewritten == 1
-    talk.withdraw()
+    talk.withdraw_request()
     assert (talk.rewritten, len(talk.turns)) == (0, 1)
 
 
@@ -214,7 +214,7 @@ def test_every_public_parameter_is_decided(parameters, public):
     ],
 )
 def test_a_request_without_effect_is_rejected(protocol, body, reason):
-    with pytest.raises(RequestRefused) as error:
+    with pytest.raises(GatewayError) as error:
         protocol.read(body)
     assert reason in str(error.value) and error.value.status == 400 and str(error.value).isprintable()
     if reason.endswith(")"):
@@ -241,7 +241,7 @@ def test_the_depth_of_arguments_is_limited(depth):
     call = {**CALL, "function": {"name": "price", "arguments": arguments}}
     body = {"messages": [USER, {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "content": "5"}]}
     if depth > 64:
-        with pytest.raises(RequestRefused, match=r"messages.1.tool_calls.0.function.arguments: .* nested levels"):
+        with pytest.raises(GatewayError, match=r"messages.1.tool_calls.0.function.arguments: .* nested levels"):
             openai.read(body)
     else:
         assert openai.read(body).digests
@@ -338,11 +338,11 @@ def test_any_change_of_a_request_is_read_or_refused(protocol):
                 whole = whole[name]
             whole[last] = copy.deepcopy(draws.choice(ODD))
         try:
-            request = _prepared(protocol, bytearray(json.dumps(body).encode()))
-        except RequestRefused as error:
+            request = _prepare(protocol, bytearray(json.dumps(body).encode()))
+        except GatewayError as error:
             assert error.status == 400 and str(error).isprintable()
             continue
-        Conversations().show(request)
+        Conversations().add_request(request)
         for completion in (Completion("hi"), Completion("", [CALL], "tool_calls")):
             json.dumps(protocol.answer(request, [completion], "x"))
             protocol.stream(request, [completion], "x")

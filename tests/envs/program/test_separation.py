@@ -13,7 +13,7 @@ pytest.importorskip("uvicorn")
 
 from gagpo.base import separation
 from gagpo.base.errors import InvalidArgument
-from gagpo.envs.program.command import MOST_OUTPUT, run
+from gagpo.envs.program.command import MAX_OUTPUT, run
 from gagpo.envs.program.variables import LONGEST_VARIABLE, named, passed
 from tests.envs.pool.faulty import gone, until
 from tests.envs.program.programs import play, running, wait
@@ -142,7 +142,7 @@ print(json.dumps({"reward": sum(kinds)}))
         ("exec >&- 2>&-; exit 3", 3, ""),  # it closes both
         ("sleep 1000 & echo 'ended'", 0, "ended\n"),  # its child holds them open
         ("yes & printf 'ended'; exit 4", 4, None),  # its child writes on
-        (f"head -c {MOST_OUTPUT} /dev/zero; printf 'last'; kill -9 $$", -9, "\0" * (MOST_OUTPUT - 4) + "last"),
+        (f"head -c {MAX_OUTPUT} /dev/zero; printf 'last'; kill -9 $$", -9, "\0" * (MAX_OUTPUT - 4) + "last"),
         ("printf '\\377'", 0, "\ufffd"),
     ],
 )
@@ -158,7 +158,7 @@ os.killpg(0, signal.SIGKILL)  # also what it started
     assert done.returncode == -signal.SIGKILL
     result = ast.literal_eval(done.stdout.decode())
     assert result[0] == status and result[2] == "" and output in (result[1], None)
-    assert len(result[1]) <= MOST_OUTPUT
+    assert len(result[1]) <= MAX_OUTPUT
 
 
 def test_a_command_that_cannot_be_started_is_an_error_of_the_system():

@@ -8,7 +8,7 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.envs.check.check import check
 from gagpo.envs.pool import WorkerPool
 from gagpo.envs.tools import ToolCall, read_call, separate
-from gagpo.envs.tools.storeroom import THINGS, StoreroomEnv
+from gagpo.envs.tools.storeroom import ITEMS, StoreroomEnv
 
 ID = "gagpo/Storeroom-v0"
 
@@ -49,7 +49,7 @@ def test_train_and_test_share_no_two_things():
         split: {frozenset(name.split("-")[1:]) for name in StoreroomEnv().tasks(split).ids}
         for split in ("train", "test")
     }
-    assert not pairs["train"] & pairs["test"] and len(pairs["train"] | pairs["test"]) == len(THINGS) * 15 // 2
+    assert not pairs["train"] & pairs["test"] and len(pairs["train"] | pairs["test"]) == len(ITEMS) * 15 // 2
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,12 @@ from gagpo.data.episodes import Episode, Turn
 from gagpo.settings import load
 from gagpo.sft import demonstrations as module
 from gagpo.sft.demonstrations import (
-    CarelessExpert,
-    careless_expert,
+    NoisyExpert,
     demonstrations,
     has_expert,
-    play,
+    noisy_expert,
     rephrase,
+    run_episodes,
     success_of,
 )
 from gagpo.sft.run import sft
@@ -69,27 +69,29 @@ def state(seed, admissible):
 
 
 def test_a_careless_expert_makes_as_many_random_moves_as_asked_and_all_are_imitated():
-    careless = CarelessExpert(0.4)
+    careless = NoisyExpert(0.4)
     turns = [careless.decide([state(seed, ["a", "b"])])[0] for seed in range(2000)]
     share = sum(turn.action != "on" for turn in turns) / len(turns)
     assert 0.36 < share < 0.44 and all(turn.trainable and turn.response == turn.action for turn in turns)
-    said = CarelessExpert(1.0, ["known"]).decide([state(1, None)])[0]
+    said = NoisyExpert(1.0, ["known"]).decide([state(1, None)])[0]
     assert said.action == "known", "an environment that lists no actions offers those its expert has said"
-    assert CarelessExpert(1.0).decide([state(1, None)])[0].action == "on"
+    assert NoisyExpert(1.0).decide([state(1, None)])[0].action == "on"
 
 
 def test_the_derived_share_of_random_moves_wins_nearest_to_two_in_five(corridor):
     settings = load(corridor(), ["sft.mistakes=null"])
     tasks = make_env(settings.environment.id, settings.environment.kwargs).tasks("train").ids
-    chosen = careless_expert(settings, tasks)
+    chosen = noisy_expert(settings, tasks)
 
     def wins(share):
         names = [tasks[i % len(tasks)] for i in range(64)]
         expert = {**settings.environment.kwargs, "expert": True}
-        return success_of(play(settings, expert, CarelessExpert(share, chosen.moves), names, "warm start wander"))
+        return success_of(
+            run_episodes(settings, expert, NoisyExpert(share, chosen.actions), names, "warm start wander")
+        )
 
     distances = {share: abs(wins(share) - 0.4) for share in (0.1, 0.2, 0.3, 0.4, 0.5)}
-    assert distances[chosen.share] == min(distances.values())
+    assert distances[chosen.mistake_rate] == min(distances.values())
 
 
 def test_mistakes_are_imitated_whether_the_episode_succeeds_or_not(corridor):
@@ -102,7 +104,7 @@ def test_mistakes_are_imitated_whether_the_episode_succeeds_or_not(corridor):
 def test_a_hasty_player_makes_half_of_the_episodes_unless_it_is_set(corridor, monkeypatch):
     players = []
     monkeypatch.setattr(
-        module, "play", lambda settings, kwargs, agent, tasks, *_: players.append((kwargs, tasks)) or []
+        module, "run_episodes", lambda settings, kwargs, agent, tasks, *_: players.append((kwargs, tasks)) or []
     )
     monkeypatch.setattr(module, "require_solved", lambda *_: None)
     environment = {"id": "gagpo/SQL-v0", "kwargs": {}}

@@ -45,7 +45,12 @@ def test_lengths_by_hand(config):
     turns[1].prompt_ids, turns[1].response_ids = np.zeros(19, np.int32), np.zeros(5, np.int32)
     lengths = Lengths()
     lengths.add(Episode("t", turns=turns))
-    assert (lengths.first, lengths.read, lengths.answer, lengths.longest) == (10, 7, 5, 24)
+    assert (lengths.first_prompt, lengths.added_prompt, lengths.demonstrated_response, lengths.sequence) == (
+        10,
+        7,
+        5,
+        24,
+    )
     settings = load(config)
     env = make_env(settings.environment.id, settings.environment.kwargs)
     assert lengths.response == 8, "5 x 1.5, rounded up"

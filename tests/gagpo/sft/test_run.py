@@ -6,7 +6,7 @@ import torch
 from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.settings import SettingsError, SftModelSettings, load
 from gagpo.settings.derived import recipe_difference
-from gagpo.sft.run import parts, prepare, sft
+from gagpo.sft.run import prepare, settings_per_environment, sft
 from gagpo.sft.small_model import shape_for, train_tokenizer
 
 
@@ -21,7 +21,7 @@ def test_what_sft_cannot_do_is_refused(corridor, changes, said):
 
 def test_several_environments_share_the_demonstrations_by_weight():
     settings = load("mixture", ["sft.episodes=100", "environments.maths.weight=2"])
-    assert [part.sft.episodes for part in parts(settings)] == [25, 25, 50]
+    assert [part.sft.episodes for part in settings_per_environment(settings)] == [25, 25, 50]
     with pytest.raises(SettingsError, match=r"SFT in several environments needs sft\.steps"):
         sft(load("mixture", ["sft.steps=null"]), quiet=True)
 

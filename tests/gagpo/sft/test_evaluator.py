@@ -9,9 +9,17 @@ from gagpo.agents.rollout import rollout
 from gagpo.data.episodes import Episode, Turn
 from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.settings import load
+from gagpo.sft import evaluator as panels
 from gagpo.sft import fit as supervised
-from gagpo.sft import panel as panels
-from gagpo.sft.panel import Expected, Measure, Panel, expected, panel_tasks, round_rate, rounds
+from gagpo.sft.evaluator import (
+    Measure,
+    SftEvaluator,
+    SuccessTarget,
+    evaluation_tasks,
+    round_rate,
+    rounds,
+    success_target,
+)
 from gagpo.sft.run import sft
 
 MEASURED = ["sft.steps=null"]
@@ -30,7 +38,7 @@ def test_a_measure_counts_turns_and_groups():
 
 
 def panel_of(settings, chance=0.1, shown=0.55, imitable=True):
-    return Panel(settings, None, Expected(chance, shown, imitable))
+    return SftEvaluator(settings, None, SuccessTarget(chance, shown, imitable))
 
 
 @pytest.mark.parametrize(
@@ -53,8 +61,8 @@ def test_every_fault_names_the_setting_to_change(corridor, measure, said):
 
 
 def test_the_best_random_episodes_promise_less_than_an_expert():
-    assert Expected(0.2, 1.0, imitable=False).goal(chosen=False) == pytest.approx(0.4)
-    assert Expected(0.2, 0.5).goal(chosen=False) == pytest.approx(0.4)
+    assert SuccessTarget(0.2, 1.0, imitable=False).goal(steps_are_set=False) == pytest.approx(0.4)
+    assert SuccessTarget(0.2, 0.5).goal(steps_are_set=False) == pytest.approx(0.4)
 
 
 def test_whoever_chooses_few_steps_leaves_the_rest_to_rl(corridor):
@@ -68,19 +76,19 @@ def test_whoever_chooses_few_steps_leaves_the_rest_to_rl(corridor):
 def test_demonstrations_count_on_the_panels_own_tasks_which_may_be_harder(corridor, monkeypatch):
     monkeypatch.setattr(panels, "TASKS", 1)
     settings = load(corridor())
-    (hard,) = panel_tasks(settings)
+    (hard,) = evaluation_tasks(settings)
     shown = [Episode(hard, success=number % 2 == 0) for number in range(400)]
     others = [Episode("easy", success=True) for _ in range(600)]
-    assert expected(settings, shown + others, True).shown == pytest.approx(0.5, abs=0.02)
-    assert expected(settings, others, True).shown == 1.0, "the panel's task was not demonstrated"
+    assert success_target(settings, shown + others, True).demonstrations == pytest.approx(0.5, abs=0.02)
+    assert success_target(settings, others, True).demonstrations == 1.0, "the panel's task was not demonstrated"
     mixed = [Episode("other", success=number % 2 == 0) for number in range(1000)]
     for success in (True, False):  # one demonstration says little about a task
-        few = expected(settings, [Episode(hard, success=success), *mixed], True)
-        assert few.shown == pytest.approx(0.5, abs=0.04)
+        few = success_target(settings, [Episode(hard, success=success), *mixed], True)
+        assert few.demonstrations == pytest.approx(0.5, abs=0.04)
 
 
 def test_the_panel_has_training_tasks(corridor):
-    assert panel_tasks(load(corridor())) == [f"door-{door:02d}" for door in range(8)], "none of the test split"
+    assert evaluation_tasks(load(corridor())) == [f"door-{door:02d}" for door in range(8)], "none of the test split"
 
 
 def test_rounds_grow_and_end_where_they_must(corridor):
@@ -99,17 +107,17 @@ def test_the_rate_of_a_round_rises_stays_and_falls_before_the_panel(corridor):
 
 def short(monkeypatch):
     """Rounds of a few steps, eight at most, and a small panel."""
-    for name, value in (("FIRST", 3), ("TASKS", 4), ("TRIES", 2)):
+    for name, value in (("FIRST_ROUND", 3), ("TASKS", 4), ("EPISODES_PER_TASK", 2)):
         monkeypatch.setattr(panels, name, value)
     for module in (panels, supervised):
-        monkeypatch.setattr(module, "MOST_STEPS", 8)
+        monkeypatch.setattr(module, "MAX_STEPS", 8)
 
 
 def test_training_stops_when_the_panel_finds_no_fault(corridor, tmp_path, monkeypatch):
     short(monkeypatch)
     settings = load(corridor(), [f"model={tmp_path / 'm'}", *MEASURED])
     heard = []
-    monkeypatch.setattr(Panel, "faults", lambda self, measure: [] if measure.step >= 6 else ["more"])
+    monkeypatch.setattr(SftEvaluator, "faults", lambda self, measure: [] if measure.step >= 6 else ["more"])
     sft(settings, quiet=True, say=heard.append)
     steps = [line.split(":")[0] for line in heard if line.startswith("step ")]
     assert steps == ["step 3", "step 6"]
@@ -155,6 +163,6 @@ def test_the_panel_needs_no_more_memory_than_sampling_in_training(corridor, monk
         return rollout(agent, pool, jobs, concurrency=concurrency)
 
     monkeypatch.setattr(panels, "rollout", watched)
-    panel = Panel(settings, load_tokenizer(settings.model), Expected(0.1, 0.5))
+    panel = SftEvaluator(settings, load_tokenizer(settings.model), SuccessTarget(0.1, 0.5))
     panel.measure(load_model(settings.model), 1)
     assert seen == [(6, torch.bfloat16)]

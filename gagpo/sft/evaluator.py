@@ -1,0 +1,275 @@
+"""Measure a model during SFT: several episodes of a few training tasks, and what the result means for RL."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from gagpo.agents.agent import Agent, RandomAgent
+from gagpo.agents.rollout import group_jobs, rollout
+from gagpo.agents.setup import language_agent, make_engine, tasks_of
+from gagpo.base.errors import GagpoError
+from gagpo.data.episodes import Episode
+from gagpo.envs.pool.opening import open_pool
+from gagpo.eval.evaluate import choose_panel
+from gagpo.settings import RunSettings, SftSettings
+from gagpo.sft.demonstrations import environment_of, sft_of, success_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+TASKS = 16
+EPISODES_PER_TASK = 8
+PRIOR_WEIGHT = 16  # demonstrations that the mean over all tasks counts as
+MAX_INVALID = 0.1  # of the turns, MAX_CUT of the responses and MIN_CONTRAST of the tasks: what RL can begin with
+MAX_CUT = 0.05
+MIN_CONTRAST = 0.25
+MAX_STEPS = 4000  # without sft.steps
+FIRST_ROUND = 100  # steps
+GROWTH = 1.5  # factor by which each round lengthens the training so far
+RISE_STEPS = 20  # over which a round's learning rate rises
+FALL_FRACTION = 0.4  # of a round, over which its learning rate falls
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Results on the evaluation tasks; all but ``step`` are fractions.
+
+    step: training steps before the evaluation.
+    success: of the episodes that succeed.
+    invalid: of the turns without a valid action.
+    cut: of the responses that reached the token limit.
+    contrast: of the tasks of which some episodes succeed and some fail, which RL learns from.
+    """
+
+    step: int
+    success: float
+    invalid: float
+    cut: float
+    contrast: float
+
+    @classmethod
+    def of(cls, step: int, episodes: Sequence[Episode]) -> Measure:
+        """Measure the episodes of an evaluation; those of one task share their ``group``."""
+        turns = [turn for episode in episodes for turn in episode.turns]
+        groups: dict[int, list[bool]] = {}
+        for episode in episodes:
+            groups.setdefault(episode.group, []).append(episode.success)
+        return cls(
+            step,
+            success_of(episodes),
+            float(np.mean([not turn.valid for turn in turns])) if turns else 1.0,
+            float(np.mean([turn.cut for turn in turns])) if turns else 0.0,
+            float(np.mean([0 < sum(successes) < len(successes) for successes in groups.values()])),
+        )
+
+
+@dataclass(frozen=True)
+class SuccessTarget:
+    """Success rates on the evaluation tasks that a model is compared with.
+
+    chance: of random actions.
+    demonstrations: of the demonstrations; None if unknown.
+    imitable: see :class:`gagpo.sft.demonstrations.Demonstrations`.
+    """
+
+    chance: float
+    demonstrations: float | None
+    imitable: bool = True
+
+    def goal(self, steps_are_set: bool) -> float:
+        """What RL can begin with: two thirds of the way from chance to the demonstrations.
+
+        A quarter of the way where the demonstrations include luck or their success is unknown, and where the user sets
+        the number of steps, which decides how much is left to RL.
+        """
+        if steps_are_set or self.demonstrations is None or not self.imitable:
+            fraction = 1 / 4
+        else:
+            fraction = 2 / 3
+        demonstrations = 1.0 if self.demonstrations is None else self.demonstrations
+        return self.chance + fraction * (demonstrations - self.chance)
+
+    @property
+    def words(self) -> str:
+        """Both rates, for people."""
+        demonstrations = "" if self.demonstrations is None else f", demonstrations {percent(self.demonstrations)}"
+        return f"random play {percent(self.chance)}{demonstrations}"
+
+
+class SftEvaluator:
+    """Evaluates a model on the same training tasks with the same seeds each time, and keeps the ``measures``."""
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        tokenizer: PreTrainedTokenizerBase,
+        target: SuccessTarget,
+        report: Report = lambda _: None,
+    ):
+        self.settings = settings
+        self.tokenizer = tokenizer
+        self.target = target
+        self.report = report
+        self.env = environment_of(settings)
+        self.measures: list[Measure] = []
+
+    @property
+    def best(self) -> Measure | None:
+        """The measure with the highest success rate, of equal ones the first; None before any."""
+        return max(self.measures, key=lambda measure: measure.success, default=None)
+
+    @property
+    def enough(self) -> bool:
+        """Whether RL can begin, or has nothing left to learn, by the last measure."""
+        return bool(self.measures) and not self.faults(self.measures[-1])
+
+    def measure(self, model: torch.nn.Module, step: int) -> None:
+        """Evaluate ``model`` after ``step`` steps; report and keep the result."""
+        settings = self.settings
+        engine = make_engine("transformers", model.eval(), self.tokenizer, dtype=settings.engine.dtype)
+        agent = language_agent(engine, self.env, settings.rollout.sampling, **dict(settings.context))
+        measure = Measure.of(step, run_evaluation(settings, agent, EPISODES_PER_TASK))
+        self.measures.append(measure)
+        self.report(self.words(measure))
+
+    def words(self, measure: Measure) -> str:
+        """The measure as a sentence."""
+        groups = len(evaluation_tasks(self.settings))
+        return (
+            f"step {measure.step}: wins {percent(measure.success)} of {EPISODES_PER_TASK * groups} episodes of "
+            f"training tasks ({self.target.words}); "
+            f"{percent(measure.invalid)} of the turns are invalid, {percent(measure.cut)} of the responses are cut; "
+            f"success differs between episodes in {round(groups * measure.contrast)} of {groups} tasks"
+        )
+
+    def faults(self, measure: Measure) -> list[str]:
+        """What keeps RL from learning, each with the setting to change; [] if RL can begin.
+
+        More steps would not give contrast to a model that nearly always wins. A model that wins most episodes knows
+        the environment's language even if many of its turns are invalid; RL removes those.
+        """
+        limit = self.settings.rollout.max_tokens
+        sft = sft_of(self.settings)
+        more_steps = "raise sft.steps" if sft.steps else f"set sft.steps above {MAX_STEPS}"
+        larger_model = "choose a larger sft.base" if sft.base else "raise sft.model.width"
+        goal = self.target.goal(sft.steps is not None)
+        faults = []
+        if measure.cut > MAX_CUT:
+            cut = percent(measure.cut)
+            faults.append(f"{cut} of the responses are cut at rollout.max_tokens={limit}: raise it")
+        if measure.invalid >= MAX_INVALID and measure.success < max(0.5, goal):
+            invalid = percent(measure.invalid)
+            faults.append(f"{invalid} of the turns are invalid: {more_steps}, then raise sft.episodes")
+        if measure.success < goal:
+            success = percent(measure.success)
+            faults.append(
+                f"it wins {success}, and should win {percent(goal)} after these demonstrations: {more_steps}, "
+                f"then {larger_model}"
+            )
+        if not faults and measure.contrast < MIN_CONTRAST and measure.success < 0.5:
+            faults.append(
+                f"success differs between episodes in only {percent(measure.contrast)} of the tasks: raise "
+                f"rollout.temperature, or {more_steps}"
+            )
+        return faults
+
+    def verdict(self) -> str:
+        """What the last measure means for RL."""
+        if not self.measures:
+            return ""
+        measure = self.measures[-1]
+        faults = self.faults(measure)
+        if faults:
+            return "not ready for RL: " + "; ".join(faults)
+        if measure.contrast < MIN_CONTRAST:
+            return (
+                f"it wins {percent(measure.success)} and episodes of a task hardly differ, so RL has little to learn: "
+                "raise sft.mistakes, or choose harder tasks"
+            )
+        return "ready for RL: it knows the language of the environment, and some episodes of a task succeed"
+
+    def state(self) -> list[dict[str, Any]]:
+        """The measures so far, as plain values."""
+        return [asdict(measure) for measure in self.measures]
+
+    def restore(self, state: Sequence[dict[str, Any]]) -> None:
+        self.measures = [Measure(**measure) for measure in state]
+
+
+def run_evaluation(
+    settings: RunSettings, agent: Agent, episodes_per_task: int, expert: str | bool = False
+) -> list[Episode]:
+    """The episodes of ``agent`` on the evaluation tasks, with fixed seeds; no more at once than in training."""
+    environment = settings.only_environment.environment
+    jobs = group_jobs(evaluation_tasks(settings), episodes_per_task, sft_of(settings).seed, "warm start panel")
+    kwargs = {**environment.kwargs, "split": environment.split, **({"expert": expert} if expert else {})}
+    rollout_settings = settings.rollout
+    concurrency = min(rollout_settings.concurrency, rollout_settings.tasks * rollout_settings.samples)
+    with open_pool(environment.id, kwargs, workers=rollout_settings.workers) as pool:
+        return rollout(agent, pool, jobs, concurrency=concurrency)[0]
+
+
+def evaluation_tasks(settings: RunSettings) -> list[str]:
+    """Training tasks, evenly spread over the split."""
+    tasks = tasks_of(environment_of(settings), settings.only_environment.environment.split)
+    return list(choose_panel(tasks, TASKS).ids)
+
+
+def success_target(settings: RunSettings, episodes: Sequence[Episode], imitable: bool) -> SuccessTarget:
+    """What a model that imitates ``episodes`` is compared with; without episodes, with chance.
+
+    Demonstrations of the evaluation tasks count, because these may be harder than others. Few of them would be a noisy
+    estimate, so the mean of all demonstrations counts as ``PRIOR_WEIGHT`` more.
+    """
+    chance = chance_of(settings)
+    if not episodes:
+        return SuccessTarget(chance, None)
+    tasks = set(evaluation_tasks(settings))
+    successes = [episode.success for episode in episodes if episode.task in tasks]
+    rate = (sum(successes) + PRIOR_WEIGHT * success_of(episodes)) / (len(successes) + PRIOR_WEIGHT)
+    return SuccessTarget(chance, rate, imitable)
+
+
+def chance_of(settings: RunSettings) -> float:
+    """The success rate of random actions on the evaluation tasks; 0 if the environment cannot list or draw actions."""
+    try:
+        return success_of(run_evaluation(settings, RandomAgent(), EPISODES_PER_TASK, expert="random"))
+    except GagpoError:
+        return 0.0
+
+
+def rounds(sft: SftSettings) -> list[int]:
+    """Steps after which the model is evaluated: every ``every`` and the last; without ``steps`` ever less often."""
+    if sft.steps is not None:
+        return [*range(sft.every or sft.steps, sft.steps, sft.every or sft.steps), sft.steps]
+    ends = [min(FIRST_ROUND, MAX_STEPS)]
+    while ends[-1] < MAX_STEPS:
+        ends.append(min(MAX_STEPS, max(ends[-1] + FIRST_ROUND, int(GROWTH * ends[-1]))))
+    return ends
+
+
+def round_rate(sft: SftSettings, step: int) -> float:
+    """The learning rate without ``steps``: in every round it rises, stays, and falls before the evaluation.
+
+    Warm restarts: Loshchilov & Hutter 2017, arXiv 1608.03983.
+    """
+    ends = [0, *rounds(sft)]
+    number = bisect.bisect_right(ends, step)
+    start = ends[number - 1]
+    end = ends[number]
+    rise = (step - start + 1) / RISE_STEPS
+    fall = (end - step) / (FALL_FRACTION * (end - start))
+    return (sft.learning_rate or 0.0) * min(1.0, rise, fall)
+
+
+def percent(fraction: float) -> str:
+    """A fraction in per cent."""
+    return f"{100 * fraction:.0f} %"
