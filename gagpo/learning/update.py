@@ -15,12 +15,13 @@ from gagpo.controllers.average import local
 from gagpo.credit import Credit
 from gagpo.distributed.ranks import Ranks
 from gagpo.learning.batch import Row, mini_batches, normaliser_of
-from gagpo.learning.forward import Critic, Networks, Scope
-from gagpo.learning.logprobs import Entropy
 from gagpo.learning.loss import OldLogprobs, micro_batch_loss, nonfinite_error, score, with_columns
 from gagpo.learning.metrics import StepLog
-from gagpo.learning.packing import MicroBatch, Packing, rank_batches, token_columns
+from gagpo.learning.packing import Packing, rank_batches, token_columns
 from gagpo.learning.skipped_steps import NonFiniteLoss, NonFiniteWeights, Skips
+from gagpo.model.logprobs import Entropy
+from gagpo.model.microbatch import MicroBatch
+from gagpo.model.networks import Critic, Networks, Scope
 from gagpo.model.spans import span
 from gagpo.model.weights import gather
 from gagpo.objectives import Controls, Normaliser, gate_weights
@@ -217,7 +218,7 @@ class Updater:
             with span("forward"):
                 outputs = self.networks.outputs(micro, entropy)
             if micro.padding:
-                self._backward(outputs.nothing())
+                self._backward(outputs.zero_loss())
                 continue
             if scores:
                 micro, apart = score(micro, outputs.logprob_K, self.algorithm.correction)

@@ -22,11 +22,12 @@ from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.sharding import shard
 from gagpo.distributed.states import names_of
 from gagpo.learning.batch import Row, build_rows
-from gagpo.learning.forward import Critic, autocast
 from gagpo.learning.optimizer import make_optimizer, parameter_groups, rate_scale
 from gagpo.learning.packing import packing_of
 from gagpo.learning.skipped_steps import NonFiniteLoss
 from gagpo.learning.update import Updater, divergence
+from gagpo.model.dtypes import autocast
+from gagpo.model.networks import Critic
 from gagpo.runs.checkpoint import Checkpoint, Snapshot, State, copied
 from gagpo.runs.metrics import Metrics
 from gagpo.runs.register import of_environment
@@ -57,14 +58,14 @@ class Learner:
         self.recorder = recorder
         self.algorithm = settings.algorithm.resolved(settings.longest_response)
         rate, training = settings.optimizer, settings.training
-        self.critic = Critic(self.model, settings.algorithm.critic) if settings.algorithm.critic else None
+        self.critic = Critic(self.model) if settings.algorithm.critic else None
         if saved and self.critic is not None:
             saved.load_critic(self.critic)
         if not ranks.alone:
             self._shard()
         groups = parameter_groups(self.model, rate)
-        if self.critic is not None:
-            groups.append({"params": list(self.critic.parameters()), "lr": self.critic.settings.learning_rate})
+        if self.critic is not None and settings.algorithm.critic is not None:
+            groups.append({"params": list(self.critic.parameters()), "lr": settings.algorithm.critic.learning_rate})
         self.rates = [group["lr"] for group in groups]
         self.optimizer = make_optimizer(groups, rate)
         self.updater = Updater(
@@ -78,7 +79,7 @@ class Learner:
             reference=policy.reference,
             reference_scope=policy.reference_scope,
             critic=self.critic,
-            autocast=functools.partial(autocast, settings),
+            autocast=functools.partial(autocast, settings.device, training.precision),
             device=settings.device,
             max_skipped=training.max_skipped,
             ranks=ranks,

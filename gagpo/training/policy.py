@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gagpo.learning.forward import checkpoint_activations
 from gagpo.model import adapters
+from gagpo.model.activation_checkpointing import checkpoint_activations
 from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.runs.checkpoint import AVERAGE, Checkpoint
 from gagpo.settings import RunSettings, SettingsError

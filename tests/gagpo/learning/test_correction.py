@@ -8,10 +8,10 @@ import torch
 
 from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Credit
-from gagpo.learning import forward
 from gagpo.learning.batch import build_rows
 from gagpo.learning.packing import Packing
 from gagpo.learning.update import Updater
+from gagpo.model import networks
 from gagpo.objectives import Correction
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
@@ -82,7 +82,7 @@ def updated(model, rows, correction, minibatches):
         packing=Packing(30),
         autocast=lambda: torch.autocast("cpu", torch.bfloat16),
     )
-    inner = forward.token_logprobs
+    inner = networks.token_logprobs
 
     def counted(model, micro, *arguments, **named):
         if not torch.is_grad_enabled():
@@ -91,7 +91,7 @@ def updated(model, rows, correction, minibatches):
 
     credit = Credit(np.linspace(-1, 1, 48), np.full(12, 4), "token")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(forward, "token_logprobs", counted)
+        patch.setattr(networks, "token_logprobs", counted)
         found = updater.update(rows, credit, np.random.default_rng(3))
     return [parameter.detach() for parameter in model.parameters()], found, read
 

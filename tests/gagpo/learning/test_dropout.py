@@ -7,8 +7,8 @@ import torch
 from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Credit
 from gagpo.learning.batch import Row
-from gagpo.learning.forward import checkpoint_activations
 from gagpo.learning.update import Updater
+from gagpo.model.activation_checkpointing import checkpoint_activations
 from gagpo.model.flat.attention import head, hidden_states
 from gagpo.model.flat.packed import PackedRows
 from gagpo.model.loading import choose_path, untrained

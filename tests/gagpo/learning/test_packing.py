@@ -9,9 +9,9 @@ import torch
 from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Credit
 from gagpo.learning.batch import build_rows, mini_batches
-from gagpo.learning.forward import Critic
 from gagpo.learning.packing import Packing
 from gagpo.learning.update import Updater
+from gagpo.model.networks import Critic
 from gagpo.objectives import Correction
 from tests.gagpo.learning.test_batch import conversation
 
@@ -51,7 +51,7 @@ def credit_of(rows, level, silent=()):
 def updated(model, rows, algorithm, credit, packing, **more):
     """Weights after two epochs of two mini-batches, the metrics, and the ratios."""
     model = copy.deepcopy(model)
-    critic = Critic(model, algorithm.critic) if algorithm.critic else None
+    critic = Critic(model) if algorithm.critic else None
     if critic is not None:
         values = np.zeros(credit.tokens)
         credit = Credit(credit.advantage, credit.tokens_N, credit.level, credit.advantage + 1, {}, values)
