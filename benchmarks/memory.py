@@ -96,7 +96,7 @@ def taking(logprobs: LogProbs) -> Iterator[None]:
 def peak(logprobs: LogProbs, tokens: int, vocabulary: int) -> float:
     """Bytes at the peak of a second update, weights included."""
     model = make_model(vocabulary)
-    updater = Updater(model, torch.optim.AdamW(model.parameters(), lr=1e-5), load_algorithm("cispo"))
+    updater = Updater(networks.Networks(model), torch.optim.AdamW(model.parameters(), lr=1e-5), load_algorithm("cispo"))
     updater.algorithm = updater.algorithm.model_copy(update={"entropy": 1e-3})  # so that entropy has a gradient too
     rows, credit = (
         make_rows(tokens, vocabulary),
