@@ -26,7 +26,7 @@ from gagpo import evaluate
 from gagpo.base.tables import Table
 from gagpo.credit.episode import Grpo
 from gagpo.credit.registry import Level
-from gagpo.credit.turns import Turns
+from gagpo.data import Turns
 from gagpo.envs.math.families import FAMILIES
 from gagpo.eval.runs import Run
 from gagpo.eval.statistics import mean_over_seeds

@@ -11,8 +11,8 @@ from pydantic import Field, model_validator
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.options import Options
-from gagpo.credit.turns import Turns
-from gagpo.credit.turns.dispersion import Dispersion, Skewness, group_dispersion, group_skewness, vote_entropy
+from gagpo.credit.statistics.dispersion import Dispersion, Skewness, group_dispersion, group_skewness, vote_entropy
+from gagpo.data import Turns
 
 State = dict[str, Any]
 """State as plain JSON."""

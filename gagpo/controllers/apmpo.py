@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.options import Options
-from gagpo.credit.turns import Turns
+from gagpo.data import Turns
 
 EPSILON = 1e-6
 """Added to the deviation in the denominator of the signal."""

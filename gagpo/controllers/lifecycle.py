@@ -21,7 +21,7 @@ from gagpo.controllers.sampling import (
     shape_overlong,
 )
 from gagpo.controllers.trust_region import TrustRegion
-from gagpo.credit.turns import Turns
+from gagpo.data import Turns
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,8 +9,8 @@ import numpy as np
 from pydantic import Field
 
 from gagpo.base.options import Options
-from gagpo.credit.turns import Turns
-from gagpo.credit.turns.grouping import group_std, varies
+from gagpo.credit.statistics.groups import group_std, varies
+from gagpo.data import Turns
 
 SLACK = 0.01
 """RAGEN-2: the kept spread may fall short of its share by this much."""

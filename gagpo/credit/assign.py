@@ -11,12 +11,9 @@ import numpy as np
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.credit.registry import CreditSettings, Level
-from gagpo.credit.turns.aliasing import aliasing
-from gagpo.credit.turns.columns import Turns
-from gagpo.credit.turns.errors import BadTurns
-from gagpo.credit.turns.grouping import varies
-from gagpo.credit.turns.keys import StateKey
-from gagpo.data.episodes import Episode
+from gagpo.credit.statistics.aliasing import aliasing
+from gagpo.credit.statistics.groups import varies
+from gagpo.data import BadTurns, Episode, StateKey, Turns
 
 VISITS: dict[str, tuple[int, float]] = {"1": (1, 1), "2_3": (2, 3), "4_7": (4, 7), "8_up": (8, math.inf)}
 """Classes of turns by the number of visits to their state in the task group, lowest and highest."""
@@ -140,7 +137,7 @@ def statistics(turns: Turns, advantage_N: np.ndarray) -> dict[str, float]:
     ``coverage``: share of turns whose state occurs again in their task group.
     ``visits_1`` and so on: share of turns whose state was visited so often, see ``VISITS``. A value estimated from one
         visit is that episode's own return.
-    ``aliasing``: see :func:`gagpo.credit.turns.aliasing.aliasing`.
+    ``aliasing``: see :func:`gagpo.credit.statistics.aliasing.aliasing`.
     """
     signal_G = np.bincount(turns.group_index_N, np.abs(advantage_N), turns.groups)
     stats = {

@@ -8,9 +8,10 @@ import numpy as np
 from pydantic import Field
 
 from gagpo.credit.registry import CreditSettings
-from gagpo.credit.turns.columns import Coding, Turns
-from gagpo.credit.turns.dispersion import Dispersion, group_dispersion
-from gagpo.credit.turns.grouping import centre, group_mean, group_std, standardise
+from gagpo.credit.statistics.dispersion import Dispersion, group_dispersion
+from gagpo.credit.statistics.groups import centre, group_mean, group_std, standardise
+from gagpo.data import Turns
+from gagpo.data.turns import Coding
 
 SMALLEST = 1e-8
 """Smallest dispersion that AGPO divides by."""
@@ -91,8 +92,9 @@ class RejectionSampling(CreditSettings):
 class AgpoAdaptive(CreditSettings):
     """``(R - mean)/max(dispersion, 1e-8)`` over the task group; equal returns give 0 (arXiv 2605.20722).
 
-    dispersion: see :data:`gagpo.credit.turns.dispersion.Dispersion`. Where most of a group agrees, ``mad`` and ``iqr``
-        are 0 and the division by 1e-8 would give advantages of 1e8: such a group is divided by its deviation (ours).
+    dispersion: see :data:`~gagpo.credit.statistics.dispersion.Dispersion`. Where most of a group agrees, ``mad`` and
+        ``iqr`` are 0 and the division by 1e-8 would give advantages of 1e8: such a group is divided by its deviation
+        (ours).
     """
 
     name: Literal["agpo_adaptive"] = "agpo_adaptive"

@@ -9,8 +9,9 @@ from pydantic import Field
 
 from gagpo.credit.episode import Grpo
 from gagpo.credit.registry import CreditSettings, Level
-from gagpo.credit.turns import StateKey, Turns
-from gagpo.credit.turns.grouping import group_mean, next_in_episode, standardise
+from gagpo.credit.statistics.groups import group_mean, standardise
+from gagpo.credit.statistics.returns import next_in_episode
+from gagpo.data import StateKey, Turns
 
 
 class G2po(CreditSettings):

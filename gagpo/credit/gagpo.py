@@ -10,18 +10,10 @@ from pydantic import Field, model_validator
 from gagpo.base.errors import InvalidArgument
 from gagpo.credit.episode import Grpo
 from gagpo.credit.registry import CreditSettings, Level
-from gagpo.credit.turns import Scope, StateKey, Turns
-from gagpo.credit.turns.graph import EXACT, cut_state, graph_value
-from gagpo.credit.turns.grouping import (
-    generalised_advantage,
-    group_mean,
-    next_in_episode,
-    over_batch,
-    return_to_go,
-    scale,
-    standardise,
-    temporal_difference,
-)
+from gagpo.credit.statistics.graph import EXACT, cut_state, graph_value
+from gagpo.credit.statistics.groups import group_mean, over_batch, scale, standardise
+from gagpo.credit.statistics.returns import generalised_advantage, next_in_episode, return_to_go, temporal_difference
+from gagpo.data import Scope, StateKey, Turns
 
 
 class Gagpo(CreditSettings):

@@ -8,9 +8,10 @@ import numpy as np
 from pydantic import Field
 
 from gagpo.credit.registry import CreditSettings, Level
-from gagpo.credit.turns import StateKey, Turns
-from gagpo.credit.turns.grouping import EPSILON, group_mean, group_std, normalise, return_to_go
-from gagpo.credit.turns.similarity import similar_states
+from gagpo.credit.statistics.groups import EPSILON, group_mean, group_std, normalise
+from gagpo.credit.statistics.returns import return_to_go
+from gagpo.credit.statistics.similarity import similar_states
+from gagpo.data import StateKey, Turns
 
 
 class Gigpo(CreditSettings):
@@ -23,7 +24,7 @@ class Gigpo(CreditSettings):
     statistics: of ``A^E`` over each ``episode``, or over each ``turn`` with its episode's return less its own penalty,
         as in the authors' code, where long episodes weigh more.
     similarity: 0 to 1; turns of a task group are in the same state if their observations are at least this similar
-        (see :mod:`gagpo.credit.turns.similarity`), whatever ``key`` is. None for equal states.
+        (see :mod:`gagpo.credit.statistics.similarity`), whatever ``key`` is. None for equal states.
     """
 
     level: ClassVar[Level] = "turn"

@@ -8,9 +8,9 @@ import numpy as np
 from pydantic import Field
 
 from gagpo.credit.registry import CreditSettings, Level
-from gagpo.credit.turns import StateKey, Turns
-from gagpo.credit.turns.graph import RolloutGraph
-from gagpo.credit.turns.grouping import normalise
+from gagpo.credit.statistics.graph import RolloutGraph
+from gagpo.credit.statistics.groups import normalise
+from gagpo.data import StateKey, Turns
 
 
 class Graphgpo(CreditSettings):

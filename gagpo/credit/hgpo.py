@@ -8,8 +8,9 @@ import numpy as np
 from pydantic import Field
 
 from gagpo.credit.registry import CreditSettings, Level
-from gagpo.credit.turns import StateKey, Turns, renumber
-from gagpo.credit.turns.grouping import normalise, return_to_go
+from gagpo.credit.statistics.groups import normalise
+from gagpo.credit.statistics.returns import return_to_go
+from gagpo.data import StateKey, Turns, renumber
 
 
 class Hgpo(CreditSettings):

@@ -8,8 +8,9 @@ import numpy as np
 from pydantic import Field
 
 from gagpo.credit.registry import CreditSettings, Level
-from gagpo.credit.turns import BadTurns, Turns
-from gagpo.credit.turns.grouping import backward_recursion, centre
+from gagpo.credit.statistics.groups import centre
+from gagpo.credit.statistics.returns import backward_recursion
+from gagpo.data import BadTurns, Turns
 
 
 class ReinforcePlusPlus(CreditSettings):

@@ -8,8 +8,8 @@ import numpy as np
 
 from gagpo.credit.registry import CreditSettings, Level, Measure
 from gagpo.credit.reinforce import response_tokens, token_returns
-from gagpo.credit.turns import BadTurns, Turns
-from gagpo.credit.turns.grouping import varies
+from gagpo.credit.statistics.groups import varies
+from gagpo.data import BadTurns, Turns
 
 EPSILON = 1e-8
 """Added to the sum of the weights, as in the authors' code."""

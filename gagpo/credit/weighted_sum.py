@@ -11,7 +11,7 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.credit.gagpo import Gagpo
 from gagpo.credit.graphgpo import Graphgpo
 from gagpo.credit.registry import AnyCredit, CreditSettings, Level
-from gagpo.credit.turns import StateKey, Turns
+from gagpo.data import StateKey, Turns
 
 
 class WeightedSum(CreditSettings):

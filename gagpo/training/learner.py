@@ -16,7 +16,7 @@ from gagpo.controllers import Controllers
 from gagpo.controllers.average import AveragedWeights
 from gagpo.credit import Credit, Turns, advantages, turns_for
 from gagpo.credit.assign import first_tokens, statistics
-from gagpo.credit.turns.grouping import group_mean
+from gagpo.credit.statistics.groups import group_mean
 from gagpo.data.episodes import Episode
 from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.sharding import shard

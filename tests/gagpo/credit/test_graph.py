@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from gagpo.credit import BadTurns, Turns
 from gagpo.credit.graphgpo import Graphgpo, step_reward
 from gagpo.credit.milegpo import Milegpo, branch_credit
-from gagpo.credit.turns.graph import RolloutGraph
-from gagpo.data.episodes import Episode, Turn
+from gagpo.credit.statistics.graph import RolloutGraph
+from gagpo.data import Episode, Turn
 
 S, A, B, X, Y, WON = range(6)
 WEBSHOP = {"norm": "mean", "retain_coverage": 0.5, "rest": 0.5, "eta": 1.0, "retain_branches": True}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gagpo.credit import Turns, intern
 from gagpo.credit.gagpo import Gagpo
-from gagpo.credit.turns.graph import graph_value
+from gagpo.credit.statistics.graph import graph_value
 
 
 def turns_of(*episodes: list[tuple[str, float]], group: int = 0, **more) -> Turns:

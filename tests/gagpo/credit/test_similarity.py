@@ -7,8 +7,8 @@ import pytest
 
 from gagpo.credit import BadTurns, Turns, turns_for
 from gagpo.credit.gigpo import Gigpo
-from gagpo.credit.turns.similarity import cluster, similar_states, similarity
-from gagpo.data.episodes import Episode, Turn
+from gagpo.credit.statistics.similarity import cluster, similar_states, similarity
+from gagpo.data import Episode, Turn
 
 
 def subsequence(first: str, second: str) -> int:

@@ -14,7 +14,8 @@ from gagpo.credit.weighted_sum import WeightedSum
 
 
 @pytest.mark.parametrize(
-    "module", ["turns.aliasing", "turns.dispersion", "turns.keys", "turns.similarity", "gagpo", "weighted_sum"]
+    "module",
+    ["statistics.aliasing", "statistics.dispersion", "statistics.similarity", "episode", "gagpo", "weighted_sum"],
 )
 def test_examples_in_docstrings_are_true(module):
     found = doctest.testmod(importlib.import_module(f"gagpo.credit.{module}"))

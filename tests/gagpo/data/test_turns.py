@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from gagpo.credit import BadTurns, Turns, intern
-from gagpo.credit.turns import renumber
-from gagpo.data.episodes import Episode, Turn
+from gagpo.data import Episode, Turn, renumber
 
 
 def episode(*steps: tuple[str, str, float], group: int = 0, **more) -> Episode:

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from gagpo.credit.turns.columns import Turns, renumber
-from gagpo.credit.turns.grouping import varies
+from gagpo.credit.statistics.groups import varies
+from gagpo.data import Turns, renumber
 
 
 def aliasing(turns: Turns) -> float:

@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gagpo.credit.turns.errors import BadTurns
-from gagpo.credit.turns.keys import StateKey, intern, state_ids
-from gagpo.data.episodes import Episode
+from gagpo.data.episode import Episode
+from gagpo.data.errors import BadTurns
+from gagpo.data.state_keys import StateKey, intern, state_ids
 
 Coding = Literal["sum", "success"]
 Scope = Literal["task", "batch"]

@@ -7,8 +7,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from gagpo.credit.turns.errors import BadTurns
-from gagpo.data.episodes import Episode
+from gagpo.data.episode import Episode
+from gagpo.data.errors import BadTurns
 
 StateKey = Literal["auto", "state", "observation", "history"]
 """``state``: the state that the environment reports. ``observation``: its text. ``history``: all observations and

@@ -12,8 +12,8 @@ from functools import cached_property
 
 import numpy as np
 
-from gagpo.credit.turns.columns import Scope, Turns, renumber
-from gagpo.credit.turns.grouping import group_mean
+from gagpo.credit.statistics.groups import group_mean
+from gagpo.data import Scope, Turns, renumber
 
 EXACT = 1e-10
 """Error of graph values, relative to the largest."""

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from gagpo.credit.turns.columns import Turns, as_array
-from gagpo.credit.turns.errors import BadTurns
-from gagpo.credit.turns.keys import intern
+from gagpo.data.errors import BadTurns
+from gagpo.data.state_keys import intern
+from gagpo.data.turns import Turns, as_array
 
 
 def turns_from_tokens(response_BL: Any, mask_BL: Any, reward: Any, group_B: Any, success: Any = None) -> Turns:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gagpo.credit.turns.columns import Turns
-from gagpo.credit.turns.errors import BadTurns
+from gagpo.data import BadTurns, Turns
 
 BUCKETS = 128
 """Characters are counted modulo this number."""

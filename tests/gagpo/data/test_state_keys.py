@@ -6,8 +6,8 @@ import pytest
 
 from gagpo.credit import BadTurns, Turns, turns_for
 from gagpo.credit.graphgpo import Graphgpo
-from gagpo.credit.turns.aliasing import aliasing
-from gagpo.data.episodes import Episode, Turn
+from gagpo.credit.statistics.aliasing import aliasing
+from gagpo.data import Episode, Turn
 from gagpo.eval.health import health
 
 
