@@ -30,7 +30,7 @@ class Gagpo(CreditSettings):
         ``state``; ``scale_only`` is ``A/(std + 1e-6)`` over the task group. Without variance 0.
     trajectory_weight: weight of GRPO's advantage, added after normalisation (it hurts in the paper).
 
-    >>> turns = Turns([0, 0, 10, 0, 0, 0], [0, 0, 0, 1, 1, 1], [0, 0], state_N=[0, 1, 2, 0, 1, 3])
+    >>> turns = Turns.of([0, 0, 10, 0, 0, 0], [0, 0, 0, 1, 1, 1], [0, 0], state_N=[0, 1, 2, 0, 1, 3])
     >>> Gagpo(lam=0.0, norm="none").advantage(turns).round(4).tolist()
     [0.0, 4.75, 0.0, 0.0, -4.75, 0.0]
     """
@@ -108,9 +108,9 @@ class Gagpo(CreditSettings):
 
     def _normalised(self, advantage_N: np.ndarray, turns: Turns) -> np.ndarray:
         if self.norm == "group":
-            return standardise(advantage_N, turns.group_index_N, turns.groups)
+            return standardise(advantage_N, turns.group_index_N, turns.num_groups)
         if self.norm == "scale_only":
-            return scale(advantage_N, turns.group_index_N, turns.groups)
+            return scale(advantage_N, turns.group_index_N, turns.num_groups)
         if self.norm == "state":
             state_N = turns.states(self.scope)
             return standardise(advantage_N, state_N, int(state_N.max()) + 1)

@@ -41,15 +41,15 @@ class Gigpo(CreditSettings):
         return self.similarity is not None
 
     def advantage(self, turns: Turns) -> np.ndarray:
-        group_N, groups = turns.group_index_N, turns.groups
-        reward_E = np.bincount(turns.episode_N, turns.reward_N, turns.episodes)
+        group_N, groups = turns.group_index_N, turns.num_groups
+        reward_E = turns.reward_E
         score_N = reward_E[turns.episode_N] - turns.penalty_N
         sample, sample_group = reward_E, turns.group_index_E
         if self.statistics == "turn":
             sample, sample_group = score_N, group_N
         mean_N = group_mean(sample, sample_group, groups)[group_N]
         std_N = group_std(sample, sample_group, groups)[group_N]
-        scale_N = std_N + EPSILON if self.norm == "mean_std" else np.ones(turns.turns)
+        scale_N = std_N + EPSILON if self.norm == "mean_std" else np.ones(turns.num_turns)
         episode_N = np.where(std_N > 0, (score_N - mean_N) / scale_N, 0.0)
         return episode_N + self.step_weight * self.step_advantage(turns)
 

@@ -173,7 +173,7 @@ def branch_credit(graph: RolloutGraph) -> np.ndarray:
 def _successes(graph: RolloutGraph) -> np.ndarray:
     """Successful episodes of each task group, float64[G]."""
     turns = graph.turns
-    return np.bincount(turns.group_index_E, turns.succeeded_E, turns.groups)
+    return np.bincount(turns.group_index_E, turns.required_success_E, turns.num_groups)
 
 
 def _degree(graph: RolloutGraph) -> np.ndarray:

@@ -30,7 +30,7 @@ class ReinforceBaseline(CreditSettings):
     name: Literal["reinforce_baseline"] = "reinforce_baseline"
 
     def advantage(self, turns: Turns) -> np.ndarray:
-        centred_E = centre(turns.return_E, turns.group_index_E, turns.groups)
+        centred_E = centre(turns.return_E, turns.group_index_E, turns.num_groups)
         return whiten(centred_E[turns.episode_N], response_tokens(turns))
 
 

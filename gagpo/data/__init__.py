@@ -15,7 +15,8 @@ from gagpo.data.episode_file import (
     write_episodes,
 )
 from gagpo.data.errors import BadTurns
-from gagpo.data.padded import turns_from_tokens
+from gagpo.data.from_episodes import turns_from_episodes
+from gagpo.data.from_tokens import turns_from_tokens
 from gagpo.data.rows import Row, build_rows
 from gagpo.data.state_keys import StateKey, intern
 from gagpo.data.turn import Call, Ids, Invalid, Turn
@@ -42,6 +43,7 @@ __all__ = [
     "intern",
     "read_episodes",
     "renumber",
+    "turns_from_episodes",
     "turns_from_tokens",
     "write_episodes",
 ]

@@ -2,59 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
-from gagpo.data.episode import Episode
+from gagpo.base.nearest import hint
 from gagpo.data.errors import BadTurns
-from gagpo.data.state_keys import StateKey, intern, state_ids
 
-Coding = Literal["sum", "success"]
+Axis = Literal["turn", "episode", "token"]
+EpisodeReward = Literal["sum", "success"]
 Scope = Literal["task", "batch"]
 """Where turns with equal state ids are in the same state: within their task group, or anywhere."""
 
-DTYPES: dict[str, Any] = {
-    **dict.fromkeys(["reward_N", "penalty_N", "entropy_N"], np.float64),
-    **dict.fromkeys(["truncated_E", "success_E"], np.bool_),
-    **dict.fromkeys(["episode_N", "group_E", "state_N", "tokens_N", "vote_E", "end_state_E", "action_N"], np.int64),
-    "energy_K": np.float64,
-    "env_E": np.int64,
-    "text_N": np.object_,
-}
-DEFAULTS = {"penalty_N": 0.0, "tokens_N": 1, "truncated_E": False}
+
+@dataclass(frozen=True)
+class Column:
+    """Declaration of a column.
+
+    axis: what the column has one entry for.
+    dtype: of its array.
+    required: whether :meth:`Turns.of` must be given it.
+    default: fills a column that is not given; None leaves it out.
+    """
+
+    axis: Axis
+    dtype: Any
+    required: bool = False
+    default: float | None = None
+
+    @property
+    def optional(self) -> bool:
+        return not self.required and self.default is None
 
 
-def as_array(values: Any) -> np.ndarray:
-    """``values`` as an array; tensors are detached and moved to the CPU, bfloat16 as float32."""
-    if hasattr(values, "detach"):
-        values = values.detach().cpu()
-        values = values.float() if str(values.dtype) == "torch.bfloat16" else values  # numpy has no such type
-    return np.asarray(values)
+UNSET: Any = None
+"""Default of every column, so that ``Turns(...)`` fails with advice, not with a TypeError."""
 
 
-def renumber(ids: np.ndarray) -> np.ndarray:
-    """Map ids to 0..n-1 in their own order, int64; sorts only where their range is far wider than their number."""
-    low = int(ids.min())
-    span = int(ids.max()) - low + 1
-    if span > 8 * len(ids):
-        return np.unique(ids, return_inverse=True)[1]
-    present = np.zeros(span, np.bool_)
-    present[ids - low] = True
-    return np.asarray((np.cumsum(present) - 1)[ids - low])
+def _column(axis: Axis, dtype: Any, required: bool = False, default: float | None = None) -> dict[str, Column]:
+    return {"column": Column(axis, dtype, required, default)}
 
 
 @dataclass(frozen=True, eq=False)
 class Turns:
-    """Columns of N turns of E episodes. Lists and tensors are converted, and every column is checked.
+    """Columns of N turns of E episodes: arrays only, built and checked by :meth:`of`.
 
     reward_N: the environment's reward, penalties excluded.
     episode_N: 0..E-1, not decreasing; every episode has at least one turn.
     group_E: task group, any integers.
-    state_N: state id; see :func:`intern`.
+    state_N: state id; see :func:`gagpo.data.state_keys.intern`.
     penalty_N: >= 0, cost of an invalid action. GiGPO subtracts it after discounting, other credits from the reward.
     tokens_N: number of response tokens.
     truncated_E: whether a limit, not the environment, ended the episode.
@@ -67,153 +66,119 @@ class Turns:
     env_E: environment id, in a batch of several environments.
     text_N: the observation, only for credit that compares texts.
 
-    Raises:
-        BadTurns: the batch is empty, or a column has the wrong length, order or range.
-
-    >>> turns = Turns(reward_N=[0, 10, 0], episode_N=[0, 0, 1], group_E=[7, 7])
+    >>> turns = Turns.of(reward_N=[0, 10, 0], episode_N=[0, 0, 1], group_E=[7, 7])
     >>> turns.return_E.tolist()
     [10.0, 0.0]
     """
 
-    reward_N: np.ndarray
-    episode_N: np.ndarray
-    group_E: np.ndarray
-    state_N: np.ndarray | None = None
-    penalty_N: np.ndarray = None  # type: ignore[assignment]
-    tokens_N: np.ndarray = None  # type: ignore[assignment]
-    truncated_E: np.ndarray = None  # type: ignore[assignment]
-    success_E: np.ndarray | None = None
-    vote_E: np.ndarray | None = None
-    end_state_E: np.ndarray | None = None
-    action_N: np.ndarray | None = None
-    entropy_N: np.ndarray | None = None
-    energy_K: np.ndarray | None = None
-    env_E: np.ndarray | None = None
-    text_N: np.ndarray | None = None
+    reward_N: np.ndarray = field(default=UNSET, metadata=_column("turn", np.float64, required=True))
+    episode_N: np.ndarray = field(default=UNSET, metadata=_column("turn", np.int64, required=True))
+    group_E: np.ndarray = field(default=UNSET, metadata=_column("episode", np.int64, required=True))
+    state_N: np.ndarray | None = field(default=UNSET, metadata=_column("turn", np.int64))
+    penalty_N: np.ndarray = field(default=UNSET, metadata=_column("turn", np.float64, default=0.0))
+    tokens_N: np.ndarray = field(default=UNSET, metadata=_column("turn", np.int64, default=1))
+    truncated_E: np.ndarray = field(default=UNSET, metadata=_column("episode", np.bool_, default=False))
+    success_E: np.ndarray | None = field(default=UNSET, metadata=_column("episode", np.bool_))
+    vote_E: np.ndarray | None = field(default=UNSET, metadata=_column("episode", np.int64))
+    end_state_E: np.ndarray | None = field(default=UNSET, metadata=_column("episode", np.int64))
+    action_N: np.ndarray | None = field(default=UNSET, metadata=_column("turn", np.int64))
+    entropy_N: np.ndarray | None = field(default=UNSET, metadata=_column("turn", np.float64))
+    energy_K: np.ndarray | None = field(default=UNSET, metadata=_column("token", np.float64))
+    env_E: np.ndarray | None = field(default=UNSET, metadata=_column("episode", np.int64))
+    text_N: np.ndarray | None = field(default=UNSET, metadata=_column("turn", np.object_))
 
     def __post_init__(self) -> None:
-        turns, episodes = _length(self.reward_N, "reward_N"), _length(self.group_E, "group_E")
-        if turns == 0:
-            raise BadTurns("the batch has no turns")
-        for name, dtype in DTYPES.items():
-            length = {"N": turns, "E": episodes}.get(name[-1])
-            self._convert(name, dtype, int(self.tokens_N.sum()) if length is None else length)
-        for name in ("penalty_N", "tokens_N"):
-            low = np.flatnonzero(getattr(self, name) < 0)
-            if low.size:
-                raise BadTurns(f"{name} must not be negative; turn {low[0]} has {getattr(self, name)[low[0]]}")
-        self._check_episodes(episodes)
-
-    def _convert(self, name: str, dtype: Any, length: int) -> None:
-        value = getattr(self, name)
-        if value is None:
-            if name in DEFAULTS:
-                object.__setattr__(self, name, np.full(length, DEFAULTS[name], dtype))
-            return
-        array = as_array(value)
-        if array.ndim != 1 or len(array) != length:
-            raise BadTurns(f"{name} must have {length} entries in one dimension, got shape {array.shape}")
-        if np.issubdtype(dtype, np.integer) and not np.issubdtype(array.dtype, np.integer):
-            raise BadTurns(f"{name} holds integers, got {array.dtype}")
-        array = array.astype(dtype)
-        if dtype is np.float64 and not np.isfinite(array).all():
-            place = int(np.flatnonzero(~np.isfinite(array))[0])
-            raise BadTurns(f"{name} must be finite; turn {place} has {array[place]}")
-        object.__setattr__(self, name, array)
-
-    def _check_episodes(self, episodes: int) -> None:
-        steps = np.diff(self.episode_N)
-        outside = (self.episode_N < 0) | (self.episode_N >= episodes)
-        if outside.any() or (steps < 0).any():
-            turn = int(np.flatnonzero(outside)[0] if outside.any() else np.flatnonzero(steps < 0)[0] + 1)
-            raise BadTurns(
-                f"episode_N must run from 0 to {episodes - 1} (group_E has {episodes} entries) and not decrease; see "
-                f"turn {turn}: put episodes one after the other, turns in order"
-            )
-        present = np.bincount(self.episode_N, minlength=episodes) > 0
-        if not present.all():
-            raise BadTurns(f"episode {int(np.argmin(present))} has no turns: leave it out")
+        for name, column in COLUMNS.items():
+            value = getattr(self, name)
+            if not isinstance(value, np.ndarray) and not (value is None and column.optional):
+                raise BadTurns(f"Turns contains arrays, and {name} is none: build it with Turns.of(...)")
 
     @classmethod
-    def from_episodes(
-        cls,
-        episodes: Sequence[Episode],
-        key: StateKey = "observation",
-        penalty: float | Sequence[float] = 0.0,
-        texts: bool = False,
-    ) -> Turns:
-        """The columns of ``episodes``. See :func:`votes` for ``vote_E``.
+    def of(cls, reward_N: Any, episode_N: Any, group_E: Any, **columns: Any) -> Turns:
+        """Build the columns from lists, arrays or tensors; check lengths, order and ranges.
 
-        key: definition of a state.
-        penalty: cost of an invalid action, >= 0, one for all or one for each episode.
-        texts: whether to give ``text_N``.
+        columns: the optional columns by name; None is the same as leaving one out.
 
         Raises:
-            BadTurns: there are no episodes, one failed or has no turns, or ``key="state"`` and a turn has no state.
+            BadTurns: the batch is empty, or a column is unknown or has the wrong length, order or range.
         """
-        penalties = [penalty] * len(episodes) if isinstance(penalty, int | float) else penalty
-        if min(penalties, default=0.0) < 0:
-            raise BadTurns(f"penalty must be at least 0, got {min(penalties)}")
-        for number, episode in enumerate(episodes):
-            if episode.outcome == "failed":
-                raise BadTurns(f"episode {number} (task {episode.task!r}) failed in its environment: leave it out")
-            if not episode.turns:
-                raise BadTurns(f"episode {number} (task {episode.task!r}) has no turns: leave it out")
-        turns = [turn for episode in episodes for turn in episode.turns]
-        cost_N = [cost for episode, cost in zip(episodes, penalties, strict=True) for _ in episode.turns]
-        state_N, end_state_E = state_ids(episodes, key)
-        return cls(
-            reward_N=np.array([turn.reward for turn in turns], np.float64),
-            episode_N=np.repeat(np.arange(len(episodes)), [len(episode.turns) for episode in episodes]),
-            group_E=np.array([episode.group for episode in episodes], np.int64),
-            state_N=state_N,
-            end_state_E=end_state_E,
-            action_N=intern(turn.action for turn in turns),
-            penalty_N=np.where([turn.valid for turn in turns], 0.0, np.array(cost_N, np.float64)),
-            tokens_N=np.array([len(turn.response_ids) for turn in turns], np.int64),
-            truncated_E=np.array([episode.outcome == "truncated" for episode in episodes], np.bool_),
-            success_E=np.array([episode.success for episode in episodes], np.bool_),
-            vote_E=votes(episodes),
-            env_E=_envs(episodes),
-            text_N=_texts(turn.observation for turn in turns) if texts else None,
-        )
+        for name in columns:
+            if name not in COLUMNS:
+                raise BadTurns(f"there is no column {name!r}; {hint(name, COLUMNS)}")
+        values = {"reward_N": reward_N, "episode_N": episode_N, "group_E": group_E, **columns}
+        lengths: dict[Axis, int] = {"turn": _length(reward_N, "reward_N"), "episode": _length(group_E, "group_E")}
+        if lengths["turn"] == 0:
+            raise BadTurns("the batch has no turns")
+        arrays: dict[str, np.ndarray | None] = {}
+        for name, column in COLUMNS.items():
+            if column.axis == "token":  # tokens_N stands before the columns of tokens
+                lengths["token"] = int(arrays["tokens_N"].sum())  # type: ignore[union-attr]
+            arrays[name] = _converted(name, column, values.get(name), lengths[column.axis])
+        turns = cls(**arrays)  # type: ignore[arg-type]
+        for name in ("penalty_N", "tokens_N"):
+            negative = np.flatnonzero(getattr(turns, name) < 0)
+            if negative.size:
+                turn = negative[0]
+                raise BadTurns(f"{name} must not be negative; turn {turn} has {getattr(turns, name)[turn]}")
+        _require_episodes_in_order(turns.episode_N, turns.num_episodes)
+        return turns
 
-    def only(self, kept_E: np.ndarray) -> Turns:
-        """The columns of the episodes in ``kept_E``, bool[E]."""
-        kept_N = kept_E[self.episode_N]
-        kept_K = np.repeat(kept_N, self.tokens_N)
-        own: dict[str, Any] = {}
-        for column in fields(self):
-            value = getattr(self, column.name)
-            kept = {"E": kept_E, "K": kept_K}.get(column.name[-1], kept_N)
-            own[column.name] = None if value is None else value[kept]
-        return Turns(**{**own, "episode_N": renumber(own["episode_N"])})
+    def with_columns(self, **columns: Any) -> Turns:
+        """A copy with other columns, converted and checked like those of :meth:`of`."""
+        return Turns.of(**{name: getattr(self, name) for name in COLUMNS} | columns)
+
+    def select(self, mask_E: np.ndarray) -> Turns:
+        """The columns of the episodes in ``mask_E``, bool[E]."""
+        mask_N = mask_E[self.episode_N]
+        masks: dict[Axis, np.ndarray] = {
+            "turn": mask_N,
+            "episode": mask_E,
+            "token": np.repeat(mask_N, self.tokens_N),
+        }
+        selected: dict[str, Any] = {}
+        for name, column in COLUMNS.items():
+            value = getattr(self, name)
+            selected[name] = None if value is None else value[masks[column.axis]]
+        return Turns(**{**selected, "episode_N": renumber(selected["episode_N"])})
 
     def by_env(self) -> Iterator[tuple[np.ndarray, Turns]]:
         """The episodes of each environment, bool[E], and their columns."""
         if self.env_E is None:
-            yield np.ones(self.episodes, np.bool_), self
+            yield np.ones(self.num_episodes, np.bool_), self
             return
         for env in np.unique(self.env_E):
-            own_E = self.env_E == env
-            yield own_E, self.only(own_E)
+            mask_E = self.env_E == env
+            yield mask_E, self.select(mask_E)
 
-    def paying_success(self, chosen_E: bool | Sequence[bool] = True) -> Turns:
+    def with_success_reward(self, mask_E: bool | Sequence[bool] = True) -> Turns:
         """Replace rewards by 1 at the last turn of each success and 0 elsewhere; penalties stay.
 
-        chosen_E: the episodes to change.
+        mask_E: the episodes to change.
         """
-        chosen_N = np.broadcast_to(chosen_E, self.episodes)[self.episode_N]
-        success_N = self.last_N & self.succeeded_E[self.episode_N]
-        return replace(self, reward_N=np.where(chosen_N, success_N, self.reward_N))
+        mask_N = np.broadcast_to(mask_E, self.num_episodes)[self.episode_N]
+        success_N = self.last_N & self.required_success_E[self.episode_N]
+        return self.with_columns(reward_N=np.where(mask_N, success_N, self.reward_N))
+
+    # Counts -----------------------------------------------------------------------------------------------------------
 
     @property
-    def turns(self) -> int:
+    def num_turns(self) -> int:
         return len(self.reward_N)
 
     @property
-    def episodes(self) -> int:
+    def num_episodes(self) -> int:
         return len(self.group_E)
+
+    @cached_property
+    def num_groups(self) -> int:
+        return int(self.group_index_E.max()) + 1
+
+    @cached_property
+    def num_tokens(self) -> int:
+        """Number of response tokens."""
+        return int(self.tokens_N.sum())
+
+    # Derived columns --------------------------------------------------------------------------------------------------
 
     @cached_property
     def net_reward_N(self) -> np.ndarray:
@@ -223,23 +188,31 @@ class Turns:
     @cached_property
     def return_E(self) -> np.ndarray:
         """Sum of each episode's rewards less penalties."""
-        return np.bincount(self.episode_N, self.net_reward_N, self.episodes)
+        return np.bincount(self.episode_N, self.net_reward_N, self.num_episodes)
+
+    @cached_property
+    def reward_E(self) -> np.ndarray:
+        """Sum of each episode's rewards, penalties excluded."""
+        return np.bincount(self.episode_N, self.reward_N, self.num_episodes)
 
     @property
-    def succeeded_E(self) -> np.ndarray:
+    def required_success_E(self) -> np.ndarray:
         """``success_E``; raises :class:`BadTurns` where it is missing."""
         if self.success_E is None:
             raise BadTurns("this credit needs the success of each episode: give success_E")
         return self.success_E
 
+    @property
+    def required_state_N(self) -> np.ndarray:
+        """``state_N``; raises :class:`BadTurns` where it is missing."""
+        if self.state_N is None:
+            raise BadTurns("this credit compares states: give state_N (see gagpo.credit.intern)")
+        return self.state_N
+
     @cached_property
     def group_index_E(self) -> np.ndarray:
         """Task group of each episode, numbered 0..G-1, int64[E]."""
         return renumber(self.group_E)
-
-    @cached_property
-    def groups(self) -> int:
-        return int(self.group_index_E.max()) + 1
 
     @cached_property
     def group_index_N(self) -> np.ndarray:
@@ -251,56 +224,61 @@ class Turns:
         """Whether the turn is its episode's last, bool[N]."""
         return np.asarray(np.diff(self.episode_N, append=-1) != 0)
 
-    @property
-    def named_N(self) -> np.ndarray:
-        """``state_N``; raises :class:`BadTurns` where it is missing."""
-        if self.state_N is None:
-            raise BadTurns("this credit compares states: give state_N (see gagpo.credit.intern)")
-        return self.state_N
+    @cached_property
+    def first_token_N(self) -> np.ndarray:
+        """Index of each turn's first response token, int64[N]."""
+        return np.asarray(np.cumsum(self.tokens_N) - self.tokens_N)
 
     def states(self, scope: Scope = "task") -> np.ndarray:
         """State of each turn, numbered 0..S-1, int64[N]: equal ids within one task group, or within the ``batch``."""
-        return self._states_N if scope == "task" else self._batch_states_N
+        return self._task_state_N if scope == "task" else self._batch_state_N
 
     @cached_property
-    def _batch_states_N(self) -> np.ndarray:
-        return renumber(self.named_N)
+    def _batch_state_N(self) -> np.ndarray:
+        return renumber(self.required_state_N)
 
     @cached_property
-    def _states_N(self) -> np.ndarray:
-        state_N = self._batch_states_N
+    def _task_state_N(self) -> np.ndarray:
+        state_N = self._batch_state_N
         return renumber(self.group_index_N * (int(state_N.max()) + 1) + state_N)
 
-    def coded_return_E(self, reward: Coding) -> np.ndarray:
+    def episode_reward(self, kind: EpisodeReward) -> np.ndarray:
         """Each episode's net return (``sum``), or its success as 0/1 without penalties (``success``), float64[E]."""
-        return self.return_E if reward == "sum" else self.succeeded_E.astype(np.float64)
+        return self.return_E if kind == "sum" else self.required_success_E.astype(np.float64)
 
 
-def votes(episodes: Sequence[Episode]) -> np.ndarray | None:
-    """Id of each episode's vote, int64[E]; None where the successes are the votes of all groups.
-
-    The vote is ``info["answer"]``, the environment's canonical form of the final answer, so wordings of one answer are
-    one vote. In a task group with an episode without an answer it is the success.
-    """
-    answers = [str(episode.info.get("answer", "")).strip() for episode in episodes]
-    unanswered = {episode.group for episode, answer in zip(episodes, answers, strict=True) if not answer}
-    if all(episode.group in unanswered for episode in episodes):
-        return None
-    return intern(
-        ("success", episode.success) if episode.group in unanswered else ("answer", answer)
-        for episode, answer in zip(episodes, answers, strict=True)
-    )
+COLUMNS: dict[str, Column] = {column.name: column.metadata["column"] for column in fields(Turns)}
 
 
-def _texts(texts: Iterable[str]) -> np.ndarray:
-    """Texts as objects, which numpy must not convert to its own strings: those drop trailing NUL characters."""
-    return np.fromiter(texts, np.object_)
+def _converted(name: str, column: Column, value: Any, length: int) -> np.ndarray | None:
+    """A column's array. Raises: BadTurns for a wrong length, type or number."""
+    if value is None:
+        return None if column.optional else np.full(length, column.default, column.dtype)
+    array = as_array(value)
+    if array.ndim != 1 or len(array) != length:
+        raise BadTurns(f"{name} must have {length} entries in one dimension, got shape {array.shape}")
+    if np.issubdtype(column.dtype, np.integer) and not np.issubdtype(array.dtype, np.integer):
+        raise BadTurns(f"{name} holds integers, got {array.dtype}")
+    array = array.astype(column.dtype)
+    if column.dtype is np.float64 and not np.isfinite(array).all():
+        place = int(np.flatnonzero(~np.isfinite(array))[0])
+        raise BadTurns(f"{name} must be finite; {column.axis} {place} has {array[place]}")
+    return array
 
 
-def _envs(episodes: Sequence[Episode]) -> np.ndarray | None:
-    """Environment id of each episode; None where there is only one."""
-    names = [getattr(episode, "environment", None) for episode in episodes]
-    return intern(names) if len(set(names)) > 1 else None
+def _require_episodes_in_order(episode_N: np.ndarray, episodes: int) -> None:
+    """Raise BadTurns unless ``episode_N`` runs from 0 to the last episode without a gap."""
+    steps = np.diff(episode_N)
+    outside = (episode_N < 0) | (episode_N >= episodes)
+    if outside.any() or (steps < 0).any():
+        turn = int(np.flatnonzero(outside)[0] if outside.any() else np.flatnonzero(steps < 0)[0] + 1)
+        raise BadTurns(
+            f"episode_N must run from 0 to {episodes - 1} (group_E has {episodes} entries) and not decrease; see "
+            f"turn {turn}: put episodes one after the other, turns in order"
+        )
+    present = np.bincount(episode_N, minlength=episodes) > 0
+    if not present.all():
+        raise BadTurns(f"episode {int(np.argmin(present))} has no turns: leave it out")
 
 
 def _length(column: Any, name: str) -> int:
@@ -308,3 +286,26 @@ def _length(column: Any, name: str) -> int:
         return len(column)
     except TypeError:
         raise BadTurns(f"{name} must be a list or an array, got {type(column).__name__}") from None
+
+
+def as_array(values: Any) -> np.ndarray:
+    """``values`` as an array; tensors are detached and moved to the CPU, bfloat16 as float32."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+        values = values.float() if str(values.dtype) == "torch.bfloat16" else values  # numpy has no such type
+    return np.asarray(values)
+
+
+def renumber(ids: np.ndarray) -> np.ndarray:
+    """Map ids to 0..n-1 in their own order, int64.
+
+    A table of the ids' range is several times faster than sorting; only ids that are spread far wider than their
+    number are sorted.
+    """
+    low = int(ids.min())
+    span = int(ids.max()) - low + 1
+    if span > 8 * len(ids):
+        return np.unique(ids, return_inverse=True)[1]
+    present = np.zeros(span, np.bool_)
+    present[ids - low] = True
+    return np.asarray((np.cumsum(present) - 1)[ids - low])

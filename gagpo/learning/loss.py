@@ -15,7 +15,6 @@ from torch import Tensor
 
 from gagpo.algorithms import Algorithm, CriticSettings
 from gagpo.credit import Credit
-from gagpo.credit.assign import first_tokens
 from gagpo.learning.forward import Outputs
 from gagpo.learning.packing import MicroBatch
 from gagpo.learning.skipped_steps import NonFiniteLoss
@@ -68,7 +67,7 @@ def with_columns(batch: MicroBatch, credit: Credit, old: OldLogprobs | None) -> 
 
     first_K = None
     if credit.value_K is not None and not by_token:
-        first_K = torch.as_tensor(np.flatnonzero(token_K == first_tokens(credit.tokens_N)[turn_K]))
+        first_K = torch.as_tensor(np.flatnonzero(token_K == credit.first_token_N[turn_K]))
     old_logprob_K = None if old is None else column(old.logprob_K, token_K)
     return replace(
         batch,

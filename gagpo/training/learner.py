@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from gagpo.collecting.collector import Collection, tasks_of_groups
 from gagpo.controllers import Controllers
 from gagpo.controllers.average import AveragedWeights
 from gagpo.credit import Credit, Turns, advantages, turns_for
-from gagpo.credit.assign import first_tokens, statistics
+from gagpo.credit.assign import credit_statistics
 from gagpo.credit.statistics.groups import group_mean
 from gagpo.data.episodes import Episode
 from gagpo.distributed.ranks import Ranks
@@ -145,7 +144,7 @@ class Learner:
 
     def _credit(self, episodes: Sequence[Episode], turns: Turns, rows: Sequence[Row]) -> Credit:
         """The advantage of every turn."""
-        tokens = int(turns.tokens_N.sum())
+        tokens = turns.num_tokens
         self.controllers.observe_batch(turns, tasks_of_groups(episodes), self._entropy(turns, rows))
         value_K = self.updater.values(rows, tokens)
         return advantages(self._measured(turns, rows), self.settings.algorithm.credit, value_K)
@@ -192,18 +191,18 @@ class Learner:
     def _measured(self, turns: Turns, rows: Sequence[Row]) -> Turns:
         """The turns with the measurements of the sampling policy that their credit needs."""
         wanted = self.settings.algorithm.credit.measure
-        tokens_N, first_N = turns.tokens_N, first_tokens(turns.tokens_N)
+        tokens_N, first_N = turns.tokens_N, turns.first_token_N
         tokens = int(tokens_N.sum())
         if wanted == "entropy":
             entropy_K = np.append(self.updater.score(rows, tokens)[1], 0.0)
             entropy_N = np.add.reduceat(entropy_K, first_N) / np.maximum(tokens_N, 1)
-            turns = replace(turns, entropy_N=np.where(tokens_N > 0, entropy_N, 0.0))
+            turns = turns.with_columns(entropy_N=np.where(tokens_N > 0, entropy_N, 0.0))
         if wanted == "energy":
             drift_K, squares_K = self.updater.score(rows, tokens, entropy="squares")
             logprob_K = np.zeros(tokens)
             for row in rows:
                 logprob_K[row.token_K] = row.logprob_K
-            turns = replace(turns, energy_K=1.0 - 2.0 * np.exp(logprob_K - drift_K) + squares_K)
+            turns = turns.with_columns(energy_K=1.0 - 2.0 * np.exp(logprob_K - drift_K) + squares_K)
         return turns
 
     def _entropy(self, turns: Turns, rows: Sequence[Row]) -> np.ndarray | None:
@@ -211,14 +210,14 @@ class Learner:
         if not self.controllers.measures:
             return None
         group_K = np.repeat(turns.group_index_N, turns.tokens_N)
-        return group_mean(self.updater.score(rows, len(group_K), plain=True)[1], group_K, turns.groups)
+        return group_mean(self.updater.score(rows, len(group_K), plain=True)[1], group_K, turns.num_groups)
 
     def _by_environment(self, episodes: Sequence[Episode], turns: Turns, credit: Credit) -> Metrics:
         """Credit statistics of each environment, where the run has several."""
         found: Metrics = {}
         for own_E, one in turns.by_env():
             if name := episodes[int(np.argmax(own_E))].environment:
-                own = statistics(one, credit.advantage_N[own_E[turns.episode_N]])
+                own = credit_statistics(one, credit.advantage_N[own_E[turns.episode_N]])
                 found |= {of_environment(metric, name): value for metric, value in own.items()}
         return found
 

@@ -57,4 +57,4 @@ def turns_from_tokens(response_BL: Any, mask_BL: Any, reward: Any, group_B: Any,
         () if first_N[turn] else tuple(response_BL[row_N[turn], end_N[turn - 1] : place_N[turn]].tolist())
         for turn in range(turns)
     ]
-    return Turns(reward_N, row_N, as_array(group_B), state_N=intern(states), tokens_N=tokens_N, success_E=success)
+    return Turns.of(reward_N, row_N, as_array(group_B), state_N=intern(states), tokens_N=tokens_N, success_E=success)
