@@ -27,10 +27,10 @@ import numpy as np
 from gagpo.base.child import free_port
 from gagpo.base.interpreter import module_command
 from gagpo.collecting.distributed_rollout import packed, unpacked
+from gagpo.data import build_rows
 from gagpo.data.episodes import Episode, Turn
 from gagpo.distributed.environment import ENVIRONMENT
 from gagpo.distributed.ranks import joined
-from gagpo.learning.batch import build_rows
 
 TURNS = 25  # of an episode
 PARAMETERS, FLOPS = 1.54e9, 0.4 * 989e12

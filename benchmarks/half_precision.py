@@ -22,7 +22,7 @@ import torch
 
 from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Credit
-from gagpo.learning.batch import Row
+from gagpo.data import Row
 from gagpo.learning.packing import Packing
 from gagpo.learning.update import Updater, UpdateSettings
 from gagpo.model.dtypes import KERNELS

@@ -25,7 +25,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from benchmarks.allocated import Allocated
 from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Credit
-from gagpo.learning.batch import Row
+from gagpo.data import Row
 from gagpo.learning.packing import Packing
 from gagpo.learning.update import Updater
 from gagpo.model import networks

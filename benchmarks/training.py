@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from gagpo.credit import Credit
-from gagpo.learning.batch import Row
+from gagpo.data import Row
 from gagpo.learning.packing import Packing
 from gagpo.learning.update import Updater, UpdateSettings
 from gagpo.model.dtypes import autocast

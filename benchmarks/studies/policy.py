@@ -48,7 +48,7 @@ class SmallPolicy(torch.nn.Module):
 
     @torch.no_grad()
     def measures(self, turns: Sequence[Turn]) -> tuple[np.ndarray, np.ndarray]:
-        """The columns ``entropy_N`` and ``energy_K`` of :class:`gagpo.credit.turns.Turns`; a turn has one token."""
+        """The columns ``entropy_N`` and ``energy_K`` of :class:`gagpo.data.Turns`; a turn has one token."""
         logprob_A, turn_A, chosen_N = self._distributions(turns)
         probability_A = logprob_A.exp()
         entropy_N = torch.zeros(len(turns)).index_add(0, turn_A, -probability_A * logprob_A)

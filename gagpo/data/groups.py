@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gagpo.data.episodes import Episode
+from gagpo.data import Episode
 
 
 def tasks_of_groups(episodes: Sequence[Episode]) -> list[str]:

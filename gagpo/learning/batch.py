@@ -1,88 +1,13 @@
-"""Rows of tokens from episodes, and the mini-batches of an epoch.
-
-Shape suffixes: N turns, K response tokens of the batch, L tokens of a row.
-"""
+"""The mini-batches of an epoch, and what their means divide by."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from gagpo.data.episodes import Episode
+from gagpo.data import Row
 from gagpo.objectives import Normaliser
-
-
-@dataclass
-class Row:
-    """One token sequence.
-
-    ids: int32[L].
-    place_K: index in ``ids`` of each response token.
-    turn_K: its turn, counted over the batch.
-    token_K: its index among the batch's response tokens.
-    logprob_K: float32, the engine's log-probability.
-    temperature: of sampling.
-    group: task group, numbered from 0 in increasing order of ``Episode.group``.
-    """
-
-    ids: np.ndarray
-    place_K: np.ndarray
-    turn_K: np.ndarray
-    token_K: np.ndarray
-    logprob_K: np.ndarray
-    temperature: float = 1.0
-    group: int = 0
-
-    @property
-    def length(self) -> int:
-        """Number of tokens that the model reads; the last one is only predicted."""
-        return len(self.ids) - 1
-
-    @property
-    def read_L(self) -> np.ndarray:
-        """The tokens that the model reads."""
-        return self.ids[:-1]
-
-
-def build_rows(episodes: Sequence[Episode]) -> list[Row]:
-    """Rows of the episodes' turns, in order.
-
-    A turn continues the row if its prompt extends the previous prompt and response token for token; otherwise it begins
-    a new row. So an append-only conversation is one row, and a windowed history is a row per turn.
-    """
-    rows: list[Row] = []
-    turn_number = token_number = 0
-    groups = sorted({episode.group for episode in episodes})
-    for episode in episodes:
-        ids = np.zeros(0, np.int32)
-        columns: list[tuple[np.ndarray, ...]] = []
-        for turn in episode.turns:
-            length, first, count = len(ids), len(turn.prompt_ids), len(turn.response_ids)
-            if not (0 < length <= first and np.array_equal(turn.prompt_ids[:length], ids)):
-                rows += _finished(ids, columns, episode, groups)
-                columns = []
-            ids = np.concatenate([turn.prompt_ids, turn.response_ids])
-
-            # Turns and tokens are counted whether or not they are trained.
-            if count:
-                offset_K = np.arange(count)
-                logprob_K = turn.logprobs if len(turn.logprobs) == count else np.zeros(count, np.float32)
-                columns.append((first + offset_K, np.full(count, turn_number), token_number + offset_K, logprob_K))
-            turn_number += 1
-            token_number += count
-        rows += _finished(ids, columns, episode, groups)
-    return rows
-
-
-def _finished(ids: np.ndarray, columns: list[tuple[np.ndarray, ...]], episode: Episode, groups: list[int]) -> list[Row]:
-    """The row, if it has trained tokens."""
-    if not columns:
-        return []
-    place_K, turn_K, token_K, logprob_K = (np.concatenate(column) for column in zip(*columns, strict=True))
-    temperature, group = episode.temperature or 1.0, groups.index(episode.group)
-    return [Row(ids, place_K, turn_K, token_K, logprob_K, temperature, group)]
 
 
 def normaliser_of(rows: Sequence[Row]) -> Normaliser:

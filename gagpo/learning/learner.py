@@ -13,14 +13,13 @@ import torch
 from gagpo.controllers import Controllers
 from gagpo.controllers.average import AveragedWeights
 from gagpo.credit import Credit, Turns, advantages, turns_for
-from gagpo.credit.assign import first_tokens, statistics
-from gagpo.credit.turns.grouping import group_mean
-from gagpo.data.episodes import Episode
+from gagpo.credit.assign import credit_statistics
+from gagpo.credit.statistics.groups import group_mean
+from gagpo.data import Episode, Row, build_rows
 from gagpo.data.groups import tasks_of_groups
 from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.sharding import shard
 from gagpo.distributed.states import names_of
-from gagpo.learning.batch import Row, build_rows
 from gagpo.learning.optimizer import Group, make_optimizer, parameter_groups, rate_scale
 from gagpo.learning.policy import TrainedPolicy
 from gagpo.learning.skipped_steps import NonFiniteLoss
@@ -167,7 +166,7 @@ class Learner:
 
     def _credit(self, episodes: Sequence[Episode], turns: Turns, rows: Sequence[Row]) -> Credit:
         """The advantage of every turn."""
-        tokens = int(turns.tokens_N.sum())
+        tokens = turns.num_tokens
         self.controllers.observe_batch(turns, tasks_of_groups(episodes), self._entropy(turns, rows))
         value_K = self.updater.values(rows, tokens)
         return advantages(self._measured(turns, rows), self.settings.algorithm.credit, value_K)
@@ -213,18 +212,18 @@ class Learner:
         """The turns with the measurements of the sampling policy that their credit needs."""
         measure = self.settings.algorithm.credit.measure
         tokens_N = turns.tokens_N
-        tokens = int(tokens_N.sum())
+        tokens = turns.num_tokens
         if measure == "entropy":
             # reduceat needs an index within the array for a last turn without tokens.
             entropy_K = np.append(self.updater.score(rows, tokens)[1], 0.0)
-            entropy_N = np.add.reduceat(entropy_K, first_tokens(tokens_N)) / np.maximum(tokens_N, 1)
-            turns = replace(turns, entropy_N=np.where(tokens_N > 0, entropy_N, 0.0))
+            entropy_N = np.add.reduceat(entropy_K, turns.first_token_N) / np.maximum(tokens_N, 1)
+            turns = turns.with_columns(entropy_N=np.where(tokens_N > 0, entropy_N, 0.0))
         if measure == "energy":
             drift_K, squares_K = self.updater.score(rows, tokens, entropy="squares")
             logprob_K = np.zeros(tokens)
             for row in rows:
                 logprob_K[row.token_K] = row.logprob_K
-            turns = replace(turns, energy_K=1.0 - 2.0 * np.exp(logprob_K - drift_K) + squares_K)
+            turns = turns.with_columns(energy_K=1.0 - 2.0 * np.exp(logprob_K - drift_K) + squares_K)
         return turns
 
     def _entropy(self, turns: Turns, rows: Sequence[Row]) -> np.ndarray | None:
@@ -233,7 +232,7 @@ class Learner:
             return None
         group_K = np.repeat(turns.group_index_N, turns.tokens_N)
         entropy_K = self.updater.score(rows, len(group_K), at_temperature_1=True)[1]
-        return group_mean(entropy_K, group_K, turns.groups)
+        return group_mean(entropy_K, group_K, turns.num_groups)
 
     def _by_environment(self, episodes: Sequence[Episode], turns: Turns, credit: Credit) -> Metrics:
         """Credit statistics of each environment, where the run has several."""
@@ -241,7 +240,7 @@ class Learner:
         for mask_E, env_turns in turns.by_env():
             name = episodes[int(np.argmax(mask_E))].environment
             if name:
-                stats = statistics(env_turns, credit.advantage_N[mask_E[turns.episode_N]])
+                stats = credit_statistics(env_turns, credit.advantage_N[mask_E[turns.episode_N]])
                 metrics |= {of_environment(metric, name): value for metric, value in stats.items()}
         return metrics
 

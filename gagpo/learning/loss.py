@@ -15,7 +15,6 @@ from torch import Tensor
 
 from gagpo.algorithms import Algorithm, CriticSettings
 from gagpo.credit import Credit
-from gagpo.credit.assign import first_tokens
 from gagpo.learning.skipped_steps import NonFiniteLoss
 from gagpo.model.microbatch import MicroBatch
 from gagpo.model.networks import Outputs
@@ -70,7 +69,7 @@ def with_columns(batch: MicroBatch, credit: Credit, old: OldLogprobs | None) -> 
     # Where a turn has one advantage, the critic's value is trained at the turn's first token alone.
     first_K = None
     if credit.value_K is not None and not by_token:
-        first_K = torch.as_tensor(np.flatnonzero(token_K == first_tokens(credit.tokens_N)[turn_K]))
+        first_K = torch.as_tensor(np.flatnonzero(token_K == credit.first_token_N[turn_K]))
     old_logprob_K = None if old is None else column(old.logprob_K, token_K)
     return replace(
         batch,

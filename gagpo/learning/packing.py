@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gagpo.data import Row
 from gagpo.distributed.ranks import Ranks
-from gagpo.learning.batch import Row
 from gagpo.model.flat.attention import is_flat
 from gagpo.model.flat.packed import PackedRows, PackedTrees, build_branches, common_prefix, prefix_order
 from gagpo.model.microbatch import MicroBatch

@@ -12,8 +12,9 @@ from torch import Tensor
 from gagpo.algorithms import Algorithm
 from gagpo.controllers.average import local
 from gagpo.credit import Credit
+from gagpo.data import Row
 from gagpo.distributed.ranks import Ranks
-from gagpo.learning.batch import Row, mini_batches, normaliser_of
+from gagpo.learning.batch import mini_batches, normaliser_of
 from gagpo.learning.loss import OldLogprobs, micro_batch_loss, nonfinite_error, score, with_columns
 from gagpo.learning.metrics import StepLog
 from gagpo.learning.packing import Packing, packing_of, rank_batches, token_columns

@@ -30,9 +30,9 @@ from gagpo.algorithms import load as load_algorithm
 from gagpo.base.cores import available_cores
 from gagpo.base.errors import GagpoError, InvalidArgument, first_line
 from gagpo.credit import Credit
+from gagpo.data import Row
 from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.sharding import Reader, sampled_from, shard
-from gagpo.learning.batch import Row
 from gagpo.learning.packing import Packing
 from gagpo.learning.update import Updater, UpdateSettings
 from gagpo.model.dtypes import dtype_of

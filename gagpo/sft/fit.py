@@ -14,7 +14,7 @@ import torch
 from gagpo.base import durable
 from gagpo.base.errors import GagpoError
 from gagpo.base.progress import track
-from gagpo.learning.batch import Row
+from gagpo.data import Row
 from gagpo.learning.packing import packing_of
 from gagpo.model.dtypes import autocast
 from gagpo.model.logprobs import token_logprobs

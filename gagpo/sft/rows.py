@@ -10,8 +10,8 @@ import numpy as np
 
 from gagpo.agents.context import Context
 from gagpo.base import durable
+from gagpo.data import Row, build_rows
 from gagpo.data.episodes import Episode
-from gagpo.learning.batch import Row, build_rows
 
 RESPONSE, PROMPT, SKIPPED = 0, 1, 2
 """Kinds of tokens: in a response to imitate, in the text that the model reads, and not predicted."""

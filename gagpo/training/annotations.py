@@ -8,7 +8,7 @@ import numpy as np
 
 from gagpo.credit import Credit, CreditSettings, Turns
 from gagpo.credit.gagpo import Gagpo
-from gagpo.data.episodes import Episode
+from gagpo.data import Episode
 
 
 def annotate(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gagpo.base.errors import GagpoError
-from gagpo.data.episodes import Episode
+from gagpo.data import Episode
 
 
 class NothingToLearn(GagpoError, RuntimeError):

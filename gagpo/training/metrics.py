@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gagpo.collecting.collector import Collection
-from gagpo.data.episodes import Episode
+from gagpo.data import Episode
 from gagpo.eval.health import answer_task_information
 from gagpo.runs.metrics import Metrics
 from gagpo.runs.register import of_environment

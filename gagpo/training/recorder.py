@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gagpo.data.episodes import Episode
+from gagpo.data import Episode
 from gagpo.distributed.ranks import Ranks
 from gagpo.eval.evaluate import first_failure
 from gagpo.eval.health import health_line

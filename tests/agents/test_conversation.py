@@ -20,9 +20,8 @@ from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import language_agent, make_env
 from gagpo.base.errors import InvalidArgument
 from gagpo.collecting.distributed_rollout import packed, unpacked
-from gagpo.data.episodes import Episode, Turn, read_episodes, write_episodes
+from gagpo.data import Turn, build_rows, episode_from_record, episode_record, read_episodes, write_episodes
 from gagpo.envs.pool import WorkerPool
-from gagpo.learning.batch import build_rows
 from gagpo.sft.small_model import CHAT_TEMPLATE, ModelShape, build
 from tests.agents.template_families import FAMILIES
 from tests.conftest import TEXTS
@@ -227,12 +226,12 @@ def test_files_and_ranks_keep_the_calls(small, tmp_path):
         "id": "call00001",
         "answer": episodes[0].turns[0].calls[1].answer,
     }
-    assert [Episode.from_record(record).record() for record in records] == records
+    assert [episode_record(episode_from_record(record)) for record in records] == records
     (again, *_), _ = unpacked(packed(episodes, {}))
     assert again.turns[0].calls == episodes[0].turns[0].calls
     records[0]["turns"][0]["calls"] = [{"action": 3}]
     with pytest.raises(InvalidArgument, match="turn 0: key 'calls' must be a list of objects"):
-        Episode.from_record(records[0])
+        episode_from_record(records[0])
 
 
 class Scripted:

@@ -6,7 +6,7 @@ import torch
 
 from gagpo.agents.engines.base import Request, Sampling, context_limit
 from gagpo.agents.engines.general import GeneralEngine, transformers_engine
-from gagpo.learning.batch import build_rows
+from gagpo.data import build_rows
 from gagpo.learning.packing import Packing
 from gagpo.model import attention_check
 from gagpo.model.flat.attention import forward, is_flat

@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gagpo.collecting.distributed_rollout import packed, unpacked
-from gagpo.data.episodes import Episode, Turn
+from gagpo.data import Episode, Row, Turn, episode_record
 from gagpo.distributed.background import Background, Overdue
 from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.states import StateError, fill_optimizer, names_of, optimizer_tensors, read, write
-from gagpo.learning.batch import Row
 from gagpo.learning.packing import Packing, rank_batches, shard_rows
 from gagpo.objectives.layout import Normaliser
 
@@ -90,7 +89,7 @@ def test_episodes_arrive_as_they_were(seed):
     found, about = unpacked(packed(played, {"error": None}))
     assert about == {"error": None} and len(found) == len(played)
     for one, other in zip(played, found, strict=True):
-        assert one.record(tokens=True) == other.record(tokens=True)
+        assert episode_record(one, tokens=True) == episode_record(other, tokens=True)
         assert (one.end_state, one.end_observation) == (other.end_state, other.end_observation)
         for turn, same in zip(one.turns, other.turns, strict=True):
             assert (turn.invalid, turn.cut, turn.trainable) == (same.invalid, same.cut, same.trainable)

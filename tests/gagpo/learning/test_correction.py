@@ -8,7 +8,7 @@ import torch
 
 from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Credit
-from gagpo.learning.batch import build_rows
+from gagpo.data import build_rows
 from gagpo.learning.packing import Packing
 from gagpo.learning.update import Updater, UpdateSettings
 from gagpo.model import networks

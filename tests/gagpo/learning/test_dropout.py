@@ -6,7 +6,7 @@ import torch
 
 from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Credit
-from gagpo.learning.batch import Row
+from gagpo.data import Row
 from gagpo.learning.update import Updater, UpdateSettings
 from gagpo.model.activation_checkpointing import checkpoint_activations
 from gagpo.model.flat.attention import head, hidden_states

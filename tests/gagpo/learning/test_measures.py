@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from gagpo.credit import turns_for
+from gagpo.data import build_rows
 from gagpo.envs.pool import WorkerPool
-from gagpo.learning.batch import build_rows
 from gagpo.learning.skipped_steps import NonFiniteLoss
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
@@ -54,7 +54,7 @@ def test_agpo_observes_the_entropy_at_temperature_1(trainer):
         found.append(made.learner._entropy(turns, build_rows(episodes)))
     assert found[0].shape == (4,) and (found[0] > 0).all()
     assert found[1] == pytest.approx(found[0], rel=1e-6)
-    hot, _ = made.learner.updater.score(build_rows(episodes), int(turns.tokens_N.sum()))
+    hot, _ = made.learner.updater.score(build_rows(episodes), turns.num_tokens)
     assert np.abs(hot).max() > 0.01  # at that temperature the log-probabilities do differ from the engine's
 
 

@@ -8,7 +8,8 @@ import torch
 
 from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Credit
-from gagpo.learning.batch import build_rows, mini_batches
+from gagpo.data import build_rows
+from gagpo.learning.batch import mini_batches
 from gagpo.learning.packing import Packing
 from gagpo.learning.update import Updater, UpdateSettings
 from gagpo.model.networks import Critic, Networks

@@ -9,7 +9,7 @@ import torch
 
 from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Credit
-from gagpo.learning.batch import build_rows
+from gagpo.data import build_rows
 from gagpo.learning.skipped_steps import NonFiniteLoss
 from gagpo.learning.update import Updater, UpdateSettings
 from gagpo.model.networks import Networks

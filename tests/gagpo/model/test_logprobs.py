@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from benchmarks import memory
-from gagpo.learning.batch import build_rows
+from gagpo.data import build_rows
 from gagpo.learning.packing import Packing
 from gagpo.model import logprobs
 from gagpo.model.logprobs import token_logprobs

@@ -16,9 +16,9 @@ import torch
 from benchmarks.allocated import Allocated
 from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Credit
+from gagpo.data import build_rows
 from gagpo.distributed.ranks import Ranks, joined
 from gagpo.distributed.sharding import shard
-from gagpo.learning.batch import build_rows
 from gagpo.learning.packing import Packing
 from gagpo.learning.update import Updater, UpdateSettings
 from gagpo.model import adapters

@@ -9,7 +9,7 @@ from gagpo.credit import advantages, turns_for
 from gagpo.credit.episode import Grpo
 from gagpo.credit.gagpo import Gagpo
 from gagpo.credit.reinforce import ReinforcePlusPlus
-from gagpo.data.episodes import MOST_SENT, Episode, Turn, read_episodes
+from gagpo.data import MOST_SENT, Episode, Turn, episode_record, read_episodes
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
 from gagpo.training.annotations import annotate
@@ -42,7 +42,7 @@ def test_turns_carry_the_credit_they_were_given(settings):
     assert np.concatenate([turn.ratios for turn in written]) == pytest.approx(np.linspace(0.5, 1.5, 12))
     assert np.concatenate([turn.gate_weights for turn in written]) == pytest.approx(columns["gate_weight_K"])
     assert [episode.kept for episode in (*trained, thrown)] == [True, True, False]
-    assert "advantage" not in thrown.record()["turns"][0] and thrown.record()["kept"] is False
+    assert "advantage" not in episode_record(thrown)["turns"][0] and episode_record(thrown)["kept"] is False
     assert len(written[0].advantages) == (2 if settings.level == "token" else 0)
 
 
@@ -71,7 +71,7 @@ def test_a_record_says_what_was_read_and_token_by_token_what_was_answered():
     first = Turn("o", "ab", "ab", prompt_ids=np.array([1, 2]), response_ids=np.array([3, 4]), logprobs=np.zeros(2))
     second = Turn("p", "c", "c", prompt_ids=np.array([1, 2, 3, 4, 5]), response_ids=np.array([6]))
     window = Turn("q", "d", "d", prompt_ids=np.array([9, 2]), response_ids=np.array([6]))
-    turns = Episode("t", turns=[first, second, window]).record(decode=spelled)["turns"]
+    turns = episode_record(Episode("t", turns=[first, second, window]), decode=spelled)["turns"]
     assert [turn["sent"] for turn in turns] == ["<1><2>", "<5>", "<9><2>"]
     assert turns[0]["tokens"] == {"prompt": 2, "text": ["<3>", "<4>"], "logprob": [0.0, 0.0]}
     assert "logprob" not in turns[1]["tokens"]
@@ -84,7 +84,7 @@ def test_the_first_prompt_is_written_whole_and_a_long_later_one_says_that_it_is_
     episode.note_sent(spelled)
     assert turns[0].sent == spelled(ids)
     assert turns[1].sent == "… " + spelled(range(MOST_SENT - 1, -1, -1))
-    assert [turn["sent"] for turn in episode.record()["turns"]] == [turn.sent for turn in turns]
+    assert [turn["sent"] for turn in episode_record(episode)["turns"]] == [turn.sent for turn in turns]
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_groups_are_kept_by_what_training_pays(corridor):
 
 def test_only_turns_that_know_their_success_can_pay_for_it():
     with pytest.raises(BadTurns, match="give success_E"):
-        Turns([0.2], [0], [0]).paying_success()
+        Turns.of([0.2], [0], [0]).with_success_reward()
 
 
 def test_the_viewer_gives_the_credit_that_the_run_gave(corridor, tmp_path):
