@@ -37,7 +37,7 @@ class Metric:
     name: str
     unit: Unit = ""
     sentence: str = ""
-    shown: Display = TABLE
+    display: Display = TABLE
     caption: str = ""
 
     def __post_init__(self) -> None:
@@ -220,10 +220,10 @@ def find(name: str) -> Metric:
     if metric is None:
         return Metric(name)
     if env:
-        return replace(metric, name=name, shown=TABLE, caption=f"{metric.caption}, {env}")
+        return replace(metric, name=name, display=TABLE, caption=f"{metric.caption}, {env}")
     return metric
 
 
-def shown_in(place: Display) -> list[Metric]:
+def metrics_in(place: Display) -> list[Metric]:
     """The metrics of a place, in the order of the register."""
-    return [metric for metric in REGISTER.values() if metric.shown is place]
+    return [metric for metric in REGISTER.values() if metric.display is place]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,24 +87,27 @@ def open_run(
     from gagpo.distributed.ranks import joined
 
     with joined(deadline=settings.ranks.deadline) as ranks:
-        if single_folder is not None:
-            yield single_folder, ranks
-            return
-        # The first rank makes the folder and tells the others its path: `--auto` may add a number to the name.
-        first_rank_folder: RunFolder | None = None
+        yield single_folder or _folder_of_all(ranks, make_folder, settings, resume is not None), ranks
 
-        def make_and_name() -> str:
-            nonlocal first_rank_folder
-            first_rank_folder = make_folder()
-            return str(first_rank_folder.path)
 
-        path = Path(ranks.of_first(make_and_name))
-        if first_rank_folder is not None:
-            yield first_rank_folder, ranks
-        elif resume:
-            yield RunFolder.open(path), ranks
-        else:
-            yield RunFolder(path, settings), ranks
+def _folder_of_all(
+    ranks: Ranks, make_folder: Callable[[], RunFolder], settings: RunSettings, resumed: bool
+) -> RunFolder:
+    """The run that the first rank makes with ``make_folder``, on every rank.
+
+    The others get its path from the first one, because ``--auto`` may add a number to the name.
+    """
+    folder: RunFolder | None = None
+
+    def make_and_name() -> str:
+        nonlocal folder
+        folder = make_folder()
+        return str(folder.path)
+
+    path = Path(ranks.of_first(make_and_name))
+    if folder is not None:
+        return folder
+    return RunFolder.open(path) if resumed else RunFolder(path, settings)
 
 
 def new_run(config: str | Path, overrides: Sequence[str], runs: Path, auto: bool = False) -> RunFolder:
