@@ -17,8 +17,8 @@ from gagpo.collecting.distributed_rollout import Rollout
 from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
 from gagpo.credit import Turns, turns_for
+from gagpo.data import tasks_of_groups
 from gagpo.data.episodes import Episode
-from gagpo.data.groups import tasks_of_groups
 from gagpo.envs.pool import Pool
 from gagpo.settings import RunSettings
 

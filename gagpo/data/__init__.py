@@ -15,7 +15,7 @@ from gagpo.data.episode_file import (
     write_episodes,
 )
 from gagpo.data.errors import BadTurns
-from gagpo.data.from_episodes import turns_from_episodes
+from gagpo.data.from_episodes import tasks_of_groups, turns_from_episodes
 from gagpo.data.from_tokens import turns_from_tokens
 from gagpo.data.rows import Row, build_rows
 from gagpo.data.state_keys import StateKey, intern
@@ -43,6 +43,7 @@ __all__ = [
     "intern",
     "read_episodes",
     "renumber",
+    "tasks_of_groups",
     "turns_from_episodes",
     "turns_from_tokens",
     "write_episodes",

@@ -1,4 +1,4 @@
-"""The columns of episodes."""
+"""The columns of episodes, and the tasks of their groups."""
 
 from __future__ import annotations
 
@@ -72,3 +72,8 @@ def votes(episodes: Sequence[Episode]) -> np.ndarray | None:
         ("success", episode.success) if episode.group in unanswered else ("answer", answer)
         for episode, answer in zip(episodes, answers, strict=True)
     )
+
+
+def tasks_of_groups(episodes: Sequence[Episode]) -> list[str]:
+    """The task of each group, in the order of the groups' numbers."""
+    return [task for _, task in sorted({episode.group: episode.task for episode in episodes}.items())]

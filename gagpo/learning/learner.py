@@ -15,8 +15,7 @@ from gagpo.controllers.average import AveragedWeights
 from gagpo.credit import Credit, Turns, advantages, turns_for
 from gagpo.credit.assign import credit_statistics
 from gagpo.credit.statistics.groups import group_mean
-from gagpo.data import Episode, Row, build_rows
-from gagpo.data.groups import tasks_of_groups
+from gagpo.data import Episode, Row, build_rows, tasks_of_groups
 from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.sharding import shard
 from gagpo.distributed.states import names_of

@@ -1,5 +1,6 @@
-"""Micro-batches: rows on one token axis without padding, or as trees that share prefixes.
+"""How rows are divided: into mini-batches of an optimiser step, over ranks, and into micro-batches of a forward pass.
 
+A micro-batch has its rows one after the other on one token axis, without padding, or as trees that share prefixes.
 Shape suffixes: K response tokens, U their predictions, T flat tokens of a micro-batch, L tokens of a row.
 """
 
@@ -19,7 +20,7 @@ from gagpo.distributed.ranks import Ranks
 from gagpo.model.flat.attention import is_flat
 from gagpo.model.flat.packed import PackedRows, PackedTrees, build_branches, common_prefix, prefix_order
 from gagpo.model.microbatch import MicroBatch
-from gagpo.objectives import Layout
+from gagpo.objectives import Layout, Normaliser
 from gagpo.settings import RunSettings
 
 SIZES = 256
@@ -180,6 +181,29 @@ def packing_of(model: torch.nn.Module, settings: RunSettings) -> Packing:
     flat = is_flat(model)
     half_on_cpu = torch.device(settings.device).type == "cpu" and training.precision == "bfloat16"
     return Packing(training.microbatch_tokens, trees=flat, rounded=half_on_cpu and flat)
+
+
+# Mini-batches ---------------------------------------------------------------------------------------------------------
+
+
+def normaliser_of(rows: Sequence[Row]) -> Normaliser:
+    """The counts that means over these rows divide by."""
+    turns = sum(1 + int(np.count_nonzero(np.diff(row.turn_K))) for row in rows)
+    return Normaliser(sum(len(row.turn_K) for row in rows), turns, len(rows))
+
+
+def mini_batches(rows: Sequence[Row], count: int, rng: np.random.Generator) -> Iterator[list[Row]]:
+    """Split the rows at random into ``count`` parts with nearly equal numbers of task groups.
+
+    With fewer groups than parts, rows are split individually, into at most one part per row.
+    """
+    group_R = np.asarray([row.group for row in rows])
+    groups = np.unique(group_R)
+    if len(groups) < count:
+        groups = np.arange(len(rows))
+        group_R = groups
+    for part in np.array_split(rng.permutation(groups), min(count, len(groups))):
+        yield [rows[place] for group in part for place in np.flatnonzero(group_R == group)]
 
 
 # Distribution over ranks. Each has all rows and computes the parts of all ranks, without communication. ---------------

@@ -9,8 +9,7 @@ import torch
 from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Credit
 from gagpo.data import build_rows
-from gagpo.learning.batch import mini_batches
-from gagpo.learning.packing import Packing
+from gagpo.learning.packing import Packing, mini_batches
 from gagpo.learning.update import Updater, UpdateSettings
 from gagpo.model.networks import Critic, Networks
 from gagpo.objectives import Correction
