@@ -16,7 +16,7 @@ from gagpo.controllers.average import AveragedWeights
 from gagpo.credit import Credit, Turns, advantages, turns_for
 from gagpo.credit.assign import credit_statistics
 from gagpo.credit.statistics.groups import group_mean
-from gagpo.data.episodes import Episode
+from gagpo.data import Episode, TurnCredit
 from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.sharding import shard
 from gagpo.distributed.states import names_of
@@ -85,6 +85,7 @@ class Learner:
         if saved:
             saved.load_optimizer(self.optimizer, names_of(self.model, self.critic), ranks)
         self.average = AveragedWeights(policy.trained(), policy.average) if training.average else None
+        self.turn_credits: list[list[TurnCredit]] | None = None  # of the last update's episodes
 
     @property
     def model(self) -> torch.nn.Module:
@@ -98,7 +99,7 @@ class Learner:
             shard(self.policy.reference, self.ranks, self.settings.engine.dtype, device)
 
     def learn(self, collected: Collection, iteration: int) -> Metrics:
-        """Update the policy on the episodes of ``iteration`` (from 0), and annotate them with their credit.
+        """Update the policy on the episodes of ``iteration`` (from 0), and set ``turn_credits``.
 
         Returns the metrics of credit, update and controllers, and the learning rate.
 
@@ -106,6 +107,7 @@ class Learner:
             NonFiniteLoss: the message names the file with the episodes that caused it.
         """
         learned: Metrics = {}
+        self.turn_credits = None
         if collected.episodes:
             learned = self._update(collected, iteration)
         else:
@@ -122,7 +124,7 @@ class Learner:
         credit = self._credit(episodes, turns, rows)
         learned = self._optimise(episodes, rows, credit, iteration)
         self._observe(rows, credit.tokens, learned)
-        annotate(
+        self.turn_credits = annotate(
             collected.played,
             episodes,
             turns,

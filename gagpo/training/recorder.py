@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gagpo.data.episodes import Episode
+from gagpo.data import Episode, TurnCredit
 from gagpo.distributed.ranks import Ranks
 from gagpo.eval.evaluate import first_failure
 from gagpo.eval.health import health_line
@@ -75,15 +75,18 @@ class Recorder:
         if self._report and self.ranks.first:
             self._report(event)
 
-    def iteration(self, metrics: Metrics, played: Sequence[Episode], left: float) -> None:
+    def iteration(
+        self, metrics: Metrics, played: Sequence[Episode], credits: Sequence[Sequence[TurnCredit]] | None, left: float
+    ) -> None:
         """Record an iteration; raises the error of a checkpoint that failed in the background.
 
+        credits: of the turns of each episode; None without an update.
         left: estimated seconds to the end of the run.
         """
         if self.ranks.first:
             number, every = int(metrics["iteration"]), self.settings.training.keep_episodes
             if every and (number == 1 or number % every == 0):
-                self.folder.save_episodes(f"train-{number:04d}", played, decode=self._decode)
+                self.folder.save_episodes(f"train-{number:04d}", played, decode=self._decode, credits=credits)
             self.folder.log(metrics)
             self.rows.append(metrics)
             self._trackers.log(metrics, number)

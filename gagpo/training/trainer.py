@@ -149,7 +149,7 @@ class Trainer:
                 release_freed()
                 with span("writing"):
                     left = self.left.seconds(self.iteration, self.turns_total)
-                    self.recorder.iteration(metrics, collected.played, left)
+                    self.recorder.iteration(metrics, collected.played, self.learner.turn_credits, left)
                 self._consistent = self._state()
             self._evaluate_if_due(pool)
             if self.iteration % training.save_every == 0 or self.done:
