@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -124,8 +125,7 @@ class Context:
 
         def read(response: Response) -> Turn:
             turn = self.turn(response.ids, cut=not response.stopped)
-            turn.prompt_ids, turn.response_ids, turn.logprobs = prompt_ids, response.ids, response.logprobs
-            return turn
+            return replace(turn, prompt_ids=prompt_ids, response_ids=response.ids, logprobs=response.logprobs)
 
         return Prompting(prompt_ids, self.stop, None, read)
 

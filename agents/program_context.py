@@ -6,6 +6,7 @@ import functools
 import re
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -131,9 +132,7 @@ class ProgramContext(Context):
         listed = [(self.tokenizer.decode([token]), float(logprob)) for token, logprob in tokens]
         completion = Completion(content, calls, finish, (len(prompt_ids), len(ids)), listed, stop)
         turn = Turn.of(self._decode(ids), completion.text, finish == "length")
-        turn.completion = completion.action
-        turn.prompt_ids, turn.response_ids, turn.logprobs = prompt_ids, ids, logprobs
-        return turn
+        return replace(turn, completion=completion.action, prompt_ids=prompt_ids, response_ids=ids, logprobs=logprobs)
 
     def _cut(self, response: Response, stop: Sequence[str]) -> tuple[Ids, str, str]:
         """The response up to the token that completes a stop string, its text before that string, and the string."""

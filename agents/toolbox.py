@@ -155,7 +155,7 @@ class Phrasing:
     def read(self, response: str, cut: bool = False) -> Turn:
         """The turn of ``response``, with the action or the calls found in it."""
         if self.toolbox is not None:
-            return Turn.calling(response, self.toolbox.read(response), cut)
+            return Turn.of_calls(response, self.toolbox.read(response), cut)
         return Turn.of(response, self.prompt.read(response, self.multiline), cut)
 
     def write(self, turn: Turn) -> str:

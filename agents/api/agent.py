@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import JsonValue
 
@@ -106,8 +106,7 @@ class ApiAgent:
                     sent = self._sent_text(state, conversation)
                     try:
                         turn = self._turn(state, conversation, future.result())
-                        turn.sent = sent
-                        found.append((state.slot, turn))
+                        found.append((state.slot, replace(turn, sent=sent)))
                     except ContextFull:
                         found.append((state.slot, None))
                     except Exception as error:
@@ -168,13 +167,13 @@ class ApiAgent:
         if self.toolbox is None:
             return Turn.of(_whole(answer), self._action(answer), answer.cut)
         if not answer.calls:
-            return Turn.calling(_whole(answer), self.toolbox.read(answer.text), answer.cut)
+            return Turn.of_calls(_whole(answer), self.toolbox.read(answer.text), answer.cut)
         texts = [call_text(call.function.name, call.function.arguments, call.id) for call in answer.calls]
         calls = self.toolbox.read_calls(texts)
         tool_calls = [call.model_dump() | {"type": "function"} for call in answer.calls]
         conversation[-1]["tool_calls"] = tool_calls[: len(calls)]  # those that get an answer
         whole = "\n".join([_whole(answer), *(f"<tool_call>\n{text}\n</tool_call>" for text in texts)]).strip()
-        return Turn.calling(whole, calls, answer.cut)
+        return Turn.of_calls(whole, calls, answer.cut)
 
     def _action(self, answer: Answer) -> str | None:
         """The action of an answer; servers leave out the stop string that ended it, which may close a tag."""

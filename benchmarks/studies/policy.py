@@ -96,10 +96,9 @@ class SmallAgent:
             drawn = random.Random(state.episode.seed * 1000 + len(state.episode.turns)).random()
             chosen = min(int(np.searchsorted(np.cumsum(probability_A), drawn)), len(logit_A) - 1)
         action = state.info["admissible_actions"][chosen]
-        turn = Turn.of(action, action)
-        turn.prompt_ids, turn.response_ids = read, np.array([chosen], np.int32)
-        turn.logprobs = np.log(probability_A[[chosen]]).astype(np.float32)
-        return turn
+        response_ids = np.array([chosen], np.int32)
+        logprobs = np.log(probability_A[[chosen]]).astype(np.float32)
+        return Turn("", action, action, prompt_ids=read, response_ids=response_ids, logprobs=logprobs)
 
     def forget(self, slot: int) -> None:
         pass

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
+from gagpo.data import INVALID_REASONS
 from gagpo.eval.health import sentences
 from gagpo.eval.runs import Evaluation, Run, read_label
 from gagpo.runs.register import Display, metrics_in
@@ -91,6 +92,7 @@ def index(runs: Sequence[Run], sources: Sequence[EpisodeFile], problems: Sequenc
         "format": FORMAT,
         "dead_zone": DEAD_ZONE,
         "large": LARGE,
+        "invalid_reasons": INVALID_REASONS,
         "runs": [_run(run) for run in runs],
         "settings": settings_that_differ(settings),
         "curves": [

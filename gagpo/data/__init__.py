@@ -8,6 +8,7 @@
 from gagpo.data.episode import MOST_SENT, Decode, Episode
 from gagpo.data.episode_file import (
     MOST_REFUSAL,
+    credits_from_record,
     episode_from_record,
     episode_record,
     episodes_in,
@@ -19,10 +20,12 @@ from gagpo.data.from_episodes import tasks_of_groups, turns_from_episodes
 from gagpo.data.from_tokens import turns_from_tokens
 from gagpo.data.rows import Row, build_rows
 from gagpo.data.state_keys import StateKey, intern
-from gagpo.data.turn import Call, Ids, Invalid, Turn
+from gagpo.data.turn import INVALID_REASONS, Call, Ids, Invalid, Turn
+from gagpo.data.turn_credit import TurnCredit
 from gagpo.data.turns import Scope, Turns, renumber
 
 __all__ = [
+    "INVALID_REASONS",
     "MOST_REFUSAL",
     "MOST_SENT",
     "BadTurns",
@@ -35,8 +38,10 @@ __all__ = [
     "Scope",
     "StateKey",
     "Turn",
+    "TurnCredit",
     "Turns",
     "build_rows",
+    "credits_from_record",
     "episode_from_record",
     "episode_record",
     "episodes_in",

@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 
 from gagpo.base import durable
 from gagpo.base.regular_file import read_bytes
-from gagpo.data.episodes import Decode, Episode, write_episodes
+from gagpo.data import Decode, Episode, TurnCredit, write_episodes
 from gagpo.runs.metrics import Metrics, metric_row, metric_rows, read_metrics
 from gagpo.settings import RunSettings, SettingsError, TrainingSettings, dump, load, load_stored
 
@@ -243,12 +243,17 @@ class RunFolder:
         return self.path / "episodes" / f"{label}.jsonl"
 
     def save_episodes(
-        self, label: str, episodes: Sequence[Episode], tokens: bool = False, decode: Decode | None = None
+        self,
+        label: str,
+        episodes: Sequence[Episode],
+        tokens: bool = False,
+        decode: Decode | None = None,
+        credits: Sequence[Sequence[TurnCredit]] | None = None,
     ) -> Path:
-        """Write ``episodes/<label>.jsonl``; see :func:`gagpo.data.episodes.write_episodes`."""
+        """Write ``episodes/<label>.jsonl``; see :func:`gagpo.data.write_episodes`."""
         path = self.episodes(label)
         with durable.replacing(path) as temporary:
-            write_episodes(temporary, episodes, tokens, decode)
+            write_episodes(temporary, episodes, tokens, decode, credits)
         return path
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -101,8 +101,8 @@ def of_file(settings: RunSettings, path: Path) -> Demonstrations:
         kept.append(episode)
     if not kept:
         raise InvalidArgument(f"{path} holds no successful episode to imitate")
-    for turn in (turn for episode in kept for turn in episode.turns):
-        turn.trainable = turn.valid
+    for episode in kept:
+        episode.turns = [replace(turn, trainable=turn.valid) for turn in episode.turns]
     rephrase(kept, settings)
     return Demonstrations(kept, mistakes=0.0)
 
@@ -147,7 +147,7 @@ class CarelessExpert:
         actions = state.info.get("admissible_actions") or self.moves
         if turn is None or not actions or rng.random() >= self.share:
             return turn
-        return Turn.acting(separate(actions[int(rng.integers(len(actions)))]))
+        return Turn.of_actions(separate(actions[int(rng.integers(len(actions)))]))
 
     def forget(self, slot: int) -> None:
         pass
@@ -185,8 +185,8 @@ def lucky(settings: RunSettings, tasks: Sequence[str], finished: Finished | None
         )
     better.sort(key=lambda episode: (-episode.reward, len(episode.turns)))
     kept = better[: max(1, len(played) // _KEPT)]
-    for turn in (turn for episode in kept for turn in episode.turns):
-        turn.trainable = turn.valid
+    for episode in kept:
+        episode.turns = [replace(turn, trainable=turn.valid) for turn in episode.turns]
     return kept
 
 
@@ -273,6 +273,7 @@ def phrasing_of(settings: RunSettings) -> Phrasing:
 def rephrase(episodes: Sequence[Episode], settings: RunSettings) -> None:
     """Rewrite the responses from which the learner's parser would not read the action that was played."""
     phrasing = phrasing_of(settings)
-    for turn in (turn for episode in episodes for turn in episode.turns):
-        if phrasing.read(turn.response).action != turn.action:
-            turn.response = phrasing.write(turn)
+    for episode in episodes:
+        for number, turn in enumerate(episode.turns):
+            if phrasing.read(turn.response).action != turn.action:
+                episode.turns[number] = replace(turn, response=phrasing.write(turn))

@@ -191,9 +191,11 @@ def _episode(
             end = endings.following(whole, _render_after(tokenizer, messages, place, tools))
         response_ids = encoder.encode(text + end)
         said = tokenizer.decode(response_ids, skip_special_tokens=True)
-        turn = Turn(str(messages[place - 1]["content"]), said, said, trainable=_is_imitated(message))
-        turn.prompt_ids, turn.response_ids = prompt_ids, response_ids
-        episode.turns.append(turn)
+        observation = str(messages[place - 1]["content"])
+        imitated = _is_imitated(message)
+        episode.turns.append(
+            Turn(observation, said, said, trainable=imitated, prompt_ids=prompt_ids, response_ids=response_ids)
+        )
         before, before_ids = prompt + text, np.concatenate([prompt_ids, response_ids])
     return episode
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -49,8 +49,9 @@ def tokenized_rows(
         for number, turn in enumerate(episode.turns):
             if len(turn.prompt_ids):  # tokenized by whoever read it from a file
                 continue
-            turn.prompt_ids = context.prompt(episode.turns[:number], turn.observation)
-            turn.response_ids = context.response(turn.response)
+            prompt_ids = context.prompt(episode.turns[:number], turn.observation)
+            response_ids = context.response(turn.response)
+            episode.turns[number] = replace(turn, prompt_ids=prompt_ids, response_ids=response_ids)
         seen(episode)
         rows += labelled_rows(episode, stray)
     return rows

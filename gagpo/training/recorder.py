@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gagpo.data import Episode
+from gagpo.data import Episode, TurnCredit
 from gagpo.distributed.ranks import Ranks
 from gagpo.eval.evaluate import first_failure
 from gagpo.eval.health import health_line
@@ -71,16 +71,23 @@ class Recorder:
         if self._report and self.ranks.first:
             self._report(event)
 
-    def iteration(self, metrics: Metrics, episodes: Sequence[Episode], seconds_left: float) -> None:
+    def iteration(
+        self,
+        metrics: Metrics,
+        episodes: Sequence[Episode],
+        credits: Sequence[Sequence[TurnCredit]] | None,
+        seconds_left: float,
+    ) -> None:
         """Record an iteration; raises the error of a checkpoint that failed in the background.
 
+        credits: of the turns of each episode; None without an update.
         seconds_left: to the end of the run, estimated.
         """
         if self.ranks.first:
             number = int(metrics["iteration"])
             every = self.settings.training.keep_episodes
             if every and (number == 1 or number % every == 0):
-                self.folder.save_episodes(f"train-{number:04d}", episodes, decode=self._decode)
+                self.folder.save_episodes(f"train-{number:04d}", episodes, decode=self._decode, credits=credits)
             self.folder.log(metrics)
             self.rows.append(metrics)
             self._trackers.log(metrics, number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 
 import torch
@@ -15,13 +16,14 @@ from gagpo.collecting.distributed_rollout import require_fitting, rollout_of
 from gagpo.collecting.pool import open_run_pool
 from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
+from gagpo.data import Episode, TurnCredit
 from gagpo.distributed.interrupt import Interruptions
 from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.sharding import sampled_from
 from gagpo.envs.pool import Pool
 from gagpo.eval.results import EvalResult
 from gagpo.eval.runs import final_results
-from gagpo.learning.learner import Learner
+from gagpo.learning.learner import Learner, LearningResult
 from gagpo.learning.policy import load_policy, require_trainable
 from gagpo.learning.skipped_steps import NonFiniteLoss
 from gagpo.model.loading import commit_of
@@ -40,6 +42,8 @@ from gagpo.training.metrics import iteration_metrics
 from gagpo.training.recorder import Recorder
 from gagpo.training.sampler import Sampler, needs_weights
 from gagpo.training.time_left import TimeLeft
+
+TurnCredits = list[list[TurnCredit]]
 
 INTERRUPTED_SECONDS = 10.0
 """Longest wait of an interrupted run for episodes that are sampled ahead; later they are sampled again."""
@@ -161,11 +165,11 @@ class Trainer:
             with self.interruptions.deferred():
                 self._consistent_state = None
                 with span("credit and batches"):
-                    metrics = self._learn(collected, pool, started)
+                    metrics, turn_credits = self._learn(collected, pool, started)
                 release_freed()
                 with span("writing"):
                     seconds_left = self.time_left.seconds(self.iteration, self.counters.turns)
-                    self.recorder.iteration(metrics, collected.played, seconds_left)
+                    self.recorder.iteration(metrics, collected.played, turn_credits, seconds_left)
                 self._consistent_state = self._state()
 
             # Evaluate and save when due.
@@ -177,26 +181,27 @@ class Trainer:
         if settings.training.measures_average and self.learner.average is not None:
             self.evaluator.evaluate_average(pool, self.learner, self.learner.average, self.iteration)
 
-    def _learn(self, collected: Collection, pool: Pool, started: float) -> Metrics:
-        """Learn from an iteration and count it; returns its metrics. started: when its collection began."""
+    def _learn(self, collected: Collection, pool: Pool, started: float) -> tuple[Metrics, TurnCredits | None]:
+        """Learn from an iteration and count it; returns its metrics and the credit of all played turns.
+
+        started: when its collection began.
+        """
         collected_at = time.perf_counter()
         with self.collector.updating(self.sampler.engine, self.learner.model, self.iteration + 1):
-            learned = self._update(collected)
+            result = self._update(collected.episodes)
+            turn_credits = self._turn_credits(collected, result)
         counts = self.counters.count(collected)
         finished = time.perf_counter()
         self.time_left.iteration(finished - started, counts.turns)
-        metrics = iteration_metrics(collected, learned, self.counters, counts.tokens / (finished - started))
-        return {
-            **metrics,
-            "seconds_train": finished - collected_at,
-            "environment_restarts": pool.counters.restarts,
-            **self.sampler.measures(),
-        }
+        metrics = iteration_metrics(collected, result.metrics, self.counters, counts.tokens / (finished - started))
+        metrics["seconds_train"] = finished - collected_at
+        metrics["environment_restarts"] = pool.counters.restarts
+        metrics |= self.sampler.measures()
+        return metrics, turn_credits
 
-    def _update(self, collected: Collection) -> Metrics:
-        """Update the policy, save episodes whose loss was not finite, and write the credit to the episodes."""
+    def _update(self, episodes: Sequence[Episode]) -> LearningResult:
+        """Update the policy, and save the episodes whose loss is not finite."""
         iteration = self.iteration + 1
-        episodes = collected.episodes
         try:
             result = self.learner.learn(episodes, self.iteration)
         except NonFiniteLoss as error:
@@ -205,18 +210,21 @@ class Trainer:
         if result.skipped:
             path = self.recorder.save_nonfinite_episodes(iteration, episodes, self.learner.nonfinite_turns)
             self.recorder.report(WarningIssued(f"{result.skipped[0]}: the step was skipped; see {path}"))
-        if result.turns is not None and result.credit is not None:
-            updater = self.learner.updater
-            annotate(
-                collected.played,
-                episodes,
-                result.turns,
-                result.credit,
-                self.settings.algorithm.credit,
-                updater.ratio_K,
-                updater.gate_weight_K,
-            )
-        return result.metrics
+        return result
+
+    def _turn_credits(self, collected: Collection, result: LearningResult) -> TurnCredits | None:
+        """The credit of the turns of each played episode; None without an update."""
+        if result.turns is None or result.credit is None:
+            return None
+        return annotate(
+            collected.played,
+            collected.episodes,
+            result.turns,
+            result.credit,
+            self.settings.algorithm.credit,
+            self.learner.updater.ratio_K,
+            self.learner.updater.gate_weight_K,
+        )
 
     # Checkpoints ------------------------------------------------------------------------------------------------------
 

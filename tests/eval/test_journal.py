@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -36,13 +37,14 @@ def fill(folder, count=5):
 def test_an_episode_comes_back_as_it_was():
     one = episode("t", answer="4")
     assert episode_record(episode_from_record(json.loads(json.dumps(episode_record(one))))) == episode_record(one)
-    one.end_observation, one.end_state, one.kept = "The attic.", "a", False
+    one.end_observation, one.end_state = "The attic.", "a"
     back = episode_from_record(json.loads(json.dumps(episode_record(one))))
-    assert (back.end_observation, back.end_state, back.kept) == ("The attic.", "a", False)
+    assert (back.end_observation, back.end_state) == ("The attic.", "a")
     assert "end_state" not in episode_record(Episode("t"))
-    one.turns[0].sent = "<|user|>see"
+    one.turns[0] = replace(one.turns[0], sent="<|user|>see")
     assert episode_from_record(episode_record(one)).turns[0].sent == "<|user|>see"
-    one.turns[0].response_ids, one.turns[0].logprobs = np.array([1, 2], np.int32), np.array([-0.5, -1], np.float32)
+    tokens = {"response_ids": np.array([1, 2], np.int32), "logprobs": np.array([-0.5, -1], np.float32)}
+    one.turns[0] = replace(one.turns[0], **tokens)
     assert episode_record(episode_from_record(episode_record(one, tokens=True)), tokens=True) == episode_record(
         one, tokens=True
     )

@@ -1,6 +1,7 @@
 """State keys and aliasing."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -15,7 +16,7 @@ def episode(*steps: tuple[str, str, str | None], refused: tuple[int, ...] = (), 
     """Steps are (observation, action, state)."""
     turns = [Turn(text, action, action, state=state) for text, action, state in steps]
     for place in refused:
-        turns[place].invalid = "refused"
+        turns[place] = replace(turns[place], invalid="refused")
     return Episode("t", turns=turns, **more)
 
 

@@ -1,5 +1,7 @@
 """The columns that credit is computed from, and the errors of bad ones."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -21,7 +23,7 @@ def test_columns_of_episodes():
         episode(("hall", "north", 0.0), ("attic", "take", 1.0), group=4, success=True, outcome="terminated"),
         episode(("hall", "wait", 0.0), group=4, outcome="truncated"),
     ]
-    episodes[1].turns[0].invalid = "refused"
+    episodes[1].turns[0] = replace(episodes[1].turns[0], invalid="refused")
     turns = turns_from_episodes(episodes, penalty=0.1)
     assert turns.reward_N.tolist() == [0, 1, 0]
     assert turns.penalty_N.tolist() == [0, 0, 0.1]
@@ -69,7 +71,7 @@ def test_states_by_key():
         episode(("hall", "north", 0), ("attic", "wait", 0), ("attic", "south", 0)),
         episode(("hall", "jump", 0), ("attic", "wait", 0)),
     ]
-    episodes[2].turns[1].state = "attic, lamp broken"
+    episodes[2].turns[1] = replace(episodes[2].turns[1], state="attic, lamp broken")
     by_observation = turns_from_episodes(episodes, key="observation").states()
     assert by_observation.tolist() == [0, 1, 0, 0, 1, 1, 0, 1]
     by_state = turns_from_episodes(episodes, key="state").states()
@@ -81,10 +83,10 @@ def test_states_by_key():
 
 def test_a_missing_state_is_named_with_its_key():
     episodes = [episode(("hall", "north", 0), ("attic", "wait", 0))]
-    episodes[0].turns[1].state = None
+    episodes[0].turns[1] = replace(episodes[0].turns[1], state=None)
     with pytest.raises(BadTurns, match=r"key='state'.*turn 1 of episode 0 \(task 't'\).*key='observation'"):
         turns_from_episodes(episodes, key="state")
-    assert turns_from_episodes(episodes, key="observation").turns == 2
+    assert turns_from_episodes(episodes, key="observation").num_turns == 2
 
 
 def test_failed_and_empty_episodes_and_unknown_keys_are_refused():
@@ -144,3 +146,33 @@ def test_interning_and_renumbering():
     assert intern(["b", "a", "b", ("a",)]).tolist() == [0, 1, 0, 2]
     assert renumber(np.array([7, 3, 7, 10**12])).tolist() == [1, 0, 1, 2]
     assert renumber(np.array([-2, 5, -2])).tolist() == [0, 1, 0]
+
+
+def test_columns_are_built_by_of():
+    with pytest.raises(BadTurns, match=r"reward_N is none: build it with Turns\.of"):
+        Turns([0, 1], [0, 0], [0])
+    with pytest.raises(BadTurns, match="there is no column .sucess_E.; nearest: success_E"):
+        Turns.of([0, 1], [0, 0], [0], sucess_E=[True])
+
+
+def test_other_columns_are_checked_too():
+    turns = Turns.of([0, 1], [0, 0], [0])
+    assert turns.with_columns(reward_N=[2, 3]).return_E.tolist() == [5.0] and turns.return_E.tolist() == [1.0]
+    with pytest.raises(BadTurns, match="energy_K must have 2 entries"):
+        turns.with_columns(energy_K=[0.5])
+
+
+def test_every_column_is_selected_along_its_declared_axis():
+    turns = Turns.of(
+        [0, 1, 2],
+        [0, 0, 1],
+        [5, 9],
+        tokens_N=[1, 2, 3],
+        energy_K=np.arange(6.0),
+        success_E=[True, False],
+        state_N=[4, 5, 6],
+    )
+    part = turns.select(np.array([False, True]))
+    assert (part.num_turns, part.num_episodes, part.num_groups, part.num_tokens) == (1, 1, 1, 3)
+    assert part.energy_K.tolist() == [3, 4, 5] and part.state_N.tolist() == [6] and part.group_E.tolist() == [9]
+    assert part.episode_N.tolist() == [0] and part.success_E.tolist() == [False]

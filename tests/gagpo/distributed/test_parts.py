@@ -70,12 +70,19 @@ def some_episodes(seed):
         episode.info = {"score": rng.random(), "won": True, "count": 3, "note": rng.choice(TEXTS)}
         before = ids(0)
         for _ in range(rng.randrange(5)):
-            turn = Turn(rng.choice(TEXTS), rng.choice(TEXTS), rng.choice(TEXTS), rng.gauss(0, 1))
-            turn.state, turn.cut = rng.choice([None, "s"]), rng.random() < 0.5
-            turn.invalid = rng.choice(["", "refused", "cut off"])
-            turn.prompt_ids = np.concatenate([before if rng.random() < 0.7 else ids(0), ids(rng.randrange(5))])
-            turn.response_ids = ids(rng.randrange(4))
-            turn.logprobs = np.asarray([-rng.random() for _ in turn.response_ids], np.float32)
+            response_ids = ids(rng.randrange(4))
+            turn = Turn(
+                rng.choice(TEXTS),
+                rng.choice(TEXTS),
+                rng.choice(TEXTS),
+                rng.gauss(0, 1),
+                invalid=rng.choice(["", "refused", "cut off"]),
+                cut=rng.random() < 0.5,
+                state=rng.choice([None, "s"]),
+                prompt_ids=np.concatenate([before if rng.random() < 0.7 else ids(0), ids(rng.randrange(5))]),
+                response_ids=response_ids,
+                logprobs=np.asarray([-rng.random() for _ in response_ids], np.float32),
+            )
             before = np.concatenate([turn.prompt_ids, turn.response_ids])
             episode.turns.append(turn)
         made.append(episode)

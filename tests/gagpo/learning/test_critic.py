@@ -1,6 +1,7 @@
 """The learned value: where it is read and what it is trained on."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ def episodes(rng, count=6):
             said = rng.integers(5, 250, 2).astype(np.int32)
             turns.append(Turn("o", "r", "a", prompt_ids=prompt, response_ids=said, logprobs=np.full(2, -5, np.float32)))
             row = [*prompt, *said]
-        turns[-1].reward = float(number % 2)
+        turns[-1] = replace(turns[-1], reward=float(number % 2))
         made.append(Episode("t", group=number // 2, turns=turns, success=bool(number % 2), outcome="terminated"))
     return made
 

@@ -47,8 +47,8 @@ def scripted(config, folder, rates, **options):
     trainer = Trainer(RunFolder.create(folder, load(config)), quiet=True, **options)
     record = trainer.recorder.iteration
 
-    def scripted(metrics, played, left):
-        record({**metrics, "success_rate": rates[int(metrics["iteration"]) - 1]}, played, left)
+    def scripted(metrics, *remaining):
+        record({**metrics, "success_rate": rates[int(metrics["iteration"]) - 1]}, *remaining)
 
     trainer.recorder.iteration = scripted
     trainer.run()

@@ -1,5 +1,7 @@
 """Training rewards: the environment's, or success alone."""
 
+from dataclasses import replace
+
 import gymnasium
 import numpy as np
 import pytest
@@ -47,7 +49,7 @@ def test_a_success_pays_one_at_its_end_and_nothing_else_pays():
     assert turns.reward_N.tolist() == [0, 1, 0, 0, 0]
     assert turns_for(tries(), Gagpo(key="observation"), 0.25, [False, True]).reward_N.tolist() == [0.3, 0.2, 0, 0, 0]
     refused = tries()
-    refused[0].turns[0].invalid = "refused"
+    refused[0].turns[0] = replace(refused[0].turns[0], invalid="refused")
     assert turns_for(refused, Gagpo(key="observation"), 0.25, True).return_E.tolist() == [0.75, 0]
 
 
