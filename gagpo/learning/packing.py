@@ -125,14 +125,14 @@ class Packing:
 
         # One prediction for all rows of a tree with the same token at the same position: the logits of a vocabulary
         # are the largest tensors of a small model. Position and token are one integer key.
-        of_K: np.ndarray | None = None
+        prediction_K: np.ndarray | None = None
         if self.trees and (temperature_K == temperature_K[0]).all():
-            _, first_U, of_K = np.unique(keep_K * 2**32 + target_K, return_index=True, return_inverse=True)
+            _, first_U, prediction_K = np.unique(keep_K * 2**32 + target_K, return_index=True, return_inverse=True)
             keep_K = keep_K[first_U]
             target_K = target_K[first_U]
             temperature_K = temperature_K[first_U]
         if self.rounded:
-            of_K = np.arange(len(keep_K)) if of_K is None else of_K
+            prediction_K = np.arange(len(keep_K)) if prediction_K is None else prediction_K
             keep_K = _rounded_up(keep_K)
             target_K = _rounded_up(target_K)
             temperature_K = _rounded_up(temperature_K)
@@ -149,7 +149,7 @@ class Packing:
             keep_U=as_long(keep_K),
             target_U=as_long(target_K),
             temperature_U=torch.as_tensor(temperature_K) if (temperature_K != 1).any() else None,
-            of_K=None if of_K is None else as_long(of_K),
+            prediction_K=None if prediction_K is None else as_long(prediction_K),
             turn_K=turn_K,
             token_K=as_long([row.token_K for row in rows]),
             group_K=as_long(np.repeat([row.group for row in rows], counts)),

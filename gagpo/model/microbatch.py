@@ -1,7 +1,7 @@
 """The input of one forward pass: tokens on a flat axis, and columns of the response tokens that it predicts.
 
 Several response tokens can share one prediction: rows with a common prefix read it once, and if two of them sample the
-same token next, its log-probability is computed once. ``of_K`` expands predictions to response tokens.
+same token next, its log-probability is computed once. ``prediction_K`` expands predictions to response tokens.
 Shape suffixes: K response tokens, U their predictions, T flat tokens.
 """
 
@@ -26,7 +26,7 @@ class MicroBatch:
     keep_U: flat position whose logits predict a token.
     target_U: the predicted token.
     temperature_U: its sampling temperature; None if all are 1.
-    of_K: the prediction of each response token; None if they are one to one.
+    prediction_K: the prediction of each response token; None if they are one to one.
     turn_K, token_K: turn and index of each response token in the batch.
     group_K: task group of each response token.
     logprob_K: the engine's log-probability.
@@ -48,7 +48,7 @@ class MicroBatch:
     keep_U: Tensor
     target_U: Tensor
     temperature_U: Tensor | None
-    of_K: Tensor | None
+    prediction_K: Tensor | None
     turn_K: Tensor
     token_K: Tensor
     group_K: Tensor
@@ -67,9 +67,9 @@ class MicroBatch:
         """Number of tokens read, without rounding."""
         return self.packed.own
 
-    def each(self, value_U: Tensor) -> Tensor:
+    def per_token(self, value_U: Tensor) -> Tensor:
         """Values of response tokens, ``(K, ...)``, from values of predictions, ``(U, ...)``."""
-        return value_U if self.of_K is None else value_U.index_select(0, self.of_K)
+        return value_U if self.prediction_K is None else value_U.index_select(0, self.prediction_K)
 
     def to(self, device: torch.device | str) -> MicroBatch:
         """Copy to ``device`` without waiting for it."""

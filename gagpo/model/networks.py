@@ -28,7 +28,10 @@ class Outputs(NamedTuple):
     reference_K: Tensor | None = None
 
     def zero_loss(self) -> Tensor:
-        """A loss of 0 that has gradients for all weights."""
+        """A loss of 0 that has gradients for all weights, for padding.
+
+        FSDP reduces gradients in hooks of the backward pass, so a rank without a loss still has to make one.
+        """
         with_gradient = [self.logprob_K, self.entropy_K]
         if self.value_K is not None:
             with_gradient.append(self.value_K)
@@ -52,7 +55,7 @@ class Critic(torch.nn.Module):
 
     def values(self, batch: MicroBatch, hidden_UD: Tensor) -> Tensor:
         """Values, float32[K], from hidden states ``(U, D)``."""
-        return batch.each(self.head(hidden_UD.float())[:, 0])
+        return batch.per_token(self.head(hidden_UD.float())[:, 0])
 
 
 @dataclass(frozen=True)

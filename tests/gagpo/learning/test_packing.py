@@ -130,11 +130,11 @@ def test_weights_do_not_move_without_a_gradient(tiny, rows):
 
 def test_equal_predictions_are_computed_once(rows):
     (batch,) = Packing(10**6, trees=True).micro_batches(rows)
-    assert len(batch.keep_U) < len(batch.token_K) and batch.of_K is not None
+    assert len(batch.keep_U) < len(batch.token_K) and batch.prediction_K is not None
     spelled = {
         int(token): int(word) for row in rows for token, word in zip(row.token_K, row.ids[row.place_K], strict=True)
     }
-    assert batch.each(batch.target_U).tolist() == [spelled[token] for token in batch.token_K.tolist()]
+    assert batch.per_token(batch.target_U).tolist() == [spelled[token] for token in batch.token_K.tolist()]
 
 
 def test_different_temperatures_are_predicted_separately(rows):
@@ -142,7 +142,7 @@ def test_different_temperatures_are_predicted_separately(rows):
 
     mixed = [replace(row, temperature=1.0 + (number % 2)) for number, row in enumerate(rows)]
     (batch,) = Packing(10**6, trees=True).micro_batches(mixed)
-    assert batch.of_K is None and len(batch.keep_U) == len(batch.token_K) == len(batch.temperature_U)
+    assert batch.prediction_K is None and len(batch.keep_U) == len(batch.token_K) == len(batch.temperature_U)
 
 
 @pytest.mark.parametrize("count", [1, 3, 4])
