@@ -14,9 +14,10 @@ from gagpo.agents.agent import ExpertAgent, LanguageAgent, RandomAgent
 from gagpo.agents.api.agent import ApiAgent, ChatSettings
 from gagpo.agents.api.answer import Usage
 from gagpo.agents.api.client import ApiClient, ApiError
-from gagpo.agents.api.settings import ApiSettings
+from gagpo.agents.api.settings import PREFIX, ApiSettings
 from gagpo.agents.engines.base import Sampling
 from gagpo.agents.setup import language_agent, make_engine, make_env
+from gagpo.base.defaults import MAX_TOKENS
 from gagpo.base.errors import InvalidArgument, is_termination
 from gagpo.envs.arguments import require_arguments
 from gagpo.envs.pool.wire import describe
@@ -25,8 +26,6 @@ from gagpo.envs.tools import tools_of
 from gagpo.eval.evaluate import ChosenPanel, EvaluationOutcome, Player
 from gagpo.eval.journal import Journal, weights_identity
 from gagpo.eval.request import (
-    MAX_TOKENS,
-    PREFIX,
     WEIGHTLESS,
     EvaluationRequest,
     is_run_folder,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from gagpo.agents import chat_template
+from gagpo.base.defaults import MAX_TOKENS
 from gagpo.base.errors import InvalidArgument
 from gagpo.model.dtypes import name_of, require_known
 from gagpo.model.shape import config_of
@@ -30,7 +31,7 @@ class Sampling:
     """
 
     temperature: float = 1.0
-    max_tokens: int = 512
+    max_tokens: int = MAX_TOKENS
 
     def __post_init__(self) -> None:
         if self.temperature < 0:
@@ -217,9 +218,6 @@ def end_of_response(tokenizer: Any) -> int:
     return int(tokenizer.eos_token_id if ended is None else ended)
 
 
-_PROBE = "\u241e"  # stands for an assistant's message; no template alters it
-
-
 def turn_end(tokenizer: Any) -> int | None:
     """The special token that the chat template puts after an assistant's message, None if there is none.
 
@@ -228,10 +226,10 @@ def turn_end(tokenizer: Any) -> int | None:
     added: dict[str, int] = tokenizer.get_added_vocab()
     if "<|channel|>" in added or not getattr(tokenizer, "chat_template", None):
         return None
-    chat = [("user", "?"), ("assistant", _PROBE), ("user", "?")]
+    chat = [("user", "?"), ("assistant", chat_template.PLACEHOLDER), ("user", "?")]
     messages = [{"role": role, "content": content} for role, content in chat]
     rendered = chat_template.render(tokenizer, messages)
-    after = rendered.partition(_PROBE)[2].lstrip()
+    after = rendered.partition(chat_template.PLACEHOLDER)[2].lstrip()
     names = [name for name in added if name.strip() and after.startswith(name)]
     return added[max(names, key=len)] if names else None
 

@@ -4,27 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from urllib.parse import urlsplit
 
 from gagpo.base.errors import InvalidArgument, MissingPackage
-
-
-@dataclass(frozen=True)
-class Rank:
-    """A process among all processes of a run and among those on its machine, as torchrun counts them."""
-
-    rank: int = 0
-    world_size: int = 1
-    local: int = 0
-    local_world_size: int = 1
-
-    @classmethod
-    def of(cls, variables: Mapping[str, str]) -> Rank:
-        """Read torchrun's environment variables; a process without them is alone."""
-        names = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1"))
-        return cls(*(int(variables.get(name, usual)) for name, usual in names))
+from gagpo.base.rank import Rank
 
 
 def share_of(urls: Sequence[str], place: Rank) -> list[str]:

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from gagpo.base.child import free_port
 from gagpo.base.errors import Interrupted, Terminated
 from gagpo.base.interpreter import module_command
-from gagpo.distributed.environment import LOST, PARENT, started_as_rank
+from gagpo.base.rank import Rank, started_as_rank
+from gagpo.distributed.environment import LOST, PARENT
 from gagpo.distributed.errors import RanksEnded
 
 POLL_SECONDS = 0.1
@@ -38,13 +39,12 @@ def run(processes: int, arguments: Sequence[str]) -> None:
     """
     children: list[subprocess.Popen[bytes]] = []
     with _forwarding_signals(children):
-        shared = {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "MASTER_ADDR": "127.0.0.1"}
-        shared |= {"MASTER_PORT": free_port(), PARENT: os.getpid()}
-        for rank in range(processes):
-            # In a session of their own: Ctrl-C reaches only this process, which passes it on to all at once.
-            variables = {name: str(value) for name, value in {**shared, "RANK": rank, "LOCAL_RANK": rank}.items()}
-            quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # else warnings about a lost peer fill a page
-            command = module_command("gagpo", *arguments)
+        command, port = module_command("gagpo", *arguments), free_port()
+        quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # else warnings about a lost peer fill a page
+        for number in range(processes):
+            variables = Rank(number, processes, number, processes).variables("127.0.0.1", port)
+            variables[PARENT] = str(os.getpid())
+            # In its own session, Ctrl-C reaches only this process, which passes it on to all ranks at once.
             child = subprocess.Popen(command, env={**quiet, **os.environ, **variables}, start_new_session=True)
             children.append(child)
         try:

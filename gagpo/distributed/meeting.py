@@ -8,6 +8,7 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
+from gagpo.base.rank import MASTER_ADDR, MASTER_PORT, WORLD_SIZE
 from gagpo.distributed.background import Background, Overdue
 from gagpo.distributed.errors import RankLost
 
@@ -20,8 +21,8 @@ def meet(seconds: float) -> tuple[Store, Store, int, int]:
     Ranks that torchrun restarts after a failure meet at the same store, under a prefix of their own. Raises
     :class:`RankLost`.
     """
-    place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-    if os.environ["MASTER_PORT"].strip("0") == "":
+    place = f"{os.environ[MASTER_ADDR]}:{os.environ[MASTER_PORT]}"
+    if os.environ[MASTER_PORT].strip("0") == "":
         raise RankLost("ranks cannot meet at MASTER_PORT=0: run torchrun --standalone, or name a free port")
     found: list[tuple[Store, Store, int, int]] = []
     attempt = f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
@@ -48,4 +49,4 @@ def not_found(why: object) -> RankLost:
     """
     reason = " ".join(str(why).split())[:200]
     advice = "on several machines set GLOO_SOCKET_IFNAME to the network interface between them"
-    return RankLost(f"the {os.environ['WORLD_SIZE']} ranks did not find each other: {reason}; {advice}")
+    return RankLost(f"the {os.environ[WORLD_SIZE]} ranks did not find each other: {reason}; {advice}")

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from gagpo.base.errors import GagpoError, Terminated
-from gagpo.distributed.environment import started_as_rank
+from gagpo.base.rank import LOCAL_RANK, LOCAL_WORLD_SIZE, started_as_rank
 from gagpo.distributed.errors import RankFailed, RankLost, RanksDiffer
 from gagpo.distributed.meeting import MEETING_SECONDS, meet, not_found
 from gagpo.distributed.watch import Watch
@@ -224,7 +224,8 @@ def _opened(store: Store, rank: int, world_size: int, watch: Watch) -> Ranks:
         dist.init_process_group(backend, store=own, rank=rank, world_size=world_size, timeout=timeout)
     except (RuntimeError, ValueError, dist.DistError) as error:
         raise not_found(error) from None
-    local, local_world_size = int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
+    local = int(os.environ[LOCAL_RANK])
+    local_world_size = int(os.environ.get(LOCAL_WORLD_SIZE, world_size))
     return Ranks(rank, world_size, local, local_world_size, _gloo_group(), watch)
 
 

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from gagpo.agents.engines.base import Sampling
 from gagpo.agents.engines.ranks import require_one_gpu
 from gagpo.agents.engines.registry import ENGINES, SERVERS
+from gagpo.base.defaults import MAX_TOKENS
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.options import Options, by_name
 from gagpo.envs.pool.pool import WORKERS
@@ -25,7 +26,7 @@ class RolloutSettings(Options):
     tasks: int = Field(16, ge=1, description="task groups of an iteration")
     samples: int = Field(8, ge=1, description="episodes of a group")
     temperature: float = Field(1.0, gt=0, description="sampling temperature")
-    max_tokens: int = Field(512, ge=1, description="most tokens of a response")
+    max_tokens: int = Field(MAX_TOKENS, ge=1, description="most tokens of a response")
     workers: Literal["auto"] | int = Field(
         "auto",
         description="environment processes, at most 1024; 0: step them in the trainer's process; auto: 0 for the "

@@ -17,12 +17,13 @@ import torch
 
 from gagpo.agents.engines.base import Finished, ModelEngine, Request, Response, Sampling, release_memory
 from gagpo.agents.engines.parity import LogprobGap, ParityCheck, PolicyReader
-from gagpo.agents.engines.ranks import Rank, is_colocated, require_one_gpu, share_of
+from gagpo.agents.engines.ranks import is_colocated, require_one_gpu, share_of
 from gagpo.agents.engines.remote.client import ReplicaError, Terms, temperature_of
 from gagpo.agents.engines.remote.replicas import Replica, ReplicaRouter, ReplicasLost
 from gagpo.agents.engines.remote.server import Server, ServerPlan, StartedServers, plan_servers
 from gagpo.agents.engines.remote.transfer import FileTransfer
 from gagpo.base.errors import InvalidArgument
+from gagpo.base.rank import Rank
 from gagpo.model.dtypes import name_of
 from gagpo.model.shape import config_of
 from gagpo.model.weights import NamedTensor, named_tensors

@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING
 
 import httpx2
 
-from gagpo.agents.engines.ranks import Rank, require_vllm, visible_gpu
+from gagpo.agents.engines.ranks import require_vllm, visible_gpu
 from gagpo.agents.engines.remote.transfer import BACKEND
 from gagpo.base.child import Child, RestartBudget, free_port
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.interpreter import command, module_path
+from gagpo.base.rank import Rank
 from gagpo.base.tables import ascii_only
 from gagpo.model.dtypes import dtype_of
 from gagpo.model.loading import ModelError

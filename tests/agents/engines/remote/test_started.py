@@ -3,12 +3,13 @@
 import pytest
 from pydantic import ValidationError
 
-from gagpo.agents.engines.ranks import Rank, is_colocated, share_of
+from gagpo.agents.engines.ranks import is_colocated, share_of
 from gagpo.agents.engines.remote import engine as engine_file
 from gagpo.agents.engines.remote.engine import VLLMServerEngine
 from gagpo.agents.engines.remote.replicas import ReplicasLost
 from gagpo.base.child import RestartBudget
 from gagpo.base.errors import InvalidArgument
+from gagpo.base.rank import Rank
 from gagpo.model.loading import ModelError
 from gagpo.model.weights import named_tensors
 from gagpo.settings import EngineSettings
