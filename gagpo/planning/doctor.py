@@ -25,6 +25,7 @@ import torch
 
 from gagpo.agents.engines.base import Engine, Request
 from gagpo.agents.engines.parity import ParityCheck, PolicyReader
+from gagpo.agents.engines.registry import engine_options
 from gagpo.agents.setup import make_engine
 from gagpo.algorithms import load as load_algorithm
 from gagpo.base.cores import available_cores
@@ -263,16 +264,21 @@ def check_engine(machine: Machine) -> Finding:
     Each of several ranks has its own engine and scores with the sharded policy.
     """
     ranks, (model, tokenizer) = machine.ranks, machine.tiny()
-    whole = machine.engine != "vllm"  # vLLM needs no weights in this process
-    copy = sampled_from(model, ranks, machine.dtype, whole)
-    options: dict[str, object] = {"own": True} if whole and not ranks.alone else {}
-    read: PolicyReader | None = None
+    options = engine_options(machine.engine)
+    copy = sampled_from(model, ranks, machine.dtype, options.needs_weights)
+    reader: PolicyReader | None = None
     if not ranks.alone:
         shard(model, ranks, "float32", machine.device)
-        read = Reader(model, machine.device, "float32")
-        options |= {} if whole else {"read": read}
-    engine = make_engine(machine.engine, copy, tokenizer, dtype=machine.dtype, **options)
-    parity = ParityCheck(model, machine.dtype, engine.max_length, read=read)
+        reader = Reader(model, machine.device, "float32")
+    engine = make_engine(
+        options,
+        copy,
+        tokenizer,
+        dtype=machine.dtype,
+        own_weights=not ranks.alone,
+        reader=None if options.needs_weights else reader,
+    )
+    parity = ParityCheck(model, machine.dtype, engine.max_length, reader)
     found = {"gap": gap_of(engine, parity)}
     with torch.no_grad():
         for parameter in model.parameters():

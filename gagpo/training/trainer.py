@@ -128,6 +128,7 @@ class Trainer:
                 raise
             finally:
                 self.collector.close()
+                self.sampler.engine.close()
 
     def _run(self, pool: Pool) -> None:
         training = self.settings.training
