@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from gagpo.base.errors import GagpoError, Terminated
@@ -173,6 +174,12 @@ class Ranks:
             return name
         torch.cuda.set_device(self.local)
         return f"cuda:{self.local}"
+
+    def mesh(self, device: str = "cpu") -> DeviceMesh | None:
+        """All ranks on the type of ``device``, for sharded tensors; None if alone."""
+        if self.alone:
+            return None
+        return init_device_mesh(torch.device(device).type, (self.world_size,))
 
     def threads(self, requested: int) -> int:
         """Torch threads of this rank; 0 requests its share of the machine's cores."""

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from gagpo.algorithms import CriticSettings
-from gagpo.distributed.sharding import within
 from gagpo.learning.logprobs import Entropy, hidden_of, token_logprobs
 from gagpo.learning.packing import MicroBatch
+from gagpo.model.sharding import within
 from gagpo.settings import RunSettings
 
 Scope = Callable[[], AbstractContextManager[object]]

@@ -32,12 +32,12 @@ from gagpo.base.cores import available_cores
 from gagpo.base.errors import GagpoError, InvalidArgument, first_line
 from gagpo.credit import Credit
 from gagpo.distributed.ranks import Ranks
-from gagpo.distributed.sharding import Reader, sampled_from, shard
 from gagpo.learning.batch import Row
 from gagpo.learning.packing import Packing
 from gagpo.learning.update import Updater
 from gagpo.model.dtypes import dtype_of
 from gagpo.model.loading import load_model, load_tokenizer
+from gagpo.model.sharding import ShardedReader, shard, unsharded_copy
 from gagpo.model.weights import named_tensors
 from gagpo.planning.memory import GB
 from gagpo.runs.run_folder import versions
@@ -236,7 +236,7 @@ def check_training_step(machine: Machine) -> Finding:
     """Check that an optimiser step of the tiny model, over all ranks, gives the expected numbers."""
     model, _ = machine.tiny()
     if not machine.ranks.alone:
-        shard(model, machine.ranks, "float32", machine.device)
+        shard(model, machine.ranks.mesh(machine.device), "float32")
     length, count, response = 128, 16, 32
     place_K, old_K = np.arange(length - response, length), np.full(response, OLD, np.float32)
     rows = []
@@ -265,14 +265,15 @@ def check_engine(machine: Machine) -> Finding:
     """
     ranks, (model, tokenizer) = machine.ranks, machine.tiny()
     options = engine_options(machine.engine)
-    copy = sampled_from(model, ranks, machine.dtype, options.needs_weights)
+    sampled_model = model
     reader: PolicyReader | None = None
     if not ranks.alone:
-        shard(model, ranks, "float32", machine.device)
-        reader = Reader(model, machine.device, "float32")
+        sampled_model = unsharded_copy(model, machine.dtype, options.needs_weights)
+        shard(model, ranks.mesh(machine.device), "float32")
+        reader = ShardedReader(model, machine.device, "float32")
     engine = make_engine(
         options,
-        copy,
+        sampled_model,
         tokenizer,
         dtype=machine.dtype,
         own_weights=not ranks.alone,

@@ -19,10 +19,10 @@ from gagpo.distributed import states
 from gagpo.distributed.background import Background
 from gagpo.distributed.errors import RankFailed, RankLost
 from gagpo.distributed.ranks import Ranks
-from gagpo.distributed.sharding import local_parts, mesh_of
 from gagpo.distributed.states import names_of, optimizer_tensors
 from gagpo.model import adapters
 from gagpo.model.loading import save
+from gagpo.model.sharding import local_parts
 from gagpo.model.weights import gather
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class Snapshot:
             CheckpointError: a parameter is not finite.
         """
         ranks = ranks or Ranks()
-        mesh = None if ranks.alone else mesh_of(ranks)
+        mesh = ranks.mesh()
         parts = local_parts(optimizer_tensors(optimizer, names_of(model, critic)).items(), mesh)
         own = local_parts(({} if critic is None else critic.state_dict()).items(), mesh)
         return cls(model, base, copied(model, base, ranks), parts, own, state, **more)

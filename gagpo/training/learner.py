@@ -19,7 +19,6 @@ from gagpo.credit.assign import first_tokens, statistics
 from gagpo.credit.turns.grouping import group_mean
 from gagpo.data.episodes import Episode
 from gagpo.distributed.ranks import Ranks
-from gagpo.distributed.sharding import shard
 from gagpo.distributed.states import names_of
 from gagpo.learning.batch import Row, build_rows
 from gagpo.learning.forward import Critic, autocast
@@ -27,6 +26,7 @@ from gagpo.learning.optimizer import make_optimizer, parameter_groups, rate_scal
 from gagpo.learning.packing import packing_of
 from gagpo.learning.skipped_steps import NonFiniteLoss
 from gagpo.learning.update import Updater, divergence
+from gagpo.model.sharding import shard
 from gagpo.runs.checkpoint import Checkpoint, Snapshot, State, copied
 from gagpo.runs.metrics import Metrics
 from gagpo.runs.register import of_environment
@@ -93,10 +93,11 @@ class Learner:
 
     def _shard(self) -> None:
         """Shard policy, critic and reference; a reference that is the policy without its adapter is sharded once."""
-        precision, device, critic = self.settings.training.precision, self.settings.device, self.critic
-        shard(self.model, self.ranks, precision, device, critic.head if critic else None)
+        mesh = self.ranks.mesh(self.settings.device)
+        head = None if self.critic is None else self.critic.head
+        shard(self.model, mesh, self.settings.training.precision, head)
         if self.policy.reference is not None and self.policy.reference is not self.model:
-            shard(self.policy.reference, self.ranks, self.settings.engine.dtype, device)
+            shard(self.policy.reference, mesh, self.settings.engine.dtype)
 
     def learn(self, collected: Collection, iteration: int) -> Metrics:
         """Update the policy on the episodes of ``iteration`` (from 0), and annotate them with their credit.

@@ -13,12 +13,12 @@ from gagpo.agents.setup import language_agent, make_engine
 from gagpo.collecting.distributed_rollout import Rollout
 from gagpo.data.episodes import Episode
 from gagpo.distributed.ranks import Ranks
-from gagpo.distributed.sharding import Reader
 from gagpo.envs import TaskSet, TextEnv
 from gagpo.envs.pool import Pool
 from gagpo.envs.pool.mixed import MixedPool
 from gagpo.eval.evaluate import evaluate
 from gagpo.eval.results import EvalResult
+from gagpo.model.sharding import ShardedReader
 from gagpo.settings import RunEnvironment, RunSettings, SettingsError
 from gagpo.training.policy import TrainedPolicy
 
@@ -99,7 +99,7 @@ def _engine(settings: RunSettings, policy: TrainedPolicy, model: torch.nn.Module
     own_weights = ahead or not ranks.alone
     reader = None
     if not ranks.alone and not needs_weights(settings):
-        reader = Reader(policy.model, settings.device, settings.training.precision)
+        reader = ShardedReader(policy.model, settings.device, settings.training.precision)
     engine = make_engine(
         chosen.options,
         model,

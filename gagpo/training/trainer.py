@@ -21,12 +21,12 @@ from gagpo.controllers import Controllers
 from gagpo.data.episodes import Episode
 from gagpo.distributed.interrupt import Interruptions
 from gagpo.distributed.ranks import Ranks
-from gagpo.distributed.sharding import sampled_from
 from gagpo.envs.pool import Pool
 from gagpo.eval.evaluate import choose_panel, require_played
 from gagpo.eval.results import EvalResult
 from gagpo.eval.runs import final_results
 from gagpo.model.loading import commit_of
+from gagpo.model.sharding import unsharded_copy
 from gagpo.model.spans import span
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import Checkpoint, CheckpointError, State
@@ -91,7 +91,9 @@ class Trainer:
         commit = ranks.of_first(lambda: folder.commit or commit_of(settings.model, settings.revision))
         policy = load_policy(settings, saved, commit)
         # Before the learner shards the policy.
-        model = sampled_from(policy.model, ranks, settings.engine.dtype, needs_weights(settings))
+        model = policy.model
+        if not ranks.alone:
+            model = unsharded_copy(policy.model, settings.engine.dtype, needs_weights(settings))
         self.left = TimeLeft(settings)
         self.recorder = Recorder(folder, settings, policy.tokenizer, report, ranks)
         self.learner = Learner(settings, policy, controllers, ranks, self.recorder, saved)

@@ -2,6 +2,10 @@
 
 This is torch's ``fully_shard`` (FSDP2). Weights and optimizer states are float32 shards, weights are gathered in the
 compute precision, and gradients are summed in float32. Every forward computation runs inside :func:`within`.
+
+Gathering is a collective call, so all ranks must run the same layers in the same order: a rank without tokens of its
+own still runs a pass, and a rank that fails makes the others wait until the watch finds out
+(:mod:`gagpo.distributed.watch`).
 """
 
 from __future__ import annotations
@@ -13,11 +17,10 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from gagpo.distributed.ranks import Ranks
 from gagpo.model.adapters import merge
 from gagpo.model.dtypes import dtype_of
 from gagpo.model.flat.attention import backbone_of, forward
@@ -47,17 +50,17 @@ class Scope(torch.nn.Module):
         return compute()
 
 
-def shard(
-    model: torch.nn.Module, ranks: Ranks, precision: str, device: str = "cpu", head: torch.nn.Module | None = None
-) -> None:
+def shard(model: torch.nn.Module, mesh: DeviceMesh | None, precision: str, head: torch.nn.Module | None = None) -> None:
     """Shard ``model`` in place over all ranks, and the critic's ``head`` that reads its hidden states.
 
-    Every rank must hold the same weights. A model without gradients (a reference policy) frees all gathered weights
+    Every rank must have the same weights. A model without gradients (a reference policy) frees all gathered weights
     after each pass.
 
-    precision: of gathered weights; shards and gradients keep their own.
+    mesh: of all ranks on the device of the weights; None for a process that trains alone, which shards nothing.
+    precision: of gathered weights, by name; shards and gradients keep theirs.
     """
-    mesh = mesh_of(ranks, device)
+    if mesh is None:
+        return
     half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
     whole = MixedPrecisionPolicy(cast_forward_inputs=False)
     policy = half if precision == "bfloat16" else whole
@@ -69,12 +72,8 @@ def shard(
     trained = any(parameter.requires_grad for parameter in scope.parameters())
     fully_shard(scope, mesh=mesh, mp_policy=policy, reshard_after_forward=not trained)
     for part in scope.parts:
-        object.__setattr__(part, _SCOPE, scope)  # not registered as a submodule of its own part
-
-
-def mesh_of(ranks: Ranks, device: str = "cpu") -> DeviceMesh:
-    """A one-dimensional mesh of all ranks on the type of ``device``."""
-    return init_device_mesh(torch.device(device).type, (ranks.world_size,))
+        # A plain attribute: torch would register the scope as a submodule of its own part, an endless tree.
+        object.__setattr__(part, _SCOPE, scope)
 
 
 def blocks_of(model: torch.nn.Module) -> list[torch.nn.Module]:
@@ -100,30 +99,30 @@ def within(module: torch.nn.Module, compute: Callable[[], T]) -> T:
     result: T = scope(compute)
     if not torch.is_grad_enabled():
         assert isinstance(scope, FSDPModule)
-        scope.reshard()  # else the root's weights stay gathered and miss the next optimizer step
+        # A backward pass would do it. Without one the root's weights stay gathered and miss the next optimizer step.
+        scope.reshard()
     return result
 
 
-def sampled_from(model: torch.nn.Module, ranks: Ranks, dtype: str, whole: bool = True) -> torch.nn.Module:
-    """The model for the engine: the policy itself, or a copy if the policy will be sharded.
+def unsharded_copy(model: torch.nn.Module, dtype: str, with_weights: bool = True) -> torch.nn.Module:
+    """A copy of the policy for the engine, made before the policy is sharded.
 
-    whole: copy the weights, to sample from; else the copy is on the device ``meta`` and takes no memory.
+    with_weights: copy the weights, to sample from; else the copy is on the device ``meta`` and takes no memory.
     """
-    if ranks.alone:
-        return model
-    known: dict[int, object] = {}
-    if not whole:
+    replacements: dict[int, object] = {}  # deepcopy takes these instead of copying
+    if not with_weights:
         for tensor in model.parameters():
-            known[id(tensor)] = torch.nn.Parameter(torch.empty_like(tensor, device="meta"))
-        known |= {id(tensor): torch.empty_like(tensor, device="meta") for tensor in model.buffers()}
-    return merge(copy.deepcopy(model, known)).to(dtype_of(dtype)).requires_grad_(False)
+            replacements[id(tensor)] = torch.nn.Parameter(torch.empty_like(tensor, device="meta"))
+        replacements |= {id(tensor): torch.empty_like(tensor, device="meta") for tensor in model.buffers()}
+    return merge(copy.deepcopy(model, replacements)).to(dtype_of(dtype)).requires_grad_(False)
 
 
-class Reader:
+class ShardedReader:
     """A sharded policy as a :class:`gagpo.agents.engines.parity.PolicyReader`; all ranks must read together."""
 
     def __init__(self, model: torch.nn.Module, device: str, precision: str):
-        self.device, self.precision = torch.device(device), precision
+        self.device = torch.device(device)
+        self.precision = precision
         self._model = model
 
     def __call__(self, ids_T: Tensor, layout: PackedRows, keep_K: Tensor) -> Tensor:
@@ -138,16 +137,16 @@ class Reader:
 def local_parts(tensors: Iterable[tuple[str, Tensor]], mesh: DeviceMesh | None) -> dict[str, Tensor]:
     """A copy of tensors on the CPU; shards stay shards.
 
-    mesh: of the CPU; None if nothing is sharded.
+    mesh: of all ranks on the CPU; None if nothing is sharded.
     """
-    found: dict[str, Tensor] = {}
+    parts: dict[str, Tensor] = {}
     for name, tensor in tensors:
         if isinstance(tensor, DTensor):
             assert mesh is not None
-            part = tensor.to_local().detach().to("cpu", copy=True)
-            found[name] = DTensor.from_local(
-                part, mesh, tensor.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
+            local = tensor.to_local().detach().to("cpu", copy=True)
+            parts[name] = DTensor.from_local(
+                local, mesh, tensor.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
             )
         else:
-            found[name] = tensor.detach().to("cpu", copy=True)
-    return found
+            parts[name] = tensor.detach().to("cpu", copy=True)
+    return parts
