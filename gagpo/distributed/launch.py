@@ -68,13 +68,18 @@ def _first_failure(children: Sequence[subprocess.Popen[bytes]]) -> int | None:
 def _end(children: Sequence[subprocess.Popen[bytes]]) -> None:
     """End the remaining ranks.
 
-    The others know of a rank that reported an error, and get a moment to end by themselves; not of a killed one.
+    A rank that failed has told the others through their store, so they get a moment to end by themselves. A killed one
+    has told nobody: the others would wait for it in a collective call until its heartbeat is missed.
     """
     killed = any(child.returncode is not None and child.returncode < 0 for child in children)
     if killed:
         _signal(children, signal.SIGTERM)
     interrupted = any(child.returncode in INTERRUPTED for child in children)
-    seconds = EXIT_SECONDS if killed else SAVE_SECONDS if interrupted else 3 * EXIT_SECONDS
+    seconds = 3 * EXIT_SECONDS
+    if killed:
+        seconds = EXIT_SECONDS
+    elif interrupted:
+        seconds = SAVE_SECONDS
     deadline = time.monotonic() + seconds
     while any(child.poll() is None for child in children) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
@@ -91,13 +96,14 @@ def _signal(children: Sequence[subprocess.Popen[bytes]], number: int) -> None:
 
 def _failure(first: int, children: Sequence[subprocess.Popen[bytes]]) -> BaseException:
     """The error for this process, from the ``first`` rank that failed."""
-    status, who = children[first].returncode, f"rank {first} of {len(children)}"
+    status = children[first].returncode
+    name = f"rank {first} of {len(children)}"
     if status in INTERRUPTED:
         return Interrupted() if status == 130 else Terminated(status)
     if status < 0:
         killed = f"was killed by signal {-status} ({signal.Signals(-status).name}), and the others were ended"
-        return RanksEnded(f"{who} {killed}: continue with gagpo train --resume RUN", 2, reported=False)
-    return RanksEnded(f"{who} ended with status {status}", 2 if status == LOST else status, reported=True)
+        return RanksEnded(f"{name} {killed}: continue with gagpo train --resume RUN", 2, reported=False)
+    return RanksEnded(f"{name} ended with status {status}", 2 if status == LOST else status, reported=True)
 
 
 @contextmanager

@@ -75,7 +75,7 @@ class MicroBatch:
     @property
     def tokens(self) -> int:
         """Number of tokens read, without rounding."""
-        return self.packed.own
+        return self.packed.num_tokens
 
     def each(self, value_U: Tensor) -> Tensor:
         """Values of response tokens, ``(K, ...)``, from values of predictions, ``(U, ...)``."""
