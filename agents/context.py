@@ -19,7 +19,7 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.data.episodes import Ids, Turn
 from gagpo.envs.tools import Tool
 
-_MARK = "\u241e"  # stands for a message while the chat template is probed; no template alters it
+_MARK = chat_template.PLACEHOLDER
 _LATER = "\u241f"  # stands for the message after it
 
 

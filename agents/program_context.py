@@ -13,7 +13,7 @@ import numpy as np
 
 from gagpo.agents import chat_template
 from gagpo.agents.call_formats import CallFormat, call_id, nine_characters
-from gagpo.agents.chat_template import TemplateFailed
+from gagpo.agents.chat_template import PLACEHOLDER, TemplateFailed
 from gagpo.agents.context import Context, Prompting, Rejection
 from gagpo.agents.encoding import Ids
 from gagpo.agents.engines.base import Response
@@ -86,13 +86,13 @@ class ProgramContext(Context):
     def _shown(self, message: Message) -> Message:
         """A message for the template: a mark in place of an answer, and otherwise data."""
         if "turn" in message:
-            return {"role": "assistant", "content": f"\u241e{self._secret}{message['turn']}\u241e"}
+            return {"role": "assistant", "content": f"{PLACEHOLDER}{self._secret}{message['turn']}{PLACEHOLDER}"}
         role = {"role": message["role"]}
         return role | {key: self._encoder.protect_all(value) for key, value in message.items() if key != "role"}
 
     def _pieces(self, rendered: str) -> list[str]:
         """Text, the number of an answer, text, ..."""
-        return re.split(f"\u241e{self._secret}([0-9]+)\u241e", rendered)
+        return re.split(f"{PLACEHOLDER}{self._secret}([0-9]+){PLACEHOLDER}", rendered)
 
     @functools.cached_property
     def _wants_nine(self) -> bool:

@@ -19,6 +19,7 @@ from gagpo.agents.call_formats import FORMATS, call_text
 from gagpo.agents.parsing import without_thoughts
 from gagpo.agents.prompts import Message, Prompt
 from gagpo.agents.toolbox import Toolbox, answer_messages
+from gagpo.base.defaults import MAX_TOKENS
 from gagpo.data.episodes import Turn
 from gagpo.envs.tools import Tool
 
@@ -39,7 +40,7 @@ class ChatSettings:
     history: int | str = "full"
     admissible: bool = False
     temperature: float = 0.4
-    max_tokens: int = 512
+    max_tokens: int = MAX_TOKENS
     multiline: bool = False
 
 

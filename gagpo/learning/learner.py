@@ -17,7 +17,6 @@ from gagpo.credit.assign import credit_statistics
 from gagpo.credit.statistics.groups import group_mean
 from gagpo.data import Episode, Row, build_rows, tasks_of_groups
 from gagpo.distributed.ranks import Ranks
-from gagpo.distributed.sharding import shard
 from gagpo.distributed.states import names_of
 from gagpo.learning.optimizer import Group, make_optimizer, parameter_groups, rate_scale
 from gagpo.learning.policy import TrainedPolicy
@@ -25,6 +24,7 @@ from gagpo.learning.skipped_steps import NonFiniteLoss
 from gagpo.learning.update import Updater, UpdateSettings, divergence
 from gagpo.model.dtypes import autocast
 from gagpo.model.networks import Critic, Networks
+from gagpo.model.sharding import shard
 from gagpo.runs.checkpoint import AVERAGE, Checkpoint, Entry, State
 from gagpo.runs.entries import CriticEntry, OptimizerEntry, WeightsEntry
 from gagpo.runs.metrics import Metrics
@@ -71,8 +71,7 @@ class Learner:
         self.entries: list[Entry] = []
         if self.critic is not None:
             self._add_entry(CriticEntry(self.critic, ranks), checkpoint)  # whole tensors, so before the sharding
-        if not ranks.alone:
-            self._shard()
+        self._shard()
         groups = self._parameter_groups()
         self.max_rates = [group["lr"] for group in groups]
         self.optimizer = make_optimizer(groups, settings.optimizer)
@@ -113,11 +112,11 @@ class Learner:
 
     def _shard(self) -> None:
         """Shard policy, critic and reference; a reference that is the policy without its adapter is sharded once."""
-        device = self.settings.device
+        mesh = self.ranks.mesh(self.settings.device)
         critic_head = self.critic.head if self.critic else None
-        shard(self.model, self.ranks, self.settings.training.precision, device, critic_head)
+        shard(self.model, mesh, self.settings.training.precision, critic_head)
         if self.policy.reference is not None and self.policy.reference is not self.model:
-            shard(self.policy.reference, self.ranks, self.settings.engine.dtype, device)
+            shard(self.policy.reference, mesh, self.settings.engine.dtype)
 
     def _parameter_groups(self) -> list[Group]:
         """The optimiser's groups: the policy's parameters, then the critic's with its own learning rate."""

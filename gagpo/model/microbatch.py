@@ -65,7 +65,7 @@ class MicroBatch:
     @property
     def tokens(self) -> int:
         """Number of tokens read, without rounding."""
-        return self.packed.own
+        return self.packed.num_tokens
 
     def per_token(self, value_U: Tensor) -> Tensor:
         """Values of response tokens, ``(K, ...)``, from values of predictions, ``(U, ...)``."""

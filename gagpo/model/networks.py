@@ -13,7 +13,7 @@ from torch import Tensor
 from gagpo.model.activation_checkpointing import set_checkpointing_mode
 from gagpo.model.logprobs import Entropy, hidden_of, token_logprobs
 from gagpo.model.microbatch import MicroBatch
-from gagpo.model.sharded import with_gathered_weights
+from gagpo.model.sharding import with_gathered_weights
 
 Scope = Callable[[], AbstractContextManager[object]]
 """Returns a context manager."""

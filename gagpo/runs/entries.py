@@ -13,9 +13,9 @@ from torch import Tensor
 
 from gagpo.distributed import states
 from gagpo.distributed.ranks import Ranks
-from gagpo.distributed.sharding import local_parts, mesh_of
 from gagpo.model import adapters
 from gagpo.model.loading import save
+from gagpo.model.sharding import local_parts
 from gagpo.model.weights import gather
 from gagpo.runs.checkpoint import SAMPLED, STATE, WEIGHTS, CheckpointError, Entry, State, read_state
 
@@ -197,7 +197,7 @@ def require_finite(tensors: Mapping[str, torch.Tensor]) -> None:
 
 def _host_copies(tensors: Iterable[tuple[str, Tensor]], ranks: Ranks) -> Tensors:
     """Copies in host memory; of sharded tensors, this rank's shards."""
-    return local_parts(tensors, None if ranks.alone else mesh_of(ranks))
+    return local_parts(tensors, ranks.mesh())
 
 
 def _bytes(tensor: Tensor) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -119,8 +120,9 @@ class Panel:
         """Play ``model`` after ``step`` steps; report and keep the result."""
         settings = self.settings
         engine = make_engine("transformers", model.eval(), self.tokenizer, dtype=settings.engine.dtype)
-        agent = language_agent(engine, self.env, settings.rollout.sampling, **dict(settings.context))
-        measure = Measure.of(step, play_panel(settings, agent, TRIES))
+        with closing(engine):
+            agent = language_agent(engine, self.env, settings.rollout.sampling, **dict(settings.context))
+            measure = Measure.of(step, play_panel(settings, agent, TRIES))
         self.measures.append(measure)
         self.say(self.words(measure))
 

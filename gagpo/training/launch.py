@@ -57,8 +57,8 @@ def open_run(
 
     as_json: they print the results as JSON.
     """
+    from gagpo.base.rank import started_as_rank
     from gagpo.distributed import launch
-    from gagpo.distributed.environment import started_as_rank
 
     if resume:
         # Only these decide how the run starts; the others are checked and stored when it is resumed.

@@ -19,7 +19,6 @@ from gagpo.controllers import Controllers
 from gagpo.data import Episode, TurnCredit
 from gagpo.distributed.interrupt import Interruptions
 from gagpo.distributed.ranks import Ranks
-from gagpo.distributed.sharding import sampled_from
 from gagpo.envs.pool import Pool
 from gagpo.eval.results import EvalResult
 from gagpo.eval.runs import final_results
@@ -27,6 +26,7 @@ from gagpo.learning.learner import Learner, LearningResult
 from gagpo.learning.policy import load_policy, require_trainable
 from gagpo.learning.skipped_steps import NonFiniteLoss
 from gagpo.model.loading import commit_of
+from gagpo.model.sharding import unsharded_copy
 from gagpo.model.spans import span
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import Checkpoint, Entry, State
@@ -92,7 +92,9 @@ class Trainer:
         require_trainable(settings)
         commit = ranks.of_first(lambda: folder.commit or commit_of(settings.model, settings.revision))
         policy = load_policy(settings, checkpoint, commit)
-        model = sampled_from(policy.model, ranks, settings.engine.dtype, needs_weights(settings))
+        model = policy.model
+        if not ranks.alone:
+            model = unsharded_copy(policy.model, settings.engine.dtype, needs_weights(settings))
         self.time_left = TimeLeft(settings)
         self.recorder = Recorder(folder, settings, policy.tokenizer, report, ranks)
         self.learner = Learner(settings, policy, controllers, ranks, checkpoint)
@@ -143,6 +145,7 @@ class Trainer:
                 raise
             finally:
                 self.collector.close()
+                self.sampler.engine.close()
 
     def _train(self, pool: Pool) -> None:
         settings = self.settings

@@ -72,7 +72,8 @@ def test_a_file_in_the_working_directory_is_found(tmp_path, monkeypatch):
     assert load("grpo", {"credit": "credit_from_here:Half"}).credit.share == 0.5
     (tmp_path / "tracker_from_here.py").write_text("class Mine: pass")
     assert TRACKERS.find("tracker_from_here:Mine").__name__ == "Mine"
-    (tmp_path / "engine_from_here.py").write_text("class Mine: pass")
+    text = "from gagpo.agents.engines.options import EngineOptions\nclass Mine(EngineOptions): pass"
+    (tmp_path / "engine_from_here.py").write_text(text)
     assert ENGINES.find("engine_from_here:Mine").__name__ == "Mine"
 
 

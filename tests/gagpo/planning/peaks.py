@@ -18,12 +18,12 @@ from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Credit
 from gagpo.data import build_rows
 from gagpo.distributed.ranks import Ranks, joined
-from gagpo.distributed.sharding import shard
 from gagpo.learning.packing import Packing
 from gagpo.learning.update import Updater, UpdateSettings
 from gagpo.model import adapters
 from gagpo.model.dtypes import autocast
 from gagpo.model.networks import Networks
+from gagpo.model.sharding import shard
 from gagpo.sft.small_model import ModelShape, create, train_tokenizer
 from tests.gagpo.learning.test_batch import conversation
 
@@ -72,7 +72,7 @@ def measured(case: Case, ranks: Ranks | None = None) -> int:
     """Peak bytes of two optimiser steps, weights included."""
     ranks, model = ranks or Ranks(), model_of(case)
     if not ranks.alone:
-        shard(model, ranks, case.precision)
+        shard(model, ranks.mesh(), case.precision)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
     rng = np.random.default_rng(0)
     count = 2 * ROWS * ranks.world_size
